@@ -1,0 +1,228 @@
+"""Rates of the NumPy convolutions on AlexNet's layers, next to np.matmul and PyTorch in the same run.
+
+    python bench/kernels.py [--batch 16] [--threads 1] [--rounds 7] [--json FILE]
+
+All the contestants of a layer run in turn (A B C A B C ...), so that a noisy machine disturbs them alike; every figure is a
+median. ``GEMM`` is np.matmul on 2048 x 2048 matrices, ``own`` np.matmul on the matrices of the layer's own product for one
+image: [pixels, K] @ [K, filters] and its two adjoints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PASSES = ("forward", "data", "weight")
+THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+SQUARE = 2048
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution of AlexNet on 227-pixel images; `groups` 2 is the two-tower variant."""
+
+    name: str
+    channels: int
+    size: int
+    filters: int
+    kernel: int
+    stride: int
+    pad: int
+    groups: int = 1
+
+    @property
+    def out_size(self) -> int:
+        return (self.size + 2 * self.pad - self.kernel) // self.stride + 1
+
+    @property
+    def depth(self) -> int:
+        """Multiplications per output."""
+        return self.channels // self.groups * self.kernel**2
+
+    def flops(self, batch: int) -> int:
+        return 2 * batch * self.filters * self.out_size**2 * self.depth
+
+
+LAYERS = (
+    Layer("conv1", 3, 227, 96, 11, 4, 0),
+    Layer("conv2", 96, 27, 256, 5, 1, 2),
+    Layer("conv3", 256, 13, 384, 3, 1, 1),
+    Layer("conv4", 384, 13, 384, 3, 1, 1),
+    Layer("conv5", 384, 13, 256, 3, 1, 1),
+    Layer("conv2 /2", 96, 27, 256, 5, 1, 2, 2),
+    Layer("conv4 /2", 384, 13, 384, 3, 1, 1, 2),
+    Layer("conv5 /2", 384, 13, 256, 3, 1, 1, 2),
+)
+
+
+def kernel_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
+    """The NumPy backend's three kernels on random arrays."""
+    import numpy as np
+
+    from hpcpar.kernels.interface import ConvSpec, Segment
+    from hpcpar.kernels.numpy_backend import NumpyBackend
+
+    backend, rng = NumpyBackend(), np.random.default_rng(0)
+    c, o = layer.channels // layer.groups, layer.filters // layer.groups
+    segments = tuple(Segment(g * c, (g + 1) * c, g * o, (g + 1) * o) for g in range(layer.groups))
+    pads = ((layer.pad, layer.pad), (layer.pad, layer.pad))
+    spec = ConvSpec((layer.stride, layer.stride), (1, 1), pads, segments)
+    x = rng.random((batch, layer.channels, layer.size, layer.size), np.float32)
+    w = rng.random((layer.filters, c, layer.kernel, layer.kernel), np.float32)
+    y = rng.random((batch, layer.filters, layer.out_size, layer.out_size), np.float32)
+    bias, out, dx, dw = rng.random(layer.filters, np.float32), np.empty_like(y), np.empty_like(x), np.empty_like(w)
+    return {
+        "forward": lambda: backend.conv_forward(x, w, bias, spec, out),
+        "data": lambda: backend.conv_backward_data(y, w, spec, dx),
+        "weight": lambda: backend.conv_backward_weight(x, y, spec, dw, bias),
+    }
+
+
+def own_gemm_calls(layer: Layer) -> dict[str, tuple[Callable[[], Any], int]]:
+    """The layer's own products for one image and one group, with their floating-point operations."""
+    import numpy as np
+
+    rng, pixels, filters = np.random.default_rng(0), layer.out_size**2, layer.filters // layer.groups
+
+    def product(m: int, k: int, n: int, turned: bool = False) -> tuple[Callable[[], Any], int]:
+        a, b, out = rng.random((k, m) if turned else (m, k), np.float32), rng.random((k, n), np.float32), np.empty((m, n), np.float32)
+        left = a.T if turned else a
+        return lambda: np.matmul(left, b, out=out), 2 * m * k * n
+
+    return {
+        "forward": product(pixels, layer.depth, filters),
+        "data": product(pixels, filters, layer.depth, turned=True),
+        "weight": product(filters, pixels, layer.depth),
+    }
+
+
+def torch_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
+    """PyTorch's three kernels (without autograd's bookkeeping)."""
+    import torch
+
+    x = torch.rand(batch, layer.channels, layer.size, layer.size)
+    w = torch.rand(layer.filters, layer.channels // layer.groups, layer.kernel, layer.kernel)
+    y, bias = torch.rand(batch, layer.filters, layer.out_size, layer.out_size), torch.rand(layer.filters)
+    stride, pad = [layer.stride] * 2, [layer.pad] * 2
+
+    def backward(mask: list[bool]) -> Any:
+        return torch.ops.aten.convolution_backward(y, x, w, [layer.filters], stride, pad, [1, 1], False, [0, 0], layer.groups, mask)
+
+    return {
+        "forward": lambda: torch.nn.functional.conv2d(x, w, bias, stride, pad, 1, layer.groups),
+        "data": lambda: backward([True, False, False]),
+        "weight": lambda: backward([False, True, True]),
+    }
+
+
+def rounds_of(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median seconds of each call, run in turn, after one round that warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(rounds + 1):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            if turn:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def torch_reason(threads: int) -> str | None:
+    """Set PyTorch's threads; why there is no PyTorch, if so."""
+    try:
+        import torch
+    except ImportError as err:
+        return f"PyTorch is not usable here ({err})"
+    torch.set_num_threads(threads)
+    return None
+
+
+def measure(layer: Layer, batch: int, rounds: int, with_torch: bool) -> list[dict[str, Any]]:
+    """One row per pass."""
+    import numpy as np
+
+    square = [np.random.default_rng(i).random((SQUARE, SQUARE), np.float32) for i in range(3)]
+    rivals = torch_calls(layer, batch) if with_torch else {}
+    kernels, gemms, rows = kernel_calls(layer, batch), own_gemm_calls(layer), []
+    for name in PASSES:
+        gemm, gemm_flops = gemms[name]
+        # A product of one image is short: repeated until it is as long as the kernel.
+        repeats = max(1, layer.flops(batch) // gemm_flops)
+        calls: dict[str, Callable[[], Any]] = {
+            "numpy": kernels[name],
+            "square": lambda: np.matmul(square[0], square[1], out=square[2]),
+            "own": lambda: [gemm() for _ in range(repeats)],  # noqa: B023 - called within this turn only
+        }
+        if with_torch:
+            calls["torch"] = rivals[name]
+        seconds = rounds_of(calls, rounds)
+        rate = layer.flops(batch) / seconds["numpy"] / 1e9
+        square_rate, own_rate = 2 * SQUARE**3 / seconds["square"] / 1e9, gemm_flops * repeats / seconds["own"] / 1e9
+        rows.append(
+            {
+                "layer": layer.name,
+                "pass": name,
+                "gflops": rate,
+                "gemm_gflops": square_rate,
+                "own_gemm_gflops": own_rate,
+                "of_gemm": rate / square_rate,
+                "of_own_gemm": rate / own_rate,
+                "time_over_torch": seconds["numpy"] / seconds["torch"] if with_torch else None,
+                "seconds": seconds,
+            }
+        )
+    return rows
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--batch", type=int, default=16, help="images per call (default 16)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of BLAS and of PyTorch (default 1)")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds behind each median (default 7)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results here")
+    options = parser.parse_args(arguments)
+    for name in ("batch", "threads", "rounds"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    if "numpy" in sys.modules:
+        raise RuntimeError("bench/kernels.py sets BLAS threads before NumPy is imported: run it as a program")
+    for variable in THREAD_VARIABLES:
+        os.environ[variable] = str(options.threads)
+    sys.path.insert(0, str(ROOT))
+    reason = torch_reason(options.threads)
+    print(f"float32, batch {options.batch}, {options.threads} thread(s), medians of {options.rounds} rounds; data = backward data")
+    if reason:
+        print(f"no PyTorch column: {reason}")
+    print(f"{'layer':9} {'pass':8} {'GFLOP/s':>8} {'GEMM':>7} {'own':>7} {'of GEMM':>8} {'of own':>7}  time / PyTorch's")
+    rows = []
+    for layer in LAYERS:
+        for row in measure(layer, options.batch, options.rounds, reason is None):
+            rows.append(row)
+            ratio = "-" if row["time_over_torch"] is None else f"{row['time_over_torch']:.2f}"
+            print(
+                f"{row['layer']:9} {row['pass']:8} {row['gflops']:8.1f} {row['gemm_gflops']:7.1f} {row['own_gemm_gflops']:7.1f}"
+                f" {row['of_gemm']:8.0%} {row['of_own_gemm']:7.0%}  {ratio}",
+                flush=True,
+            )
+    if options.json:
+        settings = {"batch": options.batch, "threads": options.threads, "rounds": options.rounds, "no_torch": reason}
+        options.json.write_text(json.dumps({**settings, "rows": rows}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

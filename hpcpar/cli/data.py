@@ -1,0 +1,96 @@
+"""``hpcpar data``: making data files and looking into them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from hpcpar.train import dataset
+
+
+def shape(text: str) -> tuple[int, int, int]:
+    """An image shape written CxHxW."""
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is not an image shape; write channels x height x width, as in 3x227x227")
+    return int(match[1]), int(match[2]), int(match[3])
+
+
+def add(subparsers: argparse._SubParsersAction) -> None:
+    """Add the command."""
+    what = "make an HDF5 data file, or look into one"
+    parser = subparsers.add_parser("data", help=what, description=what[0].upper() + what[1:] + ".")
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+
+    def kind(name: str, text: str, out: str) -> argparse.ArgumentParser:
+        sub = kinds.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        sub.add_argument("file", metavar="FILE.h5", help=out)
+        sub.add_argument("--json", action="store_true", help="describe the file as one JSON document on stdout")
+        sub.set_defaults(run=main)
+        return sub
+
+    made = "the file to make (replaced if it is there)"
+    kind("digits", "scikit-learn's bundled 1,797 handwritten digits of 8x8, a fifth held out", made)
+    sub = kind("synthetic", "random images of any shape, with a pattern of their class", made)
+    sub.add_argument("--input", type=shape, default=(3, 227, 227), metavar="CxHxW", help="image shape (default 3x227x227)")
+    sub.add_argument("--classes", type=int, default=1000, metavar="K", help="number of classes (default 1000)")
+    sub.add_argument("--samples", type=int, default=1024, metavar="N", help="images to train with (default 1024)")
+    sub.add_argument("--test-samples", type=int, default=0, metavar="N", help="images to hold out (default 0)")
+    sub.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
+    sub = kind("numpy", "images and labels from two .npy files", made)
+    sub.add_argument("images", metavar="IMAGES.npy", help="[N, C, H, W] or [N, H, W], uint8 or floating point")
+    sub.add_argument("labels", metavar="LABELS.npy", help="[N] whole numbers from 0")
+    sub.add_argument("--classes", type=int, metavar="K", help="number of classes (default: the largest label plus one)")
+    sub.add_argument("--test-fraction", type=float, default=0.2, metavar="F", help="part of every class to hold out (default 0.2)")
+    kind("info", "what a data file holds", "the file to look into")
+
+
+@contextmanager
+def _progress(console: Console, path: str) -> Iterator[dataset.Progress | None]:
+    """A bar on a terminal; elsewhere nothing, as the last line says what was made."""
+    if not console.is_terminal:
+        yield None
+        return
+    with Bar(TextColumn("writing {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task(path, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def describe(info: dict[str, Any]) -> str:
+    """One line on a data file."""
+    images, test = info["images"], info.get("test_images")
+    size = "x".join(map(str, images["shape"][1:]))
+    held = f" + {test['shape'][0]} held out" if test else ""
+    parts = [f"{images['shape'][0]}{held} images {size} {images['dtype']}", f"{info['classes']} classes" if "classes" in info else "",
+             str(info.get("source", "")), f"{info['bytes'] / 1e6:.1f} MB"]
+    return f"{info['path']}: " + ", ".join(p for p in parts if p)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the command; gives its exit status."""
+    console = Console(stderr=True)
+    if args.kind == "digits":
+        dataset.digits(args.file)
+    elif args.kind == "synthetic":
+        with _progress(console, args.file) as progress:
+            dataset.synthetic(args.file, args.input, args.classes, args.samples, args.seed, test_samples=args.test_samples,
+                              progress=progress)
+    elif args.kind == "numpy":
+        with _progress(console, args.file) as progress:
+            dataset.from_numpy(args.file, args.images, args.labels, args.test_fraction, classes=args.classes, progress=progress)
+    info = dataset.info(args.file)
+    if args.json:
+        json.dump(info, sys.stdout, indent=1)
+        print()
+    else:
+        console.print(describe(info), highlight=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,179 @@
+"""Where the items of a message lie: the tensor itself wherever a view serves, a wire buffer otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcpar.errors import RunError
+from hpcpar.kernels.interface import Array, Backend
+from hpcpar.plan.boxes import Box, items, local, shape
+from hpcpar.schedule.exchange import Exchange, Piece
+from hpcpar.schedule.steps import Comm, Kind
+
+
+def contiguous(array: Array) -> bool:
+    """True for arrays whose items lie in one run."""
+    return bool(array.flags.c_contiguous)
+
+
+class Buffers:
+    """The buffers of one rank in one step, made once.
+
+    Messages lie in ``flat`` arrays on the host (or on the device with `direct`). On the CPU a piece whose box is one run of
+    memory is sent from and received into the tensor itself. Device tensors are staged through pinned host memory
+    unless `direct` hands device buffers to MPI.
+
+    Raises
+    ------
+    RunError
+        If an array is not the box that the step says, or not of its item size: the communicator moves nothing else.
+    """
+
+    def __init__(self, step: Comm, ex: Exchange, rank: int, held: Array, wanted: Array, backend: Backend, direct: bool) -> None:
+        where = f"rank {rank}, step {step.index} ({step.label})"
+        for name, array, box in (("held", held, step.held(rank)), ("wanted", wanted, step.wanted(rank))):
+            if tuple(array.shape) != shape(box) and not (step.kind is Kind.ALLREDUCE and array.size == items(box)):
+                raise RunError(f"{where}: the {name} array has shape {array.shape}, the schedule says {shape(box)}")
+            if array.dtype.itemsize != step.item_bytes:
+                raise RunError(f"{where}: the {name} array has items of {array.dtype.itemsize} bytes, the schedule says {step.item_bytes}")
+        self.step, self.ex, self.backend = step, ex, backend
+        self.held, self.wanted = held, wanted
+        self.held_box, self.wanted_box = step.held(rank), step.wanted(rank)
+        self.dtype = held.dtype
+        self.on_host = isinstance(held, np.ndarray)
+        self.staged = not self.on_host and not direct
+        self._views: list[tuple[int, int, Array]] = []
+        self._packs: list[tuple[Array, Piece]] = []
+        self._unpacks: list[tuple[Array, Piece | None, Array | None]] = []
+        self.wire: Any = None
+        if step.kind is Kind.ALLREDUCE:
+            self._allreduce()
+        else:
+            self._pieces()
+
+    # -- set-up ---------------------------------------------------------------------------------------------
+    def _allreduce(self) -> None:
+        if not contiguous(self.held):
+            raise RunError(f"step {self.step.index} ({self.step.label}): an allreduce needs a contiguous array")
+        self._flat = self.held.reshape(-1)
+        self.wire = self.backend.host_buffer(self._flat.size, self.dtype) if self.staged else self._flat
+
+    def _pieces(self) -> None:
+        ex, step = self.ex, self.step
+        # a span of several blocks (Bruck, the library) needs them side by side
+        views = self.on_host and (step.group is None or step.algorithm == "ring")
+        for p in ex.pack:
+            view = self.held[local(p.box, self.held_box)]
+            if views and contiguous(view):
+                self._views.append((p.start, p.stop, view.reshape(-1)))
+            else:
+                self._packs.append((view, p))
+        if step.kind is Kind.REDUCE_SCATTER and len({(a, b) for a, b, _ in self._views}) not in (0, len(ex.pack)):
+            # sums travel through the wire: all blocks in place, or none
+            self._packs = [(self.held[local(p.box, self.held_box)], p) for p in ex.pack]
+            self._views = []
+        for u in ex.unpack:
+            if isinstance(u, Piece):
+                target = self.wanted[local(u.box, self.wanted_box)]
+                if views and not step.reduce and contiguous(target):
+                    self._views.append((u.start, u.stop, target.reshape(-1)))
+                else:
+                    self._unpacks.append((target, u, None))
+            else:
+                self._local(u)
+        in_place = {(a, b) for a, b, _ in self._views}
+        on_wire = [p for _, p in self._packs] + [p for _, p, _ in self._unpacks if p and (p.start, p.stop) not in in_place]
+        n = ex.wire_items if on_wire else 0
+        self.wire = self.backend.host_buffer(n, self.dtype) if self.on_host or self.staged else self.backend.empty((n,), self.dtype)
+        largest = max([p.stop - p.start for _, p in self._packs] + [p.stop - p.start for _, p, _ in self._unpacks if p], default=0)
+        self._scratch = self.backend.empty((largest,), self.dtype) if self.staged else None
+
+    def _local(self, box: Box) -> None:
+        source, target = self.held[local(box, self.held_box)], self.wanted[local(box, self.wanted_box)]
+        if not _same_memory(source, target):
+            self._unpacks.append((target, None, source))
+
+    @property
+    def accumulates(self) -> bool:
+        """True where parts are added to the wanted array, which then begins as zero (unless the own part already lies there)."""
+        return self.step.reduce and self.step.group is None
+
+    def landing(self, n: int) -> Any:
+        """A flat array beside the wire, to receive into before summing."""
+        if self.on_host or self.staged:
+            return self.backend.host_buffer(n, self.dtype)
+        return self.backend.empty((n,), self.dtype)
+
+    # -- use ------------------------------------------------------------------------------------------------
+    def span(self, start: int, stop: int) -> Any:
+        """The flat array that holds `start:stop` of the wire."""
+        for a, b, view in self._views:
+            if a <= start and stop <= b:
+                return view[start - a:stop - a]
+        return self.wire[start:stop]
+
+    def pack(self) -> None:
+        """Make everything that is sent ready."""
+        if self.step.kind is Kind.ALLREDUCE and self.staged:
+            self.backend.to_host(self._flat, self.wire)
+        for view, p in self._packs:
+            if self.staged:
+                assert self._scratch is not None
+                self.backend.pack(view, self._scratch[: p.stop - p.start])
+                self.backend.to_host(self._scratch[: p.stop - p.start], self.wire[p.start:p.stop])
+            else:
+                self.backend.pack(view, self.wire[p.start:p.stop])
+        if not self.on_host and not self.staged:
+            self.backend.synchronize()  # MPI knows nothing of streams
+
+    def unpack(self) -> None:
+        """Put everything that was received where it is wanted."""
+        if self.step.kind is Kind.ALLREDUCE:
+            if self.staged:
+                self.backend.to_device(self.wire, self._flat)
+            return
+        add = self.accumulates
+        if add and not self._own_in_place:
+            self.wanted[...] = 0
+        for target, piece, source in self._unpacks:
+            if piece is None:
+                if add:
+                    target += source
+                else:
+                    target[...] = source
+                continue
+            flat = self.span(piece.start, piece.stop)
+            if self.staged:
+                assert self._scratch is not None
+                self.backend.to_device(flat, self._scratch[: flat.size])
+                flat = self._scratch[: flat.size]
+            if add:
+                self.backend.unpack_add(flat, target)
+            else:
+                self.backend.unpack(flat, target)
+
+    @property
+    def _own_in_place(self) -> bool:
+        return _share(self.held, self.wanted)
+
+
+def _share(a: Array, b: Array) -> bool:
+    if isinstance(a, np.ndarray):
+        return bool(np.may_share_memory(a, b))
+    first, second = _extent(a), _extent(b)
+    return first[0] < second[1] and second[0] < first[1]
+
+
+def _extent(a: Array) -> tuple[int, int]:
+    start = int(a.data.ptr)
+    return start, start + sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)) + a.dtype.itemsize if a.size else start
+
+
+def _same_memory(a: Array, b: Array) -> bool:
+    """True where two equal-shaped views are the very same items."""
+    if a.size == 0:
+        return True
+    pointer = (lambda x: x.__array_interface__["data"][0]) if isinstance(a, np.ndarray) else (lambda x: x.data.ptr)
+    return bool(pointer(a) == pointer(b) and a.strides == b.strides)

@@ -1,0 +1,83 @@
+"""The communicator: the only way in which layers' data leaves a rank, and only by the steps of a schedule."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from hpcpar.comm.buffers import Buffers
+from hpcpar.comm.trace import Trace
+from hpcpar.comm.transfer import LibraryTransfer, Transfer
+from hpcpar.comm.world import World
+from hpcpar.kernels.interface import Array, Backend
+from hpcpar.schedule.exchange import exchange
+from hpcpar.schedule.steps import Comm
+
+#: Fruitless polls before a waiting rank gives its core away for a moment.
+_SPINS = 64
+
+
+class Communicator:
+    """Executes communication steps and records what was sent.
+
+    Everything is nonblocking underneath; `progress` (called between the blocks of long kernels and in every wait) advances
+    all steps in flight, so that they overlap with compute without a helper thread.
+
+    Parameters
+    ----------
+    direct : bool
+        Hand device buffers to MPI (a GPU-aware library); by default they are staged through pinned host memory.
+    """
+
+    def __init__(self, world: World, backend: Backend, direct: bool = False) -> None:
+        self.world, self.backend, self.direct = world, backend, direct
+        self.trace = Trace()
+        self._comm: Any = world.comm.Dup()
+        self._groups: dict[tuple[int, ...], Any] = {}
+        self._active: list[Transfer | LibraryTransfer] = []
+
+    def bind(self, step: Comm, held: Array, wanted: Array, tag_base: int = 0) -> Transfer | LibraryTransfer:
+        """Prepare a step once: check the arrays against it and make buffers and requests.
+
+        Every rank binds the steps of a schedule in the same order.
+
+        Raises
+        ------
+        RunError
+            If an array is not what the step says.
+        """
+        ex = exchange(step, self.world.rank)
+        buffers = Buffers(step, ex, self.world.rank, held, wanted, self.backend, self.direct)
+        if step.algorithm == "mpi" and len(ex.peers) > 1:
+            return LibraryTransfer(step, ex, buffers, self.world, self._group(ex.peers), self.trace)
+        return Transfer(step, ex, buffers, self.world, self._comm, tag_base + step.index, self.trace)
+
+    def _group(self, peers: tuple[int, ...]) -> Any:
+        if peers not in self._groups:
+            self._groups[peers] = self._comm.Create_group(self._comm.Get_group().Incl(list(peers)))
+        return self._groups[peers]
+
+    def start(self, transfer: Transfer | LibraryTransfer) -> None:
+        """Begin a step."""
+        transfer.start()
+        self._active.append(transfer)
+
+    def progress(self) -> None:
+        """Advance every step in flight."""
+        for transfer in self._active:
+            transfer.progress()
+
+    def wait(self, transfer: Transfer | LibraryTransfer) -> None:
+        """Return when a step is complete and its result in place; other steps advance meanwhile."""
+        spins = 0
+        while not transfer.progress():
+            for other in self._active:
+                if other is not transfer:
+                    other.progress()
+            spins += 1
+            if spins > _SPINS:
+                # more ranks than cores: a spinning rank would steal the core from one that computes
+                os.sched_yield() if spins < 4 * _SPINS else time.sleep(2e-5)
+        self._active.remove(transfer)
+        transfer.finish()

@@ -1,0 +1,46 @@
+"""What was really sent, step by step: it must equal the schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hpcpar.errors import RunError
+from hpcpar.schedule.exchange import Counts, counts
+from hpcpar.schedule.steps import Schedule
+
+
+@dataclass
+class Trace:
+    """Messages and bytes that this rank handed to MPI, by step, since the last `clear`."""
+
+    messages: dict[int, int] = field(default_factory=dict)
+    sent_bytes: dict[int, int] = field(default_factory=dict)
+
+    def add(self, step: int, messages: int, sent_bytes: int) -> None:
+        self.messages[step] = self.messages.get(step, 0) + messages
+        self.sent_bytes[step] = self.sent_bytes.get(step, 0) + sent_bytes
+
+    def clear(self) -> None:
+        self.messages.clear()
+        self.sent_bytes.clear()
+
+    def of(self, step: int) -> Counts | None:
+        """What was sent in a step; None if the step was not done."""
+        return Counts(self.messages[step], self.sent_bytes[step]) if step in self.messages else None
+
+
+def check(trace: Trace, schedule: Schedule, rank: int) -> None:
+    """Compare the trace of one iteration with the schedule.
+
+    Raises
+    ------
+    RunError
+        Naming the rank, the step and both counts.
+    """
+    for step in schedule.comms:
+        planned, done = counts(step, rank), trace.of(step.index)
+        if done != planned:
+            raise RunError(f"rank {rank}, step {step.index} ({step.label} of {step.tensor}): planned {planned}, done {done}")
+    extra = set(trace.messages) - {s.index for s in schedule.comms}
+    if extra:
+        raise RunError(f"rank {rank} sent messages in steps {sorted(extra)} that the schedule does not have")

@@ -1,0 +1,127 @@
+"""One communication step in flight: rounds of persistent MPI requests, driven by whoever calls `progress`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcpar.comm.buffers import Buffers
+from hpcpar.comm.trace import Trace
+from hpcpar.comm.world import World
+from hpcpar.schedule.exchange import Exchange, Piece
+from hpcpar.schedule.steps import Comm, Kind
+
+
+class Transfer:
+    """A step bound to its arrays on this rank.
+
+    Requests, wire and landing buffers are made once; every iteration starts them again. Rounds are posted in order as soon
+    as the round that each depends on is complete, so several segments of a ring are in flight at once.
+    """
+
+    def __init__(self, step: Comm, ex: Exchange, buffers: Buffers, world: World, comm: Any, tag: int, trace: Trace) -> None:
+        self.step, self.ex, self.buffers, self.trace = step, ex, buffers, trace
+        self._mpi = world.mpi
+        self._requests: list[list[Any]] = []
+        self._sums: list[list[tuple[Any, Any]]] = []
+        self._sent: list[tuple[int, int]] = []
+        self._posted = self._done = 0
+        slots: dict[tuple[int, int], Any] = {}
+        for i, r in enumerate(ex.rounds):
+            requests, sums = [], []
+            for k, m in enumerate(r.recvs):
+                target = buffers.span(m.start, m.stop)
+                if r.reduce:
+                    # at most `segments` rounds are in flight, so landing places can be used in turn
+                    slot = (i % step.segments, k)
+                    if slot not in slots or slots[slot].size < target.size:
+                        slots[slot] = buffers.landing(target.size)
+                    place = slots[slot][: target.size]
+                    sums.append((place, target))
+                    target = place
+                requests.append(comm.Recv_init(target, source=ex.peers[m.peer], tag=tag))
+            sent = 0
+            for m in r.sends:
+                source = buffers.span(m.start, m.stop)
+                requests.append(comm.Send_init(source, dest=ex.peers[m.peer], tag=tag))
+                sent += source.nbytes
+            self._requests.append(requests)
+            self._sums.append(sums)
+            self._sent.append((len(r.sends), sent))
+
+    def start(self) -> None:
+        """Pack and post what can be posted."""
+        self.buffers.pack()
+        self._posted = self._done = 0
+        self.trace.add(self.step.index, 0, 0)
+        self._post()
+
+    def _post(self) -> None:
+        rounds = self.ex.rounds
+        while self._posted < len(rounds) and rounds[self._posted].after < self._done:
+            requests = self._requests[self._posted]
+            if requests:
+                self._mpi.Prequest.Startall(requests)
+            self.trace.add(self.step.index, *self._sent[self._posted])
+            self._posted += 1
+
+    def progress(self) -> bool:
+        """Advance as far as possible without waiting; True when every round is complete."""
+        while self._done < self._posted:
+            requests = self._requests[self._done]
+            if requests and not self._mpi.Request.Testall(requests):
+                return False
+            for place, target in self._sums[self._done]:
+                target += place
+            if self._sums[self._done] and not self.buffers.on_host and not self.buffers.staged:
+                self.buffers.backend.synchronize()
+            self._done += 1
+            self._post()
+        return True
+
+    def finish(self) -> None:
+        """Unpack; every round must be complete."""
+        self.buffers.unpack()
+
+
+class LibraryTransfer:
+    """A collective done by the MPI library itself (``--collectives mpi``), nonblocking."""
+
+    def __init__(self, step: Comm, ex: Exchange, buffers: Buffers, world: World, group: Any, trace: Trace) -> None:
+        self.step, self.ex, self.buffers, self.trace = step, ex, buffers, trace
+        self._mpi, self._group = world.mpi, group
+        self._request: Any = None
+        self._own: Piece | None = None
+        self._result: Any = None
+        self._counts: list[int] = []
+        if step.kind is not Kind.ALLREDUCE:
+            parts = step.wanter if step.kind is Kind.REDUCE_SCATTER else step.holder
+            self._counts = [parts.items(peer) for peer in ex.peers]
+            # the rank's own piece: all that an allgather packs, all that a reduce-scatter unpacks
+            own = ex.unpack[0] if step.kind is Kind.REDUCE_SCATTER else ex.pack[0]
+            assert isinstance(own, Piece)
+            self._own = own
+            if step.kind is Kind.REDUCE_SCATTER:
+                self._result = buffers.landing(own.stop - own.start)
+
+    def start(self) -> None:
+        self.buffers.pack()
+        wire, own = self.buffers.wire, self._own
+        if self.step.kind is Kind.ALLREDUCE:
+            sent = wire.nbytes
+            self._request = self._group.Iallreduce(self._mpi.IN_PLACE, wire)
+        elif self.step.kind is Kind.ALLGATHER:
+            assert own is not None
+            sent = (own.stop - own.start) * self.step.item_bytes
+            self._request = self._group.Iallgatherv(self._mpi.IN_PLACE, [wire, self._counts])
+        else:
+            sent = wire.nbytes
+            self._request = self._group.Ireduce_scatter(wire, self._result, self._counts)
+        self.trace.add(self.step.index, 1, sent)
+
+    def progress(self) -> bool:
+        return bool(self._request.Test())
+
+    def finish(self) -> None:
+        if self._result is not None and self._own is not None:
+            self.buffers.wire[self._own.start:self._own.stop] = self._result
+        self.buffers.unpack()

@@ -1,0 +1,133 @@
+"""The MPI world: the only place that imports mpi4py."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hpcpar.errors import InputError, RunError
+
+T = TypeVar("T")
+
+#: Launchers tell each process the size of the job here; the first that is set is believed.
+_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+
+
+class World:
+    """All ranks of the job.
+
+    Raises
+    ------
+    InputError
+        No MPI is installed, or the launcher started several processes that MPI sees as separate worlds.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as err:
+            raise InputError(f"no usable MPI ({str(err).splitlines()[0]}); install it with: pip install 'hpcpar[mpi]'") from err
+        self.mpi: Any = MPI
+        self.comm: Any = MPI.COMM_WORLD
+        self.rank: int = self.comm.Get_rank()
+        self.size: int = self.comm.Get_size()
+        self.library: str = MPI.Get_library_version().split("\n")[0].strip("\0 ")
+        _check_launcher(self.size)
+
+    @property
+    def hostname(self) -> str:
+        return socket.gethostname()
+
+    def barrier(self) -> None:
+        self.comm.Barrier()
+
+    def gather(self, value: T) -> list[T] | None:
+        """Small values of every rank on rank 0 (not for arrays of an iteration: those travel by steps)."""
+        return self.comm.gather(value, root=0)
+
+    def bcast(self, value: T) -> T:
+        return self.comm.bcast(value, root=0)
+
+    def gather_array(self, array: np.ndarray) -> np.ndarray | None:
+        """Equal-shaped arrays of every rank stacked on rank 0."""
+        array = np.ascontiguousarray(array)
+        out = np.empty((self.size, *array.shape), array.dtype) if self.rank == 0 else None
+        self.comm.Gather(array, out, root=0)
+        return out
+
+    def least(self, value: float) -> float:
+        """The smallest value of all ranks."""
+        return self._reduce(value, self.mpi.MIN)
+
+    def most(self, value: float) -> float:
+        """The largest value of all ranks."""
+        return self._reduce(value, self.mpi.MAX)
+
+    def _reduce(self, value: float, op: Any) -> float:
+        out = np.array([value], np.float64)
+        self.comm.Allreduce(self.mpi.IN_PLACE, out, op=op)
+        return float(out[0])
+
+    def agree(self, action: Callable[[], T]) -> T:
+        """Run `action` on every rank; if it raises an error of the user's on any, every rank raises that of the lowest one.
+
+        Whatever can fail on some ranks only (a file missing on one node) goes through here before the first message.
+        """
+        error: InputError | RunError | None = None
+        value: T | None = None
+        try:
+            value = action()
+        except (InputError, RunError) as err:
+            error = err
+        found = next((e for e in self.comm.allgather(error and (type(error).__name__, str(error))) if e), None)
+        if found is not None:
+            raise (InputError if found[0] == "InputError" else RunError)(found[1])
+        return value  # type: ignore[return-value]
+
+    def abort_on_error(self) -> None:
+        """From here on, an exception that nobody catches ends the whole job within seconds, naming the rank and the reason."""
+
+        def hook(kind: type[BaseException], value: BaseException, trace: Any) -> None:
+            sys.__excepthook__(kind, value, trace)
+            self.abort(f"failed with {kind.__name__}: {value}")
+
+        sys.excepthook = hook
+
+    def abort(self, message: str) -> None:
+        """End the job now."""
+        print(f"hpcpar: rank {self.rank} on {self.hostname}: {message}; ending the job", file=sys.stderr, flush=True)
+        self.comm.Abort(1)
+
+
+def _check_launcher(size: int) -> None:
+    if size != 1:
+        return
+    for name in _SIZE_VARIABLES:
+        told = os.environ.get(name, "")
+        if told.isdigit():
+            if int(told) > 1 and name != "SLURM_NTASKS":
+                raise InputError(
+                    f"the launcher started {told} processes ({name}) but MPI sees separate worlds of 1: launcher and MPI library "
+                    "do not match; use the mpiexec of the library that mpi4py uses, or srun --mpi=pmi2 (MPICH) or srun --mpi=pmix (Open MPI)"
+                )
+            return
+
+
+@lru_cache(maxsize=1)
+def world() -> World:
+    """The world of this process."""
+    return World()
+
+
+def started_rank() -> int:
+    """This process's rank as its launcher told it, without starting MPI (0 where nothing is told)."""
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 0

@@ -1,0 +1,1 @@
+"""What a schedule costs: alpha-beta formulas, compute time, memory, the two-stream timeline."""

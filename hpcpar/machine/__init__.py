@@ -1,0 +1,1 @@
+"""Where it runs: devices, levels of the interconnect, presets, machine files."""

@@ -1,0 +1,172 @@
+"""Machine files (TOML) and presets: reading with checks, writing whole or not at all."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from importlib import resources
+from typing import Any
+
+import tomli_w
+
+from hpcpar.errors import InputError, unknown
+from hpcpar.machine.model import Device, Level, Machine
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_PRESETS = resources.files("hpcpar.machine") / "presets"
+#: Numbers that must be greater than 0; the others may be 0.
+_POSITIVE = ("memory_bytes", "flops_per_s", "bandwidth_bytes_per_s", "beta_s_per_byte")
+
+
+def presets() -> list[str]:
+    """Names of the machines that come with the package."""
+    return sorted(entry.name[:-5] for entry in _PRESETS.iterdir() if entry.name.endswith(".toml"))
+
+
+def load(name_or_path: str) -> Machine:
+    """A preset by name, or a machine file.
+
+    Parameters
+    ----------
+    name_or_path : str
+        A preset's name, or a path (recognised by a separator or the ending ``.toml``).
+
+    Raises
+    ------
+    InputError
+        Unknown name (with the nearest one), unreadable file, not TOML, missing or wrong fields.
+    """
+    looks_like_path = name_or_path.endswith(".toml") or os.sep in name_or_path
+    if not looks_like_path:
+        if name_or_path not in presets():
+            raise unknown("machine", name_or_path, presets())
+        return parse((_PRESETS / f"{name_or_path}.toml").read_text(encoding="utf-8"), f"preset {name_or_path}")
+    try:
+        with open(name_or_path, encoding="utf-8") as f:
+            text = f.read()
+    except OSError as err:
+        raise InputError(f"cannot read machine file {name_or_path}: {err.strerror}; presets are {', '.join(presets())}") from err
+    except UnicodeDecodeError as err:
+        raise InputError(f"machine file {name_or_path} is not text; write one with: hpcpar calibrate -o {name_or_path}") from err
+    return parse(text, f"machine file {name_or_path}")
+
+
+def parse(text: str, where: str) -> Machine:
+    """Read TOML text; `where` names the source in error messages."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as err:
+        raise InputError(f"{where} is not TOML ({err}); see 'hpcpar machines local' for the format") from err
+    return from_dict(data, where)
+
+
+def _table(data: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise InputError(f"{where} must be a table of names and values, not {type(data).__name__}")
+    return data
+
+
+def _text(data: Mapping[str, Any], name: str, where: str, default: str | None = None) -> str:
+    value = data.get(name, default)
+    if not isinstance(value, str):
+        raise InputError(f"{where}: '{name}' is {'missing' if value is None else 'not a string'}; add {name} = \"...\"")
+    return value
+
+
+def _number(data: Mapping[str, Any], name: str, where: str, default: float | None = None) -> float:
+    value = data.get(name, default)
+    if value is None:
+        raise InputError(f"{where}: '{name}' is missing; add {name} = <number>")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InputError(f"{where}: '{name}' = {value!r} is not a finite number")
+    if value < 0 or (name in _POSITIVE and value == 0):
+        raise InputError(f"{where}: '{name}' = {value!r} must be {'greater than' if name in _POSITIVE else 'at least'} 0")
+    return float(value)
+
+
+def _known(data: Mapping[str, Any], cls: type, where: str) -> None:
+    names = [f.name for f in fields(cls)]
+    for key in data:
+        if key not in names:
+            raise InputError(str(unknown("field", key, names)).replace("unknown field", f"{where}: unknown field", 1))
+
+
+def from_dict(data: Any, where: str = "machine") -> Machine:
+    """Check and read the content of a machine file.
+
+    Raises
+    ------
+    InputError
+        Naming the field that is missing, misspelt or out of range; `where` names the source in the message.
+    """
+    data = _table(data, where)
+    _known(data, Machine, where)
+    device = _table(data.get("device", {}), f"{where}, [device]")
+    _known(device, Device, f"{where}, [device]")
+    levels = data.get("levels")
+    if not isinstance(levels, (list, tuple)) or not levels:
+        raise InputError(f"{where}: no [[levels]]; give at least one level of the interconnect with name, ranks, alpha_s, beta_s_per_byte")
+    compute = _table(data.get("compute", {}), f"{where}, [compute]")
+    at = f"{where}, [device]"
+    return Machine(
+        _text(data, "name", where),
+        Device(
+            int(_number(device, "memory_bytes", at)),
+            _number(device, "flops_per_s", at),
+            _number(device, "bandwidth_bytes_per_s", at),
+            _number(device, "launch_s", at, 0.0),
+        ),
+        _levels(levels, where),
+        _number(data, "add_s_per_byte", where, 0.0),
+        _number(data, "copy_s_per_byte", where, 0.0),
+        {key: _number(compute, key, f"{where}, [compute]") for key in compute},
+        _text(data, "notes", where, ""),
+    )
+
+
+def _levels(levels: Any, where: str) -> tuple[Level, ...]:
+    out: list[Level] = []
+    for i, data in enumerate(levels, 1):
+        at = f"{where}, level {i}"
+        data = _table(data, at)
+        _known(data, Level, at)
+        small = _number(data, "small_alpha_s", at) if data.get("small_alpha_s") is not None else None
+        level = Level(
+            _text(data, "name", at),
+            int(_number(data, "ranks", at)),
+            _number(data, "alpha_s", at),
+            _number(data, "beta_s_per_byte", at),
+            small,
+            int(_number(data, "small_bytes", at, 0)),
+        )
+        if out and (out[-1].ranks == 0 or (level.ranks and level.ranks % out[-1].ranks)):
+            raise InputError(f"{at} ('{level.name}', {level.ranks} ranks) must hold whole units of the level inside it "
+                             f"('{out[-1].name}', {out[-1].ranks} ranks); list levels from the inside out, only the last with ranks = 0")
+        out.append(level)
+    return tuple(out)
+
+
+def to_dict(machine: Machine) -> dict[str, Any]:
+    """The machine as plain data, the content of its file."""
+    out = asdict(machine)
+    out["levels"] = [{k: v for k, v in level.items() if v is not None} for level in out["levels"]]
+    out["compute"] = dict(out["compute"])
+    return out
+
+
+def save(machine: Machine, path: str) -> None:
+    """Write the machine file (whole or not at all)."""
+    temporary = f"{path}.tmp{os.getpid()}"
+    try:
+        with open(temporary, "wb") as f:
+            tomli_w.dump(to_dict(machine), f)
+        os.replace(temporary, path)
+    except OSError as err:
+        raise InputError(f"cannot write machine file {path}: {err.strerror}") from err

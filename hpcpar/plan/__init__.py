@@ -1,0 +1,1 @@
+"""How the work is split: index boxes, configurations, layouts, named strategies, the plan file."""

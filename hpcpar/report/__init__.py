@@ -1,0 +1,1 @@
+"""Seeing it: tables, plots, predicted against measured."""

@@ -1,0 +1,219 @@
+"""Simulated against measured: per run, per phase and per layer.
+
+The measured time of an iteration is the largest over ranks, and of these the median over the iterations after the warm-up. That
+of a step likewise: the largest over ranks in each iteration, then the median. Phases and layers are sums over steps, so they may
+exceed the iteration, where different ranks are the slowest in different steps. Communication means exposed communication: what
+compute does not hide.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.schedule.steps import Phase
+from hpcpar.train.record import RunRecord
+
+PHASES = tuple(phase.value for phase in Phase)
+#: What a phase or layer is divided into.
+PARTS = ("compute", "communication")
+
+_KINDS = {"compute": "compute", "comm": "communication"}
+
+
+@dataclass
+class Times:
+    """A predicted (None where there is no prediction) and a measured time."""
+
+    measured_s: float = 0.0
+    predicted_s: float | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        """ParaDL's accuracy, 1 - abs(projected - measured) / measured; below 0 where the projection is off by more than all."""
+        if self.predicted_s is None or not self.measured_s > 0:
+            return None
+        return 1 - abs(self.predicted_s - self.measured_s) / self.measured_s
+
+    def predict(self, seconds: float) -> None:
+        """Add to the prediction."""
+        self.predicted_s = (self.predicted_s or 0.0) + seconds
+
+    def to_json(self) -> dict[str, float | None]:
+        return {"predicted_s": self.predicted_s, "measured_s": self.measured_s, "accuracy": self.accuracy}
+
+
+#: Times by part (`PARTS`).
+Split = dict[str, Times]
+
+
+@dataclass
+class Row:
+    """The comparison of one run.
+
+    Attributes
+    ----------
+    iteration, epoch : Times
+        Of one iteration and of one epoch (`batches_per_epoch` iterations; None where the number is not known).
+    phases, layers : dict
+        Split times by phase (in the order of an iteration) and by layer (in the order of the schedule).
+    loss : ndarray
+        [iterations]
+    """
+
+    path: str
+    network: str
+    strategy: str
+    ranks: int
+    batch: int
+    iterations: int
+    compared: int
+    batches_per_epoch: int | None
+    iteration: Times
+    epoch: Times | None
+    phases: dict[str, Split] = field(default_factory=dict)
+    layers: dict[str, Split] = field(default_factory=dict)
+    loss: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
+    test_accuracy: float | None = None
+
+    @property
+    def name(self) -> str:
+        """A short name: the strategy and the ranks."""
+        return f"{self.strategy}, {self.ranks} rank{'s' if self.ranks > 1 else ''}"
+
+    @property
+    def rest_s(self) -> float:
+        """The iteration less its steps; negative where different ranks are the slowest in different steps."""
+        return self.iteration.measured_s - sum(t.measured_s for split in self.phases.values() for t in split.values())
+
+
+def step_seconds(record: RunRecord) -> NDArray[np.float64]:
+    """Measured time of every step, [steps]: the largest over ranks, then the median over the iterations compared."""
+    if not record.steps:
+        return np.zeros(0)
+    return np.median(record.seconds[:, record.measured].max(axis=0).astype(np.float64), axis=0)
+
+
+def _number(data: Any, *names: str) -> float | None:
+    """The first of the entries that is there and is a number."""
+    for name in names:
+        value = data.get(name) if isinstance(data, dict) else None
+        if isinstance(value, int | float):
+            return float(value)
+    return None
+
+
+def _list(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    value = data.get(name)
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def _split() -> Split:
+    return {part: Times() for part in PARTS}
+
+
+def _batches(record: RunRecord) -> int | None:
+    """Iterations of an epoch: of the data that the run had, else of those that the prediction took."""
+    batch = int(_number(record.plan, "batch") or 0)
+    if record.samples and batch:
+        return max(1, record.samples // batch)
+    epoch, iteration = _number(record.prediction, "epoch_s"), _number(record.prediction, "iteration_s")
+    return max(1, round(epoch / iteration)) if epoch and iteration else None
+
+
+def _predict(row: Row, prediction: dict[str, Any]) -> None:
+    """Fill in the predicted times of phases and layers."""
+    steps = _list(prediction, "steps")
+    for step in steps:
+        part = _KINDS.get(str(step.get("kind")), "compute")
+        seconds = _number(step, "exposed_s", "seconds") if part == "communication" else _number(step, "seconds")
+        if seconds is None:
+            continue
+        row.phases.setdefault(str(step.get("phase")), _split())[part].predict(seconds)
+        row.layers.setdefault(str(step.get("layer")), _split())[part].predict(seconds)
+    if steps:  # what is predicted to have no step takes no time
+        for split in (*row.phases.values(), *row.layers.values()):
+            for times in split.values():
+                times.predict(0.0)
+        return
+    for layer in _list(prediction, "layers"):
+        if layer.get("name") in row.layers:
+            for part, names in (("compute", ("compute_s",)), ("communication", ("exposed_communication_s", "communication_s"))):
+                seconds = _number(layer, *names)
+                if seconds is not None:
+                    row.layers[str(layer["name"])][part].predict(seconds)
+
+
+def compare_one(record: RunRecord) -> Row:
+    """The comparison of one run."""
+    iteration_s = record.iteration_s[:, record.measured].max(axis=0)
+    iteration = Times(float(np.median(iteration_s)), _number(record.prediction, "iteration_s"))
+    batches = _batches(record)
+    epoch = None
+    if batches is not None:
+        epoch = Times(iteration.measured_s * batches, None if iteration.predicted_s is None else iteration.predicted_s * batches)
+    network = record.plan.get("network")
+    known = record.test_accuracy[np.isfinite(record.test_accuracy)]
+    row = Row(path=record.path, network=str(network.get("name", "")) if isinstance(network, dict) else str(network or ""),
+              strategy=str(record.plan.get("strategy", "")), ranks=len(record.ranks), batch=int(_number(record.plan, "batch") or 0),
+              iterations=record.iterations, compared=len(iteration_s), batches_per_epoch=batches, iteration=iteration, epoch=epoch,
+              phases={phase: _split() for phase in PHASES}, loss=record.loss, test_accuracy=float(known[-1]) if len(known) else None)
+    for step, seconds in zip(record.steps, step_seconds(record), strict=True):
+        part = _KINDS[step.kind]
+        row.phases.setdefault(step.phase, _split())[part].measured_s += float(seconds)
+        row.layers.setdefault(step.layer, _split())[part].measured_s += float(seconds)
+    _predict(row, record.prediction)
+    return row
+
+
+def compare(records: Iterable[RunRecord]) -> list[Row]:
+    """The comparison of every run, in the order given."""
+    return [compare_one(record) for record in records]
+
+
+def mean_accuracy(rows: Sequence[Row]) -> float | None:
+    """Mean accuracy of the iteration (or epoch: they are in proportion) over the runs that have a prediction."""
+    known = [a for a in (row.iteration.accuracy for row in rows) if a is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _splits(splits: dict[str, Split]) -> dict[str, dict[str, dict[str, float | None]]]:
+    return {name: {part: times.to_json() for part, times in split.items()} for name, split in splits.items()}
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def row_to_json(row: Row) -> dict[str, Any]:
+    """A row as JSON data."""
+    return {
+        "file": os.path.basename(row.path),
+        "network": row.network,
+        "strategy": row.strategy,
+        "ranks": row.ranks,
+        "batch": row.batch,
+        "iterations": row.iterations,
+        "iterations_compared": row.compared,
+        "predicted_iteration_s": row.iteration.predicted_s,
+        "measured_iteration_s": row.iteration.measured_s,
+        "predicted_epoch_s": row.epoch.predicted_s if row.epoch else None,
+        "measured_epoch_s": row.epoch.measured_s if row.epoch else None,
+        "accuracy": row.iteration.accuracy,
+        "phases": _splits(row.phases),
+        "layers": _splits(row.layers),
+        "rest_s": row.rest_s,
+        "first_loss": _finite(row.loss[0]) if len(row.loss) else None,
+        "last_loss": _finite(row.loss[-1]) if len(row.loss) else None,
+        "test_accuracy": row.test_accuracy,
+    }
+
+
+def to_json(rows: Sequence[Row]) -> dict[str, Any]:
+    """The JSON document of ``hpcpar compare --json``."""
+    return {"runs": [row_to_json(row) for row in rows], "mean_accuracy": mean_accuracy(rows)}

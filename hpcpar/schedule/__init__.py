@@ -1,0 +1,1 @@
+"""What a plan implies: the steps of an iteration, and the one lowering that makes them."""

@@ -1,0 +1,53 @@
+"""The part of a convolution's output that needs no halo: computed while the halo travels."""
+
+from __future__ import annotations
+
+from hpcpar.network.relation import Window
+from hpcpar.plan.boxes import Box, Interval
+from hpcpar.plan.layout import Layout
+
+
+def interior(have: Layout, want: Layout, out: Box, rank: int) -> Box:
+    """The largest box of `rank`'s outputs that reads only what the rank owns of the input.
+
+    Parameters
+    ----------
+    have, want : Layout
+        Owned and needed boxes of the layer's input.
+    out : Box
+        The rank's box of the layer's output (same axis order).
+    """
+    mine = have.box(rank)
+    box = []
+    for (lo, hi), own, a in zip(out, mine, want.axes, strict=True):
+        if isinstance(a.relation, Window) and want.degree(a) > 1:
+            box.append(_inner(a.relation, (lo, hi), own, a.extent))
+        else:
+            box.append((lo, hi))
+    return tuple(box)
+
+
+def _inner(window: Window, out: Interval, own: Interval, extent: int) -> Interval:
+    lo, hi = out
+    while lo < hi and not _inside(window.needed(lo, lo + 1, extent), own):
+        lo += 1
+    while hi > lo and not _inside(window.needed(hi - 1, hi, extent), own):
+        hi -= 1
+    return lo, hi
+
+
+def _inside(inner: Interval, outer: Interval) -> bool:
+    return inner[1] <= inner[0] or (outer[0] <= inner[0] and inner[1] <= outer[1])
+
+
+def strips(out: Box, inside: Box) -> list[Box]:
+    """`out` without `inside`, as disjoint boxes (axis by axis)."""
+    if any(stop <= start for start, stop in inside):
+        return [out]
+    left, rest = [], list(out)
+    for axis, ((lo, hi), (a, b)) in enumerate(zip(out, inside, strict=True)):
+        for piece in ((lo, a), (b, hi)):
+            if piece[1] > piece[0]:
+                left.append((*rest[:axis], piece, *rest[axis + 1:]))
+        rest[axis] = (a, b)
+    return left

@@ -1,0 +1,144 @@
+"""The steps of an iteration: the list that the simulator prices and the executor runs."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from enum import Enum
+
+from hpcpar.plan.boxes import Box
+from hpcpar.plan.config import Digit
+from hpcpar.plan.layout import Layout
+
+
+class Phase(str, Enum):
+    """Part of an iteration."""
+
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    GRADIENT = "gradient"
+    UPDATE = "update"
+
+
+class Kind(str, Enum):
+    """Pattern of a communication step."""
+
+    HALO = "halo"
+    ALLGATHER = "allgather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALLREDUCE = "allreduce"
+    REDISTRIBUTE = "redistribute"
+
+
+class Op(str, Enum):
+    """What a compute step computes."""
+
+    FORWARD = "forward"
+    INTERIOR = "interior"
+    BOUNDARY = "boundary"
+    BACKWARD = "backward"
+    BACKWARD_WEIGHT = "backward_weight"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that communicate with each other: those that differ in the given digits only."""
+
+    digits: tuple[Digit, ...]
+
+    @property
+    def size(self) -> int:
+        out = 1
+        for d in self.digits:
+            out *= d.size
+        return out
+
+    def index(self, rank: int) -> int:
+        """Position of `rank` in its group."""
+        out = 0
+        for d in sorted(self.digits, key=lambda d: -d.stride):
+            out = out * d.size + d.of(rank)
+        return out
+
+    def members(self, rank: int) -> tuple[int, ...]:
+        """The group that `rank` belongs to, by position."""
+        base = rank - sum(d.of(rank) * d.stride for d in self.digits)
+        ordered = sorted(self.digits, key=lambda d: -d.stride)
+        places = itertools.product(*(range(d.size) for d in ordered))
+        return tuple(base + sum(i * d.stride for i, d in zip(at, ordered, strict=True)) for at in places)
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A rank's own work; every rank works on its own boxes."""
+
+    index: int
+    phase: Phase
+    layer: str
+    op: Op
+
+    @property
+    def label(self) -> str:
+        return f"{self.layer}.{self.op.value}"
+
+
+@dataclass(frozen=True)
+class Comm:
+    """A movement of one tensor between ranks.
+
+    Attributes
+    ----------
+    holder, wanter : Layout
+        Boxes before and after. With `reduce`, holders' values are partial sums and wanters get totals.
+    group : Group or None
+        Who takes part in a collective; None for point-to-point patterns (halo, redistribute), where boxes tell.
+    algorithm : str
+        ``direct`` (point to point), ``ring``, ``doubling``, ``bruck`` or ``mpi`` (the library's own).
+    segments : int
+        Pieces that each message of a ring is cut into, so that summing one overlaps the transfer of the next.
+    item_bytes : int
+        Size of an element on the wire.
+    needed_by : int
+        Index of the first step that uses the result; what lies between may overlap.
+    """
+
+    index: int
+    phase: Phase
+    layer: str
+    tensor: str
+    kind: Kind
+    holder: Layout
+    wanter: Layout
+    reduce: bool
+    group: Group | None
+    algorithm: str
+    segments: int
+    item_bytes: int
+    needed_by: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.layer}.{self.phase.value}.{self.kind.value}"
+
+    def held(self, rank: int) -> Box:
+        return self.holder.box(rank)
+
+    def wanted(self, rank: int) -> Box:
+        return self.wanter.box(rank)
+
+
+Step = Compute | Comm
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The frozen steps of one iteration on `ranks` ranks."""
+
+    ranks: int
+    steps: tuple[Step, ...]
+
+    @property
+    def comms(self) -> tuple[Comm, ...]:
+        return tuple(s for s in self.steps if isinstance(s, Comm))

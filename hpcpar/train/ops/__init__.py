@@ -1,0 +1,1 @@
+"""Layers on a rank's own block: forward, backward, weight gradient."""

@@ -1,0 +1,212 @@
+"""The record of a run in HDF5: what was planned, predicted and measured, on every rank in every iteration.
+
+Times are in seconds. For a compute step the time is its duration; for a communication step it is the exposed time: posting, waiting,
+packing and unpacking. Schema version 1:
+
+=========================  =============================  =============================================================
+``plan, prediction,        JSON strings                   the plan file's content; what `hpcpar.cost` predicted (or {});
+machine, versions``                                       the machine file's content; versions of the software by name
+``ranks``                  [R] table                      hostname, pid, threads (BLAS), device, peak_memory_bytes
+``steps``                  [S] table                      index, kind, phase, layer, label, op, algorithm
+``seconds``                [R, I, S] float32              time of every step
+``iteration_s``            [R, I] float64                 wall time of every iteration
+``start_s``                [R, I, S] float64, optional    beginning of every step after the run's common zero
+``sent_bytes, messages``   [R, S] int64                   sent in each step of one iteration
+``loss``                   [I] float64
+``train_accuracy,          [E] float64                    after every epoch, as a fraction; NaN where it was not measured
+test_accuracy``
+attributes                                                hpcpar_record, started (ISO), command, warmup, samples
+=========================  =============================  =============================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, field, fields
+from typing import Any, TypeVar
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.errors import InputError
+from hpcpar.schedule.steps import Comm, Schedule
+from hpcpar.train.dataset import open_hdf5, reason, replacing
+
+#: Version of the schema; a reader refuses any other.
+VERSION = 1
+
+_REMEDY = "write one with: hpcpar run ... --out FILE"
+_JSON = ("plan", "prediction", "machine", "versions")
+_ARRAYS = {"seconds": "f4", "iteration_s": "f8", "sent_bytes": "i8", "messages": "i8", "loss": "f8",
+           "train_accuracy": "f8", "test_accuracy": "f8"}
+_ATTRIBUTES = ("started", "command", "warmup", "samples")
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """A step of the schedule as the record names it; `kind` is ``compute`` or ``comm``, `op` what is computed or the pattern."""
+
+    index: int
+    kind: str
+    phase: str
+    layer: str
+    label: str
+    op: str
+    algorithm: str = ""
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """Where a rank ran; `threads` of its BLAS, `peak_memory_bytes` of its process (or device)."""
+
+    hostname: str
+    pid: int
+    threads: int
+    device: str
+    peak_memory_bytes: int
+
+
+def _empty() -> NDArray[Any]:
+    return np.zeros(0)
+
+
+@dataclass
+class RunRecord:
+    """A run; the module's table names shapes and units.
+
+    Attributes
+    ----------
+    warmup : int
+        First iterations that comparisons leave out.
+    samples : int
+        Training samples of the data file; 0 where unknown.
+    path : str
+        The file that it was read from.
+    """
+
+    plan: dict[str, Any]
+    steps: list[StepInfo]
+    ranks: list[RankInfo]
+    seconds: NDArray[Any]
+    iteration_s: NDArray[Any]
+    sent_bytes: NDArray[Any]
+    messages: NDArray[Any]
+    loss: NDArray[Any]
+    train_accuracy: NDArray[Any] = field(default_factory=_empty)
+    test_accuracy: NDArray[Any] = field(default_factory=_empty)
+    start_s: NDArray[Any] | None = None
+    prediction: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    started: str = ""
+    command: str = ""
+    warmup: int = 0
+    samples: int = 0
+    path: str = ""
+
+    @property
+    def iterations(self) -> int:
+        return int(self.iteration_s.shape[1])
+
+    @property
+    def measured(self) -> slice:
+        """The iterations that comparisons use: those after the warm-up, or all where nothing would be left."""
+        return slice(self.warmup if self.warmup < self.iterations else 0, None)
+
+
+def steps_of(schedule: Schedule) -> list[StepInfo]:
+    """The table of a schedule's steps."""
+    out = []
+    for s in schedule.steps:
+        if isinstance(s, Comm):
+            out.append(StepInfo(s.index, "comm", s.phase.value, s.layer, s.label, s.kind.value, s.algorithm))
+        else:
+            out.append(StepInfo(s.index, "compute", s.phase.value, s.layer, s.label, s.op.value))
+    return out
+
+
+def _faults(record: RunRecord) -> list[str]:
+    """Arrays whose shapes do not fit each other."""
+    r, s = len(record.ranks), len(record.steps)
+    i = record.iteration_s.shape[1] if record.iteration_s.ndim == 2 else -1
+    want = {"iteration_s": (r, i), "seconds": (r, i, s), "sent_bytes": (r, s), "messages": (r, s), "loss": (i,)}
+    if record.start_s is not None:
+        want["start_s"] = (r, i, s)
+    have = {name: getattr(record, name).shape for name in want}
+    return [f"{name} {have[name]} instead of {shape}" for name, shape in want.items() if have[name] != shape]
+
+
+Entry = TypeVar("Entry", StepInfo, RankInfo)
+
+
+def _table(entries: Iterable[StepInfo] | Iterable[RankInfo], of: type[StepInfo] | type[RankInfo]) -> NDArray[Any]:
+    kinds: list[tuple[str, Any]] = [(f.name, "i8" if f.type == "int" else h5py.string_dtype()) for f in fields(of)]
+    return np.array([astuple(e) for e in entries], dtype=kinds)
+
+
+def _entries(dataset: h5py.Dataset, of: type[Entry]) -> list[Entry]:
+    names = [f.name for f in fields(of)]
+    rows = dataset[...]
+    if rows.dtype.names is None or set(rows.dtype.names) != set(names):
+        raise KeyError(dataset.name)
+    values: Iterable[dict[str, Any]] = ({n: row[n].decode() if isinstance(row[n], bytes) else int(row[n]) for n in names} for row in rows)
+    return [of(**v) for v in values]
+
+
+def write(path: str, record: RunRecord) -> None:
+    """Write a record, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written.
+    """
+    faults = _faults(record)
+    if faults:
+        raise ValueError(f"run record with {'; '.join(faults)}")
+    with replacing(path, "run record") as f:
+        f.attrs["hpcpar_record"] = VERSION
+        for name in _ATTRIBUTES:
+            f.attrs[name] = getattr(record, name)
+        for name in _JSON:  # datasets, for an attribute holds no more than 64 KB
+            f.create_dataset(name, data=json.dumps(getattr(record, name)), dtype=h5py.string_dtype())
+        f.create_dataset("ranks", data=_table(record.ranks, RankInfo))
+        f.create_dataset("steps", data=_table(record.steps, StepInfo))
+        for name, kind in _ARRAYS.items():
+            f.create_dataset(name, data=np.asarray(getattr(record, name), kind))
+        if record.start_s is not None:
+            f.create_dataset("start_s", data=np.asarray(record.start_s, "f8"))
+
+
+def read(path: str) -> RunRecord:
+    """Read a record.
+
+    Raises
+    ------
+    InputError
+        Missing, truncated, not a record, of another version, or damaged.
+    """
+    with open_hdf5(path, "run record", _REMEDY) as f:
+        version = f.attrs.get("hpcpar_record")
+        if version is None:
+            raise InputError(f"{path} is an HDF5 file but not the record of a run; {_REMEDY}")
+        if version != VERSION:
+            raise InputError(f"run record {path} is of version {version}, this hpcpar reads version {VERSION}; run again with this hpcpar")
+        try:
+            values: dict[str, Any] = {name: json.loads(f[name][()]) for name in _JSON}
+            values |= {name: f[name][...] for name in _ARRAYS}
+            values |= {name: f.attrs[name] for name in _ATTRIBUTES}
+            values["start_s"] = f["start_s"][...] if "start_s" in f else None
+            for name in ("warmup", "samples"):
+                values[name] = int(values[name])
+            record = RunRecord(steps=_entries(f["steps"], StepInfo), ranks=_entries(f["ranks"], RankInfo), path=path, **values)
+        except OSError as err:
+            raise InputError(f"run record {path} is damaged ({reason(err)}); run again") from err
+        except (KeyError, ValueError, TypeError, AttributeError) as err:
+            raise InputError(f"run record {path} is damaged ({type(err).__name__}: {err}); run again") from err
+    faults = _faults(record)
+    if faults or record.iterations == 0:
+        raise InputError(f"run record {path} is damaged or has no iterations ({'; '.join(faults) or 'empty'}); run again")
+    return record

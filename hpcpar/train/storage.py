@@ -1,0 +1,109 @@
+"""Where every layer's blocks lie: neighbouring layers share memory wherever a view serves.
+
+A producer writes straight into the middle of what its consumer needs (halos and gathered neighbours around it),
+elementwise layers work in place, flattening is a reshape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcpar.kernels.interface import Array, Backend
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Conv2d, Dropout, Flatten, Layer, Linear, ReLU
+from hpcpar.plan.boxes import contains, local, shape
+from hpcpar.plan.layout import owned
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.lower import Edge
+from hpcpar.schedule.steps import Kind
+
+
+@dataclass
+class Blocks:
+    """A layer's arrays on one rank: `x` and `dx` are needed boxes of the input, `y` and `dy` owned boxes of the output.
+
+    `dx` is None where no layer before has weights; `x` is None for the input layer.
+    """
+
+    x: Array | None = None
+    y: Array | None = None
+    dx: Array | None = None
+    dy: Array | None = None
+
+
+def in_place(layer: Layer, producer: Layer) -> bool:
+    """True where the layer may overwrite its input: nobody's backward pass reads what it overwrites."""
+    if isinstance(layer, ReLU):
+        return isinstance(producer, Conv2d | Linear)
+    # a dropped element is zero in the output of the ReLU before it, but its gradient is zero as well
+    return isinstance(layer, Flatten) or (isinstance(layer, Dropout) and isinstance(producer, ReLU))
+
+
+def allocate(network: Network, plan: Plan, edges: dict[str, Edge], backend: Backend, rank: int, training: bool = True) -> dict[str, Blocks]:
+    """All blocks of one rank, from the last layer to the first, by layer name."""
+    out = {layer.name: Blocks() for layer in network.layers}
+    dtype = plan.dtype
+    last = network.layers[-1]
+    first_weighted = network.layers.index(network.weighted[0]) if network.weighted else len(network.layers)
+    # a loss has no output of its own: its backward pass is its gradient
+    for i in range(len(network.layers) - 1, 0, -1):
+        layer = network.layers[i]
+        e = edges[layer.name]
+        here, before = out[layer.name], out[e.producer.name]
+        need, own = e.needed.box(rank), e.owned.box(rank)
+        reuse = here.y if layer is not last and in_place(layer, e.producer) and _same_size(network, plan, layer, need, rank) else None
+        here.x, before.y = _forward(backend, dtype, e, need, own, reuse)
+        if training and i > first_weighted:
+            elementwise = isinstance(layer, ReLU | Dropout | Flatten)
+            again = here.dy if layer is not last and elementwise and _same_size(network, plan, layer, need, rank) else None
+            here.dx, before.dy = _backward(backend, dtype, e, need, own, again)
+    return out
+
+
+def _same_size(network: Network, plan: Plan, layer: Layer, need: tuple[tuple[int, int], ...], rank: int) -> bool:
+    box = owned(network, layer, plan.configs[layer.name], plan.batch).box(rank)
+    a, b = 1, 1
+    for n in shape(box):
+        a *= n
+    for n in shape(need):
+        b *= n
+    return a == b
+
+
+def _forward(
+    backend: Backend, dtype: str, e: Edge, need: tuple[tuple[int, int], ...], own: tuple[tuple[int, int], ...], reuse: Array | None
+) -> tuple[Array, Array]:
+    """(x of the consumer, y of the producer)."""
+    if reuse is not None:
+        x = reuse.reshape(shape(need))
+        if e.forward.kind is None and need != own:
+            # elementwise on a piece of a larger block: it cannot serve as the producer's block too
+            y = backend.empty(shape(own), dtype)
+            return y[local(need, own)], y
+    elif e.forward.kind is None:
+        y = backend.empty(shape(own), dtype)
+        return y[local(need, own)], y
+    else:
+        x = backend.empty(shape(need), dtype)
+    if e.forward.kind is None:
+        return x, x
+    if e.forward.kind is not Kind.REDISTRIBUTE and contains(need, own):
+        return x, x[local(own, need)] if x.size else backend.empty(shape(own), dtype)
+    return x, backend.empty(shape(own), dtype)
+
+
+def _backward(
+    backend: Backend, dtype: str, e: Edge, need: tuple[tuple[int, int], ...], own: tuple[tuple[int, int], ...], again: Array | None
+) -> tuple[Array, Array]:
+    """(dx of the consumer, dy of the producer)."""
+    kind = e.backward.kind
+    if kind in (None, Kind.ALLGATHER) and need != own and contains(own, need):
+        # the rest of the block gets no gradient (or its neighbours'), and zero stays zero
+        dy = backend.zeros(shape(own), dtype)
+        return dy[local(need, own)], dy
+    dx = backend.empty(shape(need), dtype) if again is None else again.reshape(shape(need))
+    if kind is Kind.ALLREDUCE:
+        return dx, dx
+    if kind in (None, Kind.HALO) and contains(need, own):
+        return dx, dx[local(own, need)] if dx.size else backend.zeros(shape(own), dtype)
+    return dx, backend.zeros(shape(own), dtype)

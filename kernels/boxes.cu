@@ -1,0 +1,57 @@
+// Kernels over strided boxes of up to five dimensions: messages, masks and what CuPy would need several passes for.
+#include "common.cuh"
+
+KERNEL pack(const REAL *box, SHAPE5, STRIDES5(box), REAL *flat) {
+    GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
+        const Place5 p = place5(item, d1, d2, d3, d4);
+        flat[item] = box[OFFSET5(box, p)];
+    }
+}
+
+KERNEL unpack(const REAL *flat, SHAPE5, STRIDES5(box), REAL *box) {
+    GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
+        const Place5 p = place5(item, d1, d2, d3, d4);
+        box[OFFSET5(box, p)] = flat[item];
+    }
+}
+
+KERNEL unpack_add(const REAL *flat, SHAPE5, STRIDES5(box), REAL *box) {
+    GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
+        const Place5 p = place5(item, d1, d2, d3, d4);
+        box[OFFSET5(box, p)] += flat[item];
+    }
+}
+
+// dx may be dy: every element is read before it is written, by the same thread.
+KERNEL relu_backward(const REAL *out, const REAL *dy, REAL *dx, SHAPE5, STRIDES5(out), STRIDES5(dy), STRIDES5(dx)) {
+    GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
+        const Place5 p = place5(item, d1, d2, d3, d4);
+        dx[OFFSET5(dx, p)] = out[OFFSET5(out, p)] > (REAL)0 ? dy[OFFSET5(dy, p)] : (REAL)0;
+    }
+}
+
+// The element at global index g is kept when the top 53 bits of splitmix64's g-th output from `key`, as a number in [0, 1), are >= rate.
+// global_0 .. global_4 are the strides of the box in the whole tensor, `first` the global index of its first element.
+KERNEL dropout_mask(REAL *out, SHAPE5, STRIDES5(out), STRIDES5(global), i64 first, u64 key, double rate, double kept) {
+    GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
+        const Place5 p = place5(item, d1, d2, d3, d4);
+        u64 z = key + (u64)(1 + first + OFFSET5(global, p)) * 0x9E3779B97F4A7C15ULL;
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+        z ^= z >> 31;
+        const double uniform = (double)(z >> 11) * (1.0 / 9007199254740992.0);
+        out[OFFSET5(out, p)] = uniform >= rate ? (REAL)kept : (REAL)0;
+    }
+}
+
+// OWT's rule in one pass over flat arrays.
+KERNEL sgd_update(REAL *w, i64 w_0, const REAL *grad, i64 grad_0, REAL *velocity, i64 velocity_0, i64 items, double rate, double momentum,
+                  double decay) {
+    const REAL r = (REAL)rate, m = (REAL)momentum, d = (REAL)decay;
+    GRID_STRIDE(item, items) {
+        const REAL weight = w[item * w_0];
+        const REAL v = m * velocity[item * velocity_0] - r * (grad[item * grad_0] + d * weight);
+        velocity[item * velocity_0] = v;
+        w[item * w_0] = weight + v;
+    }
+}

@@ -1,0 +1,97 @@
+// What every kernel source shares. REAL is set on the compiler's command line: -DREAL=float or -DREAL=double.
+//
+// Every kernel loops with the grid's stride, so that any launch shape is right, and sums in a fixed order without atomics,
+// so that two runs give the same bits. Integers arrive as 64 bits and reals as double whatever REAL is, because these are what
+// Python's int and float become; strides are in elements. Only plain CUDA C: the same text also compiles as C++ for the tests.
+#ifndef HPCPAR_COMMON_CUH
+#define HPCPAR_COMMON_CUH
+
+typedef long long i64;
+typedef unsigned long long u64;
+
+#define KERNEL extern "C" __global__ void
+#define DEVICE __device__ __forceinline__
+
+// The largest block that the losses are launched with (a power of two).
+#define MAX_THREADS 256
+
+// A strided NCHW array as kernel parameters, and one element of it.
+#define VIEW4(TYPE, a) TYPE *__restrict__ a, i64 a##_n, i64 a##_c, i64 a##_h, i64 a##_w
+#define AT4(a, n, c, h, w) a[(n) * a##_n + (c) * a##_c + (h) * a##_h + (w) * a##_w]
+
+// A strided matrix.
+#define VIEW2(TYPE, a) TYPE *a, i64 a##_n, i64 a##_c
+#define AT2(a, n, c) a[(n) * a##_n + (c) * a##_c]
+
+// The extents of a box of five dimensions, the strides of an array over it, and the place of the index-th element in that array.
+#define SHAPE5 i64 d0, i64 d1, i64 d2, i64 d3, i64 d4
+#define STRIDES5(a) i64 a##_0, i64 a##_1, i64 a##_2, i64 a##_3, i64 a##_4
+#define OFFSET5(a, p) ((p).i0 * a##_0 + (p).i1 * a##_1 + (p).i2 * a##_2 + (p).i3 * a##_3 + (p).i4 * a##_4)
+
+#define GRID_STRIDE(index, items) \
+    for (i64 index = (i64)blockIdx.x * blockDim.x + threadIdx.x; index < (items); index += (i64)gridDim.x * blockDim.x)
+
+struct Place4 {
+    int n, c, h, w;
+};
+
+struct Place5 {
+    i64 i0, i1, i2, i3, i4;
+};
+
+// The place of a row-major index in an array [.., channels, height, width].
+// Division of 64-bit integers is many times slower than of 32-bit ones, and nearly every index fits in 32 bits.
+DEVICE Place4 place4(i64 index, int channels, int height, int width) {
+    Place4 p;
+    if (index <= 0x7fffffffLL) {
+        unsigned rest = (unsigned)index;
+        p.w = (int)(rest % (unsigned)width);
+        rest /= (unsigned)width;
+        p.h = (int)(rest % (unsigned)height);
+        rest /= (unsigned)height;
+        p.c = (int)(rest % (unsigned)channels);
+        p.n = (int)(rest / (unsigned)channels);
+    } else {
+        p.w = (int)(index % width);
+        index /= width;
+        p.h = (int)(index % height);
+        index /= height;
+        p.c = (int)(index % channels);
+        p.n = (int)(index / channels);
+    }
+    return p;
+}
+
+DEVICE Place5 place5(i64 index, i64 d1, i64 d2, i64 d3, i64 d4) {
+    Place5 p;
+    if (index <= 0x7fffffffLL) {
+        // An extent above 32 bits leaves every such index where it is: the clipped extent does the same.
+        const unsigned e1 = d1 > 0x7fffffffLL ? 0xffffffffu : (unsigned)d1, e2 = d2 > 0x7fffffffLL ? 0xffffffffu : (unsigned)d2;
+        const unsigned e3 = d3 > 0x7fffffffLL ? 0xffffffffu : (unsigned)d3, e4 = d4 > 0x7fffffffLL ? 0xffffffffu : (unsigned)d4;
+        unsigned rest = (unsigned)index;
+        p.i4 = rest % e4;
+        rest /= e4;
+        p.i3 = rest % e3;
+        rest /= e3;
+        p.i2 = rest % e2;
+        rest /= e2;
+        p.i1 = rest % e1;
+        p.i0 = rest / e1;
+    } else {
+        p.i4 = index % d4;
+        index /= d4;
+        p.i3 = index % d3;
+        index /= d3;
+        p.i2 = index % d2;
+        index /= d2;
+        p.i1 = index % d1;
+        p.i0 = index / d1;
+    }
+    return p;
+}
+
+// The windows of `size` elements, one every `stride`, that hold place t (before clipping to the number of windows).
+DEVICE int first_window(int t, int size, int stride) { return t < size ? 0 : (t - size) / stride + 1; }
+DEVICE int last_window(int t, int stride) { return t < 0 ? -1 : t / stride; }
+
+#endif

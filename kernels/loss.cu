@@ -1,0 +1,91 @@
+// Losses: one block of threads per sample (a power of two, at most MAX_THREADS), sums in double in a fixed order.
+// loss[n] and hits[n] are per sample; the caller adds them up. Samples with a negative label count for nothing.
+#include "common.cuh"
+
+// The block's sum; every thread must call it, all get the result.
+DEVICE double block_sum(double value, double *part) {
+    part[threadIdx.x] = value;
+    __syncthreads();
+    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+        __syncthreads();
+    }
+    const double sum = part[0];
+    __syncthreads();  // `part` may be written again only after everybody has read it
+    return sum;
+}
+
+KERNEL softmax_cross_entropy(
+    VIEW2(const REAL, x), const i64 *labels, VIEW2(REAL, dx), double *loss, double *hits, i64 samples, i64 classes, double scale) {
+    __shared__ double part[MAX_THREADS];
+    __shared__ REAL value[MAX_THREADS];
+    __shared__ i64 place[MAX_THREADS];
+    for (i64 n = blockIdx.x; n < samples; n += gridDim.x) {
+        const i64 label = labels[n];
+        // The whole block takes the same branch: the barriers below are met by all its threads or by none.
+        if (label < 0) {
+            for (i64 c = threadIdx.x; c < classes; c += blockDim.x) AT2(dx, n, c) = 0;
+            if (threadIdx.x == 0) loss[n] = hits[n] = 0;
+            continue;
+        }
+        i64 best = threadIdx.x;
+        REAL most = best < classes ? AT2(x, n, best) : (REAL)(-1.0 / 0.0);
+        for (i64 c = best + blockDim.x; c < classes; c += blockDim.x) {
+            const REAL v = AT2(x, n, c);
+            if (v > most) {
+                most = v;
+                best = c;
+            }
+        }
+        value[threadIdx.x] = most;
+        place[threadIdx.x] = best;
+        __syncthreads();
+        for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+            if (threadIdx.x < half) {
+                const REAL v = value[threadIdx.x + half];
+                const i64 c = place[threadIdx.x + half];
+                if (v > value[threadIdx.x] || (v == value[threadIdx.x] && c < place[threadIdx.x])) {
+                    value[threadIdx.x] = v;
+                    place[threadIdx.x] = c;
+                }
+            }
+            __syncthreads();
+        }
+        most = value[0];
+        best = place[0];
+        double sum = 0;
+        for (i64 c = threadIdx.x; c < classes; c += blockDim.x) sum += (double)exp(AT2(x, n, c) - most);
+        sum = block_sum(sum, part);
+        if (threadIdx.x == 0) {
+            // A label that is no class makes the loss NaN, which stops the run, instead of reading out of bounds.
+            loss[n] = label < classes ? log(sum) - (double)(AT2(x, n, label) - most) : (double)(0.0 / 0.0);
+            hits[n] = best == label ? 1.0 : 0.0;
+        }
+        __syncthreads();  // dx may be x
+        for (i64 c = threadIdx.x; c < classes; c += blockDim.x) {
+            const double share = (double)exp(AT2(x, n, c) - most) / sum;
+            AT2(dx, n, c) = (REAL)(scale * (share - (c == label ? 1.0 : 0.0)));
+        }
+    }
+}
+
+KERNEL logistic_cross_entropy(
+    VIEW2(const REAL, x), const i64 *labels, VIEW2(REAL, dx), double *loss, i64 samples, i64 classes, i64 first_class, double scale) {
+    __shared__ double part[MAX_THREADS];
+    for (i64 n = blockIdx.x; n < samples; n += gridDim.x) {
+        const i64 label = labels[n];
+        const i64 target = label - first_class;
+        double sum = 0;
+        for (i64 c = threadIdx.x; c < classes; c += blockDim.x) {
+            const REAL v = AT2(x, n, c);
+            // exp of a non-positive number never overflows.
+            const REAL small = exp(v > 0 ? -v : v);
+            const REAL wanted = c == target ? (REAL)1 : (REAL)0;
+            const REAL sigmoid = (v > 0 ? (REAL)1 : small) / ((REAL)1 + small);
+            if (label >= 0) sum += (double)((v > 0 ? v : (REAL)0) - (c == target ? v : (REAL)0)) + (double)log1p(small);
+            AT2(dx, n, c) = label >= 0 ? (REAL)(scale * (double)(sigmoid - wanted)) : (REAL)0;
+        }
+        sum = block_sum(sum, part);
+        if (threadIdx.x == 0) loss[n] = sum;
+    }
+}

@@ -1,0 +1,103 @@
+"""Scratch memory, blocks of images and BLAS-ready views for the NumPy kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from hpcpar.kernels.interface import Array
+
+#: Items in a block of an elementwise kernel: a few such blocks stay in a core's L2 cache.
+BLOCK_ITEMS = 1 << 15
+
+
+class Scratch:
+    """Named work arrays that grow to the largest size asked for and are kept between calls.
+
+    Not for several threads: two kernels of one backend never run at once.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, np.ndarray] = {}
+
+    def get(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """An uninitialised C-ordered array; valid until the same name is asked for again."""
+        kind = np.dtype(dtype)
+        size = math.prod(shape) * kind.itemsize
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.nbytes < size:
+            # Dropped first, so that the old and the new buffer never exist together.
+            self._buffers.pop(name, None)
+            buffer = self._buffers[name] = np.empty(size, np.uint8)
+        return buffer[:size].view(kind).reshape(shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held now."""
+        return sum(buffer.nbytes for buffer in self._buffers.values())
+
+
+def image_blocks(images: int, rows: int, row_items: int, limit: int) -> Iterator[tuple[slice, slice]]:
+    """Cut a batch into blocks of about `limit` items: several whole images, or an even share of one image's rows.
+
+    Parameters
+    ----------
+    images, rows
+        The extents to cut; nothing is yielded if either is 0.
+    row_items
+        Scratch items that one row of one image costs.
+    limit
+        Scratch items of a block; one row is never cut.
+    """
+    if images == 0 or rows == 0:
+        return
+    if rows * row_items <= limit:
+        parts = math.ceil(images / max(1, limit // max(1, rows * row_items)))
+        for part in range(parts):
+            yield slice(part * images // parts, (part + 1) * images // parts), slice(0, rows)
+        return
+    parts = math.ceil(rows / max(1, limit // row_items))
+    for image in range(images):
+        for part in range(parts):
+            yield slice(image, image + 1), slice(part * rows // parts, (part + 1) * rows // parts)
+
+
+def is_blas_matrix(a: Array) -> bool:
+    """Whether np.matmul hands the last two axes to BLAS as they are (rows or columns contiguous, not overlapping).
+
+    Anything else runs in a scalar loop that is two orders of magnitude slower, so it is copied first.
+    """
+    item = a.itemsize
+    (m, n), (row, col) = a.shape[-2:], a.strides[-2:]
+    return bool((col == item and row % item == 0 and row >= n * item) or (row == item and col % item == 0 and col >= m * item))
+
+
+def blas_input(a: Array) -> Array:
+    """`a`, copied only if BLAS cannot read it in place."""
+    return a if is_blas_matrix(a) else np.ascontiguousarray(a)
+
+
+def has_flat_images(a: Array) -> bool:
+    """Whether the last two axes of a NCHW array are one contiguous run, so that merging them makes a view BLAS can write."""
+    _, _, height, width = a.shape
+    _, channel, row, col = a.strides
+    return bool(col == a.itemsize and row == width * a.itemsize and channel >= height * row)
+
+
+def flat_blocks(a: Array, *others: Array) -> Iterator[tuple[Array, ...]]:
+    """Matching cache-sized pieces of arrays of one shape, cut along the leading axes only (views, so writes go through)."""
+    if a.size <= BLOCK_ITEMS or a.ndim == 0:
+        if a.size:
+            yield (a, *others)
+        return
+    inner = a.size // a.shape[0]
+    if inner > BLOCK_ITEMS:
+        for parts in zip(a, *others, strict=True):
+            yield from flat_blocks(*parts)
+        return
+    step = BLOCK_ITEMS // inner
+    for start in range(0, a.shape[0], step):
+        yield tuple(b[start : start + step] for b in (a, *others))

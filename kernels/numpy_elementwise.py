@@ -1,0 +1,115 @@
+"""Elementwise kernels, losses and the update, in blocks that stay in the cache between passes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hpcpar.kernels.interface import Array
+from hpcpar.kernels.numpy_blocks import BLOCK_ITEMS, Scratch, flat_blocks
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_WORD = 1 << 64
+
+
+def relu_backward(out: Array, dy: Array, dx: Array) -> None:
+    """See `Backend.relu_backward`."""
+    bits = np.dtype(f"i{dx.itemsize}")
+    for y, g, d in flat_blocks(out, dy, dx):
+        # A bit mask of all ones or zeros: multiplying by 0 or 1 would turn a dropped infinity into a NaN.
+        keep = np.negative((y > 0).view(np.int8))
+        np.bitwise_and(g.view(bits), keep, out=d.view(bits))
+
+
+def dropout_mask(key: int, start: tuple[int, ...], extent: tuple[int, ...], rate: float, out: Array, scratch: Scratch) -> None:
+    """See `Backend.dropout_mask`; the shape is that of `out`."""
+    if out.size == 0:
+        return
+    steps = [math.prod(extent[axis + 1 :]) for axis in range(len(extent))]
+    flat_start = sum(s * step for s, step in zip(start, steps, strict=True))
+    # The counter of element i is key + (1 + global index) * golden: a sum of one term per axis, all modulo 2**64.
+    origin = (key + (1 + flat_start) * _GOLDEN) % _WORD
+    # uniform >= rate for a multiple of 2**-53 is an exact comparison of integers.
+    threshold = np.uint64(math.ceil(rate * 2**53))
+    keep = 1.0 / (1.0 - rate) if rate < 1 else 0.0
+    _fill_mask(out, [step * _GOLDEN % _WORD for step in steps], origin, threshold, keep, scratch)
+
+
+def _fill_mask(out: Array, steps: list[int], origin: int, threshold: np.uint64, keep: float, scratch: Scratch) -> None:
+    """The mask of a block whose counters begin at `origin` and grow by `steps` along the axes; large blocks axis by axis."""
+    inner = out.size // out.shape[0] if out.ndim else 1
+    if inner > BLOCK_ITEMS:
+        for place in range(out.shape[0]):
+            _fill_mask(out[place], steps[1:], (origin + place * steps[0]) % _WORD, threshold, keep, scratch)
+        return
+    rows = max(1, BLOCK_ITEMS // inner)
+    for first in range(0, out.shape[0] if out.ndim else 1, rows):
+        part = out[first : first + rows] if out.ndim else out
+        z = scratch.get("counter", part.shape, np.uint64)
+        z[...] = np.uint64((origin + first * (steps[0] if steps else 0)) % _WORD)
+        for axis, step in enumerate(steps):
+            term = np.arange(part.shape[axis], dtype=np.uint64) * np.uint64(step)
+            z += term.reshape((-1,) + (1,) * (part.ndim - 1 - axis))
+        t = scratch.get("shifted", part.shape, np.uint64)
+        # splitmix64's output function.
+        z ^= np.right_shift(z, np.uint64(30), out=t)
+        z *= np.uint64(0xBF58476D1CE4E5B9)
+        z ^= np.right_shift(z, np.uint64(27), out=t)
+        z *= np.uint64(0x94D049BB133111EB)
+        z ^= np.right_shift(z, np.uint64(31), out=t)
+        np.right_shift(z, np.uint64(11), out=z)
+        np.multiply(z >= threshold, part.dtype.type(keep), out=part)
+
+
+def softmax_cross_entropy(x: Array, labels: Array, scale: float, dx: Array) -> tuple[float, int]:
+    """See `Backend.softmax_cross_entropy`."""
+    if x.size == 0:
+        return 0.0, 0
+    counted = np.flatnonzero(labels >= 0)
+    right = int(np.count_nonzero(x.argmax(axis=1)[counted] == labels[counted]))
+    shifted = x - x.max(axis=1, keepdims=True)
+    picked = shifted[counted, labels[counted]].astype(np.float64)
+    np.exp(shifted, out=shifted)
+    total = shifted.sum(axis=1, keepdims=True)
+    loss = float((np.log(total[counted, 0].astype(np.float64)) - picked).sum())
+    shifted /= total
+    shifted[counted, labels[counted]] -= 1
+    np.multiply(shifted, scale, out=dx)
+    dx[labels < 0] = 0
+    return loss, right
+
+
+def logistic_cross_entropy(x: Array, labels: Array, first_class: int, scale: float, dx: Array) -> float:
+    """See `Backend.logistic_cross_entropy`."""
+    if x.size == 0:
+        return 0.0
+    # log(1 + exp(x)) and the sigmoid through exp(-|x|), which cannot overflow.
+    small = np.exp(-np.abs(x))
+    losses = np.maximum(x, 0)
+    losses += np.log1p(small)
+    gradient = np.where(x >= 0, 1, small) / (1 + small)
+    local = labels - first_class
+    here = np.flatnonzero((labels >= 0) & (local >= 0) & (local < x.shape[1]))
+    losses[here, local[here]] -= x[here, local[here]]
+    gradient[here, local[here]] -= 1
+    losses[labels < 0] = 0
+    gradient[labels < 0] = 0
+    np.multiply(gradient, scale, out=dx)
+    return float(losses.sum(dtype=np.float64))
+
+
+def sgd_update(w: Array, grad: Array, velocity: Array, rate: float, momentum: float, decay: float, scratch: Scratch) -> None:
+    """See `Backend.sgd_update`."""
+    for w_part, g_part, v_part in flat_blocks(w, grad, velocity):
+        step = np.multiply(w_part, decay, out=scratch.get("step", w_part.shape, w.dtype))
+        step += g_part
+        step *= rate
+        v_part *= momentum
+        v_part -= step
+        w_part += v_part
+
+
+def all_finite(x: Array) -> bool:
+    """See `Backend.all_finite`."""
+    return all(bool(np.isfinite(part).all()) for (part,) in flat_blocks(x))

@@ -1,0 +1,100 @@
+"""Local response normalisation across channels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcpar.kernels.interface import Array
+from hpcpar.kernels.numpy_blocks import BLOCK_ITEMS, Scratch
+
+
+def lrn_forward(
+    x: Array, offset: int, size: int, alpha: float, beta: float, k: float, out: Array, scale: Array, scratch: Scratch
+) -> None:
+    """See `Backend.lrn_forward`."""
+    channels = out.shape[1]
+    for image in range(x.shape[0] if out.size else 0):
+        for r in _row_blocks(x):
+            # squares[c] is x[c + offset - size // 2] ** 2, zero where there is no such channel.
+            part = x[image, :, r]
+            squares = _window("squares", part, channels + size - 1, size // 2 - offset, scratch)
+            np.multiply(squares, squares, out=squares)
+            total = _window_sums(squares, size, channels, scratch)
+            total *= alpha / size
+            total += k
+            scale[image, :, r] = total
+            np.divide(part[offset : offset + channels], _power(total, beta, scratch), out=out[image, :, r])
+
+
+def lrn_backward(
+    x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int, alpha: float, beta: float, dx: Array, scratch: Scratch
+) -> None:
+    """See `Backend.lrn_backward`."""
+    channels, owned = x.shape[1], out.shape[1]
+    if out.size == 0:
+        dx[...] = 0
+        return
+    for image in range(x.shape[0]):
+        for r in _row_blocks(x):
+            gradient, factor = dy[image, :, r], scale[image, :, r]
+            ratio = np.multiply(gradient, out[image, :, r], out=scratch.get("ratio", gradient.shape, dy.dtype))
+            ratio /= factor
+            # Output i reads inputs up to i + offset + (size - 1) // 2, so input j is read by outputs from j - offset - that on.
+            ratios = _window("squares", ratio, channels + size - 1, (size - 1) // 2 + offset, scratch)
+            total = _window_sums(ratios, size, channels, scratch)
+            total *= x[image, :, r]
+            total *= -2 * alpha * beta / size
+            total[offset : offset + owned] += np.divide(gradient, _power(factor, beta, scratch), out=ratio)
+            dx[image, :, r] = total
+
+
+def _row_blocks(x: Array) -> list[slice]:
+    """Rows such that all channels of one block stay in the cache."""
+    _, channels, rows, width = x.shape
+    step = max(1, 4 * BLOCK_ITEMS // max(1, channels * width))
+    return [slice(start, start + step) for start in range(0, rows, step)]
+
+
+def _window(name: str, a: Array, length: int, lead: int, scratch: Scratch) -> Array:
+    """`length` channels of which channel c is a[c - lead], or zero where there is no such channel."""
+    result = scratch.get(name, (length, *a.shape[1:]), a.dtype)
+    first, last = min(max(0, lead), length), max(0, min(length, a.shape[0] + lead))
+    result[:first] = 0
+    result[max(first, last) :] = 0
+    if last > first:
+        result[first:last] = a[first - lead : last - lead]
+    return result
+
+
+def _window_sums(a: Array, size: int, count: int, scratch: Scratch) -> Array:
+    """sums[c] = a[c] + ... + a[c + size - 1] for `count` channels.
+
+    By doubling: sums over 1, 2, 4, ... channels are built from each other and those in size's binary digits are added up.
+    It takes log2(size) passes, and unlike a running sum it subtracts nothing, so no digits are lost.
+    """
+    sums = scratch.get("sums", (count, *a.shape[1:]), a.dtype)
+    start, power, empty = 0, 1, True
+    while True:
+        if size & power:
+            if empty:
+                sums[...] = a[start : start + count]
+            else:
+                sums += a[start : start + count]
+            empty = False
+            start += power
+        if 2 * power > size:
+            return sums
+        # Two buffers in turn: NumPy would copy an operand that overlaps the result.
+        wider = scratch.get(f"sums{power.bit_length() % 2}", (a.shape[0] - power, *a.shape[1:]), a.dtype)
+        a = np.add(a[:-power], a[power:], out=wider)
+        power *= 2
+
+
+def _power(scale: Array, beta: float, scratch: Scratch) -> Array:
+    """scale ** beta, by square roots for AlexNet's 3/4: an order of magnitude faster than pow."""
+    result = scratch.get("power", scale.shape, scale.dtype)
+    if beta == 0.75:
+        np.sqrt(scale, out=result)
+        result *= np.sqrt(result, out=scratch.get("root", scale.shape, scale.dtype))
+        return result
+    return np.power(scale, beta, out=result)

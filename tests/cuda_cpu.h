@@ -1,0 +1,69 @@
+// Runs CUDA C kernels on the CPU, for tests: every thread of a block is a std::thread, __syncthreads a barrier, blocks go in turn.
+// Enough for plain kernels: threadIdx, blockIdx, blockDim, gridDim, static __shared__ arrays, __syncthreads and the C math functions.
+#ifndef HPCPAR_TESTS_CUDA_CPU_H
+#define HPCPAR_TESTS_CUDA_CPU_H
+
+#include <barrier>
+#include <cmath>
+#include <thread>
+#include <utility>
+#include <vector>
+
+struct dim3 {
+    unsigned x = 1, y = 1, z = 1;
+};
+
+inline thread_local dim3 threadIdx, blockIdx;
+inline dim3 blockDim, gridDim;
+inline std::barrier<> *cuda_cpu_barrier = nullptr;
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __restrict__ __restrict
+#define __shared__ static  // one copy is right because only one block runs at a time
+#define __syncthreads() cuda_cpu_barrier->arrive_and_wait()
+
+// CUDA has these in the global namespace for float and double alike; C has only the double ones there.
+using std::exp;
+using std::log;
+using std::log1p;
+using std::pow;
+
+// `params` holds the address of every parameter, as cuLaunchKernel takes them.
+template <class... Params, std::size_t... Index>
+void cuda_cpu_call(void (*kernel)(Params...), void **params, std::index_sequence<Index...>) {
+    kernel(*static_cast<Params *>(params[Index])...);
+}
+
+template <class... Params>
+void cuda_cpu_launch(void (*kernel)(Params...), const unsigned *grid, const unsigned *block, void **params) {
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {block[0], block[1], block[2]};
+    const unsigned count = blockDim.x * blockDim.y * blockDim.z;
+    std::barrier<> barrier(count);
+    cuda_cpu_barrier = &barrier;
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < count; t++) {
+        threads.emplace_back([&, t] {
+            threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / (blockDim.x * blockDim.y)};
+            for (unsigned z = 0; z < gridDim.z; z++)
+                for (unsigned y = 0; y < gridDim.y; y++)
+                    for (unsigned x = 0; x < gridDim.x; x++) {
+                        blockIdx = {x, y, z};
+                        cuda_cpu_call(kernel, params, std::index_sequence_for<Params...>{});
+                        barrier.arrive_and_wait();
+                    }
+        });
+    }
+    for (std::thread &thread : threads) thread.join();
+}
+
+// The C entry point of a kernel: its parameters as addresses.
+#define CUDA_CPU_ENTRY(kernel) \
+    extern "C" void cuda_cpu_##kernel(const unsigned *grid, const unsigned *block, void **params) { \
+        cuda_cpu_launch(kernel, grid, block, params); \
+    }
+
+#endif

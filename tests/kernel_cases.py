@@ -1,0 +1,208 @@
+"""Tests of the kernel interface that every backend must pass: these, and those of convolutions and pooling.
+
+A test module defines a fixture ``backend`` (module scope), puts this folder on sys.path and does ``from kernel_cases import *``.
+References are PyTorch in float64 on the CPU; tests that need none run without PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_conv_cases import *  # noqa: F403
+from kernel_pool_cases import *  # noqa: F403
+from kernel_support import DTYPES, blank, check, fetch, place, random, torch_module
+
+from hpcpar.kernels.interface import Backend
+
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+# -- elementwise -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("style", range(4))
+def test_relu(backend: Backend, style: int, dtype: Any) -> None:
+    host = random(0, (3, 4, 5), dtype)
+    host[0, 0, :3] = [np.nan, 0, -np.inf]
+    x, out = place(backend, host, style), blank(backend, host.shape, dtype, style)
+    backend.relu_forward(x, out)
+    np.testing.assert_array_equal(fetch(out), np.maximum(host, 0))
+    assert np.isnan(fetch(out)[0, 0, 0])
+    gradient = random(1, host.shape, dtype)
+    gradient[0, 0, 1] = np.inf
+    dy, dx = place(backend, gradient, style), blank(backend, host.shape, dtype, style)
+    want = np.where(host > 0, gradient, 0)
+    backend.relu_backward(out, dy, dx)
+    np.testing.assert_array_equal(fetch(dx), want)
+    backend.relu_forward(x, x)
+    backend.relu_backward(x, dy, dy)
+    np.testing.assert_array_equal(fetch(dy), want)
+
+
+def splitmix64(z: int) -> int:
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    return z ^ z >> 31
+
+
+def test_dropout_mask_definition(backend: Backend) -> None:
+    """The generator is splitmix64: with the key as seed, element i uses its output number i."""
+    # The published first outputs for seed 1234567.
+    assert [splitmix64((1234567 + (1 + i) * GOLDEN) % 2**64) for i in range(2)] == [6457827717110365317, 3203168211198807973]
+    key, extent = 2**64 - 5, (3, 7)
+    out = blank(backend, extent, np.float64)
+    backend.dropout_mask(key, (0, 0), extent, extent, 0.3, out)
+    uniform = [(splitmix64((key + (1 + i) * GOLDEN) % 2**64) >> 11) * 2.0**-53 for i in range(21)]
+    np.testing.assert_array_equal(fetch(out).ravel(), [1 / (1 - 0.3) if u >= 0.3 else 0 for u in uniform])
+
+
+@pytest.mark.parametrize("style", range(4))
+def test_dropout_mask_blocks(backend: Backend, style: int) -> None:
+    extent, key, rate = (6, 5, 9, 8), 123456789, 0.4
+    whole = blank(backend, extent, np.float32)
+    backend.dropout_mask(key, (0, 0, 0, 0), extent, extent, rate, whole)
+    start, shape = (2, 1, 3, 2), (3, 4, 5, 6)
+    block = blank(backend, shape, np.float32, style)
+    backend.dropout_mask(key, start, shape, extent, rate, block)
+    np.testing.assert_array_equal(fetch(block), fetch(whole)[2:5, 1:5, 3:8, 2:8])
+    empty = blank(backend, (0, 4, 5, 6), np.float32)
+    backend.dropout_mask(key, start, (0, 4, 5, 6), extent, rate, empty)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
+def test_dropout_mask_mean(backend: Backend, rate: float) -> None:
+    shape = (40, 2000)
+    out = blank(backend, shape, np.float32)
+    backend.dropout_mask(7, (0, 0), shape, shape, rate, out)
+    mask = fetch(out)
+    # Five standard deviations of the mean of 80000 samples.
+    assert abs(mask.mean() - 1) <= 5 * np.sqrt(rate / (1 - rate) / mask.size) + 1e-6
+    assert set(np.unique(mask)) <= {0, np.float32(1 / (1 - rate))}
+
+
+@pytest.mark.parametrize("style", range(4))
+def test_multiply_bias_and_sums(backend: Backend, style: int) -> None:
+    a, b, bias = random(0, (6, 5), np.float64), random(1, (6, 5), np.float64), random(2, (5,), np.float64)
+    y, out, total = place(backend, a, style), blank(backend, a.shape, np.float64, style), blank(backend, bias.shape, np.float64)
+    backend.multiply(y, place(backend, b, style), out)
+    check(out, a * b)
+    backend.sum_samples(y, total)
+    check(total, a.sum(axis=0))
+    backend.add_bias(y, place(backend, bias))
+    check(y, a + bias)
+    backend.sum_samples(place(backend, a[:0]), total)
+    check(total, np.zeros(5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(4, 5, 6), (1, 3, 1), (0, 3, 2), (3, 2, 0)])
+def test_gemm(backend: Backend, m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, dtype: Any) -> None:
+    a, b = random(0, (k, m) if transpose_a else (m, k), dtype), random(1, (n, k) if transpose_b else (k, n), dtype)
+    want = (a.T if transpose_a else a).astype(np.float64) @ (b.T if transpose_b else b)
+    for style in range(4):
+        out = blank(backend, (m, n), dtype, style)
+        backend.gemm(place(backend, a, style), place(backend, b, style), out, transpose_a=transpose_a, transpose_b=transpose_b)
+        check(out, want)
+
+
+# -- losses and update -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("style", range(4))
+def test_softmax_cross_entropy(backend: Backend, style: int, dtype: Any) -> None:
+    torch = torch_module()
+    x, labels = 5 * random(0, (7, 6), dtype), np.array([0, 5, -1, 2, 2, -1, 3])
+    x[3, 2], x[4, 0] = 40, 300
+    tx = torch.from_numpy(x.astype(np.float64)).requires_grad_()
+    want = torch.nn.functional.cross_entropy(tx, torch.from_numpy(labels), reduction="sum", ignore_index=-1)
+    (0.25 * want).backward()
+    dx = blank(backend, x.shape, dtype, style)
+    loss, right = backend.softmax_cross_entropy(place(backend, x, style), place(backend, labels), 0.25, dx)
+    assert loss == pytest.approx(want.item(), rel=1e-10 if dtype == np.float64 else 1e-5)
+    assert right == int(((x.argmax(axis=1) == labels) & (labels >= 0)).sum())
+    check(dx, tx.grad)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("style", range(4))
+def test_logistic_cross_entropy(backend: Backend, style: int, dtype: Any) -> None:
+    torch = torch_module()
+    x, labels, first = 5 * random(0, (6, 4), dtype), np.array([0, 3, -1, 6, 5, 9]), 3
+    x[1, 0], x[0, 1] = 500, -500
+    tx = torch.from_numpy(x.astype(np.float64)).requires_grad_()
+    target = (labels[:, None] == np.arange(first, first + 4)).astype(np.float64)
+    counted = torch.from_numpy((labels >= 0).astype(np.float64)[:, None])
+    losses = torch.nn.functional.binary_cross_entropy_with_logits(tx, torch.from_numpy(target), reduction="none")
+    want = (losses * counted).sum()
+    (0.5 * want).backward()
+    dx = blank(backend, x.shape, dtype, style)
+    loss = backend.logistic_cross_entropy(place(backend, x, style), place(backend, labels), first, 0.5, dx)
+    assert loss == pytest.approx(want.item(), rel=1e-10 if dtype == np.float64 else 1e-5)
+    check(dx, tx.grad)
+
+
+def test_losses_without_samples(backend: Backend) -> None:
+    x, labels = place(backend, np.zeros((0, 4), np.float32)), place(backend, np.zeros(0, np.int64))
+    assert backend.softmax_cross_entropy(x, labels, 1.0, blank(backend, (0, 4), np.float32)) == (0, 0)
+    assert backend.logistic_cross_entropy(x, labels, 0, 1.0, blank(backend, (0, 4), np.float32)) == 0
+    x, labels = place(backend, np.ones((2, 4), np.float32)), place(backend, np.full(2, -1))
+    dx = blank(backend, (2, 4), np.float32)
+    assert backend.softmax_cross_entropy(x, labels, 1.0, dx) == (0, 0)
+    check(dx, np.zeros((2, 4)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("style", range(3))
+def test_sgd_update(backend: Backend, style: int, dtype: Any) -> None:
+    w, grad, velocity = (random(i, (17,), dtype) for i in range(3))
+    dev_w, dev_v = place(backend, w, style), place(backend, velocity, style)
+    backend.sgd_update(dev_w, place(backend, grad, style), dev_v, 0.1, 0.9, 0.01)
+    want = 0.9 * velocity.astype(np.float64) - 0.1 * (grad + 0.01 * w.astype(np.float64))
+    check(dev_v, want)
+    check(dev_w, w + want)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_all_finite(backend: Backend, value: float) -> None:
+    host = random(0, (4, 5, 6), np.float32)
+    for style in range(4):
+        assert backend.all_finite(place(backend, host, style))
+    assert backend.all_finite(place(backend, host[:0]))
+    host[2, 3, 4] = value
+    for style in range(4):
+        assert not backend.all_finite(place(backend, host, style))
+
+
+# -- arrays and boxes ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("style", range(4))
+def test_boxes(backend: Backend, style: int) -> None:
+    host = random(0, (2, 3, 4), np.float32)
+    box, flat = place(backend, host, style), blank(backend, (24,), np.float32)
+    backend.pack(box, flat)
+    np.testing.assert_array_equal(fetch(flat), host.ravel())
+    target = blank(backend, host.shape, np.float32, style)
+    backend.unpack(flat, target)
+    np.testing.assert_array_equal(fetch(target), host)
+    backend.unpack_add(flat, target)
+    np.testing.assert_array_equal(fetch(target), 2 * host)
+
+
+def test_boxes_empty(backend: Backend) -> None:
+    box, flat = blank(backend, (2, 0, 4), np.float32), blank(backend, (0,), np.float32)
+    backend.pack(box, flat)
+    backend.unpack(flat, box)
+    backend.unpack_add(flat, box)
+
+
+def test_transfers(backend: Backend) -> None:
+    staged = backend.host_buffer(6, np.float32)
+    staged[...] = np.arange(6)
+    device = backend.zeros((2, 3), np.float32)
+    backend.to_device(staged.reshape(2, 3), device)
+    back = np.empty((2, 3), np.float32)
+    backend.to_host(device, back)
+    backend.synchronize()
+    np.testing.assert_array_equal(back.ravel(), np.arange(6))
+    assert backend.empty((2, 0), np.float64).shape == (2, 0)

@@ -1,0 +1,180 @@
+"""Tests of the convolutions that every backend must pass (see kernel_cases)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_support import DTYPES, FEW, blank, check, extents, fetch, place, random, torch_module
+
+from hpcpar.kernels.interface import Backend, ConvSpec, Segment
+
+
+@dataclass(frozen=True)
+class ConvCase:
+    """A block of a convolution; `styles` are those of x, out, dy and dx (see `place`)."""
+
+    spec: ConvSpec
+    x: tuple[int, int, int, int]
+    w: tuple[int, int, int, int]
+    out: tuple[int, int, int, int]
+    styles: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+@st.composite
+def conv_cases(draw: Any) -> ConvCase:
+    def pair(low: int, high: int) -> tuple[int, int]:
+        return draw(st.tuples(st.integers(low, high), st.integers(low, high)))
+
+    kernel, stride, pads = pair(1, 4), pair(1, 4), (pair(0, 3), pair(0, 3))
+    dilation = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (1, 3), (2, 2)]))
+    # At least one output; the kernel may be larger than the image without its padding.
+    low = [max(1, dilation[a] * (kernel[a] - 1) + 1 - sum(pads[a])) for a in (0, 1)]
+    size = (draw(st.integers(low[0], low[0] + 9)), draw(st.integers(low[1], low[1] + 9)))
+    inputs, filters = draw(st.integers(1, 4)), draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+    # A group of which this block owns no output leaves a gap in the inputs.
+    gap = draw(st.integers(0, 2))
+    segments, o = [], 0
+    for group, count in enumerate(filters):
+        first = gap + group * inputs
+        segments.append(Segment(first, first + inputs, o, o + count))
+        o += count
+    spec = ConvSpec(stride, dilation, pads, tuple(segments))
+    images = draw(st.integers(1, 3))
+    out = extents(size, kernel, stride, dilation, pads)
+    styles = draw(st.tuples(*[st.integers(0, 3)] * 4))
+    return ConvCase(spec, (images, gap + len(filters) * inputs, *size), (o, inputs, *kernel), (images, o, *out), styles)
+
+
+def check_conv(backend: Backend, case: ConvCase, dtype: Any) -> None:
+    torch = torch_module()
+    spec = case.spec
+    x, w, bias, dy = (random(i, s, dtype) for i, s in enumerate((case.x, case.w, case.w[:1], case.out)))
+    tx, tw, tb = (torch.from_numpy(a.astype(np.float64)).requires_grad_() for a in (x, w, bias))
+    (top, bottom), (left, right) = spec.pads
+    padded = torch.nn.functional.pad(tx, (left, right, top, bottom))
+    parts = [
+        torch.nn.functional.conv2d(
+            padded[:, s.in_start : s.in_stop],
+            tw[s.out_start : s.out_stop],
+            tb[s.out_start : s.out_stop],
+            stride=spec.stride,
+            dilation=spec.dilation,
+        )
+        for s in spec.segments
+    ]
+    # A block may own fewer outputs than its needed box would allow.
+    want = torch.cat(parts, 1)[:, :, : case.out[2], : case.out[3]]
+    want.backward(torch.from_numpy(dy.astype(np.float64)))
+    ticks: list[int] = []
+    dev_x, dev_w, dev_dy = place(backend, x, case.styles[0]), place(backend, w), place(backend, dy, case.styles[2])
+    out, dx = blank(backend, case.out, dtype, case.styles[1]), blank(backend, case.x, dtype, case.styles[3])
+    dw, dbias = blank(backend, case.w, dtype), blank(backend, bias.shape, dtype)
+    backend.conv_forward(dev_x, dev_w, place(backend, bias), spec, out, lambda: ticks.append(0))
+    check(out, want.detach())
+    backend.conv_forward(dev_x, dev_w, None, spec, out)
+    check(out, (want - tb[:, None, None]).detach())
+    backend.conv_backward_data(dev_dy, dev_w, spec, dx, lambda: ticks.append(1))
+    check(dx, tx.grad)
+    backend.conv_backward_weight(dev_x, dev_dy, spec, dw, dbias, lambda: ticks.append(2))
+    check(dw, tw.grad)
+    check(dbias, tb.grad)
+    assert set(ticks) == {0, 1, 2}
+
+
+@given(case=conv_cases(), dtype=st.sampled_from(DTYPES))
+@settings(FEW, max_examples=100)
+def test_conv_against_torch(backend: Backend, case: ConvCase, dtype: Any) -> None:
+    check_conv(backend, case, dtype)
+
+
+def plain_conv(
+    n: int, c: int, o: int, size: int, kernel: int, stride: int = 1, pad: int = 0, dilation: int = 1, fewer: int = 0
+) -> ConvCase:
+    spec = ConvSpec((stride,) * 2, (dilation,) * 2, ((pad, pad), (pad, pad)), (Segment(0, c, 0, o),))
+    h, w = extents((size, size), (kernel,) * 2, spec.stride, spec.dilation, spec.pads)
+    return ConvCase(spec, (n, c, size, size), (o, c, kernel, kernel), (n, o, h - fewer, w - fewer))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(plain_conv(2, 3, 8, 35, 11, 4), id="alexnet-conv1"),
+        pytest.param(plain_conv(3, 12, 10, 13, 5, 1, 2), id="alexnet-conv2"),
+        pytest.param(plain_conv(2, 8, 6, 14, 1), id="pointwise"),
+        pytest.param(plain_conv(2, 8, 6, 3, 1), id="pointwise-small"),
+        pytest.param(plain_conv(2, 8, 6, 13, 1, 2), id="pointwise-strided"),
+        pytest.param(plain_conv(2, 4, 3, 4, 1, 1, 2), id="pointwise-padded"),
+        pytest.param(plain_conv(2, 4, 3, 12, 2, 5), id="stride-over-kernel"),
+        pytest.param(plain_conv(2, 4, 3, 3, 7, 1, 3), id="kernel-over-input"),
+        pytest.param(plain_conv(2, 4, 3, 2, 2, 1, 4), id="outputs-of-padding-only"),
+        pytest.param(plain_conv(2, 4, 3, 9, 3, 1, 1, fewer=2), id="inputs-unread"),
+        pytest.param(plain_conv(2, 4, 3, 9, 3, 2, 1, fewer=1), id="inputs-unread-strided"),
+        pytest.param(plain_conv(2, 4, 3, 11, 3, 2, 2, 3), id="dilated-strided"),
+        pytest.param(plain_conv(2, 4, 130, 7, 3), id="many-filters"),
+    ],
+)
+def test_conv_geometries(backend: Backend, case: ConvCase, dtype: Any) -> None:
+    check_conv(backend, case, dtype)
+
+
+def test_conv_by_hand(backend: Backend) -> None:
+    """One channel, worked out by hand: no reference library needed."""
+    spec = ConvSpec((2, 1), (1, 1), ((1, 0), (0, 1)), (Segment(0, 1, 0, 1),))
+    x = place(backend, np.arange(1.0, 7.0).reshape(1, 1, 3, 2))
+    w = place(backend, np.array([[[[1.0, 10.0], [100.0, 1000.0]]]]))
+    out = blank(backend, (1, 1, 2, 2), np.float64)
+    backend.conv_forward(x, w, place(backend, np.array([0.5])), spec, out)
+    np.testing.assert_array_equal(fetch(out)[0, 0], [[2100.5, 200.5], [6543.5, 604.5]])
+
+
+@given(case=conv_cases())
+@FEW
+def test_conv_adjoints(backend: Backend, case: ConvCase) -> None:
+    """<conv(x, w), dy> = <x, backward data(dy)> = <w, backward weight(x, dy)>."""
+    x, w, dy = (random(i, s, np.float64) for i, s in enumerate((case.x, case.w, case.out)))
+    out, dx, dw = (blank(backend, s, np.float64) for s in (case.out, case.x, case.w))
+    dev_x, dev_w, dev_dy = place(backend, x), place(backend, w), place(backend, dy)
+    backend.conv_forward(dev_x, dev_w, None, case.spec, out)
+    backend.conv_backward_data(dev_dy, dev_w, case.spec, dx)
+    backend.conv_backward_weight(dev_x, dev_dy, case.spec, dw, None)
+    value = np.vdot(fetch(out), dy)
+    bound = 1e-11 * np.abs(fetch(out) * dy).sum() + 1e-11
+    assert abs(np.vdot(x, fetch(dx)) - value) < bound
+    assert abs(np.vdot(w, fetch(dw)) - value) < bound
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(
+    ("images", "channels", "filters", "rows"), [(0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0), (2, 0, 4, 0)]
+)
+def test_conv_empty(backend: Backend, images: int, channels: int, filters: int, rows: int, stride: int) -> None:
+    segments = (Segment(0, channels, 0, filters),)
+    spec = ConvSpec((stride, stride), (1, 1), ((1, 1), (1, 1)), segments)
+    x = place(backend, random(0, (images, channels, (rows - 1) * stride + 1 if rows else 0, 5), np.float32))
+    w = place(backend, random(1, (filters, channels, 3, 3), np.float32))
+    bias = random(2, (filters,), np.float32)
+    out = blank(backend, (images, filters, rows, 4 // stride + 1), np.float32)
+    dx, dw, dbias = (blank(backend, s, np.float32) for s in (x.shape, w.shape, bias.shape))
+    backend.conv_forward(x, w, place(backend, bias), spec, out)
+    check(out, np.broadcast_to(bias[:, None, None], out.shape))
+    dy = place(backend, random(3, out.shape, np.float32))
+    backend.conv_backward_data(dy, w, spec, dx)
+    check(dx, np.zeros(dx.shape))
+    backend.conv_backward_weight(x, dy, spec, dw, dbias)
+    check(dw, np.zeros(dw.shape))
+    check(dbias, fetch(dy).sum(axis=(0, 2, 3)))
+
+
+def test_conv_unowned_group(backend: Backend) -> None:
+    """A block with inputs but no segment at all: its gradient is zero."""
+    spec = ConvSpec((1, 1), (1, 1), ((1, 1), (1, 1)), ())
+    dx = blank(backend, (1, 2, 4, 4), np.float32)
+    empty = place(backend, np.zeros((1, 0, 4, 4), np.float32))
+    backend.conv_backward_data(empty, place(backend, np.zeros((0, 2, 3, 3), np.float32)), spec, dx)
+    check(dx, np.zeros(dx.shape))

@@ -1,0 +1,62 @@
+"""What the tests of the kernel interface share: placing arrays on a device, and comparing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from hpcpar.kernels.interface import Array, Backend
+
+DTYPES = (np.float64, np.float32)
+FEW = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+
+
+def torch_module() -> Any:
+    """PyTorch, or skip the test."""
+    return pytest.importorskip("torch", reason="PyTorch is the reference of this test", exc_type=ImportError)
+
+
+def place(backend: Backend, host: np.ndarray, style: int = 0) -> Array:
+    """A device copy: contiguous (0), a box of a larger array (1), with gaps between items (2) or with axes in another order (3)."""
+    xp = backend.xp
+    if style == 0:
+        return xp.asarray(host.copy())
+    if style == 3:
+        return xp.asarray(np.ascontiguousarray(host.T)).T
+    step = 1 if style == 1 else 2
+    base = xp.zeros([step * extent + 3 for extent in host.shape], host.dtype)
+    view = base[tuple(slice(1, 1 + step * extent, step) for extent in host.shape)]
+    view[...] = xp.asarray(host)
+    return view
+
+
+def blank(backend: Backend, shape: tuple[int, ...], dtype: Any, style: int = 0) -> Array:
+    """An output full of a value that a kernel must overwrite."""
+    return place(backend, np.full(shape, 99, dtype), style)
+
+
+def fetch(a: Array) -> np.ndarray:
+    """A host copy of any array."""
+    return np.array(a.get()) if hasattr(a, "get") else np.array(a)
+
+
+def check(got: Array, want: Any) -> None:
+    """Equal up to rounding: 1e-10 of the largest value in float64, 2e-5 in float32."""
+    result, expected = fetch(got), np.asarray(want)
+    assert result.shape == expected.shape
+    if expected.size:
+        bound = (1e-10 if result.dtype == np.float64 else 2e-5) * max(1e-3, float(np.abs(expected).max()))
+        np.testing.assert_allclose(result, expected, rtol=0, atol=bound)
+
+
+def random(seed: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def extents(size: tuple[int, int], kernel: Any, stride: Any, dilation: Any, pads: Any) -> tuple[int, int]:
+    """The outputs of a window over a padded image."""
+    h, w = ((size[a] + sum(pads[a]) - dilation[a] * (kernel[a] - 1) - 1) // stride[a] + 1 for a in (0, 1))
+    return h, w

@@ -1,0 +1,60 @@
+"""The NumPy backend against the shared cases, with its usual blocks and with blocks so small that every loop runs often."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+pytest.register_assert_rewrite("kernel_cases", "kernel_conv_cases", "kernel_pool_cases", "kernel_support")
+
+from kernel_cases import *  # noqa: E402, F403
+
+from hpcpar.kernels import numpy_blocks, numpy_conv, numpy_elementwise, numpy_lrn, numpy_pool  # noqa: E402
+from hpcpar.kernels.interface import Backend, ConvSpec, Segment  # noqa: E402
+from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
+
+
+@pytest.fixture(scope="module", params=["usual-blocks", "small-blocks"])
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "small-blocks":
+            patch.setattr(numpy_conv, "COLUMN_BYTES", 512)
+            patch.setattr(numpy_conv, "WEIGHT_COLUMN_BYTES", 512)
+            patch.setattr(numpy_conv, "TILE", 3)
+            patch.setattr(numpy_conv, "NARROW", 8)
+            for module in (numpy_blocks, numpy_elementwise, numpy_lrn, numpy_pool):
+                patch.setattr(module, "BLOCK_ITEMS", 7)
+        yield NumpyBackend()
+
+
+@pytest.mark.parametrize(("images", "rows"), [(1, 1), (1, 13), (7, 13), (16, 3), (0, 3), (3, 0)])
+@pytest.mark.parametrize("limit", [1, 10, 40, 10**6])
+def test_image_blocks_cover_once(images: int, rows: int, limit: int) -> None:
+    covered = np.zeros((images, rows), int)
+    for n, r in numpy_blocks.image_blocks(images, rows, 5, limit):
+        block = covered[n, r]
+        block += 1
+        assert block.size
+        assert block.size * 5 <= max(limit, 5)
+    assert (covered == 1).all()
+
+
+def test_scratch_does_not_grow_with_the_batch() -> None:
+    """64 MB at most for AlexNet's largest layers, and no more for a larger batch."""
+    spec = ConvSpec((1, 1), (1, 1), ((2, 2), (2, 2)), (Segment(0, 48, 0, 128),))
+    held = []
+    for images in (4, 12):
+        numpy = NumpyBackend()
+        x, y = (np.ones((images, channels, 27, 27), np.float32) for channels in (48, 128))
+        w = np.ones((128, 48, 5, 5), np.float32)
+        numpy.conv_forward(x, w, None, spec, y)
+        numpy.conv_backward_data(y, w, spec, x)
+        numpy.conv_backward_weight(x, y, spec, w, None)
+        held.append(numpy._scratch.nbytes)
+    assert held[1] <= 1.05 * held[0]
+    assert held[1] < 64 << 20
