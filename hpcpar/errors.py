@@ -12,9 +12,21 @@ class InputError(ValueError):
     The message is one line that names the culprit and the remedy.
     """
 
+    #: True where every rank of the job raises the same error, so that each can simply stop.
+    everywhere = False
+
 
 class RunError(RuntimeError):
     """A run that started well and failed (a NaN loss, a lost peer). Exit status 1."""
+
+    #: As for `InputError`.
+    everywhere = False
+
+
+def on_all_ranks(error: InputError | RunError) -> InputError | RunError:
+    """Mark an error that every rank raises."""
+    error.everywhere = True
+    return error
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:

@@ -178,7 +178,9 @@ class Backend(ABC):
         """dx = dy where out > 0, else 0; dx may be dy."""
 
     @abstractmethod
-    def dropout_mask(self, key: int, start: tuple[int, ...], shape: tuple[int, ...], extent: tuple[int, ...], rate: float, out: Array) -> None:
+    def dropout_mask(
+        self, key: int, start: tuple[int, ...], shape: tuple[int, ...], extent: tuple[int, ...], rate: float, out: Array
+    ) -> None:
         """out = 1 / (1 - rate) where an element is kept, else 0.
 
         Element i of a block that begins at `start` in a tensor of shape `extent` is kept when

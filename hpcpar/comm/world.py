@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcpar.errors import InputError, RunError
+from hpcpar.errors import InputError, RunError, on_all_ranks
 
 T = TypeVar("T")
 
@@ -30,6 +32,7 @@ class World:
 
     def __init__(self) -> None:
         try:
+            import mpi4py
             from mpi4py import MPI
         except (ImportError, RuntimeError) as err:
             raise InputError(f"no usable MPI ({str(err).splitlines()[0]}); install it with: pip install 'hpcpar[mpi]'") from err
@@ -37,6 +40,7 @@ class World:
         self.comm: Any = MPI.COMM_WORLD
         self.rank: int = self.comm.Get_rank()
         self.size: int = self.comm.Get_size()
+        self.version: str = mpi4py.__version__
         self.library: str = MPI.Get_library_version().split("\n")[0].strip("\0 ")
         _check_launcher(self.size)
 
@@ -87,17 +91,20 @@ class World:
             error = err
         found = next((e for e in self.comm.allgather(error and (type(error).__name__, str(error))) if e), None)
         if found is not None:
-            raise (InputError if found[0] == "InputError" else RunError)(found[1])
+            raise on_all_ranks((InputError if found[0] == "InputError" else RunError)(found[1]))
         return value  # type: ignore[return-value]
 
-    def abort_on_error(self) -> None:
-        """From here on, an exception that nobody catches ends the whole job within seconds, naming the rank and the reason."""
-
-        def hook(kind: type[BaseException], value: BaseException, trace: Any) -> None:
-            sys.__excepthook__(kind, value, trace)
-            self.abort(f"failed with {kind.__name__}: {value}")
-
-        sys.excepthook = hook
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Within it, an error of one rank alone ends the whole job within seconds, naming the rank and the reason."""
+        try:
+            yield
+        except BaseException as err:
+            if self.size > 1 and not getattr(err, "everywhere", False):
+                if not isinstance(err, InputError | RunError | KeyboardInterrupt):
+                    traceback.print_exc()
+                self.abort(f"failed with {type(err).__name__}: {err}")
+            raise
 
     def abort(self, message: str) -> None:
         """End the job now."""
@@ -113,8 +120,9 @@ def _check_launcher(size: int) -> None:
         if told.isdigit():
             if int(told) > 1 and name != "SLURM_NTASKS":
                 raise InputError(
-                    f"the launcher started {told} processes ({name}) but MPI sees separate worlds of 1: launcher and MPI library "
-                    "do not match; use the mpiexec of the library that mpi4py uses, or srun --mpi=pmi2 (MPICH) or srun --mpi=pmix (Open MPI)"
+                    f"the launcher started {told} processes ({name}) but MPI sees separate worlds of 1: launcher and MPI "
+                    "library do not match; use the mpiexec of the library that mpi4py uses, or srun --mpi=pmi2 (MPICH), "
+                    "srun --mpi=pmix (Open MPI)"
                 )
             return
 
@@ -124,10 +132,3 @@ def world() -> World:
     """The world of this process."""
     return World()
 
-
-def started_rank() -> int:
-    """This process's rank as its launcher told it, without starting MPI (0 where nothing is told)."""
-    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return 0

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import LRN, Conv2d, Flatten, Input, Layer, Linear, Loss, Pool2d, Shape
+from hpcpar.network.layers import LRN, Conv2d, Flatten, Layer, Linear, Loss, Pool2d, Shape
 from hpcpar.plan.boxes import items
 from hpcpar.plan.layout import Layout, needed, owned, parameters
 from hpcpar.plan.plan import Plan
@@ -63,7 +63,7 @@ def _options(network: Network, layer: Layer, x: Shape) -> str:
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
 
 
-def _flops(network: Network, layer: Layer, op: str, y: Shape) -> float:
+def _flops(network: Network, layer: Layer, y: Shape) -> float:
     """The layer's flops scaled to the local block of outputs; backward in the data and in the weights cost as much as forward each."""
     x = network.input_shape(layer)
     whole = layer.forward_flops(x) / math.prod(network.shapes[layer.name])
@@ -92,8 +92,9 @@ def make_work(network: Network, layer: Layer, op: Op, x: Layout, y: Layout, weig
     n_x, n_y = math.prod(local_x), math.prod(local_y)
     moved = n_x + n_y + count
     if name == Op.BACKWARD.value and not isinstance(layer, (Conv2d, Linear)):
-        moved += n_y if layer.elementwise or isinstance(layer, Loss) else n_x + n_y  # the gradient, beside what was kept of the forward pass
-    return Work(layer.kind, name, local_x, local_y, _flops(network, layer, name, local_y), float(moved * item_bytes), key)
+        # gradients, beside what was kept of the forward pass
+        moved += n_y if layer.elementwise or isinstance(layer, Loss) else n_x + n_y
+    return Work(layer.kind, name, local_x, local_y, _flops(network, layer, local_y), float(moved * item_bytes), key)
 
 
 class Workload:
@@ -139,8 +140,3 @@ def works(network: Network, plan: Plan) -> list[Work]:
             work = load.of(step)
             out.setdefault(work.key, Work(work.kind, work.op, work.x, work.y, work.flops, work.bytes, work.key))
     return list(out.values())
-
-
-def trained_layers(network: Network) -> list[Layer]:
-    """All layers but the input."""
-    return [layer for layer in network.layers if not isinstance(layer, Input)]

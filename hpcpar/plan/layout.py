@@ -14,7 +14,6 @@ from hpcpar.network.relation import Full, Groups, Relation, Same
 from hpcpar.plan.boxes import Box, Interval, block, intersect, items, largest_part
 from hpcpar.plan.config import Config
 
-
 SAME = Same()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.schedule.steps import Phase
-from hpcpar.train.record import RunRecord
+from hpcpar.train.record import RunRecord, StepInfo
 
 PHASES = tuple(phase.value for phase in Phase)
 #: What a phase or layer is divided into.
@@ -126,27 +126,49 @@ def _batches(record: RunRecord) -> int | None:
     return max(1, round(epoch / iteration)) if epoch and iteration else None
 
 
-def _predict(row: Row, prediction: dict[str, Any]) -> None:
-    """Fill in the predicted times of phases and layers."""
+def _place(step: dict[str, Any], known: Sequence[StepInfo]) -> tuple[str, str, str] | None:
+    """Kind, phase and layer of a predicted step: its own entries, or those of the recorded step of its label (and index)."""
+    if {"kind", "phase", "layer"} <= set(step):
+        return str(step["kind"]), str(step["phase"]), str(step["layer"])
+    info = next((s for s in known if s.label == step.get("label")), None)
+    index = step.get("index")
+    if isinstance(index, int) and 0 <= index < len(known) and step.get("label", known[index].label) == known[index].label:
+        info = known[index]
+    return (info.kind, info.phase, info.layer) if info else None
+
+
+def _fill(split: Split | None, entry: Any) -> None:
+    """Predicted sums of a phase or layer, where there are no steps; all communication where what is exposed is not known."""
+    for part, names in (("compute", ("compute_s",)), ("communication", ("exposed_communication_s", "communication_s"))):
+        seconds = _number(entry, *names)
+        if split is not None and seconds is not None:
+            split[part].predict(seconds)
+
+
+def _predict(row: Row, prediction: dict[str, Any], known: Sequence[StepInfo]) -> None:
+    """Fill in the predicted times of phases and layers; `known` are the recorded steps."""
     steps = _list(prediction, "steps")
     for step in steps:
-        part = _KINDS.get(str(step.get("kind")), "compute")
+        place = _place(step, known)
+        if place is None:
+            continue
+        kind, phase, layer = place
+        part = _KINDS.get(kind, "compute")
         seconds = _number(step, "exposed_s", "seconds") if part == "communication" else _number(step, "seconds")
         if seconds is None:
             continue
-        row.phases.setdefault(str(step.get("phase")), _split())[part].predict(seconds)
-        row.layers.setdefault(str(step.get("layer")), _split())[part].predict(seconds)
+        row.phases.setdefault(phase, _split())[part].predict(seconds)
+        row.layers.setdefault(layer, _split())[part].predict(seconds)
     if steps:  # what is predicted to have no step takes no time
         for split in (*row.phases.values(), *row.layers.values()):
             for times in split.values():
                 times.predict(0.0)
         return
-    for layer in _list(prediction, "layers"):
-        if layer.get("name") in row.layers:
-            for part, names in (("compute", ("compute_s",)), ("communication", ("exposed_communication_s", "communication_s"))):
-                seconds = _number(layer, *names)
-                if seconds is not None:
-                    row.layers[str(layer["name"])][part].predict(seconds)
+    phases = prediction.get("phases")
+    for name, entry in phases.items() if isinstance(phases, dict) else ():
+        _fill(row.phases.get(name), entry)
+    for entry in _list(prediction, "layers"):
+        _fill(row.layers.get(str(entry.get("name"))), entry)
 
 
 def compare_one(record: RunRecord) -> Row:
@@ -167,7 +189,7 @@ def compare_one(record: RunRecord) -> Row:
         part = _KINDS[step.kind]
         row.phases.setdefault(step.phase, _split())[part].measured_s += float(seconds)
         row.layers.setdefault(step.layer, _split())[part].measured_s += float(seconds)
-    _predict(row, record.prediction)
+    _predict(row, record.prediction, record.steps)
     return row
 
 

@@ -92,18 +92,21 @@ def _loss(axes: Any, rows: Sequence[Row]) -> None:
 def _layers(axes: Any, row: Row) -> None:
     """Per layer two bars, compute below and exposed communication above."""
     names = list(row.layers)
-    at = np.arange(len(names))
+    at, top = np.arange(len(names)), 0.0
     for j, (side, colour, text) in enumerate((("predicted_s", _PREDICTED, "predicted"), ("measured_s", _MEASURED, "measured"))):
         place = at + 0.4 * (j - 0.5)
         compute, comm = (1e3 * np.array([_seconds(row.layers[n], part, side) for n in names]) for part in PARTS)
         axes.bar(place, compute, 0.38, color=colour, label=f"{text}, compute")
-        axes.bar(place, comm, 0.38, bottom=compute, color=colour, edgecolor=_EXPOSED, hatch="////", linewidth=0.8,
+        some = comm > 0  # an empty bar would still show its edge
+        axes.bar(place[some], comm[some], 0.38, bottom=compute[some], color=colour, edgecolor=_EXPOSED, hatch="////", linewidth=0.8,
                  label=f"{text}, exposed communication")
+        top = max(top, float(np.max(compute + comm, initial=0.0)))
     axes.set_xticks(at, names, rotation=90 if len(names) > 12 else 0, fontsize=8)
     axes.set_xlim(-0.6, max(len(names), 1) - 0.4)
     axes.set_ylabel("one iteration (ms)")
     axes.set_title(f"Layers: {row.name} ({os.path.basename(row.path)})" if row.path else f"Layers: {row.name}")
-    axes.legend(fontsize=8)
+    axes.set_ylim(0, 1.2 * top or 1)
+    axes.legend(fontsize=8, ncols=4, loc="upper right")
 
 
 def plot(rows: Sequence[Row], path: str) -> None:

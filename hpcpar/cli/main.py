@@ -1,0 +1,98 @@
+"""The command line: parse, call, print. Only the chosen command's module is imported."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import hpcpar
+from hpcpar.cli.launch import started_rank
+from hpcpar.errors import InputError, RunError, unknown
+
+#: Command -> its line in the help. A command's module has ``add(subparsers)`` and ``main(args) -> int``.
+COMMANDS = {
+    "networks": "list the networks, or show one layer by layer",
+    "machines": "list the machines, or show one",
+    "plan": "find the best plan for a network on a machine, or make a named strategy's",
+    "predict": "price plans without running them: tables and bar charts",
+    "run": "train under a plan on real MPI ranks, and record it",
+    "calibrate": "measure this machine: latency, bandwidth, compute rates",
+    "compare": "simulated against measured, per phase and layer",
+    "data": "make an HDF5 dataset",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see: {self.prog} --help)")
+
+
+def parser(command: str | None) -> argparse.ArgumentParser:
+    """The parser with the options of `command`, and just the names of the others."""
+    top = Parser(prog="hpcpar", description=(hpcpar.__doc__ or "").strip(), allow_abbrev=False)
+    top.add_argument("--version", action="version", version=f"hpcpar {hpcpar.__version__}")
+    commands = top.add_subparsers(dest="command", metavar="command", title="commands")
+    for name, line in COMMANDS.items():
+        if name == command:
+            importlib.import_module(f"hpcpar.cli.{name}").add(commands)
+        else:
+            commands.add_parser(name, help=line, add_help=False)
+    return top
+
+
+def _check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Name a misspelt option first, before what is missing for want of it."""
+    known = [option for action in command._actions for option in action.option_strings]
+    for word in words:
+        name = word.partition("=")[0]
+        if word == "--":
+            return
+        if word.startswith("--") and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            command.error(f"unknown option {name}" + (f"; did you mean '{near[0]}'?" if near else ""))
+
+
+def _dispatch(argv: Sequence[str]) -> int:
+    command = next((word for word in argv if not word.startswith("-")), None)
+    if command is not None and command not in COMMANDS:
+        raise unknown("command", command, COMMANDS)
+    top = parser(command)
+    if command is not None:
+        sub = next(a for a in top._actions if isinstance(a, argparse._SubParsersAction))
+        _check_options(sub.choices[command], argv[list(argv).index(command) + 1:])
+    args = top.parse_args(argv)
+    if command is None:
+        top.print_help(sys.stderr)
+        return 2
+    return int(importlib.import_module(f"hpcpar.cli.{command}").main(args) or 0)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status: 0 done, 1 a run that failed, 2 bad input."""
+    try:
+        status = _dispatch(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return status
+    except InputError as err:
+        return _fail(err, 2)
+    except RunError as err:
+        return _fail(err, 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read us has gone: nothing left to say
+        return 0
+
+
+def _fail(error: object, status: int) -> int:
+    line = " ".join(str(error).split())
+    if started_rank() == 0:  # every rank raises what is wrong for all of them
+        print(f"hpcpar: {line}", file=sys.stderr, flush=True)
+    return status

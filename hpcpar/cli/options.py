@@ -1,0 +1,117 @@
+"""Options that several commands share, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from typing import Any
+
+from hpcpar.cost.price import ACCOUNTINGS
+from hpcpar.errors import InputError, unknown
+from hpcpar.network.builtin import NETWORKS
+from hpcpar.network.layers import Shape
+from hpcpar.plan.plan import COLLECTIVES, DTYPES, OVERLAPS, NetworkSpec
+from hpcpar.plan.strategies import GATHERS
+
+#: Samples of an epoch where none are given: ImageNet as the papers count it, MNIST for small images.
+IMAGENET_SAMPLES = 1_200_000
+MNIST_SAMPLES = 60_000
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
+    return value
+
+
+def positives(text: str) -> list[int]:
+    """Whole numbers separated by commas."""
+    return [positive(part.strip()) for part in text.split(",")]
+
+
+def image(text: str) -> Shape:
+    """CxHxW."""
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is not an image shape CxHxW, as in 3x224x224")
+    return int(match[1]), int(match[2]), int(match[3])
+
+
+def add_network(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """--network, --input, --classes."""
+    parser.add_argument("--network", required=required, metavar="NAME", help=f"one of {', '.join(NETWORKS)}")
+    add_shape(parser)
+
+
+def add_shape(parser: argparse.ArgumentParser) -> None:
+    """--input, --classes."""
+    parser.add_argument("--input", type=image, metavar="CxHxW", help="image shape (default: the network's usual one)")
+    parser.add_argument("--classes", type=positive, metavar="N", help="number of classes (default: the network's usual one)")
+
+
+def add_planning(parser: argparse.ArgumentParser) -> None:
+    """What decides a plan beside its strategy."""
+    parser.add_argument("--gather", metavar="|".join(GATHERS), help="where activations split by channel are gathered (default late: "
+                        "just before a layer needs them whole)")
+    parser.add_argument("--overlap", metavar="|".join(OVERLAPS), help="what communication may hide behind computing (default full)")
+    parser.add_argument("--collectives", default="auto", metavar="|".join(COLLECTIVES), help="who chooses the algorithms of collectives "
+                        "(default auto: the cost model)")
+    parser.add_argument("--dtype", default="float32", metavar="|".join(DTYPES), help="type of activations and weights (default float32)")
+    parser.add_argument("--samples", type=positive, metavar="N", help="samples of an epoch (default: 1200000, the papers' ImageNet, for "
+                        "images of 64 pixels and more, else 60000, MNIST)")
+    parser.add_argument("--accounting", default="schedule", metavar="|".join(ACCOUNTINGS), help="price what is executed, or the same "
+                        "steps by the formulas of Gholami et al. (Eq 3 to 9; with --gather layer and --overlap none unless given)")
+    add_json(parser)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """--json."""
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def samples(args: argparse.Namespace, spec: NetworkSpec) -> int:
+    """Samples of an epoch."""
+    return int(args.samples or (IMAGENET_SAMPLES if spec.shape[-1] >= 64 else MNIST_SAMPLES))
+
+
+def planning(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of `search.auto.price_named`, checked."""
+    paper = args.accounting == "paper"
+    out = {
+        "gather": args.gather or ("layer" if paper else "late"),
+        "overlap": args.overlap or ("none" if paper else "full"),
+        "collectives": args.collectives,
+        "dtype": args.dtype,
+        "accounting": args.accounting,
+    }
+    known = {"gather": GATHERS, "overlap": OVERLAPS, "collectives": COLLECTIVES, "dtype": tuple(DTYPES), "accounting": ACCOUNTINGS}
+    for name, value in out.items():
+        if value not in known[name]:
+            raise unknown(f"--{name}", value, known[name])
+    return out
+
+
+def network_spec(name: str, shape: Shape | None, classes: int | None) -> NetworkSpec:
+    """The network that the options name; shape and classes default to its usual ones."""
+    if name not in NETWORKS:
+        raise unknown("network", name, NETWORKS)
+    _, usual_shape, usual_classes = NETWORKS[name]
+    spec = NetworkSpec(name, shape or usual_shape, classes or usual_classes)
+    spec.build()
+    return spec
+
+
+def print_json(data: Any) -> None:
+    """The one document on stdout."""
+    try:
+        json.dump(data, sys.stdout, indent=1, allow_nan=False)
+    except ValueError as err:
+        raise InputError(f"a number of the result is not finite ({err}); check the machine's rates") from err
+    sys.stdout.write("\n")

@@ -1,0 +1,108 @@
+"""Bar charts of predictions in the style of the integrated paper's Fig 6, 7 and 10."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpcpar.cost.price import Prediction
+from hpcpar.errors import InputError
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError as err:
+        raise InputError(f"plots need matplotlib ({err}); install it with: pip install 'hpcpar[plot]'") from err
+    return plt
+
+
+def parts_s(p: Prediction) -> tuple[float, float, float]:
+    """What the iteration consists of (s): computing, exposed batch-parallel communication (gradients), other exposed communication."""
+    gradient = sum(s.exposed_s for s in p.steps if s.is_comm and s.phase == "gradient")
+    return p.compute_s, gradient, p.exposed_communication_s - gradient
+
+
+def label(p: Prediction) -> str:
+    """The grid, or the strategy where there is none."""
+    return p.strategy.partition(":")[2] or p.strategy
+
+
+def speedup(p: Prediction, data: Prediction) -> tuple[float, float]:
+    """Of an iteration, and of its exposed communication, over pure data parallelism."""
+    theirs, ours = data.exposed_communication_s, p.exposed_communication_s
+    return data.iteration_s / p.iteration_s, theirs / ours if ours else math.inf
+
+
+def _panel(axes: Any, ranks: int, predictions: Sequence[Prediction], data: Prediction | None) -> None:
+    epochs = all(p.epoch_s is not None for p in predictions)
+    scale = [p.epoch_s / p.iteration_s if epochs and p.epoch_s is not None and p.iteration_s else 1.0 for p in predictions]
+    rows = [[part * f for part in parts_s(p)] for p, f in zip(predictions, scale, strict=True)]
+    at = range(len(rows))
+    bottom = [0.0] * len(rows)
+    styles: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("compute", {"color": "#4c78a8"}),
+        ("batch-parallel communication", {"color": "#f2b179", "hatch": "xxx", "edgecolor": "#a0522d", "linewidth": 0}),
+        ("other communication", {"color": "#d95f02"}),
+    )
+    for i, (name, style) in enumerate(styles):
+        axes.bar(at, [row[i] for row in rows], bottom=bottom, label=name, width=0.7, **style)
+        bottom = [b + row[i] for b, row in zip(bottom, rows, strict=True)]
+    axes.set_xticks(list(at), [label(p) for p in predictions], rotation=60, ha="right", fontsize=7)
+    axes.set_title(f"P = {ranks}", fontsize=9)
+    axes.set_ylabel("seconds per epoch" if epochs else "seconds per iteration", fontsize=8)
+    axes.tick_params(axis="y", labelsize=7)
+    axes.set_ylim(0, 1.18 * max(bottom, default=1.0) or 1.0)
+    fastest = min(range(len(rows)), key=lambda i: bottom[i])
+    if data is not None:
+        total, comm = speedup(predictions[fastest], data)
+        inner = "" if math.isinf(comm) else f" ({comm:.1f}x)"
+        near = bottom[max(0, fastest - 2): fastest + 3]  # the text is wider than a bar: keep clear of the neighbours
+        axes.annotate(
+            f"{total:.1f}x{inner}", (fastest, bottom[fastest]), (fastest, max(near) + 0.03 * max(bottom)), ha="center", va="bottom",
+            fontsize=8, weight="bold", arrowprops={"arrowstyle": "-", "linewidth": 0.6},
+        )
+
+
+def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path: str) -> None:
+    """Write stacked bars, one panel per number of ranks.
+
+    Parameters
+    ----------
+    predictions : sequence of Prediction
+        In the order of the bars.
+    data : mapping
+        Pure data parallelism by number of ranks; over it stand the best bar's speedups (in parentheses: of communication).
+    path : str
+        PNG, PDF or SVG, by its ending.
+
+    Raises
+    ------
+    InputError
+        Without matplotlib, or where the file cannot be written.
+    """
+    if not predictions:
+        raise InputError("nothing to plot: every strategy was skipped; choose fewer sample parts or a larger batch")
+    plt = _pyplot()
+    ranks = sorted({p.ranks for p in predictions})
+    across = min(4, len(ranks))
+    down = -(-len(ranks) // across)
+    figure, grid = plt.subplots(down, across, figsize=(3.4 * across, 3.1 * down + 0.6), squeeze=False, layout="constrained")
+    for axes in grid.flat[len(ranks):]:
+        axes.set_visible(False)
+    for axes, p in zip(grid.flat, ranks, strict=False):
+        _panel(axes, p, [x for x in predictions if x.ranks == p], data.get(p))
+    first = predictions[0]
+    handles, names = grid.flat[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    figure.suptitle(f"{first.network}, batch {first.batch}, {first.machine}, overlap {first.overlap}", fontsize=10)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as err:
+        raise InputError(f"cannot write plot {path}: {err}; use a name that ends in .png, .pdf or .svg in a folder that exists") from err
+    finally:
+        plt.close(figure)

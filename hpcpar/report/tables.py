@@ -1,0 +1,120 @@
+"""Tables and lines for people, on stderr: framed on a terminal, plain columns elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hpcpar.cost.price import Prediction
+from hpcpar.schedule.steps import Comm, Schedule
+
+#: Width of plain text that goes to a file or a pipe.
+PLAIN_WIDTH = 200
+
+
+def console() -> Console:
+    """Where text for people goes."""
+    terminal = sys.stderr.isatty()
+    return Console(stderr=True, highlight=False, width=None if terminal else PLAIN_WIDTH)
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    console().print(text, markup=False, soft_wrap=True)
+
+
+def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> None:
+    """Print a table; the first `left` columns are text, the others are aligned to the right."""
+    out = console()
+    table = Table(box=box.SIMPLE_HEAD if out.is_terminal else None, pad_edge=False)
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if i < left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(str(cell).replace("[", "\\[") for cell in row))
+    out.print(title, style="bold", markup=False, soft_wrap=True)
+    out.print(table)
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the unit that suits it."""
+    if value is None:
+        return "-"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {unit}"
+    return "0" if value == 0 else f"{value / 1e-9:.3g} ns"
+
+
+def amount(value: float, unit: str = "B") -> str:
+    """A quantity with a decimal prefix (kB, MB, Gflop)."""
+    for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
+
+
+def show_predictions(title: str, predictions: Sequence[Prediction]) -> None:
+    """One line per prediction; * marks the fastest that fits, per number of ranks."""
+    best: dict[int, Prediction] = {}
+    for p in predictions:
+        if p.fits and (p.ranks not in best or p.iteration_s < best[p.ranks].iteration_s):
+            best[p.ranks] = p
+    show(
+        title,
+        ("strategy", "", "ranks", "iteration", "epoch", "compute", "communication", "exposed", "sent/rank", "memory/rank", "fits"),
+        [
+            (p.strategy, "*" if best.get(p.ranks) is p and len(predictions) > 1 else "", p.ranks,
+             seconds(p.iteration_s), seconds(p.epoch_s), seconds(p.compute_s), seconds(p.communication_s),
+             seconds(p.exposed_communication_s), amount(p.communication_bytes), amount(p.memory_bytes), "yes" if p.fits else "no")
+            for p in predictions
+        ],
+    )
+
+
+def show_layers(p: Prediction) -> None:
+    """One line per layer of a prediction."""
+    show(
+        f"layers of {p.network} under {p.strategy} on {p.ranks} ranks, batch {p.batch}",
+        ("layer", "cut", "compute", "communication", "sent/rank"),
+        [
+            (row.name, " ".join(f"{a}={d}" for a, d in row.config.items() if d > 1) or "-", seconds(row.compute_s),
+             seconds(row.communication_s), amount(row.communication_bytes))
+            for row in p.layers
+        ],
+        left=2,
+    )
+
+
+def schedule_rows(schedule: Schedule, prediction: Prediction) -> list[dict[str, object]]:
+    """The schedule as plain data, one entry per step."""
+    out: list[dict[str, object]] = []
+    for step, cost in zip(schedule.steps, prediction.steps, strict=True):
+        row: dict[str, object] = {"index": step.index, "phase": step.phase.value, "layer": step.layer}
+        if isinstance(step, Comm):
+            row |= {
+                "kind": step.kind.value, "tensor": step.tensor, "group": step.group.size if step.group else None,
+                "algorithm": step.algorithm, "segments": step.segments, "messages": cost.messages, "sent_bytes": cost.sent_bytes,
+                "needed_by": step.needed_by,
+            }
+        else:
+            row |= {"kind": step.op.value}
+        out.append(row | {"seconds": cost.seconds})
+    return out
+
+
+def show_schedule(schedule: Schedule, prediction: Prediction) -> None:
+    """Every step: what travels, how, and by when; messages and bytes are those of the rank that sends most."""
+    names = ("index", "phase", "layer", "kind", "group", "algorithm", "segments", "messages", "sent_bytes", "needed_by", "seconds")
+    rows = []
+    for row in schedule_rows(schedule, prediction):
+        cells = ["" if row.get(name) is None else str(row[name]) for name in names]
+        cells[-1] = seconds(float(str(row["seconds"])))
+        if "sent_bytes" in row:
+            cells[8] = amount(float(str(row["sent_bytes"])))
+        rows.append(cells)
+    columns = ("step", "phase", "layer", "kind", "group", "algorithm", "segments", "messages", "sent", "needed by", "time")
+    show(f"schedule of an iteration, {len(rows)} steps", columns, rows, left=4)

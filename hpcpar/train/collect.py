@@ -1,0 +1,45 @@
+"""From every rank's measurements to the record of a run, on rank 0."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcpar.comm.world import World
+from hpcpar.plan.plan import to_json
+from hpcpar.train.loop import Measured, Training
+from hpcpar.train.record import RankInfo, RunRecord, steps_of
+
+
+def peak_memory_bytes() -> int:
+    """Largest resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def record(
+    world: World, training: Training, measured: Measured, device: str, prediction: dict[str, Any], machine: dict[str, Any],
+    started: str, command: str,
+) -> RunRecord | None:
+    """The whole run's record on rank 0, None elsewhere. Every rank must call it."""
+    threads = int(os.environ.get("OPENBLAS_NUM_THREADS", "0"))
+    ranks = world.gather(RankInfo(world.hostname, os.getpid(), threads, device, peak_memory_bytes()))
+    seconds = world.gather_array(np.array(measured.seconds, np.float32))
+    iteration_s = world.gather_array(np.array(measured.iteration_s, np.float64))
+    sent = world.gather_array(measured.sent_bytes)
+    messages = world.gather_array(measured.messages)
+    if ranks is None or seconds is None or iteration_s is None or sent is None or messages is None:
+        return None
+    versions = {
+        "python": platform.python_version(), "numpy": np.__version__, "h5py": h5py.__version__,
+        "mpi4py": world.version, "mpi": world.library, "platform": platform.platform(),
+    }
+    return RunRecord(
+        to_json(training.plan), steps_of(training.schedule), ranks, seconds, iteration_s, sent, messages, np.array(measured.loss),
+        np.array(measured.train_accuracy), np.array(measured.test_accuracy), prediction=prediction, machine=machine, versions=versions,
+        started=started, command=command, warmup=min(5, len(measured.loss) // 5), samples=measured.samples,
+    )

@@ -1,0 +1,154 @@
+"""Simulated against measured."""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from hpcpar.cli import compare as command
+from hpcpar.errors import InputError
+from hpcpar.report.compare import PHASES, Times, compare, compare_one, to_json
+from hpcpar.report.compare_plot import plot
+from hpcpar.report.compare_table import percent, seconds, show
+from hpcpar.train import record
+from hpcpar.train.record import RankInfo, RunRecord, StepInfo
+
+STEPS = [StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward"),
+         StepInfo(1, "compute", "loss", "loss", "loss.forward", "forward"),
+         StepInfo(2, "compute", "backward", "conv1", "conv1.backward", "backward"),
+         StepInfo(3, "comm", "gradient", "conv1", "conv1.gradient.allreduce", "allreduce", "ring"),
+         StepInfo(4, "compute", "update", "conv1", "conv1.update", "update")]
+#: Slowest rank after the warm-up.
+TRUE = np.array([0.010, 0.001, 0.020, 0.004, 0.002])
+
+
+def prediction() -> dict[str, Any]:
+    steps = [{"index": s.index, "label": s.label, "phase": s.phase, "layer": s.layer, "kind": s.kind, "seconds": float(t),
+              "exposed_s": float(t)} for s, t in zip(STEPS, TRUE, strict=True)]
+    steps[0]["seconds"] = 0.008
+    steps[3].update(seconds=0.5, exposed_s=0.003)
+    return {"iteration_s": 0.030, "epoch_s": 0.3, "steps": steps}
+
+
+def run(ranks: int = 3, iterations: int = 7, **changes: Any) -> RunRecord:
+    """Times in which rank 1 is the slowest, every iteration a little different, and the first two are far off."""
+    iteration = np.array([50, 9, *np.linspace(0.9, 1.1, iterations - 2)])
+    rank = np.where(np.arange(ranks) == 1, 1.0, 0.6) if ranks > 1 else np.ones(1)
+    times = rank[:, None, None] * iteration[None, :, None] * TRUE
+    values: dict[str, Any] = {
+        "plan": {"network": {"name": "lenet5"}, "strategy": "data", "batch": 8, "ranks": ranks}, "steps": STEPS,
+        "ranks": [RankInfo("n", r, 1, "cpu", 1) for r in range(ranks)], "seconds": times.astype("f4"), "iteration_s": times.sum(2) * 1.1,
+        "sent_bytes": np.zeros((ranks, 5)), "messages": np.zeros((ranks, 5)), "loss": np.linspace(2, 1, iterations), "warmup": 2,
+        "prediction": prediction(), "test_accuracy": np.array([0.5, 0.75, np.nan]), "samples": 83}
+    return RunRecord(**{**values, **changes})
+
+
+def test_numbers() -> None:
+    row = compare_one(run())
+    assert row.iteration.measured_s == pytest.approx(1.1 * TRUE.sum()) and row.iteration.predicted_s == 0.030
+    assert row.epoch is not None and row.epoch.measured_s == pytest.approx(10 * row.iteration.measured_s)
+    assert row.iteration.accuracy == pytest.approx(1 - abs(0.030 - 1.1 * 0.037) / (1.1 * 0.037))
+    assert list(row.phases) == list(PHASES) and list(row.layers) == ["conv1", "loss"]
+    forward, gradient = row.phases["forward"], row.phases["gradient"]
+    assert forward["compute"].measured_s == pytest.approx(0.010) and forward["compute"].accuracy == pytest.approx(0.8)
+    assert gradient["communication"].measured_s == pytest.approx(0.004) and gradient["communication"].predicted_s == 0.003
+    assert gradient["compute"].measured_s == 0 and gradient["compute"].predicted_s == 0 and gradient["compute"].accuracy is None
+    assert row.layers["conv1"]["compute"].measured_s == pytest.approx(0.032)
+    assert row.rest_s == pytest.approx(0.1 * TRUE.sum(), rel=1e-5)
+    assert row.compared == 5 and row.test_accuracy == 0.75 and row.name == "data, 3 ranks"
+
+
+def test_accuracy_may_be_negative_and_is_shown_as_zero() -> None:
+    assert Times(1.0, 3.5).accuracy == -1.5 and percent(-1.5) == "0.0%" and percent(0.9757) == "97.6%"
+    assert Times(1.0, None).accuracy is None and Times(0.0, 1.0).accuracy is None
+
+
+def test_defensive_about_the_prediction() -> None:
+    bare = compare_one(run(prediction={}, samples=0))
+    assert bare.epoch is None and bare.iteration.accuracy is None and bare.phases["forward"]["compute"].predicted_s is None
+    layers = compare_one(run(prediction={"iteration_s": 0.04, "epoch_s": 0.4, "steps": None,
+                                         "layers": [{"name": "conv1", "compute_s": 0.03}, {"name": "odd", "compute_s": 1}],
+                                         "phases": {"gradient": {"communication_s": 2.0, "exposed_communication_s": 0.5}, "odd": 1}},
+                             samples=0))
+    assert layers.phases["gradient"]["communication"].predicted_s == 0.5
+    assert layers.batches_per_epoch == 10 and layers.layers["conv1"]["compute"].predicted_s == 0.03 and "odd" not in layers.layers
+    short = prediction()
+    short["steps"] = [{k: v for k, v in step.items() if k not in ("kind", "phase", "layer")} for step in short["steps"]]
+    for i in (None, 77, -1):  # known by the index, or only by the label
+        short["steps"][3]["index"] = i
+        assert compare_one(run(prediction=short)).phases == compare_one(run()).phases
+    new = {"kind": "compute", "phase": "forward", "layer": "new", "seconds": 1.0}
+    odd = compare_one(run(prediction={"steps": [new, {"kind": "comm"}, 3]}))
+    assert odd.layers["new"]["compute"].predicted_s == 1.0 and odd.layers["new"]["compute"].measured_s == 0
+
+
+def test_json(tmp_path: Path) -> None:
+    rows = compare([run(), run(ranks=1), run(prediction={})])
+    data = json.loads(json.dumps(to_json(rows)))
+    first = data["runs"][0]
+    assert {"ranks", "batch", "strategy", "predicted_epoch_s", "measured_epoch_s", "accuracy", "phases"} <= set(first)
+    assert data["mean_accuracy"] == pytest.approx(first["accuracy"]) and data["runs"][2]["accuracy"] is None
+    assert first["phases"]["backward"]["compute"]["predicted_s"] == 0.02
+    assert to_json([])["mean_accuracy"] is None
+    assert to_json(compare([run(loss=np.full(7, np.nan))]))["runs"][0]["last_loss"] is None
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_tables(terminal: bool) -> None:
+    out = io.StringIO()
+    show(compare([run(path="a/one.h5"), run(prediction={})]), Console(file=out, force_terminal=terminal, width=160, color_system=None))
+    text = out.getvalue()
+    for word in ("one.h5", "accuracy", "conv1", "gradient", "40.7 ms", "80.0%", "mean", "5 of 7"):
+        assert word in text
+    assert ("│" in text) == terminal
+
+
+def test_seconds() -> None:
+    assert [seconds(x) for x in (None, 0.0, 2e-6, 0.0123, 1.5, 1234.4)] == ["-", "0", "2 us", "12.3 ms", "1.5 s", "1234 s"]
+
+
+def test_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "c.png"
+    plot(compare([run(path="run1.h5"), run(ranks=1, prediction={}, loss=np.zeros(7))]), str(out))
+    assert out.read_bytes()[:4] == b"\x89PNG" and [p.name for p in tmp_path.iterdir()] == ["c.png"]
+    with pytest.raises(InputError, match=r"use the suffix \.png"):
+        plot(compare([run()]), str(tmp_path / "c.what"))
+    with pytest.raises(InputError, match="cannot write plot"):
+        plot(compare([run()]), str(tmp_path / "no" / "c.png"))
+
+
+def test_plot_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **options: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError("No module named 'matplotlib'")
+        return real(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InputError, match=r"pip install 'hpcpar\[plot\]'"):
+        plot([], str(tmp_path / "c.png"))
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "run.h5")
+    record.write(path, run())
+    parser = argparse.ArgumentParser()
+    command.add(parser.add_subparsers())
+    args = parser.parse_args(["compare", path, "--json"])
+    assert args.run(args) == 0
+    out = capsys.readouterr()
+    assert json.loads(out.out)["runs"][0]["file"] == "run.h5" and out.err == ""
+    args = parser.parse_args(["compare", path])
+    assert args.run(args) == 0
+    out = capsys.readouterr()
+    assert out.out == "" and "run.h5" in out.err

@@ -1,0 +1,181 @@
+"""Batches by box: all ranks' parts make the batch, whatever the plan."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcpar.errors import InputError
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, SoftmaxCrossEntropy
+from hpcpar.plan.boxes import Box
+from hpcpar.plan.config import Config
+from hpcpar.plan.layout import owned
+from hpcpar.train.loader import NO_LABEL, Loader, Prefetch
+
+SHAPE = (3, 7, 5)
+SAMPLES, TEST_SAMPLES, CLASSES = 23, 11, 4
+MEAN, SCALE = np.array([100.0, 120.0, 90.0]), np.array([0.02, 0.01, 0.03])
+NETWORK = Network("tiny", (Input("input", (), SHAPE), Conv2d("conv", ("input",), 2, (3, 3), padding=(1, 1)), Flatten("flat", ("conv",)),
+                           Linear("fc", ("flat",), CLASSES), SoftmaxCrossEntropy("loss", ("fc",))))
+
+
+def whole(batch: int) -> Box:
+    return tuple((0, e) for e in (batch, *SHAPE))
+
+
+def make(path: Path, **changes: Any) -> str:
+    """A small data file; `changes` replace datasets (None leaves them out)."""
+    rng = np.random.default_rng(5)
+    content: dict[str, Any] = {
+        "images": rng.integers(0, 256, (SAMPLES, *SHAPE), dtype=np.uint8),
+        "labels": rng.integers(0, CLASSES, SAMPLES),
+        "test_images": rng.integers(0, 256, (TEST_SAMPLES, *SHAPE), dtype=np.uint8),
+        "test_labels": rng.integers(0, CLASSES, TEST_SAMPLES),
+    }
+    with h5py.File(path, "w") as f:
+        for name, value in {**content, **changes}.items():
+            if value is not None:
+                f[name] = value
+        f.attrs.update(mean=MEAN, scale=SCALE, classes=CLASSES)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make(tmp_path_factory.mktemp("data") / "d.h5")
+
+
+def expected(path: str, chosen: np.ndarray, dtype: str = "float64", prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
+    with h5py.File(path) as f:
+        x = f[prefix + "images"][...][chosen].astype(dtype)
+        return (x - MEAN.astype(dtype)[:, None, None]) * SCALE.astype(dtype)[:, None, None], f[prefix + "labels"][...][chosen]
+
+
+degree = st.integers(1, 4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(config=st.builds(Config, n=degree, c=degree, h=degree, w=degree, replicas=st.integers(1, 2)), batch=st.integers(1, 9),
+       epoch=st.integers(0, 3), seed=st.integers(0, 5), dtype=st.sampled_from(["float32", "float64"]),
+       split=st.sampled_from(["train", "test"]))
+def test_parts_make_the_batch(path: str, config: Config, batch: int, epoch: int, seed: int, dtype: str, split: str) -> None:
+    layout = owned(NETWORK, NETWORK.layers[0], config, batch)
+    with Loader(path, whole(batch), (0, batch), batch, dtype, seed, split=split) as one:
+        order = one.order(epoch)
+        assert np.array_equal(np.sort(order), np.arange(SAMPLES if split == "train" else TEST_SAMPLES))
+        index = one.batches_per_epoch - 1
+        chosen = order[index * batch : (index + 1) * batch]
+        want, labels = expected(path, chosen, dtype, "test_" if split == "test" else "")
+    made, marks = np.full((batch, *SHAPE), np.nan, dtype), np.full(batch, -7)
+    for rank in range(config.ranks):
+        box = layout.box(rank)
+        with Loader(path, box, box[0], batch, dtype, seed, split=split, shape=SHAPE, classes=CLASSES) as loader:
+            x, y = loader.batch(epoch, index)
+        assert x.dtype == dtype and y.dtype == np.int64 and x.shape == tuple(b - a for a, b in box)
+        made[tuple(slice(*b) for b in box)] = x
+        marks[slice(*box[0])] = y
+    assert np.array_equal(made[: len(chosen)], want) and np.array_equal(marks[: len(chosen)], labels)
+    assert not made[len(chosen) :].any() and np.all(marks[len(chosen) :] == NO_LABEL)
+
+
+def test_every_sample_once_an_epoch(path: str) -> None:
+    with Loader(path, whole(1), (0, 1), 1, shuffle=True) as loader:
+        orders = [loader.order(e) for e in range(3)]
+        assert not np.array_equal(orders[0], orders[1]) and np.array_equal(loader.order(0), orders[0])
+    with Loader(path, whole(4), (0, 4), 4, seed=0) as other:
+        assert np.array_equal(other.order(2), orders[2]) and other.batches_per_epoch == SAMPLES // 4
+    with Loader(path, whole(4), (0, 4), 4, seed=1) as other:
+        assert not np.array_equal(other.order(2), orders[2])
+    with Loader(path, whole(4), (0, 4), 4, shuffle=False) as plain:
+        assert np.array_equal(plain.batch(1, 1)[1], plain.labels[4:8])
+        with pytest.raises(IndexError):
+            plain.batch(0, plain.batches_per_epoch)
+    with Loader(path, whole(4), (0, 4), 4, split="test") as test:
+        labels = np.concatenate([test.batch(0, i)[1] for i in range(test.batches_per_epoch)])
+        assert len(labels) == 12 and np.array_equal(labels[:TEST_SAMPLES], test.labels) and labels[-1] == NO_LABEL
+
+
+def test_chunked_files_and_disagreeing_intervals(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "c.h5", "w") as f:
+        x = np.random.default_rng(0).normal(size=(16, 1, 9, 4)).astype("f4")
+        f.create_dataset("images", data=x, chunks=(1, 1, 2, 4))
+        f["labels"] = np.arange(16)
+    with Loader(str(tmp_path / "c.h5"), ((2, 6), (0, 1), (3, 8), (1, 4)), (0, 3), 8) as loader:
+        images, labels = loader.batch(0, 1)
+        order = loader.order(0)[8:]
+        assert np.array_equal(images, x[order[2:6], :, 3:8, 1:4]) and np.array_equal(labels, order[:3])
+
+
+def test_prefetch_equals_direct(path: str) -> None:
+    with Loader(path, whole(5), (1, 4), 5) as loader:
+        with loader.prefetch(1, 2, count=7) as ahead:
+            got = list(ahead)
+        assert [(b.epoch, b.index) for b in got] == [(1, 2), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3), (3, 0)]
+        for b in got:
+            images, labels = loader.batch(b.epoch, b.index)
+            assert np.array_equal(b.images, images) and np.array_equal(b.labels, labels)
+        with loader.prefetch(0, 1) as rest:
+            assert len(list(rest)) == 3
+
+
+def test_prefetch_stops_in_the_middle(path: str) -> None:
+    before = threading.active_count()
+    with Loader(path, whole(2), (0, 2), 2) as loader:
+        ahead = loader.prefetch(count=1000, depth=1)
+        next(ahead)
+        ahead.close()
+        assert threading.active_count() == before and list(ahead) == []
+
+
+def test_prefetch_hands_on_errors(path: str) -> None:
+    class Broken(Loader):
+        def batch(self, epoch: int, index: int) -> Any:
+            if index == 2:
+                raise InputError("no more")
+            return super().batch(epoch, index)
+
+    with Broken(path, whole(2), (0, 2), 2) as loader, Prefetch(loader, 0, 0, 9) as ahead:
+        assert [next(ahead).index, next(ahead).index] == [0, 1]
+        with pytest.raises(InputError, match="no more"):
+            next(ahead)
+        assert list(ahead) == []
+
+
+def fails(path: str, message: str, batch: int = 4, **options: Any) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        Loader(path, whole(batch), (0, batch), batch, **options)
+    assert "\n" not in str(caught.value) and path in str(caught.value)
+
+
+def test_bad_files(path: str, tmp_path: Path) -> None:
+    fails(str(tmp_path / "none.h5"), "does not exist; make it with: hpcpar data")
+    cut = tmp_path / "cut.h5"
+    cut.write_bytes(Path(path).read_bytes()[:-500])
+    fails(str(cut), "is truncated")
+    text = tmp_path / "text.h5"
+    text.write_text("images\n" * 500)
+    fails(str(text), "is not an HDF5 file")
+    fails(str(tmp_path), "cannot be read")
+    fails(make(tmp_path / "a.h5", labels=None), "no datasets 'images' and 'labels'")
+    fails(make(tmp_path / "b.h5", test_images=None), "no held-out part", split="test")
+    fails(make(tmp_path / "c.h5", images=np.zeros((SAMPLES, 3, 7))), "not uint8 or float32")
+    fails(make(tmp_path / "d.h5", labels=np.zeros(3, int)), f"not {SAMPLES} whole numbers")
+    fails(make(tmp_path / "e.h5", labels=np.arange(SAMPLES)), "labels from 0 to 22")
+
+
+def test_data_that_do_not_fit(path: str) -> None:
+    fails(path, "images 3x7x5, the network takes 1x28x28", shape=(1, 28, 28))
+    fails(path, "labels from 0 to 3, the network has 2 classes .* --classes 4", classes=2)
+    fails(path, "holds 23 samples, fewer than one batch of 24", batch=24)
+    with pytest.raises(InputError, match="lies outside"):
+        Loader(path, ((0, 4), (0, 3), (0, 8), (0, 5)), (0, 4), 4)
+    with pytest.raises(InputError, match="unknown split 'val'"):
+        Loader(path, whole(4), (0, 4), 4, split="val")

@@ -1,0 +1,110 @@
+"""Machine files: presets, round trips, clear errors, and which level a group of ranks needs."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcpar.errors import InputError
+from hpcpar.machine import files
+from hpcpar.machine.model import Level, Machine
+from hpcpar.plan.config import Config
+from hpcpar.schedule.steps import Group
+
+
+@pytest.mark.parametrize("name", files.presets())
+def test_presets_load_and_survive_a_round_trip(name: str, tmp_path: Path) -> None:
+    machine = files.load(name)
+    path = str(tmp_path / "m.toml")
+    files.save(machine, path)
+    assert files.load(path) == machine
+    assert machine.name == name and machine.notes
+    assert [p.name for p in tmp_path.iterdir()] == ["m.toml"]
+
+
+def test_cori_has_the_papers_constants() -> None:
+    level = files.load("cori-knl").levels[-1]
+    assert level.alpha_s == 2e-6
+    assert 1 / level.beta_s_per_byte == pytest.approx(6e9)
+
+
+def good() -> dict[str, Any]:
+    return {
+        "name": "m",
+        "device": {"memory_bytes": 10**9, "flops_per_s": 1e9, "bandwidth_bytes_per_s": 1e9},
+        "levels": [
+            {"name": "node", "ranks": 4, "alpha_s": 1e-6, "beta_s_per_byte": 1e-10, "small_alpha_s": 5e-7, "small_bytes": 100},
+            {"name": "all", "ranks": 0, "alpha_s": 2e-6, "beta_s_per_byte": 2e-10},
+        ],
+        "compute": {"conv2d.forward x=1": 0.5},
+    }
+
+
+def test_content_is_kept(tmp_path: Path) -> None:
+    machine = files.from_dict(good())
+    assert machine.levels[0].latency_s(100) == 5e-7 and machine.levels[0].latency_s(101) == 1e-6
+    files.save(machine, str(tmp_path / "m.toml"))
+    assert files.load(str(tmp_path / "m.toml")) == machine
+    assert files.from_dict(files.to_dict(machine)) == machine
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"name": None}, "'name' is missing"),
+    ({"device": {"memory_bytes": 1, "flops_per_s": 1.0}}, "'bandwidth_bytes_per_s' is missing"),
+    ({"device": {"memory_bytes": 1, "flops_per_s": -1.0, "bandwidth_bytes_per_s": 1.0}}, "'flops_per_s' = -1.0 must be greater than 0"),
+    ({"device": {"memory_bytes": 1, "flops_per_s": "fast", "bandwidth_bytes_per_s": 1.0}}, "not a finite number"),
+    ({"levels": []}, "no [[levels]]"),
+    ({"levels": [{"name": "a", "ranks": 0, "alpha_s": -1.0, "beta_s_per_byte": 1.0}]}, "'alpha_s' = -1.0 must be at least 0"),
+    ({"levels": [{"name": "a", "ranks": 4, "alpha_s": 0, "beta_s_per_byte": 1}, {"name": "b", "ranks": 6, "alpha_s": 0, "beta_s_per_byte": 1}]},
+     "must hold whole units"),
+    ({"compute": {"k": float("nan")}}, "not a finite number"),
+    ({"levles": []}, "did you mean 'levels'"),
+    ({"device": 3}, "must be a table"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_bad_content_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as err:
+        files.from_dict(good() | change, "file x")
+    assert message in str(err.value) and "file x" in str(err.value)
+
+
+def test_bad_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="did you mean 'cori-knl'"):
+        files.load("cori-kln")
+    with pytest.raises(InputError, match="cannot read machine file"):
+        files.load(str(tmp_path / "none.toml"))
+    (tmp_path / "x.toml").write_text("levels = [")
+    with pytest.raises(InputError, match="is not TOML"):
+        files.load(str(tmp_path / "x.toml"))
+    (tmp_path / "b.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="not text"):
+        files.load(str(tmp_path / "b.toml"))
+    with pytest.raises(InputError, match="cannot write"):
+        files.save(files.load("local"), str(tmp_path / "no" / "m.toml"))
+
+
+CONFIGS = [Config(n=4, c=3, replicas=2), Config(n=2, h=3, w=2, c=2), Config(n=8, replicas=3), Config(h=6, w=2), Config(n=5, c=4)]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("unit", [1, 2, 3, 4, 5, 6, 8, 12, 24, 100])
+def test_level_of_every_group(config: Config, unit: int) -> None:
+    """Against walking all groups of all combinations of digits."""
+    machine = Machine("m", files.load("local").device, (Level("in", unit, 1.0, 1.0), Level("out", 0, 2.0, 2.0)))
+    digits = [d for d in config.digits.values() if d.size > 1]
+    for k in range(1, len(digits) + 1):
+        for chosen in itertools.combinations(digits, k):
+            group = Group(chosen)
+            inside = all(len({m // unit for m in group.members(rank)}) == 1 for rank in range(config.ranks))
+            level = machine.level_for(((d.stride, d.size) for d in chosen), config.ranks)
+            assert level.name == ("in" if inside else "out"), (chosen, unit)
+
+
+def test_level_between_ranks() -> None:
+    machine = files.from_dict(good())
+    assert machine.level_between(0, 3).name == "node" and machine.level_between(3, 4).name == "all"

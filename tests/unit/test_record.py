@@ -1,0 +1,103 @@
+"""The record of a run: what is written is read."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcpar.errors import InputError
+from hpcpar.plan.plan import NetworkSpec, make_plan, to_json
+from hpcpar.schedule.lower import lower
+from hpcpar.train import record
+from hpcpar.train.record import RankInfo, RunRecord, StepInfo
+
+STEPS = [StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward"),
+         StepInfo(1, "comm", "gradient", "conv1", "conv1.gradient.allreduce", "allreduce", "ring"),
+         StepInfo(2, "compute", "update", "cönv1", "conv1.update", "update")]
+
+
+def sample(ranks: int = 2, iterations: int = 5) -> RunRecord:
+    rng = np.random.default_rng(0)
+    seconds = rng.random((ranks, iterations, len(STEPS))).astype("f4")
+    return RunRecord(
+        plan=to_json(make_plan(NetworkSpec("lenet5", (1, 8, 8), 10), "data", ranks, 8)), steps=STEPS,
+        ranks=[RankInfo(f"node{r}", 100 + r, 1, "cpu", 10**10 + r) for r in range(ranks)], seconds=seconds,
+        iteration_s=seconds.sum(2).astype("f8"), sent_bytes=rng.integers(0, 9, (ranks, 3)), messages=rng.integers(0, 9, (ranks, 3)),
+        loss=rng.random(iterations), train_accuracy=np.array([np.nan, 0.9]), test_accuracy=np.array([0.8, 0.95]),
+        start_s=seconds.astype("f8"),
+        prediction={"iteration_s": 0.5, "long": ["x" * 100] * 1000}, machine={"name": "local"}, versions={"numpy": "2"},
+        started="2024-05-01T12:00:00+00:00", command="hpcpar run", warmup=2, samples=80)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    want, path = sample(), str(tmp_path / "run.h5")
+    record.write(path, want)
+    got = record.read(path)
+    for f in fields(RunRecord):
+        a, b = getattr(want, f.name), getattr(got, f.name)
+        if isinstance(a, np.ndarray):
+            assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f"), f.name
+        elif f.name == "plan":
+            assert b["strategy"] == "data" and b["configs"] == a["configs"]
+        elif f.name == "path":
+            assert b == path
+        else:
+            assert a == b, f.name
+    assert got.seconds.dtype == np.float32 and got.measured == slice(2, None) and got.iterations == 5
+    assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
+
+
+def test_without_starts_and_after_too_long_a_warmup(tmp_path: Path) -> None:
+    path = str(tmp_path / "run.h5")
+    record.write(path, replace(sample(), start_s=None, warmup=9))
+    got = record.read(path)
+    assert got.start_s is None and got.measured == slice(0, None)
+
+
+def test_shapes_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="messages"):
+        record.write(str(tmp_path / "run.h5"), replace(sample(), messages=np.zeros((2, 4))))
+
+
+def test_steps_of_a_schedule() -> None:
+    plan = make_plan(NetworkSpec("lenet5", (1, 8, 8), 10), "data", 2, 8)
+    schedule = lower(plan.network.build(), plan, lambda step: ("ring", 1))
+    table = record.steps_of(schedule)
+    assert [s.index for s in table] == [s.index for s in schedule.steps] and [s.label for s in table] == [s.label for s in schedule.steps]
+    assert StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward") in [replace(s, index=0) for s in table]
+    comms = [s for s in table if s.kind == "comm"]
+    assert {(s.op, s.algorithm) for s in comms} == {("allreduce", "ring")} and sum(s.phase == "gradient" for s in comms) == 5
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    record.write(str(path), sample())
+
+    def fails(message: str, where: Path = path) -> None:
+        with pytest.raises(InputError, match=message) as caught:
+            record.read(str(where))
+        assert "\n" not in str(caught.value) and str(where) in str(caught.value)
+
+    fails("does not exist", tmp_path / "none.h5")
+    cut = tmp_path / "cut.h5"
+    cut.write_bytes(path.read_bytes()[:-100])
+    fails("is truncated", cut)
+    with h5py.File(tmp_path / "other.h5", "w") as f:
+        f["x"] = 1
+    fails("not the record of a run", tmp_path / "other.h5")
+    with h5py.File(path, "a") as f:
+        f.attrs["hpcpar_record"] = 2
+    fails("of version 2")
+    with h5py.File(path, "a") as f:
+        f.attrs["hpcpar_record"] = 1
+        del f["loss"]
+    fails("is damaged")
+    with h5py.File(path, "a") as f:
+        f["loss"] = np.zeros(4)
+    fails(r"loss \(4,\) instead of \(5,\)")
+    with pytest.raises(InputError, match="cannot write run record"):
+        record.write(str(tmp_path / "no" / "run.h5"), sample())
