@@ -25,14 +25,15 @@ def _places(axis: int, outputs: int, inputs: int, spec: PoolSpec) -> Iterator[tu
             yield place, slice(first, last + 1), slice(start, start + (last - first) * stride + 1, stride)
 
 
-def _plane_blocks(x: Array, out: Array) -> Iterator[tuple[int, slice]]:
-    """(image, channels) such that the channels' planes together stay in the cache."""
+def _plane_blocks(x: Array, out: Array) -> Iterator[tuple[slice, slice]]:
+    """(images, channels) such that their planes together stay in the cache: several small images, or some channels of one."""
     if x.size == 0 or out.size == 0:
         return
     step = max(1, BLOCK_ITEMS // max(x.shape[2] * x.shape[3], out.shape[2] * out.shape[3]))
-    for image in range(x.shape[0]):
+    images = max(1, step // x.shape[1])
+    for image in range(0, x.shape[0], images):
         for start in range(0, x.shape[1], step):
-            yield image, slice(start, start + step)
+            yield slice(image, image + images), slice(start, start + step)
 
 
 def maxpool_forward(x: Array, spec: PoolSpec, out: Array, argmax: Array, scratch: Scratch) -> None:
@@ -46,15 +47,14 @@ def maxpool_forward(x: Array, spec: PoolSpec, out: Array, argmax: Array, scratch
         out[...] = -np.inf
         argmax[...] = 0
         return
-    for image, c in _plane_blocks(x, out):
-        part, block, index = x[image, c], out[image, c], argmax[image, c]
-        count = part.shape[0]
-        best = scratch.get("best", (count, rows, out_width), x.dtype)
+    for images, c in _plane_blocks(x, out):
+        part, block, index = x[images, c], out[images, c], argmax[images, c]
+        best = scratch.get("best", (*part.shape[:2], rows, out_width), x.dtype)
         place_w = scratch.get("place_w", best.shape, kind)
         best[...] = -np.inf
         place_w[...] = across[0][0]
         for v, o, i in across:
-            _take_larger(part[:, :, i], kind(v), best[:, :, o], place_w[:, :, o])
+            _take_larger(part[..., i], kind(v), best[..., o], place_w[..., o])
         block[...] = -np.inf
         place = scratch.get("place", block.shape, kind)
         place[...] = 0
@@ -63,7 +63,7 @@ def maxpool_forward(x: Array, spec: PoolSpec, out: Array, argmax: Array, scratch
         for k, (u, o, i) in enumerate(down):
             if k:
                 place_w += (u - down[k - 1][0]) * spec.kernel[1]
-            _take_larger(best[:, i], place_w[:, i], block[:, o], place[:, o])
+            _take_larger(best[:, :, i], place_w[:, :, i], block[:, :, o], place[:, :, o])
         index[...] = place
 
 
@@ -89,14 +89,14 @@ def maxpool_backward(dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> Non
     # Window corner and place in the window, both as distances in a flat plane, so that adding them gives the input's.
     corner = (top * width)[:, None] + left
     offset = codes // kw * width + codes % kw
-    for image, c in _plane_blocks(dx, dy):
-        planes = dx[image, c]
+    for images, c in _plane_blocks(dx, dy):
+        planes = dx[images, c]
         flat = planes if planes.flags.c_contiguous else np.zeros(planes.shape, dx.dtype)
-        place = argmax[image, c]
+        place = argmax[images, c]
         index = offset[place]
         index += corner
-        index += (np.arange(len(planes)) * (rows * width))[:, None, None]
-        gradient = dy[image, c]
+        index += (np.arange(planes.shape[0] * planes.shape[1]) * (rows * width)).reshape(*planes.shape[:2], 1, 1)
+        gradient = dy[images, c]
         if any(before for before, _ in spec.pads) or any(after for _, after in spec.pads):
             row, col = top[:, None] + place // kw, left + place % kw
             inside = (row >= 0) & (row < rows) & (col >= 0) & (col < width)
@@ -113,16 +113,16 @@ def avgpool_forward(x: Array, spec: PoolSpec, scale_h: Array, scale_w: Array, ou
     across = list(_places(1, out.shape[3], x.shape[3], spec))
     if x.size == 0:
         out[...] = 0
-    for image, c in _plane_blocks(x, out):
-        part, block = x[image, c], out[image, c]
-        sums = scratch.get("sums", (*part.shape[:2], out.shape[3]), x.dtype)
+    for images, c in _plane_blocks(x, out):
+        part, block = x[images, c], out[images, c]
+        sums = scratch.get("sums", (*part.shape[:3], out.shape[3]), x.dtype)
         sums[...] = 0
         for _, o, i in across:
-            sums[:, :, o] += part[:, :, i]
+            sums[..., o] += part[..., i]
         sums *= scale_w
         block[...] = 0
         for _, o, i in down:
-            block[:, o] += sums[:, i]
+            block[:, :, o] += sums[:, :, i]
         block *= scale_h[:, None]
 
 
@@ -131,13 +131,13 @@ def avgpool_backward(dy: Array, spec: PoolSpec, scale_h: Array, scale_w: Array, 
     down = list(_places(0, dy.shape[2], dx.shape[2], spec))
     across = list(_places(1, dy.shape[3], dx.shape[3], spec))
     dx[...] = 0
-    for image, c in _plane_blocks(dx, dy):
-        part, block = dy[image, c], dx[image, c]
+    for images, c in _plane_blocks(dx, dy):
+        part, block = dy[images, c], dx[images, c]
         scaled = np.multiply(part, scale_w, out=scratch.get("best", part.shape, dy.dtype))
         scaled *= scale_h[:, None]
-        sums = scratch.get("sums", (*block.shape[:2], dy.shape[3]), dy.dtype)
+        sums = scratch.get("sums", (*block.shape[:3], dy.shape[3]), dy.dtype)
         sums[...] = 0
         for _, o, i in down:
-            sums[:, i] += scaled[:, o]
+            sums[:, :, i] += scaled[:, :, o]
         for _, o, i in across:
-            block[:, :, i] += sums[:, :, o]
+            block[..., i] += sums[..., o]

@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _of_plan(args: argparse.Namespace) -> Prediction:
-    for name in ("network", "ranks", "batch"):
+    for name in ("network", "input", "classes", "ranks", "batch", "gather", "overlap"):
         if getattr(args, name) is not None:
             raise InputError(f"--plan and --{name} exclude each other: the plan file fixes it")
     plan = plans.load(args.plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import sys
 import time
 
@@ -118,6 +119,9 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, Optio
     """Everything that can be wrong before a rank knows of the others."""
     if args.epochs < 1 or args.steps < 0:
         raise InputError(f"--epochs {args.epochs} --steps {args.steps}: a training has at least one epoch or step")
+    for path in (args.out, args.checkpoint):
+        if path and not os.access(os.path.dirname(path) or ".", os.W_OK):
+            raise InputError(f"cannot write {path}: its folder is missing or not writable; make it, or choose another place")
     plan = plans.load(args.plan)
     machine = files.load(args.machine) if args.machine else files.from_dict(plan.machine)
     sgd = SGD(args.rate, args.momentum, args.decay)

@@ -115,7 +115,7 @@ class Buffers:
         return self.wire[start:stop]
 
     def pack(self) -> None:
-        """Make everything that is sent ready."""
+        """Make everything that is sent ready, and put in place what stays here: a halo's interior is computed before the halo arrives."""
         if self.step.kind is Kind.ALLREDUCE and self.staged:
             self.backend.to_host(self._flat, self.wire)
         for view, p in self._packs:
@@ -125,6 +125,10 @@ class Buffers:
                 self.backend.to_host(self._scratch[: p.stop - p.start], self.wire[p.start:p.stop])
             else:
                 self.backend.pack(view, self.wire[p.start:p.stop])
+        if not self.accumulates:
+            for target, piece, source in self._unpacks:
+                if piece is None:
+                    target[...] = source
         if not self.on_host and not self.staged:
             self.backend.synchronize()  # MPI knows nothing of streams
 
@@ -141,8 +145,6 @@ class Buffers:
             if piece is None:
                 if add:
                     target += source
-                else:
-                    target[...] = source
                 continue
             flat = self.span(piece.start, piece.stop)
             if self.staged:

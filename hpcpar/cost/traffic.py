@@ -42,9 +42,8 @@ def representatives(plan: Plan) -> list[int]:
             marks = sorted({0, d.size // 2, d.size - 1}) if axis in "hw" else sorted({0, d.size - 1})
             places = [at + i * d.stride for at in places for i in marks]
         chosen += places
-    spread = [i * (plan.ranks - 1) // (WALKED - 1) for i in range(WALKED)]
-    corners = list(dict.fromkeys(chosen))[: WALKED * 3 // 4]
-    return sorted(dict.fromkeys(corners + spread[:: max(1, WALKED // max(1, WALKED - len(corners)))]))[:WALKED]
+    spread = [i * (plan.ranks - 1) // 15 for i in range(16)]
+    return sorted(list(dict.fromkeys(spread + chosen))[:WALKED])
 
 
 def sent_by(step: Comm, ranks: list[int]) -> list[Sent]:

@@ -116,7 +116,7 @@ class Training:
     def _test_loader(self) -> Loader | None:
         from hpcpar.train.dataset import info
 
-        return self._loader("test") if info(self.options.data).get("test_samples") else None
+        return self._loader("test") if "test_images" in info(self.options.data) else None
 
     def _resume(self) -> int:
         """Load this rank's rows from a checkpoint of any plan; returns the iterations already done."""
@@ -145,7 +145,6 @@ class Training:
         with self.loader.prefetch(step // per_epoch, step % per_epoch, self.steps - step) as batches:
             for batch in batches:
                 self.communicator.trace.clear()
-                self.world.barrier()  # so that an iteration's time is its own; inside it nothing is synchronised but by steps
                 begin = time.perf_counter()
                 loss, right = self.executor.iterate(
                     batch.images, batch.labels, step, sgd.rate_at(step / self.steps), sgd.momentum, sgd.decay

@@ -58,7 +58,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"device": {"memory_bytes": 1, "flops_per_s": "fast", "bandwidth_bytes_per_s": 1.0}}, "not a finite number"),
     ({"levels": []}, "no [[levels]]"),
     ({"levels": [{"name": "a", "ranks": 0, "alpha_s": -1.0, "beta_s_per_byte": 1.0}]}, "'alpha_s' = -1.0 must be at least 0"),
-    ({"levels": [{"name": "a", "ranks": 4, "alpha_s": 0, "beta_s_per_byte": 1}, {"name": "b", "ranks": 6, "alpha_s": 0, "beta_s_per_byte": 1}]},
+    ({"levels": [{"name": n, "ranks": r, "alpha_s": 0, "beta_s_per_byte": 1} for n, r in (("a", 4), ("b", 6))]},
      "must hold whole units"),
     ({"compute": {"k": float("nan")}}, "not a finite number"),
     ({"levles": []}, "did you mean 'levels'"),

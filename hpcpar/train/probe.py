@@ -1,0 +1,155 @@
+"""Measuring a machine from inside a job: links with every rank at work, memory, and the layers' own local shapes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.world import World
+from hpcpar.cost.choose import schedule_for
+from hpcpar.cost.work import Workload
+from hpcpar.kernels.interface import Backend
+from hpcpar.machine.model import Level
+from hpcpar.network.relation import Full
+from hpcpar.plan.config import Config, Digit
+from hpcpar.plan.layout import Axis, Layout
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.steps import Comm, Compute, Group, Kind, Op, Phase
+from hpcpar.train.executor import Executor
+
+#: Bytes of one ring message, from latency-bound to bandwidth-bound.
+PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
+#: Up to here a message is short: its latency is fitted apart.
+SMALL_BYTES = 4096
+_ITEM = 4
+
+
+def repeat_s(world: World, action: Callable[[], None], block_s: float = 0.01, rounds: int = 5) -> float:
+    """Seconds of an action that every rank does at once: the slowest rank's mean over a block, median over `rounds` blocks.
+
+    The mean within a block, because with more ranks than cores a single short action either owns its core or waits for long.
+    """
+    action()
+    world.barrier()
+    t = time.perf_counter()
+    action()
+    once = world.most(time.perf_counter() - t)
+    count = int(min(200, max(2, block_s / max(once, 1e-7))))
+    blocks = []
+    for _ in range(rounds):
+        world.barrier()
+        t = time.perf_counter()
+        for _ in range(count):
+            action()
+        blocks.append(world.most((time.perf_counter() - t) / count))
+    return statistics.median(blocks)
+
+
+def _step(kind: Kind, config: Config, axis: str, digit: Digit, items: int, index: int) -> Comm:
+    cut = Layout(config, (Axis(axis, items, items),))
+    whole = Layout(config, (Axis(axis, items, items, relation=Full()),))
+    holder, wanter = (whole, whole) if kind is Kind.ALLREDUCE else (cut, whole)
+    group = Group((digit,))
+    return Comm(index, Phase.FORWARD, "probe", "probe", kind, holder, wanter, kind is Kind.ALLREDUCE, group, "ring", 1, _ITEM, index + 1)
+
+
+def ring_s(world: World, communicator: Communicator, kind: Kind, config: Config, axis: str, piece_bytes: int, index: int) -> float:
+    """Seconds of a ring collective over one digit of `config`, all groups at work at once, with messages of `piece_bytes`."""
+    digit = config.digits[axis]
+    items = digit.size * piece_bytes // _ITEM
+    step = _step(kind, config, axis, digit, items, index)
+    wanted = np.ones(items, np.float32)
+    start, stop = step.held(world.rank)[0]
+    held = wanted if kind is Kind.ALLREDUCE else wanted[start:stop]
+    transfer = communicator.bind(step, held, wanted)
+
+    def action() -> None:
+        communicator.start(transfer)
+        communicator.wait(transfer)
+
+    return repeat_s(world, action)
+
+
+def level(world: World, communicator: Communicator, config: Config, axis: str, name: str, ranks: int, index: int) -> tuple[Level, float]:
+    """(latency and bandwidth of a level, seconds per added byte), fitted to ring collectives over one digit.
+
+    An allgather's p - 1 messages each take alpha + beta * bytes: alpha and beta by least squares of relative errors over the long
+    messages, the short ones' latency apart. What an allreduce takes beyond two allgathers is the adding.
+    """
+    p = config.digits[axis].size
+    times = [ring_s(world, communicator, Kind.ALLGATHER, config, axis, piece, index + i) / (p - 1) for i, piece in enumerate(PIECES)]
+    long = [(b, t) for b, t in zip(PIECES, times, strict=True) if b >= SMALL_BYTES]
+    a = np.array([[1.0 / t, b / t] for b, t in long])
+    (alpha, beta), *_ = np.linalg.lstsq(a, np.ones(len(long)), rcond=None)
+    beta = max(float(beta), (long[-1][1] - long[0][1]) / (long[-1][0] - long[0][0]) * 0.5, 1e-13)
+    alpha = max(float(alpha), min(times))
+    small = statistics.median(t - b * beta for b, t in zip(PIECES, times, strict=True) if b <= SMALL_BYTES)
+    big = PIECES[-1]
+    both = ring_s(world, communicator, Kind.ALLREDUCE, config, axis, big, index + len(PIECES))
+    add = max(0.0, (both - 2 * (p - 1) * (alpha + beta * big)) / ((p - 1) * big))
+    return Level(name, ranks, alpha, beta, max(small, 1e-7), SMALL_BYTES), add
+
+
+def rates(world: World, backend: Backend) -> tuple[float, float, float, float]:
+    """(flops/s of a float32 GEMM, bytes/s of a copy, seconds of an empty kernel call, seconds per byte of packing), all ranks at once."""
+    n = 768
+    rng = np.random.default_rng(0)
+    a, b, c = (backend.empty((n, n), "float32") for _ in range(3))
+    backend.to_device(rng.standard_normal((n, n)).astype("float32"), a)
+    backend.to_device(rng.standard_normal((n, n)).astype("float32"), b)
+
+    def sync(action: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            action()
+            backend.synchronize()
+
+        return run
+
+    flops = 2.0 * n**3 / repeat_s(world, sync(lambda: backend.gemm(a, b, c)))
+    big = 8 * 1024 * 1024 // 4
+    x, y = backend.zeros((big,), "float32"), backend.zeros((big,), "float32")
+    copy = 8.0 * big / repeat_s(world, sync(lambda: backend.unpack(x, y)))
+    small = backend.zeros((8,), "float32")
+    launch = repeat_s(world, sync(lambda: backend.relu_forward(small, small)))
+    image = backend.zeros((16, 32, 32, 32), "float32")
+    half = image[:, :16]
+    flat = backend.zeros((half.size,), "float32")
+    pack = repeat_s(world, sync(lambda: backend.pack(half, flat))) / (half.size * 4)
+    return flops, copy, launch, pack
+
+
+def compute_table(world: World, plan: Plan, backend: Backend, known: dict[str, float]) -> dict[str, float]:
+    """Seconds of every compute step of a plan on this job's ranks, by the key of its work; those in `known` are not measured again."""
+    network = plan.network.build()
+    schedule = schedule_for(network, plan)
+    communicator = Communicator(world, backend)
+    executor = Executor(network, plan, schedule, communicator, backend, 0)
+    rng = np.random.default_rng(world.rank)
+    for blocks in executor.blocks.values():
+        for array in (blocks.x, blocks.y, blocks.dx, blocks.dy):
+            if array is not None and array.size:
+                backend.to_device(rng.standard_normal(array.shape).astype(array.dtype), array)
+    for op in executor.ops.values():
+        op.ctx.labels = executor.labels
+    load = Workload(network, plan)
+    out: dict[str, float] = {}
+    for step in schedule.steps:
+        if not isinstance(step, Compute):
+            continue
+        key = load.of(step).key
+        if key in known or key in out:
+            continue
+        op = executor.ops[step.layer]
+        # interior and boundary are priced as parts of the whole
+        action = op.forward if step.op in (Op.INTERIOR, Op.BOUNDARY) else executor.training.actions[step.index]
+
+        def run(action: Callable[[], None] = action) -> None:
+            action()
+            backend.synchronize()
+
+        out[key] = repeat_s(world, run, block_s=0.004, rounds=3)
+    return out

@@ -1,0 +1,110 @@
+"""What a user can get wrong: one clear line, once, exit status 2 (or 1 for a run that failed), and nobody hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.jobs.conftest import Run, clean_environment
+
+Make = Callable[..., Path]
+
+
+def said(done: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
+    """The job ended with `status` and one line of ours that holds all `words`."""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("hpcpar: ")]
+    assert done.returncode == status, done.stderr
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+def test_other_number_of_ranks(hpcpar: Run, plan: Make, digits: Path) -> None:
+    said(hpcpar(3, "run", "--plan", plan(2, "data"), "--data", digits), 2, "plan is for 2 ranks", "has 3", "mpiexec -n 2")
+
+
+def test_truncated_data(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.h5"
+    cut.write_bytes(digits.read_bytes()[: digits.stat().st_size // 2])
+    said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", cut), 2, "cut.h5", "hpcpar data")
+
+
+def test_missing_data(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
+    said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", tmp_path / "none.h5"), 2, "none.h5")
+
+
+def test_wrong_image_shape(hpcpar: Run, plan: Make, digits: Path) -> None:
+    done = hpcpar(2, "run", "--plan", plan(2, "data", input="1x12x12"), "--data", digits)
+    said(done, 2, "1x8x8", "1x12x12")
+
+
+def test_nan_loss_names_step_and_layer(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
+    path = tmp_path / "nan.h5"
+    images = np.random.default_rng(0).standard_normal((64, 1, 8, 8)).astype(np.float32)
+    images[:] = np.nan
+    with h5py.File(path, "w") as f:
+        f["images"], f["labels"] = images, np.arange(64) % 10
+    said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", path), 1, "step 0", "layer 'input'")
+
+
+def test_diverging_training_stops(hpcpar: Run, plan: Make, digits: Path) -> None:
+    done = hpcpar(2, "run", "--plan", plan(2, "filter"), "--data", digits, "--rate", 1e6, "--epochs", 2)
+    said(done, 1, "loss is", "at step", "layer '", "--rate")
+
+
+def test_plan_of_another_version(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+    data = json.loads(plan(2, "data").read_text())
+    data["hpcpar_plan"] = 99
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(data))
+    said(hpcpar(2, "run", "--plan", path, "--data", digits), 2, "version 99", "reads version 1", "hpcpar plan")
+
+
+def test_no_gpu(hpcpar: Run, plan: Make, digits: Path) -> None:
+    done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--device", "gpu", CUDA_VISIBLE_DEVICES="-1")
+    said(done, 2, "gpu", "--device cpu")
+
+
+def test_no_mpi(plan: Make, digits: Path, tmp_path: Path) -> None:
+    (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')\n")
+    env = clean_environment(PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    command = [sys.executable, "-m", "hpcpar", "run", "--plan", str(plan(1, "data")), "--data", str(digits)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
+    said(done, 2, "no usable MPI", "pip install 'hpcpar[mpi]'")
+
+
+def test_separate_worlds(hpcpar: Run, plan: Make, digits: Path) -> None:
+    done = hpcpar(0, "run", "--plan", plan(1, "data"), "--data", digits, OMPI_COMM_WORLD_SIZE="4")
+    said(done, 2, "4 processes", "srun --mpi=")
+
+
+def test_resume_from_another_network(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+    save = tmp_path / "c.h5"
+    done = hpcpar(1, "run", "--plan", plan(1, "data", network="mlp"), "--data", digits, "--steps", 2, "--checkpoint", save)
+    assert done.returncode == 0, done.stderr
+    said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--resume", save), 2, "mlp", "lenet5")
+
+
+def test_momentum_out_of_range(hpcpar: Run, plan: Make, digits: Path) -> None:
+    said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--momentum", 1.5), 2, "momentum")
+
+
+@pytest.mark.parametrize("option", ["--epochs", "--steps"])
+def test_no_length(option: str, hpcpar: Run, plan: Make, digits: Path) -> None:
+    said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, option, -1), 2, option)
+
+
+def test_unwritable_record(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+    """Found before the training, not after it."""
+    done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--out", tmp_path / "no" / "run.h5")
+    said(done, 2, "run.h5")
+    assert "epoch" not in done.stderr

@@ -1,0 +1,144 @@
+"""pytest under mpiexec: every rank runs the same tests in lockstep.
+
+    mpiexec -n 4 python -m pytest tests/mpi
+
+After each phase of each test the ranks share their outcomes, so a failure on one rank fails the test on all of them with that
+rank's message. A rank that is stuck, or whose peers are stuck because it failed half-way, ends the whole job in time.
+Rank 0 alone writes the report.
+"""
+
+from __future__ import annotations
+
+import os
+
+# several ranks share the cores: one thread each, set before NumPy loads its BLAS
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+import faulthandler  # noqa: E402
+import sys  # noqa: E402
+import threading  # noqa: E402
+import time  # noqa: E402
+from collections.abc import Generator, Iterator  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import pytest  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+pytest.register_assert_rewrite("comparison")
+
+from hpcpar.comm.communicator import Communicator  # noqa: E402
+from hpcpar.comm.world import World, world  # noqa: E402
+from hpcpar.kernels import backend  # noqa: E402
+
+#: A test that takes longer is stuck. Below pytest-timeout's limit, which would end the test on one rank only.
+LIMIT_S = float(os.environ.get("HPCPAR_TEST_LIMIT_S", "100"))
+#: How long a rank that failed waits for the others before it concludes that they wait for it.
+GRACE_S = float(os.environ.get("HPCPAR_TEST_GRACE_S", "20"))
+
+
+class Lockstep:
+    """The plugin: shares outcomes over a communicator of its own and watches the time."""
+
+    def __init__(self, stderr: Any) -> None:
+        self.world: World = world()
+        # tests that fail may leave messages behind; they must not meet those of the harness
+        self.comm: Any = self.world.comm.Dup()
+        self.stderr = stderr
+        self.collect_errors: list[str] = []
+        self.running = ""
+        self.deadline = float("inf")
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    # -- time -----------------------------------------------------------------------------------------------
+    def _watch(self) -> None:
+        while True:
+            time.sleep(0.2)
+            if time.monotonic() > self.deadline:
+                faulthandler.dump_traceback(self.stderr, all_threads=True)
+                self.abort(f"{self.running} still runs after {LIMIT_S:g} s")
+
+    def abort(self, message: str) -> None:
+        """End the job; pytest has sys.stderr captured, so the message goes to the real one."""
+        sys.stderr = self.stderr
+        self.world.abort(message)
+
+    # -- sharing --------------------------------------------------------------------------------------------
+    def share(self, value: tuple[str, str]) -> list[tuple[str, str]]:
+        """Every rank's (outcome, text). Waits without spinning: other ranks may still need the core."""
+        started = time.monotonic()
+        barrier = self.comm.Ibarrier()
+        while not barrier.Test():
+            time.sleep(1e-4)
+            if value[0] == "failed" and time.monotonic() - started > GRACE_S:
+                print(value[1], file=self.stderr, flush=True)
+                self.abort(f"{self.running} failed here (see above) and other ranks still wait for this one")
+        return list(self.comm.allgather(value))
+
+    # -- hooks ----------------------------------------------------------------------------------------------
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.collect_errors.append(report.longreprtext)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        own = "\n".join(self.collect_errors)
+        tests = "\n".join(item.nodeid for item in session.items)
+        found = self.share((own, tests))
+        if any(value != found[0] for value in found):
+            if own and self.world.rank:
+                print(f"rank {self.world.rank}: {own}", file=self.stderr, flush=True)
+            pytest.exit("ranks collected different tests", returncode=1)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self.running, self.deadline = item.nodeid, time.monotonic() + LIMIT_S
+        try:
+            return (yield)
+        finally:
+            self.deadline = float("inf")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        found = self.share((report.outcome, report.longreprtext if report.failed else ""))
+        failed = [(rank, text) for rank, (outcome, text) in enumerate(found) if outcome == "failed"]
+        if failed and not report.failed:
+            report.outcome = "failed"
+            report.longrepr = f"rank {failed[0][0]} of {self.world.size} failed:\n{failed[0][1]}"
+            failed = failed[1:]
+        elif not failed and len({outcome for outcome, _ in found}) > 1:
+            report.outcome = "failed"
+            report.longrepr = f"ranks disagree: {[outcome for outcome, _ in found]}"
+        for rank, text in failed:
+            # the same message (of a check that all ranks made together) once is enough
+            if rank != self.world.rank and text != report.longreprtext:
+                report.sections.append((f"rank {rank} of {self.world.size}", text))
+        return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    # capture is suspended while pytest configures: this is the real stderr
+    lockstep = Lockstep(os.fdopen(os.dup(2), "w"))
+    config.pluginmanager.register(lockstep, "lockstep")
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if lockstep.world.rank and reporter is not None:
+        reporter._tw._file = open(os.devnull, "w")  # noqa: SIM115 - open until the process ends
+
+
+@pytest.fixture(scope="session")
+def ranks() -> World:
+    return world()
+
+
+@pytest.fixture
+def communicator() -> Iterator[Communicator]:
+    """A communicator of the test's own (messages left by a failed test cannot reach the next)."""
+    made = Communicator(world(), backend("cpu"))
+    yield made
+    # only after a test that passed are all messages known to be received
+    if not made._active:
+        for group in made._groups.values():
+            group.Free()
+        made._comm.Free()

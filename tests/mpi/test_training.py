@@ -1,0 +1,81 @@
+"""Training under every strategy equals the serial run: losses, outputs, gradients, five steps of SGD."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+
+import numpy as np
+import pytest
+from comparison import CHOOSERS, check, truth
+from networks import FIXED
+
+from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.world import world
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import SoftmaxCrossEntropy
+from hpcpar.plan.config import Config
+from hpcpar.plan.plan import OVERLAPS
+from hpcpar.plan.strategies import GATHERS, Configs, configurations, named
+
+P = world().size
+#: Everything that a strategy may be combined with.
+VARIANTS = list(itertools.product(GATHERS, OVERLAPS, CHOOSERS))
+#: Random networks per rank count (others on every count), and variants of each strategy on each network.
+RANDOM, TAKEN = {1: (12, 3), 2: (12, 5), 3: (12, 5), 4: (8, 3), 6: (5, 1)}.get(P, (4, 1))
+#: Random choices of configurations on each of them.
+CUSTOM = {2: 6, 3: 6, 4: 6, 6: 4}.get(P, 3)
+FACTORS = {2: (2,), 3: (3,), 4: (2, 2), 6: (2, 3), 8: (2, 2, 2)}
+SEEDS = range(100 * P, 100 * P + RANDOM)
+NETWORKS = [*FIXED, *(f"random-{seed}" for seed in SEEDS)]
+
+
+def variants(network: str, strategy: str) -> list[tuple[str, str, str]]:
+    """`TAKEN` variants, spread evenly from a place that depends on network, strategy and rank count."""
+    first = zlib.crc32(f"{network} {strategy} {P}".encode())
+    return [VARIANTS[(first + k * 7) % len(VARIANTS)] for k in range(TAKEN)]  # 7 and 24 have no common factor
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_named_strategies(network: str, communicator: Communicator) -> None:
+    facts = truth(network)
+    for strategy in named(P):
+        for gather, overlap, collectives in variants(network, strategy):
+            configs = configurations(facts.network, strategy, P, gather)
+            check(facts, configs, overlap, collectives, communicator, f"{strategy}, gather {gather}")
+
+
+def random_configs(network: Network, rng: np.random.Generator) -> Configs:
+    """Any configuration for every layer: each prime factor of P cuts an axis that the layer has."""
+    out: Configs = {}
+    for layer in network.layers:
+        axes = ["n", "c", "h", "w", "replicas"] if len(network.shapes[layer.name]) == 3 else ["n", "c", "replicas"]
+        if isinstance(layer, SoftmaxCrossEntropy):
+            axes.remove("c")
+        degrees = dict.fromkeys(axes, 1)
+        for prime in FACTORS[P]:
+            degrees[str(rng.choice(axes))] *= prime
+        out[layer.name] = Config(**degrees)
+    return out
+
+
+@pytest.mark.skipif(P == 1, reason="one rank has one configuration")
+@pytest.mark.parametrize("network", ["lenet5", *(f"random-{seed}" for seed in SEEDS)])
+def test_random_configurations(network: str, communicator: Communicator) -> None:
+    """A configuration of its own for every layer: redistribution from any to any."""
+    facts = truth(network)
+    rng = np.random.default_rng(zlib.crc32(f"{network} {P}".encode()))
+    for k in range(CUSTOM):
+        _, overlap, collectives = VARIANTS[int(rng.integers(len(VARIANTS)))]
+        check(facts, random_configs(facts.network, rng), overlap, collectives, communicator, f"random configurations {k}")
+
+
+@pytest.mark.parametrize("network", FIXED)
+def test_two_runs_are_bitwise_equal(network: str, communicator: Communicator) -> None:
+    facts = truth(network)
+    for strategy, (gather, overlap, collectives) in zip(named(P)[-3:], VARIANTS[1::9], strict=False):
+        configs = configurations(facts.network, strategy, P, gather)
+        first, second = (check(facts, configs, overlap, collectives, communicator, f"{strategy}, run {i}") for i in (1, 2))
+        assert first.losses == second.losses
+        for name, weights in first.weights.items():
+            assert weights.tobytes() == second.weights[name].tobytes(), f"{strategy}: weights of {name} differ between two runs"

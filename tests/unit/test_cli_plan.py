@@ -1,0 +1,143 @@
+"""The planning commands: their documents, tables, files and errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcpar.cli.main import COMMANDS, main
+from hpcpar.network.builtin import NETWORKS
+from hpcpar.plan.plan import load
+
+LENET = ["--network", "lenet5", "--ranks", "4", "--batch", "64"]
+
+
+def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
+    """The one JSON document on stdout."""
+    assert main([*argv, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def text(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """What people see: all on stderr, nothing on stdout."""
+    assert main(argv) == 0
+    out = capsys.readouterr()
+    assert out.out == ""
+    return out.err
+
+
+def test_networks(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = text(capsys, "networks")
+    assert all(name in listed for name in NETWORKS) and "60965224" in listed
+    assert "flatten" in text(capsys, "networks", "lenet5")
+    assert {n["name"] for n in document(capsys, "networks")["networks"]} == set(NETWORKS)
+    shown = document(capsys, "networks", "lenet5", "--input", "1x8x8")
+    assert shown["input"] == [1, 8, 8]
+    assert sum(layer["parameters"] for layer in shown["layers"]) == shown["parameters"]
+
+
+def test_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "cori-knl" in text(capsys, "machines") and "6 GB/s" in text(capsys, "machines", "cori-knl")
+    assert document(capsys, "machines", "cori-knl")["levels"][0]["alpha_s"] == 2e-6
+    assert len(document(capsys, "machines")["machines"]) >= 2
+
+
+def test_plan_finds_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    found = document(capsys, "plan", *LENET, "-o", str(path), "--show-schedule", "--samples", "640")
+    assert found["fits"] and found["search_s"] < 10 and found["alternatives"]
+    assert all(a["iteration_s"] >= found["iteration_s"] for a in found["alternatives"] if a["fits"])
+    assert found["epoch_s"] == pytest.approx(10 * found["iteration_s"])
+    assert [row["index"] for row in found["schedule"]] == list(range(len(found["schedule"])))
+    assert load(str(path)).strategy == found["strategy"]
+    again = document(capsys, "predict", "--plan", str(path), "--samples", "640")
+    assert again["iteration_s"] == found["iteration_s"] and again["layers"] == found["layers"]
+    shown = text(capsys, "plan", *LENET, "--strategy", "grid:2x2", "--show-schedule")
+    assert "reduce_scatter" in shown and "allreduce" in shown and "needed by" in shown
+
+
+def test_predict_many(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["predict", "--network", "alexnet", "--machine", "cori-knl", "--ranks", "4,8", "--batch", "4", "--strategy", "data,grid:*"]
+    found = document(capsys, *args)
+    assert [(p["strategy"], p["ranks"]) for p in found["predictions"]] == [
+        ("data", 4), ("grid:1x4", 4), ("grid:2x2", 4), ("grid:4x1", 4), ("grid:2x4", 8), ("grid:4x2", 8), ("grid:8x1", 8)
+    ]
+    assert [(s["strategy"], s["ranks"]) for s in found["skipped"]] == [("data", 8), ("grid:1x8", 8)]
+    shown = text(capsys, *args)
+    assert "note: skipped grid:1x8 on 8 ranks" in shown and "grid:4x2" in shown
+
+
+def test_predict_in_the_papers_accounting(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["predict", "--network", "alexnet", "--machine", "cori-knl", "--ranks", "512", "--batch", "2048", "--accounting", "paper"]
+    data = document(capsys, *args, "--strategy", "data")
+    assert data["overlap"] == "none"
+    # Eq 4: eight layers of 2 (9 alpha + 511/512 W beta)
+    assert data["communication_s"] == pytest.approx(2 * (8 * 9 * 2e-6 + 511 / 512 * 60965224 * 4 / 6e9))
+    grids = document(capsys, *args, "--strategy", "grid-fc:*")["predictions"]
+    best = min(grids, key=lambda p: float(p["communication_s"]))
+    assert best["strategy"] == "grid-fc:32x16"
+    assert data["communication_s"] / best["communication_s"] == pytest.approx(8.71, abs=0.005)
+
+
+def test_plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "bars.png"
+    args = ["predict", "--network", "alexnet", "--machine", "cori-knl", "--ranks", "8,16", "--batch", "64", "--strategy", "grid:*"]
+    assert f"wrote {path}" in text(capsys, *args, "--plot", str(path))
+    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(("argv", "message"), [
+    (["plna"], "did you mean 'plan'"),
+    (["plan", "--network", "lenet", "--ranks", "4", "--batch", "8"], "did you mean 'lenet5'"),
+    (["plan", *LENET, "--machine", "locl"], "did you mean 'local'"),
+    (["plan", *LENET, "--strategy", "dta"], "did you mean 'data'"),
+    (["plan", *LENET, "--strategy", "grid:2x3"], "is for 6 ranks, not 4"),
+    (["plan", *LENET, "--strategy", "grid"], "needs a grid"),
+    (["plan", *LENET, "--rank", "4"], "did you mean '--ranks'"),
+    (["plan", *LENET, "--overlap", "ful"], "did you mean 'full'"),
+    (["plan", *LENET, "--input", "28x28"], "CxHxW"),
+    (["plan", *LENET, "--ranks", "0"], "at least 1"),
+    (["plan", *LENET, "-o", "/nonexistent/plan.json"], "cannot write plan file"),
+    (["plan", "--network", "alexnet", "--input", "3x8x8", "--ranks", "2", "--batch", "2"], "use larger images"),
+    (["plan", "--network", "lenet5"], "--ranks"),
+    (["predict", "--network", "lenet5", "--batch", "4"], "--ranks is missing"),
+    (["predict", "--plan", "/nonexistent.json"], "cannot read plan file"),
+    (["predict", "--plan", "x.json", "--ranks", "4"], "exclude each other"),
+    (["predict", *LENET, "--strategy", "data:*"], "takes no grid"),
+    (["predict", *LENET, "--strategy", "gird:*"], "did you mean 'grid'"),
+    (["predict", *LENET, "--accounting", "papre"], "did you mean 'paper'"),
+    (["networks", "alexnt"], "did you mean 'alexnet"),
+    (["machines", "none.toml"], "cannot read machine file"),
+])
+def test_errors_are_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert message in out.err
+    assert out.err.startswith("hpcpar: ") and out.err.count("\n") == 1
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["--version"])
+    assert done.value.code == 0 and capsys.readouterr().out.startswith("hpcpar ")
+    assert main([]) == 2
+    shown = capsys.readouterr().err
+    assert all(name in shown for name in COMMANDS)
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    """As in ``hpcpar networks --json | head -1``."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "hpcpar", "networks", "alexnet", "--json"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=60)
+    os.close(write)
+    assert done.returncode == 0 and done.stderr == b""
