@@ -49,6 +49,10 @@ def parser(command: str | None) -> argparse.ArgumentParser:
 
 def _check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Name a misspelt option first, before what is missing for want of it."""
+    kinds = next((a.choices for a in command._actions if isinstance(a, argparse._SubParsersAction)), {})
+    kind = next((word for word in words if word in kinds), None)
+    if kind is not None:  # a command with commands of its own (data)
+        command = kinds[kind]
     known = [option for action in command._actions for option in action.option_strings]
     for word in words:
         name = word.partition("=")[0]

@@ -42,7 +42,7 @@ class Buffers:
         self.held, self.wanted = held, wanted
         self.held_box, self.wanted_box = step.held(rank), step.wanted(rank)
         self.dtype = held.dtype
-        self.on_host = isinstance(held, np.ndarray)
+        self.on_host = type(held) is np.ndarray
         self.staged = not self.on_host and not direct
         self._views: list[tuple[int, int, Array]] = []
         self._packs: list[tuple[Array, Piece]] = []

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 
 from hpcpar.network.relation import Same
 from hpcpar.plan.layout import Axis, Layout
-from hpcpar.schedule.exchange import exchange
+from hpcpar.schedule.exchange import make_exchange
 from hpcpar.schedule.steps import Comm
 
 #: Up to so many ranks a redistribution, where all may talk to all, is walked on every rank asked for; beyond on so few of them.
@@ -25,7 +25,7 @@ class Flow:
 
 def flow(step: Comm, rank: int) -> Flow:
     """The messages of `rank` in a point-to-point step."""
-    rounds = exchange.__wrapped__(step, rank).rounds  # uncached: boxes of many ranks would fill the memory
+    rounds = make_exchange(step, rank).rounds  # not kept: boxes of many ranks would fill the memory
     return Flow(
         tuple((m.peer, m.stop - m.start) for r in rounds for m in r.sends),
         tuple((m.peer, m.stop - m.start) for r in rounds for m in r.recvs),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, axes_of
 from hpcpar.network.relation import Full, Groups, Relation, Same
-from hpcpar.plan.boxes import Box, Interval, block, intersect, items, largest_part
+from hpcpar.plan.boxes import Box, Interval, block, intersect, items, largest_part, part_of
 from hpcpar.plan.config import Config
 
 SAME = Same()
@@ -105,7 +105,10 @@ class Layout:
         choices: dict[str, list[int]] = {}
         for a, want in zip(self.axes, box, strict=True):
             degree = self.degree(a)
-            choices[a.name] = [i for i in range(degree) if intersect((a.interval(degree, i),), (want,)) is not None]
+            near: Sequence[int] = range(degree)
+            if isinstance(a.relation, Same) and want[1] > want[0]:
+                near = range(part_of(a.extent, degree, want[0], a.granule), part_of(a.extent, degree, want[1] - 1, a.granule) + 1)
+            choices[a.name] = [i for i in near if intersect((a.interval(degree, i),), (want,)) is not None]
         ranges = [choices[name] if name in names else range(d.size) for name, d in self.config.digits.items()]
         strides = [d.stride for d in self.config.digits.values()]
         yield from sorted(sum(i * s for i, s in zip(at, strides, strict=True)) for at in itertools.product(*ranges))

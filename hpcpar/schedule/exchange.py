@@ -56,8 +56,13 @@ class Counts:
     sent_bytes: int
 
 
-@lru_cache(maxsize=100_000)
+@lru_cache(maxsize=10_000)
 def exchange(step: Comm, rank: int) -> Exchange:
+    """The exchange of `rank` in `step`, kept for the next who asks."""
+    return make_exchange(step, rank)
+
+
+def make_exchange(step: Comm, rank: int) -> Exchange:
     """The exchange of `rank` in `step`."""
     if step.group is None:
         return _direct(step, rank)
