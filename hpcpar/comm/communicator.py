@@ -14,8 +14,10 @@ from hpcpar.kernels.interface import Array, Backend
 from hpcpar.schedule.exchange import exchange
 from hpcpar.schedule.steps import Comm
 
-#: Fruitless polls before a waiting rank gives its core away for a moment.
-_SPINS = 64
+#: A waiting rank offers its core to others after every fruitless poll, and after so many of them it sleeps between polls.
+#: That is many times longer than a sleep: else a rank that slept makes its partner sleep, and so on through all rounds.
+_YIELDS = 1000
+_SLEEP_S = 2e-5
 
 
 class Communicator:
@@ -70,14 +72,16 @@ class Communicator:
 
     def wait(self, transfer: Transfer | LibraryTransfer) -> None:
         """Return when a step is complete and its result in place; other steps advance meanwhile."""
-        spins = 0
+        polls = 0
         while not transfer.progress():
             for other in self._active:
                 if other is not transfer:
                     other.progress()
-            spins += 1
-            if spins > _SPINS:
-                # more ranks than cores: a spinning rank would steal the core from one that computes
-                os.sched_yield() if spins < 4 * _SPINS else time.sleep(2e-5)
+            polls += 1
+            if polls < _YIELDS:
+                # free where a core is idle; with more ranks than cores, the rank that is waited for runs at once
+                os.sched_yield()
+            else:
+                time.sleep(_SLEEP_S)
         self._active.remove(transfer)
         transfer.finish()

@@ -137,7 +137,7 @@ def counts(step: Comm, rank: int) -> Counts:
     A library collective counts as one message of the rank's own contribution: what it does inside is not ours to see.
     """
     ex = exchange(step, rank)
-    if step.algorithm == "mpi":
+    if step.algorithm == "mpi" and len(ex.peers) > 1:
         return Counts(1, items(step.held(rank)) * step.item_bytes)
     sent = [m for r in ex.rounds for m in r.sends]
     return Counts(len(sent), sum(m.stop - m.start for m in sent) * step.item_bytes)

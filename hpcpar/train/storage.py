@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Dropout, Flatten, Layer, Linear, ReLU
-from hpcpar.plan.boxes import contains, local, shape
+from hpcpar.plan.boxes import contains, items, local, shape
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.lower import Edge
@@ -74,21 +74,16 @@ def _forward(
     backend: Backend, dtype: str, e: Edge, need: tuple[tuple[int, int], ...], own: tuple[tuple[int, int], ...], reuse: Array | None
 ) -> tuple[Array, Array]:
     """(x of the consumer, y of the producer)."""
-    if reuse is not None:
-        x = reuse.reshape(shape(need))
-        if e.forward.kind is None and need != own:
-            # elementwise on a piece of a larger block: it cannot serve as the producer's block too
-            y = backend.empty(shape(own), dtype)
-            return y[local(need, own)], y
-    elif e.forward.kind is None:
-        y = backend.empty(shape(own), dtype)
-        return y[local(need, own)], y
-    else:
-        x = backend.empty(shape(need), dtype)
     if e.forward.kind is None:
-        return x, x
+        if reuse is not None and need == own:
+            x = reuse.reshape(shape(need))
+            return x, x
+        # on a piece of a larger block, an elementwise layer's own block cannot serve as the producer's block too
+        y = backend.empty(shape(own), dtype)
+        return _part(backend, y, need, own), y
+    x = backend.empty(shape(need), dtype) if reuse is None else reuse.reshape(shape(need))
     if e.forward.kind is not Kind.REDISTRIBUTE and contains(need, own):
-        return x, x[local(own, need)] if x.size else backend.empty(shape(own), dtype)
+        return x, _part(backend, x, own, need)
     return x, backend.empty(shape(own), dtype)
 
 
@@ -100,10 +95,20 @@ def _backward(
     if kind in (None, Kind.ALLGATHER) and need != own and contains(own, need):
         # the rest of the block gets no gradient (or its neighbours'), and zero stays zero
         dy = backend.zeros(shape(own), dtype)
-        return dy[local(need, own)], dy
+        return _part(backend, dy, need, own), dy
+    if kind is None and not contains(need, own):
+        # each sticks out of the other along some axis: both are parts of the box around them
+        hull = tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(need, own, strict=True))
+        whole = backend.zeros(shape(hull), dtype)
+        return whole[local(need, hull)], whole[local(own, hull)]
     dx = backend.empty(shape(need), dtype) if again is None else again.reshape(shape(need))
     if kind is Kind.ALLREDUCE:
         return dx, dx
     if kind in (None, Kind.HALO) and contains(need, own):
-        return dx, dx[local(own, need)] if dx.size else backend.zeros(shape(own), dtype)
+        return dx, _part(backend, dx, own, need)
     return dx, backend.zeros(shape(own), dtype)
+
+
+def _part(backend: Backend, whole: Array, part: tuple[tuple[int, int], ...], of: tuple[tuple[int, int], ...]) -> Array:
+    """The view of box `part` in the array of box `of`; an empty box may lie outside it."""
+    return whole[local(part, of)] if items(part) else backend.empty(shape(part), whole.dtype)

@@ -15,7 +15,7 @@ from tests.jobs.conftest import Run, summary
 Make = Callable[..., Path]
 #: Every kind of strategy on 4 ranks.
 STRATEGIES = ["data", "filter", "spatial", "owt", "grid:2x2", "grid-fc:2x2", "domain:2x2", "domain:4x1", "ds:2x2", "df:2x2"]
-TRAINING = ("--epochs", 20, "--rate", 0.04, "--seed", 1)
+TRAINING = ("--epochs", 30, "--rate", 0.02, "--decay", 0.01, "--seed", 3)
 
 
 @pytest.fixture(scope="module")

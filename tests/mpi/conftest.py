@@ -19,10 +19,12 @@ import faulthandler  # noqa: E402
 import sys  # noqa: E402
 import threading  # noqa: E402
 import time  # noqa: E402
-from collections.abc import Generator, Iterator  # noqa: E402
+import zlib  # noqa: E402
+from collections.abc import Generator  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -43,8 +45,9 @@ class Lockstep:
 
     def __init__(self, stderr: Any) -> None:
         self.world: World = world()
-        # tests that fail may leave messages behind; they must not meet those of the harness
         self.comm: Any = self.world.comm.Dup()
+        #: For the tests' own messages; after a failure a fresh one, lest messages left behind reach the next test.
+        self.communicator: Communicator | None = None
         self.stderr = stderr
         self.collect_errors: list[str] = []
         self.running = ""
@@ -65,16 +68,20 @@ class Lockstep:
         self.world.abort(message)
 
     # -- sharing --------------------------------------------------------------------------------------------
-    def share(self, value: tuple[str, str]) -> list[tuple[str, str]]:
+    def share(self, outcome: str, text: str) -> list[tuple[str, str]]:
         """Every rank's (outcome, text). Waits without spinning: other ranks may still need the core."""
         started = time.monotonic()
-        barrier = self.comm.Ibarrier()
-        while not barrier.Test():
+        mine = np.array([zlib.crc32(f"{outcome} {text}".encode())], np.int64)
+        everyone = np.empty(self.world.size, np.int64)
+        request = self.comm.Iallgather(mine, everyone)
+        while not request.Test():
             time.sleep(1e-4)
-            if value[0] == "failed" and time.monotonic() - started > GRACE_S:
-                print(value[1], file=self.stderr, flush=True)
+            if outcome == "failed" and time.monotonic() - started > GRACE_S:
+                print(text, file=self.stderr, flush=True)
                 self.abort(f"{self.running} failed here (see above) and other ranks still wait for this one")
-        return list(self.comm.allgather(value))
+        if (everyone == mine[0]).all() and outcome != "failed":
+            return [(outcome, text)] * self.world.size
+        return list(self.comm.allgather((outcome, text)))
 
     # -- hooks ----------------------------------------------------------------------------------------------
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -84,7 +91,7 @@ class Lockstep:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         own = "\n".join(self.collect_errors)
         tests = "\n".join(item.nodeid for item in session.items)
-        found = self.share((own, tests))
+        found = self.share(own, tests)
         if any(value != found[0] for value in found):
             if own and self.world.rank:
                 print(f"rank {self.world.rank}: {own}", file=self.stderr, flush=True)
@@ -101,7 +108,9 @@ class Lockstep:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        found = self.share((report.outcome, report.longreprtext if report.failed else ""))
+        found = self.share(report.outcome, report.longreprtext if report.failed else "")
+        if any(outcome == "failed" for outcome, _ in found):
+            self.communicator = None
         failed = [(rank, text) for rank, (outcome, text) in enumerate(found) if outcome == "failed"]
         if failed and not report.failed:
             report.outcome = "failed"
@@ -133,12 +142,8 @@ def ranks() -> World:
 
 
 @pytest.fixture
-def communicator() -> Iterator[Communicator]:
-    """A communicator of the test's own (messages left by a failed test cannot reach the next)."""
-    made = Communicator(world(), backend("cpu"))
-    yield made
-    # only after a test that passed are all messages known to be received
-    if not made._active:
-        for group in made._groups.values():
-            group.Free()
-        made._comm.Free()
+def communicator(request: pytest.FixtureRequest) -> Communicator:
+    lockstep: Any = request.config.pluginmanager.getplugin("lockstep")
+    if lockstep.communicator is None:
+        lockstep.communicator = Communicator(world(), backend("cpu"))
+    return lockstep.communicator

@@ -1,0 +1,259 @@
+"""Our collectives against the MPI library's own and, for allreduce, against gloo (PyTorch's), on the same sizes.
+
+    python bench/collectives.py [--ranks 2,4] [--rounds 15] [--sizes 4K,64M] [--json FILE]
+
+Starts the processes itself: one MPI job and one gloo job per number of ranks. Contestants take turns in every round (A B C A B
+C ...), so that a noisy machine disturbs them alike; a round counts the slowest rank, and a cell is the median of the rounds.
+Processes that are not being measured sleep. Sizes are those of the whole buffer (reduced, or gathered), in float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+#: (kind, algorithm, segments) of our contestants.
+OURS = (
+    *(("allreduce", "ring", s) for s in (1, 2, 4, 8)),
+    ("allreduce", "doubling", 1),
+    ("allgather", "ring", 1),
+    ("allgather", "bruck", 1),
+    ("reduce_scatter", "ring", 1),
+    ("reduce_scatter", "bruck", 1),
+)
+SIZES = tuple(4096 * 4**i for i in range(8))
+#: A measurement moves about this much, so that small messages are repeated, and a barrier's skew matters little.
+LEAST_BYTES, MOST_REPEATS = 1 << 20, 40
+
+Job = Callable[[], Any]
+
+
+def mpi_contestants(size: int) -> dict[str, Job]:
+    """Our algorithms and the library's, checked once, on buffers of `size` bytes."""
+    import numpy as np
+
+    from hpcpar.comm.communicator import Communicator
+    from hpcpar.comm.world import world
+    from hpcpar.kernels.numpy_backend import NumpyBackend
+    from hpcpar.plan.config import Config, Digit
+    from hpcpar.plan.layout import Axis, Layout
+    from hpcpar.schedule.steps import Comm, Group, Kind, Phase
+
+    w, backend = world(), NumpyBackend()
+    p, items = w.size, size // 4
+    axis = (Axis("n", items, items),)
+    parts, whole = Layout(Config(n=p), axis), Layout(Config(replicas=p), axis)
+    layouts = {"allreduce": (whole, whole), "allgather": (parts, whole), "reduce_scatter": (whole, parts)}
+    own = slice(*parts.box(w.rank)[0])
+    full, part = np.empty(items, np.float32), np.empty(own.stop - own.start, np.float32)
+    arrays = {"allreduce": (full, full), "allgather": (full[own], full), "reduce_scatter": (full, part)}
+    communicator = Communicator(w, backend)
+    group = Group((Digit(1, p),))
+
+    def ours(index: int, kind: str, algorithm: str, segments: int) -> Job:
+        step = Comm(
+            index, Phase.GRADIENT, "bench", "x", Kind(kind), *layouts[kind], kind != "allgather", group, algorithm, segments, 4, index + 1
+        )
+        transfer = communicator.bind(step, *arrays[kind])
+
+        def run() -> None:
+            communicator.start(transfer)
+            communicator.wait(transfer)
+
+        return run
+
+    out = {f"{kind} {algorithm}/{s}": ours(i, kind, algorithm, s) for i, (kind, algorithm, s) in enumerate(OURS)}
+    in_place = w.mpi.IN_PLACE
+    out["allreduce mpi"] = lambda: w.comm.Allreduce(in_place, full)
+    out["allgather mpi"] = lambda: w.comm.Allgather(in_place, full)
+    out["reduce_scatter mpi"] = lambda: w.comm.Reduce_scatter_block(full, part)
+    for name, job in out.items():
+        full[:] = w.rank + 1
+        w.barrier()
+        job()
+        kind = name.split()[0]
+        expected = np.arange(1, p + 1).repeat(items // p) if kind == "allgather" else p * (p + 1) // 2
+        if not (arrays[kind][1] == expected).all():
+            raise RuntimeError(f"rank {w.rank}: {name} of {size} bytes is wrong")
+        w.barrier()
+    full[:] = 0  # repeated sums of anything else would overflow
+    return out
+
+
+def gloo_contestants(size: int) -> dict[str, Job]:
+    import torch
+    import torch.distributed as dist
+
+    x = torch.zeros(size // 4)
+    return {"allreduce gloo": lambda: dist.all_reduce(x)}
+
+
+def measure(job: Job, size: int, barrier: Job) -> float:
+    """Seconds of one call, on this rank."""
+    repeats = min(MOST_REPEATS, max(1, LEAST_BYTES // size))
+    barrier()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        job()
+    return (time.perf_counter() - start) / repeats
+
+
+def work_mpi() -> None:
+    """A rank of the MPI job: rank 0 is told the sizes and answers with every contestant's seconds on the slowest rank."""
+    from hpcpar.comm.world import world
+
+    w = world()
+    with w.guard():
+        serve(w)
+
+
+def serve(w: Any) -> None:
+    """Answer until the size asked for is 0."""
+    size, contestants = 0, {}  # type: ignore[var-annotated]
+    while True:
+        asked = int(sys.stdin.readline() or 0) if w.rank == 0 else None
+        idle = w.comm.Ibarrier()
+        while not idle.Test():  # gloo is being measured: leave it the cores
+            time.sleep(0.001)
+        asked = w.bcast(asked)
+        if not asked:
+            return
+        if asked != size:
+            contestants, size = {}, asked
+            contestants = mpi_contestants(size)
+        seconds = {name: w.most(measure(job, size, w.barrier)) for name, job in contestants.items()}
+        if w.rank == 0:
+            print(json.dumps(seconds), flush=True)
+
+
+def work_gloo(rank: int, ranks: int, store: str) -> None:
+    """A process of the gloo job: every one is told the sizes and answers with its own seconds."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    size, contestants = 0, {}  # type: ignore[var-annotated]
+    while asked := int(sys.stdin.readline() or 0):
+        if asked != size:
+            contestants, size = gloo_contestants(asked), asked
+        print(json.dumps({name: measure(job, size, dist.barrier) for name, job in contestants.items()}), flush=True)
+    dist.destroy_process_group()
+
+
+class Team:
+    """Processes that are told a size and answer with seconds."""
+
+    def __init__(self, commands: list[list[str]]) -> None:
+        self.processes = [subprocess.Popen(c, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) for c in commands]
+
+    def tell(self, size: int) -> None:
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.write(f"{size}\n")
+            process.stdin.flush()
+
+    def round(self, size: int) -> dict[str, float]:
+        """Every contestant once; the slowest process counts."""
+        self.tell(size)
+        answers = []
+        for process in self.processes:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise SystemExit(f"a process ended early: {process.args!r}")
+            answers.append(json.loads(line))
+        return {name: max(a[name] for a in answers) for name in answers[0]}
+
+    def end(self) -> None:
+        self.tell(0)
+        for process in self.processes:
+            process.wait(30)
+
+
+def bench(ranks: int, sizes: list[int], rounds: int, with_gloo: bool) -> list[dict[str, Any]]:
+    """Medians of every contestant by size."""
+    me = [sys.executable, str(Path(__file__).resolve())]
+    launcher = Path(sys.executable).parent / "mpiexec"
+    store = f"/tmp/hpcpar-bench-gloo-{os.getpid()}-{ranks}"
+    teams = [Team([[str(launcher) if launcher.exists() else "mpiexec", "-n", str(ranks), *me, "--work-mpi"]])]
+    if with_gloo:
+        teams.append(Team([[*me, "--work-gloo", str(r), str(ranks), store] for r in range(ranks)]))
+    rows = []
+    for size in sizes:
+        seconds: dict[str, list[float]] = {}
+        for turn in range(rounds + 1):
+            for team in teams:
+                for name, value in team.round(size).items():
+                    if turn:  # the first round warms up
+                        seconds.setdefault(name, []).append(value)
+        rows.append({"ranks": ranks, "bytes": size, "seconds": {name: statistics.median(v) for name, v in seconds.items()}})
+        print_row(rows[-1])
+    for team in teams:
+        team.end()
+    Path(store).unlink(missing_ok=True)
+    return rows
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """Microseconds of every contestant, and our best over the others, by collective."""
+    for kind in ("allreduce", "allgather", "reduce_scatter"):
+        mine = {n.split()[1]: s for n, s in row["seconds"].items() if n.startswith(kind + " ")}
+        theirs = {n: mine.pop(n) for n in ("mpi", "gloo") if n in mine}
+        best = min(mine, key=lambda n: mine[n])
+        times = "  ".join(f"{n} {s * 1e6:.0f}" for n, s in (mine | theirs).items())
+        ratios = "  ".join(f"/{n} {mine[best] / s:4.2f}" for n, s in theirs.items())
+        row.setdefault("best", {})[kind] = best
+        print(f"{row['ranks']:2} {row['bytes'] // 1024:6} KiB {kind:14} {best:10} {ratios:23} | us: {times}", flush=True)
+
+
+def _size(text: str) -> int:
+    return int(text.rstrip("KM")) << {"K": 10, "M": 20}.get(text[-1], 0)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--ranks", default="2,4", help="numbers of ranks (default 2,4)")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds behind each median (default 15)")
+    parser.add_argument("--sizes", default="4K,64M", help="smallest and largest buffer, in steps of 4 (default 4K,64M)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results here")
+    parser.add_argument("--work-mpi", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--work-gloo", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    sys.path.insert(0, str(ROOT))
+    for variable in THREAD_VARIABLES:
+        os.environ[variable] = "1"
+    if options.work_mpi:
+        work_mpi()
+        return 0
+    if options.work_gloo:
+        work_gloo(int(options.work_gloo[0]), int(options.work_gloo[1]), options.work_gloo[2])
+        return 0
+    least, most = (_size(s) for s in options.sizes.split(","))
+    with_gloo = importlib.util.find_spec("torch") is not None
+    about = {"date": datetime.now().astimezone().isoformat(timespec="seconds"), "cores": len(os.sched_getaffinity(0)), "rounds": options.rounds}
+    print(f"{about['date']}, {about['cores']} cores; medians of {options.rounds} rounds, slowest rank; best: our fastest; /x: our best's time over x's")
+    if not with_gloo:
+        print("no gloo column: PyTorch is not installed here")
+    rows: list[dict[str, Any]] = []
+    for ranks in (int(r) for r in options.ranks.split(",")):
+        rows += bench(ranks, [s for s in SIZES if least <= s <= most], options.rounds, with_gloo)
+    if options.json:
+        options.json.write_text(json.dumps({**about, "gloo": with_gloo, "rows": rows}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# A training run with plain mpiexec or mpirun: bash mpirun.sh RANKS PLAN DATA [HOSTFILE]
+set -euo pipefail
+ranks=${1:?usage: mpirun.sh RANKS PLAN DATA [HOSTFILE]} plan=${2:?a plan file} data=${3:?a data file} hosts=${4:-}
+source "$(dirname "${BASH_SOURCE[0]}")/../.venv/bin/activate"
+
+# MPICH takes -f, Open MPI --hostfile (and, as root, --allow-run-as-root)
+launcher=(mpiexec -n "$ranks")
+if [ -n "$hosts" ]; then
+  if mpiexec --version 2>&1 | grep -q 'Open MPI'; then launcher+=(--hostfile "$hosts"); else launcher+=(-f "$hosts"); fi
+fi
+
+"${launcher[@]}" hpcpar run --plan "$plan" --data "$data" --epochs 1 --out run.h5 --checkpoint weights.h5
+hpcpar compare run.h5

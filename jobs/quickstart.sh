@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The main job from nothing: plan, predict, run and compare the training of a LeNet-5 on real handwritten digits.
+# Leaves everything in runs/quickstart. HPCPAR_RANKS=4 sets the number of MPI ranks.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+ranks=${HPCPAR_RANKS:-4}
+out=runs/quickstart
+
+bash jobs/setup-venv.sh mpi,plot,digits
+export PATH="$PWD/.venv/bin:$PATH"
+mkdir -p "$out"
+
+run() {
+  printf '\n$ %s\n' "$*" >&2
+  "$@" || { printf 'quickstart: this command failed with status %s: %s\n' "$?" "$*" >&2; exit 1; }
+}
+
+lenet=(--network lenet5 --input 1x8x8 --batch 16)
+
+run hpcpar data digits $out/digits.h5
+run mpiexec -n "$ranks" hpcpar calibrate "${lenet[@]}" -o $out/machine.toml
+run hpcpar plan "${lenet[@]}" --ranks "$ranks" --machine $out/machine.toml --samples 1438 -o $out/plan.json
+run hpcpar predict --plan $out/plan.json --machine $out/machine.toml --samples 1438
+run mpiexec -n "$ranks" hpcpar run --plan $out/plan.json --data $out/digits.h5 --epochs 30 --rate 0.02 --decay 0.01 --seed 3 \
+  --out $out/run.h5 --checkpoint $out/weights.h5 --json >$out/run.json
+run hpcpar compare $out/run.h5 --plot $out/compare.png
+
+python - $out/run.json <<'PYTHON'
+import json
+import sys
+
+run = json.load(open(sys.argv[1]))
+print(f"\nquickstart: {run['test_accuracy']:.1%} of the held-out digits are read right; "
+      f"an iteration took {run['measured_iteration_s'] * 1e3:.2f} ms, predicted {run['predicted_iteration_s'] * 1e3:.2f} ms", file=sys.stderr)
+if run["test_accuracy"] < 0.97:
+    sys.exit("quickstart: that is below the 97% that this training should reach: something is wrong")
+PYTHON
+printf 'quickstart: see %s/compare.png\n' "$out" >&2

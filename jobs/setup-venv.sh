@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Makes .venv in the checkout and installs hpcpar into it with the named extras:
+#   bash jobs/setup-venv.sh mpi,plot,digits
+# Does nothing where that is already done. HPCPAR_PYTHON chooses the Python (3.10 or newer).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+extras=${1:-mpi,plot,digits}
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "setup: $*"; exit 1; }
+
+find_python() {
+  for name in ${HPCPAR_PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
+    if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+      command -v "$name"
+      return
+    fi
+  done
+  return 1
+}
+
+python=.venv/bin/python
+if ! $python -c '' 2>/dev/null; then
+  base=$(find_python) || die "no Python 3.10 or newer found; install python3, or name one: HPCPAR_PYTHON=/path/to/python3"
+  say "setup: making .venv with $base"
+  rm -rf .venv
+  if ! "$base" -m venv .venv 2>/dev/null; then
+    # Debian's python3 comes without ensurepip: a pip outside can fill the environment as well
+    rm -rf .venv
+    "$base" -m venv --without-pip .venv || die "cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv"
+    "$base" -m pip --python $python install --quiet pip 2>/dev/null ||
+      { rm -rf .venv; die "this Python has neither venv's pip nor pip; on Debian and Ubuntu: apt install python3-venv"; }
+  fi
+fi
+
+# what the installation depends on: the metadata, the wish, the Python
+stamp=$(cat setup.cfg pyproject.toml <(printf '%s %s' "$extras" "$($python --version)") | sha256sum | cut -d' ' -f1)
+mark=.venv/hpcpar-$(printf '%s' "$extras" | tr ',' '-')
+if [ "$(cat "$mark" 2>/dev/null)" = "$stamp" ]; then
+  exit 0
+fi
+say "setup: installing hpcpar[$extras] into .venv (a minute or two the first time)"
+log=.venv/pip.log
+if ! $python -m pip install --disable-pip-version-check --progress-bar off -e ".[$extras]" >"$log" 2>&1; then
+  tail -n 15 "$log" >&2
+  if grep -qiE 'connection|resolve|timed out|unreachable' "$log"; then
+    die "pip could not reach a package index: check the network or PIP_INDEX_URL (whole log: $log)"
+  fi
+  die "pip failed, see above (whole log: $log)"
+fi
+printf '%s' "$stamp" >"$mark"

@@ -1,0 +1,124 @@
+"""Single communication steps on real ranks: random layouts, boxes of one's own choice, and how to execute a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpcpar.comm.communicator import Communicator
+from hpcpar.network.relation import Relation, Window
+from hpcpar.plan.boxes import Box, contains, intersect, items, local, shape
+from hpcpar.plan.config import Config
+from hpcpar.plan.layout import Axis, Layout
+from hpcpar.schedule.exchange import counts
+from hpcpar.schedule.pattern import Pattern
+from hpcpar.schedule.rounds import ALGORITHMS
+from hpcpar.schedule.steps import Comm, Kind, Phase
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """A layout of any boxes, one per rank: sizes that the block rule would never give."""
+
+    boxes: tuple[Box, ...]
+
+    def box(self, rank: int) -> Box:
+        return self.boxes[rank]
+
+    def items(self, rank: int) -> int:
+        return items(self.boxes[rank])
+
+
+def step(pattern: Pattern, holder: Layout | Boxes, wanter: Layout | Boxes, index: int = 0) -> Comm:
+    """The communication step of a pattern, in float64."""
+    assert pattern.kind is not None
+    algorithm = "direct" if pattern.group is None else ALGORITHMS[pattern.kind][0]
+    return Comm(index, Phase.FORWARD, "test", "tensor", pattern.kind, holder, wanter,  # type: ignore[arg-type]
+                pattern.reduce, pattern.group, algorithm, 1, 8, index + 1)
+
+
+def variants(base: Comm) -> list[Comm]:
+    """The step with every algorithm that its kind may use, rings in 1 to 4 segments."""
+    if base.group is None:
+        return [base]
+    out = [replace(base, algorithm="mpi")]
+    for algorithm in ALGORITHMS[base.kind]:
+        out += [replace(base, algorithm=algorithm, segments=s) for s in ((1, 2, 3, 4) if algorithm == "ring" else (1,))]
+    return out
+
+
+def arrays(s: Comm, rank: int, values: np.ndarray, shared: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(held with `values`, wanted without any). `shared`: one is a view in the other where training keeps them so."""
+    mine, target = s.held(rank), s.wanted(rank)
+    if s.kind is Kind.ALLREDUCE:
+        both = values.copy()
+        return both, both
+    views = shared and s.kind in (Kind.HALO, Kind.ALLGATHER) and items(mine) > 0 and items(target) > 0
+    if views and not s.reduce and contains(target, mine):
+        wanted = np.full(shape(target), np.nan)
+        held = wanted[local(mine, target)]
+        held[...] = values
+        return held, wanted
+    held = values.copy()
+    if views and s.reduce and contains(mine, target):
+        return held, held[local(target, mine)]
+    return held, np.full(shape(target), np.nan)
+
+
+def move(communicator: Communicator, s: Comm, values: np.ndarray, shared: bool = False) -> np.ndarray:
+    """Execute one step on `values` and give what is then wanted; checks what was sent."""
+    rank = communicator.world.rank
+    held, wanted = arrays(s, rank, values, shared)
+    transfer = communicator.bind(s, held, wanted)
+    communicator.trace.clear()
+    communicator.start(transfer)
+    communicator.wait(transfer)
+    assert communicator.trace.of(s.index) == counts(s, rank)
+    return wanted
+
+
+def stay(holder: Layout, wanter: Layout, rank: int, values: np.ndarray) -> np.ndarray:
+    """What is wanted where nothing moves: the common part, and zero (no gradient) elsewhere."""
+    mine, target = holder.box(rank), wanter.box(rank)
+    out = np.zeros(shape(target))
+    common = intersect(mine, target)
+    if common is not None:
+        out[local(common, target)] = values[local(common, mine)]
+    return out
+
+
+def layouts(
+    owned: Config, needed: Config, extents: tuple[int, ...], related: dict[str, tuple[int, Relation]] | None = None
+) -> tuple[Layout, Layout]:
+    """Owned and needed boxes of an N C H W tensor; `related` gives axes of it that outputs (so many) read by a relation."""
+    have = tuple(Axis(a, e, e) for a, e in zip("nchw", extents, strict=True))
+    related = related or {}
+    want = tuple(Axis(a.name, a.extent, related[a.name][0], 1, related[a.name][1]) if a.name in related else a for a in have)
+    return Layout(owned, have), Layout(needed, want)
+
+
+def window(rng: np.random.Generator, extent: int) -> tuple[int, Relation]:
+    """A random window that fits, with its number of outputs. Wide ones over short blocks reach past the nearest neighbour."""
+    while True:
+        kernel, stride, dilation = int(rng.integers(1, 6)), int(rng.integers(1, 4)), int(rng.integers(1, 3))
+        out = Window(kernel, stride, int(rng.integers(0, kernel)), dilation)
+        room = extent + 2 * out.padding - out.span
+        if room >= 0:
+            return room // stride + 1, out
+
+
+def degrees(rng: np.random.Generator, ranks: int) -> Config:
+    """A random configuration: every prime factor of `ranks` cuts some axis or makes replicas."""
+    out = dict.fromkeys(("n", "c", "h", "w", "replicas"), 1)
+    for prime in (2, 3, 5, 7):
+        while ranks % prime == 0:
+            ranks //= prime
+            out[str(rng.choice(list(out)))] *= prime
+    assert ranks == 1
+    return Config(**out)
+
+
+def pairs(ranks: int) -> list[tuple[int, int]]:
+    """All (a, b) with a * b = ranks."""
+    return [(a, ranks // a) for a in range(1, ranks + 1) if ranks % a == 0]

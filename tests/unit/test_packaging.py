@@ -1,0 +1,49 @@
+"""What is installed is what is in the checkout."""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from hpcpar.cli.main import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_package_is_listed() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    listed = set(setup["options"]["packages"].split())
+    found = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / "hpcpar").rglob("__init__.py")} | {"hpcpar.kernels"}
+    assert listed == found
+
+
+def test_wheel_holds_sources_presets_and_jobs(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", reason="building a wheel without a network needs setuptools")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(tmp_path), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("hpcpar-*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    wanted = [p.relative_to(ROOT / "kernels") for p in (ROOT / "kernels").glob("*.*") if p.suffix in (".py", ".cu", ".cuh")]
+    assert any(p.suffix == ".cu" for p in wanted)
+    for p in wanted:
+        assert f"hpcpar/kernels/{p}" in names
+    for p in (ROOT / "hpcpar/machine/presets").glob("*.toml"):
+        assert f"hpcpar/machine/presets/{p.name}" in names
+    for p in (ROOT / "jobs").iterdir():
+        assert f"hpcpar/jobs/{p.name}" in names
+    assert "hpcpar/py.typed" in names
+
+
+def test_readme_commands_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    used = {line.split("hpcpar ", 1)[1].split()[0] for line in text.splitlines() if line.startswith(("hpcpar ", "mpiexec ", "srun "))}
+    assert used <= set(COMMANDS) and {"plan", "predict", "run", "compare", "calibrate", "data"} <= used
+    for path in ("jobs/quickstart.sh", "tests/run.sh", "jobs/slurm.sbatch", "docs/files.md"):
+        assert path in text and (ROOT / path).exists()
