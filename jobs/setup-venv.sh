@@ -10,6 +10,7 @@ say() { printf '%s\n' "$*" >&2; }
 die() { say "setup: $*"; exit 1; }
 
 find_python() {
+  local name
   for name in ${HPCPAR_PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
     if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
       command -v "$name"
@@ -20,8 +21,9 @@ find_python() {
 }
 
 python=.venv/bin/python
-if ! $python -c '' 2>/dev/null; then
-  base=$(find_python) || die "no Python 3.10 or newer found; install python3, or name one: HPCPAR_PYTHON=/path/to/python3"
+if ! $python -c 'import pip' 2>/dev/null; then
+  base=$(find_python) ||
+    die "no Python 3.10 or newer under the name ${HPCPAR_PYTHON:-python3}; install python3, or name one: HPCPAR_PYTHON=/path/to/python3"
   say "setup: making .venv with $base"
   rm -rf .venv
   if ! "$base" -m venv .venv 2>/dev/null; then
@@ -33,18 +35,22 @@ if ! $python -c '' 2>/dev/null; then
   fi
 fi
 
-# what the installation depends on: the metadata, the wish, the Python
-stamp=$(cat setup.cfg pyproject.toml <(printf '%s %s' "$extras" "$($python --version)") | sha256sum | cut -d' ' -f1)
+# what the installation depends on: the metadata, the wish, the Python, the place
+stamp=$(cat setup.cfg pyproject.toml <(printf '%s %s %s' "$extras" "$($python --version)" "$PWD") | sha256sum | cut -d' ' -f1)
 mark=.venv/hpcpar-$(printf '%s' "$extras" | tr ',' '-')
 if [ "$(cat "$mark" 2>/dev/null)" = "$stamp" ]; then
   exit 0
 fi
 say "setup: installing hpcpar[$extras] into .venv (a minute or two the first time)"
 log=.venv/pip.log
-if ! $python -m pip install --disable-pip-version-check --progress-bar off -e ".[$extras]" >"$log" 2>&1; then
+if ! $python -m pip install --disable-pip-version-check --progress-bar off -e ".[$extras]" 2>&1 |
+  tee "$log" | { grep --line-buffered -oE '^ *(Downloading|Building|Installing) [^ ]+.*' >&2 || true; }; then
   tail -n 15 "$log" >&2
   if grep -qiE 'connection|resolve|timed out|unreachable' "$log"; then
     die "pip could not reach a package index: check the network or PIP_INDEX_URL (whole log: $log)"
+  fi
+  if grep -qE 'No matching distribution' "$log"; then
+    die "a package has no release for $($python --version): try another Python with HPCPAR_PYTHON after rm -r .venv (whole log: $log)"
   fi
   die "pip failed, see above (whole log: $log)"
 fi

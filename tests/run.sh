@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every test, from nothing: makes .venv, then style, types, unit tests, whole jobs, and the MPI tests on 1 to 8 ranks.
-#   HPCPAR_EXTRAS=torch,gpu bash tests/run.sh   also compares with PyTorch and compiles the CUDA sources
+#   HPCPAR_EXTRAS=torch,cuda-check bash tests/run.sh   also compares with PyTorch and compiles the CUDA sources
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash jobs/setup-venv.sh "mpi,plot,digits,test${HPCPAR_EXTRAS:+,$HPCPAR_EXTRAS}" || exit 1
@@ -8,6 +8,7 @@ export PATH="$PWD/.venv/bin:$PATH" OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTH
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 summary=() failed=0
+counts='^(=+ )?[0-9]+ (passed|failed|skipped|errors?|deselected|warnings?)' # how pytest's last line begins
 
 part() { # part NAME SECONDS COMMAND...: runs it, keeps its output for counting, and goes on whatever happens
   local name=$1 limit=$2 begin=$SECONDS status
@@ -16,12 +17,15 @@ part() { # part NAME SECONDS COMMAND...: runs it, keeps its output for counting,
   timeout --kill-after=10 "$limit" "$@" 2>&1 | tee "$logs/${name// /-}.log"
   status=${PIPESTATUS[0]}
   [ "$status" = 124 ] && printf '%s: stopped after %s s\n' "$name" "$limit"
-  [ "$status" = 0 ] || failed=1
+  if [ "$status" != 0 ]; then
+    failed=1
+    grep -qE "$counts.*(failed|error)" "$logs/${name// /-}.log" || echo '1 failed in a part that did not count' >>"$logs/${name// /-}.log"
+  fi
   summary+=("$(printf '%-14s %4s s  %s' "$name" $((SECONDS - begin)) "$([ "$status" = 0 ] && echo ok || echo "FAILED (status $status)")")")
 }
 
-part "style" 60 ruff check hpcpar kernels tests bench
-part "types" 180 mypy
+part "style" 60 python -m ruff check hpcpar kernels tests bench
+part "types" 180 python -m mypy
 part "unit tests" 240 python -m pytest tests/unit
 part "whole jobs" 300 python -m pytest tests/jobs
 for ranks in 1 2 3 4 6 8; do
@@ -29,7 +33,7 @@ for ranks in 1 2 3 4 6 8; do
 done
 part "gpu tests" 120 python -m pytest tests/gpu -rs
 
-count() { cat "$logs"/*.log | grep -oE "[0-9]+ $1" | awk '{n += $1} END {print n + 0}'; }
+count() { cat "$logs"/*.log | grep -E "$counts" | grep -oE "[0-9]+ $1" | awk '{n += $1} END {print n + 0}'; }
 printf '\n%s\n' "${summary[@]}"
 printf '%s passed, %s failed, %s skipped\n' "$(count passed)" "$(($(count failed) + $(count error)))" "$(count skipped)"
 exit $failed

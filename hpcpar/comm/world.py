@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -109,6 +110,7 @@ class World:
     def abort(self, message: str) -> None:
         """End the job now."""
         print(f"hpcpar: rank {self.rank} on {self.hostname}: {message}; ending the job", file=sys.stderr, flush=True)
+        time.sleep(0.3)  # the launcher kills the job at once, and what it has not yet forwarded is lost
         self.comm.Abort(1)
 
 

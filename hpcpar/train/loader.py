@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import queue
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -18,20 +15,13 @@ from hpcpar.errors import InputError, unknown
 from hpcpar.plan.boxes import Box, Interval, items
 from hpcpar.plan.boxes import shape as shape_of
 from hpcpar.train.dataset import open_hdf5, reason
+from hpcpar.train.prefetch import Prefetch
 
 _REMEDY = "make it with: hpcpar data"
 #: Label of a place in the last test batch that no sample fills.
 NO_LABEL = -1
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One rank's part of a mini-batch: `images` [n, c, h, w] normalised, `labels` [n] int64 (of the label interval)."""
-
-    epoch: int
-    index: int
-    images: NDArray[Any]
-    labels: NDArray[np.int64]
+#: Up to this size a rank keeps its rows of all images: a thread that reads tiny batches takes the interpreter from the training.
+RESIDENT_BYTES = 8 << 20
 
 
 class Loader:
@@ -110,6 +100,10 @@ class Loader:
             raise InputError(f"{where} holds {self.samples} samples, fewer than one batch of {self.batch_size}; "
                              "use a smaller --batch or more data")
         self._images = images
+        self._resident: NDArray[Any] | None = None
+        if self.samples * items(self.box[1:]) * images.dtype.itemsize <= RESIDENT_BYTES:
+            self._resident = np.empty((self.samples, *shape_of(self.box[1:])), images.dtype)
+            self._read(np.arange(self.samples), self._resident)
         self._mean, self._scale = self._per_channel("mean", 0.0, sample[0]), self._per_channel("scale", 1.0, sample[0])
 
     def _per_channel(self, name: str, default: float, channels: int) -> NDArray[Any]:
@@ -159,8 +153,11 @@ class Loader:
         images = np.zeros(shape_of(self.box), self.dtype)
         if items(self.box):
             chosen = self._chosen(epoch, index, self.box[0])
-            raw = np.empty((len(chosen), *shape_of(self.box[1:])), self._images.dtype)
-            self._read(chosen, raw)
+            if self._resident is not None:
+                raw = self._resident[chosen]
+            else:
+                raw = np.empty((len(chosen), *shape_of(self.box[1:])), self._images.dtype)
+                self._read(chosen, raw)
             filled = images[: len(chosen)]
             np.subtract(raw, self._mean, out=filled, dtype=self.dtype, casting="unsafe")
             filled *= self._scale
@@ -188,7 +185,7 @@ class Loader:
             raise InputError(f"data file {self.path} cannot be read ({reason(err)}); {_REMEDY}") from err
 
     def prefetch(self, epoch: int = 0, index: int = 0, count: int | None = None, depth: int = 2) -> Prefetch:
-        """Batches from (epoch, index) on, read ahead by a thread.
+        """Batches from (epoch, index) on, read ahead by a thread (made on the spot where the images are resident).
 
         Parameters
         ----------
@@ -197,73 +194,14 @@ class Loader:
         depth : int
             Batches that may wait.
         """
-        return Prefetch(self, epoch, index, self.batches_per_epoch - index if count is None else count, depth)
+        count = self.batches_per_epoch - index if count is None else count
+        return Prefetch(self, epoch, index, count, depth if self._resident is None else 0)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Loader:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-
-class Prefetch:
-    """Iterator of `Batch` with a thread that reads ahead; close it (or leave its ``with``) before its loader.
-
-    What the thread raises is raised to the consumer, after the batches read before it.
-    """
-
-    def __init__(self, loader: Loader, epoch: int, index: int, count: int, depth: int = 2) -> None:
-        self._queue: queue.Queue[Batch | BaseException | None] = queue.Queue(max(1, depth))
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, args=(loader, epoch, index, count), name="hpcpar-prefetch", daemon=True)
-        self._thread.start()
-
-    def _work(self, loader: Loader, epoch: int, index: int, count: int) -> None:
-        try:
-            for _ in range(count):
-                if index == loader.batches_per_epoch:
-                    epoch, index = epoch + 1, 0
-                if not self._put(Batch(epoch, index, *loader.batch(epoch, index))):
-                    return
-                index += 1
-            self._put(None)
-        except BaseException as err:
-            self._put(err)
-
-    def _put(self, entry: Batch | BaseException | None) -> bool:
-        """Hand over an entry; False when the consumer has left."""
-        while not self._stop.is_set():
-            try:
-                self._queue.put(entry, timeout=0.05)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
-
-    def __next__(self) -> Batch:
-        if self._stop.is_set():
-            raise StopIteration
-        entry = self._queue.get()
-        if isinstance(entry, Batch):
-            return entry
-        self.close()
-        if entry is None:
-            raise StopIteration
-        raise entry
-
-    def close(self) -> None:
-        """Stop the thread and wait for it."""
-        self._stop.set()
-        self._thread.join()
-
-    def __enter__(self) -> Prefetch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from networks import FIXED, describe, fixed, random_network
 from reference import Reference
+from sharing import allgather, bcast
 
 from hpcpar.comm import trace
 from hpcpar.comm.communicator import Communicator
@@ -59,7 +60,7 @@ def truth(name: str) -> Truth:
     rng = np.random.default_rng(11)
     images = rng.standard_normal((STEPS, batch, *network.image_shape))
     labels = rng.integers(0, network.classes, (STEPS, batch))
-    results = world().bcast(_serial(network, images, labels) if world().rank == 0 else None)
+    results = bcast(world(), _serial(network, images, labels) if world().rank == 0 else None)
     assert results is not None
     return Truth(network, batch, images, labels, *results)
 
@@ -198,15 +199,15 @@ def check(facts: Truth, configs: Configs, overlap: str, collectives: str, commun
     comparison.end()
     weights = {name: p.flat.copy() for name, p in executor.parameters.items()}
     rows = {name: (p.start, p.stop, zlib.crc32(p.flat)) for name, p in executor.parameters.items()}
-    everyone: list[tuple[list[str], dict[str, tuple[int, int, int]]]] = world.comm.allgather((comparison.faults[:4], rows))
+    everyone: list[tuple[list[str], dict[str, tuple[int, int, int]]]] = allgather(world, (comparison.faults[:4], rows))
     faults = [f"rank {rank}: {fault}" for rank, (found, _) in enumerate(everyone) for fault in found]
     for name in rows:
         bits: dict[tuple[int, int], set[int]] = {}
         for _, theirs in everyone:
             bits.setdefault(theirs[name][:2], set()).add(theirs[name][2])
         faults += [f"{name}, rows {at}: replicas differ in their bits" for at, found in bits.items() if len(found) > 1]
-    split = ", ".join(f"{name} {config}" for name, config in configs.items())
     if faults:
+        split = ", ".join(f"{name} {config}" for name, config in configs.items())
         pytest.fail(f"{'; '.join(faults[:8])}\n{what}, overlap {overlap}, collectives {collectives}, batch {facts.batch}\n"
                     f"{describe(network)}\n{split}", pytrace=False)
     return Run(losses, weights)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from movements import degrees, layouts, move, pairs, stay, step, variants, window
+from sharing import allgather
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
@@ -126,7 +127,7 @@ def test_movements_are_adjoint(family: Callable[[np.random.Generator], Movement]
         left = [float((image * y).sum()) * counted[0] for image in images]
         right = [float((x[mine] * total).sum()) * counted[1] for total in totals]
         bits = tuple(total.tobytes() for total in totals)
-        everyone = ranks.comm.allgather((left, right, mine, bits))
+        everyone = allgather(ranks, (left, right, mine, bits))
         products = [sum(values) for side in (0, 1) for values in zip(*(found[side] for found in everyone), strict=True)]
         assert np.ptp(products) <= 1e-10 * max(1.0, abs(products[0])), f"seed {seed}: <Fx, y> = {products[:len(images)]}, " \
             f"<x, F'y> = {products[len(images):]}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from movements import Boxes, move, pairs, step, variants
+from sharing import allgather
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
@@ -84,7 +85,7 @@ def test_against_numpy(kind: Kind, group: Group, spread: str, ranks: World, comm
             what = f"{s.algorithm} in {s.segments} segments, seed {seed}"
             np.testing.assert_allclose(found, made.expected(ranks.rank), rtol=0, atol=1e-13 * P, err_msg=what)
             if kind is Kind.ALLREDUCE:
-                bits = ranks.comm.allgather(found.tobytes())
+                bits = allgather(ranks, found.tobytes())
                 assert len({bits[m] for m in group.members(ranks.rank)}) == 1, f"{what}: members hold different bits"
 
 

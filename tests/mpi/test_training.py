@@ -22,9 +22,9 @@ P = world().size
 #: Everything that a strategy may be combined with.
 VARIANTS = list(itertools.product(GATHERS, OVERLAPS, CHOOSERS))
 #: Random networks per rank count (others on every count), and variants of each strategy on each network.
-RANDOM, TAKEN = {1: (12, 3), 2: (12, 5), 3: (12, 5), 4: (8, 3), 6: (5, 1)}.get(P, (4, 1))
+RANDOM, TAKEN = {1: (12, 3), 2: (10, 4), 3: (8, 3), 4: (6, 2), 6: (4, 1)}.get(P, (3, 1))
 #: Random choices of configurations on each of them.
-CUSTOM = {2: 6, 3: 6, 4: 6, 6: 4}.get(P, 3)
+CUSTOM = {2: 6, 3: 4, 4: 4}.get(P, 3)
 FACTORS = {2: (2,), 3: (3,), 4: (2, 2), 6: (2, 3), 8: (2, 2, 2)}
 SEEDS = range(100 * P, 100 * P + RANDOM)
 NETWORKS = [*FIXED, *(f"random-{seed}" for seed in SEEDS)]
@@ -70,10 +70,10 @@ def test_random_configurations(network: str, communicator: Communicator) -> None
         check(facts, random_configs(facts.network, rng), overlap, collectives, communicator, f"random configurations {k}")
 
 
-@pytest.mark.parametrize("network", FIXED)
+@pytest.mark.parametrize("network", FIXED[:2])
 def test_two_runs_are_bitwise_equal(network: str, communicator: Communicator) -> None:
-    facts = truth(network)
-    for strategy, (gather, overlap, collectives) in zip(named(P)[-3:], VARIANTS[1::9], strict=False):
+    facts, strategies = truth(network), named(P)
+    for strategy, (gather, overlap, collectives) in zip(strategies[:: -(-len(strategies) // 3)], VARIANTS[1::9], strict=False):
         configs = configurations(facts.network, strategy, P, gather)
         first, second = (check(facts, configs, overlap, collectives, communicator, f"{strategy}, run {i}") for i in (1, 2))
         assert first.losses == second.losses

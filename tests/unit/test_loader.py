@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,24 @@ from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, SoftmaxCrossEn
 from hpcpar.plan.boxes import Box
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
-from hpcpar.train.loader import NO_LABEL, Loader, Prefetch
+from hpcpar.train import loader as loaders
+from hpcpar.train.loader import NO_LABEL, Loader
+from hpcpar.train.prefetch import Prefetch
 
 SHAPE = (3, 7, 5)
 SAMPLES, TEST_SAMPLES, CLASSES = 23, 11, 4
 MEAN, SCALE = np.array([100.0, 120.0, 90.0]), np.array([0.02, 0.01, 0.03])
 NETWORK = Network("tiny", (Input("input", (), SHAPE), Conv2d("conv", ("input",), 2, (3, 3), padding=(1, 1)), Flatten("flat", ("conv",)),
                            Linear("fc", ("flat",), CLASSES), SoftmaxCrossEntropy("loss", ("fc",))))
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, loaders.RESIDENT_BYTES], ids=["streamed", "resident"])
+def resident_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test with images read batch by batch, and with images kept."""
+    usual, loaders.RESIDENT_BYTES = loaders.RESIDENT_BYTES, request.param
+    yield
+    loaders.RESIDENT_BYTES = usual
+
 
 
 def whole(batch: int) -> Box:

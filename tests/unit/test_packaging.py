@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -18,14 +19,22 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_every_package_is_listed() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    listed = set(setup["options"]["packages"].split())
+    names = setup["options"]["packages"].split()
+    listed = set(names)
     found = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / "hpcpar").rglob("__init__.py")} | {"hpcpar.kernels"}
     assert listed == found
+    assert len(names) == len(listed), "a package is listed twice"
 
 
 def test_wheel_holds_sources_presets_and_jobs(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", reason="building a wheel without a network needs setuptools")
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(tmp_path), str(ROOT)]
+    source = tmp_path / "source"  # a copy: building leaves files behind, and would take in what an earlier build left
+    source.mkdir()
+    for name in ("hpcpar", "kernels", "jobs"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(tmp_path), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("hpcpar-*.whl")
@@ -38,7 +47,9 @@ def test_wheel_holds_sources_presets_and_jobs(tmp_path: Path) -> None:
         assert f"hpcpar/machine/presets/{p.name}" in names
     for p in (ROOT / "jobs").iterdir():
         assert f"hpcpar/jobs/{p.name}" in names
-    assert "hpcpar/py.typed" in names
+    modules = {str(p.relative_to(ROOT)) for p in (ROOT / "hpcpar").rglob("*.py")}
+    assert modules | {"hpcpar/py.typed"} <= names
+    assert any(name.endswith("LICENSE") for name in names)
 
 
 def test_readme_commands_exist() -> None:
