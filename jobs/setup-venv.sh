@@ -46,12 +46,9 @@ log=.venv/pip.log
 if ! $python -m pip install --disable-pip-version-check --progress-bar off -e ".[$extras]" 2>&1 |
   tee "$log" | { grep --line-buffered -oE '^ *(Downloading|Building|Installing) [^ ]+.*' >&2 || true; }; then
   tail -n 15 "$log" >&2
-  if grep -qiE 'connection|resolve|timed out|unreachable' "$log"; then
-    die "pip could not reach a package index: check the network or PIP_INDEX_URL (whole log: $log)"
+  if grep -qiE 'connection|resolve host|timed out|unreachable|from versions: none' "$log"; then
+    die "pip could not get a package: no network (check it, or PIP_INDEX_URL), or no release for $($python --version) (whole log: $PWD/$log)"
   fi
-  if grep -qE 'No matching distribution' "$log"; then
-    die "a package has no release for $($python --version): try another Python with HPCPAR_PYTHON after rm -r .venv (whole log: $log)"
-  fi
-  die "pip failed, see above (whole log: $log)"
+  die "pip failed, see above (whole log: $PWD/$log)"
 fi
 printf '%s' "$stamp" >"$mark"

@@ -177,7 +177,7 @@ def price(
             paper = accounting == "paper"
             seconds.append(paper_comm_s(step, machine, network, plan, walked) if paper else comm_s(step, machine, walked))
             sends.append(sent_by(step, walked))
-    line = timeline(schedule.steps, seconds)
+    line = timeline(schedule.steps, seconds, machine.overlap)
     steps = tuple(
         StepCost(
             s.index, s.label, s.layer, s.phase.value, not isinstance(s, Compute), cost,

@@ -2,7 +2,8 @@
 
 The program walks the steps in order. A compute step occupies the program until it ends. A communication step starts when
 the program reaches it and the network is free, and runs beside what follows. A step waits for every communication
-that is needed by it; the end of the iteration waits for all.
+that is needed by it; the end of the iteration waits for all. Where the program itself has to drive the messages, only a part of a
+communication runs beside it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Timeline:
         return sum(self.waits_s)
 
 
-def timeline(steps: Sequence[Step], seconds: Sequence[float]) -> Timeline:
+def timeline(steps: Sequence[Step], seconds: Sequence[float], hidden: float = 1.0) -> Timeline:
     """Lay the steps out in time.
 
     Parameters
@@ -54,6 +55,8 @@ def timeline(steps: Sequence[Step], seconds: Sequence[float]) -> Timeline:
         In order; a communication step's `needed_by` is an index into it (or its length: the end).
     seconds : sequence of float
         Duration of each.
+    hidden : float
+        Part of a communication that computing can hide; the program is busy with the rest.
     """
     waiting: dict[int, list[int]] = {}
     for step in steps:
@@ -76,9 +79,12 @@ def timeline(steps: Sequence[Step], seconds: Sequence[float]) -> Timeline:
             spans.append(Span(now, now + cost))
             now += cost
         else:
-            start = max(now, network)
-            network = start + cost
-            spans.append(Span(start, network))
+            begin = max(now, network)
+            busy = (1.0 - hidden) * cost
+            waits[i] += busy
+            now += busy
+            network = begin + cost
+            spans.append(Span(begin, network))
     for at in sorted(waiting):
         wait(at)
     return Timeline(tuple(spans), tuple(waits), now)

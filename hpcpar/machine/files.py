@@ -126,6 +126,7 @@ def from_dict(data: Any, where: str = "machine") -> Machine:
         _levels(levels, where),
         _number(data, "add_s_per_byte", where, 0.0),
         _number(data, "copy_s_per_byte", where, 0.0),
+        min(1.0, _number(data, "overlap", where, 1.0)),
         {key: _number(compute, key, f"{where}, [compute]") for key in compute},
         _text(data, "notes", where, ""),
     )

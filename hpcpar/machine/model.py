@@ -75,6 +75,8 @@ class Machine:
         Cost of adding a received byte to a local one.
     copy_s_per_byte : float
         Cost of copying a byte between a tensor and a wire buffer.
+    overlap : float
+        Part of a communication, 0 to 1, that computing really hides: below 1 where ranks drive their messages themselves.
     compute : mapping
         The calibrated table: key of a piece of work (`hpcpar.cost.work`) -> measured seconds.
     notes : str
@@ -86,6 +88,7 @@ class Machine:
     levels: tuple[Level, ...]
     add_s_per_byte: float = 0.0
     copy_s_per_byte: float = 0.0
+    overlap: float = 1.0
     compute: Mapping[str, float] = field(default_factory=dict, hash=False)
     notes: str = ""
 

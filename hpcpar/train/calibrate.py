@@ -58,11 +58,15 @@ def calibrate(world: World, backend: Backend, plans: Sequence[Plan], name: str, 
             adds.append(add)
     if nodes == 1:
         levels = [replace(level, ranks=0) for level in levels] or [Level("node", 0, 1e-6, 1e-10)]
+    hidden = 1.0
+    if world.size > 1:
+        tell("what computing hides")
+        hidden = probe.overlap(world, communicator, backend, 64 * len(levels))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // local
     device = Device(memory, flops, copy, launch)
     threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
     notes = f"measured with {world.size} ranks on {nodes} node(s), {world.library}, {threads} BLAS thread(s) a rank"
-    machine = Machine(name, device, tuple(levels), max(adds), pack, {}, notes)
+    machine = Machine(name, device, tuple(levels), max(adds), pack, hidden, {}, notes)
     table: dict[str, float] = {}
     for i, plan in enumerate(plans, 1):
         tell(f"compute steps of {plan.network.name} under {plan.strategy} ({i} of {len(plans)})")

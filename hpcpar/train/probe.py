@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.transfer import LibraryTransfer, Transfer
 from hpcpar.comm.world import World
 from hpcpar.cost.choose import schedule_for
 from hpcpar.cost.work import Workload
@@ -92,6 +93,45 @@ def level(world: World, communicator: Communicator, config: Config, axis: str, n
     both = ring_s(world, communicator, Kind.ALLREDUCE, config, axis, big, index + len(PIECES))
     add = max(0.0, (both - 2 * (p - 1) * (alpha + beta * big)) / ((p - 1) * big))
     return Level(name, ranks, alpha, beta, max(small, 1e-7), SMALL_BYTES), add
+
+
+def overlap(world: World, communicator: Communicator, backend: Backend, index: int) -> float:
+    """Part of an allreduce that equally long computing hides, 0 to 1: mean of a short and a long message.
+
+    With computing alone taking A seconds, the allreduce alone B and both together C, the hidden part is (A + B - C) / min(A, B).
+    """
+    config = Config(n=world.size)
+    a, b, c = (backend.zeros((96, 96), "float32") for _ in range(3))
+    found = []
+    for i, nbytes in enumerate((16 * 1024, 1024 * 1024)):
+        step = _step(Kind.ALLREDUCE, config, "n", config.digits["n"], nbytes // _ITEM, index + i)
+        buffer = np.zeros(nbytes // _ITEM, np.float32)
+        transfer = communicator.bind(step, buffer, buffer)
+
+        def product() -> None:
+            backend.gemm(a, b, c)
+            backend.synchronize()
+            communicator.progress()
+
+        def alone(transfer: Transfer | LibraryTransfer = transfer) -> None:
+            communicator.start(transfer)
+            communicator.wait(transfer)
+
+        alone_s = repeat_s(world, alone)
+        count = max(1, round(alone_s / repeat_s(world, product)))
+
+        def computing(count: int = count) -> None:
+            for _ in range(count):
+                product()
+
+        def together(transfer: Transfer | LibraryTransfer = transfer, computing: Callable[[], None] = computing) -> None:
+            communicator.start(transfer)
+            computing()
+            communicator.wait(transfer)
+
+        compute_s = repeat_s(world, computing)
+        found.append((compute_s + alone_s - repeat_s(world, together)) / min(compute_s, alone_s))
+    return min(1.0, max(0.0, statistics.mean(found)))
 
 
 def rates(world: World, backend: Backend) -> tuple[float, float, float, float]:

@@ -77,3 +77,10 @@ def test_overlap_of_priced_plans(strategy: str) -> None:
     # computing an interior and a boundary apart costs two launches instead of one
     launches = 5 * MACHINE.device.launch_s
     assert total["full"].iteration_s <= total["gradient"].iteration_s + launches
+
+
+def test_what_the_program_drives_itself_is_not_hidden() -> None:
+    steps, seconds = [compute(0), comm(1, 3), compute(2), compute(3)], [1.0, 2.0, 5.0, 1.0]
+    half = timeline(steps, seconds, hidden=0.5)
+    assert (half.total_s, half.exposed_s) == (8.0, 1.0)
+    assert timeline(steps, seconds, hidden=0.0).total_s == sum(seconds)
