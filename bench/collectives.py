@@ -19,11 +19,11 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 #: (kind, algorithm, segments) of our contestants.
 OURS = (
     *(("allreduce", "ring", s) for s in (1, 2, 4, 8)),
@@ -35,7 +35,7 @@ OURS = (
 )
 SIZES = tuple(4096 * 4**i for i in range(8))
 #: A measurement moves about this much, so that small messages are repeated, and a barrier's skew matters little.
-LEAST_BYTES, MOST_REPEATS = 1 << 20, 40
+LEAST_BYTES, MOST_REPEATS = 2 << 20, 40
 
 Job = Callable[[], Any]
 
@@ -92,14 +92,6 @@ def mpi_contestants(size: int) -> dict[str, Job]:
     return out
 
 
-def gloo_contestants(size: int) -> dict[str, Job]:
-    import torch
-    import torch.distributed as dist
-
-    x = torch.zeros(size // 4)
-    return {"allreduce gloo": lambda: dist.all_reduce(x)}
-
-
 def measure(job: Job, size: int, barrier: Job) -> float:
     """Seconds of one call, on this rank."""
     repeats = min(MOST_REPEATS, max(1, LEAST_BYTES // size))
@@ -121,7 +113,7 @@ def work_mpi() -> None:
 
 def serve(w: Any) -> None:
     """Answer until the size asked for is 0."""
-    size, contestants = 0, {}  # type: ignore[var-annotated]
+    size, turn, contestants = 0, 0, dict[str, Job]()
     while True:
         asked = int(sys.stdin.readline() or 0) if w.rank == 0 else None
         idle = w.comm.Ibarrier()
@@ -131,11 +123,13 @@ def serve(w: Any) -> None:
         if not asked:
             return
         if asked != size:
-            contestants, size = {}, asked
-            contestants = mpi_contestants(size)
-        seconds = {name: w.most(measure(job, size, w.barrier)) for name, job in contestants.items()}
+            contestants = {}  # the old buffers go before the new ones come
+            contestants, size = mpi_contestants(asked), asked
+        names = list(contestants)
+        turn = (turn + 1) % len(names)  # whoever comes first finds the cores asleep: let it be another one every time
+        seconds = {name: w.most(measure(contestants[name], size, w.barrier)) for name in names[turn:] + names[:turn]}
         if w.rank == 0:
-            print(json.dumps(seconds), flush=True)
+            print(json.dumps({name: seconds[name] for name in names}), flush=True)
 
 
 def work_gloo(rank: int, ranks: int, store: str) -> None:
@@ -145,11 +139,11 @@ def work_gloo(rank: int, ranks: int, store: str) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
-    size, contestants = 0, {}  # type: ignore[var-annotated]
+    x = torch.empty(0)
     while asked := int(sys.stdin.readline() or 0):
-        if asked != size:
-            contestants, size = gloo_contestants(asked), asked
-        print(json.dumps({name: measure(job, size, dist.barrier) for name, job in contestants.items()}), flush=True)
+        if asked != 4 * x.numel():
+            x = torch.zeros(asked // 4)
+        print(json.dumps({"allreduce gloo": measure(partial(dist.all_reduce, x), asked, dist.barrier)}), flush=True)
     dist.destroy_process_group()
 
 
@@ -223,17 +217,25 @@ def _size(text: str) -> int:
     return int(text.rstrip("KM")) << {"K": 10, "M": 20}.get(text[-1], 0)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--ranks", default="2,4", help="numbers of ranks (default 2,4)")
+    parser.add_argument("--ranks", default="2,4", help="numbers of ranks, powers of two (default 2,4)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds behind each median (default 15)")
     parser.add_argument("--sizes", default="4K,64M", help="smallest and largest buffer, in steps of 4 (default 4K,64M)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results here")
     parser.add_argument("--work-mpi", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--work-gloo", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    options.ranks = [int(r) for r in options.ranks.split(",")]
+    if any(r < 2 or r & (r - 1) for r in options.ranks):
+        parser.error("--ranks: powers of two from 2 on (every rank has an equal block)")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
     sys.path.insert(0, str(ROOT))
-    for variable in THREAD_VARIABLES:
+    for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ[variable] = "1"
     if options.work_mpi:
         work_mpi()
@@ -243,15 +245,17 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     least, most = (_size(s) for s in options.sizes.split(","))
     with_gloo = importlib.util.find_spec("torch") is not None
-    about = {"date": datetime.now().astimezone().isoformat(timespec="seconds"), "cores": len(os.sched_getaffinity(0)), "rounds": options.rounds}
-    print(f"{about['date']}, {about['cores']} cores; medians of {options.rounds} rounds, slowest rank; best: our fastest; /x: our best's time over x's")
+    date, cores = datetime.now().astimezone().isoformat(timespec="seconds"), len(os.sched_getaffinity(0))
+    print(f"{date}, {cores} cores; medians of {options.rounds} rounds, slowest rank")
+    print("first our fastest, then its time over the library's (/mpi) and gloo's (/gloo): below 1 ours is faster")
     if not with_gloo:
         print("no gloo column: PyTorch is not installed here")
     rows: list[dict[str, Any]] = []
-    for ranks in (int(r) for r in options.ranks.split(",")):
+    for ranks in options.ranks:
         rows += bench(ranks, [s for s in SIZES if least <= s <= most], options.rounds, with_gloo)
     if options.json:
-        options.json.write_text(json.dumps({**about, "gloo": with_gloo, "rows": rows}, indent=1) + "\n")
+        about = {"date": date, "cores": cores, "rounds": options.rounds, "gloo": with_gloo}
+        options.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
     return 0
 
 

@@ -42,7 +42,7 @@ class World:
         self.rank: int = self.comm.Get_rank()
         self.size: int = self.comm.Get_size()
         self.version: str = mpi4py.__version__
-        self.library: str = MPI.Get_library_version().split("\n")[0].strip("\0 ")
+        self.library: str = " ".join(MPI.Get_library_version().split("\n")[0].strip("\0 ").split())
         _check_launcher(self.size)
 
     @property

@@ -22,10 +22,10 @@ P = world().size
 #: Everything that a strategy may be combined with.
 VARIANTS = list(itertools.product(GATHERS, OVERLAPS, CHOOSERS))
 #: Random networks per rank count (others on every count), and variants of each strategy on each network.
-RANDOM, TAKEN = {1: (12, 3), 2: (10, 4), 3: (8, 3), 4: (6, 2), 6: (4, 1)}.get(P, (3, 1))
+RANDOM, TAKEN = {1: (12, 3), 2: (10, 4), 3: (8, 3), 4: (6, 2), 6: (3, 1)}.get(P, (2, 1))
 #: Random choices of configurations on each of them.
 CUSTOM = {2: 6, 3: 4, 4: 4}.get(P, 3)
-FACTORS = {2: (2,), 3: (3,), 4: (2, 2), 6: (2, 3), 8: (2, 2, 2)}
+FACTORS = {2: (2,), 3: (3,), 4: (2, 2), 5: (5,), 6: (2, 3), 7: (7,), 8: (2, 2, 2)}
 SEEDS = range(100 * P, 100 * P + RANDOM)
 NETWORKS = [*FIXED, *(f"random-{seed}" for seed in SEEDS)]
 
@@ -39,7 +39,8 @@ def variants(network: str, strategy: str) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_named_strategies(network: str, communicator: Communicator) -> None:
     facts = truth(network)
-    for strategy in named(P):
+    # many ranks share few cores: the second AlexNet has half of the strategies there
+    for strategy in named(P)[:: 2 if P > 4 and network == FIXED[-1] else 1]:
         for gather, overlap, collectives in variants(network, strategy):
             configs = configurations(facts.network, strategy, P, gather)
             check(facts, configs, overlap, collectives, communicator, f"{strategy}, gather {gather}")
@@ -68,6 +69,33 @@ def test_random_configurations(network: str, communicator: Communicator) -> None
     for k in range(CUSTOM):
         _, overlap, collectives = VARIANTS[int(rng.integers(len(VARIANTS)))]
         check(facts, random_configs(facts.network, rng), overlap, collectives, communicator, f"random configurations {k}")
+
+
+#: Configurations that once failed, as found among thousands of random ones. P -> network, layers' degrees (r: replicas), overlap.
+HARD: dict[int, list[tuple[str, str, str]]] = {
+    4: [
+        # a gradient's box and the owned box stick out of each other along different axes
+        ("random-1081", "input h2 r2, conv0 c2 w2, conv1 w2 r2, pool1 n2 r2, flatten c4, fc n2 c2, drop-fc c4, "
+                        "last c4, loss n2 c2", "none"),
+        ("random-1046", "input n2 h2, conv0 c4, drop0 n2 c2, relu0 r4, conv1 c2 h2, pool1 h2 r2, relu1 c2 w2, norm1 h4, flatten n4, "
+                        "last n2 r2, loss n2 r2", "full"),
+    ],
+    6: [
+        # a rank without columns whose empty box lies outside of what it needs
+        ("random-1021", "input h3 r2, conv0 n2 r3, relu0 h3 w2, drop0 c6, conv1 w6, relu1 w3 r2, pool1 c2 w3, flatten n3 c2, fc n2 c3, "
+                        "drop-fc n3 r2, last n2 r3, loss n3 r2", "full"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("network", "degrees", "overlap"), HARD.get(P, []), ids=[case[0] for case in HARD.get(P, [])])
+def test_hard_configurations(network: str, degrees: str, overlap: str, communicator: Communicator) -> None:
+    facts = truth(network)
+    configs: Configs = {}
+    for layer in degrees.split(", "):
+        name, *cuts = layer.split()
+        configs[name] = Config(**{"replicas" if cut[0] == "r" else cut[0]: int(cut[1:]) for cut in cuts})
+    check(facts, configs, overlap, "ring", communicator, "hard configurations")
 
 
 @pytest.mark.parametrize("network", FIXED[:2])

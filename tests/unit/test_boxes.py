@@ -14,8 +14,7 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Axis, Layout
 from hpcpar.schedule.interior import strips
 
-settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=150, database=None)
-settings.load_profile("fixed")
+FIXED = settings(derandomize=True, deadline=None, max_examples=150, database=None)
 
 UNITS, PARTS, GRANULES = st.integers(0, 60), st.integers(1, 40), st.integers(1, 7)
 
@@ -32,6 +31,7 @@ def mask(box: Box, extent: int = 6) -> np.ndarray:
     return out
 
 
+@FIXED
 @given(UNITS, PARTS, GRANULES)
 def test_blocks_cover_in_order(units: int, parts: int, granule: int) -> None:
     blocks = [block(units * granule, parts, i, granule) for i in range(parts)]
@@ -39,6 +39,7 @@ def test_blocks_cover_in_order(units: int, parts: int, granule: int) -> None:
     assert all(a[1] == b[0] for a, b in itertools.pairwise(blocks))
 
 
+@FIXED
 @given(UNITS, PARTS, GRANULES)
 def test_sizes_differ_by_one_granule_at_most(units: int, parts: int, granule: int) -> None:
     sizes = [stop - start for start, stop in (block(units * granule, parts, i, granule) for i in range(parts))]
@@ -47,6 +48,7 @@ def test_sizes_differ_by_one_granule_at_most(units: int, parts: int, granule: in
     assert max(sizes) == largest_part(units * granule, parts, granule)
 
 
+@FIXED
 @given(UNITS, st.integers(1, 10), st.integers(1, 6), GRANULES)
 def test_blocks_nest(units: int, coarse: int, ratio: int, granule: int) -> None:
     extent = units * granule
@@ -55,6 +57,7 @@ def test_blocks_nest(units: int, coarse: int, ratio: int, granule: int) -> None:
         assert (fine[0][0], fine[-1][1]) == block(extent, coarse, i, granule)
 
 
+@FIXED
 @given(UNITS, PARTS, GRANULES)
 def test_part_of_is_the_inverse(units: int, parts: int, granule: int) -> None:
     for i in range(parts):
@@ -62,6 +65,7 @@ def test_part_of_is_the_inverse(units: int, parts: int, granule: int) -> None:
             assert part_of(units * granule, parts, position, granule) == i
 
 
+@FIXED
 @given(boxes(), boxes())
 def test_intersection(a: Box, b: Box) -> None:
     common = intersect(a, b)
@@ -73,6 +77,7 @@ def test_intersection(a: Box, b: Box) -> None:
     assert items(a) == mask(a).sum()
 
 
+@FIXED
 @given(boxes(), boxes())
 def test_local_finds_the_same_elements(origin: Box, other: Box) -> None:
     box = intersect(origin, other)
@@ -84,6 +89,7 @@ def test_local_finds_the_same_elements(origin: Box, other: Box) -> None:
     np.testing.assert_array_equal(held[local(box, origin)], whole[tuple(slice(*i) for i in box)])
 
 
+@FIXED
 @given(boxes(), boxes())
 def test_strips_are_the_rest(out: Box, other: Box) -> None:
     inside = intersect(out, other)
@@ -97,6 +103,7 @@ CONFIGS = st.builds(Config, n=st.integers(1, 3), c=st.integers(1, 3), h=st.integ
 EXTENTS = st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(1, 6), st.integers(1, 6))
 
 
+@FIXED
 @given(CONFIGS, EXTENTS)
 def test_owned_boxes_hold_every_element_once_per_replica(config: Config, extents: tuple[int, ...]) -> None:
     layout = Layout(config, tuple(Axis(a, e, e) for a, e in zip("nchw", extents, strict=True)))
@@ -107,6 +114,7 @@ def test_owned_boxes_hold_every_element_once_per_replica(config: Config, extents
     assert layout.largest == tuple(max(s) for s in zip(*(shape(layout.box(r)) for r in range(config.ranks)), strict=True))
 
 
+@FIXED
 @given(CONFIGS, EXTENTS, boxes(4), st.booleans())
 def test_ranks_touching(config: Config, extents: tuple[int, ...], box: Box, windows: bool) -> None:
     relations = [Same(), Same(), *([Window(3, 1, 1), Window(2)] if windows else [Same(), Same()])]
@@ -120,6 +128,7 @@ def test_ranks_touching(config: Config, extents: tuple[int, ...], box: Box, wind
         assert list(layout.ranks_touching(inside)) == expected
 
 
+@FIXED
 @given(CONFIGS)
 def test_digits_number_the_ranks(config: Config) -> None:
     """Every rank has coordinates of its own; replicas and channels are those of neighbouring ranks."""

@@ -119,6 +119,12 @@ def test_when_results_are_needed(strategy: str, overlap: str) -> None:
             assert c.needed_by == c.index + 1
         elif c.phase is Phase.GRADIENT:
             assert c.needed_by == updates[c.layer]
+        if c.phase is Phase.FORWARD:
+            user = s.steps[c.needed_by]
+            assert isinstance(user, Compute) and user.layer == c.layer and user.op in (Op.FORWARD, Op.BOUNDARY)
+        if c.phase is Phase.BACKWARD and overlap == "full" and c.layer in WEIGHTED:
+            beside = s.steps[c.index + 1]
+            assert isinstance(beside, Compute) and beside.op is Op.BACKWARD_WEIGHT and c.needed_by == c.index + 2
     if overlap == "none":
         return
     split = [a.layer for a, b in pairwise(s.steps) if isinstance(b, Compute) and b.op is Op.BOUNDARY]
