@@ -14,9 +14,10 @@ from hpcpar.schedule.lower import Chooser, lower
 from hpcpar.schedule.rounds import ALGORITHMS
 from hpcpar.schedule.steps import Comm, Kind, Schedule
 
-#: Pieces of a ring's message are at least this large (below, latency costs more than pipelining gains), and at most so many.
-LEAST_PIECE_BYTES = 128 * 1024
-MOST_SEGMENTS = 8
+#: Pieces of a ring's message are at least this large (below, latency costs more than pipelining gains), and at most so many
+#: (``bench/collectives.py``: one or two are nearly always fastest, eight slower).
+LEAST_PIECE_BYTES = 512 * 1024
+MOST_SEGMENTS = 4
 
 #: The algorithms of few rounds.
 TREE = {Kind.ALLREDUCE: "doubling", Kind.ALLGATHER: "bruck", Kind.REDUCE_SCATTER: "bruck"}
@@ -35,8 +36,8 @@ def group_level(machine: Machine, step: Comm, ranks: int) -> Level:
 
 
 def segment_choices(p: int, n_bytes: int) -> list[int]:
-    """1, 2, 4 and 8 segments, as far as pieces stay large enough."""
-    return [s for s in (1, 2, 4, MOST_SEGMENTS) if s == 1 or n_bytes / p / s >= LEAST_PIECE_BYTES]
+    """1, 2 and 4 segments, as far as pieces stay large enough."""
+    return [s for s in (1, 2, MOST_SEGMENTS) if s == 1 or n_bytes / p / s >= LEAST_PIECE_BYTES]
 
 
 @lru_cache(maxsize=10_000)

@@ -61,7 +61,7 @@ def plan(hpcpar: Run, tmp_path_factory: pytest.TempPathFactory) -> Callable[...,
     folder = tmp_path_factory.mktemp("plans")
 
     def make(ranks: int, strategy: str, **options: Any) -> Path:
-        given = {"network": "lenet5", "input": "1x8x8", "machine": "local", "batch": 32} | options
+        given = {"network": "lenet5", "input": "1x8x8", "machine": "local", "batch": 16} | options
         name = "-".join(str(v) for v in (ranks, strategy, *options.values())).replace(":", "_").replace("/", "_")
         path = folder / f"{name}.json"
         if not path.exists():

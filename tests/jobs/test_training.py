@@ -15,7 +15,7 @@ from tests.jobs.conftest import Run, summary
 Make = Callable[..., Path]
 #: Every kind of strategy on 4 ranks.
 STRATEGIES = ["data", "filter", "spatial", "owt", "grid:2x2", "grid-fc:2x2", "domain:2x2", "domain:4x1", "ds:2x2", "df:2x2"]
-TRAINING = ("--epochs", 30, "--rate", 0.02, "--decay", 0.01, "--seed", 3)
+TRAINING = ("--epochs", 12, "--rate", 0.015, "--decay", 0.01, "--seed", 5)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_digits_reach_97_percent(strategy: str, hpcpar: Run, plan: Make, digits:
     # float32 sums differ in their order, and training amplifies that; the first epoch is close, the rest stays near
     ours, alone = np.array(done["losses"]), np.array(serial["losses"])
     np.testing.assert_allclose(ours[:40], alone[:40], rtol=1e-3, atol=1e-4)
-    assert abs(ours[-44:].mean() - alone[-44:].mean()) < 0.02
+    assert abs(ours[-89:].mean() - alone[-89:].mean()) < 0.02
 
 
 def test_loss_curve_equals_one_rank_in_float64(hpcpar: Run, plan: Make, digits: Path) -> None:
@@ -66,9 +66,9 @@ def test_resumed_training_continues_the_curve(hpcpar: Run, plan: Make, digits: P
     save = tmp_path / "c.h5"
     # no learning-rate step lies before the end of the first epoch of either training
     words = ("--data", digits, "--rate", 0.04, "--json")
-    begun = hpcpar(2, "run", "--plan", plan(2, "data", dtype="float64"), "--steps", 44, "--checkpoint", save, *words)
+    begun = hpcpar(2, "run", "--plan", plan(2, "data", dtype="float64"), "--steps", 89, "--checkpoint", save, *words)
     first = summary(begun)
-    assert len(first["losses"]) == 44
-    rest = summary(hpcpar(4, "run", "--plan", plan(4, "domain:2x2", dtype="float64"), "--steps", 60, "--resume", save, *words))
-    again = summary(hpcpar(2, "run", "--plan", plan(2, "data", dtype="float64"), "--steps", 60, "--resume", save, *words))
+    assert len(first["losses"]) == 89
+    rest = summary(hpcpar(4, "run", "--plan", plan(4, "domain:2x2", dtype="float64"), "--steps", 110, "--resume", save, *words))
+    again = summary(hpcpar(2, "run", "--plan", plan(2, "data", dtype="float64"), "--steps", 110, "--resume", save, *words))
     np.testing.assert_allclose(rest["losses"], again["losses"], rtol=1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
@@ -56,6 +57,8 @@ class Truth:
 @lru_cache(maxsize=2)
 def truth(name: str) -> Truth:
     """The truth about a network of `FIXED` or ``random-SEED``. Rank 0 computes it: PyTorch takes long to load."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed (extra 'torch')")
     network, batch = fixed(name) if name in FIXED else random_network(int(name.removeprefix("random-")))
     rng = np.random.default_rng(11)
     images = rng.standard_normal((STEPS, batch, *network.image_shape))
