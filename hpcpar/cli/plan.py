@@ -61,6 +61,7 @@ def main(args: argparse.Namespace) -> int:
         if len(found) > 1:
             title += f": best of {len(found)} strategies, searched in {search_s:.2f} s"
         tables.show_predictions(title, [c.prediction for c in found[:SHOWN]])
+        tables.say_source([c.prediction for c in found])
         tables.show_layers(prediction)
         if schedule is not None:
             tables.show_schedule(schedule, prediction)

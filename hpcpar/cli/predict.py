@@ -44,6 +44,7 @@ def main(args: argparse.Namespace) -> int:
     elif predictions:
         first = predictions[0]
         tables.show_predictions(f"{first.network} on {first.machine}, batch {first.batch}, overlap {first.overlap}", predictions)
+        tables.say_source(predictions)
         if len(predictions) == 1:
             tables.show_layers(first)
     for entry in skipped:

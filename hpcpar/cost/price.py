@@ -72,6 +72,8 @@ class Prediction:
         Plain sums over the steps.
     exposed_communication_s : float
         Communication that no computing hides.
+    measured_compute : float
+        Part of `compute_s`, 0 to 1, from the machine's calibrated table; the rest is a roofline's.
     communication_bytes : int
         Sent in an iteration by the rank that sends most.
     memory : Memory
@@ -91,6 +93,7 @@ class Prediction:
     compute_s: float
     communication_s: float
     exposed_communication_s: float
+    measured_compute: float
     communication_bytes: int
     memory: Memory
     memory_limit_bytes: int
@@ -130,7 +133,7 @@ class Prediction:
     def to_json(self, steps: bool = False) -> dict[str, Any]:
         """Plain data, the contract of ``--json``."""
         names = ("network", "machine", "strategy", "ranks", "batch", "overlap", "accounting", "iteration_s", "epoch_s", "compute_s",
-                 "communication_s", "exposed_communication_s", "communication_bytes", "memory_bytes", "fits")
+                 "communication_s", "exposed_communication_s", "measured_compute", "communication_bytes", "memory_bytes", "fits")
         out: dict[str, Any] = {name: getattr(self, name) for name in names}
         out["memory"] = asdict(self.memory)
         out["phases"] = self.phases
@@ -168,10 +171,13 @@ def price(
     walked = representatives(plan)
     load = Workload(network, plan)
     seconds: list[float] = []
+    measured_s = 0.0
     sends: list[list[Sent]] = []
     for step in schedule.steps:
         if isinstance(step, Compute):
-            seconds.append(compute_s(machine, load.of(step)))
+            work = load.of(step)
+            seconds.append(compute_s(machine, work))
+            measured_s += seconds[-1] if work.key in machine.compute else 0.0
             sends.append([])
         else:
             paper = accounting == "paper"
@@ -185,10 +191,11 @@ def price(
         )
         for s, cost, wait, out in zip(schedule.steps, seconds, line.waits_s, sends, strict=True)
     )
+    compute = sum(s.seconds for s in steps if not s.is_comm)
     return Prediction(
         plan.network.name, machine.name, plan.strategy, plan.ranks, plan.batch, plan.overlap, accounting,
         line.total_s, None if samples is None else samples / plan.batch * line.total_s,
-        sum(s.seconds for s in steps if not s.is_comm), sum(s.seconds for s in steps if s.is_comm), line.exposed_s,
+        compute, sum(s.seconds for s in steps if s.is_comm), line.exposed_s, measured_s / compute if compute else 0.0,
         max(sum(out[i].bytes for out in sends if out) for i in range(len(walked))),
         memory(network, plan, schedule), machine.device.memory_bytes, _layers(network, plan, steps), steps, line,
     )

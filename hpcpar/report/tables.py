@@ -75,6 +75,15 @@ def show_predictions(title: str, predictions: Sequence[Prediction]) -> None:
     )
 
 
+def say_source(predictions: Sequence[Prediction]) -> None:
+    """Tell where compute times come from, where a calibrated table does not cover all of them."""
+    least = min(p.measured_compute for p in predictions)
+    most = max(p.measured_compute for p in predictions)
+    if most > 0.0 and least < 0.999:
+        say(f"note: the machine's calibrated table covers {least:.0%} to {most:.0%} of the compute time of these plans, "
+            "a roofline gives the rest; measure them all with: hpcpar calibrate --network ... --batch ... (or --for plan.json)")
+
+
 def show_layers(p: Prediction) -> None:
     """One line per layer of a prediction."""
     show(
