@@ -222,7 +222,8 @@ def from_numpy(path: str, images: str, labels: str, test_fraction: float = 0.0, 
                 squares += np.einsum("nchw,nchw->c", x, x, dtype=np.int64, casting="unsafe")
             if progress:
                 progress(min(len(own), start + block), len(own))
-        mean, scale = np.zeros(shape[0]), np.ones(shape[0])
+        mean: NDArray[Any] = np.zeros(shape[0])
+        scale: NDArray[Any] = np.ones(shape[0])
         if dtype == "u1":
             per_channel = int((~test).sum()) * math.prod(shape[1:])
             mean = sums / per_channel
