@@ -88,15 +88,25 @@ class Row:
 
     @property
     def rest_s(self) -> float:
-        """The iteration less its steps; negative where different ranks are the slowest in different steps."""
+        """The iteration less its steps: what lies between them, and the difference of a median from a mean."""
         return self.iteration.measured_s - sum(t.measured_s for split in self.phases.values() for t in split.values())
 
 
 def step_seconds(record: RunRecord) -> NDArray[np.float64]:
-    """Measured time of every step, [steps]: the largest over ranks, then the median over the iterations compared."""
+    """Measured time of every step, [steps], such that the steps add up to an iteration.
+
+    In each iteration the rank that computes longest counts, as in the prediction: the others wait for it. Then the mean over the
+    iterations compared, without the tenth that took longest and the tenth that took shortest.
+    """
     if not record.steps:
         return np.zeros(0)
-    return np.median(record.seconds[:, record.measured].max(axis=0).astype(np.float64), axis=0)
+    seconds = record.seconds[:, record.measured].astype(np.float64)
+    computes = np.array([step.kind == "compute" for step in record.steps])
+    busiest = seconds[:, :, computes].sum(axis=2).argmax(axis=0)
+    chosen = seconds[busiest, np.arange(seconds.shape[1])]
+    order = np.argsort(record.iteration_s[:, record.measured].max(axis=0), kind="stable")
+    cut = len(order) // 10
+    return chosen[order[cut:len(order) - cut]].mean(axis=0)
 
 
 def _number(data: Any, *names: str) -> float | None:

@@ -84,5 +84,8 @@ def show(rows: Sequence[Row], console: Console | None = None) -> None:
         if row.test_accuracy is not None:
             console.print(f"held-out accuracy {percent(row.test_accuracy)}")
     compared = ", ".join(f"{row.compared} of {row.iterations}" for row in rows)
-    console.print(f"\nMeasured: the slowest rank in each iteration (and step), median over the iterations after the warm-up ({compared}). "
-                  "Communication is what compute does not hide.", style="dim", highlight=False)
+    console.print(
+        f"\nMeasured after the warm-up ({compared}): an iteration is the slowest rank's, the median; its parts are those of the rank that "
+        "computes longest, the mean without the extreme tenths. Communication is what computing does not hide.",
+        style="dim", highlight=False,
+    )

@@ -47,15 +47,12 @@ def calibrate(world: World, backend: Backend, plans: Sequence[Plan], name: str, 
     communicator = Communicator(world, backend)
     config = Config(n=nodes, c=local)
     tell("computing rates")
-    flops, copy, launch, pack = probe.rates(world, backend)
+    rates = probe.rates(world, backend)
     levels: list[Level] = []
-    adds = [0.0]
     for axis, size, title, holds in (("c", local, "node", local), ("n", nodes, "network", 0)):
         if size > 1:
             tell(f"links between {size} {'ranks of a node' if axis == 'c' else 'nodes'}")
-            found, add = probe.level(world, communicator, config, axis, title, holds, 64 * len(levels))
-            levels.append(found)
-            adds.append(add)
+            levels.append(probe.level(world, communicator, config, axis, title, holds, 64 * len(levels)))
     if nodes == 1:
         levels = [replace(level, ranks=0) for level in levels] or [Level("node", 0, 1e-6, 1e-10)]
     hidden = 1.0
@@ -63,10 +60,10 @@ def calibrate(world: World, backend: Backend, plans: Sequence[Plan], name: str, 
         tell("what computing hides")
         hidden = probe.overlap(world, communicator, backend, 64 * len(levels))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // local
-    device = Device(memory, flops, copy, launch)
+    device = Device(memory, rates.flops_per_s, rates.copy_bytes_per_s, rates.launch_s)
     threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
     notes = f"measured with {world.size} ranks on {nodes} node(s), {world.library}, {threads} BLAS thread(s) a rank"
-    machine = Machine(name, device, tuple(levels), max(adds), pack, hidden, {}, notes)
+    machine = Machine(name, device, tuple(levels), rates.add_s_per_byte, rates.pack_s_per_byte, hidden, {}, notes)
     table: dict[str, float] = {}
     for i, plan in enumerate(plans, 1):
         tell(f"compute steps of {plan.network.name} under {plan.strategy} ({i} of {len(plans)})")

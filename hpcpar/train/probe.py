@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from hpcpar.comm.communicator import Communicator
-from hpcpar.comm.transfer import LibraryTransfer, Transfer
 from hpcpar.comm.world import World
 from hpcpar.cost.choose import schedule_for
 from hpcpar.cost.work import Workload
@@ -26,6 +26,8 @@ from hpcpar.train.executor import Executor
 PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
 #: Up to here a message is short: its latency is fitted apart.
 SMALL_BYTES = 4096
+#: A gradient worth hiding.
+LONG_BYTES = 8 << 20
 _ITEM = 4
 
 
@@ -75,11 +77,11 @@ def ring_s(world: World, communicator: Communicator, kind: Kind, config: Config,
     return repeat_s(world, action)
 
 
-def level(world: World, communicator: Communicator, config: Config, axis: str, name: str, ranks: int, index: int) -> tuple[Level, float]:
-    """(latency and bandwidth of a level, seconds per added byte), fitted to ring collectives over one digit.
+def level(world: World, communicator: Communicator, config: Config, axis: str, name: str, ranks: int, index: int) -> Level:
+    """Latency and bandwidth of a level, fitted to ring allgathers over one digit.
 
-    An allgather's p - 1 messages each take alpha + beta * bytes: alpha and beta by least squares of relative errors over the long
-    messages, the short ones' latency apart. What an allreduce takes beyond two allgathers is the adding.
+    Their p - 1 messages each take alpha + beta * bytes: alpha and beta by least squares of relative errors over the long
+    messages, the short ones' latency apart.
     """
     p = config.digits[axis].size
     times = [ring_s(world, communicator, Kind.ALLGATHER, config, axis, piece, index + i) / (p - 1) for i, piece in enumerate(PIECES)]
@@ -89,53 +91,59 @@ def level(world: World, communicator: Communicator, config: Config, axis: str, n
     beta = max(float(beta), (long[-1][1] - long[0][1]) / (long[-1][0] - long[0][0]) * 0.5, 1e-13)
     alpha = max(float(alpha), min(times))
     small = statistics.median(t - b * beta for b, t in zip(PIECES, times, strict=True) if b <= SMALL_BYTES)
-    big = PIECES[-1]
-    both = ring_s(world, communicator, Kind.ALLREDUCE, config, axis, big, index + len(PIECES))
-    add = max(0.0, (both - 2 * (p - 1) * (alpha + beta * big)) / ((p - 1) * big))
-    return Level(name, ranks, alpha, beta, max(small, 1e-7), SMALL_BYTES), add
+    return Level(name, ranks, alpha, beta, max(small, 1e-7), SMALL_BYTES)
 
 
 def overlap(world: World, communicator: Communicator, backend: Backend, index: int) -> float:
-    """Part of an allreduce that equally long computing hides, 0 to 1: mean of a short and a long message.
+    """Part of a long allreduce that equally long computing hides, 0 to 1.
 
     With computing alone taking A seconds, the allreduce alone B and both together C, the hidden part is (A + B - C) / min(A, B).
     """
     config = Config(n=world.size)
-    a, b, c = (backend.zeros((96, 96), "float32") for _ in range(3))
-    found = []
-    for i, nbytes in enumerate((16 * 1024, 1024 * 1024)):
-        step = _step(Kind.ALLREDUCE, config, "n", config.digits["n"], nbytes // _ITEM, index + i)
-        buffer = np.zeros(nbytes // _ITEM, np.float32)
-        transfer = communicator.bind(step, buffer, buffer)
+    items = LONG_BYTES // _ITEM
+    step = _step(Kind.ALLREDUCE, config, "n", config.digits["n"], items, index)
+    buffer = np.zeros(items, np.float32)
+    transfer = communicator.bind(step, buffer, buffer)
+    a, b, c = (backend.zeros((256, 256), "float32") for _ in range(3))
 
-        def product() -> None:
-            backend.gemm(a, b, c)
-            backend.synchronize()
-            communicator.progress()
+    def product() -> None:
+        backend.gemm(a, b, c)
+        backend.synchronize()
+        communicator.progress()
 
-        def alone(transfer: Transfer | LibraryTransfer = transfer) -> None:
-            communicator.start(transfer)
-            communicator.wait(transfer)
+    def alone() -> None:
+        communicator.start(transfer)
+        communicator.wait(transfer)
 
-        alone_s = repeat_s(world, alone)
-        count = max(1, round(alone_s / repeat_s(world, product)))
+    alone_s = repeat_s(world, alone)
+    count = max(1, round(alone_s / repeat_s(world, product)))
 
-        def computing(count: int = count) -> None:
-            for _ in range(count):
-                product()
+    def computing() -> None:
+        for _ in range(count):
+            product()
 
-        def together(transfer: Transfer | LibraryTransfer = transfer, computing: Callable[[], None] = computing) -> None:
-            communicator.start(transfer)
-            computing()
-            communicator.wait(transfer)
+    def together() -> None:
+        communicator.start(transfer)
+        computing()
+        communicator.wait(transfer)
 
-        compute_s = repeat_s(world, computing)
-        found.append((compute_s + alone_s - repeat_s(world, together)) / min(compute_s, alone_s))
-    return min(1.0, max(0.0, statistics.mean(found)))
+    compute_s = repeat_s(world, computing)
+    return min(1.0, max(0.0, (compute_s + alone_s - repeat_s(world, together)) / min(compute_s, alone_s)))
 
 
-def rates(world: World, backend: Backend) -> tuple[float, float, float, float]:
-    """(flops/s of a float32 GEMM, bytes/s of a copy, seconds of an empty kernel call, seconds per byte of packing), all ranks at once."""
+@dataclass(frozen=True)
+class Rates:
+    """What one rank's device does while all ranks are at work: a float32 GEMM, a copy, an empty kernel call, adding and packing."""
+
+    flops_per_s: float
+    copy_bytes_per_s: float
+    launch_s: float
+    add_s_per_byte: float
+    pack_s_per_byte: float
+
+
+def rates(world: World, backend: Backend) -> Rates:
+    """Measure a device."""
     n = 768
     rng = np.random.default_rng(0)
     a, b, c = (backend.empty((n, n), "float32") for _ in range(3))
@@ -159,7 +167,9 @@ def rates(world: World, backend: Backend) -> tuple[float, float, float, float]:
     half = image[:, :16]
     flat = backend.zeros((half.size,), "float32")
     pack = repeat_s(world, sync(lambda: backend.pack(half, flat))) / (half.size * 4)
-    return flops, copy, launch, pack
+    piece = backend.zeros((PIECES[-1] // _ITEM,), "float32")
+    add = repeat_s(world, sync(lambda: backend.unpack_add(piece, x[: piece.size]))) / (piece.size * _ITEM)
+    return Rates(flops, copy, launch, add, pack)
 
 
 def compute_table(world: World, plan: Plan, backend: Backend, known: dict[str, float]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from hpcpar.cli import compare as command
 from hpcpar.errors import InputError
-from hpcpar.report.compare import PHASES, Times, compare, compare_one, to_json
+from hpcpar.report.compare import PHASES, Times, compare, compare_one, step_seconds, to_json
 from hpcpar.report.compare_plot import plot
 from hpcpar.report.compare_table import percent, seconds, show
 from hpcpar.train import record
@@ -65,6 +65,16 @@ def test_numbers() -> None:
     assert row.rest_s == pytest.approx(0.1 * TRUE.sum(), rel=1e-5)
     assert row.compared == 5 and row.test_accuracy == 0.75 and row.name == "data, 3 ranks"
 
+
+def test_steps_add_up_to_the_iteration_of_the_rank_that_computes() -> None:
+    """Two ranks take turns in being held up, and the other waits: the largest of every step would count the time twice."""
+    seconds = np.tile(TRUE, (2, 22, 1))
+    for i in range(22):
+        seconds[i % 2, i, 0] += 0.05
+        seconds[1 - i % 2, i, 3] += 0.05
+    seconds[0, 10] *= 100  # one extreme iteration
+    times = step_seconds(run(ranks=2, iterations=22, seconds=seconds.astype("f4"), iteration_s=seconds.sum(2)))
+    np.testing.assert_allclose(times, TRUE + np.array([0.05, 0, 0, 0, 0]), rtol=1e-5)
 
 def test_accuracy_may_be_negative_and_is_shown_as_zero() -> None:
     assert Times(1.0, 3.5).accuracy == -1.5 and percent(-1.5) == "0.0%" and percent(0.9757) == "97.6%"
