@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.jobs.conftest import Run, summary
+from tests.jobs.conftest import Run, clean_environment, summary
 
 Make = Callable[..., Path]
 #: Every kind of strategy on 4 ranks.
@@ -61,14 +63,21 @@ def test_checkpoint_resumes_under_another_plan(hpcpar: Run, plan: Make, digits: 
     assert np.isfinite(weights).all()
 
 
-def test_resumed_training_continues_the_curve(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
-    """An interrupted training (its checkpoint after one epoch) goes on as if it had not been interrupted."""
+def test_killed_training_continues_the_curve(mpiexec: str, hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+    """A training that is killed goes on from its checkpoint, under another plan on more ranks, as if nothing had happened."""
     save = tmp_path / "c.h5"
-    # no learning-rate step lies before the end of the first epoch of either training
-    words = ("--data", digits, "--rate", 0.04, "--json")
-    begun = hpcpar(2, "run", "--plan", plan(2, "data", dtype="float64"), "--steps", 89, "--checkpoint", save, *words)
-    first = summary(begun)
-    assert len(first["losses"]) == 89
-    rest = summary(hpcpar(4, "run", "--plan", plan(4, "domain:2x2", dtype="float64"), "--steps", 110, "--resume", save, *words))
-    again = summary(hpcpar(2, "run", "--plan", plan(2, "data", dtype="float64"), "--steps", 110, "--resume", save, *words))
-    np.testing.assert_allclose(rest["losses"], again["losses"], rtol=1e-9)
+    words = ("--data", digits, "--rate", 0.04, "--epochs", 4, "--json")
+    whole = summary(hpcpar(2, "run", "--plan", plan(2, "data", dtype="float64"), *words))["losses"]
+    arguments = ["run", "--plan", plan(2, "data", dtype="float64"), *words, "--checkpoint", save]
+    command = [mpiexec, "-n", "2", sys.executable, "-m", "hpcpar", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=clean_environment()) as job:
+        assert job.stderr is not None
+        for line in job.stderr:
+            if line.startswith("epoch 1/4"):
+                job.kill()
+                break
+    with h5py.File(save) as f:
+        done = int(f["state"].attrs["step"])
+    assert 0 < done < len(whole)
+    rest = summary(hpcpar(4, "run", "--plan", plan(4, "domain:2x2", dtype="float64"), "--resume", save, *words))["losses"]
+    np.testing.assert_allclose(rest, whole[done:], rtol=1e-9)
