@@ -110,11 +110,6 @@ class Prediction:
         return self.memory_bytes <= self.memory_limit_bytes
 
     @property
-    def samples_per_s(self) -> float:
-        """Throughput."""
-        return self.batch / self.iteration_s if self.iteration_s else float("inf")
-
-    @property
     def phases(self) -> dict[str, dict[str, float]]:
         """Sums by phase: computing, communication, and what of it is exposed (s)."""
         out = {p.value: {"compute_s": 0.0, "communication_s": 0.0, "exposed_communication_s": 0.0} for p in Phase}
@@ -124,11 +119,6 @@ class Prediction:
             if step.is_comm:
                 row["exposed_communication_s"] += step.exposed_s
         return out
-
-    @property
-    def gradient_s(self) -> float:
-        """Communication of weight gradients: the papers' batch-parallel communication (s)."""
-        return sum(s.seconds for s in self.steps if s.is_comm and s.phase == Phase.GRADIENT.value)
 
     def to_json(self, steps: bool = False) -> dict[str, Any]:
         """Plain data, the contract of ``--json``."""

@@ -10,6 +10,7 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.interface import Backend
+from hpcpar.machine import files
 from hpcpar.machine.model import Device, Level, Machine
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
@@ -54,7 +55,10 @@ def calibrate(world: World, backend: Backend, plans: Sequence[Plan], name: str, 
             tell(f"links between {size} {'ranks of a node' if axis == 'c' else 'nodes'}")
             levels.append(probe.level(world, communicator, config, axis, title, holds, 64 * len(levels)))
     if nodes == 1:
-        levels = [replace(level, ranks=0) for level in levels] or [Level("node", 0, 1e-6, 1e-10)]
+        levels = [replace(level, ranks=0) for level in levels]
+    if not levels:
+        tell("one rank has no links to measure: taking those of the preset 'local'")
+        levels = list(files.load("local").levels)
     hidden = 1.0
     if world.size > 1:
         tell("what computing hides")
@@ -63,6 +67,8 @@ def calibrate(world: World, backend: Backend, plans: Sequence[Plan], name: str, 
     device = Device(memory, rates.flops_per_s, rates.copy_bytes_per_s, rates.launch_s)
     threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
     notes = f"measured with {world.size} ranks on {nodes} node(s), {world.library}, {threads} BLAS thread(s) a rank"
+    if world.size == 1:
+        notes += "; links not measured, they are the preset 'local'"
     machine = Machine(name, device, tuple(levels), rates.add_s_per_byte, rates.pack_s_per_byte, hidden, {}, notes)
     table: dict[str, float] = {}
     for i, plan in enumerate(plans, 1):

@@ -39,7 +39,7 @@ def in_place(layer: Layer, producer: Layer) -> bool:
     return isinstance(layer, Flatten) or (isinstance(layer, Dropout) and isinstance(producer, ReLU))
 
 
-def allocate(network: Network, plan: Plan, edges: dict[str, Edge], backend: Backend, rank: int, training: bool = True) -> dict[str, Blocks]:
+def allocate(network: Network, plan: Plan, edges: dict[str, Edge], backend: Backend, rank: int) -> dict[str, Blocks]:
     """All blocks of one rank, from the last layer to the first, by layer name."""
     out = {layer.name: Blocks() for layer in network.layers}
     dtype = plan.dtype
@@ -53,7 +53,7 @@ def allocate(network: Network, plan: Plan, edges: dict[str, Edge], backend: Back
         need, own = e.needed.box(rank), e.owned.box(rank)
         reuse = here.y if layer is not last and in_place(layer, e.producer) and _same_size(network, plan, layer, need, rank) else None
         here.x, before.y = _forward(backend, dtype, e, need, own, reuse)
-        if training and i > first_weighted:
+        if i > first_weighted:
             elementwise = isinstance(layer, ReLU | Dropout | Flatten)
             again = here.dy if layer is not last and elementwise and _same_size(network, plan, layer, need, rank) else None
             here.dx, before.dy = _backward(backend, dtype, e, need, own, again)
@@ -62,12 +62,7 @@ def allocate(network: Network, plan: Plan, edges: dict[str, Edge], backend: Back
 
 def _same_size(network: Network, plan: Plan, layer: Layer, need: tuple[tuple[int, int], ...], rank: int) -> bool:
     box = owned(network, layer, plan.configs[layer.name], plan.batch).box(rank)
-    a, b = 1, 1
-    for n in shape(box):
-        a *= n
-    for n in shape(need):
-        b *= n
-    return a == b
+    return items(box) == items(need)
 
 
 def _forward(
