@@ -1,13 +1,37 @@
 """Which input indices an interval of output indices needs, one axis at a time.
 
 Every layer is a product of such one-dimensional relations, so what a rank needs is a box.
+
+Each relation answers twice: `needed` for one interval of plain ints, and `needed_array` for arrays of intervals at once
+(NumPy's checks on every call would make the former several times slower).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 Interval = tuple[int, int]
+#: Starts and stops, or whatever NumPy broadcasts to them.
+Indices = npt.ArrayLike
+IntArray = npt.NDArray[np.int64]
+Intervals = tuple[IntArray, IntArray]
+
+
+def _together(start: Indices, stop: Indices) -> Intervals:
+    """Both as integer arrays of their broadcast shape."""
+    a, b = np.broadcast_arrays(np.asarray(start, np.int64), np.asarray(stop, np.int64))
+    return a, b
+
+
+def _inside(lo: Any, hi: Any, extent: int) -> Intervals:
+    """[lo, hi) cut to the axis; where nothing is left, an empty interval inside it."""
+    lo, hi = np.maximum(lo, 0), np.minimum(hi, extent)
+    at = np.minimum(lo, extent)
+    return np.where(hi > lo, lo, at), np.where(hi > lo, hi, at)
 
 
 @dataclass(frozen=True)
@@ -17,6 +41,9 @@ class Same:
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         return start, stop
 
+    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
+        return _together(start, stop)
+
 
 @dataclass(frozen=True)
 class Full:
@@ -24,6 +51,10 @@ class Full:
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         return 0, extent
+
+    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
+        a, b = _together(start, stop)
+        return np.zeros_like(a), np.full_like(b, extent)
 
 
 @dataclass(frozen=True)
@@ -51,6 +82,11 @@ class Window:
         lo, hi = max(0, lo), min(extent, hi)
         return (lo, hi) if hi > lo else (min(lo, extent), min(lo, extent))
 
+    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
+        a, b = _together(start, stop)
+        lo, hi = _inside(a * self.stride - self.padding, (b - 1) * self.stride - self.padding + self.span, extent)
+        return np.where(b > a, lo, 0), np.where(b > a, hi, 0)
+
     def pads(self, start: int, stop: int, extent: int) -> Interval:
         """Padding (before, after) that the local input of outputs [start, stop) has to be given."""
         if stop <= start:
@@ -75,6 +111,11 @@ class Groups:
         first, last = start // self.out_per_group, (stop - 1) // self.out_per_group
         return first * self.in_per_group, (last + 1) * self.in_per_group
 
+    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
+        a, b = _together(start, stop)
+        first, last = a // self.out_per_group, (b - 1) // self.out_per_group
+        return np.where(b > a, first * self.in_per_group, 0), np.where(b > a, (last + 1) * self.in_per_group, 0)
+
 
 @dataclass(frozen=True)
 class Granule:
@@ -85,5 +126,28 @@ class Granule:
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         return start // self.size, -(-stop // self.size)
 
+    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
+        a, b = _together(start, stop)
+        return a // self.size, -(-b // self.size)
 
-Relation = Same | Full | Window | Groups | Granule
+
+@dataclass(frozen=True)
+class Offset:
+    """Concatenation: this input's indices [0, extent) are the outputs [start, start + extent).
+
+    Outputs of other inputs need an empty interval of this one.
+    """
+
+    start: int
+    extent: int
+
+    def needed(self, start: int, stop: int, extent: int) -> Interval:
+        lo, hi = max(start - self.start, 0), min(stop - self.start, self.extent)
+        return (lo, hi) if hi > lo else (min(lo, self.extent), min(lo, self.extent))
+
+    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
+        a, b = _together(start, stop)
+        return _inside(a - self.start, b - self.start, self.extent)
+
+
+Relation = Same | Full | Window | Groups | Granule | Offset

@@ -1,0 +1,69 @@
+"""Layers that read several inputs: the sum of a residual block, the concatenation of an inception block."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+from hpcpar.errors import InputError
+from hpcpar.network.base import Layer, Shape
+from hpcpar.network.relation import Offset, Relation, Same
+
+
+@dataclass(frozen=True)
+class Add(Layer):
+    """Sum of two or more inputs of one shape."""
+
+    kind: ClassVar[str] = "add"
+    elementwise: ClassVar[bool] = True
+    merges: ClassVar[bool] = True
+
+    def output_shape(self, x: Shape, *more: Shape) -> Shape:
+        for name, shape in zip(self.inputs[1:], more, strict=False):
+            if shape != x:
+                raise InputError(f"layer '{self.name}' (add) adds '{self.inputs[0]}' of shape {x} and '{name}' of shape {shape}; "
+                                 "shapes must agree")
+        return x
+
+    def forward_flops(self, x: Shape) -> float:
+        return float((len(self.inputs) - 1) * math.prod(x))
+
+
+@dataclass(frozen=True)
+class Concat(Layer):
+    """Channels of two or more inputs, one after the other.
+
+    Attributes
+    ----------
+    channels : tuple of int
+        Channels of every input, in order: `Graph` fills them in.
+    """
+
+    channels: Shape = field(default=())
+    kind: ClassVar[str] = "concat"
+    merges: ClassVar[bool] = True
+
+    def output_shape(self, x: Shape, *more: Shape) -> Shape:
+        shapes = (x, *more)
+        if tuple(s[0] for s in shapes) != self.channels:
+            raise InputError(f"layer '{self.name}' (concat) is written for inputs of {self.channels} channels, but they have "
+                             f"{tuple(s[0] for s in shapes)}; build it with Graph, which counts them")
+        for name, shape in zip(self.inputs, shapes, strict=False):
+            if shape[1:] != x[1:]:
+                raise InputError(f"layer '{self.name}' (concat) joins '{self.inputs[0]}' of shape {x} and '{name}' of shape {shape}; "
+                                 "all but the channels must agree")
+        return (sum(self.channels), *x[1:])
+
+    @cached_property
+    def _offsets(self) -> tuple[Offset, ...]:
+        starts = itertools.accumulate((0, *self.channels[:-1]))
+        return tuple(Offset(start, extent) for start, extent in zip(starts, self.channels, strict=True))
+
+    def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
+        return self._offsets[which] if axis == "c" else Same()
+
+    def forward_flops(self, x: Shape) -> float:
+        return 0.0

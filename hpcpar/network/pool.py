@@ -1,0 +1,108 @@
+"""Pooling: maximum and average over windows, and the average over whole images."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hpcpar.errors import InputError
+from hpcpar.network.base import Layer, Pair, Shape, Triple, need_image
+from hpcpar.network.relation import Full, Relation, Same
+from hpcpar.network.windowed import Windowed
+
+
+@dataclass(frozen=True)
+class Pool(Windowed):
+    """What maximum and average pooling share.
+
+    Attributes
+    ----------
+    kernel, stride, padding : tuple of int
+        One number per image axis; a single number stands for all of them.
+    ceil_mode : bool
+        Keep a last window that only begins inside the image.
+    """
+
+    kernel: Shape = (2, 2)
+    stride: Shape = (2, 2)
+    padding: Shape = (0, 0)
+    ceil_mode: bool = False
+
+    def output_shape(self, x: Shape, *more: Shape) -> Shape:
+        need_image(self, x, self.dimensions)
+        if any(2 * p > k for p, k in zip(self.padding, self.kernel, strict=True)):
+            raise InputError(f"layer '{self.name}': padding {self.padding} exceeds half the pooling window {self.kernel}")
+        return (x[0], *self.image_out(x, self.ceil_mode))
+
+    def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
+        return Same() if axis in "nc" else self.window(axis)
+
+    def forward_flops(self, x: Shape) -> float:
+        return float(math.prod(self.output_shape(x)) * math.prod(self.kernel))
+
+
+@dataclass(frozen=True)
+class Pool2d(Pool):
+    """Pooling of images ``(C, H, W)``."""
+
+    kernel: Pair = (2, 2)
+    stride: Pair = (2, 2)
+    padding: Pair = (0, 0)
+
+
+@dataclass(frozen=True)
+class Pool3d(Pool):
+    """Pooling of volumes ``(C, D, H, W)``."""
+
+    kernel: Triple = (2, 2, 2)
+    stride: Triple = (2, 2, 2)
+    padding: Triple = (0, 0, 0)
+    dimensions: ClassVar[int] = 3
+
+
+@dataclass(frozen=True)
+class MaxPool2d(Pool2d):
+    """Maximum pooling; padding never wins."""
+
+    kind: ClassVar[str] = "maxpool2d"
+
+
+@dataclass(frozen=True)
+class AvgPool2d(Pool2d):
+    """Average pooling; `count_include_pad` as in PyTorch."""
+
+    count_include_pad: bool = True
+    kind: ClassVar[str] = "avgpool2d"
+
+
+@dataclass(frozen=True)
+class MaxPool3d(Pool3d):
+    """Maximum pooling; padding never wins."""
+
+    kind: ClassVar[str] = "maxpool3d"
+
+
+@dataclass(frozen=True)
+class AvgPool3d(Pool3d):
+    """Average pooling; `count_include_pad` as in PyTorch."""
+
+    count_include_pad: bool = True
+    kind: ClassVar[str] = "avgpool3d"
+
+
+@dataclass(frozen=True)
+class GlobalAvgPool(Layer):
+    """Average of every channel over the image: ``(C, H, W)`` or ``(C, D, H, W)`` to features ``(C,)``."""
+
+    kind: ClassVar[str] = "globalavgpool"
+
+    def output_shape(self, x: Shape, *more: Shape) -> Shape:
+        need_image(self, x)
+        return (x[0],)
+
+    def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
+        return Same() if axis in "nc" else Full()
+
+    def forward_flops(self, x: Shape) -> float:
+        return float(math.prod(x))

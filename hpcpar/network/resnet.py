@@ -1,0 +1,54 @@
+"""Residual networks of bottleneck blocks (He et al. 2016), in the layout called v1.5: strides in the 3x3 convolutions."""
+
+from __future__ import annotations
+
+from hpcpar.network.builder import Graph
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Add, BatchNorm, Conv2d, GlobalAvgPool, Linear, MaxPool2d, ReLU, Shape, SoftmaxCrossEntropy
+
+#: Channels of a block's output over those of its 3x3 convolution.
+EXPANSION = 4
+
+
+def _conv(net: Graph, name: str, filters: int, kernel: int, stride: int = 1, after: str | None = None) -> str:
+    """A convolution without bias that keeps the image at stride 1, and its normalisation."""
+    net.add(Conv2d, name, after=after, out_channels=filters, kernel=kernel, stride=stride, padding=kernel // 2, bias=False)
+    return net.add(BatchNorm, f"{name}.bn")
+
+
+def _bottleneck(net: Graph, name: str, width: int, stride: int) -> None:
+    """1x1, 3x3 and 1x1 convolutions beside the identity, which is projected where the shape changes."""
+    x = shortcut = net.last
+    if stride > 1 or net.shapes[x][0] != EXPANSION * width:
+        shortcut = _conv(net, f"{name}.down", EXPANSION * width, 1, stride)
+    _conv(net, f"{name}.conv1", width, 1, after=x)
+    net.add(ReLU, f"{name}.relu1")
+    _conv(net, f"{name}.conv2", width, 3, stride)
+    net.add(ReLU, f"{name}.relu2")
+    y = _conv(net, f"{name}.conv3", EXPANSION * width, 1)
+    net.add(Add, f"{name}.add", after=(y, shortcut))
+    net.add(ReLU, f"{name}.relu3")
+
+
+def _resnet(name: str, shape: Shape, classes: int, blocks: tuple[int, ...]) -> Network:
+    net = Graph(name, shape)
+    _conv(net, "conv1", 64, 7, 2)
+    net.add(ReLU, "relu1")
+    net.add(MaxPool2d, "pool1", kernel=3, stride=2, padding=1)
+    for stage, depth in enumerate(blocks, 1):
+        for i in range(depth):
+            _bottleneck(net, f"stage{stage}.{i}", 32 << stage, 2 if stage > 1 and i == 0 else 1)
+    net.add(GlobalAvgPool, "pool")
+    net.add(Linear, "fc", out_features=classes)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
+def resnet50(shape: Shape, classes: int) -> Network:
+    """ResNet-50: blocks (3, 4, 6, 3), 25,557,032 parameters at 1000 classes."""
+    return _resnet("resnet50", shape, classes, (3, 4, 6, 3))
+
+
+def resnet152(shape: Shape, classes: int) -> Network:
+    """ResNet-152: blocks (3, 8, 36, 3), 60,192,808 parameters at 1000 classes."""
+    return _resnet("resnet152", shape, classes, (3, 8, 36, 3))
