@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcpar.cli import options
 from hpcpar.machine import files
-from hpcpar.machine.model import Machine
+from hpcpar.machine.model import Level, Machine
 from hpcpar.report.tables import amount, say, seconds, show
 
 
@@ -17,16 +17,48 @@ def add(subparsers: Any) -> None:
     options.add_json(parser)
 
 
-def _show(machine: Machine) -> None:
+def _bandwidth(level: Level) -> str:
+    return amount(1 / level.beta_s_per_byte, "B/s")
+
+
+def _links(machine: Machine, index: int) -> str:
+    """How a unit of the level inside is attached."""
+    level, inner = machine.levels[index], machine.inner_ranks(index)
+    if not level.links:
+        return "one a rank"
+    return f"{level.links:g} a rank" if inner == 1 else f"{level.links:g} for {inner} ranks"
+
+
+def _show(machine: Machine, sources: list[str]) -> None:
     d = machine.device
+    peak = f" (data sheet {amount(d.peak_flops_per_s, 'flop/s')})" if d.peak_flops_per_s else ""
     say(f"{machine.name}: {machine.notes}")
-    say(f"one rank: {amount(d.flops_per_s, 'flop/s')} (float32 matrix products), {amount(d.bandwidth_bytes_per_s, 'B/s')} memory "
-        f"bandwidth, {amount(d.memory_bytes)} memory, {seconds(d.launch_s)} per kernel; {len(machine.compute)} calibrated operations")
+    say(f"one rank: {amount(d.flops_per_s, 'flop/s')} reached by float32 convolutions and products{peak}, "
+        f"{amount(d.bandwidth_bytes_per_s, 'B/s')} memory bandwidth, {amount(d.memory_bytes)} memory, {seconds(d.launch_s)} per kernel; "
+        f"{len(machine.compute)} calibrated operations")
     show(
         "levels, from the inside out",
-        ("level", "ranks", "latency", "bandwidth"),
-        [(x.name, x.ranks or "any", seconds(x.alpha_s), amount(1 / x.beta_s_per_byte, "B/s")) for x in machine.levels],
+        ("level", "ranks", "latency", "bandwidth", "links", "oversubscription", "effective links"),
+        [(x.name, x.ranks or "any", seconds(x.alpha_s), _bandwidth(x), _links(machine, i), f"{x.oversubscription:g}",
+          f"{x.shared_links:.3g}" if x.links else "-") for i, x in enumerate(machine.levels)],
     )
+    if sources:
+        say("sources:")
+        for line in sources:
+            say(f"  {line}")
+
+
+def _list() -> None:
+    machines = [files.load(name) for name in files.presets()]
+    show(
+        "machines (or a path to a TOML file, as 'hpcpar calibrate' writes it)",
+        ("name", "flop/s", "memory/rank", "levels, from the inside out (ranks, bandwidth of a link)"),
+        [(m.name, amount(m.device.flops_per_s, "flop/s"), amount(m.device.memory_bytes),
+          ", ".join(f"{x.name} ({x.ranks or 'any'}, {_bandwidth(x)})" for x in m.levels)) for m in machines],
+        left=4,
+    )
+    for m in machines:
+        say(f"{m.name}: {m.notes}")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -35,17 +67,10 @@ def main(args: argparse.Namespace) -> int:
         if args.json:
             options.print_json(files.to_dict(machine))
         else:
-            _show(machine)
-        return 0
-    machines = [files.load(name) for name in files.presets()]
-    if args.json:
-        options.print_json({"machines": [{"name": m.name, "notes": m.notes} for m in machines]})
-        return 0
-    show(
-        "machines (or a path to a TOML file, as 'hpcpar calibrate' writes it)",
-        ("name", "flop/s", "memory/rank", "levels", "notes"),
-        [(m.name, amount(m.device.flops_per_s, "flop/s"), amount(m.device.memory_bytes), ", ".join(x.name for x in m.levels), m.notes)
-         for m in machines],
-        left=5,
-    )
+            _show(machine, files.sources(args.name))
+    elif args.json:
+        machines = [files.load(name) for name in files.presets()]
+        options.print_json({"machines": [{"name": m.name, "notes": m.notes, "levels": [x.name for x in m.levels]} for m in machines]})
+    else:
+        _list()
     return 0

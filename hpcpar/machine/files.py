@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from importlib import resources
+from itertools import takewhile
 from typing import Any
 
 import tomli_w
@@ -30,6 +31,22 @@ def presets() -> list[str]:
     return sorted(entry.name[:-5] for entry in _PRESETS.iterdir() if entry.name.endswith(".toml"))
 
 
+def _read(name_or_path: str) -> tuple[str, str]:
+    """The text of a preset or machine file, and what to call it in messages."""
+    looks_like_path = name_or_path.endswith(".toml") or os.sep in name_or_path
+    if not looks_like_path:
+        if name_or_path not in presets():
+            raise unknown("machine", name_or_path, presets())
+        return (_PRESETS / f"{name_or_path}.toml").read_text(encoding="utf-8"), f"preset {name_or_path}"
+    try:
+        with open(name_or_path, encoding="utf-8") as f:
+            return f.read(), f"machine file {name_or_path}"
+    except OSError as err:
+        raise InputError(f"cannot read machine file {name_or_path}: {err.strerror}; presets are {', '.join(presets())}") from err
+    except UnicodeDecodeError as err:
+        raise InputError(f"machine file {name_or_path} is not text; write one with: hpcpar calibrate -o {name_or_path}") from err
+
+
 def load(name_or_path: str) -> Machine:
     """A preset by name, or a machine file.
 
@@ -43,19 +60,13 @@ def load(name_or_path: str) -> Machine:
     InputError
         Unknown name (with the nearest one), unreadable file, not TOML, missing or wrong fields.
     """
-    looks_like_path = name_or_path.endswith(".toml") or os.sep in name_or_path
-    if not looks_like_path:
-        if name_or_path not in presets():
-            raise unknown("machine", name_or_path, presets())
-        return parse((_PRESETS / f"{name_or_path}.toml").read_text(encoding="utf-8"), f"preset {name_or_path}")
-    try:
-        with open(name_or_path, encoding="utf-8") as f:
-            text = f.read()
-    except OSError as err:
-        raise InputError(f"cannot read machine file {name_or_path}: {err.strerror}; presets are {', '.join(presets())}") from err
-    except UnicodeDecodeError as err:
-        raise InputError(f"machine file {name_or_path} is not text; write one with: hpcpar calibrate -o {name_or_path}") from err
-    return parse(text, f"machine file {name_or_path}")
+    return parse(*_read(name_or_path))
+
+
+def sources(name_or_path: str) -> list[str]:
+    """Where the figures come from: the comment lines at the head of a preset or machine file (none in calibrated files)."""
+    text, _ = _read(name_or_path)
+    return [line[1:].removeprefix(" ") for line in takewhile(lambda line: line.startswith("#"), text.splitlines())]
 
 
 def parse(text: str, where: str) -> Machine:
@@ -91,6 +102,13 @@ def _number(data: Mapping[str, Any], name: str, where: str, default: float | Non
     return float(value)
 
 
+def _count(data: Mapping[str, Any], name: str, where: str, default: int | None = None) -> int:
+    value = _number(data, name, where, default)
+    if not value.is_integer():
+        raise InputError(f"{where}: '{name}' = {value!r} must be a whole number")
+    return int(value)
+
+
 def _known(data: Mapping[str, Any], cls: type, where: str) -> None:
     names = [f.name for f in fields(cls)]
     for key in data:
@@ -122,6 +140,7 @@ def from_dict(data: Any, where: str = "machine") -> Machine:
             _number(device, "flops_per_s", at),
             _number(device, "bandwidth_bytes_per_s", at),
             _number(device, "launch_s", at, 0.0),
+            _number(device, "peak_flops_per_s", at, 0.0),
         ),
         _levels(levels, where),
         _number(data, "add_s_per_byte", where, 0.0),
@@ -141,12 +160,20 @@ def _levels(levels: Any, where: str) -> tuple[Level, ...]:
         small = _number(data, "small_alpha_s", at) if data.get("small_alpha_s") is not None else None
         level = Level(
             _text(data, "name", at),
-            int(_number(data, "ranks", at)),
+            _count(data, "ranks", at),
             _number(data, "alpha_s", at),
             _number(data, "beta_s_per_byte", at),
             small,
-            int(_number(data, "small_bytes", at, 0)),
+            _count(data, "small_bytes", at, 0),
+            _number(data, "links", at, 0.0),
+            _number(data, "oversubscription", at, 1.0),
         )
+        if level.oversubscription < 1:
+            raise InputError(f"{at} ('{level.name}'): 'oversubscription' = {level.oversubscription:g} must be at least 1; it is what the "
+                             f"links below could carry over what this level can, 3 for 1:3; leave it out where the level carries all")
+        if level.oversubscription > 1 and not level.links:
+            raise InputError(f"{at} ('{level.name}'): 'oversubscription' = {level.oversubscription:g} divides nothing without 'links'; add "
+                             f"links = <links by which one unit of the level inside is attached>")
         if out and (out[-1].ranks == 0 or (level.ranks and level.ranks % out[-1].ranks)):
             raise InputError(f"{at} ('{level.name}', {level.ranks} ranks) must hold whole units of the level inside it "
                              f"('{out[-1].name}', {out[-1].ranks} ranks); list levels from the inside out, only the last with ranks = 0")

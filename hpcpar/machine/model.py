@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 #: A coordinate of a rank, ``rank // stride % size``, as (stride, size).
 Place = tuple[int, int]
@@ -18,17 +23,20 @@ class Device:
     memory_bytes : int
         Memory that one rank may use.
     flops_per_s : float
-        Achieved rate of float32 matrix products of one rank; float64 is taken as half of it.
+        Rate that large float32 convolutions really reach on one rank (this prices); float64 is taken as half of it.
     bandwidth_bytes_per_s : float
         Memory bandwidth of one rank.
     launch_s : float
         Fixed overhead of a kernel.
+    peak_flops_per_s : float
+        The data sheet's float32 rate of one rank, for comparison only; 0 where not given.
     """
 
     memory_bytes: int
     flops_per_s: float
     bandwidth_bytes_per_s: float
     launch_s: float = 0.0
+    peak_flops_per_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -42,9 +50,14 @@ class Level:
     alpha_s : float
         Latency of a message (s).
     beta_s_per_byte : float
-        Inverse bandwidth of a rank's link (s/byte).
+        Inverse bandwidth of one link (s/byte).
     small_alpha_s : float or None
         Latency of messages of up to `small_bytes` bytes, where it differs (the library's eager protocol).
+    links : float
+        Parallel links by which one unit of the level inside (a rank, for the innermost level) is attached to this one: its ranks
+        share them. 0: every rank has a link of its own, and nobody shares.
+    oversubscription : float
+        How many times what the attached links could carry exceeds what the level can carry (1: it carries all of it).
     """
 
     name: str
@@ -53,6 +66,13 @@ class Level:
     beta_s_per_byte: float
     small_alpha_s: float | None = None
     small_bytes: int = 0
+    links: float = 0.0
+    oversubscription: float = 1.0
+
+    @property
+    def shared_links(self) -> float:
+        """Effective number of links of one unit of the level inside; infinity where nobody shares."""
+        return self.links / self.oversubscription if self.links else math.inf
 
     def latency_s(self, message_bytes: float) -> float:
         """Latency of a message of this size."""
@@ -107,10 +127,47 @@ class Machine:
             Ranks in all.
         """
         block = max((stride * size for stride, size in places if size > 1), default=1)
-        for level in self.levels:
-            if level.ranks == 0 or level.ranks >= ranks or level.ranks % block == 0:
-                return level
-        return self.levels[-1]
+        return self.levels[self.level_index_for(block, ranks)]
+
+    @overload
+    def level_index_for(self, block: int, ranks: int) -> int: ...
+
+    @overload
+    def level_index_for(self, block: NDArray[Any], ranks: int | NDArray[Any]) -> NDArray[np.intp]: ...
+
+    @overload
+    def level_index_for(self, block: int, ranks: NDArray[Any]) -> NDArray[np.intp]: ...
+
+    def level_index_for(self, block: int | NDArray[Any], ranks: int | NDArray[Any]) -> int | NDArray[np.intp]:
+        """Index of the innermost level that holds every group of ranks within aligned blocks; the rule of `level_for`.
+
+        Parameters
+        ----------
+        block : int or array of int
+            Ranks of an aligned block: ``stride * size`` of the widest place in which members differ; 1 for a rank alone.
+        ranks : int or array of int
+            Ranks in all; broadcast against `block`.
+
+        Returns
+        -------
+        int or array of int
+            An int for two ints (or NumPy scalars), else an array of the broadcast shape.
+        """
+        if np.ndim(block) == 0 and np.ndim(ranks) == 0:
+            for i, level in enumerate(self.levels):
+                if level.ranks == 0 or level.ranks >= ranks or level.ranks % block == 0:
+                    return i
+            return len(self.levels) - 1
+        block, ranks = np.broadcast_arrays(block, ranks)
+        out = np.full(block.shape, len(self.levels) - 1, dtype=np.intp)
+        for i in reversed(range(len(self.levels))):
+            unit = self.levels[i].ranks
+            out[(unit >= ranks) | (unit % block == 0) if unit else ...] = i
+        return out
+
+    def inner_ranks(self, index: int) -> int:
+        """Ranks of one unit of the level inside level `index`: those that share its `Level.links` (1 for the innermost)."""
+        return self.levels[index - 1].ranks if index > 0 else 1
 
     def level_between(self, a: int, b: int) -> Level:
         """The innermost level whose unit holds both ranks."""
