@@ -1,0 +1,217 @@
+"""What the benches of this folder share: figures that a paper printed beside ours, as a table, as JSON, and as stacked bars.
+
+A bench is a module whose docstring says how to run it, and a function that makes its `Report`:
+
+    def report() -> Report:
+        return Report("Title", claims=[Claim("speedup", published=2.0, ours=1.9, unit="x")])
+
+    if __name__ == "__main__":
+        sys.exit(main(__doc__, report))
+
+A bench with options of its own calls `parser`, adds them, and hands what was parsed and the report to `publish`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+#: Width of the tables where nobody's terminal sets it.
+PLAIN_WIDTH = 170
+
+Value = float | str | None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A row of the table.
+
+    Attributes
+    ----------
+    published, ours : float, str or None
+        None where there is nothing to say; only two numbers have a ratio.
+    unit : str
+        Written behind both ("x", " ms").
+    note : str
+        What differs, and why.
+    """
+
+    what: str
+    published: Value
+    ours: Value
+    unit: str = ""
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours over published."""
+        ours, published = self.ours, self.published
+        return ours / published if isinstance(ours, int | float) and isinstance(published, int | float) and published else None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of stacked bars.
+
+    Attributes
+    ----------
+    figure, title : str
+        Panels of one figure stand in a row.
+    bars : mapping
+        Label -> part -> value, every bar with the same parts.
+    marks : mapping
+        Label -> text over that bar; marks are also printed.
+    """
+
+    figure: str
+    title: str
+    bars: Mapping[str, Mapping[str, float]]
+    unit: str = "s"
+    marks: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything a bench says; `remarks` are lines below the table."""
+
+    title: str
+    claims: Sequence[Claim]
+    panels: Sequence[Panel] = ()
+    remarks: Sequence[str] = ()
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """The options of every bench, described by the first line of its docstring."""
+    out = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    out.add_argument("--bars", action="store_true", help="also print every bar of the figures")
+    out.add_argument("--json", type=Path, metavar="FILE", help="also write claims and bars here")
+    out.add_argument("--plot", type=Path, metavar="FILE", help="also draw the bars here (PNG, PDF or SVG)")
+    return out
+
+
+def text(value: Value, unit: str = "") -> str:
+    """A value as it stands in the table: four digits, and `unit` behind a number."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    return (f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}") + unit
+
+
+def _table(title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]], out: Console) -> None:
+    """Print a table; a column is a name and whether its cells are text (to the left, wrapped)."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, is_text in columns:
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
+
+
+def _print(report: Report, bars: bool) -> None:
+    out = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    rows = []
+    for c in report.claims:
+        ratio = "-" if c.ratio is None else f"{c.ratio:.2f}"
+        rows.append([c.what, text(c.published, c.unit), text(c.ours, c.unit), ratio, c.note])
+    _table(report.title, [("what", True), ("published", False), ("ours", False), ("ratio", False), ("note", True)], rows, out)
+    for panel in report.panels:
+        if bars:
+            parts = list(next(iter(panel.bars.values())))
+            lines = [
+                [label, *(f"{bar[part]:.2f}" for part in parts), f"{sum(bar.values()):.2f}", panel.marks.get(label, "")]
+                for label, bar in panel.bars.items()
+            ]
+            names = [(f"{part} ({panel.unit})", False) for part in (*parts, "total")]
+            _table(f"{panel.figure}, {panel.title}", [("", True), *names, ("", True)], lines, out)
+        else:
+            for label, mark in panel.marks.items():
+                out.print(f"{panel.figure}, {panel.title}: {label} {mark}")
+    for remark in report.remarks:
+        out.print(remark)
+
+
+def _plain(report: Report) -> dict[str, Any]:
+    claims = [
+        {"what": c.what, "published": c.published, "ours": c.ours, "ratio": c.ratio, "unit": c.unit.strip(), "note": c.note}
+        for c in report.claims
+    ]
+    panels = [
+        {"figure": p.figure, "title": p.title, "unit": p.unit, "bars": {k: dict(v) for k, v in p.bars.items()}, "marks": dict(p.marks)}
+        for p in report.panels
+    ]
+    date = datetime.now().astimezone().isoformat(timespec="seconds")
+    return {"title": report.title, "date": date, "claims": claims, "panels": panels, "remarks": list(report.remarks)}
+
+
+def _draw_panel(axes: Any, panel: Panel, colors: Mapping[str, str]) -> None:
+    at = range(len(panel.bars))
+    bottom = [0.0] * len(panel.bars)
+    for part in next(iter(panel.bars.values())):
+        heights = [bar[part] for bar in panel.bars.values()]
+        axes.bar(at, heights, bottom=bottom, width=0.7, color=colors[part], label=part)
+        bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
+    for i, label in enumerate(panel.bars):
+        if label in panel.marks:
+            clear = max(bottom[max(0, i - 2): i + 3]) + 0.03 * max(bottom)  # the text is wider than a bar
+            line = {"arrowstyle": "-", "linewidth": 0.6}
+            axes.annotate(panel.marks[label], (i, bottom[i]), (i, clear), ha="center", fontsize=7, weight="bold", arrowprops=line)
+    axes.set_xticks(list(at), list(panel.bars), rotation=60, ha="right", fontsize=7)
+    axes.tick_params(axis="y", labelsize=7)
+    axes.set_title(panel.title, fontsize=9)
+    axes.set_ylim(0, 1.15 * max(bottom))
+    axes.set_ylabel(f"{panel.figure} ({panel.unit})", fontsize=8)
+
+
+def draw(report: Report, path: Path) -> None:
+    """Draw all panels, a row for every figure."""
+    try:
+        import matplotlib
+    except ImportError as err:
+        raise SystemExit(f"plots need matplotlib ({err}); install it with: pip install matplotlib") from err
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows: dict[str, list[Panel]] = {}
+    for panel in report.panels:
+        rows.setdefault(panel.figure, []).append(panel)
+    parts = list(dict.fromkeys(part for panel in report.panels for bar in panel.bars.values() for part in bar))
+    colors = {part: f"C{i}" for i, part in enumerate(parts)}
+    across = max(len(panels) for panels in rows.values())
+    figure, grid = plt.subplots(len(rows), across, figsize=(3.6 * across, 2.9 * len(rows) + 0.6), squeeze=False, layout="constrained")
+    for line, panels in zip(grid, rows.values(), strict=True):
+        for axes in line[len(panels):]:
+            axes.set_visible(False)
+        for axes, panel in zip(line, panels, strict=False):
+            _draw_panel(axes, panel, colors)
+    handles = [plt.Rectangle((0, 0), 1, 1, color=color) for color in colors.values()]
+    figure.legend(handles, colors, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.suptitle(report.title, fontsize=10)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def publish(report: Report, options: argparse.Namespace) -> None:
+    """Print the report, and write what the options ask for."""
+    _print(report, options.bars)
+    if options.json:
+        options.json.write_text(json.dumps(_plain(report), indent=1) + "\n")
+    if options.plot:
+        draw(report, options.plot)
+
+
+def main(doc: str | None, make: Callable[[], Report], arguments: Sequence[str] | None = None) -> int:
+    """The whole of a bench without options of its own; `doc` is its docstring."""
+    options = parser(doc).parse_args(arguments)
+    publish(make(), options)
+    return 0

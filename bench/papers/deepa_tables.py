@@ -1,0 +1,140 @@
+"""Tables 2 and 3 of DeePa (ICLR 2018 submission): costs of configurations of two of its layers, beside what it published.
+
+    python bench/papers/deepa_tables.py [--bars] [--json FILE] [--plot FILE]
+
+Transfer and update are computed; compute times were measured on a K80 and are given. The layers before are split by samples over 16 GPUs; a
+batch is 512 images in float32. The paper prints no bandwidth: Table 2's digits imply 2.247e9 bytes/s.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bench.papers.common import Claim, Panel, Report, main
+from hpcpar.cost.optcnn import Configuration, Edge, ts_s, tx_s
+from hpcpar.network.relation import Full, Same, Window
+
+BATCH, ITEM_BYTES = 512, 4
+BEFORE = Configuration(n=16)
+#: Bytes per second, from the printed digits: all of Table 2 and the updates of Table 3; the transfers of Table 3.
+BANDWIDTH, CONV_BANDWIDTH = 2.247e9, 5.0 * 2**20 * 1e3
+IMAGE = ("n", "c", "h", "w")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A configuration with its milliseconds as printed."""
+
+    name: str
+    config: Configuration
+    transfer_ms: float
+    compute_ms: float
+    update_ms: float
+    total_ms: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: the tensor that is transferred, the weights that are updated, and the bandwidth of either."""
+
+    title: str
+    edge: Edge
+    weight_bytes: float
+    transfer_bytes_per_s: float
+    update_bytes_per_s: float
+    rows: Sequence[Row]
+
+    def transfer_ms(self, config: Configuration) -> float:
+        return 1e3 * tx_s(self.edge, BEFORE, config, self.transfer_bytes_per_s, whole=True)
+
+    def update_ms(self, config: Configuration) -> float:
+        return 1e3 * ts_s(self.weight_bytes, config, self.update_bytes_per_s)
+
+
+TABLE_2 = Table(
+    "Table 2, AlexNet's first FC layer",
+    Edge(("n", "c"), (BATCH, 9216), {"n": BATCH, "c": 4096}, (Same(), Full()), ITEM_BYTES),
+    9216 * 4096 * ITEM_BYTES,
+    BANDWIDTH,
+    BANDWIDTH,
+    (
+        Row("n=16", Configuration(n=16), 0, 1.28, 1075, 1076),
+        Row("c=16", Configuration(c=16), 134.4, 1.28, 0, 135.7),
+        Row("c=4", Configuration(c=4), 33.6, 5.1, 0, 38.7),
+        Row("c=2", Configuration(c=2), 16.8, 10.2, 0, 27.0),
+        Row("c=1", Configuration(), 8.4, 20.4, 0, 28.8),
+    ),
+)
+
+
+def conv_edge(window: Same | Window) -> Edge:
+    """The input of a convolution on 14 x 14 x 512, whose image axes are read through `window`."""
+    extents = (BATCH, 512, 14, 14)
+    return Edge(IMAGE, extents, dict(zip(IMAGE, extents, strict=True)), (Same(), Full(), window, window), ITEM_BYTES)
+
+
+TABLE_3 = Table(
+    "Table 3, VGG-16's last three convolutions",
+    conv_edge(Same()),
+    2 * 3 * 3 * 512 * 512 * ITEM_BYTES,
+    CONV_BANDWIDTH,
+    BANDWIDTH,
+    (
+        Row("n=16", Configuration(n=16), 0, 15.9, 134.4, 150.3),
+        Row("n=8", Configuration(n=8), 39.2, 31.8, 67.2, 138.2),
+        Row("n=4", Configuration(n=4), 39.2, 63.7, 33.6, 136.5),
+        Row("h=2,w=2", Configuration(h=2, w=2), 39.2, 54.7, 33.6, 127.5),
+        Row("n=2", Configuration(n=2), 39.2, 127.4, 16.8, 183.4),
+    ),
+)
+
+
+def claims(table: Table) -> list[Claim]:
+    """Transfer, update and total of every row."""
+    out = []
+    for row in table.rows:
+        transfer_ms, update_ms = table.transfer_ms(row.config), table.update_ms(row.config)
+        what = f"{table.title.partition(',')[0]}, {row.name}"
+        out += [
+            Claim(f"{what}: transfer", row.transfer_ms, transfer_ms, " ms"),
+            Claim(f"{what}: update", row.update_ms, update_ms, " ms"),
+            Claim(f"{what}: total", row.total_ms, transfer_ms + row.compute_ms + update_ms, " ms", f"compute {row.compute_ms} ms given"),
+        ]
+    return out
+
+
+def without_fits() -> list[Claim]:
+    """What Table 3 would have with the halo, and with the weights of all three convolutions."""
+    halo_ms = 1e3 * tx_s(conv_edge(Window(3, 1, 1)), BEFORE, Configuration(h=2, w=2), CONV_BANDWIDTH, whole=True)
+    three_ms = 1e3 * ts_s(3 / 2 * TABLE_3.weight_bytes, BEFORE, BANDWIDTH)
+    same_ms = 1e3 * tx_s(TABLE_3.edge, BEFORE, Configuration(n=8), BANDWIDTH, whole=True)
+    return [
+        Claim("... h=2,w=2: transfer with the 3 x 3 halo", 39.2, halo_ms, " ms", "the table leaves the halo out"),
+        Claim("... n=16: update of three convolutions", 134.4, three_ms, " ms", "the table has two, or a bandwidth of 3.37e9 bytes/s"),
+        Claim("... n=8: transfer at Table 2's bandwidth", 39.2, same_ms, " ms", "no single bandwidth fits both tables"),
+    ]
+
+
+def panel(table: Table) -> Panel:
+    """A bar for every configuration."""
+    bars = {
+        row.name: {"transfer": table.transfer_ms(row.config), "compute": row.compute_ms, "update": table.update_ms(row.config)}
+        for row in table.rows
+    }
+    best = min(bars, key=lambda name: sum(bars[name].values()))
+    return Panel("DeePa", table.title, bars, "ms", {best: "fastest"})
+
+
+def report() -> Report:
+    """Both tables, and what does not fit."""
+    rows = claims(TABLE_2) + claims(TABLE_3) + without_fits()
+    return Report("DeePa: costs of configurations, batch 512 on 16 K80", rows, [panel(TABLE_2), panel(TABLE_3)])
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, report))

@@ -1,0 +1,74 @@
+"""The benches of the papers run, and say what the papers' own accounting says."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from bench.papers import common, deepa, deepa_tables, integrated, layerwise, optcnn, owt, paradl
+from bench.papers.common import Report
+from bench.papers.paradl_settings import MODELS
+
+
+def check(report: Report) -> dict[str, common.Claim]:
+    """Every number is finite, every bar has its parts; the claims by name."""
+    assert report.claims
+    for claim in report.claims:
+        for value in (claim.published, claim.ours):
+            assert not isinstance(value, float) or math.isfinite(value), claim.what
+    for panel in report.panels:
+        parts = {tuple(bar) for bar in panel.bars.values()}
+        assert len(parts) == 1 and set(panel.marks) <= set(panel.bars)
+        assert all(value >= 0 and math.isfinite(value) for bar in panel.bars.values() for value in bar.values()), panel.title
+    return {c.what: c for c in report.claims}
+
+
+def test_owt_is_within_a_tenth_of_table_1() -> None:
+    claims = check(owt.report((1, 2, 8)))
+    rows = [c for what, c in claims.items() if what.startswith("Table 1")]
+    assert len(rows) == 9 and all(0.9 < (c.ratio or 0.0) < 1.1 for c in rows)
+    assert owt.variable_s(8, "owt-c") < owt.fixed_s(8) < owt.variable_s(8)
+
+
+def test_optcnn_on_four_gpus() -> None:
+    claims = check(optcnn.report(("alexnet", "vgg16"), (1, 4)))
+    assert claims["Table 5, VGG-16, 4 GPUs: layer-wise over data"].ours > 1.2  # type: ignore[operator]
+
+
+def test_published_configurations() -> None:
+    """Table 5, and DeePa's Figures 9 and 15."""
+    vgg = layerwise.configurations("vgg16", "layer-wise", 4)
+    assert [str(vgg[name]) for name in ("conv4_3", "conv5_1", "pool5", "fc6", "fc7", "fc8", "loss")] == [
+        "{n=4}", "{h=2, w=2}", "{h=2, w=2}", "{c=4}", "{c=4}", "{c=2}", "{}"
+    ]
+    fewer = layerwise.configurations("vgg16", "fc-only", 4)
+    assert str(fewer["conv5_3"]) == "{n=4}" and str(fewer["fc6"]) == "{c=2}"
+    alexnet = layerwise.configurations("alexnet", "layer-wise", 16)
+    assert str(alexnet["conv5"]) == "{n=16}" and str(alexnet["fc6"]) == "{c=2}"
+
+
+def test_deepa_volumes() -> None:
+    """VGG-16 on 4 GPUs: 4 GB and 490 MB; AlexNet with 21,841 classes: 44.5 times less."""
+    claims = check(deepa.report(("alexnet",)))
+    assert claims["Fig 16, 22K classes, DeePa less than data: most"].ratio == pytest.approx(1, abs=0.02)
+    assert layerwise.volume("vgg16", "data", 4).total_bytes == 4 * 4 * 2 * 138_357_544
+    assert layerwise.volume("vgg16", "fc-only", 4).total_bytes == pytest.approx(490e6, rel=0.02)
+
+
+def test_deepa_tables_and_integrated() -> None:
+    check(integrated.report())
+    rows = [c for c in check(deepa_tables.report()).values() if not c.what.startswith("...")]
+    assert all(c.ratio is None or abs(c.ratio - 1) < 0.01 for c in rows)
+
+
+def test_paradl(tmp_path: Path) -> None:
+    report = paradl.report(MODELS[2:], (16,))
+    claims = check(report)
+    assert [round(c.ours, 2) for c in list(claims.values())[:3]] == [256.98, 18.19, 18.56]  # type: ignore[arg-type]
+    assert claims["Section 5.3.4, VGG-16: most GPUs of filter parallelism"].ratio == 1
+    options = common.parser(paradl.__doc__).parse_args(["--json", str(tmp_path / "out.json")])
+    common.publish(report, options)
+    assert len(json.loads((tmp_path / "out.json").read_text())["claims"]) == len(claims)
