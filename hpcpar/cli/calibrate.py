@@ -21,6 +21,7 @@ from hpcpar.machine import files  # noqa: E402
 from hpcpar.plan import plan as plans  # noqa: E402
 from hpcpar.plan.strategies import named  # noqa: E402
 from hpcpar.train.calibrate import calibrate  # noqa: E402
+from hpcpar.train.supported import require  # noqa: E402
 
 
 def add(subparsers: argparse._SubParsersAction) -> None:
@@ -48,6 +49,8 @@ def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backe
         machine = files.to_dict(files.load("local"))
         for strategy in args.strategy.split(",") if args.strategy else named(ranks):
             chosen.append(plans.make_plan(spec, strategy, ranks, args.batch, dtype=args.dtype, machine=machine))
+    for plan in chosen:
+        require(plan.network.build(), plan)
     return chosen, backend(args.device)
 
 

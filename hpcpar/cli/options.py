@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from typing import Any
 
-from hpcpar.cost.price import ACCOUNTINGS
+from hpcpar.cost.costs import ACCOUNTINGS
 from hpcpar.errors import InputError, unknown
-from hpcpar.network.builtin import NETWORKS
+from hpcpar.network.builtin import NETWORKS, defaults
 from hpcpar.network.layers import Shape
-from hpcpar.plan.plan import COLLECTIVES, DTYPES, OVERLAPS, NetworkSpec
+from hpcpar.plan.plan import BATCH_NORMS, COLLECTIVES, DTYPES, OPTIMIZERS, OVERLAPS, SYNCHRONISATIONS, NetworkSpec
 from hpcpar.plan.strategies import GATHERS
 
 #: Samples of an epoch where none are given: ImageNet as the papers count it, MNIST for small images.
@@ -37,22 +38,22 @@ def positives(text: str) -> list[int]:
 
 
 def image(text: str) -> Shape:
-    """CxHxW."""
-    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"'{text}' is not an image shape CxHxW, as in 3x224x224")
-    return int(match[1]), int(match[2]), int(match[3])
+    """CxHxW or CxDxHxW."""
+    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2,3}", text) is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is not an image shape CxHxW, as in 3x224x224 (or CxDxHxW, as in 4x128x128x128)")
+    return tuple(int(part) for part in text.split("x"))
 
 
 def add_network(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """--network, --input, --classes."""
-    parser.add_argument("--network", required=required, metavar="NAME", help=f"one of {', '.join(NETWORKS)}")
+    parser.add_argument("--network", required=required, metavar="NAME", help=f"one of {', '.join(NETWORKS)}; module:function; or a .onnx "
+                        "file")
     add_shape(parser)
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
     """--input, --classes."""
-    parser.add_argument("--input", type=image, metavar="CxHxW", help="image shape (default: the network's usual one)")
+    parser.add_argument("--input", type=image, metavar="CxHxW", help="image shape, CxDxHxW for volumes (default: the network's usual one)")
     parser.add_argument("--classes", type=positive, metavar="N", help="number of classes (default: the network's usual one)")
 
 
@@ -64,10 +65,23 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--collectives", default="auto", metavar="|".join(COLLECTIVES), help="who chooses the algorithms of collectives "
                         "(default auto: the cost model)")
     parser.add_argument("--dtype", default="float32", metavar="|".join(DTYPES), help="type of activations and weights (default float32)")
+    parser.add_argument("--synchronisation", default="allreduce", metavar="|".join(SYNCHRONISATIONS), help="how weights are kept alike "
+                        "(default allreduce; sharded and server can be predicted only)")
+    parser.add_argument("--optimizer", default="momentum", metavar="|".join(OPTIMIZERS), help="what updates the weights (default momentum; "
+                        "the others can be predicted only)")
+    parser.add_argument("--microbatches", type=positive, metavar="M", help="parts of the mini-batch in time (default: of a pipeline, four "
+                        "times its stages; else 1)")
+    parser.add_argument("--batch-norm", default="sync", metavar="|".join(BATCH_NORMS), help="statistics of the whole batch, or of each "
+                        "rank's part (default sync)")
     parser.add_argument("--samples", type=positive, metavar="N", help="samples of an epoch (default: 1200000, the papers' ImageNet, for "
                         "images of 64 pixels and more, else 60000, MNIST)")
     parser.add_argument("--accounting", default="schedule", metavar="|".join(ACCOUNTINGS), help="price what is executed, or the same "
                         "steps by the formulas of Gholami et al. (Eq 3 to 9; with --gather layer and --overlap none unless given)")
+    parser.add_argument("--contention", type=float, metavar="PHI", help="flows that share a link above the innermost level (default: "
+                        "derived from the placement)")
+    parser.add_argument("--gamma", type=float, default=1.0, metavar="G", help="part of the activations' memory that is needed (default 1)")
+    parser.add_argument("--io", type=float, metavar="BYTES/S", help="rate at which a rank reads its images (default: not counted)")
+    parser.add_argument("--io-item-bytes", type=float, default=1.0, metavar="N", help="bytes of a stored value (default 1: uint8)")
     add_json(parser)
 
 
@@ -82,7 +96,7 @@ def samples(args: argparse.Namespace, spec: NetworkSpec) -> int:
 
 
 def planning(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of `search.auto.price_named`, checked."""
+    """The options of `search.auto.task`, checked."""
     paper = args.accounting == "paper"
     out = {
         "gather": args.gather or ("layer" if paper else "late"),
@@ -90,19 +104,36 @@ def planning(args: argparse.Namespace) -> dict[str, Any]:
         "collectives": args.collectives,
         "dtype": args.dtype,
         "accounting": args.accounting,
+        "synchronisation": args.synchronisation,
+        "batch_norm": args.batch_norm,
+        "optimizer": args.optimizer,
     }
-    known = {"gather": GATHERS, "overlap": OVERLAPS, "collectives": COLLECTIVES, "dtype": tuple(DTYPES), "accounting": ACCOUNTINGS}
     for name, value in out.items():
-        if value not in known[name]:
-            raise unknown(f"--{name}", value, known[name])
-    return out
+        if value not in KNOWN[name]:
+            raise unknown(f"--{name.replace('_', '-')}", value, KNOWN[name])
+    return out | pricing(args) | {"microbatches": args.microbatches}
+
+
+#: Words that an option may have.
+KNOWN: dict[str, tuple[str, ...]] = {
+    "gather": GATHERS, "overlap": OVERLAPS, "collectives": COLLECTIVES, "dtype": tuple(DTYPES), "accounting": ACCOUNTINGS,
+    "synchronisation": SYNCHRONISATIONS, "batch_norm": BATCH_NORMS,
+    "optimizer": tuple(OPTIMIZERS),
+}
+
+
+def pricing(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of `cost.price.price` alone, checked."""
+    for name in ("gamma", "io", "io_item_bytes"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < math.inf:
+            raise InputError(f"--{name.replace('_', '-')} {value}: give a number greater than 0")
+    return {"contention": args.contention, "gamma": args.gamma, "io_bytes_per_s": args.io, "io_item_bytes": args.io_item_bytes}
 
 
 def network_spec(name: str, shape: Shape | None, classes: int | None) -> NetworkSpec:
     """The network that the options name; shape and classes default to its usual ones."""
-    if name not in NETWORKS:
-        raise unknown("network", name, NETWORKS)
-    _, usual_shape, usual_classes = NETWORKS[name]
+    usual_shape, usual_classes = defaults(name)
     spec = NetworkSpec(name, shape or usual_shape, classes or usual_classes)
     spec.build()
     return spec

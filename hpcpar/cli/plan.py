@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from typing import Any
 
 from hpcpar.cli import options
 from hpcpar.cost.choose import schedule_for
+from hpcpar.errors import InputError
 from hpcpar.machine import files
+from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
 from hpcpar.report import tables
 from hpcpar.search import auto
+from hpcpar.search.layerwise import Found
+from hpcpar.train.supported import require, require_network
 
 #: Alternatives in the table.
 SHOWN = 8
@@ -25,8 +31,9 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--machine", default="local", metavar="NAME|FILE", help="preset or machine file (default local)")
     parser.add_argument("--ranks", type=options.positive, required=True, metavar="P", help="number of ranks")
     parser.add_argument("--batch", type=options.positive, required=True, metavar="B", help="samples of a mini-batch, over all ranks")
-    parser.add_argument("--strategy", default="auto", metavar="S", help="auto (the fastest of all that fits), data, filter, spatial, owt, "
-                        "grid:PRxPC, grid-fc:PRxPC, domain:PRxPC, df:P1xP2, ds:P1xP2 (default auto)")
+    parser.add_argument("--strategy", default="auto", metavar="S", help="auto (the fastest that fits, of all that this version can run), "
+                        "layerwise (OptCNN's search), data, filter, channel, spatial, pipeline[:SxN], owt, owt-b, owt-c, grid:PRxPC, "
+                        "grid-fc:PRxPC, domain:PRxPC, df:P1xP2, ds:P1xP2; '/outer' behind it puts model groups across nodes (default auto)")
     options.add_planning(parser)
     parser.add_argument("-o", "--output", metavar="plan.json", help="write the plan file")
     parser.add_argument("--show-schedule", action="store_true", help="list every step of an iteration")
@@ -39,8 +46,13 @@ def main(args: argparse.Namespace) -> int:
     machine = files.load(args.machine)
     chosen["samples"] = options.samples(args, spec)
     begin = time.perf_counter()
+    searched: Found | None = None
     if args.strategy == "auto":
-        found = auto.best(network, spec, args.ranks, args.batch, machine, **chosen)
+        found = auto.best(network, spec, args.ranks, args.batch, machine, accept=_runs(network), **chosen)
+    elif args.strategy == "layerwise":
+        runnable = _can_train(network)
+        chosen_one, searched = auto.named_or_layerwise(network, spec, args.ranks, args.batch, machine, runnable=runnable, **chosen)
+        found = [chosen_one, *_alternatives(network, spec, args, machine, chosen)]
     else:
         found = [auto.price_named(network, spec, args.strategy, args.ranks, args.batch, machine, **chosen)]
     search_s = time.perf_counter() - begin
@@ -50,8 +62,10 @@ def main(args: argparse.Namespace) -> int:
         plans.save(plan, args.output)
     if args.json:
         data = prediction.to_json(steps=True) | {"search_s": search_s}
+        if searched is not None:
+            data["search"] = searched.to_json()
         data["alternatives"] = [
-            {"strategy": c.prediction.strategy, "iteration_s": c.prediction.iteration_s, "fits": c.prediction.fits} for c in found[1:]
+            {"strategy": c.strategy, "iteration_s": c.iteration_s, "fits": c.fits} for c in found[1:]
         ]
         if schedule is not None:
             data["schedule"] = tables.schedule_rows(schedule, prediction)
@@ -61,12 +75,52 @@ def main(args: argparse.Namespace) -> int:
         if len(found) > 1:
             title += f": best of {len(found)} strategies, searched in {search_s:.2f} s"
         tables.show_predictions(title, [c.prediction for c in found[:SHOWN]])
-        tables.say_source([c.prediction for c in found])
+        tables.say_source([c.prediction for c in found[:SHOWN]])
         tables.show_layers(prediction)
+        if searched is not None:
+            tables.say(_search_line(searched))
         if schedule is not None:
             tables.show_schedule(schedule, prediction)
     _notes(args, found[0])
     return 0
+
+
+def _alternatives(
+    network: Network, spec: plans.NetworkSpec, args: argparse.Namespace, machine: Machine, chosen: dict[str, Any]
+) -> list[auto.Candidate]:
+    """Named strategies to set beside the layer-wise plan."""
+    accept = _runs(network) if _can_train(network) else None
+    return auto.best(network, spec, args.ranks, args.batch, machine, accept=accept, layers=False, **chosen)
+
+
+def _can_train(network: Network) -> bool:
+    """True where this version can train the network at all."""
+    try:
+        require_network(network)
+    except InputError:
+        return False
+    return True
+
+
+def _search_line(found: Found) -> str:
+    e = found.eliminations
+    gap = "" if found.exact else f"; memory limits it: at most {found.objective_s / max(found.bound_s, 1e-30) - 1:.2%} above the optimum"
+    return (f"layer-wise search: {found.configurations} configurations, tables for {found.kept} of them; {e.nodes} node and {e.edges} edge "
+            f"eliminations leave K = {e.kept}; tables {found.table_s:.3f} s, search {found.search_s:.3f} s; sum of an iteration "
+            f"{tables.seconds(found.objective_s)}{gap}")
+
+
+def _runs(network: Network) -> Callable[[plans.Plan], bool]:
+    """Which plans this version can run."""
+
+    def runs(plan: plans.Plan) -> bool:
+        try:
+            require(network, plan)
+        except InputError:
+            return False
+        return True
+
+    return runs
 
 
 def _notes(args: argparse.Namespace, chosen: auto.Candidate) -> None:
@@ -74,8 +128,8 @@ def _notes(args: argparse.Namespace, chosen: auto.Candidate) -> None:
     if not p.fits:
         tables.say(f"note: {p.strategy} needs {tables.amount(p.memory_bytes)} a rank, the machine has "
                    f"{tables.amount(p.memory_limit_bytes)}; use more ranks or a smaller batch")
-    parts = auto.sample_parts(chosen.plan)
-    if parts > args.batch:
-        tables.say(f"note: a batch of {args.batch} cut into {parts} parts leaves ranks without samples; use a larger batch or a grid")
+    if chosen.parts > args.batch:
+        tables.say(f"note: a batch of {args.batch} cut into {chosen.parts} parts leaves ranks without samples; use a larger batch "
+                   "or a grid")
     if args.output:
         tables.say(f"wrote {args.output}")

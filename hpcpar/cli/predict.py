@@ -1,4 +1,4 @@
-"""``hpcpar predict``: price plans without searching, for several numbers of ranks and strategies."""
+"""``hpcpar predict``: price plans without searching, for several numbers of ranks and strategies; explain them; choose the ranks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
-from hpcpar.report import plots, tables
-from hpcpar.search import auto
+from hpcpar.report import perfetto, plots, tables, timeline_plot
+from hpcpar.report import scaling as scaling_table
+from hpcpar.search import auto, scaling
+from hpcpar.search.candidates import Candidate, Task
+from hpcpar.search.explain import Explanation, explain
+
+#: Numbers of ranks to choose from where none are given.
+USUAL_RANKS = [2**i for i in range(11)]
 
 
 def add(subparsers: Any) -> None:
@@ -21,78 +27,154 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--plan", metavar="plan.json", help="price this plan file (instead of --network, --ranks, --batch, --strategy)")
     options.add_network(parser, required=False)
     parser.add_argument("--machine", metavar="NAME|FILE", help="preset or machine file (default: the plan file's, else local)")
-    parser.add_argument("--ranks", type=options.positives, metavar="P,P,...", help="numbers of ranks")
+    parser.add_argument("--ranks", type=options.positives, metavar="P,P,...", help="numbers of ranks (with --efficiency, --deadline or "
+                        "--node-hours default 1,2,4,...,1024)")
     parser.add_argument("--batch", type=options.positive, metavar="B", help="samples of a mini-batch, over all ranks")
+    parser.add_argument("--batch-per-rank", type=options.positive, metavar="B", help="samples of a mini-batch on each rank (weak scaling)")
     parser.add_argument("--strategy", default="data", metavar="S,S,...", help="strategies; 'grid:*' stands for every grid, 'auto' for the "
                         "fastest that fits (default data)")
     options.add_planning(parser)
+    parser.add_argument("--forward-only", action="store_true", help="inference: the forward pass alone")
+    parser.add_argument("--explain", action="store_true", help="name what limits each prediction, and what would help most")
+    parser.add_argument("--efficiency", type=float, metavar="E", help="choose the fastest with at least this parallel efficiency (0 to 1)")
+    parser.add_argument("--deadline", type=float, metavar="HOURS", help="choose the cheapest that trains all --epochs in this time")
+    parser.add_argument("--node-hours", type=float, metavar="H", help="choose the fastest that trains all --epochs within this budget")
+    parser.add_argument("--epochs", type=float, default=1.0, metavar="N", help="epochs of the whole training (default 1)")
     parser.add_argument("--plot", metavar="FILE.png", help="write a bar chart, one panel for each number of ranks")
+    parser.add_argument("--timeline", metavar="FILE.json", help="write the simulated timelines for ui.perfetto.dev or chrome://tracing")
+    parser.add_argument("--timeline-plot", metavar="FILE.png", help="write the simulated timelines as a picture")
 
 
 def main(args: argparse.Namespace) -> int:
-    chosen = options.planning(args)
+    chosen = options.planning(args) | {"training": not args.forward_only}
     skipped: list[dict[str, Any]] = []
     data: dict[int, Prediction] = {}
-    if args.plan:
-        predictions = [_of_plan(args)]
-    else:
-        predictions = _of_options(args, chosen, skipped, data)
+    candidates = [] if args.plan else _candidates(args, chosen, skipped, data)
+    predictions = [_of_plan(args)] if args.plan else [c.prediction for c in candidates]
+    explanations = [explain(c.task.network, c) for c in candidates] if args.explain else []
+    scales, choice = _scaling(args, candidates)
     if args.json:
-        many = len(predictions) != 1 or skipped
-        several = {"predictions": [p.to_json() for p in predictions], "skipped": skipped}
-        options.print_json(several if many else predictions[0].to_json(steps=True))
+        _print_json(predictions, skipped, explanations, scales, choice)
     elif predictions:
-        first = predictions[0]
-        tables.show_predictions(f"{first.network} on {first.machine}, batch {first.batch}, overlap {first.overlap}", predictions)
-        tables.say_source(predictions)
-        if len(predictions) == 1:
-            tables.show_layers(first)
+        _show(predictions, explanations, scales, choice, args)
     for entry in skipped:
         tables.say(f"note: skipped {entry['strategy']} on {entry['ranks']} ranks: {entry['reason']}")
     if args.plot:
         plots.bars(predictions, data, args.plot)
         tables.say(f"wrote {args.plot}")
+    if args.timeline:
+        perfetto.save(predictions, args.timeline)
+        tables.say(f"wrote {args.timeline}; open it at https://ui.perfetto.dev")
+    if args.timeline_plot:
+        timeline_plot.timelines(predictions, args.timeline_plot)
+        tables.say(f"wrote {args.timeline_plot}")
     return 0
 
 
+def _print_json(
+    predictions: list[Prediction], skipped: list[dict[str, Any]], explanations: list[Explanation], scales: list[scaling.Scale],
+    choice: scaling.Scale | None,
+) -> None:
+    single = len(predictions) == 1 and not skipped
+    out = [p.to_json(steps=single) for p in predictions]
+    for data, explanation in zip(out, explanations, strict=False):
+        data["explain"] = explanation.to_json()
+    document: dict[str, Any] = out[0] if single and not scales else {"predictions": out, "skipped": skipped}
+    if scales:
+        document |= {"scaling": [s.to_json() for s in scales], "choice": choice.to_json() if choice else None}
+    options.print_json(document)
+
+
+def _show(
+    predictions: list[Prediction], explanations: list[Explanation], scales: list[scaling.Scale], choice: scaling.Scale | None,
+    args: argparse.Namespace,
+) -> None:
+    first = predictions[0]
+    batches = {p.batch for p in predictions}
+    batch = f"batch {first.batch}" if len(batches) == 1 else f"batch {args.batch_per_rank} a rank"
+    tables.show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}", predictions)
+    tables.say_source(predictions)
+    if len(predictions) == 1 and not explanations:
+        tables.show_layers(first)
+    for p, explanation in zip(predictions, explanations, strict=False):
+        scaling_table.show_explanation(p, explanation)
+    if scales:
+        scaling_table.show_scaling(scales, choice, args.epochs)
+
+
 def _of_plan(args: argparse.Namespace) -> Prediction:
-    for name in ("network", "input", "classes", "ranks", "batch", "gather", "overlap"):
+    for name in ("network", "input", "classes", "ranks", "batch", "batch_per_rank", "gather", "overlap"):
         if getattr(args, name) is not None:
-            raise InputError(f"--plan and --{name} exclude each other: the plan file fixes it")
+            raise InputError(f"--plan and --{name.replace('_', '-')} exclude each other: the plan file fixes it")
+    for name in ("efficiency", "deadline", "node_hours", "explain"):
+        if getattr(args, name):
+            raise InputError(f"--{name.replace('_', '-')} compares strategies and ranks: give --network, --ranks and --batch, not --plan")
     plan = plans.load(args.plan)
     machine = files.load(args.machine) if args.machine else files.from_dict(plan.machine, f"the machine in plan file {args.plan}")
-    return price(plan.network.build(), plan, machine, samples=options.samples(args, plan.network), accounting=args.accounting)
+    return price(
+        plan.network.build(), plan, machine, samples=options.samples(args, plan.network), accounting=args.accounting,
+        training=not args.forward_only, **options.pricing(args),
+    )
 
 
-def _of_options(
+def _asks(args: argparse.Namespace) -> bool:
+    return any(value is not None for value in (args.efficiency, args.deadline, args.node_hours))
+
+
+def _candidates(
     args: argparse.Namespace, chosen: dict[str, Any], skipped: list[dict[str, Any]], data: dict[int, Prediction]
-) -> list[Prediction]:
-    for name in ("network", "ranks", "batch"):
+) -> list[Candidate]:
+    if args.ranks is None and _asks(args):
+        args.ranks = USUAL_RANKS
+    for name in ("network", "ranks"):
         if getattr(args, name) is None:
             raise InputError(f"--{name} is missing; give --network, --ranks and --batch, or --plan plan.json")
+    if (args.batch is None) == (args.batch_per_rank is None):
+        raise InputError("give --batch (over all ranks) or --batch-per-rank, one of the two")
     spec = options.network_spec(args.network, args.input, args.classes)
     network, machine = spec.build(), files.load(args.machine or "local")
     chosen["samples"] = options.samples(args, spec)
-    out: list[Prediction] = []
+    out: list[Candidate] = []
     for ranks in args.ranks:
+        batch = args.batch or args.batch_per_rank * ranks
         for pattern in args.strategy.split(","):
             if pattern.strip() == "auto":
-                out.append(auto.best(network, spec, ranks, args.batch, machine, **chosen)[0].prediction)
+                out.append(auto.best(network, spec, ranks, batch, machine, **chosen)[0])
                 continue
             for strategy in auto.expand(pattern.strip(), ranks):
-                _one(network, spec, strategy, ranks, args.batch, machine, chosen, out, skipped)
-        if args.plot and ranks <= args.batch:
-            data[ranks] = auto.price_named(network, spec, "data", ranks, args.batch, machine, **chosen).prediction
+                _one(network, spec, strategy, ranks, batch, machine, chosen, out, skipped)
+        if args.plot and ranks <= batch:
+            data[ranks] = auto.price_named(network, spec, "data", ranks, batch, machine, **chosen).prediction
     return out
 
 
 def _one(
     network: Network, spec: plans.NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine,
-    chosen: dict[str, Any], out: list[Prediction], skipped: list[dict[str, Any]],
+    chosen: dict[str, Any], out: list[Candidate], skipped: list[dict[str, Any]],
 ) -> None:
-    parts = auto.sample_parts(plans.make_plan(spec, strategy, ranks, batch, gather=chosen["gather"]))
-    if parts > batch:
-        reason = f"a batch of {batch} cannot be cut into {parts} parts"
-        skipped.append({"strategy": strategy, "ranks": ranks, "reason": reason})
+    try:
+        found = auto.price_named(network, spec, strategy, ranks, batch, machine, **chosen)
+    except InputError as err:
+        if "stages" not in str(err):
+            raise
+        skipped.append({"strategy": strategy, "ranks": ranks, "reason": str(err)})
         return
-    out.append(auto.price_named(network, spec, strategy, ranks, batch, machine, **chosen).prediction)
+    if found.parts > batch:
+        skipped.append({"strategy": strategy, "ranks": ranks, "reason": f"a batch of {batch} cannot be cut into {found.parts} parts"})
+        return
+    out.append(found)
+
+
+def _scaling(args: argparse.Namespace, candidates: list[Candidate]) -> tuple[list[scaling.Scale], scaling.Scale | None]:
+    """Efficiency and cost of every candidate, and the one that the question asks for."""
+    if not _asks(args) or not candidates:
+        return [], None
+    if args.efficiency is not None and not 0 < args.efficiency <= 1:
+        raise InputError(f"--efficiency {args.efficiency}: a parallel efficiency is between 0 and 1, as in 0.8")
+    task = candidates[0].task
+    # one rank's time for a sample, at one rank's share of the batch where that grows with the ranks
+    alone = Task(task.network, task.spec, 1, args.batch or args.batch_per_rank, task.machine, task.gather, task.samples, task.options)
+    serial_s = auto.alone(alone, "data").iteration_s / alone.batch
+    scales = scaling.scaling(candidates, task.samples or 0, args.epochs, scaling.node_ranks(task.machine), serial_s)
+    deadline = None if args.deadline is None else 3600 * args.deadline
+    return scales, scaling.best_ranks(scales, efficiency=args.efficiency, deadline_s=deadline, node_hours=args.node_hours)

@@ -24,6 +24,7 @@ from hpcpar.plan import plan as plans  # noqa: E402
 from hpcpar.train import collect, record  # noqa: E402
 from hpcpar.train.loop import Options, Progress, Training  # noqa: E402
 from hpcpar.train.optimizer import SGD  # noqa: E402
+from hpcpar.train.supported import require  # noqa: E402
 
 
 def add(subparsers: argparse._SubParsersAction) -> None:
@@ -88,7 +89,7 @@ def _run(args: argparse.Namespace, w: World) -> int:
     network = plan.network.build()
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     training = Training(w, network, plan, kernels, options)
-    prediction = price(network, plan, machine, samples=training.loader.samples, schedule=training.schedule)
+    prediction = price(network, plan, machine, samples=training.loader.samples)
     if w.rank == 0:
         print(
             f"{plan.network.name} on {w.size} ranks ({plan.strategy}), batch {plan.batch}, {training.loader.samples} samples, "
@@ -123,6 +124,7 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, Optio
         if path and not os.access(os.path.dirname(path) or ".", os.W_OK):
             raise InputError(f"cannot write {path}: its folder is missing or not writable; make it, or choose another place")
     plan = plans.load(args.plan)
+    require(plan.network.build(), plan)
     machine = files.load(args.machine) if args.machine else files.from_dict(plan.machine)
     sgd = SGD(args.rate, args.momentum, args.decay)
     options = Options(args.data, args.epochs, args.steps, args.checkpoint, args.resume, args.seed, sgd, args.direct)

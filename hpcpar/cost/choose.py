@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from hpcpar.cost.collectives import collective_s
+import numpy as np
+
+from hpcpar.cost.collectives import Routed, collective_s
+from hpcpar.cost.links import Wires, route
 from hpcpar.errors import unknown
 from hpcpar.machine import files
-from hpcpar.machine.model import Level, Machine
+from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import COLLECTIVES, Plan
-from hpcpar.schedule.lower import Chooser, lower
+from hpcpar.schedule.lower import lower
+from hpcpar.schedule.outline import DIRECT, Chooser, Move
+from hpcpar.schedule.pattern import KINDS
 from hpcpar.schedule.rounds import ALGORITHMS
-from hpcpar.schedule.steps import Comm, Kind, Schedule
+from hpcpar.schedule.steps import CODES, Kind, Schedule
 
 #: Pieces of a ring's message are at least this large (below, latency costs more than pipelining gains), and at most so many
 #: (``bench/collectives.py``: one or two are nearly always fastest, eight slower).
@@ -23,48 +30,75 @@ MOST_SEGMENTS = 4
 TREE = {Kind.ALLREDUCE: "doubling", Kind.ALLGATHER: "bruck", Kind.REDUCE_SCATTER: "bruck"}
 
 
-def collective_bytes(step: Comm) -> int:
+def collective_bytes(step: Move) -> Any:
     """Bytes of the collective's whole tensor on the largest group: what the formulas call n."""
-    layout = step.wanter if step.kind is Kind.ALLGATHER else step.holder
-    return layout.largest_items * step.item_bytes
+    gathers = np.equal(step.pattern.code, CODES[Kind.ALLGATHER])
+    return np.where(gathers, step.wanter.largest_items, step.holder.largest_items) * step.item_bytes
 
 
-def group_level(machine: Machine, step: Comm, ranks: int) -> Level:
-    """The links that the step's groups need."""
-    assert step.group is not None
-    return machine.level_for(((d.stride, d.size) for d in step.group.digits), ranks)
+def kinds_of(step: Move) -> list[Kind]:
+    """The kinds of movement that occur in some case."""
+    return [kind for code in np.unique(step.pattern.code) if (kind := KINDS[int(code)]) is not None]
 
 
-def segment_choices(p: int, n_bytes: int) -> list[int]:
-    """1, 2 and 4 segments, as far as pieces stay large enough."""
-    return [s for s in (1, 2, MOST_SEGMENTS) if s == 1 or n_bytes / p / s >= LEAST_PIECE_BYTES]
+def cheapest(
+    kind: Kind, p: Any, n_bytes: Any, routed: Routed, add_s_per_byte: float, allowed: Sequence[str]
+) -> tuple[Any, Any, Any]:
+    """The cheapest of the `allowed` algorithms, its best number of segments, its seconds.
+
+    Segments are 1, 2 or 4, as far as pieces stay large enough.
+    """
+    choices = [(name, s) for name in allowed for s in ((1, 2, MOST_SEGMENTS) if name == "ring" else (1,))]
+    seconds = []
+    for name, segments in choices:
+        cost = collective_s(kind, name, p, n_bytes, segments, routed, add_s_per_byte)
+        if segments > 1:
+            cost = np.where(n_bytes / (p * segments) < LEAST_PIECE_BYTES, np.inf, cost)
+        seconds.append(cost)
+    every = np.stack(np.broadcast_arrays(*seconds))
+    best = np.argmin(every, axis=0)
+    return np.array([name for name, _ in choices])[best], np.array([s for _, s in choices])[best], every.min(axis=0)
 
 
-@lru_cache(maxsize=10_000)
-def cheapest(kind: Kind, p: int, n_bytes: int, level: Level, add_s_per_byte: float, allowed: tuple[str, ...]) -> tuple[str, int]:
-    """The cheapest of the `allowed` algorithms with its best number of segments."""
-    choices = [(name, s) for name in allowed for s in (segment_choices(p, n_bytes) if name == "ring" else [1])]
-    return min(choices, key=lambda c: collective_s(kind, c[0], p, n_bytes, c[1], level, add_s_per_byte))
+@dataclass(frozen=True)
+class Quote:
+    """Seconds of a collective on some wires, found while choosing its algorithm."""
+
+    wires: Wires
+    seconds: dict[Kind, Any]
 
 
-def chooser(machine: Machine, collectives: str = "auto") -> Chooser:
+def chooser(machine: Machine, collectives: str = "auto", wires: Wires | None = None) -> Chooser:
     """A function that gives a collective step its algorithm and segments.
 
     Parameters
     ----------
+    wires : Wires, optional
+        The machine's levels as arrays, where they are at hand.
     collectives : str
         ``auto`` (cheapest), ``ring``, ``tree`` (recursive doubling and Bruck) or ``mpi`` (the library's own).
     """
     if collectives not in COLLECTIVES:
         raise unknown("collectives", collectives, COLLECTIVES)
+    known = Wires(machine) if wires is None else wires
 
-    def choose(step: Comm) -> tuple[str, int]:
-        assert step.group is not None
+    def choose(step: Move) -> tuple[Any, Any]:
         if collectives == "mpi":
             return "mpi", 1
-        allowed = {"auto": ALGORITHMS[step.kind], "ring": ("ring",), "tree": (TREE[step.kind],)}[collectives]
-        level = group_level(machine, step, step.holder.config.ranks)
-        return cheapest(step.kind, step.group.size, collective_bytes(step), level, machine.add_s_per_byte, allowed)
+        name: Any = "direct"
+        segments: Any = 1
+        quoted: dict[Kind, Any] = {}
+        way = route(known, step.pattern.digits, step.holder.config.ranks)
+        for kind in kinds_of(step):
+            if CODES[kind] in DIRECT:
+                continue
+            allowed = {"auto": ALGORITHMS[kind], "ring": ("ring",), "tree": (TREE[kind],)}[collectives]
+            found = cheapest(kind, way.p, collective_bytes(step), way, machine.add_s_per_byte, allowed)
+            quoted[kind] = found[2]
+            here = np.equal(step.pattern.code, CODES[kind])
+            name, segments = np.where(here, found[0], name), np.where(here, found[1], segments)
+        step.quote = Quote(known, quoted)
+        return name, segments
 
     return choose
 

@@ -1,4 +1,4 @@
-"""Seconds of the collectives by algorithm, in the alpha-beta model, and what a member of them sends.
+"""Seconds of the collectives by algorithm, in the alpha-beta model, and what the busiest member of them sends.
 
 Consistent with `hpcpar.schedule.rounds`: the same rounds, the same bytes. With p members, n bytes, latency alpha (s) and inverse
 bandwidth beta (s/byte) of the level that the group needs, gamma (s/byte) the cost of adding, s segments:
@@ -8,21 +8,36 @@ ring allreduce                  2 (p - 1) (s alpha + n / p beta), and the sums o
 doubling allreduce              r (alpha + n beta + n gamma), r = log2 p (beyond a power of two: 2 rounds more)
 ring allgather, reduce-scatter  (p - 1) (s alpha + n / p beta), and the sums of a reduce-scatter
 bruck allgather, reduce-scatter ceil(log2 p) alpha + n (p - 1) / p beta, and the sums of a reduce-scatter
+reduce, broadcast (direct)      (p - 1) (alpha + n beta): one member's link, and the sums of a reduce
 mpi                             the better of ring and tree (doubling, bruck)
 the integrated paper's          ceil(log2 p) alpha + n (p - 1) / p beta; twice that for an allreduce
 ==============================  =============================================================================
+
+The rounds of doubling and Bruck pay for the level that their distance crosses, a ring for the slowest of its neighbours. All arguments
+may be arrays with an entry for each case of a family of plans.
 """
 
 from __future__ import annotations
 
-import math
+from typing import Any, Protocol
 
-from hpcpar.machine.model import Level
+import numpy as np
+
+from hpcpar.cost.links import Links, doublings
 from hpcpar.schedule.rounds import ALGORITHMS
 from hpcpar.schedule.steps import Kind
 
 
-def collective_s(kind: Kind, algorithm: str, p: int, n_bytes: float, segments: int, level: Level, add_s_per_byte: float = 0.0) -> float:
+class Routed(Protocol):
+    """The links of a ring's neighbours, and of partners at a distance of 2^doubling."""
+
+    @property
+    def far(self) -> Links: ...
+
+    def hop(self, doubling: int) -> Links: ...
+
+
+def collective_s(kind: Kind, algorithm: str, p: Any, n_bytes: Any, segments: Any, route: Routed, add_s_per_byte: float = 0.0) -> Any:
     """Seconds of a collective.
 
     Parameters
@@ -30,108 +45,112 @@ def collective_s(kind: Kind, algorithm: str, p: int, n_bytes: float, segments: i
     p : int
         Members.
     n_bytes : float
-        Allreduce: the buffer; allgather and reduce-scatter: all members' blocks together.
+        Allgather and reduce-scatter: all members' blocks together; else the buffer.
     segments : int
         Pieces of a ring's messages.
-    level : Level
+    route : Routed
         The links that the group's messages cross.
     add_s_per_byte : float
         Cost of adding received bytes; a ring of several segments hides it behind the transfer of the next segment.
     """
-    if p == 1 or n_bytes == 0:
-        return 0.0
     if algorithm == "mpi":
-        return min(collective_s(kind, name, p, n_bytes, segments, level, add_s_per_byte) for name in ALGORITHMS[kind])
+        every = [collective_s(kind, name, p, n_bytes, segments, route, add_s_per_byte) for name in ALGORITHMS[kind]]
+        return np.minimum(every[0], every[1])
     if algorithm == "ring":
-        return _ring_s(kind, p, n_bytes, segments, level, add_s_per_byte)
-    if algorithm == "doubling":
-        return doubling_rounds(p) * level.message_s(n_bytes) + summing_rounds(p) * n_bytes * add_s_per_byte
-    rounds = math.ceil(math.log2(p))
-    moved = n_bytes * (p - 1) / p
-    latency = sum(level.latency_s(n_bytes / p * min(1 << r, p - (1 << r))) for r in range(rounds))
-    return latency + moved * (level.beta_s_per_byte + (add_s_per_byte if kind is Kind.REDUCE_SCATTER else 0.0))
+        seconds = _ring_s(kind, p, n_bytes, segments, route.far, add_s_per_byte)
+    elif algorithm == "doubling":
+        seconds = _doubling_s(p, n_bytes, route) + summing_rounds(p) * n_bytes * add_s_per_byte
+    elif algorithm == "bruck":
+        seconds = _bruck_s(p, n_bytes, route)
+        if kind is Kind.REDUCE_SCATTER:
+            seconds = seconds + n_bytes * (p - 1) / p * add_s_per_byte
+    else:  # direct: reduce, broadcast
+        seconds = (p - 1) * (route.far.message_s(n_bytes) + (n_bytes * add_s_per_byte if kind is Kind.REDUCE else 0.0))
+    return np.where(np.equal(p, 1) | np.equal(n_bytes, 0), 0.0, seconds)
 
 
-def _ring_s(kind: Kind, p: int, n_bytes: float, segments: int, level: Level, add_s_per_byte: float) -> float:
-    piece = n_bytes / p / segments
-    link, add = level.message_s(piece), add_s_per_byte * piece
+def _ring_s(kind: Kind, p: Any, n_bytes: Any, segments: Any, links: Links, add_s_per_byte: float) -> Any:
+    piece = n_bytes / (p * segments)
+    link, add = links.message_s(piece), add_s_per_byte * piece
     plain = (p - 1) * segments * link
     if kind is Kind.ALLGATHER:
         return plain
-    if segments == 1:
-        summed = (p - 1) * (link + add)
-    else:  # segment j of a turn needs the sum of segment j of the turn before; links and sums work side by side
-        summed = (p - 1) * max(segments * link, segments * add, link + add) + min(link, add)
+    # of several segments, segment j of a turn needs the sum of segment j of the turn before; links and sums work side by side
+    beside = (p - 1) * np.maximum(segments * np.maximum(link, add), link + add) + np.minimum(link, add)
+    summed = np.where(np.equal(segments, 1), (p - 1) * (link + add), beside)
     return summed + plain if kind is Kind.ALLREDUCE else summed
 
 
-def doubling_rounds(p: int) -> int:
+def _doubling_s(p: Any, n_bytes: Any, route: Routed) -> Any:
+    total: Any = 0.0
+    power = log2_floor(p)
+    for r in range(int(np.max(power))):
+        total = total + np.where(r < power, route.hop(r).message_s(n_bytes), 0.0)
+    # beyond a power of two, pairs of neighbours first join and at last part again
+    return total + np.where(np.greater(p, 1 << power), 2 * route.hop(0).message_s(n_bytes), 0.0)
+
+
+def _bruck_s(p: Any, n_bytes: Any, route: Routed) -> Any:
+    total: Any = 0.0
+    for r in range(doublings(p)):
+        blocks = np.maximum(0, np.minimum(1 << r, p - (1 << r)))
+        total = total + np.where(blocks > 0, route.hop(r).message_s(n_bytes / p * blocks), 0.0)
+    return total
+
+
+def log2_floor(p: Any) -> Any:
+    """The whole part of log2 p."""
+    return np.frexp(p)[1].astype(np.int64) - 1
+
+
+def log2_ceil(p: Any) -> Any:
+    """log2 p, rounded up."""
+    power = log2_floor(p)
+    return power + np.greater(p, np.left_shift(1, power))
+
+
+def doubling_rounds(p: Any) -> Any:
     """Rounds on the critical path of `doubling_allreduce`."""
-    power = p.bit_length() - 1
-    return power + (2 if p > 1 << power else 0)
+    power = log2_floor(p)
+    return power + 2 * np.greater(p, np.left_shift(1, power))
 
 
-def summing_rounds(p: int) -> int:
+def summing_rounds(p: Any) -> Any:
     """Those rounds that add."""
-    power = p.bit_length() - 1
-    return power + (1 if p > 1 << power else 0)
+    return log2_ceil(p)
 
 
-def paper_s(kind: Kind, p: int, n_bytes: float, level: Level) -> float:
+def paper_s(kind: Kind, p: Any, n_bytes: Any, links: Links) -> Any:
     """The integrated paper's accounting: ceil(log2 p) alpha + (p - 1) / p n beta, twice that for an allreduce (Eq 3 to 9)."""
-    once = level.alpha_s * math.ceil(math.log2(p)) + level.beta_s_per_byte * (p - 1) / p * n_bytes
+    once = links.alpha_s * log2_ceil(p) + links.beta_s_per_byte * (p - 1) / p * n_bytes
     return 2 * once if kind is Kind.ALLREDUCE else once
 
 
-def sent(kind: Kind, algorithm: str, sizes: tuple[int, ...], me: int, segments: int) -> tuple[int, int]:
-    """Messages and items that a member sends: what walking `rounds.collective` counts, in closed form.
+def sent(kind: Kind, algorithm: str, p: Any, items: Any, least: Any, segments: Any) -> tuple[Any, Any]:
+    """Messages and items that the member sends that sends most.
+
+    Exact for even blocks, and for rings of any blocks; the blocks of uneven ones differ by what `items` and `least` say.
 
     Parameters
     ----------
-    sizes : tuple of int
-        Items of each member's block in group order; for an allreduce every entry is the whole buffer's size.
+    items : int
+        Allreduce, reduce and broadcast: the buffer; allgather and reduce-scatter: all members' blocks together.
+    least : int
+        The smallest block of an allgather or reduce-scatter.
     """
-    p = len(sizes)
-    if p == 1:
-        return 0, 0
-    if kind is Kind.ALLREDUCE:
-        return _sent_doubling(p, me, sizes[0]) if algorithm == "doubling" else _sent_ring_allreduce(p, me, sizes[0], segments)
+    if algorithm == "mpi":  # one call with the member's own contribution: what happens inside is not ours to see
+        share = -(-items // p) if kind is Kind.ALLGATHER else items
+        return np.minimum(1, p - 1), np.where(np.equal(p, 1), 0, share)
+    if kind in (Kind.REDUCE, Kind.BROADCAST):
+        count = np.minimum(1, p - 1) if kind is Kind.REDUCE else p - 1
+        return count, count * items
+    if algorithm == "doubling":
+        messages = doubling_rounds(p) - np.greater(p, np.left_shift(1, log2_floor(p)))
+        return messages, messages * items
     if algorithm == "bruck":
-        return _sent_bruck(kind, sizes, me)
-    kept = me if kind is Kind.REDUCE_SCATTER else (me + 1) % p  # the one block that a member does not pass on
-    return sum(min(segments, s) for i, s in enumerate(sizes) if i != kept), sum(sizes) - sizes[kept]
-
-
-def _sent_doubling(p: int, me: int, n: int) -> tuple[int, int]:
-    power = p.bit_length() - 1
-    extra = p - (1 << power)
-    if n == 0:
-        return 0, 0
-    messages = power
-    if me < 2 * extra:
-        messages = 1 if me % 2 == 0 else power + 1
-    return messages, messages * n
-
-
-def _sent_ring_allreduce(p: int, me: int, n: int, segments: int) -> tuple[int, int]:
-    def size(i: int) -> int:
-        i %= p
-        return (i + 1) * n // p - i * n // p
-
-    kept = (size(me + 1), size(me + 2))  # of the reduce-scatter and of the allgather half
-    small, larger = divmod(n, p)
-    messages = larger * min(segments, small + 1) + (p - larger) * min(segments, small)
-    return 2 * messages - sum(min(segments, k) for k in kept), 2 * n - sum(kept)
-
-
-def _sent_bruck(kind: Kind, sizes: tuple[int, ...], me: int) -> tuple[int, int]:
-    p = len(sizes)
-    at = [0]
-    for j in range(p):
-        at.append(at[-1] + sizes[(me + j) % p])
-    spans, distance = [], 1
-    while distance < p:
-        count = min(distance, p - distance)
-        spans.append(at[count] if kind is Kind.ALLGATHER else at[distance + count] - at[distance])
-        distance *= 2
-    return sum(1 for s in spans if s), sum(spans)
+        return log2_ceil(p), items - least
+    if kind is Kind.ALLREDUCE:
+        pieces = np.minimum(segments, np.maximum(1, items // p))
+        messages = np.where(np.less(items, p), 2 * items - 2 * items // p, 2 * (p - 1) * pieces)
+        return messages, np.where(np.equal(p, 1), 0, 2 * items - 2 * items // p)
+    return (p - 1) * np.minimum(segments, np.maximum(1, items // p)), items - least

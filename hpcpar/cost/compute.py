@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from hpcpar.cost.work import Work
 from hpcpar.machine.model import Machine
 
 
-def roofline_s(machine: Machine, work: Work) -> float:
+def roofline_s(machine: Machine, work: Work) -> Any:
     """The slower of computing and moving, and a kernel's launch: max(flops / rate, bytes / bandwidth) + launch (s)."""
     device = machine.device
-    rate = device.flops_per_s / (2.0 if work.key.endswith("float64") else 1.0)
-    if work.flops == 0 and work.bytes == 0:
-        return 0.0
-    return work.fraction * max(work.flops / rate, work.bytes / device.bandwidth_bytes_per_s) + device.launch_s
+    rate = device.flops_per_s / (2.0 if work.dtype == "float64" else 1.0)
+    busy = work.fraction * np.maximum(work.flops / rate, work.bytes / device.bandwidth_bytes_per_s) + device.launch_s
+    return np.where(np.equal(work.flops, 0) & np.equal(work.bytes, 0), 0.0, busy)
 
 
-def compute_s(machine: Machine, work: Work) -> float:
+def compute_s(machine: Machine, work: Work) -> Any:
     """Seconds of a piece of work on one rank.
 
     A calibrated time is of the whole operation that the key names; a part of it takes its fraction.
     """
-    measured = machine.compute.get(work.key)
-    return roofline_s(machine, work) if measured is None else work.fraction * measured
+    return timed(machine, work)[0]
+
+
+def timed(machine: Machine, work: Work) -> tuple[Any, Any]:
+    """Seconds of a piece of work, and whether they come from the machine's table."""
+    if not machine.compute:
+        return roofline_s(machine, work), np.False_
+    shape = np.broadcast_shapes(*(np.shape(v) for v in (*work.x, *work.y, work.fraction)))
+    if not shape:
+        measured = machine.compute.get(work.key)
+        return (roofline_s(machine, work), np.False_) if measured is None else (work.fraction * measured, np.True_)
+    cases = [timed(machine, work.case(i)) for i in range(shape[0])]
+    return np.array([s for s, _ in cases]), np.array([known for _, known in cases])

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Conv2d, Layer
+from hpcpar.network.layers import Conv, Layer
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def _d_in(network: Network, layer: Layer) -> int:
 
 def _d_out(network: Network, layer: Layer, pooled: bool) -> int:
     """Items a sample of the layer's output; `pooled`: of what the next weighted layer reads of it."""
-    following = network.weighted[network.weighted.index(layer) + 1:] if pooled else ()
+    following = network.products[network.products.index(layer) + 1:] if pooled else ()
     return _d_in(network, following[0]) if following else math.prod(network.shapes[layer.name])
 
 
@@ -70,10 +70,11 @@ def _halos(network: Network, layers: list[Layer], p: int, samples: float, link: 
     """Halo terms of Eq 7 and 9: an alpha and floor(k / 2) rows each way; none for 1 x 1, none without neighbours."""
     out = []
     for layer in layers:
-        if not isinstance(layer, Conv2d) or p == 1:
+        if not isinstance(layer, Conv) or p == 1:
             continue
-        (x_c, _, x_w), (y_c, _, y_w) = network.input_shape(layer), network.shapes[layer.name]
-        for phase, items, k in (("forward", x_w * x_c, layer.kernel[0]), ("backward", y_w * y_c, layer.kernel[1])):
+        (x_c, _, *x_rest), (y_c, _, *y_rest) = network.input_shape(layer), network.shapes[layer.name]
+        halos = (("forward", math.prod(x_rest) * x_c, layer.kernel[0]), ("backward", math.prod(y_rest) * y_c, layer.kernel[1]))
+        for phase, items, k in halos:
             if k > 1:
                 out.append(Term(layer.name, phase, link.alpha_s + link.beta_s * samples * items * (k // 2)))
     return out
@@ -81,16 +82,16 @@ def _halos(network: Network, layers: list[Layer], p: int, samples: float, link: 
 
 def eq3_model(network: Network, p: int, batch: int, link: Link) -> list[Term]:
     """Eq 3, pure model: sum_i (a log + b B (P-1)/P d_i) + 2 sum_{i>1} (a log + b B (P-1)/P d_{i-1})."""
-    layers = list(network.weighted)
+    layers = list(network.products)
     return [t for t in _model_and_batch(network, layers, layers[0], p, 1, batch, link) if t.phase != "gradient"]
 
 
 def eq4_batch(network: Network, p: int, link: Link) -> list[Term]:
     """Eq 4, pure batch: 2 sum_i (a log + b (P-1)/P |W_i|)."""
-    return [Term(layer.name, "gradient", 2 * link.log_s(p, layer.parameters(network.input_shape(layer)))) for layer in network.weighted]
+    return [Term(layer.name, "gradient", 2 * link.log_s(p, layer.parameters(network.input_shape(layer)))) for layer in network.products]
 
 
-def eq5_volume_ratio(network: Network, layer: Conv2d, batch: int) -> float:
+def eq5_volume_ratio(network: Network, layer: Conv, batch: int) -> float:
     """Eq 5, the batch volume of a convolution over its model volume: 2 k_h k_w X_C / (3 B Y_H Y_W).
 
     The model volume counts d_i three times (d_{i-1} taken as d_i); biases are not counted. Above 1, model parallelism moves less.
@@ -110,7 +111,7 @@ def eq7_domain(network: Network, p: int, batch: int, link: Link) -> list[Term]:
 
     sum (a + b B X_W X_C floor(k_h/2)) + sum (a + b B Y_W Y_C floor(k_w/2)) + 2 sum (a log + b (P-1)/P |W_i|); halos of convolutions only.
     """
-    return _halos(network, list(network.weighted), p, batch, link) + eq4_batch(network, p, link)
+    return _halos(network, list(network.products), p, batch, link) + eq4_batch(network, p, link)
 
 
 def eq8_model_batch(network: Network, pr: int, pc: int, batch: int, link: Link, pooled: bool = False) -> list[Term]:
@@ -124,15 +125,15 @@ def eq8_model_batch(network: Network, pr: int, pc: int, batch: int, link: Link, 
         Take d_i as what the next weighted layer reads (gathered after pooling, the reading that comes closest to the paper's figures)
         rather than as the layer's own output.
     """
-    layers = list(network.weighted)
+    layers = list(network.products)
     return _model_and_batch(network, layers, layers[0], pr, pc, batch, link, pooled)
 
 
 def eq8_fc_only(network: Network, pr: int, pc: int, batch: int, link: Link) -> list[Term]:
     """Eq 8 with Pr = 1 in the convolutions and the grid in the fully connected layers (Fig 7)."""
-    layers = list(network.weighted)
-    conv: list[Layer] = [layer for layer in layers if isinstance(layer, Conv2d)]
-    rest = [layer for layer in layers if not isinstance(layer, Conv2d)]
+    layers = list(network.products)
+    conv: list[Layer] = [layer for layer in layers if isinstance(layer, Conv)]
+    rest = [layer for layer in layers if not isinstance(layer, Conv)]
     return _model_and_batch(network, conv, layers[0], 1, pr * pc, batch, link) + _model_and_batch(
         network, rest, layers[0], pr, pc, batch, link
     )
@@ -143,9 +144,26 @@ def eq9_integrated(network: Network, pr: int, pc: int, batch: int, link: Link) -
 
     Over L_M Eq 8's terms; over L_D halos as in Eq 7 with B/Pc samples, and 2 sum (a log P + b (P-1)/P |W_i|).
     """
-    layers = list(network.weighted)
-    domain: list[Layer] = [layer for layer in layers if isinstance(layer, Conv2d)]
-    model = [layer for layer in layers if not isinstance(layer, Conv2d)]
+    layers = list(network.products)
+    domain: list[Layer] = [layer for layer in layers if isinstance(layer, Conv)]
+    model = [layer for layer in layers if not isinstance(layer, Conv)]
     out = _halos(network, domain, pr, batch / pc, link)
     out += [Term(x.name, "gradient", 2 * link.log_s(pr * pc, x.parameters(network.input_shape(x)))) for x in domain]
     return out + _model_and_batch(network, model, layers[0], pr, pc, batch, link)
+
+
+def eq9_shares(network: Network, pr: int, pc: int, batch: int, link: Link) -> dict[str, tuple[float, float | None]]:
+    """Each layer's share of Eq 9, as (model and batch parallel, domain and batch parallel), in s.
+
+    Layers that are no convolutions have no domain to cut: None.
+    """
+    layers = list(network.products)
+    out: dict[str, tuple[float, float | None]] = {}
+    for layer in layers:
+        model = total_s(_model_and_batch(network, [layer], layers[0], pr, pc, batch, link))
+        domain = None
+        if isinstance(layer, Conv):
+            gradient = 2 * link.log_s(pr * pc, layer.parameters(network.input_shape(layer)))
+            domain = total_s(_halos(network, [layer], pr, batch / pc, link)) + gradient
+        out[layer.name] = (model, domain)
+    return out

@@ -1,21 +1,24 @@
-"""Memory of the rank with the largest boxes, by what it is used for."""
+"""Memory of the rank with the largest boxes, by what it is used for: the arrays that the executor allocates."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import LRN, Dropout, Input, MaxPool2d
-from hpcpar.plan.layout import needed, owned, parameters
-from hpcpar.plan.plan import Plan
-from hpcpar.schedule.lower import edges
-from hpcpar.schedule.steps import Comm, Kind, Schedule
+from hpcpar.network.layers import LRN, Dropout, Layer, Loss, MaxPool2d, MaxPool3d
+from hpcpar.plan.layout import owned, parameters, shards
+from hpcpar.plan.plan import OPTIMIZERS, Plan
+from hpcpar.schedule.edges import Edge
+from hpcpar.schedule.outline import Move, Outline
+from hpcpar.schedule.sharing import in_place, passes_gradient
+from hpcpar.schedule.steps import CODES, Kind
 
-#: Copies of the weights: values, gradients, velocities.
-WEIGHT_COPIES = 3
-#: Bytes of a pooling window's index, and of a dropout mask's element.
-INDEX_BYTES = 4
-MASK_BYTES = 1
+#: Bytes of a pooling window's index.
+INDEX_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -25,60 +28,166 @@ class Memory:
     Attributes
     ----------
     weights_bytes : int
-        Weights, gradients and velocities.
+        Weights and their gradients, and running statistics.
+    optimizer_bytes : int
+        The optimiser's state: velocities, or two moments.
     activations_bytes : int
-        Owned outputs of all layers and their gradients.
-    needed_bytes : int
-        Inputs that differ from what the rank owns (gathered, or with a halo), and their gradients.
+        Outputs of layers, and inputs that are not views of them (gathered, or with a halo).
+    gradients_bytes : int
+        Gradients of activations.
     kept_bytes : int
         What layers keep for the backward pass: indices of maxima, normalisation scales, masks.
     wire_bytes : int
         Communication buffers.
     """
 
-    weights_bytes: int
-    activations_bytes: int
-    needed_bytes: int
-    kept_bytes: int
-    wire_bytes: int
+    weights_bytes: Any
+    optimizer_bytes: Any
+    activations_bytes: Any
+    gradients_bytes: Any
+    kept_bytes: Any
+    wire_bytes: Any
 
     @property
-    def total_bytes(self) -> int:
+    def total_bytes(self) -> Any:
         return sum(asdict(self).values())
 
+    def __add__(self, other: Memory) -> Memory:
+        return Memory(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
-def memory(network: Network, plan: Plan, schedule: Schedule) -> Memory:
-    """Memory that the largest rank needs to train: tensors live for the whole run, as the executor keeps them."""
-    size = plan.item_bytes
-    weights = activations = inputs = kept = 0
-    edge = edges(network, plan)
+    def scaled(self, gamma: float) -> Memory:
+        """With activations, their gradients and what is kept times `gamma`: ParaDL's factor for what a framework reuses."""
+        values = asdict(self)
+        for name in ("activations_bytes", "gradients_bytes", "kept_bytes"):
+            values[name] = np.ceil(values[name] * gamma).astype(np.int64)
+        return Memory(**values)
+
+
+NOTHING = Memory(0, 0, 0, 0, 0, 0)
+
+
+def memory(network: Network, plan: Plan, out: Outline, sent_bytes: dict[Any, Any], *, training: bool = True) -> Memory:
+    """Memory that the largest rank needs: tensors live for the whole run, as the executor keeps them.
+
+    Parameters
+    ----------
+    sent_bytes : dict
+        What the busiest rank sends in each movement, by its key.
+    """
+    stages = _stages(plan)
+    if len(stages) > 1:
+        # stages hold their own layers, and activations of every micro-batch in flight
+        each = [_of(network, plan, out, sent_bytes, names, training, plan.microbatches) for names in stages]
+        totals = [m.total_bytes for m in each]
+        return each[int(np.argmax(totals))]
+    return _of(network, plan, out, sent_bytes, {layer.name for layer in network.layers}, training, plan.microbatches)
+
+
+def _stages(plan: Plan) -> list[set[str]]:
+    """Layers by the first rank that holds them."""
+    found: dict[Any, set[str]] = {}
+    for name, config in plan.configs.items():
+        found.setdefault(id(config.first) if isinstance(config.first, np.ndarray) else config.first, set()).add(name)
+    return list(found.values())
+
+
+def _of(
+    network: Network, plan: Plan, out: Outline, sent_bytes: dict[Any, Any], names: set[str], training: bool, flying: int
+) -> Memory:
+    total = NOTHING
+    alive: Any = 0
     for layer in network.layers:
-        config = plan.configs[layer.name]
-        y = owned(network, layer, config, plan.batch).largest_items
-        if isinstance(layer, Input):
-            activations += y * size
+        if layer.name not in names:
             continue
-        activations += 2 * y * size
-        if layer.has_weights:
-            weights += WEIGHT_COPIES * parameters(network, layer, config).largest_items * size
-        e = edge[layer.name]
-        moves = (e.forward.kind is not None) + (e.backward.kind is not None)
-        inputs += moves * needed(network, layer, config, plan.batch).largest_items * size
-        if isinstance(layer, MaxPool2d):
-            kept += INDEX_BYTES * y
-        elif isinstance(layer, LRN):
-            kept += size * y
-        elif isinstance(layer, Dropout):
-            kept += MASK_BYTES * y
-    return Memory(weights, activations, inputs, kept, sum(wire_bytes(step) for step in schedule.comms))
+        total = total + layer_memory(network, plan, layer, training)
+        if not training:
+            alive = np.maximum(alive, _alive(network, plan, layer, out))
+            continue
+        for e in out.edges.into(layer, plan.samples_of_a_pass):
+            total = total + edge_memory(network, plan, e)
+    wire = sum((wire_bytes(s, sent_bytes) for s in _distinct(out, names)), np.int64(0))
+    # micro-batches share the wire and what is not kept for the backward pass
+    return replace(
+        total, activations_bytes=(total.activations_bytes + alive * plan.item_bytes) * flying, kept_bytes=total.kept_bytes * flying,
+        wire_bytes=wire,
+    )
 
 
-def wire_bytes(step: Comm) -> int:
+def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:
+    """What a layer's own configuration decides: weights, state, what is kept, and outputs that several layers read."""
+    config, size = plan.configs[layer.name], plan.item_bytes
+    y = owned(network, layer, config, plan.samples_of_a_pass).largest_items
+    weights: Any = 0
+    state: Any = 0
+    kept: Any = 0
+    if layer.has_weights:
+        count = parameters(network, layer, config).largest_items
+        weights = (1 + training) * count + layer.buffers(network.input_shape(layer))
+        if training:
+            part = shards(network, layer, config).largest_items if plan.synchronisation == "sharded" else count
+            state = OPTIMIZERS[plan.optimizer] * part
+    if training and isinstance(layer, MaxPool2d | MaxPool3d):
+        kept = INDEX_BYTES * y
+    elif training and isinstance(layer, LRN | Dropout):
+        kept = size * y
+    shared = y * size if training and len(network.consumers[layer.name]) > 1 else 0
+    return Memory(weights * size, state * size, shared, shared, kept, 0)
+
+
+def edge_memory(network: Network, plan: Plan, e: Edge) -> Memory:
+    """What the configurations at both ends of an edge decide: the consumer's input, and the producer's output where it alone reads it."""
+    y = owned(network, e.consumer, plan.configs[e.consumer.name], plan.samples_of_a_pass).largest_items
+    shared = len(network.consumers[e.producer.name]) > 1
+    gradients = _input_gradients(e, e.consumer, y, shared) if e.producer.name in network.trained else 0
+    return Memory(0, 0, _inputs(e, e.consumer, y, shared) * plan.item_bytes, gradients * plan.item_bytes, 0, 0)
+
+
+def _inputs(e: Edge, layer: Layer, y: Any, shared: bool) -> Any:
+    """Items allocated for the consumer's input and the producer's output (the latter elsewhere where several layers read it)."""
+    need, own, code = e.needed.largest_items, e.owned.largest_items, np.asarray(e.forward.code)
+    last = isinstance(layer, Loss)
+    reuse = np.equal(need, y) & (not last and not shared and in_place(layer, e.producer) and len(layer.inputs) == 1)
+    still = code == 0
+    inside = (code != CODES[Kind.REDISTRIBUTE]) & (need >= own)
+    if shared:
+        return np.where(still, 0, need)
+    moved = np.where(reuse, 0, need) + np.where(inside, 0, own)
+    return np.where(still, np.where(reuse & np.equal(need, own), 0, own), moved)
+
+
+def _input_gradients(e: Edge, layer: Layer, y: Any, shared: bool) -> Any:
+    """Items allocated for the gradients of the consumer's input and of the producer's output."""
+    need, own, code = e.needed.largest_items, e.owned.largest_items, np.asarray(e.backward.code)
+    again = np.equal(need, y) & (passes_gradient(layer) and not shared)
+    whole = np.where(again, 0, need)
+    if shared:
+        return need
+    gather = np.isin(code, (0, CODES[Kind.ALLGATHER]))
+    part = gather & (need < own)
+    view = (code == CODES[Kind.ALLREDUCE]) | (np.isin(code, (0, CODES[Kind.HALO])) & (need >= own))
+    return np.where(part, own, np.where(view, whole, whole + own))
+
+
+def _alive(network: Network, plan: Plan, layer: Layer, out: Outline) -> Any:
+    """Items alive while a layer is computed in inference: its inputs and its output."""
+    edges = out.edges.into(layer, plan.samples_of_a_pass)
+    y = owned(network, layer, plan.configs[layer.name], plan.samples_of_a_pass).largest_items
+    return y + sum(e.needed.largest_items for e in edges)
+
+
+def _distinct(out: Outline, names: set[str]) -> Iterable[Move]:
+    """Movements with a wire buffer of their own: turns use the same again."""
+    found: dict[tuple[str, Any], Move] = {}
+    for step in out.steps:
+        if isinstance(step, Move) and step.layer in names:
+            found.setdefault((step.tensor, step.key), step)
+    return found.values()
+
+
+def wire_bytes(step: Move, sent_bytes: dict[Any, Any]) -> Any:
     """Wire buffer of a step on the largest rank: none for an allreduce, the whole box of a gather, what comes and goes of the rest."""
-    if step.kind is Kind.ALLREDUCE:
-        return 0
-    held, wanted = step.holder.largest_items, step.wanter.largest_items
-    if step.kind is Kind.HALO:
-        return 2 * abs(wanted - held) * step.item_bytes
-    whole = wanted if step.kind is Kind.ALLGATHER else held
-    return (whole if step.group is not None else held + wanted) * step.item_bytes
+    code = np.asarray(step.pattern.code)
+    whole = np.where(code == CODES[Kind.ALLGATHER], step.wanter.largest_items, step.holder.largest_items) * step.item_bytes
+    direct = np.isin(code, (CODES[Kind.HALO], CODES[Kind.REDISTRIBUTE]))
+    gathers = np.isin(code, (CODES[Kind.ALLGATHER], CODES[Kind.REDUCE_SCATTER]))
+    return np.where(direct, 2 * sent_bytes[step.key], np.where(gathers, whole, 0))

@@ -1,24 +1,21 @@
-"""The price of a plan: its schedule, step by step, in seconds, bytes and memory."""
+"""The price of one plan: its schedule, step by step, in seconds, bytes and memory."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcpar.cost.choose import schedule_for
-from hpcpar.cost.compute import compute_s
-from hpcpar.cost.memory import Memory, memory
-from hpcpar.cost.timeline import Timeline, timeline
-from hpcpar.cost.traffic import Sent, comm_s, paper_comm_s, representatives, sent_by
-from hpcpar.cost.work import Workload
-from hpcpar.errors import unknown
+from hpcpar.cost.choose import chooser
+from hpcpar.cost.costs import Costs, price_family
+from hpcpar.cost.memory import Memory, edge_memory, layer_memory
+from hpcpar.cost.timeline import Span, Timeline
+from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.steps import Compute, Phase, Schedule
-
-#: ``schedule``: what is executed; ``paper``: the integrated paper's formulas (Eq 3 to 9) for the same steps.
-ACCOUNTINGS = ("schedule", "paper")
+from hpcpar.schedule.lower import present_steps
+from hpcpar.schedule.outline import Move, Outline, outline
+from hpcpar.schedule.steps import Phase
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,9 @@ class StepCost:
     exposed_s : float
         Part of a communication that nothing hides; all of a compute step.
     messages, sent_bytes : int
-        Largest over (walked) ranks; 0 for compute steps.
+        Of the rank that sends most; 0 for compute steps.
+    repeats : int
+        How often it is done in an iteration (micro-batches).
     """
 
     index: int
@@ -44,11 +43,12 @@ class StepCost:
     exposed_s: float
     messages: int
     sent_bytes: int
+    repeats: int = 1
 
 
 @dataclass(frozen=True)
 class LayerCost:
-    """A layer's share of an iteration."""
+    """A layer's share of an iteration, and of a rank's memory (its weights, what it keeps, and its inputs)."""
 
     name: str
     config: dict[str, int]
@@ -56,6 +56,7 @@ class LayerCost:
     compute_s: float
     communication_s: float
     communication_bytes: int
+    memory_bytes: int
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Prediction:
         Part of `compute_s`, 0 to 1, from the machine's calibrated table; the rest is a roofline's.
     communication_bytes : int
         Sent in an iteration by the rank that sends most.
+    io_s : float
+        Seconds in which a rank reads its samples of an iteration.
     memory : Memory
     fits : bool
         The largest rank's memory is at most the device's.
@@ -95,6 +98,7 @@ class Prediction:
     exposed_communication_s: float
     measured_compute: float
     communication_bytes: int
+    io_s: float
     memory: Memory
     memory_limit_bytes: int
     layers: tuple[LayerCost, ...]
@@ -103,7 +107,7 @@ class Prediction:
 
     @property
     def memory_bytes(self) -> int:
-        return self.memory.total_bytes
+        return int(self.memory.total_bytes)
 
     @property
     def fits(self) -> bool:
@@ -115,7 +119,7 @@ class Prediction:
         out = {p.value: {"compute_s": 0.0, "communication_s": 0.0, "exposed_communication_s": 0.0} for p in Phase}
         for step in self.steps:
             row = out[step.phase]
-            row["communication_s" if step.is_comm else "compute_s"] += step.seconds
+            row["communication_s" if step.is_comm else "compute_s"] += step.seconds * step.repeats
             if step.is_comm:
                 row["exposed_communication_s"] += step.exposed_s
         return out
@@ -123,7 +127,7 @@ class Prediction:
     def to_json(self, steps: bool = False) -> dict[str, Any]:
         """Plain data, the contract of ``--json``."""
         names = ("network", "machine", "strategy", "ranks", "batch", "overlap", "accounting", "iteration_s", "epoch_s", "compute_s",
-                 "communication_s", "exposed_communication_s", "measured_compute", "communication_bytes", "memory_bytes", "fits")
+                 "communication_s", "exposed_communication_s", "measured_compute", "communication_bytes", "io_s", "memory_bytes", "fits")
         out: dict[str, Any] = {name: getattr(self, name) for name in names}
         out["memory"] = asdict(self.memory)
         out["phases"] = self.phases
@@ -133,15 +137,13 @@ class Prediction:
         return out
 
 
-def price(
-    network: Network,
-    plan: Plan,
-    machine: Machine,
-    *,
-    samples: int | None = None,
-    accounting: str = "schedule",
-    schedule: Schedule | None = None,
-) -> Prediction:
+def outline_for(network: Network, plan: Plan, training: bool = True) -> Outline:
+    """The outline of a plan, with the algorithms that its own machine makes cheapest."""
+    machine = files.from_dict(plan.machine, "the plan's machine")
+    return outline(network, plan, chooser(machine, plan.collectives), training=training)
+
+
+def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None = None, **options: Any) -> Prediction:
     """Price a plan.
 
     Parameters
@@ -150,57 +152,58 @@ def price(
         Prices the steps. The algorithms in them come from the plan's own machine.
     samples : int, optional
         Samples of an epoch, for `epoch_s`.
-    accounting : str
-        One of `ACCOUNTINGS`.
-    schedule : Schedule, optional
-        The plan's schedule, where it is at hand.
+    options
+        Those of `price_family`: accounting, contention, gamma, training, io_bytes_per_s, io_item_bytes, out.
     """
-    if accounting not in ACCOUNTINGS:
-        raise unknown("accounting", accounting, ACCOUNTINGS)
-    schedule = schedule_for(network, plan) if schedule is None else schedule
-    walked = representatives(plan)
-    load = Workload(network, plan)
-    seconds: list[float] = []
-    measured_s = 0.0
-    sends: list[list[Sent]] = []
-    for step in schedule.steps:
-        if isinstance(step, Compute):
-            work = load.of(step)
-            seconds.append(compute_s(machine, work))
-            measured_s += seconds[-1] if work.key in machine.compute else 0.0
-            sends.append([])
-        else:
-            paper = accounting == "paper"
-            seconds.append(paper_comm_s(step, machine, network, plan, walked) if paper else comm_s(step, machine, walked))
-            sends.append(sent_by(step, walked))
-    line = timeline(schedule.steps, seconds, machine.overlap)
-    steps = tuple(
-        StepCost(
-            s.index, s.label, s.layer, s.phase.value, not isinstance(s, Compute), cost,
-            cost if isinstance(s, Compute) else wait, max((n.messages for n in out), default=0), max((n.bytes for n in out), default=0),
-        )
-        for s, cost, wait, out in zip(schedule.steps, seconds, line.waits_s, sends, strict=True)
-    )
-    compute = sum(s.seconds for s in steps if not s.is_comm)
+    out = options.pop("out", None) or outline_for(network, plan, options.get("training", True))
+    costs = price_family(network, plan, machine, out=out, **options)
+    kept = present_steps(out)
+    steps = tuple(_step(new, out, costs, old) for new, old in enumerate(kept))
+    names = [level.name for level in machine.levels]
+    spans = []
+    for old in kept:
+        span, is_comm = costs.timeline.spans[old], isinstance(out.steps[old], Move)
+        spans.append(Span(float(span.start_s), float(span.end_s), names[int(costs.steps[old].level)] if is_comm else "compute"))
+    total = float(costs.iteration_s)
+    held = Memory(**{name: int(value) for name, value in asdict(costs.memory).items()})
     return Prediction(
-        plan.network.name, machine.name, plan.strategy, plan.ranks, plan.batch, plan.overlap, accounting,
-        line.total_s, None if samples is None else samples / plan.batch * line.total_s,
-        compute, sum(s.seconds for s in steps if s.is_comm), line.exposed_s, measured_s / compute if compute else 0.0,
-        max(sum(out[i].bytes for out in sends if out) for i in range(len(walked))),
-        memory(network, plan, schedule), machine.device.memory_bytes, _layers(network, plan, steps), steps, line,
+        plan.network.name, machine.name, plan.strategy, int(plan.ranks), int(plan.batch), plan.overlap,
+        options.get("accounting", "schedule"), total, None if samples is None else samples / int(plan.batch) * total,
+        float(costs.compute_s), float(costs.communication_s), float(costs.exposed_communication_s), float(costs.measured_compute),
+        int(costs.communication_bytes), float(costs.io_s), held, machine.device.memory_bytes,
+        _layers(network, plan, out, steps, options.get("training", True)), steps,
+        Timeline(tuple(spans), tuple(s.exposed_s if s.is_comm else 0.0 for s in steps), total, costs.timeline.blocks),
     )
 
 
-def _layers(network: Network, plan: Plan, steps: tuple[StepCost, ...]) -> tuple[LayerCost, ...]:
+def _step(index: int, out: Outline, costs: Costs, old: int) -> StepCost:
+    step, cost = out.steps[old], costs.steps[old]
+    seconds = float(cost.seconds)
+    if isinstance(step, Move):
+        kind = step.pattern.kind
+        assert kind is not None
+        label, layer, exposed = f"{step.layer}.{step.phase.value}.{kind.value}", step.layer, float(costs.timeline.waits_s[old])
+    else:
+        label, layer, exposed = f"{step.layer.name}.{step.op.value}", step.layer.name, seconds * costs.repeats[old]
+    return StepCost(
+        index, label, layer, step.phase.value, isinstance(step, Move), seconds, exposed, int(cost.messages), int(cost.sent_bytes),
+        costs.repeats[old],
+    )
+
+
+def _layers(network: Network, plan: Plan, out: Outline, steps: tuple[StepCost, ...], training: bool) -> tuple[LayerCost, ...]:
     rows: dict[str, list[float]] = {layer.name: [0.0, 0.0, 0] for layer in network.layers[1:]}
     for s in steps:
         row = rows[s.layer]
-        row[1 if s.is_comm else 0] += s.seconds
-        row[2] += s.sent_bytes
-    out = []
+        row[1 if s.is_comm else 0] += s.seconds * s.repeats
+        row[2] += s.sent_bytes * s.repeats
+    found = []
     for name, (compute, comm, sent) in rows.items():
         config = plan.configs[name]
-        # a later version also cuts depth (d) and reductions (k)
-        degrees = {a: getattr(config, a) for a in ("n", "c", "h", "w")} | {"d": 1, "k": 1}
-        out.append(LayerCost(name, degrees, config.ranks, compute, comm, int(sent)))
-    return tuple(out)
+        degrees = {a: int(getattr(config, a)) for a in ("n", "c", "h", "w", "d", "k")}
+        layer = network.by_name[name]
+        held = layer_memory(network, plan, layer, training)
+        for e in out.edges.into(layer, plan.samples_of_a_pass) if training else ():
+            held = held + edge_memory(network, plan, e)
+        found.append(LayerCost(name, degrees, int(config.ranks), compute, comm, int(sent), int(held.total_bytes)))
+    return tuple(found)

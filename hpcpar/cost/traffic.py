@@ -1,136 +1,139 @@
-"""Communication steps in seconds and in bytes: from a step and a machine to what the largest rank does."""
+"""Communication steps in seconds and in bytes: from a step and a machine to what the busiest rank does, for every case of a family."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from hpcpar.cost.choose import collective_bytes, group_level
+import numpy as np
+
+from hpcpar.cost.choose import collective_bytes, kinds_of
 from hpcpar.cost.collectives import collective_s, paper_s, sent
-from hpcpar.cost.flows import flows
+from hpcpar.cost.direct import Direct, halo, redistribution, widest
+from hpcpar.cost.links import Route, Wires, route
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Conv2d
-from hpcpar.plan.boxes import block
+from hpcpar.network.layers import Conv
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.exchange import counts
+from hpcpar.schedule.outline import Move
 from hpcpar.schedule.pattern import cut
-from hpcpar.schedule.steps import Comm, Kind, Phase
-
-#: Up to so many ranks every rank is walked; beyond, as many representative ones.
-WALKED = 64
+from hpcpar.schedule.steps import CODES, Kind, Phase
 
 
 @dataclass(frozen=True)
-class Sent:
-    """What one rank sends in a step."""
+class Traffic:
+    """A communication step on its busiest rank.
 
-    messages: int
-    bytes: int
-
-
-def representatives(plan: Plan) -> list[int]:
-    """Ranks to walk: all of few; of many, the corners and middles of every configuration's grid and evenly spread ones."""
-    if plan.ranks <= WALKED:
-        return list(range(plan.ranks))
-    chosen: list[int] = []
-    for config in dict.fromkeys(plan.configs.values()):
-        places = [0]
-        for axis in ("h", "w", "n", "c", "replicas"):
-            d = config.digits[axis]
-            marks = sorted({0, d.size // 2, d.size - 1}) if axis in "hw" else sorted({0, d.size - 1})
-            places = [at + i * d.stride for at in places for i in marks]
-        chosen += places
-    spread = [i * (plan.ranks - 1) // 15 for i in range(16)]
-    return sorted(list(dict.fromkeys(spread + chosen))[:WALKED])
-
-
-def sent_by(step: Comm, ranks: list[int]) -> list[Sent]:
-    """What each of `ranks` sends; on more than `WALKED` ranks a collective's blocks are taken as even."""
-    if step.group is None:
-        return [Sent(len(f.sends), sum(n for _, n in f.sends) * step.item_bytes) for f in flows(step, ranks)]
-    if step.algorithm == "mpi":
-        return [Sent(c.messages, c.sent_bytes) for c in (counts(step, rank) for rank in ranks)]
-    p = step.group.size
-    if step.holder.config.ranks > WALKED:
-        n = collective_bytes(step) // step.item_bytes
-        sizes = (n,) * p if step.kind is Kind.ALLREDUCE else tuple(b - a for a, b in (block(n, p, i) for i in range(p)))
-        messages, count = sent(step.kind, step.algorithm, sizes, 0, step.segments)
-        return [Sent(messages, count * step.item_bytes)] * len(ranks)
-    out = []
-    layout = step.wanter if step.kind is Kind.REDUCE_SCATTER else step.holder
-    known = {rank: layout.items(rank) for rank in range(layout.config.ranks)}
-    for rank in ranks:
-        members = step.group.members(rank)
-        messages, count = sent(step.kind, step.algorithm, tuple(known[m] for m in members), members.index(rank), step.segments)
-        out.append(Sent(messages, count * step.item_bytes))
-    return out
-
-
-def direct_s(step: Comm, machine: Machine, ranks: list[int]) -> float:
-    """Point-to-point messages: the largest over ranks of sending or receiving (both at once), then summing and copying (s)."""
-    worst, size = 0.0, step.item_bytes
-    for rank, flow in zip(ranks, flows(step, ranks), strict=True):
-        out = sum(machine.level_between(rank, peer).message_s(n * size) for peer, n in flow.sends)
-        into = sum(machine.level_between(rank, peer).message_s(n * size) for peer, n in flow.recvs)
-        received = sum(n for _, n in flow.recvs) * size
-        handled = received * (machine.add_s_per_byte if step.reduce else machine.copy_s_per_byte)
-        packed = sum(n for _, n in flow.sends) * size * machine.copy_s_per_byte
-        worst = max(worst, max(out, into) + handled + packed)
-    return worst
-
-
-def comm_s(step: Comm, machine: Machine, ranks: list[int]) -> float:
-    """Seconds of a communication step as it is executed.
-
-    Parameters
+    Attributes
     ----------
-    ranks : list of int
-        Ranks to walk for point-to-point messages (see `representatives`).
+    level : int
+        Index of the machine's level that it crosses.
     """
-    if step.group is None:
-        return direct_s(step, machine, ranks)
+
+    seconds: Any
+    messages: Any
+    sent_bytes: Any
+    level: Any
+
+
+def _direct(kind: Kind, step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
+    return (halo if kind is Kind.HALO else redistribution)(step, wires, machine, ranks)
+
+
+def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any) -> Traffic:
+    """Seconds, messages and bytes of a step as it is executed, on `ranks` ranks in all."""
+    seconds: Any = 0.0
+    messages: Any = 0
+    count: Any = 0
+    way = route(wires, step.pattern.digits, step.holder.config.ranks)
+    level: Any = np.asarray(way.level)
+    for kind in kinds_of(step):
+        here = np.equal(step.pattern.code, CODES[kind])
+        if kind in (Kind.HALO, Kind.REDISTRIBUTE):
+            found = _direct(kind, step, wires, machine, ranks)
+            values = (found.seconds, found.messages, found.items)
+            level = np.where(here, wires.index(_span(step, kind, ranks), ranks), level)
+        else:
+            values = _collective(kind, step, machine, wires, way)
+        seconds, messages, count = (np.where(here, new, old) for new, old in zip(values, (seconds, messages, count), strict=True))
+    return Traffic(seconds, messages, count * step.item_bytes, level)
+
+
+def _span(step: Move, kind: Kind, ranks: Any) -> Any:
+    """The block of ranks that a point-to-point step stays in."""
+    if kind is not Kind.HALO:
+        return widest(step.holder, step.wanter, ranks)
+    reach: Any = 1
+    for axis in ("d", "h", "w"):
+        d = step.wanter.config.digits[axis]
+        reach = np.maximum(reach, np.where(np.greater(d.size, 1), d.stride * d.size, 1))
+    return reach
+
+
+def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Route) -> tuple[Any, Any, Any]:
     n = collective_bytes(step)
-    level = group_level(machine, step, step.holder.config.ranks)
-    seconds = collective_s(step.kind, step.algorithm, step.group.size, n, step.segments, level, machine.add_s_per_byte)
-    if step.kind is Kind.ALLREDUCE:
-        return seconds  # in place
-    # the whole box is copied between tensor and wire, and the own block once more
-    return seconds + machine.copy_s_per_byte * (n + n / step.group.size)
+    items = n // step.item_bytes
+    parts = step.holder if kind is Kind.ALLGATHER else step.wanter
+    least = math.prod(parts.smallest)
+    seconds: Any = 0.0
+    messages: Any = 0
+    count: Any = 0
+    quoted = step.quote.seconds.get(kind) if step.quote is not None and step.quote.wires is wires else None
+    names = np.unique(step.algorithm) if np.ndim(step.algorithm) else [step.algorithm]
+    for name in names:
+        if str(name) == "direct" and kind not in (Kind.REDUCE, Kind.BROADCAST):
+            continue  # other cases' halos and redistributions
+        here = np.equal(step.algorithm, name)
+        cost = collective_s(kind, str(name), way.p, n, step.segments, way, machine.add_s_per_byte) if quoted is None else quoted
+        values = (cost, *sent(kind, str(name), way.p, items, least, step.segments))
+        seconds, messages, count = (np.where(here, new, old) for new, old in zip(values, (seconds, messages, count), strict=True))
+    if kind in (Kind.ALLGATHER, Kind.REDUCE_SCATTER):
+        # the whole box is copied between tensor and wire, and the own block once more
+        seconds = seconds + machine.copy_s_per_byte * (n + n / way.p)
+    return seconds, messages, count
 
 
-def _even_items(layout: Layout) -> float:
+def _even_items(layout: Layout) -> Any:
     """Items of a box when every cut is even to fractions of an item."""
     return math.prod(a.extent / cut(layout, a).parts for a in layout.axes)
 
 
-def paper_comm_s(step: Comm, machine: Machine, network: Network, plan: Plan, ranks: list[int]) -> float:
+def paper_comm_s(step: Move, machine: Machine, wires: Wires, network: Network, plan: Plan) -> Any:
     """Seconds of a step in the integrated paper's accounting.
 
     Collectives cost log-latency terms of unrounded volumes. A convolution's halo costs one alpha and floor(k / 2) rows: forward
     B/Pc X_W X_C floor(k_h / 2), backward B/Pc Y_W Y_C floor(k_w / 2) items (Eq 7, 9), none for 1 x 1. The halos of pooling and
     normalisation, and the sum of the loss, are not counted. A redistribution, which the paper has none of, costs as executed.
     """
+    seconds: Any = 0.0
     if step.phase is Phase.LOSS:
-        return 0.0
-    if step.group is not None:
-        layout = step.wanter if step.kind is Kind.ALLGATHER else step.holder
-        return paper_s(step.kind, step.group.size, _even_items(layout) * step.item_bytes, group_level(machine, step, plan.ranks))
-    if step.kind is not Kind.HALO:
-        return direct_s(step, machine, ranks)
+        return seconds
+    way = route(wires, step.pattern.digits, plan.ranks)
+    for kind in kinds_of(step):
+        cost: Any
+        if kind is Kind.REDISTRIBUTE:
+            cost = _direct(kind, step, wires, machine, plan.ranks).seconds
+        elif kind is Kind.HALO:
+            cost = _paper_halo_s(step, wires, network, plan)
+        else:
+            layout = step.wanter if kind is Kind.ALLGATHER else step.holder
+            cost = paper_s(kind, way.p, _even_items(layout) * step.item_bytes, way.far)
+        seconds = np.where(np.equal(step.pattern.code, CODES[kind]), cost, seconds)
+    return seconds
+
+
+def _paper_halo_s(step: Move, wires: Wires, network: Network, plan: Plan) -> Any:
     layer = network.by_name[step.layer]
-    if not isinstance(layer, Conv2d):
+    if not isinstance(layer, Conv):
         return 0.0
     config = plan.configs[layer.name]
-    if step.phase is Phase.FORWARD:
-        channels, _, width = network.input_shape(layer)
-        rows = layer.kernel[0] // 2
-    else:
-        channels, _, width = network.shapes[layer.name]
-        rows = layer.kernel[1] // 2
+    forward = step.phase is Phase.FORWARD
+    channels, _, *across = network.input_shape(layer) if forward else network.shapes[layer.name]
+    rows = layer.kernel[0 if forward else 1] // 2
     if rows == 0:
         return 0.0
-    digits = [config.digits[a] for a in "hw"]
-    level = machine.level_for(((d.stride, d.size) for d in digits), plan.ranks)
-    return level.alpha_s + level.beta_s_per_byte * plan.item_bytes * plan.batch / config.n * width * channels * rows
+    links = route(wires, [config.digits[a] for a in ("d", "h", "w")], plan.ranks).far
+    items = plan.samples_of_a_pass / config.n * math.prod(across) * channels * rows
+    return links.alpha_s + links.beta_s_per_byte * plan.item_bytes * items

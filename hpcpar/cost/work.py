@@ -1,22 +1,30 @@
-"""What a compute step amounts to on the largest rank: local shapes, flops, memory traffic, and the key of its measurement."""
+"""What a compute step amounts to on the largest rank: local shapes, flops, memory traffic, and the key of its measurement.
+
+Shapes, flops and bytes are numbers, or arrays with an entry for each case of a family of plans.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import LRN, Conv2d, Flatten, Layer, Linear, Loss, Pool2d, Shape
-from hpcpar.plan.boxes import items
-from hpcpar.plan.layout import Layout, needed, owned, parameters
+from hpcpar.network.layers import LRN, Add, BatchNorm, Concat, Conv, Flatten, Layer, Loss, Pool
+from hpcpar.plan.config import Ints
+from hpcpar.plan.layout import Axis, by_degree, owned, parameters, partial, shards
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.interior import interior
-from hpcpar.schedule.lower import lower
+from hpcpar.schedule.edges import Edge, Edges
+from hpcpar.schedule.interior import inner
 from hpcpar.schedule.steps import Compute, Op
 
-#: Values moved per weight by an update: read weight, velocity and gradient, write weight and velocity.
-UPDATE_TRAFFIC = 5
-UPDATE_FLOPS = 5
+#: Values moved per weight by an update (weight, gradient and state read, weight and state written), and flops.
+UPDATE = {"sgd": (3, 3), "momentum": (5, 5), "adam": (7, 12)}
+#: Values moved per element of the input or of the output, and flops per element, of batch normalisation's parts.
+NORM = {Op.STATISTICS: (1, 3), Op.FORWARD: (2, 2), Op.BACKWARD_WEIGHT: (2, 3), Op.BACKWARD: (3, 5)}
 
 
 @dataclass(frozen=True)
@@ -26,117 +34,135 @@ class Work:
     Attributes
     ----------
     kind, op : str
-        Kind of layer, and ``forward``, ``backward`` (gradient of the input), ``backward_weight`` or ``update``.
+        Kind of layer, and ``forward``, ``backward`` (gradient of the input), ``backward_weight``, ``update``, ...
     x, y : tuple of int
-        Local shape of what is needed of the input and of what is made of the output, sample axis first; an update
+        Local shape of what is needed of the (first) input and of what is computed of the output, sample axis first; an update
         has the local weights and biases as a flat `x` and `y`.
     flops, bytes : float
-        Floating-point operations, and bytes read and written, of the whole operation that `key` names.
-    key : str
-        Names the operation with its local shapes and options: two steps of one key take the same time.
+        Floating-point operations, and bytes read and written, of the whole operation.
+    options, dtype : str
+        What else decides the time.
     fraction : float
         Part of the operation that the step does (below 1 for a convolution's interior and boundary).
     """
 
     kind: str
     op: str
-    x: Shape
-    y: Shape
-    flops: float
-    bytes: float
-    key: str
-    fraction: float = 1.0
+    x: tuple[Any, ...]
+    y: tuple[Any, ...]
+    flops: Any
+    bytes: Any
+    options: Any
+    dtype: str
+    fraction: Any = 1.0
+
+    @property
+    def key(self) -> str:
+        """Names the operation with its local shapes and options: two steps of one key take the same time (of a single plan)."""
+        y = "" if self.kind == "update" else f" y={_shape(self.y)}"
+        return f"{self.kind}.{self.op} x={_shape(self.x)}{y}{self.options} {self.dtype}"
+
+    def case(self, i: int) -> Work:
+        """One case of a family."""
+
+        def pick(value: Any) -> Any:
+            return value[i] if np.ndim(value) else value
+
+        return replace(
+            self, x=tuple(map(pick, self.x)), y=tuple(map(pick, self.y)), flops=pick(self.flops), bytes=pick(self.bytes),
+            options=pick(self.options), fraction=pick(self.fraction),
+        )
 
 
-def _shape(s: Shape) -> str:
-    return "x".join(map(str, s))
+def _shape(s: tuple[Any, ...]) -> str:
+    return "x".join(str(int(v)) for v in s)
 
 
-def _options(network: Network, layer: Layer, x: Shape) -> str:
-    """What else decides the time: window, groups (of the local block), channels that are normalised together."""
-    if isinstance(layer, Conv2d):
+def _options(network: Network, layer: Layer, x: tuple[Any, ...]) -> Any:
+    """Window, groups (of the local block), channels that are normalised together."""
+    if isinstance(layer, Conv):
         whole = network.input_shape(layer)[0]
-        groups = max(1, x[1] * layer.groups // whole)
-        return f" k={_shape(layer.kernel)} s={_shape(layer.stride)} d={_shape(layer.dilation)} g={groups}"
-    if isinstance(layer, Pool2d):
+        text = f" k={_shape(layer.kernel)} s={_shape(layer.stride)} d={_shape(layer.dilation)} g="
+        groups = np.maximum(1, x[1] * layer.groups // whole)
+        return np.array([f"{text}{g}" for g in groups.ravel()]).reshape(groups.shape) if groups.ndim else f"{text}{int(groups)}"
+    if isinstance(layer, Pool):
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
 
 
-def _flops(network: Network, layer: Layer, y: Shape) -> float:
-    """The layer's flops scaled to the local block of outputs; backward in the data and in the weights cost as much as forward each."""
-    x = network.input_shape(layer)
-    whole = layer.forward_flops(x) / math.prod(network.shapes[layer.name])
-    return whole * math.prod(y)
-
-
-def make_work(network: Network, layer: Layer, op: Op, x: Layout, y: Layout, weights: Layout | None, dtype: str, item_bytes: int) -> Work:
-    """The work of one operation of a layer.
-
-    Parameters
-    ----------
-    x, y : Layout
-        What ranks need of the input and own of the output.
-    weights : Layout or None
-        What ranks own of the weights.
-    """
-    count = weights.largest_items if weights is not None else 0
-    if op is Op.UPDATE:
-        key = f"update.update x={count} {dtype}"
-        return Work("update", op.value, (count,), (count,), float(UPDATE_FLOPS * count), float(UPDATE_TRAFFIC * count * item_bytes), key)
-    name = Op.FORWARD.value if op in (Op.INTERIOR, Op.BOUNDARY) else op.value
-    local_x, local_y = x.largest, y.largest
-    key = f"{layer.kind}.{name} x={_shape(local_x)} y={_shape(local_y)}{_options(network, layer, local_x)} {dtype}"
-    if isinstance(layer, Flatten):
-        return Work(layer.kind, name, local_x, local_y, 0.0, 0.0, key)
-    n_x, n_y = math.prod(local_x), math.prod(local_y)
-    moved = n_x + n_y + count
-    if name == Op.BACKWARD.value and not isinstance(layer, (Conv2d, Linear)):
-        # gradients, beside what was kept of the forward pass
-        moved += n_y if layer.elementwise or isinstance(layer, Loss) else n_x + n_y
-    return Work(layer.kind, name, local_x, local_y, _flops(network, layer, local_y), float(moved * item_bytes), key)
-
-
 class Workload:
-    """The work of every compute step of a plan."""
+    """The work of the compute steps of a plan, or of a family of plans."""
 
-    def __init__(self, network: Network, plan: Plan) -> None:
+    def __init__(self, network: Network, plan: Plan, edges: Edges | None = None) -> None:
         self.network, self.plan = network, plan
-        self._fractions: dict[str, float] = {}
+        self.edges = Edges(network, plan) if edges is None else edges
 
     def of(self, step: Compute) -> Work:
-        """The work of one step."""
-        layer = self.network.by_name[step.layer]
-        config = self.plan.configs[layer.name]
-        x = needed(self.network, layer, config, self.plan.batch)
-        y = owned(self.network, layer, config, self.plan.batch)
-        weights = parameters(self.network, layer, config) if layer.has_weights else None
-        out = make_work(self.network, layer, step.op, x, y, weights, self.plan.dtype, self.plan.item_bytes)
-        if step.op in (Op.INTERIOR, Op.BOUNDARY):
-            inside = self._interior(layer, x, y)
-            out = Work(out.kind, out.op, out.x, out.y, out.flops, out.bytes, out.key, inside if step.op is Op.INTERIOR else 1.0 - inside)
-        return out
+        """The work of a frozen step."""
+        return self.work(self.network.by_name[step.layer], step.op, self.plan.samples_of_a_pass)
 
-    def _interior(self, layer: Layer, want: Layout, y: Layout) -> float:
+    def work(self, layer: Layer, op: Op, batch: Ints) -> Work:
+        """The work of one operation of a layer on `batch` samples."""
+        plan, network = self.plan, self.network
+        config, size = plan.configs[layer.name], plan.item_bytes
+        if op is Op.UPDATE:
+            sharded = plan.synchronisation == "sharded"
+            count = (shards if sharded else parameters)(network, layer, config).largest_items
+            traffic, flops = UPDATE[plan.optimizer]
+            options = "" if plan.optimizer == "momentum" else f" {plan.optimizer}"
+            return Work("update", op.value, (count,), (count,), flops * count, traffic * count * size, options, plan.dtype)
+        needs = self.edges.needs(layer, batch)
+        x, y = needs[0].largest if needs else (), partial(network, layer, config, batch).largest
+        n_x, n_y = sum(need.largest_items for need in needs), math.prod(y)
+        name = Op.FORWARD.value if op in (Op.INTERIOR, Op.BOUNDARY) else op.value
+        if op is Op.ACCUMULATE:
+            whole = owned(network, layer, config, batch).largest
+            n_y = math.prod(whole)
+            return Work(layer.kind, name, whole, whole, n_y, 3 * n_y * size, "", plan.dtype)
+        flops, moved = self._amount(layer, op, n_x, n_y, math.prod(x))
+        fraction: Any = 1.0
+        if op in (Op.INTERIOR, Op.BOUNDARY):
+            inside = self._interior(self.edges.into(layer, batch)[0], layer, batch)
+            fraction = inside if op is Op.INTERIOR else 1.0 - inside
+        return Work(layer.kind, name, x, y, flops, moved * size, _options(network, layer, x), plan.dtype, fraction)
+
+    def _amount(self, layer: Layer, op: Op, n_x: Any, n_y: Any, n_first: Any) -> tuple[Any, Any]:
+        """Flops, and values moved. Backward in the data and in the weights cost as many flops as forward each."""
+        network, back = self.network, op is Op.BACKWARD
+        if isinstance(layer, Flatten) or (isinstance(layer, Add) and back):
+            return 0.0 * n_y, 0 * n_y
+        if isinstance(layer, BatchNorm):
+            values, flops = NORM[op]
+            return float(flops) * n_first, values * n_first
+        if isinstance(layer, Concat):
+            return 0.0 * n_y, 2 * n_y
+        x = network.input_shape(layer)
+        k = self.plan.configs[layer.name].k
+        flops = layer.forward_flops(x) / math.prod(network.shapes[layer.name]) * n_y / k
+        count = parameters(network, layer, self.plan.configs[layer.name]).largest_items if layer.has_weights else 0
+        moved = n_x + n_y + count
+        if back and not layer.products:
+            # gradients, beside what was kept of the forward pass
+            moved = moved + (n_y if layer.elementwise or isinstance(layer, Loss) else n_x + n_y)
+        return flops, moved
+
+    def _interior(self, e: Edge, layer: Layer, batch: Ints) -> Any:
         """Part of the outputs of a middle rank that need no halo."""
-        if layer.name not in self._fractions:
-            producer = self.network.by_name[layer.inputs[0]]
-            have = owned(self.network, producer, self.plan.configs[producer.name], self.plan.batch)
-            digits = self.plan.configs[layer.name].digits
-            middle = sum(digits[a].stride * (digits[a].size // 2) for a in digits)
-            out = y.box(middle)
-            whole = items(out)
-            self._fractions[layer.name] = items(interior(have, want, out, middle)) / whole if whole else 1.0
-        return self._fractions[layer.name]
+        out = partial(self.network, layer, self.plan.configs[layer.name], batch)
+        fraction: Any = 1.0
+        for own, need, made in zip(e.owned.axes, e.needed.axes, out.axes, strict=True):
+            if made.name in "dhw" and np.any(np.greater(out.degree(made), 1)):
+                fraction = fraction * by_degree(lambda p, a=(own, need, made): interior_fraction(*a, p), out.degree(made))  # type: ignore[misc]
+        return fraction
 
 
-def works(network: Network, plan: Plan) -> list[Work]:
-    """Every distinct piece of work that the plan's largest rank does, in order of first use: what a calibration has to measure."""
-    load = Workload(network, plan)
-    schedule = lower(network, plan, lambda step: ("ring", 1))
-    out: dict[str, Work] = {}
-    for step in schedule.steps:
-        if isinstance(step, Compute):
-            work = load.of(step)
-            out.setdefault(work.key, Work(work.kind, work.op, work.x, work.y, work.flops, work.bytes, work.key))
-    return list(out.values())
+@lru_cache(maxsize=50_000)
+def interior_fraction(own: Axis, need: Axis, out: Axis, parts: int) -> float:
+    """Part of the middle part's outputs along an axis that reads only what the part owns."""
+    middle = parts // 2
+    (lo, hi), mine = out.interval(parts, middle), own.interval(parts, middle)
+    if hi <= lo:
+        return 1.0
+    start, stop = inner(need, (lo, hi), mine) if parts > 1 else (lo, hi)
+    return (stop - start) / (hi - lo)
+

@@ -4,72 +4,103 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from hpcpar.errors import InputError
 
-#: Axes from slowest to fastest varying over ranks: model groups (c, then replicas) sit on neighbouring ranks.
-ORDER = ("n", "h", "w", "c", "replicas")
+#: A whole number, or an array of them: one for each case of a family of plans that are lowered and priced together.
+Ints: TypeAlias = Any
+
+#: Axes from slowest to fastest varying over ranks: model groups (c, k, then replicas) sit on neighbouring ranks.
+ORDER = ("n", "d", "h", "w", "c", "k", "replicas")
+#: How parts are placed on ranks: ``inner`` puts model and image parts on neighbouring ranks (inside a node), ``outer`` sample parts.
+PLACEMENTS = {"inner": ORDER, "outer": (*ORDER[1:], "n")}
 
 
 @dataclass(frozen=True)
 class Digit:
     """A coordinate of a rank: ``rank // stride % size``."""
 
-    stride: int
-    size: int
+    stride: Ints
+    size: Ints
 
-    def of(self, rank: int) -> int:
+    def of(self, rank: Any) -> Any:
         return rank // self.stride % self.size
-
-    def overlaps(self, other: Digit) -> bool:
-        """True where the two depend on common factors of the rank."""
-        return self.stride < other.stride * other.size and other.stride < self.stride * self.size
 
 
 @dataclass(frozen=True)
 class Config:
-    """Degrees of parallelism of a layer's output (OptCNN's configuration) in sample, channel, height and width.
+    """Degrees of parallelism of a layer's output (OptCNN's configuration) in sample, channel, depth, height and width.
 
-    `replicas` ranks compute each part redundantly and identically (ParaDL's redundant compute; the paper's accounting of a
-    gathered activation). The product is the number of ranks.
+    In a family of plans, degrees are arrays with an entry for each case.
+
+    Attributes
+    ----------
+    k : int
+        Parts of the reduction (input channels): each of k ranks computes a partial sum of the same outputs (ParaDL's channel).
+    scatter : bool
+        Partial sums are reduced and scattered, so that each of the k ranks owns a part of the channels; else all own the total.
+    replicas : int
+        Ranks that compute each part redundantly and identically (ParaDL's redundant compute; the paper's accounting of a gathered
+        activation).
+    first : int
+        The first of the `ranks` ranks that hold the layer: the product of all degrees may be less than the plan's ranks.
+    placement : str
+        One of `PLACEMENTS`.
     """
 
-    n: int = 1
-    c: int = 1
-    h: int = 1
-    w: int = 1
-    replicas: int = 1
+    n: Ints = 1
+    c: Ints = 1
+    h: Ints = 1
+    w: Ints = 1
+    replicas: Ints = 1
+    d: Ints = 1
+    k: Ints = 1
+    scatter: bool = True
+    first: Ints = 0
+    placement: str = "inner"
 
     def __post_init__(self) -> None:
         for name in ORDER:
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise InputError(f"configuration degree {name}={getattr(self, name)!r}: every degree is a whole number of at least 1")
+            value = getattr(self, name)
+            if not isinstance(value, np.ndarray) and (not isinstance(value, int) or value < 1):
+                raise InputError(f"configuration degree {name}={value!r}: every degree is a whole number of at least 1")
+        if self.placement not in PLACEMENTS:
+            raise InputError(f"placement '{self.placement}': use one of {', '.join(PLACEMENTS)}")
 
     @property
-    def parts(self) -> int:
-        """Number of distinct parts."""
-        return self.n * self.c * self.h * self.w
+    def parts(self) -> Ints:
+        """Number of distinct parts of the work."""
+        return self.n * self.c * self.d * self.h * self.w * self.k
 
     @property
-    def ranks(self) -> int:
+    def ranks(self) -> Ints:
         return self.parts * self.replicas
 
     @cached_property
     def digits(self) -> dict[str, Digit]:
-        """Where each axis lies in the rank."""
+        """Where each axis lies in the rank (counted from `first`)."""
         out: dict[str, Digit] = {}
-        stride = 1
-        for name in reversed(ORDER):
+        stride: Ints = 1
+        for name in reversed(PLACEMENTS[self.placement]):
             out[name] = Digit(stride, getattr(self, name))
-            stride *= getattr(self, name)
+            stride = stride * getattr(self, name)
         return out
+
+    @cached_property
+    def key(self) -> Any:
+        """Equal for equal configurations; arrays count as equal where they are the same object."""
+        values = [getattr(self, name) for name in (*ORDER, "first")]
+        return (*((id(v), "array") if isinstance(v, np.ndarray) else v for v in values), self.scatter, self.placement)
 
     def coordinate(self, axis: str, rank: int) -> int:
         """Index of the part along `axis` that `rank` holds."""
-        return self.digits[axis].of(rank)
+        return int(self.digits[axis].of(rank - self.first))
 
     def __str__(self) -> str:
-        cut = [f"{a}={getattr(self, a)}" for a in ("n", "c", "h", "w") if getattr(self, a) > 1]
+        cut = [f"{a}={getattr(self, a)}" for a in ("n", "c", "d", "h", "w", "k") if getattr(self, a) > 1]
         if self.replicas > 1:
             cut.append(f"x{self.replicas}")
         return "{" + ", ".join(cut) + "}"

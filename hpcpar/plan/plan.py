@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.network.builtin import network as builtin
 from hpcpar.network.graph import Network
-from hpcpar.plan.config import Config
-from hpcpar.plan.strategies import Configs, configurations
+from hpcpar.plan.config import Config, Ints
+from hpcpar.plan.strategies import Configs, configurations, plan_options
 
 #: Version of the plan file; a reader refuses any other.
 VERSION = 1
@@ -20,6 +24,21 @@ OVERLAPS = ("none", "gradient", "full")
 DTYPES = {"float32": 4, "float64": 8}
 #: Who chooses a collective's algorithm: the cost model (``auto``), or one for all.
 COLLECTIVES = ("auto", "ring", "tree", "mpi")
+#: How weights are kept alike: an allreduce of their gradients; each rank sums and updates a part and hands it out (``sharded``); or
+#: one rank does it for all (``server``, the parameter server).
+SYNCHRONISATIONS = ("allreduce", "sharded", "server")
+#: Statistics of batch normalisation: of the whole batch (equal to serial training), or of each rank's part.
+BATCH_NORMS = ("sync", "local")
+#: Whose samples a turn of the fully connected layers takes: some of each rank's (OWT's scheme c), or one rank's (scheme b).
+SWITCHES = ("each", "one")
+
+
+#: Values of state for each weight: none, a velocity, two moments.
+OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}
+CHOICES: dict[str, Iterable[str]] = {
+    "overlap": OVERLAPS, "collectives": COLLECTIVES, "dtype": DTYPES, "synchronisation": SYNCHRONISATIONS, "batch_norm": BATCH_NORMS,
+    "switch": SWITCHES, "optimizer": OPTIMIZERS,
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +57,8 @@ class NetworkSpec:
 class Plan:
     """How `ranks` ranks train a network with mini-batches of `batch` samples.
 
+    A family of plans of one strategy has arrays, with an entry for each case, in `ranks`, `batch` and the degrees of `configs`.
+
     Attributes
     ----------
     configs : dict
@@ -48,44 +69,69 @@ class Plan:
         One of `COLLECTIVES` (``tree``: recursive doubling and Bruck; ``mpi``: the MPI library's own).
     dtype : str
         Type of activations and weights.
+    synchronisation, batch_norm, switch, optimizer : str
+        One of `SYNCHRONISATIONS`, `BATCH_NORMS`, `SWITCHES`, `OPTIMIZERS`.
+    microbatches : int
+        Parts that the mini-batch is cut into in time: those of a pipeline (GPipe), or whose gradients are accumulated.
+    turns : int
+        Turns in which the layers on features take the batch, with an update after each (OWT's schemes b and c); 1 takes it whole (a).
     machine : dict
         The machine that it was made for (the content of a machine file): it decides the algorithms in the schedule.
     """
 
     network: NetworkSpec
-    ranks: int
-    batch: int
+    ranks: Ints
+    batch: Ints
     strategy: str
     configs: Configs = field(hash=False)
     overlap: str = "full"
     collectives: str = "auto"
     dtype: str = "float32"
     machine: dict[str, Any] = field(default_factory=dict, hash=False)
+    synchronisation: str = "allreduce"
+    batch_norm: str = "sync"
+    microbatches: int = 1
+    turns: int = 1
+    switch: str = "each"
+    optimizer: str = "momentum"
 
     def __post_init__(self) -> None:
-        for name, known in (("overlap", OVERLAPS), ("collectives", COLLECTIVES), ("dtype", DTYPES)):
+        for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise unknown(name, getattr(self, name), known)
-        if self.batch < 1 or self.ranks < 1:
+        if np.any(np.less(self.batch, 1)) or np.any(np.less(self.ranks, 1)):
             raise InputError(f"plan of {self.ranks} ranks and batch {self.batch}: both must be at least 1")
-        for layer, config in self.configs.items():
-            if config.ranks != self.ranks:
-                raise InputError(f"layer '{layer}' is configured for {config.ranks} ranks {config}, the plan is for {self.ranks}")
+        if min(self.microbatches, self.turns) < 1:
+            raise InputError(f"plan with {self.microbatches} micro-batches and {self.turns} turns: both must be at least 1")
+        for config in {id(c): c for c in self.configs.values()}.values():
+            if np.any(config.first + config.ranks > self.ranks):
+                layer = next(name for name, c in self.configs.items() if c is config)
+                raise InputError(f"layer '{layer}' is configured for {config.ranks} ranks from rank {config.first} on ({config}), "
+                                 f"the plan is for {self.ranks}")
+
+    @cached_property
+    def samples_of_a_pass(self) -> Ints:
+        """Samples that go through the network at once: the mini-batch, or a micro-batch of it."""
+        return -(-self.batch // self.microbatches)
 
     @property
     def item_bytes(self) -> int:
         return DTYPES[self.dtype]
 
 
-def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gather: str = "late", **options: Any) -> Plan:
-    """The plan of a named strategy; `options` are `Plan`'s."""
-    return Plan(spec, ranks, batch, strategy, configurations(spec.build(), strategy, ranks, gather), **options)
+def make_plan(
+    spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gather: str = "late", network: Network | None = None, **options: Any
+) -> Plan:
+    """The plan of a named strategy; `network` is what `spec` builds, where it is at hand; `options` are `Plan`'s."""
+    configs = configurations(spec.build() if network is None else network, strategy, ranks, gather)
+    return Plan(spec, ranks, batch, strategy, configs, **(plan_options(strategy, ranks, batch) | options))
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
     """The plan as JSON data."""
     out = asdict(plan)
-    out["configs"] = {name: {k: v for k, v in asdict(c).items() if v != 1} for name, c in plan.configs.items()}
+    plain = asdict(Config())
+    out["configs"] = {name: {k: v for k, v in asdict(c).items() if v != plain[k]} for name, c in plan.configs.items()}
     return {"hpcpar_plan": VERSION, **out}
 
 

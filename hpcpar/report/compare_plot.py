@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from hpcpar.errors import InputError
+from hpcpar.report.colours import COLOURS
 from hpcpar.report.compare import PARTS, PHASES, Row, Split
 from hpcpar.report.compare_table import percent
 
-#: Colour-blind safe (Okabe and Ito), one a phase.
-COLOURS = dict(zip(PHASES, ("#0072B2", "#CC79A7", "#009E73", "#E69F00", "#56B4E9"), strict=True))
 _PREDICTED, _MEASURED, _EXPOSED = "#9BC3E6", "#0072B2", "#D55E00"
 _SIDES = ("predicted_s", "measured_s")
 #: Runs whose layers are drawn; more would not be readable.

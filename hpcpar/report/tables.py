@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hpcpar.cost.price import Prediction
+from hpcpar.cost.price import LayerCost, Prediction
 from hpcpar.schedule.steps import Comm, Schedule
 
 #: Width of plain text that goes to a file or a pipe.
@@ -65,14 +65,19 @@ def show_predictions(title: str, predictions: Sequence[Prediction]) -> None:
             best[p.ranks] = p
     show(
         title,
-        ("strategy", "", "ranks", "iteration", "epoch", "compute", "communication", "exposed", "sent/rank", "memory/rank", "fits"),
+        ("strategy", "", "ranks", "iteration", "x best", "epoch", "compute", "communication", "exposed", "sent/rank", "memory/rank",
+         "fits"),
         [
             (p.strategy, "*" if best.get(p.ranks) is p and len(predictions) > 1 else "", p.ranks,
-             seconds(p.iteration_s), seconds(p.epoch_s), seconds(p.compute_s), seconds(p.communication_s),
+             seconds(p.iteration_s), _ratio(p, best.get(p.ranks)), seconds(p.epoch_s), seconds(p.compute_s), seconds(p.communication_s),
              seconds(p.exposed_communication_s), amount(p.communication_bytes), amount(p.memory_bytes), "yes" if p.fits else "no")
             for p in predictions
         ],
     )
+
+
+def _ratio(p: Prediction, best: Prediction | None) -> str:
+    return "-" if best is None else f"{p.iteration_s / best.iteration_s:.2f}"
 
 
 def say_source(predictions: Sequence[Prediction]) -> None:
@@ -85,14 +90,22 @@ def say_source(predictions: Sequence[Prediction]) -> None:
 
 
 def show_layers(p: Prediction) -> None:
-    """One line per layer of a prediction."""
+    """One line per group of neighbouring layers that are cut alike."""
+    groups: list[list[LayerCost]] = []
+    for row in p.layers:
+        if groups and (groups[-1][0].config, groups[-1][0].ranks) == (row.config, row.ranks):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
     show(
         f"layers of {p.network} under {p.strategy} on {p.ranks} ranks, batch {p.batch}",
-        ("layer", "cut", "compute", "communication", "sent/rank"),
+        ("layers", "cut", "ranks", "compute", "communication", "sent/rank", "memory/rank"),
         [
-            (row.name, " ".join(f"{a}={d}" for a, d in row.config.items() if d > 1) or "-", seconds(row.compute_s),
-             seconds(row.communication_s), amount(row.communication_bytes))
-            for row in p.layers
+            (rows[0].name if len(rows) == 1 else f"{rows[0].name} ... {rows[-1].name}",
+             " ".join(f"{a}={d}" for a, d in rows[0].config.items() if d > 1) or "-", rows[0].ranks,
+             seconds(sum(r.compute_s for r in rows)), seconds(sum(r.communication_s for r in rows)),
+             amount(sum(r.communication_bytes for r in rows)), amount(sum(r.memory_bytes for r in rows)))
+            for rows in groups
         ],
         left=2,
     )

@@ -96,19 +96,19 @@ def _rounds(step: Comm, sizes: tuple[int, ...], me: int) -> tuple[Round, ...]:
 
 def _sources(holder: Layout, wanted: Box, replica: int) -> list[int]:
     """Ranks of one replica class whose held boxes meet `wanted`, by part."""
-    return [r for r in holder.ranks_touching(wanted) if holder.config.coordinate("replicas", r) == replica]
+    return [r for r in holder.ranks_touching(wanted) if holder.replica(r) == replica]
 
 
 def _direct(step: Comm, rank: int) -> Exchange:
     """Point to point: each wanter takes every part from the holder of its own replica class (itself, where it holds it)."""
     holder, wanter = step.holder, step.wanter
     held, wanted = holder.box(rank), wanter.box(rank)
-    mine = holder.config.coordinate("replicas", rank)
+    mine = holder.replica(rank)
     pack: list[Piece] = []
     sends: list[Message] = []
     at = 0
     for peer in wanter.ranks_touching(held) if items(held) else ():
-        if peer == rank or holder.config.coordinate("replicas", peer) != mine:
+        if peer == rank or holder.replica(peer) != mine:
             continue
         box = intersect(held, wanter.box(peer))
         if box is not None:
@@ -128,7 +128,7 @@ def _direct(step: Comm, rank: int) -> Exchange:
         recvs.append(Message(peer, at, at + items(box)))
         at += items(box)
     rounds = (Round(tuple(sends), tuple(recvs), False, -1),) if sends or recvs else ()
-    return Exchange(at, tuple(pack), tuple(range(holder.config.ranks)), rounds, tuple(unpack))
+    return Exchange(at, tuple(pack), tuple(range(int(holder.config.ranks))), rounds, tuple(unpack))
 
 
 def counts(step: Comm, rank: int) -> Counts:

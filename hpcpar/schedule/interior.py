@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcpar.network.relation import Window
 from hpcpar.plan.boxes import Box, Interval
-from hpcpar.plan.layout import Layout
+from hpcpar.plan.layout import Axis, Layout
 
 
 def interior(have: Layout, want: Layout, out: Box, rank: int) -> Box:
@@ -21,17 +21,18 @@ def interior(have: Layout, want: Layout, out: Box, rank: int) -> Box:
     box = []
     for (lo, hi), own, a in zip(out, mine, want.axes, strict=True):
         if isinstance(a.relation, Window) and want.degree(a) > 1:
-            box.append(_inner(a.relation, (lo, hi), own, a.extent))
+            box.append(inner(a, (lo, hi), own))
         else:
             box.append((lo, hi))
     return tuple(box)
 
 
-def _inner(window: Window, out: Interval, own: Interval, extent: int) -> Interval:
-    lo, hi = out
-    while lo < hi and not _inside(window.needed(lo, lo + 1, extent), own):
+def inner(axis: Axis, out: Interval, own: Interval) -> Interval:
+    """The outputs of `out` along an axis that read only what lies in `own`."""
+    (lo, hi), extent = out, int(axis.extent)
+    while lo < hi and not _inside(axis.relation.needed(lo, lo + 1, extent), own):
         lo += 1
-    while hi > lo and not _inside(window.needed(hi - 1, hi, extent), own):
+    while hi > lo and not _inside(axis.relation.needed(hi - 1, hi, extent), own):
         hi -= 1
     return lo, hi
 

@@ -1,16 +1,25 @@
 """Recognising the pattern of a movement from what ranks hold and want: the decision behind every communication step.
 
-Everything is decided per axis from degrees and strides, never by walking ranks.
+Everything is decided per axis from degrees and strides, never by walking ranks, and for all cases of a family of plans at once: degrees,
+strides and decisions are numbers or arrays with an entry for each case.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
-from hpcpar.network.relation import Full, Granule, Groups, Same, Window
-from hpcpar.plan.config import Digit
-from hpcpar.plan.layout import Axis, Layout, sample
-from hpcpar.schedule.steps import Group, Kind
+import numpy as np
+
+from hpcpar.network.relation import Full, Granule, Groups, Offset, Same, Window
+from hpcpar.plan.config import Digit, Ints
+from hpcpar.plan.layout import Axis, Layout, by_degree, intervals
+from hpcpar.schedule.steps import CODES, Group, Kind
+
+#: A decision, or one for each case.
+Flags = Any
+ONE = Digit(1, 1)
 
 
 @dataclass(frozen=True)
@@ -19,41 +28,74 @@ class Cut:
 
     digit: Digit
     granule: int
-    exact: bool
-    regular: bool = True
+    exact: Flags
+    regular: Flags = True
 
     @property
-    def parts(self) -> int:
+    def parts(self) -> Any:
         return self.digit.size
 
 
 def cut(layout: Layout, axis: Axis) -> Cut:
     """How `layout` cuts `axis`; irregular where the boxes are not those of the block rule."""
-    digit = layout.config.digits.get(axis.name, Digit(1, 1))
+    digit = layout.digits.get(axis.name, ONE)
     relation = axis.relation
     if isinstance(relation, Same):
         return Cut(digit, axis.granule, True)
     if isinstance(relation, Full):
-        return Cut(Digit(1, 1), 1, True)
+        return Cut(ONE, 1, True)
     if isinstance(relation, Granule):
         return Cut(digit, 1, True)
+    whole = np.equal(digit.size, 1)
+    if isinstance(relation, Offset):
+        return Cut(digit, 1, whole, whole)
     if isinstance(relation, Groups):
-        if relation.groups % digit.size == 0:
-            return Cut(digit, 1, True)
-        if digit.size % relation.groups == 0:
-            return Cut(Digit(digit.stride * (digit.size // relation.groups), relation.groups), 1, True)
-        return Cut(digit, 1, False, regular=False)
+        size = np.asarray(digit.size)
+        coarse, fine = relation.groups % size == 0, size % relation.groups == 0
+        stride = np.where(coarse, digit.stride, digit.stride * (size // relation.groups))
+        regular = coarse | fine
+        return Cut(Digit(stride, np.where(fine & ~coarse, relation.groups, size)), 1, regular, regular)
     assert isinstance(relation, Window)
-    return Cut(digit, 1, digit.size == 1 or relation == Window(1))
+    return Cut(digit, 1, whole | (relation == Window(1)))
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A movement: its kind (None where nothing moves), whether it sums, and the group of a collective."""
+    """A movement: its kind (a code of `CODES`, 0 where nothing moves), whether it sums, and the coordinates of a collective's group.
 
-    kind: Kind | None
-    reduce: bool = False
-    group: Group | None = None
+    Attributes
+    ----------
+    digits : tuple of Digit
+        Of size 1 where they do not belong to the group.
+    """
+
+    code: Any
+    reduce: Flags
+    digits: tuple[Digit, ...] = ()
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of a single case."""
+        return KINDS[int(self.code)]
+
+    @property
+    def group(self) -> Group | None:
+        """The group of a single case; None for point-to-point patterns and where nothing moves."""
+        if self.kind in (None, Kind.HALO, Kind.REDISTRIBUTE):
+            return None
+        return Group(tuple(Digit(int(d.stride), int(d.size)) for d in self.digits if d.size > 1))
+
+
+KINDS: tuple[Kind | None, ...] = (None, *CODES)
+NOTHING = Pattern(np.int64(0), False)
+
+
+def collective(kind: Kind, digits: tuple[Digit, ...]) -> Pattern:
+    """A collective over the ranks that differ in `digits`; nothing where these are a single rank."""
+    some: Flags = False
+    for d in digits:
+        some = some | np.greater(d.size, 1)
+    return Pattern(np.where(some, CODES[kind], 0), kind is not Kind.ALLGATHER and kind is not Kind.BROADCAST, digits)
 
 
 @dataclass
@@ -63,9 +105,9 @@ class Relation:
     Attributes
     ----------
     gather : list of Digit
-        Neighbours whose owned boxes together make up a needed box.
+        Neighbours whose owned boxes together make up a needed box (size 1: none).
     narrow : list of Digit
-        Ranks that each need another piece of the same owned box.
+        Ranks that each need another piece of the same owned box (size 1: none).
     halo : bool
         Needed boxes reach into other ranks' owned boxes by windows.
     inexact : bool
@@ -76,98 +118,144 @@ class Relation:
 
     gather: list[Digit]
     narrow: list[Digit]
-    halo: bool = False
-    inexact: bool = False
-    irregular: bool = False
+    halo: Flags = False
+    inexact: Flags = False
+    irregular: Flags = False
 
 
-def _union(fine: Cut, coarse: Cut) -> bool:
+def _union(fine: Cut, coarse: Cut) -> Flags:
     """True where each part of `coarse` is a union of consecutive parts of `fine` held by neighbouring coordinates."""
-    if coarse.parts == 1:
-        return True
-    ratio, rest = divmod(fine.parts, coarse.parts)
-    return rest == 0 and fine.granule == coarse.granule and coarse.digit.stride == fine.digit.stride * ratio
+    if fine.granule != coarse.granule:
+        return np.equal(coarse.parts, 1)
+    ratio, rest = np.divmod(fine.parts, coarse.parts)
+    return np.equal(coarse.parts, 1) | ((rest == 0) & (coarse.digit.stride == fine.digit.stride * ratio))
 
 
-def _covered(held: Layout, wanted: Layout, a: Axis, b: Axis) -> bool:
-    """True where every rank already holds the interval that it wants, halo included."""
-    n = held.degree(a)
-    for i in sample(n):
-        h, w = a.interval(n, i), b.interval(n, i)
-        if w[1] > w[0] and not (h[0] <= w[0] and w[1] <= h[1]):
-            return False
-    return True
+@lru_cache(maxsize=50_000)
+def covered(held: Axis, wanted: Axis, parts: int) -> bool:
+    """True where every part holds the interval that it wants, halo included."""
+    (h0, h1), (w0, w1) = intervals(held, parts), intervals(wanted, parts)
+    return bool(((w1 <= w0) | ((h0 <= w0) & (w1 <= h1))).all())
+
+
+def _covered(owned: Layout, a: Axis, b: Axis) -> Flags:
+    return by_degree(lambda parts: covered(a, b, parts), owned.degree(a))
+
+
+def _overlap(a: Digit, b: Digit) -> Flags:
+    """True where both cut and depend on common factors of the rank."""
+    return (np.greater(a.size, 1) & np.greater(b.size, 1)) & (a.stride < b.stride * b.size) & (b.stride < a.stride * a.size)
+
+
+def _some(flags: Flags) -> bool:
+    return bool(np.any(flags))
 
 
 def relate(owned: Layout, needed: Layout) -> Relation:
     """Compare what ranks own of a tensor with what they need of it."""
-    out = Relation([], [])
+    elsewhere = np.not_equal(owned.config.first, needed.config.first) | np.not_equal(owned.config.ranks, needed.config.ranks)
+    out = Relation([], [], irregular=elsewhere)
     depends: list[Digit] = []
     for a, b in zip(owned.axes, needed.axes, strict=True):
         have, want = cut(owned, a), cut(needed, b)
-        if want.parts > 1:
+        cuts = _some(np.greater(want.parts, 1))
+        if not cuts and not _some(np.greater(have.parts, 1)):
+            continue
+        if cuts:
             depends.append(want.digit)
-        if not want.regular:
-            out.irregular = True
-        elif not want.exact:
-            if want.digit != have.digit:
-                out.irregular = True
-            elif _covered(owned, needed, a, b):
-                out.inexact = True
-            else:
-                out.halo = True
-        elif _union(have, want):
-            if have.parts > want.parts:
-                out.gather.append(Digit(have.digit.stride, have.parts // want.parts))
-        elif _union(want, have):
-            out.narrow.append(Digit(want.digit.stride, want.parts // have.parts))
-        else:
-            out.irregular = True
+        out.irregular = out.irregular | np.logical_not(want.regular)
+        halo = np.logical_not(want.exact) & want.regular
+        if _some(halo):
+            other = np.not_equal(want.digit.stride, have.digit.stride) | np.not_equal(want.parts, have.parts)
+            inside = _covered(owned, a, b)
+            out.irregular = out.irregular | (halo & other)
+            out.inexact = out.inexact | (halo & ~other & inside)
+            out.halo = out.halo | (halo & ~other & ~inside)
+        exact = np.asarray(want.exact)
+        gathers, narrows = _union(have, want) & exact, _union(want, have) & exact
+        out.gather.append(Digit(have.digit.stride, np.where(gathers, have.parts // want.parts, 1)))
+        out.narrow.append(Digit(want.digit.stride, np.where(narrows & ~gathers, want.parts // have.parts, 1)))
+        out.irregular = out.irregular | (exact & ~gathers & ~narrows)
+    out.gather = [g for g in out.gather if _some(np.greater(g.size, 1))]
+    out.narrow = [g for g in out.narrow if _some(np.greater(g.size, 1))]
     # a gathered box must be the same for the whole group
-    if any(g.overlaps(d) for g in out.gather for d in depends):
-        out.irregular = True
+    for g in out.gather:
+        for d in depends:
+            out.irregular = out.irregular | _overlap(g, d)
     return out
 
 
-def forward_pattern(owned: Layout, needed: Layout) -> Pattern:
-    """From owned boxes (disjoint parts, maybe replicated) to needed boxes."""
-    rel = relate(owned, needed)
-    if rel.irregular or (rel.gather and (rel.halo or rel.inexact or rel.narrow)):
-        return Pattern(Kind.REDISTRIBUTE)
-    if rel.gather:
-        return Pattern(Kind.ALLGATHER, group=Group(tuple(rel.gather)))
-    return Pattern(Kind.HALO) if rel.halo else Pattern(None)
+def _any(digits: list[Digit]) -> Flags:
+    out: Flags = False
+    for d in digits:
+        out = out | np.greater(d.size, 1)
+    return out
+
+
+def forward_pattern(owned: Layout, needed: Layout, rel: Relation | None = None) -> Pattern:
+    """From owned boxes (disjoint parts, maybe replicated) to needed boxes; `rel` is how they relate, where it is at hand."""
+    rel = relate(owned, needed) if rel is None else rel
+    gather = _any(rel.gather)
+    general = rel.irregular | (gather & (rel.halo | rel.inexact | _any(rel.narrow)))
+    code = np.where(
+        general, CODES[Kind.REDISTRIBUTE], np.where(gather, CODES[Kind.ALLGATHER], np.where(rel.halo, CODES[Kind.HALO], 0))
+    )
+    return Pattern(code, False, tuple(rel.gather))
 
 
 def partial_digits(needed: Layout) -> list[Digit]:
-    """Digits over which the gradients of a needed box are partial sums: parts that need the same box."""
+    """Coordinates over which the gradients of a needed box are partial sums: parts of the work that need the same box."""
     out = []
     by_name = {a.name: a for a in needed.axes}
-    for name in ("n", "c", "h", "w"):
+    for name in ("n", "c", "d", "h", "w", "k"):
         digit = needed.config.digits[name]
+        if f"all {name}" in by_name or not _some(np.greater(digit.size, 1)):
+            continue  # the layer's output has no such axis: ranks along it are replicas
         kept = cut(needed, by_name[name]).parts if name in by_name else 1
-        if digit.size > kept:
-            out.append(Digit(digit.stride, digit.size // kept))
+        out.append(Digit(digit.stride, digit.size // kept))
+    return [d for d in out if _some(np.greater(d.size, 1))]
+
+
+def backward_pattern(owned: Layout, needed: Layout, rel: Relation | None = None) -> Pattern:
+    """The adjoint: from gradients of needed boxes (partial sums where parts need the same) to totals on owned boxes."""
+    rel, partials = relate(owned, needed) if rel is None else rel, partial_digits(needed)
+    partial, gather, narrow = _any(partials), _any(rel.gather), _any(rel.narrow)
+    same = _same(rel.gather, partials)
+    halo, inexact = rel.halo, rel.inexact
+    # without partial sums
+    alone = np.where(
+        halo, np.where(gather | narrow, CODES[Kind.REDISTRIBUTE], CODES[Kind.HALO]),
+        # complete gradients of pieces of a box that several ranks own alike: put together what the forward pass took apart
+        np.where(narrow, np.where(gather | inexact, CODES[Kind.REDISTRIBUTE], CODES[Kind.ALLGATHER]), 0),
+    )
+    sums = np.where(
+        halo | inexact | narrow, CODES[Kind.REDISTRIBUTE],
+        np.where(np.logical_not(gather), CODES[Kind.ALLREDUCE], np.where(same, CODES[Kind.REDUCE_SCATTER], CODES[Kind.REDISTRIBUTE])),
+    )
+    code = np.where(rel.irregular, CODES[Kind.REDISTRIBUTE], np.where(partial, sums, alone))
+    gathers = code == CODES[Kind.ALLGATHER]
+    digits = tuple(Digit(d.stride, np.where(gathers, 1, d.size)) for d in partials)
+    digits += tuple(Digit(d.stride, np.where(gathers, d.size, 1)) for d in rel.narrow)
+    return Pattern(code, (code != 0) & ~gathers, digits)
+
+
+def _same(a: list[Digit], b: list[Digit]) -> Flags:
+    """True where both name the same coordinates (those of size 1 do not count)."""
+    out: Flags = True
+    for x, others in [(d, b) for d in a] + [(d, a) for d in b]:
+        found: Flags = np.equal(x.size, 1)
+        for y in others:
+            found = found | ((x.stride == y.stride) & np.equal(x.size, y.size))
+        out = out & found
     return out
 
 
-def backward_pattern(owned: Layout, needed: Layout) -> Pattern:
-    """The adjoint: from gradients of needed boxes (partial sums where parts need the same) to totals on owned boxes."""
-    rel, partial = relate(owned, needed), partial_digits(needed)
-    general = Pattern(Kind.REDISTRIBUTE, reduce=True)
-    if rel.irregular:
-        return general
-    if not partial:
-        if rel.halo:
-            return general if rel.gather or rel.narrow else Pattern(Kind.HALO, reduce=True)
-        if not rel.narrow:
-            return Pattern(None)
-        # complete gradients of pieces of a box that several ranks own alike: put together what the forward pass took apart
-        return general if rel.gather or rel.inexact else Pattern(Kind.ALLGATHER, group=Group(tuple(rel.narrow)))
-    if rel.halo or rel.inexact or rel.narrow:
-        return general
-    if not rel.gather:
-        return Pattern(Kind.ALLREDUCE, reduce=True, group=Group(tuple(partial)))
-    if set(rel.gather) == set(partial):
-        return Pattern(Kind.REDUCE_SCATTER, reduce=True, group=Group(tuple(partial)))
-    return general
+def single(pattern: Pattern, case: Ints) -> Pattern:
+    """One case of a family's pattern."""
+
+    def pick(value: Any) -> Any:
+        array = np.asarray(value)
+        return array[case] if array.ndim else array[()]
+
+    digits = tuple(Digit(pick(d.stride), pick(d.size)) for d in pattern.digits)
+    return Pattern(pick(pattern.code), bool(pick(pattern.reduce)), digits)

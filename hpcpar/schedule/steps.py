@@ -29,16 +29,24 @@ class Kind(str, Enum):
     REDUCE_SCATTER = "reduce_scatter"
     ALLREDUCE = "allreduce"
     REDISTRIBUTE = "redistribute"
+    REDUCE = "reduce"
+    BROADCAST = "broadcast"
+
+
+#: Kinds as numbers, for arrays of them; 0 stands for no communication.
+CODES = {kind: code for code, kind in enumerate(Kind, 1)}
 
 
 class Op(str, Enum):
     """What a compute step computes."""
 
+    STATISTICS = "statistics"
     FORWARD = "forward"
     INTERIOR = "interior"
     BOUNDARY = "boundary"
     BACKWARD = "backward"
     BACKWARD_WEIGHT = "backward_weight"
+    ACCUMULATE = "accumulate"
     UPDATE = "update"
 
 
@@ -59,7 +67,7 @@ class Group:
         """Position of `rank` in its group."""
         out = 0
         for d in sorted(self.digits, key=lambda d: -d.stride):
-            out = out * d.size + d.of(rank)
+            out = out * int(d.size) + int(d.of(rank))
         return out
 
     def members(self, rank: int) -> tuple[int, ...]:

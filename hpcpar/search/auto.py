@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from hpcpar.cost.price import Prediction, price
 from hpcpar.errors import InputError
-from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named, parse
+from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.plan.stages import cuts
+from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named, parse, predicted
+from hpcpar.search.candidates import Candidate, Task, alone, of_plan, priced
+from hpcpar.search.layerwise import Found, Search
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A plan and its price."""
+def candidates(network: Network, ranks: int, machine: Machine) -> list[str]:
+    """Strategies worth pricing for this network and machine.
 
-    plan: Plan
-    prediction: Prediction
-
-
-def candidates(network: Network, ranks: int) -> list[str]:
-    """Named strategies worth pricing for this network: without image layers, those that cut images are the same as others."""
-    images = any(len(shape) == 3 for name, shape in network.shapes.items() if network.by_name[name].has_weights)
-    return [s for s in named(ranks) if images or s.partition(":")[0] not in ("spatial", "domain", "ds", "owt", "grid-fc")]
+    Without image layers, those that cut images are the same as others. Where the machine has several levels, mixed groups are tried
+    in both placements.
+    """
+    images = any(len(network.shapes[layer.name]) > 1 for layer in network.weighted)
+    stages = len(cuts(network)) - 1
+    out = []
+    for strategy in predicted(ranks):
+        name, grid = parse(strategy)
+        if not images and name in ("spatial", "domain", "ds", "owt", "grid-fc"):
+            continue
+        if name == "pipeline" and grid is not None and grid[0] > stages:
+            continue
+        out.append(strategy)
+        if grid is not None and 1 not in grid and len(machine.levels) > 1:
+            out.append(f"{strategy}/outer")
+    return out
 
 
 def expand(pattern: str, ranks: int) -> list[str]:
@@ -34,64 +43,96 @@ def expand(pattern: str, ranks: int) -> list[str]:
     Parameters
     ----------
     pattern : str
-        A strategy, or the name of one that takes a grid followed by ``:*``.
+        A strategy, or the name of one that takes a grid followed by ``:*``; a placement may follow.
 
     Raises
     ------
     InputError
         Unknown strategy, or a wildcard on one that takes no grid.
     """
-    name, _, rest = pattern.partition(":")
+    if pattern == "layerwise":
+        return [pattern]
+    whole, slash, placement = pattern.partition("/")
+    name, _, rest = whole.partition(":")
     if rest != "*":
         parse(pattern)
         return [pattern]
-    if name in STRATEGIES and not STRATEGIES[name][1]:
+    if name in STRATEGIES and STRATEGIES[name][1] == "no":
         raise InputError(f"strategy '{pattern}': '{name}' takes no grid; write just '{name}'")
     if name not in STRATEGIES:
         parse(name)
     grids = grid_sizes(ranks)
     if name in ("df", "ds"):  # their first number is the sample groups: keep the order by growing model or domain parts
         grids = [(b, a) for a, b in grids]
-    return [f"{name}:{a}x{b}" for a, b in grids]
+    return [f"{name}:{a}x{b}{slash}{placement}" for a, b in grids]
 
 
-def sample_parts(plan: Plan) -> int:
-    """Parts that the mini-batch is cut into, at most over layers: beyond the batch, ranks have nothing to do."""
-    return max(config.n for config in plan.configs.values())
+def task(
+    network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *, gather: str = "late", samples: int | None = None,
+    **options: Any,
+) -> Task:
+    """What is planned; `options` are those of `Plan` and of `price`."""
+    return Task(network, spec, ranks, batch, machine, gather, samples, options)
 
 
 def price_named(
-    network: Network,
-    spec: NetworkSpec,
-    strategy: str,
-    ranks: int,
-    batch: int,
-    machine: Machine,
-    *,
-    gather: str = "late",
-    samples: int | None = None,
-    accounting: str = "schedule",
-    **options: Any,
+    network: Network, spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine, **options: Any
 ) -> Candidate:
-    """The plan of a named strategy with its price; `options` are the plan's (overlap, collectives, dtype)."""
-    plan = make_plan(spec, strategy, ranks, batch, gather=gather, machine=files.to_dict(machine), **options)
-    return Candidate(plan, price(network, plan, machine, samples=samples, accounting=accounting))
+    """The plan of a named strategy, or of ``layerwise``, with its price; `options` are those of `task`."""
+    if strategy == "layerwise":
+        return named_or_layerwise(network, spec, ranks, batch, machine, **options)[0]
+    return alone(task(network, spec, ranks, batch, machine, **options), strategy)
+
+
+def layerwise(
+    network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *, runnable: bool = False, **options: Any
+) -> tuple[Candidate, Found]:
+    """The layer-wise plan, and what its search found.
+
+    The papers' objective is the plain sum. Where the plan overlaps, the optima with all, half and none of the gradients' sums hidden are
+    laid out in time, and the fastest that fits is taken.
+    """
+    wanted = task(network, spec, ranks, batch, machine, **options)
+    search = Search(network, spec, ranks, batch, machine, runnable=runnable, contention=options.get("contention"), **wanted.plan_options)
+    shares = (0.0,) if search.plan.overlap == "none" else (0.0, 0.5, 1.0)
+    found = [search.best(hidden=share) for share in shares]
+    distinct = {tuple(c.key for c in f.plan.configs.values()): f for f in reversed(found)}
+    priced_plans = [(of_plan(wanted, f.plan), f) for f in distinct.values()]
+    return min(priced_plans, key=lambda pair: (not pair[0].fits, pair[0].iteration_s))
+
+
+#: Strategies outside the layer-wise search's space.
+APART = ("pipeline", "owt-b", "owt-c")
+
+
+def named_or_layerwise(
+    network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *, runnable: bool = False, **options: Any
+) -> tuple[Candidate, Found]:
+    """The layer-wise plan, or that of a named strategy of its space where the timeline says that it is faster."""
+    chosen, found = layerwise(network, spec, ranks, batch, machine, runnable=runnable, **options)
+    wanted = chosen.task
+    names = [s for s in (named(ranks) if runnable else predicted(ranks)) if parse(s)[0] not in APART]
+    others = [c for c in priced(wanted, names) if c.parts <= batch]
+    other = min(others, key=lambda c: (not c.fits, c.iteration_s), default=chosen)
+    if (other.fits, -other.iteration_s) > (chosen.fits, -chosen.iteration_s):
+        chosen = of_plan(wanted, replace(other.plan, strategy="layerwise"))
+    return chosen, found
 
 
 def best(
-    network: Network,
-    spec: NetworkSpec,
-    ranks: int,
-    batch: int,
-    machine: Machine,
-    **options: Any,
+    network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *, accept: Callable[[Plan], bool] | None = None,
+    layers: bool = True, **options: Any,
 ) -> list[Candidate]:
-    """Every named strategy, priced and in order: those that fit in memory before those that do not, each by time.
+    """Every strategy, priced and in order: those that fit in memory before those that do not, each by time.
 
     Parameters
     ----------
+    accept : callable, optional
+        Which plans count (for example, those that can be run); where none does, all count.
+    layers : bool
+        Also the layer-wise search's plan.
     options
-        Those of `price_named`.
+        Those of `task`.
 
     Returns
     -------
@@ -99,6 +140,12 @@ def best(
         The first is the choice. Strategies that cut the mini-batch into more parts than it has samples are left out
         where another remains.
     """
-    priced = [price_named(network, spec, s, ranks, batch, machine, **options) for s in candidates(network, ranks)]
-    whole = [c for c in priced if sample_parts(c.plan) <= batch] or priced
-    return sorted(whole, key=lambda c: (not c.prediction.fits, c.prediction.iteration_s))
+    wanted = task(network, spec, ranks, batch, machine, **options)
+    found = priced(wanted, candidates(network, ranks, machine))
+    found = [c for c in found if c.parts <= batch] or found
+    if accept is not None:
+        found = [c for c in found if accept(c.plan)] or found
+    if layers and ranks > 1:
+        runs = accept is not None and any(accept(c.plan) for c in found)
+        found.append(layerwise(network, spec, ranks, batch, machine, runnable=runs, **options)[0])
+    return sorted(found, key=lambda c: (not c.fits, c.iteration_s))

@@ -16,8 +16,8 @@ from hpcpar.network.layers import Loss
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
+from hpcpar.schedule.edges import edges
 from hpcpar.schedule.interior import interior, strips
-from hpcpar.schedule.lower import edges
 from hpcpar.schedule.steps import Comm, Compute, Op, Phase, Schedule
 from hpcpar.train.ops.base import Context
 from hpcpar.train.ops.base import Op as LayerOp
@@ -109,7 +109,7 @@ class Executor:
         self.network, self.plan, self.backend, self.communicator = network, plan, backend, communicator
         rank = communicator.world.rank
         self.rank = rank
-        self.edges = edges(network, plan)
+        self.edges = {name: found[0] for name, found in edges(network, plan).items()}
         self.blocks = allocate(network, plan, self.edges, backend, rank)
         self.parameters: dict[str, Parameters] = {}
         self.ops: dict[str, LayerOp] = {}

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Conv2d, Dropout, Flatten, Layer, Linear, ReLU
+from hpcpar.network.layers import Layer
 from hpcpar.plan.boxes import contains, items, local, shape
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.lower import Edge
+from hpcpar.schedule.edges import Edge
+from hpcpar.schedule.sharing import in_place, passes_gradient
 from hpcpar.schedule.steps import Kind
 
 
@@ -29,14 +30,6 @@ class Blocks:
     y: Array | None = None
     dx: Array | None = None
     dy: Array | None = None
-
-
-def in_place(layer: Layer, producer: Layer) -> bool:
-    """True where the layer may overwrite its input: nobody's backward pass reads what it overwrites."""
-    if isinstance(layer, ReLU):
-        return isinstance(producer, Conv2d | Linear)
-    # a dropped element is zero in the output of the ReLU before it, but its gradient is zero as well
-    return isinstance(layer, Flatten) or (isinstance(layer, Dropout) and isinstance(producer, ReLU))
 
 
 def allocate(network: Network, plan: Plan, edges: dict[str, Edge], backend: Backend, rank: int) -> dict[str, Blocks]:
@@ -54,8 +47,7 @@ def allocate(network: Network, plan: Plan, edges: dict[str, Edge], backend: Back
         reuse = here.y if layer is not last and in_place(layer, e.producer) and _same_size(network, plan, layer, need, rank) else None
         here.x, before.y = _forward(backend, dtype, e, need, own, reuse)
         if i > first_weighted:
-            elementwise = isinstance(layer, ReLU | Dropout | Flatten)
-            again = here.dy if layer is not last and elementwise and _same_size(network, plan, layer, need, rank) else None
+            again = here.dy if layer is not last and passes_gradient(layer) and _same_size(network, plan, layer, need, rank) else None
             here.dx, before.dy = _backward(backend, dtype, e, need, own, again)
     return out
 

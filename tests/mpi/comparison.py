@@ -25,11 +25,12 @@ from hpcpar.plan.boxes import local
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import Configs
-from hpcpar.schedule.lower import Chooser, lower
+from hpcpar.schedule.lower import lower
+from hpcpar.schedule.outline import Chooser, Move
 from hpcpar.schedule.rounds import ALGORITHMS
-from hpcpar.schedule.steps import Comm, Schedule
+from hpcpar.schedule.sharing import in_place
+from hpcpar.schedule.steps import Schedule
 from hpcpar.train.executor import Executor
-from hpcpar.train.storage import in_place
 
 STEPS = 5
 SEED = 7
@@ -96,8 +97,10 @@ def _lead(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _fixed(place: int, segments: int) -> Chooser:
-    def choose(step: Comm) -> tuple[str, int]:
-        algorithm = ALGORITHMS[step.kind][place]
+    def choose(step: Move) -> tuple[str, int]:
+        kind = step.pattern.kind
+        assert kind is not None
+        algorithm = ALGORITHMS[kind][place]
         return algorithm, segments if algorithm == "ring" else 1
 
     return choose

@@ -9,7 +9,7 @@ import numpy as np
 from hpcpar.comm.communicator import Communicator
 from hpcpar.network.relation import Relation, Window
 from hpcpar.plan.boxes import Box, contains, intersect, items, local, shape
-from hpcpar.plan.config import Config
+from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.layout import Axis, Layout
 from hpcpar.schedule.exchange import counts
 from hpcpar.schedule.pattern import Pattern
@@ -35,7 +35,7 @@ def step(pattern: Pattern, holder: Layout | Boxes, wanter: Layout | Boxes, index
     assert pattern.kind is not None
     algorithm = "direct" if pattern.group is None else ALGORITHMS[pattern.kind][0]
     return Comm(index, Phase.FORWARD, "test", "tensor", pattern.kind, holder, wanter,  # type: ignore[arg-type]
-                pattern.reduce, pattern.group, algorithm, 1, 8, index + 1)
+                bool(pattern.reduce), pattern.group, algorithm, 1, 8, index + 1)
 
 
 def variants(base: Comm) -> list[Comm]:
@@ -116,7 +116,7 @@ def degrees(rng: np.random.Generator, ranks: int) -> Config:
             ranks //= prime
             out[str(rng.choice(list(out)))] *= prime
     assert ranks == 1
-    return Config(**out)
+    return Config(**out, placement=str(rng.choice(list(PLACEMENTS))))
 
 
 def pairs(ranks: int) -> list[tuple[int, int]]:

@@ -8,7 +8,6 @@ import numpy as np
 
 from hpcpar.errors import InputError
 from hpcpar.network.builder import Chain
-from hpcpar.network.builtin import lenet5
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     LRN,
@@ -24,6 +23,7 @@ from hpcpar.network.layers import (
     ReLU,
     SoftmaxCrossEntropy,
 )
+from hpcpar.network.small import lenet5
 
 FIXED = ("lenet5", "alexnet-two-towers", "alexnet-one-tower")
 

@@ -89,6 +89,11 @@ FAMILIES: list[tuple[Callable[[np.random.Generator], Movement], set[Kinds]]] = [
 ]
 
 
+def _part(layout: Layout, rank: int) -> list[int]:
+    """Which of the distinct parts a rank holds."""
+    return [layout.config.coordinate(axis, rank) for axis in "nchw"]
+
+
 def _all_ways(communicator: Communicator, pattern: Pattern, holder: Layout, wanter: Layout, values: np.ndarray) -> list[np.ndarray]:
     """The wanted arrays by every algorithm, held and wanted apart and one inside the other."""
     if pattern.kind is None:
@@ -109,11 +114,10 @@ def test_movements_are_adjoint(family: Callable[[np.random.Generator], Movement]
         x = rng.standard_normal(owned.shape)
         # every part of the needed layout has values of its own, its replicas the same: drawn by part, one after the other
         y, expected = np.zeros(0), np.zeros(owned.shape)
-        for part in range(needed.config.parts):
-            rank = part * needed.config.replicas
+        for rank in (r for r in range(P) if needed.config.coordinate("replicas", r) == 0):
             values = rng.standard_normal(shape(needed.box(rank)))
             expected[local(needed.box(rank), whole)] += values
-            if ranks.rank // needed.config.replicas == part:
+            if _part(needed, rank) == _part(needed, ranks.rank):
                 y = values
         mine, want = local(owned.box(ranks.rank), whole), local(needed.box(ranks.rank), whole)
         # products count distinct parts once: the first replica of each

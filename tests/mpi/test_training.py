@@ -14,7 +14,7 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import SoftmaxCrossEntropy
-from hpcpar.plan.config import Config
+from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.plan import OVERLAPS
 from hpcpar.plan.strategies import GATHERS, Configs, configurations, named
 
@@ -47,7 +47,7 @@ def test_named_strategies(network: str, communicator: Communicator) -> None:
 
 
 def random_configs(network: Network, rng: np.random.Generator) -> Configs:
-    """Any configuration for every layer: each prime factor of P cuts an axis that the layer has."""
+    """Any configuration for every layer: each prime factor of P cuts an axis that the layer has, ranks lie in any order."""
     out: Configs = {}
     for layer in network.layers:
         axes = ["n", "c", "h", "w", "replicas"] if len(network.shapes[layer.name]) == 3 else ["n", "c", "replicas"]
@@ -56,7 +56,7 @@ def random_configs(network: Network, rng: np.random.Generator) -> Configs:
         degrees = dict.fromkeys(axes, 1)
         for prime in FACTORS[P]:
             degrees[str(rng.choice(axes))] *= prime
-        out[layer.name] = Config(**degrees)
+        out[layer.name] = Config(**degrees, placement=str(rng.choice(list(PLACEMENTS))))
     return out
 
 

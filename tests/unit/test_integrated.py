@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from hpcpar.cost import integrated as eq
-from hpcpar.cost.choose import schedule_for
 from hpcpar.cost.integrated import Link, total_s
-from hpcpar.cost.price import price
+from hpcpar.cost.price import outline_for, price
 from hpcpar.machine import files
 from hpcpar.network import builtin
+from hpcpar.network.alexnet import towers
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, SoftmaxCrossEntropy
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import configurations, grid_sizes
+from hpcpar.schedule.lower import freeze
 from hpcpar.schedule.steps import Comm, Kind, Phase
 
 MACHINE = files.load("cori-knl")
@@ -22,7 +23,7 @@ RANKS = [2**i for i in range(13)] + [7, 12, 96]
 B = 2048
 OWT = NetworkSpec("alexnet-owt", (3, 224, 224), 1000)
 TWO = NetworkSpec("alexnet", (3, 227, 227), 1000)
-ONE_TOWER = builtin._alexnet("alexnet", (3, 227, 227), 1000, (96, 256, 384, 384, 256), 1, SoftmaxCrossEntropy)
+ONE_TOWER = towers("alexnet", (3, 227, 227), 1000, (96, 256, 384, 384, 256), 1, SoftmaxCrossEntropy)
 
 
 def grids(ranks: int) -> list[tuple[int, int]]:
@@ -39,12 +40,12 @@ def priced(spec: NetworkSpec, strategy: str, ranks: int, batch: int = B, network
     network = spec.build() if network is None else network
     configs = configurations(network, strategy, ranks, "layer")
     plan = Plan(spec, ranks, batch, strategy, configs, overlap="none", machine=files.to_dict(MACHINE))
-    schedule = schedule_for(network, plan)
-    result = price(network, plan, MACHINE, accounting="paper", schedule=schedule)
+    out = outline_for(network, plan)
+    result = price(network, plan, MACHINE, accounting="paper", out=out)
     own: Terms = {}
     rest: Terms = {}
     weighted = {layer.name for layer in network.weighted}
-    for step, cost in zip(schedule.steps, result.steps, strict=True):
+    for step, cost in zip(freeze(out).steps, result.steps, strict=True):
         if not isinstance(step, Comm):
             continue
         name = step.layer

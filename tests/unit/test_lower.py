@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
 from itertools import pairwise
 
 import pytest
 
 from hpcpar.errors import InputError
-from hpcpar.network.graph import Network
-from hpcpar.network.layers import SoftmaxCrossEntropy
 from hpcpar.plan.boxes import Box, intersect, items
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import named
+from hpcpar.schedule.edges import edges
 from hpcpar.schedule.exchange import Piece, exchange
-from hpcpar.schedule.lower import edges, lower
+from hpcpar.schedule.lower import lower
+from hpcpar.schedule.outline import Move
 from hpcpar.schedule.rounds import ALGORITHMS
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Schedule
-from tests.mpi.networks import random_network
+from tests.unit.brute import random_plan
 
 LENET = NetworkSpec("lenet5", (1, 16, 16), 10)
 NETWORK = LENET.build()
@@ -27,12 +26,13 @@ WEIGHTED = {layer.name for layer in NETWORK.weighted}
 RANDOM = [(seed, ranks) for seed, ranks in enumerate((2, 3, 4, 6, 8, 12) * 8)]
 
 
-def ring(step: Comm) -> tuple[str, int]:
+def ring(step: Move) -> tuple[str, int]:
     return "ring", 2
 
 
-def tree(step: Comm) -> tuple[str, int]:
-    return ALGORITHMS[step.kind][1], 1
+def tree(step: Move) -> tuple[str, int]:
+    assert step.pattern.kind is not None
+    return ALGORITHMS[step.pattern.kind][1], 1
 
 
 def schedule(strategy: str, ranks: int, gather: str = "late", overlap: str = "full") -> Schedule:
@@ -145,24 +145,6 @@ def test_a_softmax_is_not_split_by_class() -> None:
 
 
 # -- any configurations -----------------------------------------------------------------------------------------
-def random_plan(seed: int, ranks: int) -> tuple[Network, Plan]:
-    """A random network with a random configuration for every layer."""
-    network, batch = random_network(seed)
-    draw = random.Random(seed)
-    configs = {}
-    for layer in network.layers:
-        axes = ["n", "c", "h", "w", "replicas"] if len(network.shapes[layer.name]) == 3 else ["n", "c", "replicas"]
-        if isinstance(layer, SoftmaxCrossEntropy):
-            axes.remove("c")
-        degrees, left = dict.fromkeys(axes, 1), ranks
-        for prime in (2, 3):
-            while left % prime == 0:
-                degrees[draw.choice(axes)] *= prime
-                left //= prime
-        configs[layer.name] = Config(**degrees)
-    return network, Plan(NetworkSpec(network.name, network.image_shape, network.classes), ranks, batch, "random", configs)
-
-
 def messages(step: Comm, ranks: int) -> tuple[dict[tuple[int, int], list[int]], dict[tuple[int, int], list[int]]]:
     """Sizes of all messages by (source, destination), in the order of their rounds: as sent, and as expected."""
     sends, recvs = defaultdict(list), defaultdict(list)
@@ -219,14 +201,14 @@ def test_forward_bytes_are_what_ranks_lack(seed: int, ranks: int) -> None:
     """Every rank receives exactly the elements that it needs and does not own, once; so none where no step is made."""
     network, plan = random_plan(seed, ranks)
     lacking = {}
-    for name, edge in edges(network, plan).items():
+    for name, (edge,) in edges(network, plan).items():
         boxes = [(edge.owned.box(r), edge.needed.box(r)) for r in range(ranks)]
         common = [intersect(mine, target) for mine, target in boxes]
         lacking[name] = [items(target) - (items(both) if both else 0) for (_, target), both in zip(boxes, common, strict=True)]
     for choose in (ring, tree):
         received = {name: [0] * ranks for name in lacking}
         for step in lower(network, plan, choose, training=False).comms:
-            if step.phase is Phase.FORWARD:
+            if step.phase is Phase.FORWARD and step.tensor.startswith(f"{step.layer}.input"):
                 for (_, rank), sizes in messages(step, ranks)[1].items():
                     received[step.layer][rank] += sum(sizes)
         assert received == lacking
@@ -234,7 +216,7 @@ def test_forward_bytes_are_what_ranks_lack(seed: int, ranks: int) -> None:
 
 @pytest.mark.parametrize(("seed", "ranks"), RANDOM)
 def test_gradients_are_summed_over_all_ranks_that_hold_the_weights(seed: int, ranks: int) -> None:
-    """Those with the same channels: replicas compute alike, all others hold another part of the sum."""
+    """Those with the same channels of output and input: replicas compute alike, all others hold another part of the sum."""
     network, plan = random_plan(seed, ranks)
     totals = {c.layer: c for c in lower(network, plan, tree).comms if c.phase is Phase.GRADIENT}
     for layer in network.weighted:
@@ -242,5 +224,27 @@ def test_gradients_are_summed_over_all_ranks_that_hold_the_weights(seed: int, ra
         for rank in range(ranks):
             group = totals[layer.name].group if layer.name in totals else None
             members = group.members(rank) if group else (rank,)
-            alike = [r for r in range(ranks) if all(config.coordinate(a, r) == config.coordinate(a, rank) for a in ("c", "replicas"))]
+            alike = [r for r in range(ranks) if all(config.coordinate(a, r) == config.coordinate(a, rank) for a in ("c", "k", "replicas"))]
             assert list(members) == alike
+
+
+@pytest.mark.parametrize(("seed", "ranks"), RANDOM)
+def test_partial_sums_are_added_over_all_input_channels(seed: int, ranks: int) -> None:
+    """Forward every rank gets the total of its part of the outputs, or of all of them; backward it gets back what it computed of."""
+    network, plan = random_plan(seed, ranks)
+    steps = lower(network, plan, tree).comms
+    for layer in network.products:
+        config = plan.configs[layer.name]
+        there = [s for s in steps if s.tensor == f"{layer.name}.output"]
+        back = [s for s in steps if s.tensor == f"{layer.name}.output.gradient"]
+        assert (len(there), len(back)) == ((1, int(config.scatter)) if config.k > 1 else (0, 0))
+        for step in there + back:
+            assert step.group is not None and step.group.size == config.k
+            assert step.reduce == (step in there)
+        for step in there:
+            assert step.kind is (Kind.REDUCE_SCATTER if config.scatter else Kind.ALLREDUCE) and step.group is not None
+            for rank in range(ranks):
+                members = step.group.members(rank)
+                assert all(config.coordinate("k", m) == i for i, m in enumerate(members))
+                assert {step.held(m) for m in members} == {step.held(rank)}
+                assert sum(items(step.wanted(m)) for m in members) == items(step.held(rank)) * (1 if config.scatter else config.k)

@@ -1,4 +1,4 @@
-"""The two-stream timeline."""
+"""The timeline: computing, and communication beside it on every level of the machine."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import operator
 import random
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
 
 from hpcpar.cost.price import price
-from hpcpar.cost.timeline import timeline
+from hpcpar.cost.timeline import Item, Timeline, timeline
 from hpcpar.machine import files
-from hpcpar.plan.config import Config
-from hpcpar.plan.layout import Axis, Layout
 from hpcpar.plan.plan import NetworkSpec, make_plan
-from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Step
 
-LAYOUT = Layout(Config(), (Axis("c", 1, 1),))
 MACHINE = files.load("local")
 
 
@@ -26,46 +23,77 @@ def plain_sum(seconds: Iterable[float]) -> float:
     return functools.reduce(operator.add, seconds)
 
 
-def compute(i: int) -> Step:
-    return Compute(i, Phase.FORWARD, f"l{i}", Op.FORWARD)
+def compute(seconds: float) -> Item:
+    return Item(seconds)
 
 
-def comm(i: int, needed_by: int) -> Step:
-    return Comm(i, Phase.GRADIENT, f"l{i}", "t", Kind.ALLREDUCE, LAYOUT, LAYOUT, True, None, "ring", 1, 4, needed_by)
+def comm(seconds: float, needed_by: int, level: int = 0) -> Item:
+    return Item(seconds, needed_by, level)
 
 
 def test_communication_hides_behind_computing() -> None:
-    line = timeline([compute(0), comm(1, 3), compute(2), compute(3)], [1.0, 2.0, 5.0, 1.0])
+    line = timeline([compute(1.0), comm(2.0, 3), compute(5.0), compute(1.0)])
     assert line.total_s == 7.0 and line.exposed_s == 0.0
     assert (line.spans[1].start_s, line.spans[1].end_s) == (1.0, 3.0)
 
 
 def test_what_is_not_hidden_is_exposed() -> None:
-    line = timeline([compute(0), comm(1, 3), compute(2), compute(3)], [1.0, 6.0, 5.0, 1.0])
+    line = timeline([compute(1.0), comm(6.0, 3), compute(5.0), compute(1.0)])
     assert line.total_s == 8.0 and line.exposed_s == 1.0 and line.waits_s == (0.0, 1.0, 0.0, 0.0)
 
 
-def test_the_network_does_one_thing_at_a_time() -> None:
-    line = timeline([comm(0, 4), comm(1, 4), compute(2), comm(3, 4)], [2.0, 2.0, 1.0, 2.0])
+def test_a_level_does_one_thing_at_a_time() -> None:
+    line = timeline([comm(2.0, 4), comm(2.0, 4), compute(1.0), comm(2.0, 4)])
     assert [s.start_s for s in line.spans] == [0.0, 2.0, 0.0, 4.0]
     assert line.total_s == 6.0 and line.exposed_s == 5.0
 
 
+def test_levels_work_side_by_side() -> None:
+    """What crosses a node's links does not wait for what crosses the rack's, but for what crosses the same."""
+    line = timeline([comm(2.0, 4, 0), comm(3.0, 4, 1), compute(1.0), comm(2.0, 4, 0)], levels=2)
+    assert [s.start_s for s in line.spans] == [0.0, 0.0, 0.0, 2.0]
+    assert line.total_s == 4.0 and line.exposed_s == 3.0
+
+
 def test_a_communication_waits_for_what_it_needs() -> None:
     """A gradient's sum behind the movement that it waits for holds up the program, as in the executor."""
-    line = timeline([comm(0, 2), compute(1), comm(2, 4), compute(3)], [3.0, 1.0, 1.0, 1.0])
+    line = timeline([comm(3.0, 2), compute(1.0), comm(1.0, 4), compute(1.0)])
     assert line.spans[2].start_s == 3.0 and line.spans[3].start_s == 3.0
     assert line.total_s == 4.0
 
 
+def random_steps(seed: int, count: int = 200, blocking: bool = False) -> list[Item]:
+    rng = random.Random(seed)
+    out = []
+    for i in range(count):
+        seconds = rng.random()
+        until = i + 1 if blocking else rng.randint(i + 1, min(count, i + 12))
+        out.append(compute(seconds) if rng.random() < 0.5 else comm(seconds, until, rng.randint(0, 2)))
+    return out
+
+
 def test_blocking_is_the_plain_sum_exactly() -> None:
-    rng = random.Random(1)
-    steps, seconds = [], []
-    for i in range(200):
-        steps.append(compute(i) if rng.random() < 0.5 else comm(i, i + 1))
-        seconds.append(rng.random())
-    line = timeline(steps, seconds)
-    assert line.total_s == plain_sum(seconds)
+    steps = random_steps(1, blocking=True)
+    assert timeline(steps, levels=3).total_s == plain_sum(s.seconds for s in steps)
+
+
+@pytest.mark.parametrize("hidden", [1.0, 0.3])
+def test_a_family_in_time_is_each_of_its_cases(hidden: float) -> None:
+    """Cases side by side, some without some of the steps, are laid out as each alone."""
+    cases = [random_steps(seed, 60) for seed in range(5)]
+    rng = random.Random(9)
+    shape = cases[0]
+    seconds = [[case[i].seconds * (rng.random() < 0.8) for case in cases] for i in range(60)]
+    levels = [[case[i].level for case in cases] for i in range(60)]
+    together = timeline([Item(np.array(t), s.needed_by, np.array(v)) for s, t, v in zip(shape, seconds, levels, strict=True)], hidden, 3)
+
+    def alone(j: int) -> Timeline:
+        return timeline([Item(t[j], s.needed_by, v[j]) for s, t, v in zip(shape, seconds, levels, strict=True)], hidden, 3)
+
+    for j in range(5):
+        line = alone(j)
+        assert together.total_s[j] == line.total_s and together.exposed_s[j] == line.exposed_s
+        assert [float(np.broadcast_to(w, 5)[j]) for w in together.waits_s] == [float(w) for w in line.waits_s]
 
 
 @pytest.mark.parametrize("strategy", ["data", "grid:2x3", "grid-fc:3x2", "domain:6x1", "owt", "filter", "spatial"])
@@ -88,7 +116,20 @@ def test_overlap_of_priced_plans(strategy: str) -> None:
 
 
 def test_what_the_program_drives_itself_is_not_hidden() -> None:
-    steps, seconds = [compute(0), comm(1, 3), compute(2), compute(3)], [1.0, 2.0, 5.0, 1.0]
-    half = timeline(steps, seconds, hidden=0.5)
+    steps = [compute(1.0), comm(2.0, 3), compute(5.0), compute(1.0)]
+    half = timeline(steps, hidden=0.5)
     assert (half.total_s, half.exposed_s) == (8.0, 1.0)
-    assert timeline(steps, seconds, hidden=0.0).total_s == plain_sum(seconds)
+    assert timeline(steps, hidden=0.0).total_s == plain_sum(s.seconds for s in steps)
+
+
+def test_the_program_is_never_busy_twice() -> None:
+    """Computing and waiting make up the iteration, and no wait is longer than its communication."""
+    for seed in range(20):
+        steps = random_steps(seed, 50)
+        line = timeline(steps, levels=3)
+        busy = sum(s.seconds for s in steps if s.needed_by is None)
+        assert line.total_s == pytest.approx(busy + line.exposed_s, rel=1e-12)
+        assert line.total_s <= plain_sum(s.seconds for s in steps) * (1 + 1e-12)
+        for step, span in zip(steps, line.spans, strict=True):
+            assert span.end_s - span.start_s == pytest.approx(step.seconds)
+            assert span.end_s <= line.total_s * (1 + 1e-12)

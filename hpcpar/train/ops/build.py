@@ -10,7 +10,7 @@ from hpcpar.train.ops.loss import LossOp
 from hpcpar.train.ops.pointwise import DropoutOp, FlattenOp, LRNOp, ReLUOp
 from hpcpar.train.ops.pool import AvgPoolOp, MaxPoolOp
 
-_OPS: dict[type[Layer], type[Op]] = {
+OPS: dict[type[Layer], type[Op]] = {
     Conv2d: ConvOp,
     Linear: LinearOp,
     MaxPool2d: MaxPoolOp,
@@ -24,4 +24,4 @@ _OPS: dict[type[Layer], type[Op]] = {
 
 def build(ctx: Context) -> Op:
     """The op of a layer."""
-    return LossOp(ctx) if isinstance(ctx.layer, Loss) else _OPS[type(ctx.layer)](ctx)
+    return LossOp(ctx) if isinstance(ctx.layer, Loss) else OPS[type(ctx.layer)](ctx)

@@ -1,0 +1,113 @@
+"""How fast predictions are: per second on one core over grids, ranks and batches, and how little the number of ranks matters.
+
+Run: ``python bench/predictions.py``. Times are medians of several runs; the limits are those that the project holds itself to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+import numpy as np  # noqa: E402
+
+from hpcpar.cost.costs import price_family  # noqa: E402
+from hpcpar.cost.price import price  # noqa: E402
+from hpcpar.machine import files  # noqa: E402
+from hpcpar.network.builtin import network  # noqa: E402
+from hpcpar.plan.plan import NetworkSpec, Plan, make_plan  # noqa: E402
+from hpcpar.plan.strategies import fill, grid_sizes  # noqa: E402
+from hpcpar.report.tables import show  # noqa: E402
+
+#: Network -> least predictions a second on one core.
+LEAST = {"alexnet": 5000, "resnet152": 500}
+SHAPES = {"alexnet": (3, 227, 227), "resnet152": (3, 224, 224)}
+#: Most that a prediction for 2^20 ranks may take, in times of one for 16.
+MOST_RATIO = 3.0
+BATCHES = (256, 1024, 4096)
+
+
+def median_s(action: Callable[[], Any], runs: int) -> float:
+    """Median seconds of an action, after one run that fills caches."""
+    action()
+    times = []
+    for _ in range(runs):
+        begin = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def cases(count: int) -> tuple[np.ndarray, ...]:
+    """Ranks, Pr, Pc and batch of so many cases: every grid of growing numbers of ranks, under three batches."""
+    found: list[tuple[int, int, int, int]] = []
+    ranks = 0
+    while len(found) < count:
+        ranks += 1
+        found += [(ranks, pr, pc, batch) for pr, pc in grid_sizes(ranks) for batch in BATCHES]
+    return tuple(np.array(found[:count]).T.copy())
+
+
+def rate(name: str, strategy: str, machine_name: str, overlap: str, count: int, runs: int) -> float:
+    """Predictions a second, lowering and pricing included."""
+    machine, spec = files.load(machine_name), NetworkSpec(name, SHAPES[name], 1000)
+    net = spec.build()
+    ranks, pr, pc, batch = cases(count)
+
+    def once() -> None:
+        plan = Plan(spec, ranks, batch, strategy, fill(net, strategy, ranks, (pr, pc)), overlap=overlap)
+        price_family(net, plan, machine)
+
+    return count / median_s(once, runs)
+
+
+def many_ranks(strategy: str, runs: int) -> tuple[float, float]:
+    """Seconds of one prediction of ResNet-152 at 16 ranks and at 2^20, 32 samples a rank."""
+    machine = files.load("abci-v100")
+    net = network("resnet152")
+    spec = NetworkSpec("resnet152", net.image_shape, net.classes)
+    out = []
+    for ranks in (16, 1 << 20):
+        grid = f":{ranks // 4}x4" if strategy in ("df", "ds") else f":4x{ranks // 4}" if strategy == "domain" else ""
+        data = files.to_dict(machine)
+
+        def once(ranks: int = ranks, grid: str = grid, data: dict[str, Any] = data) -> None:
+            price(net, make_plan(spec, strategy + grid, ranks, 32 * ranks, network=net, machine=data), machine)
+
+        out.append(median_s(once, runs))
+    return out[0], out[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5, help="runs of each measurement (default 5)")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    args = parser.parse_args()
+    rates, ratios = [], []
+    for name, count in (("alexnet", 2000), ("resnet152", 1000)):
+        for strategy, machine, overlap in (("grid", "cori-knl", "none"), ("domain", "abci-v100", "full"), ("ds", "abci-v100", "full")):
+            found = rate(name, strategy, machine, overlap, count, args.runs)
+            rates.append({"network": name, "strategy": strategy, "machine": machine, "overlap": overlap, "per_s": found,
+                          "times_the_limit": found / LEAST[name]})
+    for strategy in ("data", "df", "ds", "domain"):
+        few, many = many_ranks(strategy, args.runs)
+        ratios.append({"strategy": strategy, "at_16_s": few, "at_1048576_s": many, "ratio": many / few})
+    if args.json:
+        print(json.dumps({"predictions": rates, "ranks": ratios}))
+        return
+    show("predictions a second on one core", ("network", "strategy", "machine", "overlap", "a second", "times the limit"),
+         [(r["network"], r["strategy"], r["machine"], r["overlap"], f"{r['per_s']:.0f}", f"{r['times_the_limit']:.1f}") for r in rates], left=4)
+    show(f"one prediction of resnet152 (at most {MOST_RATIO:g} times as long for 1,048,576 ranks as for 16)",
+         ("strategy", "16 ranks", "1,048,576 ranks", "ratio"),
+         [(r["strategy"], f"{r['at_16_s'] * 1e3:.0f} ms", f"{r['at_1048576_s'] * 1e3:.0f} ms", f"{r['ratio']:.2f}") for r in ratios])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Pricing: every step of an outline in seconds, bytes and memory, for every case of a family of plans at once.
+
+Nothing walks ranks, and layers of equal shapes under equal configurations are priced once, so that a prediction takes as long for
+a million ranks as for sixteen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcpar.cost.choose import chooser
+from hpcpar.cost.compute import timed
+from hpcpar.cost.links import Wires
+from hpcpar.cost.memory import Memory, memory
+from hpcpar.cost.pipeline import pipeline, stages_of
+from hpcpar.cost.timeline import Item, Timeline, timeline
+from hpcpar.cost.traffic import paper_comm_s, traffic
+from hpcpar.cost.work import Workload
+from hpcpar.errors import InputError, unknown
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
+from hpcpar.plan.layout import owned
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.outline import Move, Outline, outline
+
+#: ``schedule``: what is executed; ``paper``: the integrated paper's formulas (Eq 3 to 9) for the same steps.
+ACCOUNTINGS = ("schedule", "paper")
+
+
+@dataclass(frozen=True)
+class StepPrice:
+    """One step of an outline, priced.
+
+    Attributes
+    ----------
+    seconds : float
+        Duration on the slowest rank; 0 in cases that do not have the step.
+    messages, sent_bytes : int
+        Of the rank that sends most; 0 for compute steps.
+    measured : bool
+        The time comes from the machine's calibrated table.
+    level : int
+        Index of the machine's level that a communication crosses.
+    """
+
+    seconds: Any
+    messages: Any = 0
+    sent_bytes: Any = 0
+    measured: Any = False
+    level: Any = 0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the cases of a family of plans cost on a machine; arrays with an entry for each case.
+
+    Attributes
+    ----------
+    iteration_s : float
+        One iteration, on the slowest rank, with what the plan overlaps.
+    compute_s, communication_s : float
+        Plain sums over the steps, times the micro-batches.
+    exposed_communication_s : float
+        Communication that no computing hides.
+    measured_compute : float
+        Part of `compute_s`, 0 to 1, from the machine's calibrated table; the rest is a roofline's.
+    communication_bytes : int
+        Sent in an iteration by the rank that sends most.
+    io_s : float
+        Seconds in which a rank reads its images.
+    """
+
+    iteration_s: Any
+    compute_s: Any
+    communication_s: Any
+    exposed_communication_s: Any
+    measured_compute: Any
+    communication_bytes: Any
+    io_s: Any
+    memory: Memory
+    steps: tuple[StepPrice, ...]
+    timeline: Timeline
+    repeats: tuple[int, ...]
+
+
+def price_family(
+    network: Network,
+    plan: Plan,
+    machine: Machine,
+    *,
+    accounting: str = "schedule",
+    contention: float | None = None,
+    gamma: float = 1.0,
+    training: bool = True,
+    io_bytes_per_s: float | None = None,
+    io_item_bytes: float = 1.0,
+    out: Outline | None = None,
+) -> Costs:
+    """Price a plan, or every case of a family.
+
+    Parameters
+    ----------
+    machine : Machine
+        Prices the steps. The algorithms in them come from the plan's own machine, where it carries one.
+    accounting : str
+        One of `ACCOUNTINGS`.
+    contention : float, optional
+        ParaDL's phi, instead of what follows from the placement.
+    gamma : float
+        ParaDL's memory reuse factor: part of the activations' memory that is really needed.
+    training : bool
+        False for inference: the forward pass alone.
+    io_bytes_per_s, io_item_bytes : float
+        Rate at which a rank reads its part of the images, and bytes of a stored value (1: uint8). They are read while the iteration
+        before is computed, so only what exceeds it counts. None: reading is not counted.
+    out : Outline, optional
+        The plan's outline, where it is at hand.
+    """
+    if accounting not in ACCOUNTINGS:
+        raise unknown("accounting", accounting, ACCOUNTINGS)
+    if contention is not None and contention < 1:
+        raise InputError(f"contention {contention}: phi is the number of flows that share a link, at least 1")
+    wires = Wires(machine, contention)
+    if out is None:
+        choose = chooser(machine, plan.collectives, wires) if not plan.machine and contention is None else chooser(
+            files.from_dict(plan.machine, "the plan's machine") if plan.machine else machine, plan.collectives)
+        out = outline(network, plan, choose, training=training)
+    load = Workload(network, plan, out.edges)
+    known: dict[Any, StepPrice] = {}
+    prices: list[StepPrice] = []
+    for step in out.steps:
+        if isinstance(step, Move):
+            key = (step.key, step.phase) if accounting == "schedule" else (step.key, step.phase, step.layer)
+            if key not in known:
+                found = traffic(step, machine, wires, plan.ranks)
+                seconds = found.seconds if accounting == "schedule" else paper_comm_s(step, machine, wires, network, plan)
+                known[key] = StepPrice(seconds, found.messages, found.sent_bytes, level=found.level)
+        else:
+            key = (out.edges.key(step.layer, step.batch), _producers(network, plan, step.layer), step.op)
+            if key not in known:
+                seconds, measured = timed(machine, load.work(step.layer, step.op, step.batch))
+                known[key] = StepPrice(seconds, measured=measured)
+            if step.present is not True:
+                known_price = known[key]
+                prices.append(StepPrice(np.where(step.present, known_price.seconds, 0.0), measured=known_price.measured))
+                continue
+        prices.append(known[key])
+    io_s: Any = 0.0
+    if io_bytes_per_s is not None:
+        images = network.layers[0]
+        io_s = owned(network, images, plan.configs[images.name], plan.batch).largest_items * io_item_bytes / io_bytes_per_s
+    sent = {s.key: p.sent_bytes for s, p in zip(out.steps, prices, strict=True) if isinstance(s, Move)}
+    return _total(network, plan, machine, out, prices, memory(network, plan, out, sent, training=training).scaled(gamma), io_s)
+
+
+def _producers(network: Network, plan: Plan, layer: Any) -> Any:
+    """A compute step's interior depends on what is owned of its input."""
+    return tuple(plan.configs[name].key for name in layer.inputs)
+
+
+def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices: list[StepPrice], held: Memory, io_s: Any) -> Costs:
+    items = [
+        Item(p.seconds, s.needed_by if isinstance(s, Move) else None, p.level) for s, p in zip(out.steps, prices, strict=True)
+    ]
+    repeats = tuple(_repeats(plan, s.phase.value) for s in out.steps)
+    staged = plan.microbatches > 1 or any(np.any(np.not_equal(c.first, 0)) for c in plan.configs.values())
+    if not staged:
+        line = timeline(items, machine.overlap, len(machine.levels))
+        compute, measured, comm, sent = _sums(out, prices, repeats, range(len(items)))
+        exposed = line.exposed_s
+    else:
+        line = pipeline(plan, out, items, machine.overlap, len(machine.levels))
+        each = [_sums(out, prices, repeats, s.all) for s in stages_of(plan, out)]
+        compute, measured, comm, sent = max(each, key=lambda sums: float(sums[0]))
+        exposed = line.total_s - compute  # the bubble included
+    share = np.where(np.greater(compute, 0), measured / np.where(np.greater(compute, 0), compute, 1.0), 0.0)
+    total = np.maximum(line.total_s, io_s)
+    return Costs(total, compute, comm, exposed, share, sent, io_s, held, tuple(prices), line, repeats)
+
+
+def _sums(out: Outline, prices: list[StepPrice], repeats: tuple[int, ...], chosen: Iterable[int]) -> tuple[Any, Any, Any, Any]:
+    """(compute_s, what of it is measured, communication_s, sent_bytes) of some of the steps."""
+    compute: Any = 0.0
+    measured: Any = 0.0
+    comm: Any = 0.0
+    sent: Any = 0
+    for i in chosen:
+        price, times = prices[i], repeats[i]
+        if isinstance(out.steps[i], Move):
+            comm = comm + times * price.seconds
+            sent = sent + times * price.sent_bytes
+        else:
+            compute = compute + times * price.seconds
+            measured = measured + np.where(price.measured, times * price.seconds, 0.0)
+    return compute, measured, comm, sent
+
+
+def _repeats(plan: Plan, phase: str) -> int:
+    """How often a step is done in an iteration."""
+    return plan.microbatches if phase in ("forward", "loss", "backward") else 1

@@ -1,0 +1,270 @@
+"""Messages from rank to rank: halos and redistributions, in seconds and bytes of the busiest rank, without walking ranks.
+
+A halo is the same at every rank but for where its part lies along each axis, so the part that receives most decides, found once for each
+degree of each axis. A redistribution is worked out on a few ranks spread over all of them, in closed form: what a rank wants
+less what it holds, and what others want of what it holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from hpcpar.cost.links import Wires
+from hpcpar.machine.model import Machine
+from hpcpar.network.relation import Granule, Groups, Same, Window
+from hpcpar.plan.config import Digit
+from hpcpar.plan.layout import Axis, Layout, by_degree, intervals
+from hpcpar.schedule.outline import Move
+
+#: Up to so many ranks, all of them count in a redistribution; of more, as many stand for all.
+STANDING_FOR_ALL = 8
+_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Direct:
+    """A point-to-point step on its busiest rank.
+
+    Attributes
+    ----------
+    seconds : float
+        Sending and receiving at once, then summing and copying.
+    messages, items : int
+        Sent.
+    """
+
+    seconds: Any
+    messages: Any
+    items: Any
+
+
+# -- halos ----------------------------------------------------------------------------------------------------------
+@lru_cache(maxsize=50_000)
+def sides(own: Axis, need: Axis, parts: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the busiest part of an axis receives, and what the busiest sends: (kept, from below, from above, messages below, above).
+
+    Items along this axis: `kept` of the needed interval the part holds itself, the others come from parts below and above.
+    """
+    (o0, o1), (w0, w1) = intervals(own, parts), intervals(need, parts)
+    i = np.arange(parts)
+    received: list[Sequence[int]] = []
+    given: list[Sequence[int]] = []
+    for begin in range(0, parts, _CHUNK):
+        rows = slice(begin, begin + _CHUNK)
+        # [wanting part, holding part]
+        common = np.maximum(0, np.minimum(w1[rows, None], o1) - np.maximum(w0[rows, None], o0))
+        below, above = i[None, :] < i[rows, None], i[None, :] > i[rows, None]
+        received.append(_busiest(common, below, above, np.diagonal(common, begin)))
+    for begin in range(0, parts, _CHUNK):
+        columns = slice(begin, begin + _CHUNK)
+        common = np.maximum(0, np.minimum(o1[columns, None], w1) - np.maximum(o0[columns, None], w0))
+        below, above = i[None, :] < i[columns, None], i[None, :] > i[columns, None]
+        given.append(_busiest(common, below, above, np.diagonal(common, begin)))
+    return tuple(max(received, key=_moved)), tuple(max(given, key=_moved))
+
+
+def _moved(side: Iterable[int]) -> int:
+    _, below, above, *_ = side
+    return below + above
+
+
+def _busiest(common: Any, below: Any, above: Any, kept: Any) -> list[int]:
+    low, high = (common * below).sum(1), (common * above).sum(1)
+    at = int(np.argmax(low + high))
+    return [int(kept[at]), int(low[at]), int(high[at]), int(((common > 0) & below)[at].sum()), int(((common > 0) & above)[at].sum())]
+
+
+def halo(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
+    """A halo exchange, or its adjoint, whose parts send back what they received."""
+    back = bool(np.any(step.pattern.reduce))
+    own, need = (step.wanter, step.holder) if back else (step.holder, step.wanter)
+    rest: Any = 1
+    cuts: list[tuple[Any, Any, Digit]] = []
+    for a, b in zip(own.axes, need.axes, strict=True):
+        if isinstance(b.relation, Window) and np.any(np.greater(need.degree(b), 1)):
+            found = by_degree(lambda p, a=a, b=b: sides(a, b, p), need.degree(b))  # type: ignore[misc]
+            cuts.append((found[..., 0, :], found[..., 1, :], need.digits[b.name]))
+        else:
+            rest = rest * need.largest[need.axes.index(b)]
+    into = _messages([(c[0], c[2]) for c in cuts], rest, step.item_bytes, wires, ranks)
+    out = _messages([(c[1], c[2]) for c in cuts], rest, step.item_bytes, wires, ranks)
+    if back:
+        into, out = out, into
+    handled = into[2] * step.item_bytes * (machine.add_s_per_byte if back else machine.copy_s_per_byte)
+    packed = out[2] * step.item_bytes * machine.copy_s_per_byte
+    return Direct(np.maximum(into[0], out[0]) + handled + packed, out[1], out[2])
+
+
+def _messages(cuts: list[tuple[Any, Digit]], rest: Any, item_bytes: int, wires: Wires, ranks: Any) -> tuple[Any, Any, Any]:
+    """(seconds, messages, items) of the neighbours of one part: every combination of sides but the part itself."""
+    seconds: Any = 0.0
+    messages: Any = 0
+    total: Any = 0
+    for place in itertools.product((0, 1, 2), repeat=len(cuts)):
+        if not any(place) or not all(side == 0 or cuts[i][0][..., side].any() for i, side in enumerate(place)):
+            continue
+        items, count = rest, 1
+        level: Any = 0
+        crossing: list[Digit] = []
+        for side, (part, digit) in zip(place, cuts, strict=True):
+            items = items * part[..., side]
+            if side:
+                count = count * part[..., 2 + side]
+                crossing.append(digit)
+                # below lies across a unit's boundary if any part does, above if all do
+                level = np.maximum(level, wires.index(digit.stride * (digit.size if side == 1 else np.minimum(digit.size, 2)), ranks))
+        some = items > 0
+        size = items * item_bytes / np.maximum(count, 1)
+
+        def flows(unit: Any, crossing: list[Digit] = crossing) -> Any:
+            return functools.reduce(np.maximum, (_flows(digit, np.minimum(unit, ranks)) for digit in crossing))
+
+        seconds = seconds + np.where(some, count * wires.links(level, flows).message_s(size), 0.0)
+        messages = messages + np.where(some, count, 0)
+        total = total + items
+    return seconds, messages, total
+
+
+def _flows(digit: Digit, unit: Any) -> Any:
+    """Messages to neighbours along a coordinate that leave a unit: of several parts inside, those at its two ends send, each one way."""
+    ways = np.where(np.greater(digit.size, 2), 2, 1)
+    return np.where(digit.stride < unit, np.minimum(ways * digit.stride, unit), unit)
+
+
+# -- redistributions --------------------------------------------------------------------------------------------------
+def redistribution(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
+    """Any movement between two layouts; with partial sums, every holder of a part of the sum sends its own."""
+    holder, wanter = step.holder, step.wanter
+    dimensions = max(np.ndim(holder.config.ranks), np.ndim(wanter.config.ranks))
+    rank = np.minimum(holder.config.first, wanter.config.first) + standing_for_all(ranks, dimensions)
+    held, wanted = _boxes(holder, rank), _boxes(wanter, rank)
+    kept: Any = 1
+    for (h0, h1), (w0, w1) in zip(held, wanted, strict=True):
+        kept = kept * np.maximum(np.minimum(h1, w1) - np.maximum(h0, w0), 0)
+    # of all copies of a part, each wanter asks one
+    askers = math.prod(d.size for d in wanter.spare) / math.prod(d.size for d in holder.copies)
+    parts = math.prod(d.size for d in holder.spare) // math.prod(d.size for d in holder.copies)
+    out, out_count = _crossing(held, wanter)
+    into, into_count = _crossing(wanted, holder)
+    own = kept.min(axis=0) > 0
+    out, into = (out * askers - kept).max(axis=0), (into * parts - kept).max(axis=0)
+    out_count = np.where(out > 0, np.maximum(1, out_count.max(axis=0) * askers - own), 0)
+    into_count = np.where(into > 0, np.maximum(1, into_count.max(axis=0) * parts - own), 0)
+    size = step.item_bytes
+    sending = _spread_s(step, holder.config.ranks, out * size, out_count, wires, ranks)
+    seconds = np.maximum(sending, _spread_s(step, wanter.config.ranks, into * size, into_count, wires, ranks))
+    handled = into * size * (machine.add_s_per_byte if np.any(step.pattern.reduce) else machine.copy_s_per_byte)
+    seconds = seconds + handled + out * size * machine.copy_s_per_byte
+    return Direct(seconds, np.ceil(out_count).astype(np.int64), np.round(out).astype(np.int64))
+
+
+def standing_for_all(ranks: Any, dimensions: int) -> Any:
+    """[8, ...] ranks: all of up to 8; of more, the last and one in the middle of all, of the first half, of the first quarter, ..."""
+    ranks = np.asarray(ranks)
+    each = np.arange(STANDING_FOR_ALL).reshape(-1, *([1] * max(dimensions, ranks.ndim)))
+    part = np.maximum(ranks >> each // 2, 1)
+    spread = np.where(each % 2 == 0, part - 1, 2 * part // 3)
+    spread[-1] = 0
+    return np.where(ranks <= STANDING_FOR_ALL, np.minimum(each, ranks - 1), spread)
+
+
+def _spread_s(step: Move, active: Any, n_bytes: Any, count: Any, wires: Wires, ranks: Any) -> Any:
+    """Seconds of `count` messages of `n_bytes` in all, to ranks spread evenly over the block in which the two layouts differ.
+
+    Parameters
+    ----------
+    active : int
+        Ranks that send (or receive) like this one at the same time.
+    """
+    block = widest(step.holder, step.wanter, ranks)
+    index = np.asarray(wires.index(block, ranks))
+    unit = np.minimum(wires.inner[index], block)
+    away = (block - unit) / np.maximum(block - 1, 1)  # part of the other ranks that lies outside the unit
+    far = wires.links(index, lambda u: np.minimum(u, active) * (1 - np.minimum(u, block) / block))
+    near = wires.links(np.maximum(index - 1, 0), lambda u: np.minimum(u, active))
+    each = n_bytes / np.maximum(count, 1)
+    return count * (away * far.message_s(each) + (1 - away) * np.where(unit > 1, near.message_s(each), 0.0))
+
+
+def widest(holder: Layout, wanter: Layout, ranks: Any) -> Any:
+    """Aligned ranks among which a movement stays: up to the slowest coordinate in which the layouts differ."""
+    out: Any = 1
+    a, b = holder.config, wanter.config
+    same = np.equal(a.first, b.first) & np.equal(a.ranks, b.ranks)
+    for x_axis, y_axis in zip(holder.axes, wanter.axes, strict=True):
+        x, y = holder.digits.get(x_axis.name, Digit(1, 1)), wanter.digits.get(y_axis.name, Digit(1, 1))
+        plain = isinstance(x_axis.relation, Same) and isinstance(y_axis.relation, Same)
+        alike = np.equal(x.stride, y.stride) & np.equal(x.size, y.size) & plain
+        out = np.maximum(out, np.where(alike, 1, np.maximum(_reach(x), _reach(y))))
+    for d in (*holder.spare, *wanter.spare):
+        out = np.maximum(out, _reach(d))
+    span = np.maximum(a.first + a.ranks, b.first + b.ranks) - np.minimum(a.first, b.first)
+    return np.minimum(np.where(same, out, span), ranks)
+
+
+def _reach(digit: Digit) -> Any:
+    return np.where(np.greater(digit.size, 1), digit.stride * digit.size, 1)
+
+
+def _boxes(layout: Layout, rank: Any) -> list[tuple[Any, Any]]:
+    """Boxes of several ranks as one (start, stop) for each axis; empty where the layer does not live."""
+    at = rank - layout.config.first
+    lives = (at >= 0) & (at < layout.config.ranks)
+    out = []
+    for a in layout.axes:
+        digit = layout.digits.get(a.name, Digit(1, 1))
+        start, stop = interval_arrays(a, digit.size, np.where(lives, digit.of(at), 0))
+        out.append((np.where(lives, start, 0), np.where(lives, stop, 0)))
+    return out
+
+
+def interval_arrays(axis: Axis, parts: Any, index: Any) -> tuple[Any, Any]:
+    """`Axis.interval` for arrays of degrees and indices."""
+    units = axis.out_extent // axis.granule
+    start, stop = index * units // parts * axis.granule, (index + 1) * units // parts * axis.granule
+    relation = axis.relation
+    if not isinstance(relation, Same):
+        start, stop = relation.needed_array(start, stop, axis.extent)
+    if isinstance(relation, Groups):
+        coarse, fine = relation.groups % parts == 0, parts % relation.groups == 0
+        blocks, place = np.where(fine, relation.groups, parts), np.where(fine, index * relation.groups // parts, index)
+        start = np.where(coarse | fine, place * axis.extent // blocks, start)
+        stop = np.where(coarse | fine, (place + 1) * axis.extent // blocks, stop)
+    whole = np.equal(parts, 1)
+    return np.where(whole, 0, start), np.where(whole, axis.extent, stop)
+
+
+def _crossing(box: list[tuple[Any, Any]], other: Layout) -> tuple[Any, Any]:
+    """How many items of a box the parts of another layout cover in all, and how many of them touch it."""
+    items: Any = 1.0
+    count: Any = 1.0
+    for (start, stop), a in zip(box, other.axes, strict=True):
+        size = stop - start
+        parts = other.degree(a)
+        if isinstance(a.relation, (Same, Granule)):
+            granule = a.granule if isinstance(a.relation, Same) else 1
+            units = np.maximum(1, a.extent // granule)
+            first = ((start // granule + 1) * parts - 1) // units
+            last = (np.maximum(stop - 1, start) // granule * parts + parts - 1) // units
+            count = count * np.where(size > 0, np.minimum(last - first + 1, parts), 0)
+            items = items * size
+        else:
+            cover = by_degree(lambda p, a=a: _cover(a, p), parts)  # type: ignore[misc]
+            items = items * size * cover
+            count = count * np.where(size > 0, np.minimum(parts, np.maximum(1, np.ceil(size * parts / np.maximum(a.extent, 1)))), 0)
+    return items, count
+
+
+@lru_cache(maxsize=50_000)
+def _cover(axis: Axis, parts: int) -> float:
+    """How often the parts cover the axis."""
+    start, stop = intervals(axis, parts)
+    return float((stop - start).sum() / axis.extent)

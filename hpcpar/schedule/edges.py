@@ -1,0 +1,104 @@
+"""The tensor between two layers: who owns which box of it, who needs which, and how it moves, forward and backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Input, Layer
+from hpcpar.plan.config import Ints
+from hpcpar.plan.layout import Layout, granule_of, needed, owned
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.pattern import Pattern, backward_pattern, forward_pattern, relate
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The tensor between a producer and one of its consumers.
+
+    Attributes
+    ----------
+    which : int
+        Place of the tensor among the consumer's inputs.
+    key : tuple
+        Equal for edges that move alike: layers of equal shapes and options under the same configurations share it.
+    """
+
+    producer: Layer
+    consumer: Layer
+    which: int
+    owned: Layout
+    needed: Layout
+    forward: Pattern
+    backward: Pattern
+    key: Any
+
+    @property
+    def tensor(self) -> str:
+        """The name of the consumer's input."""
+        return f"{self.consumer.name}.input{self.which if self.which else ''}"
+
+
+class Edges:
+    """All edges of a plan, or of a family of plans, for any number of samples; equal ones are worked out once."""
+
+    def __init__(self, network: Network, plan: Plan) -> None:
+        self.network, self.plan = network, plan
+        self._known: dict[Any, tuple[Layout, Layout, Pattern, Pattern]] = {}
+        self._needs: dict[Any, Layout] = {}
+
+    @cached_property
+    def signatures(self) -> dict[str, Any]:
+        """What decides the boxes of a layer, apart from its configuration: its kind and options, its shapes, its granule."""
+        out = {}
+        for layer in self.network.layers:
+            shapes = (*self.network.input_shapes(layer), self.network.shapes[layer.name])
+            out[layer.name] = (replace(layer, name="", inputs=()), shapes, granule_of(self.network, layer))
+        return out
+
+    def key(self, layer: Layer, batch: Ints) -> Any:
+        """Equal for layers that work alike."""
+        return (self.signatures[layer.name], self.plan.configs[layer.name].key, batch_key(batch))
+
+    def needs(self, layer: Layer, batch: Ints) -> tuple[Layout, ...]:
+        """What ranks need of each input of `layer` for `batch` samples, whoever holds it."""
+        out = []
+        for which, name in enumerate(layer.inputs):
+            # a linear layer keeps channels together that were flattened together
+            key = (self.key(layer, batch), which, granule_of(self.network, self.network.by_name[name]))
+            if key not in self._needs:
+                self._needs[key] = needed(self.network, layer, self.plan.configs[layer.name], batch, which)
+            out.append(self._needs[key])
+        return tuple(out)
+
+    def into(self, layer: Layer, batch: Ints) -> tuple[Edge, ...]:
+        """The edges into `layer` for `batch` samples, one for each input."""
+        return tuple(self.edge(layer, which, batch) for which in range(len(layer.inputs)))
+
+    def edge(self, layer: Layer, which: int, batch: Ints) -> Edge:
+        """The edge into input `which` of `layer`."""
+        network, configs = self.network, self.plan.configs
+        producer = network.by_name[layer.inputs[which]]
+        shape, granule = network.shapes[producer.name], granule_of(network, producer)
+        key = (self.key(layer, batch), which, shape, granule, configs[producer.name].key)
+        if key not in self._known:
+            have = owned(network, producer, configs[producer.name], batch)
+            want = self.needs(layer, batch)[which]
+            rel = relate(have, want)
+            self._known[key] = (have, want, forward_pattern(have, want, rel), backward_pattern(have, want, rel))
+        return Edge(producer, layer, which, *self._known[key], key)
+
+
+def batch_key(batch: Ints) -> Any:
+    """A number of samples as a key; arrays count as equal where they are the same object."""
+    return ("array", id(batch)) if isinstance(batch, np.ndarray) else batch
+
+
+def edges(network: Network, plan: Plan) -> dict[str, tuple[Edge, ...]]:
+    """The edges into every layer but the input, by the consumer's name."""
+    found = Edges(network, plan)
+    return {layer.name: found.into(layer, plan.batch) for layer in network.layers if not isinstance(layer, Input)}

@@ -1,0 +1,18 @@
+"""Which layers may overwrite their input: the executor's blocks and the predicted memory follow it alike."""
+
+from __future__ import annotations
+
+from hpcpar.network.layers import Add, BatchNorm, Conv, Dropout, Flatten, Layer, Linear, ReLU
+
+
+def in_place(layer: Layer, producer: Layer) -> bool:
+    """True where the layer may overwrite its input: nobody's backward pass reads what it overwrites."""
+    if isinstance(layer, ReLU):
+        return isinstance(producer, Conv | Linear | BatchNorm | Add)
+    # a dropped element is zero in the output of the ReLU before it, but its gradient is zero as well
+    return isinstance(layer, Flatten) or (isinstance(layer, Dropout) and isinstance(producer, ReLU))
+
+
+def passes_gradient(layer: Layer) -> bool:
+    """True where the gradient of the input may overwrite that of the output."""
+    return isinstance(layer, ReLU | Dropout | Flatten)

@@ -1,0 +1,144 @@
+"""Many strategies priced together: those of one name form a family, lowered and priced in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hpcpar.cost.costs import price_family
+from hpcpar.cost.price import Prediction, price
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
+from hpcpar.plan.strategies import fill, parse, placement_of, plan_options
+
+#: Options of a plan; what else is given prices it.
+PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_norm", "microbatches", "optimizer")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is planned: a network, a number of ranks and a mini-batch, on a machine, under some options.
+
+    Attributes
+    ----------
+    options : dict
+        Those of `Plan` (see `PLAN_OPTIONS`) and of `price`.
+    """
+
+    network: Network
+    spec: NetworkSpec
+    ranks: int
+    batch: int
+    machine: Machine
+    gather: str
+    samples: int | None
+    options: dict[str, Any]
+
+    @property
+    def plan_options(self) -> dict[str, Any]:
+        return {k: v for k, v in self.options.items() if k in PLAN_OPTIONS and v is not None}
+
+    @property
+    def price_options(self) -> dict[str, Any]:
+        return {k: v for k, v in self.options.items() if k not in PLAN_OPTIONS}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A strategy and its price; the plan and the detailed prediction are worked out when asked for.
+
+    Attributes
+    ----------
+    parts : int
+        Parts that the mini-batch is cut into, at most over layers: beyond the batch, ranks have nothing to do.
+    made : Plan or None
+        The plan, where it does not follow from the strategy's name.
+    """
+
+    task: Task
+    strategy: str
+    iteration_s: float
+    memory_bytes: int
+    parts: int
+    made: Plan | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.memory_bytes <= self.task.machine.device.memory_bytes
+
+    @cached_property
+    def plan(self) -> Plan:
+        t = self.task
+        if self.made is not None:
+            return self.made
+        return make_plan(
+            t.spec, self.strategy, t.ranks, t.batch, gather=t.gather, network=t.network, machine=files.to_dict(t.machine), **t.plan_options
+        )
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        return price(self.task.network, self.plan, self.task.machine, samples=self.task.samples, **self.task.price_options)
+
+
+def priced(task: Task, strategies: Iterable[str]) -> list[Candidate]:
+    """Every strategy with its price, in the order given."""
+    strategies = list(strategies)
+    families: dict[tuple[str, str], list[int]] = {}
+    for i, strategy in enumerate(strategies):
+        families.setdefault((parse(strategy)[0], placement_of(strategy)[1]), []).append(i)
+    out: dict[int, Candidate] = {}
+    for (name, placement), members in families.items():
+        if name in ("pipeline", "owt-b", "owt-c"):  # their number of steps depends on their grid
+            out.update({i: alone(task, strategies[i]) for i in members})
+        else:
+            out.update(_family(task, name, placement, {i: strategies[i] for i in members}))
+    return [out[i] for i in range(len(strategies))]
+
+
+def alone(task: Task, strategy: str) -> Candidate:
+    """One strategy, priced by itself."""
+    extra = plan_options(strategy, task.ranks, task.batch)
+    plan = make_plan(
+        task.spec, strategy, task.ranks, task.batch, gather=task.gather, network=task.network, machine=files.to_dict(task.machine),
+        **(extra | task.plan_options),
+    )
+    p = price(task.network, plan, task.machine, samples=task.samples, **task.price_options)
+    return of_plan(task, plan, p)
+
+
+def of_plan(task: Task, plan: Plan, p: Prediction | None = None) -> Candidate:
+    """A plan with its price, which may be at hand."""
+    p = price(task.network, plan, task.machine, samples=task.samples, **task.price_options) if p is None else p
+    found = Candidate(task, plan.strategy, p.iteration_s, p.memory_bytes, int(sample_parts(plan)), plan)
+    found.__dict__["prediction"] = p
+    return found
+
+
+def _family(task: Task, name: str, placement: str, members: dict[int, str]) -> dict[int, Candidate]:
+    count = len(members)
+    ranks = np.full(count, task.ranks)
+    grids = [parse(strategy)[1] or (task.ranks, 1) for strategy in members.values()]
+    grid = (np.array([a for a, _ in grids]), np.array([b for _, b in grids]))
+    configs = fill(task.network, name, ranks, grid, task.gather, placement)
+    plan = Plan(task.spec, ranks, np.full(count, task.batch), name, configs, **task.plan_options)
+    costs = price_family(task.network, plan, task.machine, **task.price_options)
+    seconds, held = (np.broadcast_to(x, count) for x in (costs.iteration_s, costs.memory.total_bytes))
+    parts = np.broadcast_to(sample_parts(plan), count)
+    return {
+        i: Candidate(task, strategy, float(seconds[at]), int(held[at]), int(parts[at]))
+        for at, (i, strategy) in enumerate(members.items())
+    }
+
+
+def sample_parts(plan: Plan) -> Any:
+    """Parts that the mini-batch is cut into, at most over layers and micro-batches."""
+    most: Any = 1
+    for config in {id(c): c for c in plan.configs.values()}.values():
+        most = np.maximum(most, config.n)
+    return most * plan.microbatches * (plan.turns if plan.switch == "each" else 1)

@@ -1,0 +1,203 @@
+"""The choice that minimises a sum of node and edge tables over a graph: node and edge elimination (OptCNN, Algorithm 1), exactly.
+
+A node between two others is eliminated by minimising over its configurations, which leaves an edge between its neighbours (Eq 2);
+parallel edges are added (Eq 3). Where these two rules leave more than K = 2 nodes, the same step is made with all neighbours of a
+node at once (variable elimination), the cheapest node first, so that branching graphs stay tractable. Undone in reverse order,
+the eliminations give the optimal configuration of every node.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcpar.errors import InputError
+
+#: Entries of the largest table that an elimination may make.
+MOST_ENTRIES = 200_000_000
+#: Entries of one block of a minimisation.
+BLOCK = 4_000_000
+
+
+@dataclass(frozen=True)
+class Eliminations:
+    """How the graph fell.
+
+    Attributes
+    ----------
+    nodes, edges : int
+        Node and edge eliminations of the papers' two rules.
+    kept : int
+        K, the nodes that these two rules leave.
+    """
+
+    nodes: int
+    edges: int
+    kept: int
+
+
+def count(size: int, pairs: list[tuple[int, int]]) -> Eliminations:
+    """Apply the papers' two rules to the graph alone."""
+    into: list[list[int]] = [[] for _ in range(size)]
+    out: list[list[int]] = [[] for _ in range(size)]
+    for a, b in pairs:
+        into[b].append(a)
+        out[a].append(b)
+    nodes = edges = 0
+    alive = set(range(size))
+    changed = True
+    while changed:
+        changed = False
+        for a in sorted(alive):
+            for b in set(out[a]):
+                double = out[a].count(b) - 1
+                if double:
+                    edges += double
+                    out[a] = [x for x in out[a] if x != b] + [b]
+                    into[b] = [x for x in into[b] if x != a] + [a]
+                    changed = True
+        for j in sorted(alive):
+            if len(into[j]) == 1 and len(out[j]) == 1:
+                i, k = into[j][0], out[j][0]
+                out[i][out[i].index(j)] = k
+                into[k][into[k].index(j)] = i
+                alive.discard(j)
+                into[j], out[j] = [], []
+                nodes += 1
+                changed = True
+    return Eliminations(nodes, edges, len(alive))
+
+
+@dataclass
+class _Factor:
+    """A table over some nodes, its axes in their order."""
+
+    nodes: tuple[int, ...]
+    table: Any
+
+
+def solve(nodes: list[Any], edges: dict[tuple[int, int], Any]) -> tuple[float, list[int]]:
+    """The least sum, and the place of the chosen entry of each node.
+
+    Parameters
+    ----------
+    nodes : list of ndarray
+        [configurations] of each node.
+    edges : dict
+        (a, b) -> [configurations of a, configurations of b]; both orders may occur.
+
+    Raises
+    ------
+    InputError
+        The graph is so entangled that a table would not fit in memory.
+    """
+    sizes = [len(t) for t in nodes]
+    factors: dict[frozenset[int], _Factor] = {}
+    _Solver.join(factors, [_Factor((a, b), t) for (a, b), t in edges.items()])
+    return _Solver(sizes, [np.asarray(t, float) for t in nodes], factors).run()
+
+
+class _Solver:
+    """Variable elimination with the cheapest node first; equal products of equal tables are computed once."""
+
+    def __init__(self, sizes: list[int], nodes: list[Any], factors: dict[frozenset[int], _Factor]) -> None:
+        self.sizes, self.nodes, self.factors = sizes, nodes, factors
+        self.undo: list[tuple[int, tuple[int, ...], Any]] = []
+        self._known: dict[Any, tuple[Any, Any, Any]] = {}
+
+    @staticmethod
+    def join(factors: dict[frozenset[int], _Factor], new: list[_Factor]) -> None:
+        """Add tables over the same nodes."""
+        for f in new:
+            key = frozenset(f.nodes)
+            old = factors.get(key)
+            if old is None:
+                factors[key] = f
+            else:
+                order = [f.nodes.index(n) for n in old.nodes]
+                factors[key] = _Factor(old.nodes, old.table + f.table.transpose(order))
+
+    def run(self) -> tuple[float, list[int]]:
+        left = set(range(len(self.sizes)))
+        touching: dict[int, set[frozenset[int]]] = {n: set() for n in left}
+        for key in self.factors:
+            for n in key:
+                touching[n].add(key)
+        while left:
+            node = min(left, key=lambda n: (self._entries(n, touching), n))
+            left.discard(node)
+            self._eliminate(node, touching)
+        chosen = [0] * len(self.sizes)
+        for node, others, best in reversed(self.undo):
+            chosen[node] = int(best[tuple(chosen[o] for o in others)])
+        return float(self.total), chosen
+
+    total = 0.0
+
+    def _entries(self, node: int, touching: dict[int, set[frozenset[int]]]) -> int:
+        around = set().union(*touching[node]) - {node} if touching[node] else set()
+        return self.sizes[node] * math.prod(self.sizes[o] for o in around)
+
+    def _eliminate(self, node: int, touching: dict[int, set[frozenset[int]]]) -> None:
+        keys = sorted(touching.pop(node), key=sorted)
+        factors = [self.factors.pop(key) for key in keys]
+        for key in keys:
+            for n in key:
+                if n != node:
+                    touching[n].discard(key)
+        others = tuple(sorted(set().union(*keys) - {node})) if keys else ()
+        if math.prod(self.sizes[o] for o in others) > MOST_ENTRIES:
+            raise InputError(f"the network's branches are too entangled for an exact search: a table over {len(others)} layers at once; "
+                             "use a named strategy, or fewer ranks")
+        table, best = self._minimise(node, factors, others)
+        self.undo.append((node, others, best))
+        if not others:
+            self.total += float(table)
+        elif len(others) == 1:
+            self.nodes[others[0]] = self.nodes[others[0]] + table
+        else:
+            self.join(self.factors, [_Factor(others, table)])
+            for o in others:
+                touching[o].add(frozenset(others))
+
+    def _minimise(self, node: int, factors: list[_Factor], others: tuple[int, ...]) -> tuple[Any, Any]:
+        """min over the node of its own table and all factors; and where it is."""
+        shaped = tuple(tuple((*others, node).index(n) for n in f.nodes) for f in factors)
+        key = (id(self.nodes[node]), *(id(f.table) for f in factors), shaped)
+        if key in self._known:
+            return self._known[key][:2]
+        arranged = []
+        for f in factors:
+            order = sorted(range(len(f.nodes)), key=lambda i, f=f: (*others, node).index(f.nodes[i]))  # type: ignore[misc]
+            shape = [1] * (len(others) + 1)
+            for i in order:
+                shape[(*others, node).index(f.nodes[i])] = self.sizes[f.nodes[i]]
+            arranged.append(f.table.transpose(order).reshape(shape))
+        sizes = [self.sizes[o] for o in others]
+        if not others:
+            whole = sum(arranged, self.nodes[node])
+            best = np.argmin(whole)
+            found = whole[best], best
+        else:
+            found = _blocks(arranged, self.nodes[node], sizes, self.sizes[node])
+        self._known[key] = (*found, (self.nodes[node], factors))  # keep what the key names alive
+        return found
+
+
+def _blocks(arranged: list[Any], own: Any, sizes: list[int], width: int) -> tuple[Any, Any]:
+    """Minimise over the last axis in blocks of the first."""
+    table, best = np.empty(sizes), np.empty(sizes, np.int32)
+    rows = max(1, BLOCK // max(1, math.prod(sizes[1:]) * width))
+    for begin in range(0, sizes[0], rows):
+        part = slice(begin, begin + rows)
+        whole: Any = own
+        for t in arranged:
+            whole = whole + (t[part] if t.shape[0] > 1 else t)
+        whole = np.broadcast_to(whole, (min(rows, sizes[0] - begin), *sizes[1:], width))
+        at = np.argmin(whole, axis=-1)
+        best[part] = at
+        table[part] = np.take_along_axis(whole, at[..., None], -1)[..., 0]
+    return table, best

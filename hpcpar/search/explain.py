@@ -1,0 +1,176 @@
+"""Why a plan takes as long as it does: the limitations and bottlenecks of ParaDL's Table 6, in seconds, and what would help most."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from hpcpar.cost.price import Prediction, price
+from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
+from hpcpar.plan.layout import owned, parameters
+from hpcpar.plan.limits import limit
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.steps import Phase
+from hpcpar.search.candidates import Candidate
+from hpcpar.search.changes import Change, changes
+
+#: Kinds of step that are messages from rank to rank, by the end of their label.
+POINT_TO_POINT = (".halo", ".redistribute")
+
+
+@dataclass(frozen=True)
+class Term:
+    """A row of ParaDL's Table 6.
+
+    Attributes
+    ----------
+    seconds : float or None
+        Of an iteration; None where it is not a time.
+    exposed_s : float or None
+        What of it nothing hides.
+    remark : str
+        The number behind it, in words.
+    """
+
+    category: str
+    name: str
+    seconds: float | None
+    exposed_s: float | None
+    remark: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What holds a plan back.
+
+    Attributes
+    ----------
+    bottleneck : str
+        The term with the most exposed time, or computing where there is none above a tenth.
+    changes : tuple of Change
+        From what helps most.
+    """
+
+    terms: tuple[Term, ...]
+    bottleneck: str
+    changes: tuple[Change, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "bottleneck": self.bottleneck,
+            "terms": [{"category": t.category, "name": t.name, "seconds": t.seconds, "exposed_s": t.exposed_s, "remark": t.remark}
+                      for t in self.terms],
+            "changes": [{"what": c.what, "iteration_s": c.iteration_s, "gain": c.gain, "fits": c.fits} for c in self.changes],
+        }
+
+
+def explain(network: Network, chosen: Candidate) -> Explanation:
+    """Explain a priced strategy."""
+    p, plan, machine = chosen.prediction, chosen.plan, chosen.task.machine
+    options = chosen.task.price_options
+    terms = [
+        _steps(p, "communication", "gradient exchange", (Phase.GRADIENT, Phase.UPDATE, Phase.LOSS), None),
+        _steps(p, "communication", "layer-wise communication", (Phase.FORWARD, Phase.BACKWARD), False),
+        _steps(p, "communication", "p2p communication", (Phase.FORWARD, Phase.BACKWARD), True),
+        _contention(network, plan, machine, p, options),
+        _memory(network, plan, p),
+        _capacity(p),
+        _update(p),
+        *_balance(network, plan, p),
+        _limit(network, plan),
+    ]
+    worst = max((t for t in terms if t.exposed_s is not None and t.name != "network congestion"), key=lambda t: t.exposed_s or 0.0)
+    busy = (worst.exposed_s or 0.0) > 0.1 * p.iteration_s
+    return Explanation(tuple(terms), worst.name if busy else "computing", tuple(changes(network, chosen)))
+
+
+def _steps(p: Prediction, category: str, name: str, phases: tuple[Phase, ...], direct: bool | None) -> Term:
+    names = [phase.value for phase in phases]
+    steps = [
+        s for s in p.steps
+        if s.is_comm and s.phase in names and (direct is None or s.label.endswith(POINT_TO_POINT) == direct)
+    ]
+    seconds = sum(s.seconds * s.repeats for s in steps)
+    exposed = sum(s.exposed_s for s in steps)
+    sent = sum(s.sent_bytes * s.repeats for s in steps)
+    return Term(category, name, seconds, exposed, f"{len(steps)} steps, {sent / 1e6:.4g} MB sent by a rank")
+
+
+def _contention(network: Network, plan: Plan, machine: Machine, p: Prediction, options: dict[str, Any]) -> Term:
+    alone = price(network, plan, machine, **(options | {"contention": 1.0}))
+    return Term(
+        "communication", "network congestion", p.communication_s - alone.communication_s, p.iteration_s - alone.iteration_s,
+        f"this job's own flows share links: communication takes {p.communication_s / max(alone.communication_s, 1e-30):.3g} times as long",
+    )
+
+
+def _memory(network: Network, plan: Plan, p: Prediction) -> Term:
+    """Weights and activations that several ranks hold alike."""
+    held = whole = 0.0
+    for layer in network.layers:
+        config = plan.configs[layer.name]
+        ranks = float(config.ranks)
+        y = owned(network, layer, config, plan.samples_of_a_pass)
+        held += ranks * float(y.largest_items)
+        whole += float(plan.samples_of_a_pass) * math.prod(network.shapes[layer.name])
+        if layer.has_weights:
+            held += 3 * ranks * float(parameters(network, layer, config).largest_items)
+            whole += 3 * layer.parameters(network.input_shape(layer))
+    return Term("memory", "memory redundancy", None, None, f"all ranks together hold {held / whole:.3g} times what one copy would take; "
+                f"{p.memory_bytes / 1e9:.4g} GB a rank")
+
+
+def _capacity(p: Prediction) -> Term:
+    used = p.memory_bytes / p.memory_limit_bytes
+    state = "does not fit" if used > 1 else "little room: allocations may stall" if used > 0.9 else "fits"
+    return Term("memory", "memory stalling", None, None, f"{used:.0%} of a rank's memory: {state}")
+
+
+def _update(p: Prediction) -> Term:
+    seconds = sum(s.seconds * s.repeats for s in p.steps if s.phase == Phase.UPDATE.value and not s.is_comm)
+    return Term("computation", "weight update", seconds, seconds, f"{seconds / max(p.compute_s, 1e-30):.1%} of computing")
+
+
+def _balance(network: Network, plan: Plan, p: Prediction) -> list[Term]:
+    """Time that even parts, and parts computed once, would save on the busiest rank."""
+    uneven = twice = 0.0
+    for s in p.steps:
+        if s.is_comm:
+            continue
+        layer = network.by_name[s.layer]
+        config = plan.configs[layer.name]
+        y = owned(network, layer, config, plan.samples_of_a_pass)
+        parts = float(config.ranks) / float(y.replicas)
+        mean = float(plan.samples_of_a_pass) * math.prod(network.shapes[layer.name]) / parts
+        seconds = s.seconds * s.repeats
+        if s.phase != Phase.UPDATE.value:
+            uneven += seconds * max(0.0, 1 - mean / max(1.0, float(y.largest_items)))
+            twice += seconds * (1 - 1 / float(config.replicas))
+    remark = "the largest part against the mean"
+    if plan.microbatches > 1:
+        bubble = p.iteration_s - p.compute_s
+        uneven += bubble
+        remark = f"the pipeline's filling, draining and waiting: {bubble / p.iteration_s:.1%} of the iteration"
+    return [
+        Term("computation", "workload balancing", uneven, uneven, remark),
+        Term("computation", "computation redundancy", twice, twice, "the same work on several ranks"),
+    ]
+
+
+def _limit(network: Network, plan: Plan) -> Term:
+    """ParaDL's last column: how many ranks the strategy can use."""
+    idle = []
+    for layer in network.layers[1:]:
+        y = owned(network, layer, plan.configs[layer.name], plan.samples_of_a_pass)
+        for axis in y.axes:
+            if float(y.degree(axis)) > float(axis.extent) / axis.granule:
+                idle.append((layer.name, axis.name, int(axis.extent) // axis.granule, int(y.degree(axis))))
+    if not idle:
+        most = limit(network, plan.strategy, int(plan.batch))
+        return Term("scaling", "number of PEs", None, None, f"'{plan.strategy}' can use up to {most} ranks here")
+    name, along, extent, degree = min(idle, key=lambda entry: entry[2])
+    return Term("scaling", "number of PEs", None, None, f"beyond its limit: '{name}' has {extent} along {along}, cut into {degree}; "
+                f"{len(idle)} layers leave ranks idle")

@@ -1,0 +1,226 @@
+"""The layer-wise search of OptCNN and DeePa: for every layer the configuration that minimises the iteration, provably (OptCNN, Eq 1).
+
+Tables are made for the configurations that an optimal plan may have: of a first, small search follows an upper bound U, and a configuration
+that even with the best of everything else costs more than U cannot be in an optimal plan.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
+from hpcpar.plan.config import Config
+from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.search.eliminate import Eliminations, count, solve
+from hpcpar.search.space import Spaces
+from hpcpar.search.tables import Table, TableMaker, Tables, layer_edges, units
+
+#: Configurations of a layer for which tables are made without looking for a bound first.
+FEW = 32
+#: Configurations of a layer in the first, small search.
+FIRST = 10
+#: Bisections of the price of memory.
+BISECTIONS = 24
+
+
+@dataclass(frozen=True)
+class Found:
+    """The result of a search.
+
+    Attributes
+    ----------
+    plan : Plan
+    objective_s : float
+        OptCNN's Eq 1: the plain sum of computing and communication of an iteration.
+    bytes : float
+        Memory of the largest rank, as the tables count it.
+    exact : bool
+        The optimum of the space; False where memory was limiting and a gap to the bound is left.
+    bound_s : float
+        No plan of the space that fits is faster than this.
+    """
+
+    plan: Plan
+    objective_s: float
+    bytes: float
+    exact: bool
+    bound_s: float
+    eliminations: Eliminations
+    configurations: int
+    kept: int
+    table_s: float
+    search_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        e = self.eliminations
+        return {"objective_s": self.objective_s, "bound_s": self.bound_s, "exact": self.exact, "configurations": self.configurations,
+                "kept_configurations": self.kept, "node_eliminations": e.nodes, "edge_eliminations": e.edges, "K": e.kept,
+                "table_s": self.table_s, "search_s": self.search_s}
+
+
+class Search:
+    """The tables of a network on a number of ranks, and plans from them.
+
+    Parameters
+    ----------
+    runnable : bool
+        Only what this version can run: all ranks in every layer, no cut reductions.
+    options
+        Those of `Plan`.
+    """
+
+    def __init__(
+        self, network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *, runnable: bool = False,
+        contention: float | None = None, **options: Any,
+    ) -> None:
+        begin = time.perf_counter()
+        self.network, self.machine = network, machine
+        self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=files.to_dict(machine), **options)
+        self.maker = TableMaker(network, self.plan, machine, contention)
+        self.units = units(network, Spaces(network, ranks, batch, machine, runnable))
+        self.links = layer_edges(network, self.units)
+        self.eliminations = count(len(network.layers), _pairs(network))
+        nodes = [self.maker.node(u) for u in self.units]
+        self.configurations = sum(len(u.space) for u in self.units)
+        chosen = self._promising(nodes)
+        self.tables = self._tables(nodes, chosen)
+        self.chosen = chosen
+        self.table_s = time.perf_counter() - begin
+
+    # -- tables ----------------------------------------------------------------------------------------------------
+    def _promising(self, nodes: list[Table]) -> list[Any]:
+        """The configurations of each unit that an optimal plan may have."""
+        everything = [np.arange(len(u.space)) for u in self.units]
+        if max(map(len, everything)) <= FEW:
+            return everything
+        least = [float(t.seconds.min()) for t in nodes]
+        first = _shared([_first(u.space.degrees, t.seconds) for u, t in zip(self.units, nodes, strict=True)])
+        bound, _ = _solve(self._tables(nodes, first))
+        slack = bound * (1 + 1e-12) - sum(least)
+        return _shared([np.flatnonzero(t.seconds <= low + slack) for t, low in zip(nodes, least, strict=True)])
+
+    def _tables(self, nodes: list[Table], chosen: list[Any]) -> Tables:
+        kept = [t.at(rows) for t, rows in zip(nodes, chosen, strict=True)]
+        out = Tables(self.units, _same(kept, nodes, chosen))
+        for a, b, layer, which in self.links:
+            table = self.maker.edge(self.units[a], self.units[b], layer, which, chosen[a], chosen[b])
+            out.edges[a, b] = out.edges[a, b] + table if (a, b) in out.edges else table
+        return out
+
+    # -- plans -----------------------------------------------------------------------------------------------------
+    def best(self, limit_bytes: float | None = None, hidden: float = 0.0) -> Found:
+        """The fastest plan whose memory is at most `limit_bytes` (by default the device's); where none is, the smallest.
+
+        Parameters
+        ----------
+        hidden : float
+            Part of the sums of gradients that counts as hidden behind backpropagation; 0 is the papers' objective.
+        """
+        begin = time.perf_counter()
+        limit = self.machine.device.memory_bytes if limit_bytes is None else limit_bytes
+        tables = self.tables if hidden == 0.0 else _hiding(self.tables, hidden)
+        bound, places = _solve(tables)
+        exact = True
+        if tables.memory(places) > limit:
+            bound, places, exact = _within(tables, limit)
+        return self._found(places, bound, exact, time.perf_counter() - begin)
+
+    def smallest(self) -> Found:
+        """The plan of least memory."""
+        begin = time.perf_counter()
+        _, places = _solve(self.tables, seconds=0.0, per_byte=1.0)
+        return self._found(places, 0.0, True, time.perf_counter() - begin)
+
+    def _found(self, places: list[int], bound: float, exact: bool, search_s: float) -> Found:
+        configs: dict[str, Config] = {}
+        for unit, rows, place in zip(self.units, self.chosen, places, strict=True):
+            for i, layer in enumerate(unit.layers):
+                configs[layer.name] = unit.space.one(int(rows[place]), i > 0)
+        return Found(
+            replace(self.plan, configs=configs), self.tables.price(places), self.tables.memory(places), exact, bound, self.eliminations,
+            self.configurations, sum(map(len, self.chosen)), self.table_s, search_s,
+        )
+
+
+def _first(degrees: Any, seconds: Any) -> Any:
+    """The cheapest configurations, and those that cut one axis only, by as much as they can: what the named strategies are made of."""
+    product = degrees.prod(axis=1)
+    pure = (degrees > 1).sum(axis=1) <= 1
+    whole = np.flatnonzero(pure & (product == product.max()))
+    return np.union1d(np.argsort(seconds, kind="stable")[:FIRST], whole)
+
+
+def _pairs(network: Network) -> list[tuple[int, int]]:
+    place = {layer.name: i for i, layer in enumerate(network.layers)}
+    return [(place[name], place[layer.name]) for layer in network.layers for name in layer.inputs]
+
+
+def _shared(rows: list[Any]) -> list[Any]:
+    """Equal arrays made the same object, so that equal questions are answered once."""
+    known: dict[bytes, Any] = {}
+    return [known.setdefault(r.tobytes(), r) for r in rows]
+
+
+def _same(kept: list[Table], nodes: list[Table], chosen: list[Any]) -> list[Table]:
+    """Tables cut out of the same table at the same rows made the same object."""
+    known: dict[tuple[int, int], Table] = {}
+    return [known.setdefault((id(n), id(rows)), t) for t, n, rows in zip(kept, nodes, chosen, strict=True)]
+
+
+def _hiding(tables: Tables, hidden: float) -> Tables:
+    """The same problem with part of the sums of gradients for nothing."""
+    known: dict[int, Table] = {}
+    for t in tables.nodes:
+        known.setdefault(id(t), Table(t.seconds - hidden * t.hideable, t.bytes, (1 - hidden) * t.hideable))
+    return Tables(tables.units, [known[id(t)] for t in tables.nodes], tables.edges)
+
+
+def _solve(tables: Tables, seconds: float = 1.0, per_byte: float = 0.0) -> tuple[float, list[int]]:
+    """Minimise seconds times a weight, plus bytes times theirs."""
+    known: dict[int, Any] = {}
+
+    def weigh(t: Table) -> Any:
+        if id(t) not in known:
+            known[id(t)] = t.seconds if (seconds, per_byte) == (1.0, 0.0) else seconds * t.seconds + per_byte * t.bytes
+        return known[id(t)]
+
+    return solve([weigh(t) for t in tables.nodes], {pair: weigh(t) for pair, t in tables.edges.items()})
+
+
+def _within(tables: Tables, limit: float) -> tuple[float, list[int], bool]:
+    """The fastest found that fits (Lagrangian relaxation), the bound that it proves, and whether the two meet.
+
+    For a price of memory the optimum of seconds + price * (bytes - limit) is a lower bound of the seconds of every plan that fits; the
+    price is bisected between plans that do not fit and plans that do.
+    """
+    _, smallest = _solve(tables, 0.0, 1.0)
+    if tables.memory(smallest) > limit:
+        return 0.0, smallest, False
+    best, best_s = smallest, tables.price(smallest)
+    bound = 0.0
+    low, high = 0.0, best_s / max(1.0, tables.memory(smallest))
+    for _ in range(60):  # a price at which plans fit
+        value, places = _solve(tables, 1.0, high)
+        bound = max(bound, value - high * limit)
+        if tables.memory(places) <= limit:
+            break
+        low, high = high, 4 * high
+    for _ in range(BISECTIONS):
+        price = (low + high) / 2
+        value, places = _solve(tables, 1.0, price)
+        bound = max(bound, value - price * limit)
+        if tables.memory(places) <= limit:
+            high = price
+            if tables.price(places) < best_s:
+                best, best_s = places, tables.price(places)
+        else:
+            low = price
+    return bound, best, best_s <= bound * (1 + 1e-9)
+

@@ -1,0 +1,150 @@
+"""The space of the layer-wise search: which configurations a layer may have.
+
+A configuration cuts a layer's output in samples, channels and image axes, or a product's input channels (k), over P ranks or fewer: any
+number that divides P and does not straddle the units of the machine's levels. Ranks that share no part may compute the same
+(replicas), so that every named strategy is a point of the space.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer, Loss, SoftmaxCrossEntropy
+from hpcpar.plan.config import Config
+from hpcpar.plan.layout import granule_of
+
+#: Degrees of a configuration, in the order of `Config`'s first fields.
+FIELDS = ("n", "c", "h", "w", "replicas", "d", "k")
+Degrees = tuple[int, ...]
+#: On more ranks than this, images are cut in rows or in the squarest way only, instead of in all ways; and layers that do not use all ranks
+#: use at most so many, and no cuts of images.
+ALL_SHAPES = 64
+
+
+@dataclass(frozen=True)
+class Space:
+    """Configurations that layers of one shape may have.
+
+    Attributes
+    ----------
+    degrees : ndarray
+        [configurations, 7] in the order of `FIELDS`.
+    """
+
+    degrees: Any
+
+    def __len__(self) -> int:
+        return len(self.degrees)
+
+    def config(self, chosen: Any = slice(None), shape: tuple[int, ...] = (-1,), behind: bool = False) -> Config:
+        """Some of the configurations as one family, arrays of the given shape.
+
+        Parameters
+        ----------
+        behind : bool
+            For an elementwise layer behind this one: where a reduction is cut (k), its scattered sums are cut in channels.
+        """
+        columns = self.degrees[chosen]
+        found: dict[str, Any] = {name: np.ascontiguousarray(columns[:, i]).reshape(shape) for i, name in enumerate(FIELDS)}
+        if behind:
+            found["c"], found["k"] = found["c"] * found["k"], np.ones_like(found["k"])
+        return Config(**found)
+
+    def one(self, index: int, behind: bool = False) -> Config:
+        """A single configuration, or that of an elementwise layer behind this one."""
+        found: dict[str, Any] = {name: int(self.degrees[index, i]) for i, name in enumerate(FIELDS)}
+        if behind:
+            found["c"], found["k"] = found["c"] * found["k"], 1
+        return Config(**found)
+
+    def find(self, config: Config) -> int | None:
+        """The place of a configuration; None where it is not in the space."""
+        found = np.flatnonzero((self.degrees == [getattr(config, name) for name in FIELDS]).all(axis=1))
+        return int(found[0]) if len(found) else None
+
+
+def divisors(n: int) -> list[int]:
+    return [i for i in range(1, n + 1) if n % i == 0]
+
+
+def totals(ranks: int, machine: Machine) -> list[int]:
+    """Numbers of ranks that a layer may use: divisors of P that fit into a unit of each level or fill whole ones."""
+    units = [level.ranks for level in machine.levels if 1 < level.ranks < ranks and ranks % level.ranks == 0]
+    return [r for r in divisors(ranks) if all(unit % r == 0 or r % unit == 0 for unit in units)]
+
+
+def factors(total: int, limits: tuple[int, ...]) -> list[Degrees]:
+    """All ways to write `total` as a product of one degree for each limit, none beyond its limit."""
+    if len(limits) == 1:
+        return [(total,)] if total <= limits[0] else []
+    return [(d, *rest) for d in divisors(total) if d <= limits[0] for rest in factors(total // d, limits[1:])]
+
+
+def _image_cuts(extents: tuple[int, ...], ranks: int) -> dict[int, list[Degrees]]:
+    """Ways to cut the image axes, by the number of parts."""
+    out: dict[int, list[Degrees]] = {}
+    for parts in divisors(ranks):
+        none: list[Degrees] = [()] if parts == 1 else []
+        ways = factors(parts, extents) if extents else none
+        if ranks > ALL_SHAPES and len(ways) > 2:
+            rows = max(ways)
+            ways = sorted({rows, min(ways, key=lambda way: (max(way), way[::-1]))})
+        if ways:
+            out[parts] = ways
+    return out
+
+
+class Spaces:
+    """The spaces of a network's layers; layers of equal shapes share one.
+
+    Parameters
+    ----------
+    runnable : bool
+        Only what this version can run: all ranks in every layer, no cut reductions.
+    """
+
+    def __init__(self, network: Network, ranks: int, batch: int, machine: Machine, runnable: bool = False) -> None:
+        self.network, self.ranks, self.batch, self.runnable = network, ranks, batch, runnable
+        self.totals = [ranks] if runnable else totals(ranks, machine)
+        self._known: dict[Any, Space] = {}
+
+    def of(self, layer: Layer) -> Space:
+        """The space of a layer."""
+        shape = self.network.shapes[layer.name]
+        channels = 1 if isinstance(layer, SoftmaxCrossEntropy) or not layer.inputs else shape[0] // granule_of(self.network, layer)
+        k = 1
+        if not self.runnable and layer.products and getattr(layer, "groups", 1) == 1 and self._first is not layer:
+            producer = self.network.by_name[layer.inputs[0]]
+            k = min(channels, self.network.input_shape(layer)[0] // granule_of(self.network, producer))
+        extents = () if isinstance(layer, Loss) else tuple(shape[1:])
+        # a degree is at most the number of ranks: layers that are large enough have one space
+        key = (min(channels, self.ranks), tuple(min(e, self.ranks) for e in extents), min(k, self.ranks))
+        if key not in self._known:
+            self._known[key] = self._make(*key)
+        return self._known[key]
+
+    @property
+    def _first(self) -> Layer:
+        return self.network.products[0]
+
+    def _make(self, channels: int, extents: tuple[int, ...], k: int) -> Space:
+        cuts = _image_cuts(extents, self.ranks)
+        found: dict[Degrees, None] = {}
+        for total in self.totals:
+            few = self.ranks > ALL_SHAPES and total < self.ranks
+            if few and total > ALL_SHAPES:
+                continue
+            for n, c, parts in factors(total, (self.batch, channels, 1 if few else self.ranks)):
+                for way in cuts.get(parts, []):
+                    d, h, w = (1, *way) if len(way) == 2 else way if len(way) == 3 else (1, 1, 1)
+                    found[(n, c, h, w, 1, d, 1)] = None
+            for n, parts in factors(total, (self.batch, k)):
+                found[(n, 1, 1, 1, 1, 1, parts)] = None
+        for n, copies in factors(self.ranks, (self.batch, self.ranks)):
+            found[(n, 1, 1, 1, copies, 1, 1)] = None
+        return Space(np.array(list(found), np.int64))

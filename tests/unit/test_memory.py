@@ -1,0 +1,223 @@
+"""Predicted memory against the arrays that the executor really allocates, and scheduled bytes against boxes laid over each other."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcpar.cost.price import outline_for, price
+from hpcpar.kernels.numpy_backend import NumpyBackend
+from hpcpar.machine import files
+from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
+from hpcpar.plan.strategies import named
+from hpcpar.schedule.edges import edges
+from hpcpar.schedule.exchange import exchange
+from hpcpar.schedule.lower import freeze, lower
+from hpcpar.schedule.steps import Comm, Kind, Phase, Schedule
+from hpcpar.train import parameters
+from hpcpar.train.executor import Executor
+from tests.unit.brute import lacking, lacking_sums, random_plan, received
+
+MACHINE = files.load("local")
+#: Its feature maps divide by 2 and 4.
+LENET = NetworkSpec("lenet5", (1, 16, 16), 12)
+#: Its feature maps are 15, 7 and 3 rows high: only cuts by samples and channels are even.
+ALEXNET = NetworkSpec("alexnet", (3, 67, 67), 20)
+NETWORKS = {spec.name: spec.build() for spec in (LENET, ALEXNET)}
+
+
+class Recorder(NumpyBackend):
+    """NumPy's kernels, and a note of every array that is still there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: list[weakref.ref[Any]] = []
+
+    def _note(self, array: Any) -> Any:
+        self._made.append(weakref.ref(array))
+        return array
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self._note(super().empty(shape, dtype))
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self._note(super().zeros(shape, dtype))
+
+    def to_device(self, host: np.ndarray, array: Any) -> None:
+        """Nothing is computed: contents do not matter."""
+
+    @property
+    def alive_bytes(self) -> int:
+        """Bytes of the distinct arrays that something still refers to."""
+        return sum(array.nbytes for ref in self._made if (array := ref()) is not None)
+
+
+@pytest.fixture(autouse=True)
+def no_initial_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing them would take most of the time."""
+    monkeypatch.setattr(parameters, "initial_rows", lambda *_: None)
+
+
+class Silent:
+    """A communicator that binds transfers and adds up their wire buffers."""
+
+    def __init__(self, rank: int, backend: NumpyBackend) -> None:
+        self.world, self.backend, self.wire_bytes = SimpleNamespace(rank=rank), backend, 0
+
+    def progress(self) -> None:
+        """Nothing is in flight."""
+
+    def bind(self, step: Comm, held: Any, wanted: Any, tags: int = 0) -> None:
+        rank = self.world.rank
+        assert held.size == np.prod([b - a for a, b in step.held(rank)]), step.label
+        self.wire_bytes += exchange(step, rank).wire_items * step.item_bytes
+
+
+def allocated(plan: Plan, schedule: Schedule, rank: int) -> dict[str, int]:
+    """Bytes of one rank's executor by use; its labels, which no plan changes much, aside."""
+    backend = Recorder()
+    communicator = Silent(rank, backend)
+    made = Executor(NETWORKS[plan.network.name], plan, schedule, communicator, backend, 1)  # type: ignore[arg-type]
+    weights = sum(p.flat.nbytes + p.grad.nbytes for p in made.parameters.values())
+    state = sum(p.velocity.nbytes for p in made.parameters.values())
+    blocks = backend.alive_bytes - weights - state - made.labels.nbytes
+    return {"weights": weights, "state": state, "blocks": blocks, "wire": communicator.wire_bytes}
+
+
+def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int, **options: Any) -> tuple[dict[str, int], list[dict[str, int]]]:
+    """Predicted bytes by use, and every rank's allocated ones."""
+    network = NETWORKS[spec.name]
+    plan = make_plan(spec, strategy, ranks, batch, network=network, machine=files.to_dict(MACHINE), **options)
+    out = outline_for(network, plan)
+    found = price(network, plan, MACHINE, out=out).memory
+    assert found.total_bytes == sum(asdict(found).values())
+    schedule = freeze(out)
+    predicted = {
+        "weights": found.weights_bytes, "state": found.optimizer_bytes,
+        "blocks": found.activations_bytes + found.gradients_bytes + found.kept_bytes, "wire": found.wire_bytes,
+    }
+    return predicted, [allocated(plan, schedule, rank) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("gather", ["late", "layer"])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
+    """Every rank of even cuts holds what is predicted, and of each kind."""
+    for strategy in named(ranks):
+        for spec in (LENET, ALEXNET):
+            if spec is ALEXNET and strategy.partition(":")[0] in ("spatial", "domain", "ds"):
+                continue
+            predicted, real = both(spec, strategy, ranks, 8, gather=gather)
+            assert predicted == {use: max(r[use] for r in real) for use in predicted}, (spec.name, strategy)
+            assert sum(predicted.values()) == max(sum(r.values()) for r in real)
+
+
+@pytest.mark.parametrize(("spec", "batch"), [(LENET, 7), (ALEXNET, 7), (ALEXNET, 8)], ids=["lenet5-7", "alexnet-7", "alexnet-8"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_uneven_sizes(spec: NetworkSpec, batch: int, ranks: int) -> None:
+    """The largest boxes of all layers meet on no single rank: at most 3% above the largest rank, never below."""
+    for strategy in named(ranks):
+        predicted, real = both(spec, strategy, ranks, batch)
+        largest = max(sum(r.values()) for r in real)
+        assert largest <= sum(predicted.values()) <= 1.03 * largest, strategy
+        for use in ("weights", "state"):
+            assert predicted[use] == max(r[use] for r in real), strategy
+
+
+def test_float64_takes_twice_as_much() -> None:
+    single, double = (both(LENET, "grid:2x2", 4, 8, dtype=dtype)[0] for dtype in ("float32", "float64"))
+    indices = 2 * 4 * (3 * 8 * 8 + 8 * 4 * 4)  # of the maxima of 4 samples, half of 6 and of 16 channels: 2 bytes in either case
+    assert {use: 2 * n for use, n in single.items()} == double | {"blocks": double["blocks"] + indices}
+
+
+def memory_of(strategy: str, ranks: int, spec: NetworkSpec = LENET, training: bool = True, **options: Any) -> Any:
+    network = NETWORKS[spec.name]
+    plan = make_plan(spec, strategy, ranks, 8, network=network, machine=files.to_dict(MACHINE), **options)
+    return price(network, plan, MACHINE, training=training).memory
+
+
+def test_what_is_divided() -> None:
+    """Weights by channel parts, activations by sample parts, the optimiser's state by all ranks where it is sharded."""
+    weights = 4 * NETWORKS["lenet5"].parameters
+    one, data, model = (memory_of(strategy, ranks) for strategy, ranks in (("data", 1), ("data", 4), ("filter", 2)))
+    sharded = memory_of("data", 4, synchronisation="sharded")
+    assert one.weights_bytes == 2 * weights == data.weights_bytes and one.optimizer_bytes == weights
+    assert model.weights_bytes == weights and model.optimizer_bytes == weights / 2
+    assert weights / 4 <= sharded.optimizer_bytes < 1.05 * weights / 4
+    assert (data.activations_bytes, data.gradients_bytes, data.kept_bytes) == (
+        one.activations_bytes / 4, one.gradients_bytes / 4, one.kept_bytes / 4
+    )
+    assert one.wire_bytes == data.wire_bytes == 0 < model.wire_bytes
+
+
+def test_inference_and_reuse_take_less() -> None:
+    """Without training there are no gradients; gamma scales what a framework may use again, rounded up."""
+    trained, inference = memory_of("data", 2), memory_of("data", 2, training=False)
+    assert inference.weights_bytes == trained.weights_bytes / 2
+    assert inference.optimizer_bytes == inference.gradients_bytes == inference.kept_bytes == 0
+    assert 0 < inference.activations_bytes < trained.activations_bytes
+    half = trained.scaled(0.5)
+    assert half.weights_bytes == trained.weights_bytes and half.wire_bytes == trained.wire_bytes
+    assert 0 <= half.activations_bytes - trained.activations_bytes / 2 < 1
+
+
+def test_micro_batches_in_flight_keep_their_activations() -> None:
+    """Gradient accumulation over 4: a pass is a quarter as large, and 4 are kept; the gradients of activations are one pass's."""
+    one, four = memory_of("data", 1), memory_of("data", 1, microbatches=4)
+    assert four.activations_bytes == one.activations_bytes and four.kept_bytes == one.kept_bytes
+    assert four.gradients_bytes == one.gradients_bytes / 4
+
+
+# -- bytes on the wire ------------------------------------------------------------------------------------------------
+RANDOM = [(seed, ranks) for seed, ranks in enumerate((2, 3, 4, 6, 8) * 8)]
+
+
+@pytest.mark.parametrize(("seed", "ranks"), RANDOM)
+def test_forward_bytes_are_intersections(seed: int, ranks: int) -> None:
+    """Every rank receives the elements that it needs and does not own, by masks over the whole tensor."""
+    network, plan = random_plan(seed, ranks)
+    steps = {s.tensor: s for s in lower(network, plan, lambda step: ("ring", 1), training=False).comms if s.phase is Phase.FORWARD}
+    for (e,) in edges(network, plan).values():
+        missing = lacking(e.owned, e.needed, ranks)
+        assert missing == (received(steps[e.tensor], ranks) if e.tensor in steps else [0] * ranks), e.tensor
+
+
+@pytest.mark.parametrize(("seed", "ranks"), RANDOM)
+def test_backward_bytes_are_intersections(seed: int, ranks: int) -> None:
+    """Every rank receives a summand of each element that it owns from every other part of the work that needs it.
+
+    Rings add on the way: of a reduce-scatter all ranks together receive as much, of an allreduce 2 / p of it. Complete gradients of pieces
+    are gathered.
+    """
+    network, plan = random_plan(seed, ranks)
+    steps = {s.tensor: s for s in lower(network, plan, lambda step: ("ring", 1)).comms if s.phase is Phase.BACKWARD}
+    for (e,) in edges(network, plan).values():
+        step = steps.get(f"{e.tensor}.gradient")
+        if step is None:
+            continue
+        got, missing = received(step, ranks), lacking_sums(network, e, ranks)
+        if step.kind is Kind.ALLGATHER:
+            assert got == lacking(e.needed, e.owned, ranks), step.label
+        elif step.group is None:
+            assert got == missing, step.label
+        elif step.kind is Kind.REDUCE_SCATTER:
+            assert sum(got) == sum(missing), step.label
+        else:
+            assert sum(got) * step.group.size == 2 * sum(missing), step.label
+
+
+@pytest.mark.parametrize(("seed", "ranks"), RANDOM)
+def test_nothing_is_missing_where_no_gradient_moves(seed: int, ranks: int) -> None:
+    """A layer behind the first weights whose input's gradient is not moved lacks no summand anywhere."""
+    network, plan = random_plan(seed, ranks)
+    steps = {s.tensor for s in lower(network, plan, lambda step: ("ring", 1)).comms}
+    first = network.layers.index(network.weighted[0])
+    for layer in network.layers[first + 1:]:
+        (e,) = edges(network, plan)[layer.name]
+        if f"{e.tensor}.gradient" not in steps:
+            assert not any(lacking_sums(network, e, ranks)), e.tensor
