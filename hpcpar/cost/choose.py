@@ -38,7 +38,8 @@ def collective_bytes(step: Move) -> Any:
 
 def kinds_of(step: Move) -> list[Kind]:
     """The kinds of movement that occur in some case."""
-    return [kind for code in np.unique(step.pattern.code) if (kind := KINDS[int(code)]) is not None]
+    counts = np.bincount(np.ravel(step.pattern.code), minlength=len(KINDS))
+    return [kind for code, kind in enumerate(KINDS) if kind is not None and counts[code]]
 
 
 def cheapest(

@@ -138,9 +138,8 @@ def sent(kind: Kind, algorithm: str, p: Any, items: Any, least: Any, segments: A
     least : int
         The smallest block of an allgather or reduce-scatter.
     """
-    if algorithm == "mpi":  # one call with the member's own contribution: what happens inside is not ours to see
-        share = -(-items // p) if kind is Kind.ALLGATHER else items
-        return np.minimum(1, p - 1), np.where(np.equal(p, 1), 0, share)
+    if algorithm == "mpi":  # one call with the member's own contribution (of an allgather, its own block): the inside is not ours to see
+        return np.minimum(1, p - 1), np.where(np.equal(p, 1), 0, items)
     if kind in (Kind.REDUCE, Kind.BROADCAST):
         count = np.minimum(1, p - 1) if kind is Kind.REDUCE else p - 1
         return count, count * items

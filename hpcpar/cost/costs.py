@@ -176,7 +176,8 @@ def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices:
     else:
         line = pipeline(plan, out, items, machine.overlap, len(machine.levels))
         each = [_sums(out, prices, repeats, s.all) for s in stages_of(plan, out)]
-        compute, measured, comm, sent = max(each, key=lambda sums: float(sums[0]))
+        # of a family without stages there is one; of a pipeline's stages, the one that computes longest
+        compute, measured, comm, sent = each[0] if len(each) == 1 else max(each, key=lambda sums: float(sums[0]))
         exposed = line.total_s - compute  # the bubble included
     share = np.where(np.greater(compute, 0), measured / np.where(np.greater(compute, 0), compute, 1.0), 0.0)
     total = np.maximum(line.total_s, io_s)

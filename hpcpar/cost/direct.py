@@ -39,11 +39,14 @@ class Direct:
         Sending and receiving at once, then summing and copying.
     messages, items : int
         Sent.
+    level : int
+        Index of the machine's level that it crosses.
     """
 
     seconds: Any
     messages: Any
     items: Any
+    level: Any
 
 
 # -- halos ----------------------------------------------------------------------------------------------------------
@@ -100,7 +103,8 @@ def halo(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
         into, out = out, into
     handled = into[2] * step.item_bytes * (machine.add_s_per_byte if back else machine.copy_s_per_byte)
     packed = out[2] * step.item_bytes * machine.copy_s_per_byte
-    return Direct(np.maximum(into[0], out[0]) + handled + packed, out[1], out[2])
+    block = functools.reduce(np.maximum, (_reach(digit) for _, _, digit in cuts), 1)
+    return Direct(np.maximum(into[0], out[0]) + handled + packed, out[1], out[2], wires.index(block, ranks))
 
 
 def _messages(cuts: list[tuple[Any, Digit]], rest: Any, item_bytes: int, wires: Wires, ranks: Any) -> tuple[Any, Any, Any]:
@@ -159,11 +163,21 @@ def redistribution(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Di
     out_count = np.where(out > 0, np.maximum(1, out_count.max(axis=0) * askers - own), 0)
     into_count = np.where(into > 0, np.maximum(1, into_count.max(axis=0) * parts - own), 0)
     size = step.item_bytes
-    sending = _spread_s(step, holder.config.ranks, out * size, out_count, wires, ranks)
-    seconds = np.maximum(sending, _spread_s(step, wanter.config.ranks, into * size, into_count, wires, ranks))
+    block = widest(holder, wanter, ranks)
+    # where nobody receives, nobody sends
+    out, out_count = np.where(into > 0, out, 0), np.where(into > 0, out_count, 0)
+    if holder.config.first is wanter.config.first or np.all(np.equal(holder.config.first, wanter.config.first)):
+        sending = _spread_s(block, holder.config.ranks, out * size, out_count, wires, ranks)
+        receiving = _spread_s(block, wanter.config.ranks, into * size, into_count, wires, ranks)
+        level = wires.index(block, ranks)
+    else:
+        sending = _apart_s(holder, wanter, holder.config.ranks, out * size, out_count, wires)
+        receiving = _apart_s(holder, wanter, wanter.config.ranks, into * size, into_count, wires)
+        level = wires.between(*_ends(holder, wanter))
+    seconds = np.maximum(sending, receiving)
     handled = into * size * (machine.add_s_per_byte if np.any(step.pattern.reduce) else machine.copy_s_per_byte)
     seconds = seconds + handled + out * size * machine.copy_s_per_byte
-    return Direct(seconds, np.ceil(out_count).astype(np.int64), np.round(out).astype(np.int64))
+    return Direct(seconds, np.ceil(out_count).astype(np.int64), np.round(out).astype(np.int64), level)
 
 
 def standing_for_all(ranks: Any, dimensions: int) -> Any:
@@ -176,15 +190,14 @@ def standing_for_all(ranks: Any, dimensions: int) -> Any:
     return np.where(ranks <= STANDING_FOR_ALL, np.minimum(each, ranks - 1), spread)
 
 
-def _spread_s(step: Move, active: Any, n_bytes: Any, count: Any, wires: Wires, ranks: Any) -> Any:
-    """Seconds of `count` messages of `n_bytes` in all, to ranks spread evenly over the block in which the two layouts differ.
+def _spread_s(block: Any, active: Any, n_bytes: Any, count: Any, wires: Wires, ranks: Any) -> Any:
+    """Seconds of `count` messages of `n_bytes` in all, to ranks spread evenly over a block.
 
     Parameters
     ----------
     active : int
         Ranks that send (or receive) like this one at the same time.
     """
-    block = widest(step.holder, step.wanter, ranks)
     index = np.asarray(wires.index(block, ranks))
     unit = np.minimum(wires.inner[index], block)
     away = (block - unit) / np.maximum(block - 1, 1)  # part of the other ranks that lies outside the unit
@@ -192,6 +205,18 @@ def _spread_s(step: Move, active: Any, n_bytes: Any, count: Any, wires: Wires, r
     near = wires.links(np.maximum(index - 1, 0), lambda u: np.minimum(u, active))
     each = n_bytes / np.maximum(count, 1)
     return count * (away * far.message_s(each) + (1 - away) * np.where(unit > 1, near.message_s(each), 0.0))
+
+
+def _apart_s(holder: Layout, wanter: Layout, active: Any, n_bytes: Any, count: Any, wires: Wires) -> Any:
+    """Seconds of `count` messages of `n_bytes` in all between two stages that live on different ranks."""
+    level = wires.between(*_ends(holder, wanter))
+    return count * wires.links(level, lambda unit: np.minimum(unit, active)).message_s(n_bytes / np.maximum(count, 1))
+
+
+def _ends(holder: Layout, wanter: Layout) -> tuple[Any, Any]:
+    """The first and the last rank of both."""
+    a, b = holder.config, wanter.config
+    return np.minimum(a.first, b.first), np.maximum(a.first + a.ranks, b.first + b.ranks) - 1
 
 
 def widest(holder: Layout, wanter: Layout, ranks: Any) -> Any:
@@ -206,8 +231,8 @@ def widest(holder: Layout, wanter: Layout, ranks: Any) -> Any:
         out = np.maximum(out, np.where(alike, 1, np.maximum(_reach(x), _reach(y))))
     for d in (*holder.spare, *wanter.spare):
         out = np.maximum(out, _reach(d))
-    span = np.maximum(a.first + a.ranks, b.first + b.ranks) - np.minimum(a.first, b.first)
-    return np.minimum(np.where(same, out, span), ranks)
+    first, last = _ends(holder, wanter)
+    return np.minimum(np.where(same, out, last - first + 1), ranks)
 
 
 def _reach(digit: Digit) -> Any:

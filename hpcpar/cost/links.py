@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,14 @@ class Wires:
         """The level that groups within aligned blocks of so many ranks need."""
         return 0 if self.single is not None else self.machine.level_index_for(np.asarray(block), np.asarray(ranks))
 
+    def between(self, first: Any, last: Any) -> Any:
+        """The innermost level whose unit holds both ranks."""
+        out: Any = len(self.inner) - 1
+        for i in reversed(range(len(self.inner))):
+            unit = self.machine.levels[i].ranks
+            out = np.where(np.equal(first // unit, last // unit), i, out) if unit else i
+        return np.asarray(out)
+
     def links(self, index: Any, flows: Callable[[Any], Any]) -> Links:
         """The links of messages that cross a level.
 
@@ -120,12 +129,12 @@ class Route:
     stride: Any
     block: Any
 
-    @property
+    @cached_property
     def level(self) -> Any:
         """Index of the level that the groups cross."""
         return self.wires.index(self.block, self.ranks)
 
-    @property
+    @cached_property
     def far(self) -> Links:
         """The links that a ring's slowest neighbours share: from each unit, one flow for each group that reaches into it."""
         if self.wires.single is not None and self.wires.contention is None and np.isinf(self.wires.shared[0]):
@@ -141,6 +150,15 @@ class Route:
         """The links that partners at distance 2^doubling share: every rank of a unit sends at once."""
         if self.wires.single is not None and self.wires.contention is None and np.isinf(self.wires.shared[0]):
             return self.wires.single
+        if doubling not in self._hops:
+            self._hops[doubling] = self._hop(doubling)
+        return self._hops[doubling]
+
+    @cached_property
+    def _hops(self) -> dict[int, Links]:
+        return {}
+
+    def _hop(self, doubling: int) -> Links:
         reach = np.minimum(self.block, self.stride * (2 << doubling))
         return self.wires.links(self.wires.index(reach, self.ranks), lambda unit: np.minimum(unit, self.ranks))
 

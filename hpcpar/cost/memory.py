@@ -162,9 +162,8 @@ def _input_gradients(e: Edge, layer: Layer, y: Any, shared: bool) -> Any:
     whole = np.where(again, 0, need)
     if shared:
         return need
-    gather = np.isin(code, (0, CODES[Kind.ALLGATHER]))
-    part = gather & (need < own)
-    view = (code == CODES[Kind.ALLREDUCE]) | (np.isin(code, (0, CODES[Kind.HALO])) & (need >= own))
+    part = ((code == 0) | (code == CODES[Kind.ALLGATHER])) & (need < own)
+    view = (code == CODES[Kind.ALLREDUCE]) | (((code == 0) | (code == CODES[Kind.HALO])) & (need >= own))
     return np.where(part, own, np.where(view, whole, whole + own))
 
 
@@ -188,6 +187,6 @@ def wire_bytes(step: Move, sent_bytes: dict[Any, Any]) -> Any:
     """Wire buffer of a step on the largest rank: none for an allreduce, the whole box of a gather, what comes and goes of the rest."""
     code = np.asarray(step.pattern.code)
     whole = np.where(code == CODES[Kind.ALLGATHER], step.wanter.largest_items, step.holder.largest_items) * step.item_bytes
-    direct = np.isin(code, (CODES[Kind.HALO], CODES[Kind.REDISTRIBUTE]))
-    gathers = np.isin(code, (CODES[Kind.ALLGATHER], CODES[Kind.REDUCE_SCATTER]))
+    direct = (code == CODES[Kind.HALO]) | (code == CODES[Kind.REDISTRIBUTE])
+    gathers = (code == CODES[Kind.ALLGATHER]) | (code == CODES[Kind.REDUCE_SCATTER])
     return np.where(direct, 2 * sent_bytes[step.key], np.where(gathers, whole, 0))

@@ -45,7 +45,7 @@ class Stage:
 def stages_of(plan: Plan, out: Outline) -> list[Stage]:
     """The stages in order of their first rank."""
     if any(np.ndim(c.first) for c in plan.configs.values()):
-        raise InputError("pipelines are priced one plan at a time")
+        raise InputError("stages of several pipelines cannot be priced together; price one plan at a time")
     found = {int(first): Stage([], [], [], [], []) for first in sorted({int(c.first) for c in plan.configs.values()})}
     for i, step in enumerate(out.steps):
         if isinstance(step, Move):
@@ -72,47 +72,48 @@ def pipeline(plan: Plan, out: Outline, items: list[Item], hidden: float, levels:
     spans: list[Span] = [Span(0.0, 0.0)] * len(items)
     waits: list[Any] = [0.0] * len(items)
 
-    def part(indices: list[int], times: int) -> float:
+    def part(indices: list[int], times: int) -> Any:
         line = _line(items, indices, hidden, levels)
         for i, span, wait in zip(indices, line.spans, line.waits_s, strict=True):
             spans[i], waits[i] = span, wait * times
-        return float(line.total_s)
+        return line.total_s
 
     forward, backward = [part(s.forward, micro) for s in stages], [part(s.backward, micro) for s in stages]
-    into = [sum(float(items[i].seconds) for i in s.into) for s in stages]
-    back = [sum(float(items[i].seconds) for i in s.back) for s in stages]
+    into = [sum((items[i].seconds for i in s.into), np.float64(0)) for s in stages]
+    back = [sum((items[i].seconds for i in s.back), np.float64(0)) for s in stages]
     n = len(stages)
-    blocks: list[Block] = []
-    done = np.zeros((n, micro))
+    none = np.float64(0)
+    marks: list[tuple[int, Phase, int, Any, Any]] = []
+    done = [[none] * micro for _ in stages]
     for m in range(micro):
         for s in range(n):
-            ready = max(done[s, m - 1] if m else 0.0, done[s - 1, m] + into[s] if s else 0.0)
-            done[s, m] = ready + forward[s]
-            blocks.append(Block(s, Phase.FORWARD.value, m, float(ready), float(done[s, m])))
+            ready = np.maximum(done[s][m - 1] if m else none, done[s - 1][m] + into[s] if s else none)
+            done[s][m] = ready + forward[s]
+            marks.append((s, Phase.FORWARD, m, ready, done[s][m]))
             if m == 0:
                 _shift(spans, stages[s].forward, ready)
                 for i in stages[s].into:
                     spans[i] = Span(ready - into[s], ready, "network")
-    returned = np.zeros((n, micro))
+    returned = [[none] * micro for _ in stages]
     for m in range(micro):
         for s in reversed(range(n)):
-            ready = max(returned[s, m - 1] if m else done[s, -1], returned[s + 1, m] + back[s] if s < n - 1 else 0.0)
-            returned[s, m] = ready + backward[s]
-            blocks.append(Block(s, Phase.BACKWARD.value, m, float(ready), float(returned[s, m])))
+            ready = np.maximum(returned[s][m - 1] if m else done[s][-1], returned[s + 1][m] + back[s] if s < n - 1 else none)
+            returned[s][m] = ready + backward[s]
+            marks.append((s, Phase.BACKWARD, m, ready, returned[s][m]))
             if m == 0:
                 _shift(spans, stages[s].backward, ready)
                 for i in stages[s].back:
                     spans[i] = Span(ready - back[s], ready, "network")
-    total = 0.0
+    total: Any = none
     for s, stage in enumerate(stages):
         end = part(stage.last, 1)
-        _shift(spans, stage.last, returned[s, -1])
-        total = max(total, returned[s, -1] + end)
-        blocks.append(Block(s, Phase.UPDATE.value, micro - 1, float(returned[s, -1]), float(returned[s, -1] + end)))
-    for st in stages:
-        for i in (*st.into, *st.back):
-            waits[i] = float(items[i].seconds)
-    return Timeline(tuple(spans), tuple(waits), np.float64(total), tuple(blocks))
+        _shift(spans, stage.last, returned[s][-1])
+        total = np.maximum(total, returned[s][-1] + end)
+        marks.append((s, Phase.UPDATE, micro - 1, returned[s][-1], returned[s][-1] + end))
+        for i in (*stage.into, *stage.back):
+            waits[i] = items[i].seconds * micro
+    blocks = [Block(s, phase.value, m, float(a), float(b)) for s, phase, m, a, b in marks] if np.ndim(total) == 0 else []
+    return Timeline(tuple(spans), tuple(waits), total, tuple(blocks))
 
 
 def _shift(spans: list[Span], indices: list[int], by: float) -> None:

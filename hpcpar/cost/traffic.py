@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcpar.cost.choose import collective_bytes, kinds_of
 from hpcpar.cost.collectives import collective_s, paper_s, sent
-from hpcpar.cost.direct import Direct, halo, redistribution, widest
+from hpcpar.cost.direct import Direct, halo, redistribution
 from hpcpar.cost.links import Route, Wires, route
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -54,22 +54,11 @@ def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any) -> Traffic:
         if kind in (Kind.HALO, Kind.REDISTRIBUTE):
             found = _direct(kind, step, wires, machine, ranks)
             values = (found.seconds, found.messages, found.items)
-            level = np.where(here, wires.index(_span(step, kind, ranks), ranks), level)
+            level = np.where(here, found.level, level)
         else:
             values = _collective(kind, step, machine, wires, way)
         seconds, messages, count = (np.where(here, new, old) for new, old in zip(values, (seconds, messages, count), strict=True))
     return Traffic(seconds, messages, count * step.item_bytes, level)
-
-
-def _span(step: Move, kind: Kind, ranks: Any) -> Any:
-    """The block of ranks that a point-to-point step stays in."""
-    if kind is not Kind.HALO:
-        return widest(step.holder, step.wanter, ranks)
-    reach: Any = 1
-    for axis in ("d", "h", "w"):
-        d = step.wanter.config.digits[axis]
-        reach = np.maximum(reach, np.where(np.greater(d.size, 1), d.stride * d.size, 1))
-    return reach
 
 
 def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Route) -> tuple[Any, Any, Any]:
@@ -87,7 +76,10 @@ def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Rou
             continue  # other cases' halos and redistributions
         here = np.equal(step.algorithm, name)
         cost = collective_s(kind, str(name), way.p, n, step.segments, way, machine.add_s_per_byte) if quoted is None else quoted
-        values = (cost, *sent(kind, str(name), way.p, items, least, step.segments))
+        messages_, items_ = sent(kind, str(name), way.p, items, least, step.segments)
+        if str(name) == "mpi" and kind is Kind.ALLGATHER:
+            items_ = np.where(np.equal(way.p, 1), 0, parts.largest_items)
+        values = (cost, messages_, items_)
         seconds, messages, count = (np.where(here, new, old) for new, old in zip(values, (seconds, messages, count), strict=True))
     if kind in (Kind.ALLGATHER, Kind.REDUCE_SCATTER):
         # the whole box is copied between tensor and wire, and the own block once more

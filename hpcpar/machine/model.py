@@ -158,11 +158,13 @@ class Machine:
                 if level.ranks == 0 or level.ranks >= ranks or level.ranks % block == 0:
                     return i
             return len(self.levels) - 1
-        block, ranks = np.broadcast_arrays(block, ranks)
-        out = np.full(block.shape, len(self.levels) - 1, dtype=np.intp)
+        out: Any = np.full(np.broadcast_shapes(np.shape(block), np.shape(ranks)), len(self.levels) - 1, dtype=np.intp)
         for i in reversed(range(len(self.levels))):
             unit = self.levels[i].ranks
-            out[(unit >= ranks) | (unit % block == 0) if unit else ...] = i
+            if unit:
+                out = np.where((unit >= ranks) | (unit % block == 0), i, out)
+            else:
+                out[...] = i
         return out
 
     def inner_ranks(self, index: int) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hpcpar.errors import InputError
 from hpcpar.network.layers import Input, Layer, Loss, Shape
+from hpcpar.network.relation import Same
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,28 @@ class Network:
             if layer.has_weights or any(name in out for name in layer.inputs):
                 out.add(layer.name)
         return frozenset(out)
+
+    @cached_property
+    def granules(self) -> dict[str, int]:
+        """Unit in which each layer's channels are cut: flattened images stay cut at channels until a layer mixes features."""
+        out: dict[str, int] = {}
+        for layer in self.layers:
+            x = self.input_shape(layer)
+            out[layer.name] = layer.granule(x) if layer.inputs else 1
+            if out[layer.name] == 1 and layer.inputs and isinstance(layer.relation("c", x), Same):
+                out[layer.name] = out[layer.inputs[0]]
+        return out
+
+    @cached_property
+    def signatures(self) -> dict[str, int]:
+        """A number for each layer, equal for layers of equal kind, options, shapes and granule: they work alike."""
+        known: dict[object, int] = {}
+        out = {}
+        for layer in self.layers:
+            anonymous = replace(layer, name="", inputs=())
+            key = (anonymous, self.input_shapes(layer), self.shapes[layer.name], self.granules[layer.name])
+            out[layer.name] = known.setdefault(key, len(known))
+        return out
 
     @cached_property
     def products(self) -> tuple[Layer, ...]:

@@ -18,6 +18,8 @@ from hpcpar.plan.boxes import Box, Interval, block, intersect, items, largest_pa
 from hpcpar.plan.config import Config, Digit, Ints
 
 SAME = Same()
+#: Arrays of up to so many entries are looked up one by one.
+FEW = 128
 #: The axis of a weight that sharded synchronisation cuts over all ranks whose gradients are summed.
 SHARD = "shard"
 
@@ -72,6 +74,10 @@ def by_degree(function: Callable[[int], Any], degree: Ints) -> Any:
     """A function of an axis's degree for every case; it is called once for each degree that occurs."""
     if not isinstance(degree, np.ndarray):
         return np.asarray(function(degree))
+    if degree.size <= FEW:
+        found = {v: function(v) for v in set(degree.ravel().tolist())}
+        whole = np.array([found[v] for v in degree.ravel().tolist()])
+        return whole.reshape(degree.shape + whole.shape[1:])
     values, at = np.unique(degree, return_inverse=True)
     return np.array([function(int(v)) for v in values])[at.reshape(degree.shape)]
 
@@ -174,10 +180,11 @@ class Layout:
 
     @cached_property
     def smallest(self) -> tuple[Any, ...]:
-        """Smallest extent over ranks, per axis, of axes cut by the block rule; the largest of the others."""
+        """Smallest extent over ranks, per axis."""
         return tuple(
-            a.extent // a.granule // self.degree(a) * a.granule if isinstance(a.relation, Same) else big
-            for a, big in zip(self.axes, self.largest, strict=True)
+            a.extent // a.granule // self.degree(a) * a.granule if isinstance(a.relation, Same)
+            else by_degree(lambda p, a=a: _narrowest(a, p), self.degree(a))  # type: ignore[misc]
+            for a in self.axes
         )
 
     @property
@@ -210,6 +217,12 @@ def _largest(axis: Axis, degree: Ints) -> Any:
 
 
 @lru_cache(maxsize=50_000)
+def _narrowest(axis: Axis, parts: int) -> int:
+    start, stop = intervals(axis, parts)
+    return int((stop - start).min())
+
+
+@lru_cache(maxsize=50_000)
 def _widest(axis: Axis, parts: int) -> int:
     start, stop = intervals(axis, parts)
     return int((stop - start).max())
@@ -222,19 +235,19 @@ def _axes(shape: tuple[int, ...], batch: Ints, granule: int) -> tuple[Axis, ...]
 
 def owned(network: Network, layer: Layer, config: Config, batch: Ints) -> Layout:
     """What each rank owns of the layer's output."""
-    return Layout(config, _axes(network.shapes[layer.name], batch, granule_of(network, layer)), summed=True)
+    return Layout(config, _axes(network.shapes[layer.name], batch, network.granules[layer.name]), summed=True)
 
 
 def partial(network: Network, layer: Layer, config: Config, batch: Ints) -> Layout:
     """What each rank computes of the layer's output, before partial sums (k) are added."""
-    return Layout(config, _axes(network.shapes[layer.name], batch, granule_of(network, layer)), partial=("k",))
+    return Layout(config, _axes(network.shapes[layer.name], batch, network.granules[layer.name]), partial=("k",))
 
 
 def needed(network: Network, layer: Layer, config: Config, batch: Ints, which: int = 0) -> Layout:
     """What each rank needs of the layer's input number `which` to compute the part of the output that it computes."""
     x = network.input_shapes(layer)[which]
     out = dict(zip(axes_of(network.shapes[layer.name]), (batch, *network.shapes[layer.name]), strict=True))
-    granule = granule_of(network, layer)
+    granule = network.granules[layer.name]
     axes: list[Axis] = []
     parts: tuple[str, ...] = ()
     for name, extent in zip(axes_of(x), (batch, *x), strict=True):
@@ -242,20 +255,12 @@ def needed(network: Network, layer: Layer, config: Config, batch: Ints, which: i
         if name == "c" and layer.products and isinstance(relation, Full):
             # a sum over input channels: cut by k; parts of the output channels each add to its gradient
             parts = ("c",)
-            axes.append(Axis("k", extent, extent, granule_of(network, network.by_name[layer.inputs[which]])))
+            axes.append(Axis("k", extent, extent, network.granules[layer.inputs[which]]))
         elif name in out:
             axes.append(Axis(name, extent, out[name], granule if name == "c" else 1, relation))
         else:  # an axis that the layer does away with
             axes.append(Axis(f"all {name}", extent, 1, 1, relation))
     return Layout(config, tuple(axes), partial=parts)
-
-
-def granule_of(network: Network, layer: Layer) -> int:
-    """Unit in which the layer's channels are cut: flattened images stay cut at channels until a layer mixes features."""
-    own = layer.granule(network.input_shape(layer)) if layer.inputs else 1
-    if own == 1 and layer.inputs and isinstance(layer.relation("c", network.input_shape(layer)), Same):
-        return granule_of(network, network.by_name[layer.inputs[0]])
-    return own
 
 
 def parameters(network: Network, layer: Layer, config: Config) -> Layout:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Input, Layer
 from hpcpar.plan.config import Ints
-from hpcpar.plan.layout import Layout, granule_of, needed, owned
+from hpcpar.plan.layout import Layout, needed, owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.pattern import Pattern, backward_pattern, forward_pattern, relate
 
@@ -51,25 +50,16 @@ class Edges:
         self._known: dict[Any, tuple[Layout, Layout, Pattern, Pattern]] = {}
         self._needs: dict[Any, Layout] = {}
 
-    @cached_property
-    def signatures(self) -> dict[str, Any]:
-        """What decides the boxes of a layer, apart from its configuration: its kind and options, its shapes, its granule."""
-        out = {}
-        for layer in self.network.layers:
-            shapes = (*self.network.input_shapes(layer), self.network.shapes[layer.name])
-            out[layer.name] = (replace(layer, name="", inputs=()), shapes, granule_of(self.network, layer))
-        return out
-
     def key(self, layer: Layer, batch: Ints) -> Any:
         """Equal for layers that work alike."""
-        return (self.signatures[layer.name], self.plan.configs[layer.name].key, batch_key(batch))
+        return (self.network.signatures[layer.name], self.plan.configs[layer.name].key, batch_key(batch))
 
     def needs(self, layer: Layer, batch: Ints) -> tuple[Layout, ...]:
         """What ranks need of each input of `layer` for `batch` samples, whoever holds it."""
         out = []
         for which, name in enumerate(layer.inputs):
             # a linear layer keeps channels together that were flattened together
-            key = (self.key(layer, batch), which, granule_of(self.network, self.network.by_name[name]))
+            key = (self.key(layer, batch), which, self.network.granules[name])
             if key not in self._needs:
                 self._needs[key] = needed(self.network, layer, self.plan.configs[layer.name], batch, which)
             out.append(self._needs[key])
@@ -83,7 +73,7 @@ class Edges:
         """The edge into input `which` of `layer`."""
         network, configs = self.network, self.plan.configs
         producer = network.by_name[layer.inputs[which]]
-        shape, granule = network.shapes[producer.name], granule_of(network, producer)
+        shape, granule = network.shapes[producer.name], network.granules[producer.name]
         key = (self.key(layer, batch), which, shape, granule, configs[producer.name].key)
         if key not in self._known:
             have = owned(network, producer, configs[producer.name], batch)

@@ -25,6 +25,7 @@ from hpcpar.schedule.steps import CODES, Kind, Op, Phase
 _NOT_YET = -1
 #: Codes of what has no algorithm to choose: nothing, and messages from rank to rank.
 DIRECT = (0, *(CODES[kind] for kind in (Kind.HALO, Kind.REDISTRIBUTE, Kind.REDUCE, Kind.BROADCAST)))
+IS_DIRECT = np.array([code in DIRECT for code in range(len(CODES) + 1)])
 
 
 @dataclass(eq=False)
@@ -175,7 +176,7 @@ class Builder:
             return None
         size = self.plan.item_bytes if item_bytes is None else item_bytes
         step = Move(phase, layer, tensor, holder, wanter, pattern, size, (key, phase is Phase.BACKWARD, size))
-        direct = np.isin(pattern.code, DIRECT)
+        direct = IS_DIRECT[pattern.code]
         if not direct.all():
             if step.key not in self._chosen:
                 algorithm, segments = self.choose(step)

@@ -16,7 +16,6 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, Loss, SoftmaxCrossEntropy
 from hpcpar.plan.config import Config
-from hpcpar.plan.layout import granule_of
 
 #: Degrees of a configuration, in the order of `Config`'s first fields.
 FIELDS = ("n", "c", "h", "w", "replicas", "d", "k")
@@ -116,11 +115,10 @@ class Spaces:
     def of(self, layer: Layer) -> Space:
         """The space of a layer."""
         shape = self.network.shapes[layer.name]
-        channels = 1 if isinstance(layer, SoftmaxCrossEntropy) or not layer.inputs else shape[0] // granule_of(self.network, layer)
+        channels = 1 if isinstance(layer, SoftmaxCrossEntropy) or not layer.inputs else shape[0] // self.network.granules[layer.name]
         k = 1
         if not self.runnable and layer.products and getattr(layer, "groups", 1) == 1 and self._first is not layer:
-            producer = self.network.by_name[layer.inputs[0]]
-            k = min(channels, self.network.input_shape(layer)[0] // granule_of(self.network, producer))
+            k = min(channels, self.network.input_shape(layer)[0] // self.network.granules[layer.inputs[0]])
         extents = () if isinstance(layer, Loss) else tuple(shape[1:])
         # a degree is at most the number of ranks: layers that are large enough have one space
         key = (min(channels, self.ranks), tuple(min(e, self.ranks) for e in extents), min(k, self.ranks))

@@ -160,7 +160,7 @@ class TableMaker:
     def _signature(self, b: Builder, layer: Layer) -> Any:
         readers = len(self.network.consumers[layer.name])
         last = layer is self.network.layers[-1]
-        return (b.edges.signatures[layer.name], readers, last, any(name in self.network.trained for name in layer.inputs))
+        return (self.network.signatures[layer.name], readers, last, any(name in self.network.trained for name in layer.inputs))
 
     def _sum(self, b: Builder, total: Table) -> Table:
         """Add the prices of a builder's steps."""

@@ -173,7 +173,6 @@ def test_halos_between_nodes_cross_their_links() -> None:
     assert shared.seconds == pytest.approx(wire + 2 * rows / 4 * ABCI.copy_s_per_byte, rel=1e-12)
 
 
-@pytest.mark.xfail(strict=True, reason="a hop's level is that of an aligned block as wide as both stages, wherever the stages lie")
 @pytest.mark.parametrize(("strategy", "each"), [("pipeline:8x1", 1), ("pipeline:4x2", 2), ("pipeline:2x4", 4)])
 def test_hops_between_stages_cross_what_lies_between_them(strategy: str, each: int) -> None:
     """From the ranks of one stage to those of the next, which is the next node where the stage begins with one."""

@@ -27,8 +27,8 @@ NETWORKS: dict[str, Network] = {spec.name: spec.build() for spec in (ALEXNET, RE
 #: Strategies whose schedule has the same layers and turns for any number of ranks.
 NAMES = [name for name in STRATEGIES if name not in ("pipeline", "owt-b", "owt-c")]
 #: Channel, image or sample parts by sample or channel parts; uneven, on one node and on several, on several racks.
-GRIDS = [(1, 1), (2, 1), (1, 3), (4, 1), (3, 2), (1, 8), (4, 4), (17, 8), (64, 4)]
-FEW = [(1, 1), (3, 2), (4, 4), (17, 8)]
+GRIDS = [(1, 1), (4, 1), (1, 3), (3, 2), (4, 4), (17, 8)]
+FEW = [(3, 2), (4, 4), (17, 8)]
 
 
 @dataclass(frozen=True)
@@ -95,25 +95,29 @@ def check(spec: NetworkSpec, name: str, grids: list[tuple[int, int]], setting: S
         same(costs, i, len(grids), price(network, alone(spec, name, grids, i, setting, **options), setting.machine, **how))
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=IDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_alexnet(name: str, setting: Setting) -> None:
-    check(ALEXNET, name, GRIDS if setting is SETTINGS[0] else FEW, setting)
+def test_every_strategy(name: str) -> None:
+    check(ALEXNET, name, GRIDS, SETTINGS[0])
+
+
+@pytest.mark.parametrize("setting", SETTINGS[1:], ids=IDS[1:])
+@pytest.mark.parametrize("name", ["channel", "domain", "ds", "grid-fc"])
+def test_every_setting(name: str, setting: Setting) -> None:
+    check(ALEXNET, name, FEW, setting)
 
 
 @pytest.mark.parametrize(("name", "setting"), [(name, SETTINGS[i % 3]) for i, name in enumerate(NAMES)], ids=NAMES)
 def test_resnet50(name: str, setting: Setting) -> None:
     """A graph with sums of several layers, and batch normalisation."""
-    check(RESNET, name, FEW, setting)
+    check(RESNET, name, FEW[1:], setting)
 
 
 @pytest.mark.parametrize("options", [
     {"synchronisation": "sharded"}, {"synchronisation": "server"}, {"batch_norm": "local"}, {"dtype": "float64"},
 ], ids=str)
 def test_options_of_plans(options: dict[str, Any]) -> None:
-    for spec in (ALEXNET, RESNET) if "batch_norm" in options else (ALEXNET,):
-        for name in ("grid", "ds"):
-            check(spec, name, FEW, SETTINGS[1], **options)
+    for name in ("grid", "ds"):
+        check(RESNET if "batch_norm" in options else LENET, name, FEW[1:], SETTINGS[1], **options)
 
 
 @pytest.mark.parametrize("options", [
@@ -121,7 +125,7 @@ def test_options_of_plans(options: dict[str, Any]) -> None:
 ], ids=str)
 def test_options_of_prices(options: dict[str, Any]) -> None:
     for name in ("grid", "domain"):
-        check(ALEXNET, name, FEW, SETTINGS[0], options)
+        check(LENET, name, GRIDS, SETTINGS[0], options)
 
 
 def test_measured_times_are_found_for_every_case() -> None:
@@ -156,7 +160,6 @@ def test_pipelines_are_planned_one_at_a_time() -> None:
         fill(NETWORKS["lenet5"], "pipeline", np.array([2, 4]), (np.array([2, 4]), np.array([1, 1])))
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="the timeline of micro-batches takes one plan at a time")
 def test_accumulated_gradients() -> None:
     """Micro-batches without stages: every case has the same number of them."""
     check(LENET, "grid", FEW, SETTINGS[0], microbatches=2)

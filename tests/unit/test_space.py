@@ -1,0 +1,147 @@
+"""The space of the layer-wise search: what is in it, what is not, and that every named strategy is a point of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from hpcpar.machine import files
+from hpcpar.machine.model import Level
+from hpcpar.network import builtin
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer, SoftmaxCrossEntropy
+from hpcpar.plan.config import Config
+from hpcpar.plan.strategies import fill, named, parse
+from hpcpar.search.space import ALL_SHAPES, FIELDS, Spaces, factors, totals
+from hpcpar.search.tables import units
+
+LOCAL = files.load("local")
+
+
+@cache
+def network(name: str) -> Network:
+    return builtin.network(name)
+
+
+def extents(net: Network, layer: Layer) -> dict[str, int]:
+    """Most parts along each axis of a layer's output: channels that were flattened together stay together."""
+    shape = net.shapes[layer.name]
+    whole = isinstance(layer, SoftmaxCrossEntropy) or not layer.inputs
+    return {"c": 1 if whole else shape[0] // net.granules[layer.name], **dict(zip("dhw"[4 - len(shape):], shape[1:], strict=True))}
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("total", "limits"), [
+    (1, (1,)), (12, (12, 3, 4)), (16, (2, 2, 2)), (16, (16, 16, 16, 1)), (30, (4, 6, 5)), (7, (6, 6)),
+])
+def test_factors_are_all_products(total: int, limits: tuple[int, ...]) -> None:
+    every = [way for way in itertools.product(*(range(1, n + 1) for n in limits)) if math.prod(way) == total]
+    assert sorted(factors(total, limits)) == every
+
+
+def test_totals_do_not_straddle_units() -> None:
+    levels = (Level("node", 4, 1e-6, 1e-9), Level("rack", 12, 1e-6, 1e-9), Level("all", 0, 1e-6, 1e-9))
+    machine = replace(LOCAL, levels=levels)
+    assert totals(24, machine) == [1, 2, 4, 12, 24]  # 3 would straddle nodes, 8 racks
+    assert totals(6, machine) == [1, 2, 3, 6]  # nodes of 4 do not tile 6 ranks
+    assert totals(24, LOCAL) == [1, 2, 3, 4, 6, 8, 12, 24]
+    assert totals(1, machine) == [1]
+
+
+# -- contents ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("runnable", [False, True])
+@pytest.mark.parametrize(("name", "ranks", "batch"), [("lenet5", 4, 3), ("alexnet", 12, 24), ("inception_v3", 8, 16), ("cosmoflow", 8, 4)])
+def test_contents(name: str, ranks: int, batch: int, runnable: bool) -> None:
+    """Every configuration is valid and there once; without cut reductions and replicas, all that are possible are there."""
+    net, machine = network(name), files.load("p100x4x4")
+    spaces = Spaces(net, ranks, batch, machine, runnable)
+    allowed = [ranks] if runnable else totals(ranks, machine)
+    for unit in {id(u.space): u for u in units(net, spaces)}.values():
+        layer, space = unit.layers[0], unit.space
+        degrees = {tuple(map(int, row)) for row in space.degrees}
+        assert len(degrees) == len(space)
+        most = {"n": batch, "d": 1, "h": 1, "w": 1} | extents(net, layer)
+        for n, c, h, w, replicas, d, k in degrees:
+            assert n * c * h * w * replicas * d * k in ([ranks] if replicas > 1 else allowed)
+            assert all(got <= most[axis] for axis, got in {"n": n, "c": c, "d": d, "h": h, "w": w}.items())
+            if k > 1:
+                source = layer.inputs[0]
+                assert not runnable and layer.products and layer is not net.products[0] and getattr(layer, "groups", 1) == 1
+                assert k <= most["c"] and k <= net.input_shape(layer)[0] // net.granules[source]
+                assert c * h * w * replicas * d == 1
+        every = {
+            (n, c, h, w, 1, d, 1)
+            for n, c, d, h, w in itertools.product(*(
+                [x for x in range(1, ranks + 1) if ranks % x == 0 and x <= most[axis]] for axis in "ncdhw"
+            )) if n * c * d * h * w in allowed
+        }
+        assert {row for row in degrees if row[4] == row[6] == 1} == every
+
+
+def test_one_config_and_find_agree() -> None:
+    net = network("lenet5")
+    spaces = Spaces(net, 8, 16, LOCAL)
+    space = spaces.of(net.by_name["conv2"])
+    family, behind = space.config(), space.config(behind=True)
+    assert (space.degrees[:, FIELDS.index("k")] > 1).any()
+    for i in range(len(space)):
+        assert space.find(space.one(i)) == i
+        assert all(int(getattr(family, a)[i]) == getattr(space.one(i), a) for a in FIELDS)
+        # behind a layer whose sums are scattered over channels, those channels are cut
+        assert space.one(i, behind=True) == replace(space.one(i), c=space.one(i).c * space.one(i).k, k=1)
+        assert all(int(getattr(behind, a)[i]) == getattr(space.one(i, behind=True), a) for a in FIELDS)
+    assert space.find(Config(n=3)) is None and space.find(Config(n=32)) is None
+    assert space.config(np.array([2, 0]), (1, -1)).n.shape == (1, 2)
+
+
+def test_equal_layers_share_a_space() -> None:
+    net = network("vgg16")
+    spaces = Spaces(net, 4, 8, LOCAL)
+    assert len({id(spaces.of(layer)) for layer in net.layers}) < 8
+    assert spaces.of(net.by_name["conv3_2"]) is spaces.of(net.by_name["conv3_3"])
+
+
+def test_many_ranks_leave_few_shapes() -> None:
+    """Beyond `ALL_SHAPES` ranks images are cut in rows or the squarest way, and layers that leave ranks idle by samples and channels."""
+    net = network("vgg16")
+    ranks = 4 * ALL_SHAPES
+    space = Spaces(net, ranks, 2 * ranks, LOCAL).of(net.by_name["conv1_1"])
+    n, c, h, w, replicas, _, k = space.degrees.T
+    assert len(space) < 150
+    used = n * c * h * w * replicas * k
+    assert (h * w)[used < ranks].max() == 1 and used[used < ranks].max() <= ALL_SHAPES
+    assert {(16, 1), (4, 4)} == {(int(a), int(b)) for a, b, m in zip(h, w, h * w, strict=True) if m == 16}
+    assert {(8, 1), (4, 2)} == {(int(a), int(b)) for a, b, m in zip(h, w, h * w, strict=True) if m == 8}
+
+
+# -- named strategies -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("name", "ranks"), [
+    *itertools.product(("lenet5", "alexnet", "vgg16", "cosmoflow"), (2, 4, 6, 8, 16)), ("resnet50", 8), ("inception_v3", 6), ("vgg16", 64),
+])
+def test_named_strategies_are_in_the_space(name: str, ranks: int) -> None:
+    """Every layer of every named strategy, but where it is cut into more parts than it has."""
+    net, found = network(name), 0
+    made = units(net, Spaces(net, ranks, 2 * ranks, files.load("p100x4x4")))
+    for strategy in [*named(ranks), "channel"]:
+        kind, grid = parse(strategy)
+        configs = fill(net, kind, ranks, grid)
+        for unit in made:
+            config = configs[unit.name]
+            head = unit.layers[0]
+            limits = extents(net, head)
+            limits["k"] = min(limits["c"], net.input_shape(head)[0] // net.granules[head.inputs[0]]) if head.products else 1
+            if any(getattr(config, axis) > limit for axis, limit in limits.items()):
+                continue
+            at = unit.space.find(config)
+            assert at is not None, (strategy, unit.name, str(config))
+            found += 1
+            for layer in unit.layers[1:]:
+                # what is gathered before an elementwise layer is gathered behind it in the space
+                gathered = config.replicas == 1 < configs[layer.name].replicas
+                assert gathered or configs[layer.name] == unit.space.one(at, behind=True), (strategy, layer.name)
+    assert found > len(made)
