@@ -21,7 +21,7 @@ from hpcpar.cost.links import Wires
 from hpcpar.machine.model import Machine
 from hpcpar.network.relation import Granule, Groups, Same, Window
 from hpcpar.plan.config import Digit
-from hpcpar.plan.layout import Axis, Layout, by_degree, intervals
+from hpcpar.plan.layout import Axis, Layout, intervals, tabulate
 from hpcpar.schedule.outline import Move
 
 #: Up to so many ranks, all of them count in a redistribution; of more, as many stand for all.
@@ -93,7 +93,7 @@ def halo(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
     cuts: list[tuple[Any, Any, Digit]] = []
     for a, b in zip(own.axes, need.axes, strict=True):
         if isinstance(b.relation, Window) and np.any(np.greater(need.degree(b), 1)):
-            found = by_degree(lambda p, a=a, b=b: sides(a, b, p), need.degree(b))  # type: ignore[misc]
+            found = tabulate(sides, (a, b), need.degree(b))
             cuts.append((found[..., 0, :], found[..., 1, :], need.digits[b.name]))
         else:
             rest = rest * need.largest[need.axes.index(b)]
@@ -147,7 +147,8 @@ def _flows(digit: Digit, unit: Any) -> Any:
 def redistribution(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
     """Any movement between two layouts; with partial sums, every holder of a part of the sum sends its own."""
     holder, wanter = step.holder, step.wanter
-    dimensions = max(np.ndim(holder.config.ranks), np.ndim(wanter.config.ranks))
+    stacked = any(a.variants for a in (*holder.axes, *wanter.axes))
+    dimensions = 3 if stacked else max(np.ndim(holder.config.ranks), np.ndim(wanter.config.ranks))
     rank = np.minimum(holder.config.first, wanter.config.first) + standing_for_all(ranks, dimensions)
     held, wanted = _boxes(holder, rank), _boxes(wanter, rank)
     kept: Any = 1
@@ -156,12 +157,9 @@ def redistribution(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Di
     # of all copies of a part, each wanter asks one
     askers = math.prod(d.size for d in wanter.spare) / math.prod(d.size for d in holder.copies)
     parts = math.prod(d.size for d in holder.spare) // math.prod(d.size for d in holder.copies)
-    out, out_count = _crossing(held, wanter)
-    into, into_count = _crossing(wanted, holder)
     own = kept.min(axis=0) > 0
-    out, into = (out * askers - kept).max(axis=0), (into * parts - kept).max(axis=0)
-    out_count = np.where(out > 0, np.maximum(1, out_count.max(axis=0) * askers - own), 0)
-    into_count = np.where(into > 0, np.maximum(1, into_count.max(axis=0) * parts - own), 0)
+    out, out_count = _lacking(*_crossing(held, wanter), askers, kept, own)
+    into, into_count = _lacking(*_crossing(wanted, holder), parts, kept, own)
     size = step.item_bytes
     block = widest(holder, wanter, ranks)
     # where nobody receives, nobody sends
@@ -178,6 +176,12 @@ def redistribution(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Di
     handled = into * size * (machine.add_s_per_byte if np.any(step.pattern.reduce) else machine.copy_s_per_byte)
     seconds = seconds + handled + out * size * machine.copy_s_per_byte
     return Direct(seconds, np.ceil(out_count).astype(np.int64), np.round(out).astype(np.int64), level)
+
+
+def _lacking(items: Any, cover: Any, count: Any, copies: Any, kept: Any, own: Any) -> tuple[Any, Any]:
+    """Items that cross to others, at most over ranks, and messages."""
+    total = (items * (cover * copies) - kept).max(axis=0)
+    return total, np.where(total > 0, np.maximum(1, count * copies - own), 0)
 
 
 def standing_for_all(ranks: Any, dimensions: int) -> Any:
@@ -267,25 +271,23 @@ def interval_arrays(axis: Axis, parts: Any, index: Any) -> tuple[Any, Any]:
     return np.where(whole, 0, start), np.where(whole, axis.extent, stop)
 
 
-def _crossing(box: list[tuple[Any, Any]], other: Layout) -> tuple[Any, Any]:
-    """How many items of a box the parts of another layout cover in all, and how many of them touch it."""
+def _crossing(box: list[tuple[Any, Any]], other: Layout) -> tuple[Any, Any, Any]:
+    """(items of each rank's box, how often the parts of another layout cover them, how many of the parts touch the largest box)."""
     items: Any = 1.0
+    cover: Any = 1.0
     count: Any = 1.0
     for (start, stop), a in zip(box, other.axes, strict=True):
-        size = stop - start
-        parts = other.degree(a)
+        size, parts = stop - start, other.degree(a)
+        items = items * size
+        if not np.ndim(parts) and parts == 1:
+            continue
+        most, widest_box = parts, size.max(axis=0)
         if isinstance(a.relation, (Same, Granule)):
-            granule = a.granule if isinstance(a.relation, Same) else 1
-            units = np.maximum(1, a.extent // granule)
-            first = ((start // granule + 1) * parts - 1) // units
-            last = (np.maximum(stop - 1, start) // granule * parts + parts - 1) // units
-            count = count * np.where(size > 0, np.minimum(last - first + 1, parts), 0)
-            items = items * size
+            most = np.clip(widest_box, 1, parts)  # an index lies in one part
         else:
-            cover = by_degree(lambda p, a=a: _cover(a, p), parts)  # type: ignore[misc]
-            items = items * size * cover
-            count = count * np.where(size > 0, np.minimum(parts, np.maximum(1, np.ceil(size * parts / np.maximum(a.extent, 1)))), 0)
-    return items, count
+            cover = cover * tabulate(_cover, (a,), parts)
+        count = count * np.clip(np.ceil(widest_box * parts / np.maximum(a.extent, 1)), 1, most)
+    return items, cover, count
 
 
 @lru_cache(maxsize=50_000)

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import LRN, Dropout, Layer, Loss, MaxPool2d, MaxPool3d
-from hpcpar.plan.layout import owned, parameters, shards
+from hpcpar.plan.layout import Layout, owned, parameters, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline import Move, Outline
@@ -134,12 +134,18 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
     return Memory(weights * size, state * size, shared, shared, kept, 0)
 
 
-def edge_memory(network: Network, plan: Plan, e: Edge) -> Memory:
-    """What the configurations at both ends of an edge decide: the consumer's input, and the producer's output where it alone reads it."""
-    y = owned(network, e.consumer, plan.configs[e.consumer.name], plan.samples_of_a_pass).largest_items
+def edge_memory(network: Network, plan: Plan, e: Edge, made: Layout | None = None) -> Memory:
+    """What the configurations at both ends of an edge decide: the consumer's input, and the producer's output where it alone reads it.
+
+    Parameters
+    ----------
+    made : Layout, optional
+        What ranks own of the consumer's output, where it is at hand.
+    """
+    y = owned(network, e.consumer, plan.configs[e.consumer.name], plan.samples_of_a_pass) if made is None else made
     shared = len(network.consumers[e.producer.name]) > 1
-    gradients = _input_gradients(e, e.consumer, y, shared) if e.producer.name in network.trained else 0
-    return Memory(0, 0, _inputs(e, e.consumer, y, shared) * plan.item_bytes, gradients * plan.item_bytes, 0, 0)
+    gradients = _input_gradients(e, e.consumer, y.largest_items, shared) if e.producer.name in network.trained else 0
+    return Memory(0, 0, _inputs(e, e.consumer, y.largest_items, shared) * plan.item_bytes, gradients * plan.item_bytes, 0, 0)
 
 
 def _inputs(e: Edge, layer: Layer, y: Any, shared: bool) -> Any:

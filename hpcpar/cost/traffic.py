@@ -42,8 +42,14 @@ def _direct(kind: Kind, step: Move, wires: Wires, machine: Machine, ranks: Any) 
     return (halo if kind is Kind.HALO else redistribution)(step, wires, machine, ranks)
 
 
-def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any) -> Traffic:
-    """Seconds, messages and bytes of a step as it is executed, on `ranks` ranks in all."""
+def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any, counting: bool = True) -> Traffic:
+    """Seconds, messages and bytes of a step as it is executed, on `ranks` ranks in all.
+
+    Parameters
+    ----------
+    counting : bool
+        Also count the messages and bytes of collectives; else they are 0.
+    """
     seconds: Any = 0.0
     messages: Any = 0
     count: Any = 0
@@ -56,12 +62,12 @@ def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any) -> Traffic:
             values = (found.seconds, found.messages, found.items)
             level = np.where(here, found.level, level)
         else:
-            values = _collective(kind, step, machine, wires, way)
+            values = _collective(kind, step, machine, wires, way, counting)
         seconds, messages, count = (np.where(here, new, old) for new, old in zip(values, (seconds, messages, count), strict=True))
     return Traffic(seconds, messages, count * step.item_bytes, level)
 
 
-def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Route) -> tuple[Any, Any, Any]:
+def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Route, counting: bool) -> tuple[Any, Any, Any]:
     n = collective_bytes(step)
     items = n // step.item_bytes
     parts = step.holder if kind is Kind.ALLGATHER else step.wanter
@@ -70,6 +76,8 @@ def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Rou
     messages: Any = 0
     count: Any = 0
     quoted = step.quote.seconds.get(kind) if step.quote is not None and step.quote.wires is wires else None
+    if quoted is not None and not counting:
+        return _copied(kind, quoted, n, machine, way), 0, 0
     names = np.unique(step.algorithm) if np.ndim(step.algorithm) else [step.algorithm]
     for name in names:
         if str(name) == "direct" and kind not in (Kind.REDUCE, Kind.BROADCAST):
@@ -81,10 +89,12 @@ def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Rou
             items_ = np.where(np.equal(way.p, 1), 0, parts.largest_items)
         values = (cost, messages_, items_)
         seconds, messages, count = (np.where(here, new, old) for new, old in zip(values, (seconds, messages, count), strict=True))
-    if kind in (Kind.ALLGATHER, Kind.REDUCE_SCATTER):
-        # the whole box is copied between tensor and wire, and the own block once more
-        seconds = seconds + machine.copy_s_per_byte * (n + n / way.p)
-    return seconds, messages, count
+    return _copied(kind, seconds, n, machine, way), messages, count
+
+
+def _copied(kind: Kind, seconds: Any, n: Any, machine: Machine, way: Route) -> Any:
+    """With the copies of a gather or scatter: the whole box between tensor and wire, and the own block once more."""
+    return seconds + machine.copy_s_per_byte * (n + n / way.p) if kind in (Kind.ALLGATHER, Kind.REDUCE_SCATTER) else seconds
 
 
 def _even_items(layout: Layout) -> Any:

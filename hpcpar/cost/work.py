@@ -15,7 +15,7 @@ import numpy as np
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import LRN, Add, BatchNorm, Concat, Conv, Flatten, Layer, Loss, Pool
 from hpcpar.plan.config import Ints
-from hpcpar.plan.layout import Axis, by_degree, owned, parameters, partial, shards
+from hpcpar.plan.layout import Axis, owned, parameters, partial, shards, tabulate
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.interior import inner
@@ -152,7 +152,7 @@ class Workload:
         fraction: Any = 1.0
         for own, need, made in zip(e.owned.axes, e.needed.axes, out.axes, strict=True):
             if made.name in "dhw" and np.any(np.greater(out.degree(made), 1)):
-                fraction = fraction * by_degree(lambda p, a=(own, need, made): interior_fraction(*a, p), out.degree(made))  # type: ignore[misc]
+                fraction = fraction * tabulate(interior_fraction, (own, need, made), out.degree(made))
         return fraction
 
 

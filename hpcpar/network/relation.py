@@ -54,7 +54,7 @@ class Full:
 
     def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
         a, b = _together(start, stop)
-        return np.zeros_like(a), np.full_like(b, extent)
+        return np.zeros_like(a), np.zeros_like(b) + extent
 
 
 @dataclass(frozen=True)

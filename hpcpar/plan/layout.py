@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, axes_of
-from hpcpar.network.relation import Full, Groups, Relation, Same
+from hpcpar.network.relation import Full, Groups, Relation, Same, Window
 from hpcpar.plan.boxes import Box, Interval, block, intersect, items, largest_part, part_of
 from hpcpar.plan.config import Config, Digit, Ints
 
@@ -38,6 +38,8 @@ class Axis:
         Size and indivisible unit of the output axis that is cut.
     relation : Relation
         From output to this tensor; `Same` where the tensor is the output itself.
+    variants : tuple of Axis
+        Of a stack (see `hpcpar.plan.stack`): the axes of several tensors, whose numbers this one has in arrays.
     """
 
     name: str
@@ -45,6 +47,12 @@ class Axis:
     out_extent: Ints
     granule: int = 1
     relation: Relation = SAME
+    variants: tuple[Axis, ...] = ()
+
+    @property
+    def pointwise(self) -> bool:
+        """True for a window of a single index."""
+        return (self.variants[0] if self.variants else self).relation == Window(1)
 
     def interval(self, parts: int, index: int) -> Interval:
         """The interval of part `index`; all of an axis that is not cut, even where windows leave out its end."""
@@ -70,16 +78,22 @@ def intervals(axis: Axis, parts: int) -> tuple[Any, Any]:
     return found[:, 0], found[:, 1]
 
 
-def by_degree(function: Callable[[int], Any], degree: Ints) -> Any:
-    """A function of an axis's degree for every case; it is called once for each degree that occurs."""
+def tabulate(function: Callable[..., Any], axes: tuple[Axis, ...], degree: Ints) -> Any:
+    """``function(*axes, degree)`` for every case; it is called once for each degree that occurs (and each axis of a stack)."""
+    count = max((len(a.variants) for a in axes), default=0)
+    if count:
+        rows = [tabulate(function, tuple(a.variants[e] if a.variants else a for a in axes), degree) for e in range(count)]
+        found = np.stack(rows)
+        # the axis of the stack comes before those of the cases, of which a plain number has none
+        return found.reshape(count, 1, 1, *found.shape[1:]) if np.ndim(degree) == 0 else found
     if not isinstance(degree, np.ndarray):
-        return np.asarray(function(degree))
+        return np.asarray(function(*axes, degree))
     if degree.size <= FEW:
-        found = {v: function(v) for v in set(degree.ravel().tolist())}
-        whole = np.array([found[v] for v in degree.ravel().tolist()])
+        known = {v: function(*axes, v) for v in set(degree.ravel().tolist())}
+        whole = np.array([known[v] for v in degree.ravel().tolist()])
         return whole.reshape(degree.shape + whole.shape[1:])
     values, at = np.unique(degree, return_inverse=True)
-    return np.array([function(int(v)) for v in values])[at.reshape(degree.shape)]
+    return np.array([function(*axes, int(v)) for v in values])[at.reshape(degree.shape)]
 
 
 @dataclass(frozen=True)
@@ -183,7 +197,7 @@ class Layout:
         """Smallest extent over ranks, per axis."""
         return tuple(
             a.extent // a.granule // self.degree(a) * a.granule if isinstance(a.relation, Same)
-            else by_degree(lambda p, a=a: _narrowest(a, p), self.degree(a))  # type: ignore[misc]
+            else tabulate(_narrowest, (a,), self.degree(a))
             for a in self.axes
         )
 
@@ -213,7 +227,7 @@ def _largest(axis: Axis, degree: Ints) -> Any:
         return axis.extent
     if isinstance(axis.relation, Same):
         return largest_part(axis.extent, degree, axis.granule)
-    return by_degree(lambda p: _widest(axis, p), degree)
+    return tabulate(_widest, (axis,), degree)
 
 
 @lru_cache(maxsize=50_000)

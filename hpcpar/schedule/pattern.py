@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcpar.network.relation import Full, Granule, Groups, Offset, Same, Window
 from hpcpar.plan.config import Digit, Ints
-from hpcpar.plan.layout import Axis, Layout, by_degree, intervals
+from hpcpar.plan.layout import Axis, Layout, intervals, tabulate
 from hpcpar.schedule.steps import CODES, Group, Kind
 
 #: A decision, or one for each case.
@@ -56,7 +56,7 @@ def cut(layout: Layout, axis: Axis) -> Cut:
         regular = coarse | fine
         return Cut(Digit(stride, np.where(fine & ~coarse, relation.groups, size)), 1, regular, regular)
     assert isinstance(relation, Window)
-    return Cut(digit, 1, whole | (relation == Window(1)))
+    return Cut(digit, 1, whole | axis.pointwise)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def covered(held: Axis, wanted: Axis, parts: int) -> bool:
 
 
 def _covered(owned: Layout, a: Axis, b: Axis) -> Flags:
-    return by_degree(lambda parts: covered(a, b, parts), owned.degree(a))
+    return tabulate(covered, (a, b), owned.degree(a))
 
 
 def _overlap(a: Digit, b: Digit) -> Flags:

@@ -19,7 +19,7 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.search.eliminate import Eliminations, count, solve
 from hpcpar.search.space import Spaces
-from hpcpar.search.tables import Table, TableMaker, Tables, layer_edges, units
+from hpcpar.search.tables import Link, Table, TableMaker, Tables, layer_edges, units
 
 #: Configurations of a layer for which tables are made without looking for a bound first.
 FEW = 32
@@ -109,8 +109,8 @@ class Search:
     def _tables(self, nodes: list[Table], chosen: list[Any]) -> Tables:
         kept = [t.at(rows) for t, rows in zip(nodes, chosen, strict=True)]
         out = Tables(self.units, _same(kept, nodes, chosen))
-        for a, b, layer, which in self.links:
-            table = self.maker.edge(self.units[a], self.units[b], layer, which, chosen[a], chosen[b])
+        links = [Link(self.units[a], self.units[b], layer, which, chosen[a], chosen[b]) for a, b, layer, which in self.links]
+        for (a, b, _, _), table in zip(self.links, self.maker.edges(links), strict=True):
             out.edges[a, b] = out.edges[a, b] + table if (a, b) in out.edges else table
         return out
 

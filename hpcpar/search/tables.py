@@ -6,6 +6,7 @@ The tables are made by the same lowering and pricing as any prediction, with a l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,10 +20,15 @@ from hpcpar.cost.traffic import traffic
 from hpcpar.cost.work import Workload
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm, Dropout, Layer, ReLU
+from hpcpar.network.layers import BatchNorm, Dropout, Layer, Loss, ReLU
 from hpcpar.plan.config import Config
+from hpcpar.plan.layout import Layout, needed, owned
 from hpcpar.plan.plan import Plan
+from hpcpar.plan.stack import stack, structure
+from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline import Builder, Move
+from hpcpar.schedule.pattern import backward_pattern, forward_pattern, relate
+from hpcpar.schedule.sharing import in_place, passes_gradient
 from hpcpar.schedule.steps import Phase
 from hpcpar.search.space import Space, Spaces
 
@@ -37,6 +43,18 @@ class Unit:
     @property
     def name(self) -> str:
         return self.layers[0].name
+
+
+@dataclass(frozen=True)
+class Link:
+    """An edge between two units: into input `which` of `layer`, the consumer's first; for some configurations (None: all) of each."""
+
+    producer: Unit
+    consumer: Unit
+    layer: Layer
+    which: int
+    rows: Any = None
+    columns: Any = None
 
 
 @dataclass
@@ -141,21 +159,44 @@ class TableMaker:
             self._known[key] = self._sum(b, total)
         return self._known[key]
 
-    def edge(self, producer: Unit, consumer: Unit, layer: Layer, which: int, rows: Any = None, columns: Any = None) -> Table:
-        """OptCNN's tX of the edge into input `which` of `layer`, the first of the consumer's, for chosen configurations at both ends."""
-        configs = self.family(producer, (-1, 1), rows) | self.family(consumer, (1, -1), columns)
-        tail = producer.layers[-1]
-        a, c = configs[tail.name], configs[layer.name]
-        b = self._builder(configs)
-        e = b.edges.edge(layer, which, b.plan.batch)
-        shared = len(self.network.consumers[tail.name]) > 1
-        key = ("edge", e.key, tail.name in self.network.trained, shared, _kind(tail))
-        if key not in self._known:
-            shape = (np.shape(a.n)[0], np.shape(c.n)[1])
-            total = Table(np.zeros(shape), np.zeros(shape) + edge_memory(self.network, b.plan, e).total_bytes, 0.0)
-            b.edge(e)
-            self._known[key] = self._sum(b, total)
-        return self._known[key]
+    def edges(self, links: Sequence[Link]) -> list[Table]:
+        """OptCNN's tX of edges, each for chosen configurations at both ends.
+
+        Edges of one structure are lowered and priced together, as a stack.
+        """
+        keys, groups = [], {}  # type: ignore[var-annotated]
+        for link in links:
+            configs = self.family(link.producer, (-1, 1), link.rows) | self.family(link.consumer, (1, -1), link.columns)
+            tail, layer = link.producer.layers[-1], link.layer
+            shared = len(self.network.consumers[tail.name]) > 1
+            trains = tail.name in self.network.trained
+            flags = (isinstance(layer, Loss), in_place(layer, tail), passes_gradient(layer), len(layer.inputs) > 1, shared, trains)
+            a, c = configs[tail.name], configs[layer.name]
+            key = (self.network.signatures[tail.name], self.network.signatures[layer.name], link.which, a.key, c.key, flags)
+            keys.append(key)
+            if key in self._known or any(key in group for group in groups.values()):
+                continue
+            layouts = (
+                owned(self.network, tail, a, self.plan.batch), needed(self.network, layer, c, self.plan.batch, link.which),
+                owned(self.network, layer, c, self.plan.batch),
+            )
+            groups.setdefault((*map(structure, layouts), flags), {})[key] = (link, layouts)
+        for group in groups.values():
+            self._known.update(zip(group, self._stacked(list(group.values())), strict=True))
+        return [self._known[key] for key in keys]
+
+    def _stacked(self, group: list[tuple[Link, tuple[Layout, Layout, Layout]]]) -> list[Table]:
+        """The tables of edges of one structure."""
+        link = group[0][0]
+        have, want, made = (stack(layouts) for layouts in zip(*(layouts for _, layouts in group), strict=True))
+        rel = relate(have, want)
+        patterns = (forward_pattern(have, want, rel), backward_pattern(have, want, rel))
+        e = Edge(link.producer.layers[-1], link.layer, link.which, have, want, *patterns, "stack")
+        b = self._builder({})
+        b.edge(e)
+        shape = (len(group), np.shape(have.config.n)[0], np.shape(want.config.n)[1])
+        total = self._sum(b, Table(np.zeros(shape), np.zeros(shape) + edge_memory(self.network, b.plan, e, made).total_bytes, 0.0))
+        return [Table(total.seconds[i], total.bytes[i], 0.0) for i in range(len(group))]
 
     def _signature(self, b: Builder, layer: Layer) -> Any:
         readers = len(self.network.consumers[layer.name])
@@ -169,7 +210,7 @@ class TableMaker:
         seen: set[str] = set()
         for step in b.steps:
             if isinstance(step, Move):
-                found = traffic(step, self.machine, self.wires, self.plan.ranks)
+                found = traffic(step, self.machine, self.wires, self.plan.ranks, counting=False)
                 seconds = seconds + found.seconds
                 if step.phase is Phase.GRADIENT:
                     hideable = hideable + found.seconds
@@ -180,11 +221,6 @@ class TableMaker:
                 cost, _ = timed(self.machine, load.work(step.layer, step.op, step.batch))
                 seconds = seconds + (cost if step.present is True else np.where(step.present, cost, 0.0))
         return Table(seconds, held, hideable)
-
-
-def _kind(layer: Layer) -> Any:
-    """What of the producer decides whether its block is overwritten."""
-    return layer.kind
 
 
 def layer_edges(network: Network, made: list[Unit]) -> list[tuple[int, int, Layer, int]]:

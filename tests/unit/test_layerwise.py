@@ -134,6 +134,24 @@ def test_pruning_keeps_the_optimum(name: str, ranks: int, batch: int, machine: s
     assert pruned.kept < whole.kept == whole.configurations == pruned.configurations
 
 
+@pytest.mark.xfail(reason="configurations are pruned as if memory had no limit", strict=True)
+def test_pruning_keeps_what_fits() -> None:
+    """A limit between the least memory of the whole space and that of the fastest plan."""
+    whole, pruned = search("lenet5", 8, 16, "p100x4x4"), search("lenet5", 8, 16, "p100x4x4", few=32)
+    for part in (0.0, 0.1, 0.3):
+        low = whole.smallest().bytes
+        limit = low + part * (whole.best(1e30).bytes - low)
+        a, b = whole.best(limit), pruned.best(limit)
+        assert a.bytes <= limit and b.bytes <= limit
+        assert b.bound_s <= a.objective_s * (1 + 1e-9)
+
+
+@pytest.mark.xfail(reason="configurations are pruned by seconds that hidden sums of gradients are part of", strict=True)
+def test_pruning_keeps_the_optimum_with_hidden_sums() -> None:
+    whole, pruned = search("lenet5", 16, 64, "k80x16"), search("lenet5", 16, 64, "k80x16", few=32)
+    assert pruned.best(1e30, hidden=1.0).bound_s == pytest.approx(whole.best(1e30, hidden=1.0).bound_s, rel=1e-12)
+
+
 def test_the_papers_objective_is_never_worse_than_a_named_strategys() -> None:
     """Without overlap, every named strategy is a point of the space."""
     machine = files.load("p100x4x4")
@@ -209,8 +227,8 @@ def test_the_commands_document_and_file(capsys: pytest.CaptureFixture[str], tmp_
     assert main([*args, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found["search"]) == {
-        "objective_s", "bound_s", "exact", "configurations", "kept_configurations", "node_eliminations", "edge_eliminations", "K", "table_s",
-        "search_s",
+        "objective_s", "bound_s", "exact", "configurations", "kept_configurations", "node_eliminations", "edge_eliminations", "K",
+        "table_s", "search_s",
     }
     assert found["search"]["exact"] and found["search"]["K"] == 2 and found["search"]["edge_eliminations"] == 0
     assert found["search"]["objective_s"] >= found["search"]["bound_s"] > 0

@@ -35,7 +35,8 @@ SCALES = [
 
 @pytest.mark.parametrize(("condition", "ranks"), [
     ({}, 16),
-    ({"efficiency": 0.0}, 16), ({"efficiency": 0.57}, 16), ({"efficiency": 0.58}, 8), ({"efficiency": 0.9}, 2), ({"efficiency": 0.97}, None),
+    ({"efficiency": 0.0}, 16), ({"efficiency": 0.57}, 16), ({"efficiency": 0.58}, 8), ({"efficiency": 0.9}, 2),
+    ({"efficiency": 0.97}, None),
     ({"deadline_s": 1e9}, 2), ({"deadline_s": 520}, 2), ({"deadline_s": 519}, 4), ({"deadline_s": 120}, 16), ({"deadline_s": 109}, None),
     ({"node_hours": 10}, 16), ({"node_hours": 1.5}, 8), ({"node_hours": 1.04}, 2), ({"node_hours": 1.0}, None),
     ({"efficiency": 0.8, "deadline_s": 300}, 4), ({"efficiency": 0.8, "deadline_s": 200}, None),
@@ -59,7 +60,8 @@ def test_nothing_fits() -> None:
 
 def test_efficiency_time_and_node_hours() -> None:
     """Strong and weak scaling by hand: 4 ranks a node, 0.01 s a sample on one rank."""
-    made = [Candidate(task(ranks, batch), "data", seconds, FITS, ranks) for ranks, batch, seconds in ((1, 64, 0.64), (6, 64, 0.16), (8, 512, 0.8))]
+    cases = ((1, 64, 0.64), (6, 64, 0.16), (8, 512, 0.8))
+    made = [Candidate(task(ranks, batch), "data", seconds, FITS, ranks) for ranks, batch, seconds in cases]
     one, strong, weak = scaling(made, 6400, 2.0, 4, 0.01)
     assert (one.efficiency, one.run_s) == (pytest.approx(1.0), pytest.approx(2 * 100 * 0.64))
     assert one.node_hours == pytest.approx(one.run_s / 3600)
