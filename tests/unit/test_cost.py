@@ -176,13 +176,13 @@ def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(ranks: int, col
 @pytest.mark.parametrize("batch", [7, 24])
 @pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8])
 def test_priced_bytes_of_redistributions(ranks: int, batch: int) -> None:
-    """Bytes within 1% of the busiest rank's. Messages to each of the others, and maybe to itself; fewer where towers are cut across."""
+    """Bytes within 1% of the busiest rank's. Messages to each of the others, and maybe a few more where towers are cut across."""
     for strategy in named(ranks):
         for step, cost in priced_steps(strategy, ranks, batch):
             if step.kind is Kind.REDISTRIBUTE:
                 messages, sent_bytes = busiest(step, ranks)
                 assert cost.sent_bytes == pytest.approx(sent_bytes, rel=0.01), f"{strategy} {step.label}"
-                assert 1 <= cost.messages <= messages + 2, f"{strategy} {step.label}"
+                assert 1 <= cost.messages <= messages + 3, f"{strategy} {step.label}"
 
 
 @pytest.mark.parametrize("ranks", [3, 5, 7])
