@@ -101,6 +101,26 @@ def layerwise(
     return min(priced_plans, key=lambda pair: (not pair[0].fits, pair[0].iteration_s))
 
 
+#: Doublings of the ranks that are tried where nothing fits.
+DOUBLINGS = 6
+
+
+def least_memory(
+    network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, **options: Any
+) -> tuple[int, int | None]:
+    """The least memory of any layer-wise plan (bytes of a rank), and the number of ranks, doubled until it fits, that would do.
+
+    None where even 64 times the ranks are too few.
+    """
+    wanted = task(network, spec, ranks, batch, machine, **options).plan_options
+    least = int(Search(network, spec, ranks, batch, machine, **wanted).smallest().bytes)
+    for doubling in range(1, DOUBLINGS + 1):
+        more = ranks << doubling
+        if Search(network, spec, more, batch, machine, **wanted).smallest().bytes <= machine.device.memory_bytes:
+            return least, more
+    return least, None
+
+
 #: Strategies outside the layer-wise search's space.
 APART = ("pipeline", "owt-b", "owt-c")
 

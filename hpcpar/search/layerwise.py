@@ -18,11 +18,12 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.search.eliminate import Eliminations, count, solve
+from hpcpar.search.pareto import solve_within
 from hpcpar.search.space import Spaces
 from hpcpar.search.tables import Link, Table, TableMaker, Tables, layer_edges, units
 
 #: Configurations of a layer for which tables are made without looking for a bound first.
-FEW = 32
+FEW = 100
 #: Configurations of a layer in the first, small search.
 FIRST = 10
 #: Bisections of the price of memory.
@@ -198,7 +199,7 @@ def _within(tables: Tables, limit: float) -> tuple[float, list[int], bool]:
     """The fastest found that fits (Lagrangian relaxation), the bound that it proves, and whether the two meet.
 
     For a price of memory the optimum of seconds + price * (bytes - limit) is a lower bound of the seconds of every plan that fits; the
-    price is bisected between plans that do not fit and plans that do.
+    price is bisected between plans that do not fit and plans that do. A gap that is left is closed exactly where the case is small.
     """
     _, smallest = _solve(tables, 0.0, 1.0)
     if tables.memory(smallest) > limit:
@@ -222,5 +223,11 @@ def _within(tables: Tables, limit: float) -> tuple[float, list[int], bool]:
                 best, best_s = places, tables.price(places)
         else:
             low = price
+    if best_s > bound * (1 + 1e-9):
+        within = solve_within(
+            [(t.seconds, t.bytes) for t in tables.nodes], {pair: (t.seconds, t.bytes) for pair, t in tables.edges.items()}, limit, best_s
+        )
+        if within is not None:
+            return within[0], within[1], True
     return bound, best, best_s <= bound * (1 + 1e-9)
 

@@ -1,0 +1,306 @@
+"""The layer-wise search: how long it takes, an integer program beside it, and its plans beside those that OptCNN and DeePa published.
+
+Run: ``python bench/search.py`` (minutes; ``--quick`` for less). One core. Times of searches are medians with the tables included, beside
+the first call, which works out the network too; the limits are those that the project holds itself to. The published times are on
+other machines, and of tables measured on the devices. The integer program gets the same tables (scipy's HiGHS): a binary variable for
+each configuration of a layer, a continuous one for each pair of configurations at an edge, whose sums are the binaries.
+
+Plans stand beside the published ones as the search finds them, and as it finds them in the papers' space: no cut reductions (k), nothing
+computed twice (x).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np  # noqa: E402
+
+from bench.papers import layerwise as published  # noqa: E402
+from hpcpar.cost.price import price  # noqa: E402
+from hpcpar.machine import files  # noqa: E402
+from hpcpar.network.builder import Chain  # noqa: E402
+from hpcpar.network.graph import Network  # noqa: E402
+from hpcpar.network.layers import Conv2d, Flatten, Linear, ReLU, SoftmaxCrossEntropy  # noqa: E402
+from hpcpar.plan.config import Config  # noqa: E402
+from hpcpar.plan.plan import NetworkSpec  # noqa: E402
+from hpcpar.plan.strategies import Configs  # noqa: E402
+from hpcpar.report.tables import amount, show  # noqa: E402
+from hpcpar.search import layerwise  # noqa: E402
+from hpcpar.search.eliminate import solve  # noqa: E402
+from hpcpar.search.layerwise import Search  # noqa: E402
+from hpcpar.search.space import FIELDS  # noqa: E402
+
+IMAGES = published.IMAGES
+#: (network, ranks) -> seconds that OptCNN (4) and DeePa (16) published, and those that the project allows itself.
+TIMES = {
+    ("alexnet", 4): (0.02, 0.01), ("vgg16", 4): (0.1, 0.02), ("inception_v3", 4): (0.4, 0.1),
+    ("alexnet", 16): (0.7, 0.03), ("vgg16", 16): (1.1, 0.06), ("inception_v3", 16): (4.8, 0.3),
+}
+#: Seconds that ResNet-152 on 1024 ranks may take.
+LARGE_S = 10.0
+#: Most seconds and continuous variables of an integer program.
+PROGRAM_S, PROGRAM_SIZE = 60.0, 400_000
+#: Machines of the published plans: OptCNN's on 4 GPUs, DeePa's on 16.
+PRESET = {4: "p100x4x4", 16: "k80x16"}
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+def timed(action: Callable[[], Any]) -> tuple[float, Any]:
+    begin = time.perf_counter()
+    found = action()
+    return time.perf_counter() - begin, found
+
+
+def median_s(action: Callable[[], Any], runs: int) -> float:
+    return statistics.median(timed(action)[0] for _ in range(runs))
+
+
+def spec_of(name: str) -> NetworkSpec:
+    """The papers' AlexNet, VGG-16 and Inception-v3; others are the built-in ones."""
+    return published.spec(name) if name in published.NETWORKS else NetworkSpec(name, (3, 224, 224), 1000)
+
+
+def search(net: Network, spec: NetworkSpec, ranks: int, machine: str) -> Search:
+    return Search(net, spec, ranks, IMAGES * ranks, files.load(machine))
+
+
+def search_row(name: str, ranks: int, machine: str, runs: int) -> dict[str, Any]:
+    """One search, tables included: the first call, which works out the network too, and the median of further ones."""
+    spec = spec_of(name)
+    net = spec.build()
+
+    def once() -> Any:
+        return search(net, spec, ranks, machine).best()
+
+    first_s, found = timed(once)
+    median = median_s(once, runs) if runs else first_s
+    theirs, limit = TIMES.get((name, ranks), (None, LARGE_S))
+    return {"network": name, "ranks": ranks, "machine": machine, "median_s": median, "first_s": first_s, "search_s": found.search_s,
+            "published_s": theirs, "limit_s": limit, "times_the_limit": median / limit, "configurations": found.configurations,
+            "kept": found.kept, "K": found.eliminations.kept, "edge_eliminations": found.eliminations.edges,
+            "objective_s": found.objective_s, "exact": found.exact}
+
+
+# -- curves -----------------------------------------------------------------------------------------------------------
+def deep(count: int) -> Network:
+    """A chain of so many convolutions, no two alike."""
+    net = Chain(f"chain{count}", (8, 56, 56))
+    for i in range(count):
+        net.add(Conv2d, f"conv{i}", out_channels=64 + 4 * i, kernel=(3, 3), padding=(1, 1)).add(ReLU, f"relu{i}")
+    return net.add(Flatten, "flatten").add(Linear, "fc", out_features=1000).add(SoftmaxCrossEntropy, "loss").build()
+
+
+def by_ranks(most: int, runs: int) -> list[dict[str, Any]]:
+    """Seconds of ResNet-50's search over numbers of ranks."""
+    return [search_row("resnet50", 2**i, "abci-v100", runs) for i in range(1, 11) if 2**i <= most]
+
+
+def by_layers(counts: tuple[int, ...], runs: int) -> list[dict[str, Any]]:
+    """Seconds over the depth of a chain, on 16 ranks."""
+    out = []
+    for count in counts:
+        net = deep(count)
+        spec = NetworkSpec(net.name, net.image_shape, net.classes)
+        first_s, found = timed(lambda net=net, spec=spec: search(net, spec, 16, "p100x4x4").best())  # type: ignore[misc]
+        median = median_s(lambda net=net, spec=spec: search(net, spec, 16, "p100x4x4").best(), runs)  # type: ignore[misc]
+        out.append({"convolutions": count, "layers": len(net.layers), "median_s": median, "first_s": first_s, "search_s": found.search_s,
+                    "configurations": found.configurations, "kept": found.kept})
+    return out
+
+
+# -- the integer program ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Program:
+    """A search problem as an integer program: minimise costs x under sums of variables."""
+
+    costs: Any
+    rows: Any
+    sums: Any
+    integral: Any
+    starts: list[int]
+
+
+def program(nodes: list[Any], edges: dict[tuple[int, int], Any]) -> Program:
+    """One-hot binaries for every node; for every edge, continuous pairs whose marginals are the binaries of both ends."""
+    from scipy.sparse import coo_array  # type: ignore[import-untyped]
+
+    starts = [int(n) for n in np.cumsum([0, *map(len, nodes)])]
+    costs, row, column, value = list(nodes), [], [], []
+    sums: list[Any] = [np.ones(len(nodes))]
+    for i, t in enumerate(nodes):
+        row.append(np.full(len(t), i))
+        column.append(starts[i] + np.arange(len(t)))
+        value.append(np.ones(len(t)))
+    lines, at = len(nodes), starts[-1]
+    for (a, b), t in edges.items():
+        places = at + np.arange(t.size).reshape(t.shape)
+        for end, axis in ((a, 1), (b, 0)):
+            count = t.shape[1 - axis]
+            ends = np.arange(count)
+            row += [np.repeat(lines + ends, t.shape[axis]), lines + ends]
+            column += [(places if axis == 1 else places.T).ravel(), starts[end] + ends]
+            value += [np.ones(t.size), -np.ones(count)]
+            sums.append(np.zeros(count))
+            lines += count
+        costs.append(t.ravel())
+        at += t.size
+    rows = coo_array((np.concatenate(value), (np.concatenate(row), np.concatenate(column))), shape=(lines, at)).tocsr()
+    return Program(np.concatenate(costs), rows, np.concatenate(sums), (np.arange(at) < starts[-1]).astype(int), starts)
+
+
+def solve_program(p: Program, limit_s: float) -> list[int] | None:
+    """The chosen configuration of every node; None where the time did not suffice."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
+
+    scale = 1 / np.abs(p.costs).max()
+    found = milp(p.costs * scale, integrality=p.integral, bounds=Bounds(0, 1), constraints=LinearConstraint(p.rows, p.sums, p.sums),
+                 options={"time_limit": limit_s, "mip_rel_gap": 1e-8})
+    if found.status != 0:
+        return None
+    return [int(np.argmax(found.x[a:b])) for a, b in zip(p.starts, p.starts[1:], strict=False)]
+
+
+def peer_row(name: str, ranks: int, runs: int) -> dict[str, Any]:
+    """Elimination and the integer program on the same tables."""
+    tables = search(published.network(name), spec_of(name), ranks, "p100x4x4").tables
+    nodes, edges = [t.seconds for t in tables.nodes], {pair: t.seconds for pair, t in tables.edges.items()}
+    ours_s, (objective, _) = median_s(lambda: solve(nodes, edges), runs), solve(nodes, edges)
+    row: dict[str, Any] = {
+        "network": name, "ranks": ranks, "ours_s": ours_s, "objective_s": objective, "configurations": sum(map(len, nodes)),
+        "pairs": sum(t.size for t in edges.values()), "program_s": None, "ratio": None, "difference": None,
+    }
+    if row["pairs"] > PROGRAM_SIZE:
+        return row
+    p = program(nodes, edges)
+    program_s, chosen = timed(lambda: solve_program(p, PROGRAM_S))
+    row["program_s"] = program_s
+    if chosen is not None:
+        row["ratio"], row["difference"] = program_s / ours_s, abs(tables.price(chosen) / objective - 1)
+    return row
+
+
+# -- published plans --------------------------------------------------------------------------------------------------
+def groups(net: Network, plans: list[Configs]) -> list[tuple[str, list[str]]]:
+    """Runs of layers over which none of some plans changes, and each plan's configuration."""
+    out: list[tuple[str, str, list[str]]] = []
+    for layer in net.layers[1:]:
+        texts = [brief(plan[layer.name]) for plan in plans]
+        if out and out[-1][2] == texts:
+            out[-1] = (out[-1][0], layer.name, texts)
+        else:
+            out.append((layer.name, layer.name, texts))
+    return [(a if a == b else f"{a} ... {b}", texts) for a, b, texts in out]
+
+
+def brief(config: Config) -> str:
+    """As {n=4}; one rank is {1}."""
+    return "{1}" if config.ranks == 1 else str(config)
+
+
+def papers_space(found: Search) -> Configs:
+    """The optimum without cut reductions and replicas; the tables must be whole."""
+    nodes = []
+    for unit, rows, t in zip(found.units, found.chosen, found.tables.nodes, strict=True):
+        degrees = unit.space.degrees[rows]
+        theirs = (degrees[:, FIELDS.index("k")] == 1) & (degrees[:, FIELDS.index("replicas")] == 1)
+        nodes.append(np.where(theirs, t.seconds, np.inf))
+    _, places = solve(nodes, {pair: t.seconds for pair, t in found.tables.edges.items()})
+    return {
+        layer.name: unit.space.one(int(rows[place]), i > 0) for unit, rows, place in zip(found.units, found.chosen, places, strict=True)
+        for i, layer in enumerate(unit.layers)
+    }
+
+
+def plan_row(name: str, strategy: str, ranks: int) -> dict[str, Any]:
+    """Our plans and the published one, priced without overlap: the sum of all steps, which is the papers' objective."""
+    net, spec, machine = published.network(name), published.spec(name), PRESET[ranks]
+    few, layerwise.FEW = layerwise.FEW, sys.maxsize
+    try:
+        found = Search(net, spec, ranks, IMAGES * ranks, files.load(machine), overlap="none")
+    finally:
+        layerwise.FEW = few
+    best = found.best()
+    plans = {"ours": best.plan.configs, "papers_space": papers_space(found), "published": published.configurations(name, strategy, ranks)}
+    out: dict[str, Any] = {"network": name, "plan": strategy, "ranks": ranks, "machine": machine}
+    for key, configs in plans.items():
+        p = price(net, replace(best.plan, configs=configs), files.load(machine))
+        out[key] = {"sum_s": p.compute_s + p.communication_s, "compute_s": p.compute_s, "sent_bytes": p.communication_bytes}
+    out["ratios"] = [out[key]["sum_s"] / out["published"]["sum_s"] for key in ("ours", "papers_space")]
+    out["groups"] = [{"layers": layers, **dict(zip(plans, texts, strict=True))} for layers, texts in groups(net, list(plans.values()))]
+    return out
+
+
+# -- output -----------------------------------------------------------------------------------------------------------
+def seconds(value: float | None) -> str:
+    """As 12.3 ms."""
+    return "-" if value is None else f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
+
+
+def show_all(data: dict[str, Any]) -> None:
+    show("a search, tables included, on one core (published: OptCNN's on 4 GPUs, DeePa's on 16)",
+         ("network", "ranks", "median", "first call", "solving alone", "published", "limit", "times the limit", "configurations", "kept"),
+         [(r["network"], r["ranks"], seconds(r["median_s"]), seconds(r["first_s"]), seconds(r["search_s"]), seconds(r["published_s"]),
+           seconds(r["limit_s"]), f"{r['times_the_limit']:.2f}", r["configurations"], r["kept"]) for r in data["searches"]], left=1)
+    show("resnet50 on abci-v100 over numbers of ranks", ("ranks", "median", "first call", "solving alone", "configurations", "kept"),
+         [(r["ranks"], seconds(r["median_s"]), seconds(r["first_s"]), seconds(r["search_s"]), r["configurations"], r["kept"])
+          for r in data["ranks"]], left=0)
+    show("chains of unlike convolutions on 16 ranks", ("convolutions", "layers", "median", "first call", "solving alone", "configurations",
+                                                       "kept"),
+         [(r["convolutions"], r["layers"], seconds(r["median_s"]), seconds(r["first_s"]), seconds(r["search_s"]), r["configurations"],
+           r["kept"]) for r in data["layers"]], left=0)
+    show(f"elimination and an integer program (HiGHS, at most {PROGRAM_S:g} s) on the same tables",
+         ("network", "ranks", "configurations", "pairs", "elimination", "integer program", "ratio", "optima differ by"),
+         [(r["network"], r["ranks"], r["configurations"], r["pairs"], seconds(r["ours_s"]), seconds(r["program_s"]),
+           "-" if r["ratio"] is None else f"{r['ratio']:.0f}", "-" if r["difference"] is None else f"{r['difference']:.1e}")
+          for r in data["programs"]], left=1)
+    for r in data["plans"]:
+        show(f"{r['network']} on {r['ranks']} ranks of {r['machine']}; over the published plan: {r['ratios'][0]:.3f}, in the papers' space "
+             f"{r['ratios'][1]:.3f}", ("layers", "ours", "ours, papers' space", "published"),
+             [(g["layers"], g["ours"], g["papers_space"], g["published"]) for g in r["groups"]]
+             + [(what, *(form(r[key][field]) for key in ("ours", "papers_space", "published"))) for what, field, form in ROWS], left=4)
+
+
+#: The last rows of a table of plans.
+ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("sum of all steps", "sum_s", seconds), ("of it computing", "compute_s", seconds), ("sent by a rank", "sent_bytes", amount),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5, help="runs of each measurement (default 5)")
+    parser.add_argument("--quick", action="store_true", help="fewer networks, ranks and runs")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    args = parser.parse_args()
+    runs = 1 if args.quick else args.runs
+    names = published.NETWORKS[:2] if args.quick else published.NETWORKS
+    large: list[tuple[str, int, str, int]] = [] if args.quick else [("resnet152", 1024, "abci-v100", 0)]
+    cases = [(name, ranks, "p100x4x4", runs) for ranks in (4, 16) for name in names]
+    data: dict[str, Any] = {
+        "searches": [search_row(*case) for case in [*cases, *large]],
+        "ranks": by_ranks(8 if args.quick else 1024, 0 if args.quick else 1),
+        "layers": by_layers((4, 8) if args.quick else (4, 8, 16, 32, 64), min(runs, 3)),
+        "programs": [peer_row(name, ranks, runs) for ranks in ((4,) if args.quick else (4, 16)) for name in names],
+        "plans": [plan_row("vgg16", "layer-wise", 4), plan_row("alexnet", "layer-wise", 16), plan_row("vgg16", "layer-wise", 16)],
+    }
+    if args.json:
+        print(json.dumps(data))
+    else:
+        show_all(data)
+
+
+if __name__ == "__main__":
+    main()
