@@ -134,8 +134,8 @@ def _notes(args: argparse.Namespace, chosen: auto.Candidate) -> None:
         advice = f"{enough} ranks would do" if enough else "no number of ranks up to 64 times as many would do: use a smaller batch"
         if least <= have:
             advice = "a layer-wise plan of less memory fits: use --strategy layerwise"
-        tables.say(f"note: {p.strategy} needs {tables.amount(p.memory_bytes)} a rank, the machine has {tables.amount(have)}; the least that "
-                   f"any plan was found to need is {tables.amount(least)}; {advice}")
+        tables.say(f"note: {p.strategy} needs {tables.amount(p.memory_bytes)} a rank, the machine has {tables.amount(have)}; the least "
+                   f"that any plan was found to need is {tables.amount(least)}; {advice}")
     if chosen.parts > args.batch:
         tables.say(f"note: a batch of {args.batch} cut into {chosen.parts} parts leaves ranks without samples; use a larger batch "
                    "or a grid")

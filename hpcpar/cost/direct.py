@@ -89,52 +89,53 @@ def halo(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
     """A halo exchange, or its adjoint, whose parts send back what they received."""
     back = bool(np.any(step.pattern.reduce))
     own, need = (step.wanter, step.holder) if back else (step.holder, step.wanter)
-    rest: Any = 1
-    cuts: list[tuple[Any, Any, Digit]] = []
-    for a, b in zip(own.axes, need.axes, strict=True):
-        if isinstance(b.relation, Window) and np.any(np.greater(need.degree(b), 1)):
-            found = tabulate(sides, (a, b), need.degree(b))
-            cuts.append((found[..., 0, :], found[..., 1, :], need.digits[b.name]))
-        else:
-            rest = rest * need.largest[need.axes.index(b)]
-    into = _messages([(c[0], c[2]) for c in cuts], rest, step.item_bytes, wires, ranks)
-    out = _messages([(c[1], c[2]) for c in cuts], rest, step.item_bytes, wires, ranks)
+    into, out, level = wires.once(("halo", step.item_bytes), own, need, lambda: _neighbours(own, need, step.item_bytes, wires, ranks))
     if back:
         into, out = out, into
     handled = into[2] * step.item_bytes * (machine.add_s_per_byte if back else machine.copy_s_per_byte)
     packed = out[2] * step.item_bytes * machine.copy_s_per_byte
-    block = functools.reduce(np.maximum, (_reach(digit) for _, _, digit in cuts), 1)
-    return Direct(np.maximum(into[0], out[0]) + handled + packed, out[1], out[2], wires.index(block, ranks))
+    return Direct(np.maximum(into[0], out[0]) + handled + packed, out[1], out[2], level)
 
 
-def _messages(cuts: list[tuple[Any, Digit]], rest: Any, item_bytes: int, wires: Wires, ranks: Any) -> tuple[Any, Any, Any]:
-    """(seconds, messages, items) of the neighbours of one part: every combination of sides but the part itself."""
-    seconds: Any = 0.0
-    messages: Any = 0
-    total: Any = 0
+#: Seconds, messages and items.
+Sums = list[Any]
+
+
+def _neighbours(own: Layout, need: Layout, item_bytes: int, wires: Wires, ranks: Any) -> tuple[Sums, Sums, Any]:
+    """What the busiest part receives and what the busiest sends, over every combination of sides; and the level that is crossed."""
+    rest: Any = 1
+    cuts: list[tuple[Any, Digit]] = []
+    for a, b, largest in zip(own.axes, need.axes, need.largest, strict=True):
+        if isinstance(b.relation, Window) and np.any(np.greater(need.degree(b), 1)):
+            cuts.append((tabulate(sides, (a, b), need.degree(b)), need.digits[b.name]))
+        else:
+            rest = rest * largest
+    into: Sums = [0.0, 0, 0]
+    out: Sums = [0.0, 0, 0]
     for place in itertools.product((0, 1, 2), repeat=len(cuts)):
-        if not any(place) or not all(side == 0 or cuts[i][0][..., side].any() for i, side in enumerate(place)):
+        crossing = [digit for side, (_, digit) in zip(place, cuts, strict=True) if side]
+        if not crossing or not all(found[..., side].any() for side, (found, _) in zip(place, cuts, strict=True) if side):
             continue
-        items, count = rest, 1
         level: Any = 0
-        crossing: list[Digit] = []
-        for side, (part, digit) in zip(place, cuts, strict=True):
-            items = items * part[..., side]
-            if side:
-                count = count * part[..., 2 + side]
-                crossing.append(digit)
-                # below lies across a unit's boundary if any part does, above if all do
+        for side, (_, digit) in zip(place, cuts, strict=True):
+            if side:  # below lies across a unit's boundary if any part does, above if all do
                 level = np.maximum(level, wires.index(digit.stride * (digit.size if side == 1 else np.minimum(digit.size, 2)), ranks))
-        some = items > 0
-        size = items * item_bytes / np.maximum(count, 1)
 
         def flows(unit: Any, crossing: list[Digit] = crossing) -> Any:
             return functools.reduce(np.maximum, (_flows(digit, np.minimum(unit, ranks)) for digit in crossing))
 
-        seconds = seconds + np.where(some, count * wires.links(level, flows).message_s(size), 0.0)
-        messages = messages + np.where(some, count, 0)
-        total = total + items
-    return seconds, messages, total
+        links = wires.links(level, flows)
+        for way, sums in enumerate((into, out)):
+            items, count = rest, 1
+            for side, (found, _) in zip(place, cuts, strict=True):
+                items = items * found[..., way, side]
+                count = count * found[..., way, 2 + side] if side else count
+            some = items > 0
+            sums[0] = sums[0] + np.where(some, count * links.message_s(items * item_bytes / np.maximum(count, 1)), 0.0)
+            sums[1] = sums[1] + np.where(some, count, 0)
+            sums[2] = sums[2] + items
+    block = functools.reduce(np.maximum, (_reach(digit) for _, digit in cuts), 1)
+    return into, out, wires.index(block, ranks)
 
 
 def _flows(digit: Digit, unit: Any) -> Any:
@@ -147,21 +148,13 @@ def _flows(digit: Digit, unit: Any) -> Any:
 def redistribution(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
     """Any movement between two layouts; with partial sums, every holder of a part of the sum sends its own."""
     holder, wanter = step.holder, step.wanter
-    stacked = any(a.variants for a in (*holder.axes, *wanter.axes))
-    dimensions = 3 if stacked else max(np.ndim(holder.config.ranks), np.ndim(wanter.config.ranks))
-    rank = np.minimum(holder.config.first, wanter.config.first) + standing_for_all(ranks, dimensions)
-    held, wanted = _boxes(holder, rank), _boxes(wanter, rank)
-    kept: Any = 1
-    for (h0, h1), (w0, w1) in zip(held, wanted, strict=True):
-        kept = kept * np.maximum(np.minimum(h1, w1) - np.maximum(h0, w0), 0)
+    held, wanted, kept, own, block = _held_and_wanted(holder, wanter, wires, ranks)
     # of all copies of a part, each wanter asks one
     askers = math.prod(d.size for d in wanter.spare) / math.prod(d.size for d in holder.copies)
     parts = math.prod(d.size for d in holder.spare) // math.prod(d.size for d in holder.copies)
-    own = kept.min(axis=0) > 0
     out, out_count = _lacking(*_crossing(held, wanter), askers, kept, own)
     into, into_count = _lacking(*_crossing(wanted, holder), parts, kept, own)
     size = step.item_bytes
-    block = widest(holder, wanter, ranks)
     # where nobody receives, nobody sends
     out, out_count = np.where(into > 0, out, 0), np.where(into > 0, out_count, 0)
     if holder.config.first is wanter.config.first or np.all(np.equal(holder.config.first, wanter.config.first)):
@@ -176,6 +169,32 @@ def redistribution(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Di
     handled = into * size * (machine.add_s_per_byte if np.any(step.pattern.reduce) else machine.copy_s_per_byte)
     seconds = seconds + handled + out * size * machine.copy_s_per_byte
     return Direct(seconds, np.ceil(out_count).astype(np.int64), np.round(out).astype(np.int64), level)
+
+
+#: A start and a stop for each axis.
+Boxes = list[tuple[Any, Any]]
+
+
+def _held_and_wanted(holder: Layout, wanter: Layout, wires: Wires, ranks: Any) -> tuple[Boxes, Boxes, Any, Any, Any]:
+    """Boxes before and after of the ranks that stand for all; what they have in common, whether that is ever nothing; the block.
+
+    A movement and its adjoint share them.
+    """
+
+    def work_out() -> tuple[Boxes, Boxes, Any, Any, Any]:
+        stacked = any(a.variants for a in (*holder.axes, *wanter.axes))
+        dimensions = 3 if stacked else max(np.ndim(holder.config.ranks), np.ndim(wanter.config.ranks))
+        rank = np.minimum(holder.config.first, wanter.config.first) + standing_for_all(ranks, dimensions)
+        held, wanted = _boxes(holder, rank), _boxes(wanter, rank)
+        kept: Any = 1
+        for (h0, h1), (w0, w1) in zip(held, wanted, strict=True):
+            kept = kept * np.maximum(np.minimum(h1, w1) - np.maximum(h0, w0), 0)
+        return held, wanted, kept, kept.min(axis=0) > 0, widest(holder, wanter, ranks)
+
+    there = wires.known(("boxes",), wanter, holder)
+    if there is not None:
+        return (there[1], there[0], *there[2:])
+    return wires.once(("boxes",), holder, wanter, work_out)
 
 
 def _lacking(items: Any, cover: Any, count: Any, copies: Any, kept: Any, own: Any) -> tuple[Any, Any]:

@@ -71,7 +71,20 @@ class Wires:
         )
         self.plain = bool((self._alpha == self._small).all())
         self.shared = np.array([level.shared_links for level in machine.levels])
+        self._memo: dict[Any, tuple[Any, Any, Any]] = {}
         self.inner = np.array([machine.inner_ranks(i) for i in range(len(machine.levels))])
+
+    def known(self, what: Any, a: Any, b: Any) -> Any:
+        """What was worked out about two layouts, None where nothing was."""
+        found = self._memo.get((what, id(a), id(b)))
+        return None if found is None else found[0]
+
+    def once(self, what: Any, a: Any, b: Any, work_out: Callable[[], Any]) -> Any:
+        """Something about two layouts, worked out when it is first asked for."""
+        key = (what, id(a), id(b))
+        if key not in self._memo:
+            self._memo[key] = (work_out(), a, b)  # the layouts are kept, so that no others get their ids
+        return self._memo[key][0]
 
     def index(self, block: Any, ranks: Any) -> Any:
         """The level that groups within aligned blocks of so many ranks need."""

@@ -1,7 +1,7 @@
 """The fastest choice within a memory limit, exactly: elimination with fronts of (seconds, bytes) instead of single minima.
 
-Of all ways to choose what was eliminated, only those that no other beats in both seconds and bytes can be part of the optimum. Fronts grow with
-the graph, so this is for small cases; `hpcpar.search.layerwise` falls back on the Lagrangian bound.
+Of all ways to choose what was eliminated, only those that no other beats in both seconds and bytes can be part of the optimum. Fronts
+grow with the graph, so this is for small cases; `hpcpar.search.layerwise` falls back on the Lagrangian bound.
 """
 
 from __future__ import annotations

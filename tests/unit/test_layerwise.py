@@ -108,7 +108,7 @@ def test_the_optimum_within_a_memory_limit(name: str, ranks: int, batch: int, ma
         assert best.bound_s <= optimum * (1 + 1e-9) and optimum <= best.objective_s * (1 + 1e-9)
         assert not best.exact or best.objective_s == pytest.approx(optimum, rel=1e-8)
         exact += best.exact
-    assert exact >= 1
+    assert exact >= 5
     assert found.best(high).exact and found.best(high).objective_s == fastest.objective_s
 
 
@@ -198,8 +198,8 @@ def test_hidden_sums_of_gradients_are_not_counted() -> None:
 # -- against named strategies -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("name", "ranks", "machine", "options"), [
     ("lenet5", 2, "abci-v100", {}), ("lenet5", 4, "k80x16", {"overlap": "gradient"}), ("lenet5", 8, "p100x4x4", {}),
-    ("lenet5", 16, "local", {"overlap": "none"}), ("alexnet", 2, "local", {}), ("alexnet", 4, "abci-v100", {}),
-    ("alexnet", 8, "k80x16", {"overlap": "none"}), ("vgg16", 4, "p100x4x4", {"overlap": "none"}), ("vgg16", 2, "k80x16", {}),
+    ("lenet5", 16, "local", {"overlap": "none"}), ("alexnet", 2, "local", {}), ("alexnet", 8, "k80x16", {"overlap": "none"}),
+    ("vgg16", 4, "p100x4x4", {}),
 ])
 def test_never_worse_than_a_named_strategy(name: str, ranks: int, machine: str, options: dict[str, Any]) -> None:
     net, batch = network(name), 16 * ranks
@@ -214,9 +214,9 @@ def test_never_worse_than_a_named_strategy(name: str, ranks: int, machine: str, 
 
 def test_the_best_of_all_includes_the_layer_wise_plan() -> None:
     net, machine = network("lenet5"), files.load("p100x4x4")
-    found = auto.best(net, spec(net), 4, 128, machine)
+    found = auto.best(net, spec(net), 2, 128, machine)
     assert sum(c.strategy == "layerwise" for c in found) == 1
-    assert "layerwise" not in {c.strategy for c in auto.best(net, spec(net), 4, 128, machine, layers=False)}
+    assert "layerwise" not in {c.strategy for c in auto.best(net, spec(net), 2, 128, machine, layers=False)}
     assert [c.iteration_s for c in found if c.fits] == sorted(c.iteration_s for c in found if c.fits)
 
 
