@@ -103,7 +103,8 @@ def main() -> None:
         print(json.dumps({"predictions": rates, "ranks": ratios}))
         return
     show("predictions a second on one core", ("network", "strategy", "machine", "overlap", "a second", "times the limit"),
-         [(r["network"], r["strategy"], r["machine"], r["overlap"], f"{r['per_s']:.0f}", f"{r['times_the_limit']:.1f}") for r in rates], left=4)
+         [(r["network"], r["strategy"], r["machine"], r["overlap"], f"{r['per_s']:.0f}", f"{r['times_the_limit']:.1f}") for r in rates],
+         left=4)
     show(f"one prediction of resnet152 (at most {MOST_RATIO:g} times as long for 1,048,576 ranks as for 16)",
          ("strategy", "16 ranks", "1,048,576 ranks", "ratio"),
          [(r["strategy"], f"{r['at_16_s'] * 1e3:.0f} ms", f"{r['at_1048576_s'] * 1e3:.0f} ms", f"{r['ratio']:.2f}") for r in ratios])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 from hpcpar.cli import options
@@ -46,6 +47,7 @@ def add(subparsers: Any) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    _check(args)
     chosen = options.planning(args) | {"training": not args.forward_only}
     skipped: list[dict[str, Any]] = []
     data: dict[int, Prediction] = {}
@@ -117,6 +119,16 @@ def _of_plan(args: argparse.Namespace) -> Prediction:
     )
 
 
+def _check(args: argparse.Namespace) -> None:
+    """Numbers that the question needs."""
+    for name in ("deadline", "node_hours", "epochs"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < math.inf:
+            raise InputError(f"--{name.replace('_', '-')} {value}: give a number greater than 0")
+    if args.efficiency is not None and not 0 < args.efficiency <= 1:
+        raise InputError(f"--efficiency {args.efficiency}: a parallel efficiency is between 0 and 1, as in 0.8")
+
+
 def _asks(args: argparse.Namespace) -> bool:
     return any(value is not None for value in (args.efficiency, args.deadline, args.node_hours))
 
@@ -169,8 +181,6 @@ def _scaling(args: argparse.Namespace, candidates: list[Candidate]) -> tuple[lis
     """Efficiency and cost of every candidate, and the one that the question asks for."""
     if not _asks(args) or not candidates:
         return [], None
-    if args.efficiency is not None and not 0 < args.efficiency <= 1:
-        raise InputError(f"--efficiency {args.efficiency}: a parallel efficiency is between 0 and 1, as in 0.8")
     task = candidates[0].task
     # one rank's time for a sample, at one rank's share of the batch where that grows with the ranks
     alone = Task(task.network, task.spec, 1, args.batch or args.batch_per_rank, task.machine, task.gather, task.samples, task.options)

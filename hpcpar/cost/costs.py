@@ -6,6 +6,7 @@ a million ranks as for sixteen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.outline import Move, Outline, outline
+from hpcpar.schedule.steps import Phase
 
 #: ``schedule``: what is executed; ``paper``: the integrated paper's formulas (Eq 3 to 9) for the same steps.
 ACCOUNTINGS = ("schedule", "paper")
@@ -123,7 +125,7 @@ def price_family(
     """
     if accounting not in ACCOUNTINGS:
         raise unknown("accounting", accounting, ACCOUNTINGS)
-    if contention is not None and contention < 1:
+    if contention is not None and not 1 <= contention < math.inf:
         raise InputError(f"contention {contention}: phi is the number of flows that share a link, at least 1")
     wires = Wires(machine, contention)
     if out is None:
@@ -167,31 +169,31 @@ def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices:
     items = [
         Item(p.seconds, s.needed_by if isinstance(s, Move) else None, p.level) for s, p in zip(out.steps, prices, strict=True)
     ]
-    repeats = tuple(_repeats(plan, s.phase.value) for s in out.steps)
+    times = tuple(repeats(plan, s.phase) for s in out.steps)
     staged = plan.microbatches > 1 or any(np.any(np.not_equal(c.first, 0)) for c in plan.configs.values())
     if not staged:
         line = timeline(items, machine.overlap, len(machine.levels))
-        compute, measured, comm, sent = _sums(out, prices, repeats, range(len(items)))
+        compute, measured, comm, sent = _sums(out, prices, times, range(len(items)))
         exposed = line.exposed_s
     else:
         line = pipeline(plan, out, items, machine.overlap, len(machine.levels))
-        each = [_sums(out, prices, repeats, s.all) for s in stages_of(plan, out)]
+        each = [_sums(out, prices, times, s.all) for s in stages_of(plan, out)]
         # of a family without stages there is one; of a pipeline's stages, the one that computes longest
         compute, measured, comm, sent = each[0] if len(each) == 1 else max(each, key=lambda sums: float(sums[0]))
         exposed = line.total_s - compute  # the bubble included
     share = np.where(np.greater(compute, 0), measured / np.where(np.greater(compute, 0), compute, 1.0), 0.0)
     total = np.maximum(line.total_s, io_s)
-    return Costs(total, compute, comm, exposed, share, sent, io_s, held, tuple(prices), line, repeats)
+    return Costs(total, compute, comm, exposed, share, sent, io_s, held, tuple(prices), line, times)
 
 
-def _sums(out: Outline, prices: list[StepPrice], repeats: tuple[int, ...], chosen: Iterable[int]) -> tuple[Any, Any, Any, Any]:
+def _sums(out: Outline, prices: list[StepPrice], often: tuple[int, ...], chosen: Iterable[int]) -> tuple[Any, Any, Any, Any]:
     """(compute_s, what of it is measured, communication_s, sent_bytes) of some of the steps."""
     compute: Any = 0.0
     measured: Any = 0.0
     comm: Any = 0.0
     sent: Any = 0
     for i in chosen:
-        price, times = prices[i], repeats[i]
+        price, times = prices[i], often[i]
         if isinstance(out.steps[i], Move):
             comm = comm + times * price.seconds
             sent = sent + times * price.sent_bytes
@@ -201,6 +203,6 @@ def _sums(out: Outline, prices: list[StepPrice], repeats: tuple[int, ...], chose
     return compute, measured, comm, sent
 
 
-def _repeats(plan: Plan, phase: str) -> int:
+def repeats(plan: Plan, phase: Phase) -> int:
     """How often a step is done in an iteration."""
-    return plan.microbatches if phase in ("forward", "loss", "backward") else 1
+    return plan.microbatches if phase in (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD) else 1

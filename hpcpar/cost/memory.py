@@ -55,6 +55,10 @@ class Memory:
     def __add__(self, other: Memory) -> Memory:
         return Memory(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
+    def flying(self, microbatches: int) -> Memory:
+        """With what every micro-batch in flight keeps for its backward pass; they share gradients and the wire."""
+        return replace(self, activations_bytes=self.activations_bytes * microbatches, kept_bytes=self.kept_bytes * microbatches)
+
     def scaled(self, gamma: float) -> Memory:
         """With activations, their gradients and what is kept times `gamma`: ParaDL's factor for what a framework reuses."""
         values = asdict(self)
@@ -106,11 +110,7 @@ def _of(
         for e in out.edges.into(layer, plan.samples_of_a_pass):
             total = total + edge_memory(network, plan, e)
     wire = sum((wire_bytes(s, sent_bytes) for s in _distinct(out, names)), np.int64(0))
-    # micro-batches share the wire and what is not kept for the backward pass
-    return replace(
-        total, activations_bytes=(total.activations_bytes + alive * plan.item_bytes) * flying, kept_bytes=total.kept_bytes * flying,
-        wire_bytes=wire,
-    )
+    return replace(total, activations_bytes=total.activations_bytes + alive * plan.item_bytes, wire_bytes=wire).flying(flying)
 
 
 def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:

@@ -32,6 +32,8 @@ class StepCost:
         Of the rank that sends most; 0 for compute steps.
     repeats : int
         How often it is done in an iteration (micro-batches).
+    stage : int
+        The first rank of those that do it, or that receive: tells a pipeline's stages apart.
     """
 
     index: int
@@ -44,6 +46,7 @@ class StepCost:
     messages: int
     sent_bytes: int
     repeats: int = 1
+    stage: int = 0
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
     for old in kept:
         span, is_comm = costs.timeline.spans[old], isinstance(out.steps[old], Move)
         spans.append(Span(float(span.start_s), float(span.end_s), names[int(costs.steps[old].level)] if is_comm else "compute"))
-    total = float(costs.iteration_s)
+    total, line_s = float(costs.iteration_s), float(costs.timeline.total_s)
     held = Memory(**{name: int(value) for name, value in asdict(costs.memory).items()})
     return Prediction(
         plan.network.name, machine.name, plan.strategy, int(plan.ranks), int(plan.batch), plan.overlap,
@@ -172,7 +175,7 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
         float(costs.compute_s), float(costs.communication_s), float(costs.exposed_communication_s), float(costs.measured_compute),
         int(costs.communication_bytes), float(costs.io_s), held, machine.device.memory_bytes,
         _layers(network, plan, out, steps, options.get("training", True)), steps,
-        Timeline(tuple(spans), tuple(s.exposed_s if s.is_comm else 0.0 for s in steps), total, costs.timeline.blocks),
+        Timeline(tuple(spans), tuple(s.exposed_s if s.is_comm else 0.0 for s in steps), line_s, costs.timeline.blocks),
     )
 
 
@@ -183,11 +186,13 @@ def _step(index: int, out: Outline, costs: Costs, old: int) -> StepCost:
         kind = step.pattern.kind
         assert kind is not None
         label, layer, exposed = f"{step.layer}.{step.phase.value}.{kind.value}", step.layer, float(costs.timeline.waits_s[old])
+        stage = int(step.wanter.config.first)
     else:
         label, layer, exposed = f"{step.layer.name}.{step.op.value}", step.layer.name, seconds * costs.repeats[old]
+        stage = int(out.plan.configs[step.layer.name].first)
     return StepCost(
         index, label, layer, step.phase.value, isinstance(step, Move), seconds, exposed, int(cost.messages), int(cost.sent_bytes),
-        costs.repeats[old],
+        costs.repeats[old], stage,
     )
 
 

@@ -11,7 +11,7 @@ from hpcpar.plan.strategies import parse
 
 def limit(network: Network, strategy: str, batch: int) -> int:
     """The most ranks that a strategy can use (ParaDL, Table 3)."""
-    name, grid = parse(strategy)
+    name, grid = ("layerwise", None) if strategy == "layerwise" else parse(strategy)
     images = [network.shapes[layer.name] for layer in network.layers if len(network.shapes[layer.name]) > 1]
     products = network.products
     space = min((math.prod(s[1:]) for s in images), default=1)
@@ -19,7 +19,7 @@ def limit(network: Network, strategy: str, batch: int) -> int:
     channels = min((network.input_shape(layer)[0] for layer in products[1:]), default=1)
     most = {
         "data": batch, "spatial": space, "filter": filters, "channel": channels, "pipeline": len(cuts(network)) - 1,
-        "ds": batch * space, "df": batch * filters, "grid": batch * filters, "domain": batch * space, "grid-fc": batch, "owt": batch,
+        "ds": batch * space, "layerwise": batch * max(space, filters), "df": batch * filters, "grid": batch * filters, "domain": batch * space, "grid-fc": batch, "owt": batch,
     }
     if name == "pipeline" and grid is not None:
         return most["pipeline"] * batch

@@ -13,7 +13,7 @@ from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named, parse, predicted
 from hpcpar.search.candidates import Candidate, Task, alone, of_plan, priced
-from hpcpar.search.layerwise import Found, Search
+from hpcpar.search.layerwise import HIDDEN, Found, Search
 
 
 def candidates(network: Network, ranks: int, machine: Machine) -> list[str]:
@@ -94,7 +94,7 @@ def layerwise(
     """
     wanted = task(network, spec, ranks, batch, machine, **options)
     search = Search(network, spec, ranks, batch, machine, runnable=runnable, contention=options.get("contention"), **wanted.plan_options)
-    shares = (0.0,) if search.plan.overlap == "none" else (0.0, 0.5, 1.0)
+    shares = (0.0,) if search.plan.overlap == "none" else HIDDEN
     found = [search.best(hidden=share) for share in shares]
     distinct = {tuple(c.key for c in f.plan.configs.values()): f for f in reversed(found)}
     priced_plans = [(of_plan(wanted, f.plan), f) for f in distinct.values()]

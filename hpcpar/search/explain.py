@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from hpcpar.cost.price import Prediction, price
+from hpcpar.cost.price import Prediction, StepCost, price
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.layout import owned, parameters
@@ -72,6 +72,7 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
     p, plan, machine = chosen.prediction, chosen.plan, chosen.task.machine
     options = chosen.task.price_options
     terms = [
+        *_reading(p),
         _steps(p, "communication", "gradient exchange", (Phase.GRADIENT, Phase.UPDATE, Phase.LOSS), None),
         _steps(p, "communication", "layer-wise communication", (Phase.FORWARD, Phase.BACKWARD), False),
         _steps(p, "communication", "p2p communication", (Phase.FORWARD, Phase.BACKWARD), True),
@@ -90,13 +91,30 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
 def _steps(p: Prediction, category: str, name: str, phases: tuple[Phase, ...], direct: bool | None) -> Term:
     names = [phase.value for phase in phases]
     steps = [
-        s for s in p.steps
+        s for s in busiest(p)
         if s.is_comm and s.phase in names and (direct is None or s.label.endswith(POINT_TO_POINT) == direct)
     ]
     seconds = sum(s.seconds * s.repeats for s in steps)
     exposed = sum(s.exposed_s for s in steps)
     sent = sum(s.sent_bytes * s.repeats for s in steps)
     return Term(category, name, seconds, exposed, f"{len(steps)} steps, {sent / 1e6:.4g} MB sent by a rank")
+
+
+def _reading(p: Prediction) -> list[Term]:
+    """Reading the images of the next iteration, where it is counted: what exceeds this one is waited for."""
+    if not p.io_s:
+        return []
+    waiting = max(0.0, p.iteration_s - p.timeline.total_s)
+    return [Term("input", "reading images", p.io_s, waiting, "beside the iteration before")]
+
+
+def busiest(p: Prediction) -> list[StepCost]:
+    """The steps of a pipeline's stage that computes longest; all of other plans'."""
+    work: dict[int, float] = {}
+    for s in p.steps:
+        work[s.stage] = work.get(s.stage, 0.0) + (0.0 if s.is_comm else s.seconds * s.repeats)
+    longest = max(work, key=lambda stage: work[stage])
+    return [s for s in p.steps if s.stage == longest]
 
 
 def _contention(network: Network, plan: Plan, machine: Machine, p: Prediction, options: dict[str, Any]) -> Term:
@@ -130,14 +148,14 @@ def _capacity(p: Prediction) -> Term:
 
 
 def _update(p: Prediction) -> Term:
-    seconds = sum(s.seconds * s.repeats for s in p.steps if s.phase == Phase.UPDATE.value and not s.is_comm)
+    seconds = sum(s.seconds * s.repeats for s in busiest(p) if s.phase == Phase.UPDATE.value and not s.is_comm)
     return Term("computation", "weight update", seconds, seconds, f"{seconds / max(p.compute_s, 1e-30):.1%} of computing")
 
 
 def _balance(network: Network, plan: Plan, p: Prediction) -> list[Term]:
     """Time that even parts, and parts computed once, would save on the busiest rank."""
     uneven = twice = 0.0
-    for s in p.steps:
+    for s in busiest(p):
         if s.is_comm:
             continue
         layer = network.by_name[s.layer]
@@ -150,7 +168,7 @@ def _balance(network: Network, plan: Plan, p: Prediction) -> list[Term]:
             uneven += seconds * max(0.0, 1 - mean / max(1.0, float(y.largest_items)))
             twice += seconds * (1 - 1 / float(config.replicas))
     remark = "the largest part against the mean"
-    if plan.microbatches > 1:
+    if len({s.stage for s in p.steps}) > 1:
         bubble = p.iteration_s - p.compute_s
         uneven += bubble
         remark = f"the pipeline's filling, draining and waiting: {bubble / p.iteration_s:.1%} of the iteration"

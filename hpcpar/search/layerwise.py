@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from hpcpar.search.tables import Link, Table, TableMaker, Tables, layer_edges, u
 FEW = 100
 #: Configurations of a layer in the first, small search.
 FIRST = 10
+#: Parts of the sums of gradients that may count as hidden.
+HIDDEN = (0.0, 0.5, 1.0)
 #: Bisections of the price of memory.
 BISECTIONS = 24
 
@@ -88,24 +91,38 @@ class Search:
         self.units = units(network, Spaces(network, ranks, batch, machine, runnable))
         self.links = layer_edges(network, self.units)
         self.eliminations = count(len(network.layers), _pairs(network))
-        nodes = [self.maker.node(u) for u in self.units]
+        self.nodes = [self.maker.node(u) for u in self.units]
         self.configurations = sum(len(u.space) for u in self.units)
-        chosen = self._promising(nodes)
-        self.tables = self._tables(nodes, chosen)
-        self.chosen = chosen
+        self.chosen = self._promising(self.nodes)
+        self.tables = self._tables(self.nodes, self.chosen)
         self.table_s = time.perf_counter() - begin
 
     # -- tables ----------------------------------------------------------------------------------------------------
     def _promising(self, nodes: list[Table]) -> list[Any]:
         """The configurations of each unit that an optimal plan may have."""
-        everything = [np.arange(len(u.space)) for u in self.units]
+        everything = self._everything
         if max(map(len, everything)) <= FEW:
             return everything
-        least = [float(t.seconds.min()) for t in nodes]
-        first = _shared([_first(u.space.degrees, t.seconds) for u, t in zip(self.units, nodes, strict=True)])
-        bound, _ = _solve(self._tables(nodes, first))
-        slack = bound * (1 + 1e-12) - sum(least)
-        return _shared([np.flatnonzero(t.seconds <= low + slack) for t, low in zip(nodes, least, strict=True)])
+        first = self._tables(nodes, _shared([_first(u.space.degrees, t.seconds) for u, t in zip(self.units, nodes, strict=True)]))
+        keep = [np.zeros(len(u.space), bool) for u in self.units]
+        for hidden in HIDDEN:
+            bound, _ = _solve(_hiding(first, hidden))
+            seconds = [t.seconds - hidden * t.hideable for t in nodes]
+            slack = bound * (1 + 1e-12) - sum(float(x.min()) for x in seconds)
+            for kept, x in zip(keep, seconds, strict=True):
+                kept |= x <= x.min() + slack
+        return _shared([np.flatnonzero(kept) for kept in keep])
+
+    @cached_property
+    def _everything(self) -> list[Any]:
+        """All configurations of each unit."""
+        return _shared([np.arange(len(u.space)) for u in self.units])
+
+    @cached_property
+    def _whole(self) -> Tables:
+        """Tables of all configurations: where memory is limiting, what is slow may be what fits."""
+        same = all(len(a) == len(b) for a, b in zip(self.chosen, self._everything, strict=True))
+        return self.tables if same else self._tables(self.nodes, self._everything)
 
     def _tables(self, nodes: list[Table], chosen: list[Any]) -> Tables:
         kept = [t.at(rows) for t, rows in zip(nodes, chosen, strict=True)]
@@ -122,30 +139,32 @@ class Search:
         Parameters
         ----------
         hidden : float
-            Part of the sums of gradients that counts as hidden behind backpropagation; 0 is the papers' objective.
+            Part of the sums of gradients that counts as hidden behind backpropagation, one of `HIDDEN`; 0 is the papers' objective.
         """
         begin = time.perf_counter()
         limit = self.machine.device.memory_bytes if limit_bytes is None else limit_bytes
-        tables = self.tables if hidden == 0.0 else _hiding(self.tables, hidden)
+        tables, chosen = _hiding(self.tables, hidden), self.chosen
         bound, places = _solve(tables)
         exact = True
         if tables.memory(places) > limit:
+            tables, chosen = _hiding(self._whole, hidden), self._everything
             bound, places, exact = _within(tables, limit)
-        return self._found(places, bound, exact, time.perf_counter() - begin)
+        return self._found(chosen, places, bound, exact, time.perf_counter() - begin)
 
     def smallest(self) -> Found:
         """The plan of least memory."""
         begin = time.perf_counter()
-        _, places = _solve(self.tables, seconds=0.0, per_byte=1.0)
-        return self._found(places, 0.0, True, time.perf_counter() - begin)
+        _, places = _solve(self._whole, seconds=0.0, per_byte=1.0)
+        return self._found(self._everything, places, 0.0, True, time.perf_counter() - begin)
 
-    def _found(self, places: list[int], bound: float, exact: bool, search_s: float) -> Found:
+    def _found(self, chosen: list[Any], places: list[int], bound: float, exact: bool, search_s: float) -> Found:
+        tables = self.tables if chosen is self.chosen else self._whole
         configs: dict[str, Config] = {}
-        for unit, rows, place in zip(self.units, self.chosen, places, strict=True):
+        for unit, rows, place in zip(self.units, chosen, places, strict=True):
             for i, layer in enumerate(unit.layers):
                 configs[layer.name] = unit.space.one(int(rows[place]), i > 0)
         return Found(
-            replace(self.plan, configs=configs), self.tables.price(places), self.tables.memory(places), exact, bound, self.eliminations,
+            replace(self.plan, configs=configs), tables.price(places), tables.memory(places), exact, bound, self.eliminations,
             self.configurations, sum(map(len, self.chosen)), self.table_s, search_s,
         )
 
@@ -177,6 +196,8 @@ def _same(kept: list[Table], nodes: list[Table], chosen: list[Any]) -> list[Tabl
 
 def _hiding(tables: Tables, hidden: float) -> Tables:
     """The same problem with part of the sums of gradients for nothing."""
+    if hidden == 0.0:
+        return tables
     known: dict[int, Table] = {}
     for t in tables.nodes:
         known.setdefault(id(t), Table(t.seconds - hidden * t.hideable, t.bytes, (1 - hidden) * t.hideable))

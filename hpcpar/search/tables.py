@@ -14,8 +14,9 @@ import numpy as np
 
 from hpcpar.cost.choose import chooser
 from hpcpar.cost.compute import timed
+from hpcpar.cost.costs import repeats
 from hpcpar.cost.links import Wires
-from hpcpar.cost.memory import edge_memory, layer_memory, wire_bytes
+from hpcpar.cost.memory import Memory, edge_memory, layer_memory, wire_bytes
 from hpcpar.cost.traffic import traffic
 from hpcpar.cost.work import Workload
 from hpcpar.machine.model import Machine
@@ -126,7 +127,8 @@ class TableMaker:
         self.network, self.machine = network, machine
         self.plan = replace(plan, overlap="none")
         self.wires = Wires(machine, contention)
-        self.choose = chooser(machine, plan.collectives, self.wires)
+        # a plan's algorithms are chosen without regard to a contention that is given
+        self.choose = chooser(machine, plan.collectives, self.wires if contention is None else None)
         self._known: dict[Any, Table] = {}
         self._families: dict[Any, Config] = {}
 
@@ -140,6 +142,9 @@ class TableMaker:
             out[layer.name] = self._families[key]
         return out
 
+    def _held(self, memory: Memory) -> Any:
+        return memory.flying(self.plan.microbatches).total_bytes
+
     def _builder(self, configs: dict[str, Config]) -> Builder:
         return Builder(self.network, replace(self.plan, configs=configs), self.choose)
 
@@ -150,12 +155,12 @@ class TableMaker:
         if key not in self._known:
             total = Table(*np.zeros((3, len(unit.space))))
             for layer in unit.layers:
-                b.node(layer, b.plan.batch)
-                total.bytes = total.bytes + layer_memory(self.network, b.plan, layer).total_bytes
+                b.node(layer, b.plan.samples_of_a_pass)
+                total.bytes = total.bytes + self._held(layer_memory(self.network, b.plan, layer))
             for before, layer in zip(unit.layers, unit.layers[1:], strict=False):
-                (e,) = b.edges.into(layer, b.plan.batch)
+                (e,) = b.edges.into(layer, b.plan.samples_of_a_pass)
                 assert e.producer is before
-                total.bytes = total.bytes + edge_memory(self.network, b.plan, e).total_bytes
+                total.bytes = total.bytes + self._held(edge_memory(self.network, b.plan, e))
             self._known[key] = self._sum(b, total)
         return self._known[key]
 
@@ -176,9 +181,9 @@ class TableMaker:
             keys.append(key)
             if key in self._known or any(key in group for group in groups.values()):
                 continue
+            batch = self.plan.samples_of_a_pass
             layouts = (
-                owned(self.network, tail, a, self.plan.batch), needed(self.network, layer, c, self.plan.batch, link.which),
-                owned(self.network, layer, c, self.plan.batch),
+                owned(self.network, tail, a, batch), needed(self.network, layer, c, batch, link.which), owned(self.network, layer, c, batch),
             )
             groups.setdefault((*map(structure, layouts), flags), {})[key] = (link, layouts)
         for group in groups.values():
@@ -195,7 +200,7 @@ class TableMaker:
         b = self._builder({})
         b.edge(e)
         shape = (len(group), np.shape(have.config.n)[0], np.shape(want.config.n)[1])
-        total = self._sum(b, Table(np.zeros(shape), np.zeros(shape) + edge_memory(self.network, b.plan, e, made).total_bytes, 0.0))
+        total = self._sum(b, Table(np.zeros(shape), np.zeros(shape) + self._held(edge_memory(self.network, b.plan, e, made)), 0.0))
         return [Table(total.seconds[i], total.bytes[i], 0.0) for i in range(len(group))]
 
     def _signature(self, b: Builder, layer: Layer) -> Any:
@@ -209,9 +214,10 @@ class TableMaker:
         seconds, held, hideable = total.seconds, total.bytes, total.hideable
         seen: set[str] = set()
         for step in b.steps:
+            times = repeats(b.plan, step.phase)
             if isinstance(step, Move):
                 found = traffic(step, self.machine, self.wires, self.plan.ranks, counting=False)
-                seconds = seconds + found.seconds
+                seconds = seconds + times * found.seconds
                 if step.phase is Phase.GRADIENT:
                     hideable = hideable + found.seconds
                 if step.tensor not in seen:
@@ -219,7 +225,7 @@ class TableMaker:
                     held = held + wire_bytes(step, {step.key: found.sent_bytes})
             else:
                 cost, _ = timed(self.machine, load.work(step.layer, step.op, step.batch))
-                seconds = seconds + (cost if step.present is True else np.where(step.present, cost, 0.0))
+                seconds = seconds + times * (cost if step.present is True else np.where(step.present, cost, 0.0))
         return Table(seconds, held, hideable)
 
 

@@ -180,7 +180,6 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.count("is bound by") == 2 and shown.count("what would help") == 2
 
 
-@pytest.mark.xfail(reason="plan.limits knows no 'layerwise'", strict=True)
 @pytest.mark.parametrize("strategy", ["layerwise", "auto"])
 def test_explaining_a_layer_wise_plan(strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *P100, "--overlap", "none", "--strategy", strategy, "--explain")
@@ -243,7 +242,6 @@ def test_errors_are_one_line(argv: list[str], message: str, capsys: pytest.Captu
     one_line(capsys, argv, message)
 
 
-@pytest.mark.xfail(reason="taken without a check", strict=True)
 @pytest.mark.parametrize(("option", "value"), [
     ("--deadline", "-1"), ("--deadline", "0"), ("--deadline", "nan"), ("--node-hours", "-1"), ("--node-hours", "nan"),
     ("--epochs", "-3"), ("--epochs", "0"), ("--epochs", "nan"), ("--contention", "nan"), ("--contention", "inf"),

@@ -80,6 +80,19 @@ def test_the_least_sum(problem: Problem) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(before, (*problem[0], *problem[1].values()), strict=True))
 
 
+def test_an_integer_program_finds_the_same() -> None:
+    """The peer of ``bench/search.py``, on every kind of graph."""
+    pytest.importorskip("scipy")
+    from bench.search import program, solve_program
+
+    rng = np.random.default_rng(0)
+    for size, pairs in SHAPES.values():
+        widths = rng.integers(1, 5, size)
+        nodes, edges = [rng.random(w) for w in widths], {(a, b): rng.random((widths[a], widths[b])) for a, b in pairs}
+        chosen = solve_program(program(nodes, edges), 10.0)
+        assert chosen is not None and value(nodes, edges, chosen) == pytest.approx(solve(nodes, edges)[0], rel=1e-6)
+
+
 @settings(max_examples=25, deadline=None)
 @given(problems(), st.integers(1, 12))
 def test_minimising_in_blocks_changes_nothing(problem: Problem, block: int) -> None:

@@ -99,12 +99,13 @@ def test_changes_can_be_priced_again(what: tuple[Any, ...], options: dict[str, A
         assert change.gain == pytest.approx(chosen.iteration_s / change.iteration_s) and change.gain > 1
         machine, again = t.machine, plan
         if change.what.startswith("strategy "):
-            best = auto.best(t.network, t.spec, t.ranks, t.batch, t.machine, gather=t.gather, **t.options)[0]
-            assert change.what == f"strategy {best.strategy}" and change.iteration_s == best.iteration_s
+            if "layerwise" not in change.what:
+                named = auto.alone(t, change.what.split()[1])
+                assert change.iteration_s == pytest.approx(named.iteration_s, rel=1e-9) and change.fits == named.fits
             continue
-        named = [values for words, values in OPTIONS.items() if words in change.what]
-        if named:
-            again = replace(plan, **named[0])
+        option = [values for words, values in OPTIONS.items() if words in change.what]
+        if option:
+            again = replace(plan, **option[0])
         elif "bandwidth" in change.what:
             machine = replace(machine, levels=tuple(replace(x, beta_s_per_byte=x.beta_s_per_byte / 2) for x in machine.levels))
         elif "latency" in change.what:
@@ -183,20 +184,17 @@ def test_balance() -> None:
     assert (balance.seconds or 0) >= bubble > 0 and f"{bubble / pipeline.prediction.iteration_s:.1%} of the iteration" in balance.remark
 
 
-@pytest.mark.xfail(reason="micro-batches are taken for a pipeline's: its waiting is the exchange of gradients, counted twice", strict=True)
 def test_accumulated_gradients_have_no_bubble() -> None:
     found = terms("lenet5", "data", 4, 64, "local", microbatches=4)[1]
     assert term(found, "workload balancing").seconds == pytest.approx(0.0, abs=1e-12)
 
 
-@pytest.mark.xfail(reason="steps of all stages against the sums of the busiest one", strict=True)
 def test_a_pipelines_communication_adds_up() -> None:
     chosen, found = terms("lenet5", "pipeline:2x2", 4, 64, "local")
     parts = [term(found, name).seconds or 0.0 for name in ("gradient exchange", "layer-wise communication", "p2p communication")]
     assert sum(parts) == pytest.approx(chosen.prediction.communication_s)
 
 
-@pytest.mark.xfail(reason="reading is not among the terms", strict=True)
 def test_reading_can_be_the_bottleneck() -> None:
     chosen, found = terms("lenet5", "data", 4, 64, "local", io_bytes_per_s=1e5)
     assert chosen.iteration_s == chosen.prediction.io_s > 10 * chosen.prediction.compute_s

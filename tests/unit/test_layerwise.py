@@ -134,7 +134,6 @@ def test_pruning_keeps_the_optimum(name: str, ranks: int, batch: int, machine: s
     assert pruned.kept < whole.kept == whole.configurations == pruned.configurations
 
 
-@pytest.mark.xfail(reason="configurations are pruned as if memory had no limit", strict=True)
 def test_pruning_keeps_what_fits() -> None:
     """A limit between the least memory of the whole space and that of the fastest plan."""
     whole, pruned = search("lenet5", 8, 16, "p100x4x4"), search("lenet5", 8, 16, "p100x4x4", few=32)
@@ -146,7 +145,6 @@ def test_pruning_keeps_what_fits() -> None:
         assert b.bound_s <= a.objective_s * (1 + 1e-9)
 
 
-@pytest.mark.xfail(reason="configurations are pruned by seconds that hidden sums of gradients are part of", strict=True)
 def test_pruning_keeps_the_optimum_with_hidden_sums() -> None:
     whole, pruned = search("lenet5", 16, 64, "k80x16"), search("lenet5", 16, 64, "k80x16", few=32)
     assert pruned.best(1e30, hidden=1.0).bound_s == pytest.approx(whole.best(1e30, hidden=1.0).bound_s, rel=1e-12)
@@ -199,7 +197,7 @@ def test_hidden_sums_of_gradients_are_not_counted() -> None:
 @pytest.mark.parametrize(("name", "ranks", "machine", "options"), [
     ("lenet5", 2, "abci-v100", {}), ("lenet5", 4, "k80x16", {"overlap": "gradient"}), ("lenet5", 8, "p100x4x4", {}),
     ("lenet5", 16, "local", {"overlap": "none"}), ("alexnet", 2, "local", {}), ("alexnet", 8, "k80x16", {"overlap": "none"}),
-    ("vgg16", 4, "p100x4x4", {}),
+    ("vgg16", 2, "p100x4x4", {}),
 ])
 def test_never_worse_than_a_named_strategy(name: str, ranks: int, machine: str, options: dict[str, Any]) -> None:
     net, batch = network(name), 16 * ranks
