@@ -18,8 +18,9 @@ def limit(network: Network, strategy: str, batch: int) -> int:
     filters = min((network.shapes[layer.name][0] for layer in products[:-1]), default=1)
     channels = min((network.input_shape(layer)[0] for layer in products[1:]), default=1)
     most = {
-        "data": batch, "spatial": space, "filter": filters, "channel": channels, "pipeline": len(cuts(network)) - 1,
-        "ds": batch * space, "layerwise": batch * max(space, filters), "df": batch * filters, "grid": batch * filters, "domain": batch * space, "grid-fc": batch, "owt": batch,
+        "data": batch, "spatial": space, "filter": filters, "channel": channels, "pipeline": len(cuts(network)) - 1, "ds": batch * space,
+        "layerwise": batch * max(space, filters), "df": batch * filters, "grid": batch * filters, "domain": batch * space,
+        "grid-fc": batch, "owt": batch,
     }
     if name == "pipeline" and grid is not None:
         return most["pipeline"] * batch

@@ -42,6 +42,10 @@ Configs = dict[str, Config]
 GATHERS = ("late", "layer")
 
 
+#: One weird trick takes a turn for each rank: on more ranks than this, turns are too short to be worth trying.
+MOST_TURNS = 16
+
+
 def grid_sizes(ranks: int) -> list[tuple[int, int]]:
     """All (Pr, Pc) with Pr * Pc = ranks, by growing Pr."""
     return [(r, ranks // r) for r in range(1, ranks + 1) if ranks % r == 0]
@@ -310,5 +314,5 @@ def predicted(ranks: int) -> list[str]:
     """`named`, and those that can be predicted but not be run yet."""
     if ranks == 1:
         return named(1)
-    more = ["channel", "owt-b", "owt-c", *(f"pipeline:{a}x{b}" for a, b in grid_sizes(ranks) if a > 1)]
-    return named(ranks) + more
+    turns = ["owt-b", "owt-c"] if ranks <= MOST_TURNS else []
+    return [*named(ranks), "channel", *turns, *(f"pipeline:{a}x{b}" for a, b in grid_sizes(ranks) if a > 1)]

@@ -22,7 +22,7 @@ FIELDS = ("n", "c", "h", "w", "replicas", "d", "k")
 Degrees = tuple[int, ...]
 #: On more ranks than this, images are cut in rows or in the squarest way only, instead of in all ways; and layers that do not use all ranks
 #: use at most so many, and no cuts of images.
-ALL_SHAPES = 64
+ALL_SHAPES = 32
 
 
 @dataclass(frozen=True)

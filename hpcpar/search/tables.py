@@ -183,7 +183,8 @@ class TableMaker:
                 continue
             batch = self.plan.samples_of_a_pass
             layouts = (
-                owned(self.network, tail, a, batch), needed(self.network, layer, c, batch, link.which), owned(self.network, layer, c, batch),
+                owned(self.network, tail, a, batch), needed(self.network, layer, c, batch, link.which),
+                owned(self.network, layer, c, batch),
             )
             groups.setdefault((*map(structure, layouts), flags), {})[key] = (link, layouts)
         for group in groups.values():
