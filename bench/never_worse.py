@@ -1,7 +1,7 @@
 """The layer-wise search against every named strategy, under the same objective (the plain sum), for networks, ranks and machines.
 
-Run: ``python bench/never_worse.py`` (some minutes). Prints a line for every case in which a named strategy of the search's space that fits is
-faster, and ends with status 1 if there is one.
+Run: ``python bench/never_worse.py`` (some minutes). Prints a line for every case in which a named strategy of the search's space that fits
+is faster, and ends with status 1 if there is one.
 """
 
 from __future__ import annotations

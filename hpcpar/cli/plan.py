@@ -131,7 +131,7 @@ def _notes(args: argparse.Namespace, chosen: auto.Candidate) -> None:
             task.network, task.spec, task.ranks, task.batch, task.machine, gather=task.gather, samples=task.samples, **task.options
         )
         have = p.memory_limit_bytes
-        advice = f"{enough} ranks would do" if enough else "no number of ranks up to 64 times as many would do: use a smaller batch"
+        advice = f"{enough} ranks would do" if enough else "no number of ranks up to 16 times as many would do: use a smaller batch"
         if least <= have:
             advice = "a layer-wise plan of less memory fits: use --strategy layerwise"
         tables.say(f"note: {p.strategy} needs {tables.amount(p.memory_bytes)} a rank, the machine has {tables.amount(have)}; the least "

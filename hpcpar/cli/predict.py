@@ -179,8 +179,10 @@ def _one(
 
 def _scaling(args: argparse.Namespace, candidates: list[Candidate]) -> tuple[list[scaling.Scale], scaling.Scale | None]:
     """Efficiency and cost of every candidate, and the one that the question asks for."""
-    if not _asks(args) or not candidates:
+    if not _asks(args):
         return [], None
+    if not candidates:
+        raise InputError("nothing to choose from: every strategy was skipped on every number of ranks; use a larger batch or fewer ranks")
     task = candidates[0].task
     # one rank's time for a sample, at one rank's share of the batch where that grows with the ranks
     alone = Task(task.network, task.spec, 1, args.batch or args.batch_per_rank, task.machine, task.gather, task.samples, task.options)

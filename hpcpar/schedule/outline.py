@@ -188,8 +188,14 @@ class Builder:
 
     def wait(self, move: Move | None) -> None:
         """What follows needs the result of `move`."""
-        if move is not None:
+        if move is not None and (move.needed_by == _NOT_YET or self.plan.overlap != "none"):
             move.needed_by = len(self.steps)
+
+    def alone(self, move: Move | None) -> Move | None:
+        """Where nothing overlaps, what follows waits for a movement, even another movement."""
+        if self.plan.overlap == "none":
+            self.wait(move)
+        return move
 
     # -- parts, for the cost tables of a search ----------------------------------------------------------------------
     def node(self, layer: Layer, batch: Ints) -> None:
@@ -217,7 +223,7 @@ class Builder:
 
     def fetch(self, e: Edge) -> Move | None:
         """Make the consumer's needed boxes."""
-        return self.move(Phase.FORWARD, e.consumer.name, e.tensor, e.forward, e.owned, e.needed, e.key)
+        return self.alone(self.move(Phase.FORWARD, e.consumer.name, e.tensor, e.forward, e.owned, e.needed, e.key))
 
     def layer_forward(self, layer: Layer, batch: Ints, arriving: list[tuple[Edge, Move | None]]) -> None:
         halo: Flags = False
@@ -263,10 +269,8 @@ class Builder:
         digits = self.plan.configs[last.name].digits
         layout = loss_layout(self.plan, last)
         pattern = collective(Kind.ALLREDUCE, (digits["n"], digits["c"]))
-        move = self.move(Phase.LOSS, last.name, "loss", pattern, layout, layout, ("loss", self.edges.key(last, batch)), item_bytes=8)
-        if self.plan.overlap == "none":
-            self.wait(move)
-        return move
+        key = ("loss", self.edges.key(last, batch))
+        return self.alone(self.move(Phase.LOSS, last.name, "loss", pattern, layout, layout, key, item_bytes=8))
 
     def finish(self, sums: Move | None) -> None:
         """The loss is needed by the end of the iteration."""
@@ -318,7 +322,7 @@ class Builder:
 
     def give_back(self, e: Edge) -> Move | None:
         """Sum the gradients of needed boxes onto owned ones."""
-        return self.move(Phase.BACKWARD, e.consumer.name, f"{e.tensor}.gradient", e.backward, e.needed, e.owned, e.key)
+        return self.alone(self.move(Phase.BACKWARD, e.consumer.name, f"{e.tensor}.gradient", e.backward, e.needed, e.owned, e.key))
 
     def arrive(self, back: list[tuple[Edge, Move | None]], batch: Ints) -> None:
         """Gradients of inputs are complete; those of a tensor that several layers read are added."""
@@ -335,10 +339,7 @@ class Builder:
         kind = {"allreduce": Kind.ALLREDUCE, "sharded": Kind.REDUCE_SCATTER, "server": Kind.REDUCE}[self.plan.synchronisation]
         total = shards(self.network, layer, self.plan.configs[layer.name]) if kind is Kind.REDUCE_SCATTER else layout
         tensor, key = f"{layer.name}.weight.gradient", ("weight", self.edges.key(layer, 0))
-        move = self.move(Phase.GRADIENT, layer.name, tensor, collective(kind, digits), layout, total, key)
-        if self.plan.overlap == "none":
-            self.wait(move)
-        return move
+        return self.alone(self.move(Phase.GRADIENT, layer.name, tensor, collective(kind, digits), layout, total, key))
 
     def update(self, pending: list[tuple[Layer, Move | None]]) -> None:
         """Update every weight once its gradient is complete; hand out what was updated in one place only."""

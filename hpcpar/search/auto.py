@@ -87,22 +87,28 @@ def price_named(
 def layerwise(
     network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *, runnable: bool = False, **options: Any
 ) -> tuple[Candidate, Found]:
-    """The layer-wise plan, and what its search found.
+    """The layer-wise plan, and what the search for the plain sum found.
 
     The papers' objective is the plain sum. Where the plan overlaps, the optima with all, half and none of the gradients' sums hidden are
     laid out in time, and the fastest that fits is taken.
     """
     wanted = task(network, spec, ranks, batch, machine, **options)
-    search = Search(network, spec, ranks, batch, machine, runnable=runnable, contention=options.get("contention"), **wanted.plan_options)
+    if options.get("accounting", "schedule") != "schedule" or not options.get("training", True):
+        raise InputError("strategy 'layerwise' searches for training as it is executed; leave out --accounting paper, --forward-only, or "
+                         "name a strategy")
+    search = Search(
+        network, spec, ranks, batch, machine, runnable=runnable, contention=options.get("contention"), gamma=options.get("gamma", 1.0),
+        **wanted.plan_options,
+    )
     shares = (0.0,) if search.plan.overlap == "none" else HIDDEN
     found = [search.best(hidden=share) for share in shares]
     distinct = {tuple(c.key for c in f.plan.configs.values()): f for f in reversed(found)}
-    priced_plans = [(of_plan(wanted, f.plan), f) for f in distinct.values()]
-    return min(priced_plans, key=lambda pair: (not pair[0].fits, pair[0].iteration_s))
+    priced_plans = [of_plan(wanted, f.plan) for f in distinct.values()]
+    return min(priced_plans, key=lambda c: (not c.fits, c.iteration_s)), found[0]
 
 
 #: Doublings of the ranks that are tried where nothing fits.
-DOUBLINGS = 6
+DOUBLINGS = 4
 
 
 def least_memory(
@@ -110,7 +116,7 @@ def least_memory(
 ) -> tuple[int, int | None]:
     """The least memory of any layer-wise plan (bytes of a rank), and the number of ranks, doubled until it fits, that would do.
 
-    None where even 64 times the ranks are too few.
+    None where even 16 times the ranks are too few.
     """
     wanted = task(network, spec, ranks, batch, machine, **options).plan_options
     least = int(Search(network, spec, ranks, batch, machine, **wanted).smallest().bytes)
@@ -165,7 +171,7 @@ def best(
     found = [c for c in found if c.parts <= batch] or found
     if accept is not None:
         found = [c for c in found if accept(c.plan)] or found
-    if layers and ranks > 1:
+    if layers and ranks > 1 and options.get("accounting", "schedule") == "schedule" and options.get("training", True):
         runs = accept is not None and any(accept(c.plan) for c in found)
         found.append(layerwise(network, spec, ranks, batch, machine, runnable=runs, **options)[0])
     return sorted(found, key=lambda c: (not c.fits, c.iteration_s))

@@ -76,18 +76,20 @@ class Search:
     ----------
     runnable : bool
         Only what this version can run: all ranks in every layer, no cut reductions.
+    contention, gamma : float
+        As in `hpcpar.cost.costs.price_family`.
     options
         Those of `Plan`.
     """
 
     def __init__(
         self, network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *, runnable: bool = False,
-        contention: float | None = None, **options: Any,
+        contention: float | None = None, gamma: float = 1.0, **options: Any,
     ) -> None:
         begin = time.perf_counter()
         self.network, self.machine = network, machine
         self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=files.to_dict(machine), **options)
-        self.maker = TableMaker(network, self.plan, machine, contention)
+        self.maker = TableMaker(network, self.plan, machine, contention, gamma)
         self.units = units(network, Spaces(network, ranks, batch, machine, runnable))
         self.links = layer_edges(network, self.units)
         self.eliminations = count(len(network.layers), _pairs(network))
@@ -226,7 +228,11 @@ def _within(tables: Tables, limit: float) -> tuple[float, list[int], bool]:
     if tables.memory(smallest) > limit:
         return 0.0, smallest, False
     best, best_s = smallest, tables.price(smallest)
-    bound = 0.0
+    # of several fastest plans, one that fits: a price of memory too small to count
+    bound, places = _solve(tables, 1.0, 1e-10 * best_s / max(1.0, tables.memory(smallest)))
+    bound -= 1e-10 * best_s / max(1.0, tables.memory(smallest)) * limit
+    if tables.memory(places) <= limit:
+        return bound, places, True
     low, high = 0.0, best_s / max(1.0, tables.memory(smallest))
     for _ in range(60):  # a price at which plans fit
         value, places = _solve(tables, 1.0, high)
@@ -238,6 +244,8 @@ def _within(tables: Tables, limit: float) -> tuple[float, list[int], bool]:
         price = (low + high) / 2
         value, places = _solve(tables, 1.0, price)
         bound = max(bound, value - price * limit)
+        if best_s <= bound * (1 + 1e-9):
+            break
         if tables.memory(places) <= limit:
             high = price
             if tables.price(places) < best_s:

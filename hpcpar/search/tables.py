@@ -123,8 +123,8 @@ class TableMaker:
         Whose options count (type, collectives, synchronisation, ...); its configurations do not.
     """
 
-    def __init__(self, network: Network, plan: Plan, machine: Machine, contention: float | None = None) -> None:
-        self.network, self.machine = network, machine
+    def __init__(self, network: Network, plan: Plan, machine: Machine, contention: float | None = None, gamma: float = 1.0) -> None:
+        self.network, self.machine, self.gamma = network, machine, gamma
         self.plan = replace(plan, overlap="none")
         self.wires = Wires(machine, contention)
         # a plan's algorithms are chosen without regard to a contention that is given
@@ -143,7 +143,8 @@ class TableMaker:
         return out
 
     def _held(self, memory: Memory) -> Any:
-        return memory.flying(self.plan.microbatches).total_bytes
+        held = memory.flying(self.plan.microbatches)
+        return (held if self.gamma == 1.0 else held.scaled(self.gamma)).total_bytes
 
     def _builder(self, configs: dict[str, Config]) -> Builder:
         return Builder(self.network, replace(self.plan, configs=configs), self.choose)

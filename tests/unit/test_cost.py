@@ -149,7 +149,7 @@ def parts_of(step: Comm, ranks: int) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(("collectives", "batch"), [("ring", 7), ("ring", 24), ("tree", 7)])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 6])
 def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(ranks: int, collectives: str, batch: int) -> None:
     """Halos and allreduces equal the walked exchanges. So do gathers of even blocks.
 
@@ -174,7 +174,7 @@ def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(ranks: int, col
 
 
 @pytest.mark.parametrize("batch", [7, 24])
-@pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8])
+@pytest.mark.parametrize("ranks", [3, 5, 8])
 def test_priced_bytes_of_redistributions(ranks: int, batch: int) -> None:
     """Bytes within 1% of the busiest rank's. Messages to each of the others, and maybe a few more where towers are cut across."""
     for strategy in named(ranks):
@@ -204,7 +204,7 @@ def even() -> Network:
     return net.add(LogisticCrossEntropy, "loss").build()
 
 
-@pytest.mark.parametrize(("seed", "ranks"), [(seed, (2, 4, 8, 16)[seed % 4]) for seed in range(24)])
+@pytest.mark.parametrize(("seed", "ranks"), [(seed, (2, 4, 8, 16)[seed % 4]) for seed in range(12)])
 def test_priced_bytes_of_any_configurations(seed: int, ranks: int) -> None:
     """Even sizes, a random configuration for every layer: collectives and halos equal the walked exchanges.
 
