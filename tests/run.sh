@@ -28,7 +28,7 @@ part() { # part NAME SECONDS COMMAND...: runs it, keeps its output for counting,
 
 part "style" 60 python -m ruff check hpcpar kernels tests bench
 part "types" 180 python -m mypy
-part "unit tests" 240 python -m pytest tests/unit -n auto --maxprocesses 4 --dist worksteal -q
+part "unit tests" 240 python -m pytest tests/unit -n auto --maxprocesses 4 --dist worksteal
 part "whole jobs" 300 python -m pytest tests/jobs
 for ranks in 1 2 3 4 6 8; do
   part "mpi $ranks ranks" 180 mpiexec -n $ranks python -m pytest tests/mpi
