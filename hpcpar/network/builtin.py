@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.network import source
-from hpcpar.network.alexnet import alexnet, alexnet_owt, towers
+from hpcpar.network.alexnet import alexnet, alexnet_owt
 from hpcpar.network.cosmoflow import cosmoflow
 from hpcpar.network.graph import Network
 from hpcpar.network.inception import inception_v3
@@ -27,8 +27,6 @@ NETWORKS: dict[str, tuple[Callable[[Shape, int], Network], Shape, int]] = {
     "inception_v3": (inception_v3, (3, 299, 299), 1000),
     "cosmoflow": (cosmoflow, (4, 128, 128, 128), 4),
 }
-
-_alexnet = towers
 
 
 def network(name: str, shape: Shape | None = None, classes: int | None = None) -> Network:

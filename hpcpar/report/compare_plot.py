@@ -8,26 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.errors import InputError
-from hpcpar.report.colours import COLOURS
 from hpcpar.report.compare import PARTS, PHASES, Row, Split
 from hpcpar.report.compare_table import percent
+from hpcpar.report.pictures import COLOURS, pyplot, save
 
 _PREDICTED, _MEASURED, _EXPOSED = "#9BC3E6", "#0072B2", "#D55E00"
 _SIDES = ("predicted_s", "measured_s")
 #: Runs whose layers are drawn; more would not be readable.
 _MOST = 4
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError as err:
-        raise InputError(f"plots need matplotlib ({err}); install it with: pip install 'hpcpar[plot]'") from err
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
 
 
 def _seconds(split: Split, part: str, side: str) -> float:
@@ -123,7 +111,7 @@ def plot(rows: Sequence[Row], path: str) -> None:
     InputError
         No matplotlib, an unknown suffix, or the file cannot be written.
     """
-    plt = _pyplot()
+    plt = pyplot()
     shown = rows[:_MOST]
     figure = plt.figure(figsize=(max(12, 5 + 1.4 * len(rows) + 4.5), 4.4 + 3.2 * len(shown)), layout="constrained")
     grid = figure.add_gridspec(1 + len(shown), 2, width_ratios=(max(1.3, 0.35 * len(rows)), 1))
@@ -133,16 +121,4 @@ def plot(rows: Sequence[Row], path: str) -> None:
     _loss(figure.add_subplot(grid[0, 1]), rows)
     for i, row in enumerate(shown):
         _layers(figure.add_subplot(grid[1 + i, :]), row)
-    stem, suffix = os.path.splitext(path)
-    temporary = f"{stem}.tmp{os.getpid()}{suffix or '.png'}"
-    try:
-        figure.savefig(temporary, dpi=120)
-        os.replace(temporary, path)
-    except ValueError as err:
-        raise InputError(f"cannot draw {path}: {str(err).splitlines()[0]}; use the suffix .png") from err
-    except OSError as err:
-        raise InputError(f"cannot write plot {path}: {err.strerror}; choose another place or make room") from err
-    finally:
-        plt.close(figure)
-        if os.path.exists(temporary):
-            os.unlink(temporary)
+    save(plt, figure, path, 120)

@@ -8,17 +8,7 @@ from typing import Any
 
 from hpcpar.cost.price import Prediction
 from hpcpar.errors import InputError
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError as err:
-        raise InputError(f"plots need matplotlib ({err}); install it with: pip install 'hpcpar[plot]'") from err
-    return plt
+from hpcpar.report.pictures import pyplot, save
 
 
 def parts_s(p: Prediction) -> tuple[float, float, float]:
@@ -87,7 +77,7 @@ def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path
     """
     if not predictions:
         raise InputError("nothing to plot: every strategy was skipped; choose fewer sample parts or a larger batch")
-    plt = _pyplot()
+    plt = pyplot()
     ranks = sorted({p.ranks for p in predictions})
     across = min(4, len(ranks))
     down = -(-len(ranks) // across)
@@ -100,9 +90,4 @@ def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path
     handles, names = grid.flat[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     figure.suptitle(f"{first.network}, batch {first.batch}, {first.machine}, overlap {first.overlap}", fontsize=10)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as err:
-        raise InputError(f"cannot write plot {path}: {err}; use a name that ends in .png, .pdf or .svg in a folder that exists") from err
-    finally:
-        plt.close(figure)
+    save(plt, figure, path, 150)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcpar.errors import InputError
-from hpcpar.report.colours import COLOURS
 from hpcpar.report.perfetto import COMPUTE, gaps, stage_name, streams, title
-from hpcpar.report.plots import _pyplot
+from hpcpar.report.pictures import COLOURS, pyplot, save
 
 if TYPE_CHECKING:
     from hpcpar.cost.price import Prediction
@@ -102,7 +100,7 @@ def timelines(predictions: Sequence[Prediction], path: str) -> None:
     """
     if not predictions:
         raise InputError("no timeline to draw: every strategy was skipped; choose a larger batch or fewer ranks")
-    plt = _pyplot()
+    plt = pyplot()
     heights = [0.8 + 0.35 * len(streams(p)) for p in predictions]
     figure, grid = plt.subplots(len(predictions), 1, sharex=True, squeeze=False, figsize=(11, sum(heights) + 0.8), layout="constrained",
                                 gridspec_kw={"height_ratios": heights})
@@ -110,16 +108,4 @@ def timelines(predictions: Sequence[Prediction], path: str) -> None:
     grid.flat[-1].set_xlim(0, 1.02e3 * max(p.timeline.total_s for p in predictions) or 1)
     grid.flat[-1].set_xlabel("time (ms)", fontsize=9)
     _legend(figure, plt, phases)
-    stem, suffix = os.path.splitext(path)
-    temporary = f"{stem}.tmp{os.getpid()}{suffix or '.png'}"
-    try:
-        figure.savefig(temporary, dpi=130)
-        os.replace(temporary, path)
-    except ValueError as err:
-        raise InputError(f"cannot draw {path}: {str(err).splitlines()[0]}; use a name that ends in .png, .pdf or .svg") from err
-    except OSError as err:
-        raise InputError(f"cannot write plot {path}: {err.strerror}; choose a folder that exists, with room") from err
-    finally:
-        plt.close(figure)
-        if os.path.exists(temporary):
-            os.unlink(temporary)
+    save(plt, figure, path, 130)

@@ -130,7 +130,7 @@ def test_plot(tmp_path: Path) -> None:
     out = tmp_path / "c.png"
     plot(compare([run(path="run1.h5"), run(ranks=1, prediction={}, loss=np.zeros(7))]), str(out))
     assert out.read_bytes()[:4] == b"\x89PNG" and [p.name for p in tmp_path.iterdir()] == ["c.png"]
-    with pytest.raises(InputError, match=r"use the suffix \.png"):
+    with pytest.raises(InputError, match=r"use a name that ends in \.png"):
         plot(compare([run()]), str(tmp_path / "c.what"))
     with pytest.raises(InputError, match="cannot write plot"):
         plot(compare([run()]), str(tmp_path / "no" / "c.png"))

@@ -1,0 +1,53 @@
+"""What every picture needs: the library, which is optional, colours, and a file that is written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hpcpar.errors import InputError
+from hpcpar.schedule.steps import Phase
+
+#: Colours of the phases, safe for the colour-blind (Okabe and Ito).
+COLOURS = dict(zip((phase.value for phase in Phase), ("#0072B2", "#CC79A7", "#009E73", "#E69F00", "#56B4E9"), strict=True))
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot, drawing into files.
+
+    Raises
+    ------
+    InputError
+        matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError as err:
+        raise InputError(f"plots need matplotlib ({err}); install it with: pip install 'hpcpar[plot]'") from err
+    return plt
+
+
+def save(plt: Any, figure: Any, path: str, dpi: int) -> None:
+    """Write a figure and close it.
+
+    Raises
+    ------
+    InputError
+        An unknown suffix, or the file cannot be written.
+    """
+    stem, suffix = os.path.splitext(path)
+    temporary = f"{stem}.tmp{os.getpid()}{suffix or '.png'}"
+    try:
+        figure.savefig(temporary, dpi=dpi)
+        os.replace(temporary, path)
+    except ValueError as err:
+        raise InputError(f"cannot draw {path}: {str(err).splitlines()[0]}; use a name that ends in .png, .pdf or .svg") from err
+    except OSError as err:
+        raise InputError(f"cannot write plot {path}: {err.strerror}; choose a folder that exists, with room") from err
+    finally:
+        plt.close(figure)
+        if os.path.exists(temporary):
+            os.unlink(temporary)
