@@ -117,12 +117,13 @@ def machine(preset: str, name: str) -> Machine:
 
 @cache
 def predict(
-    preset: str, name: str, strategy: str, ranks: int, synchronisation: str, overlap: str = "full", classes: int = 1000
+    preset: str, name: str, strategy: str, ranks: int, synchronisation: str, overlap: str = "full", classes: int = 1000,
+    batch: int | None = None,
 ) -> Prediction:
-    """The priced schedule with 32 images a GPU and local batch normalisation."""
+    """The priced schedule with local batch normalisation, and 32 images a GPU where no minibatch is given."""
     on = machine(preset, name)
     plan = Plan(
-        spec(name, classes), ranks, IMAGES * ranks, strategy, configurations(name, strategy, ranks, classes), overlap=overlap,
+        spec(name, classes), ranks, batch or IMAGES * ranks, strategy, configurations(name, strategy, ranks, classes), overlap=overlap,
         machine=files.to_dict(on), synchronisation=synchronisation, batch_norm="local",
     )
     return price(network(name, classes), plan, on)
