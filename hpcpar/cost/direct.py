@@ -152,12 +152,12 @@ def redistribution(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Di
     # of all copies of a part, each wanter asks one
     askers = math.prod(d.size for d in wanter.spare) / math.prod(d.size for d in holder.copies)
     parts = math.prod(d.size for d in holder.spare) // math.prod(d.size for d in holder.copies)
-    out, out_count = _lacking(*_crossing(held, wanter), askers, kept, own)
-    into, into_count = _lacking(*_crossing(wanted, holder), parts, kept, own)
+    out, out_count = _lacking(*_crossing(holder, held, wanter), askers, kept, own)
+    into, into_count = _lacking(*_crossing(wanter, wanted, holder), parts, kept, own)
     size = step.item_bytes
     # where nobody receives, nobody sends
     out, out_count = np.where(into > 0, out, 0), np.where(into > 0, out_count, 0)
-    if holder.config.first is wanter.config.first or np.all(np.equal(holder.config.first, wanter.config.first)):
+    if np.all(np.equal(holder.config.first, wanter.config.first)):
         sending = _spread_s(block, holder.config.ranks, out * size, out_count, wires, ranks)
         receiving = _spread_s(block, wanter.config.ranks, into * size, into_count, wires, ranks)
         level = wires.index(block, ranks)
@@ -290,12 +290,12 @@ def interval_arrays(axis: Axis, parts: Any, index: Any) -> tuple[Any, Any]:
     return np.where(whole, 0, start), np.where(whole, axis.extent, stop)
 
 
-def _crossing(box: list[tuple[Any, Any]], other: Layout) -> tuple[Any, Any, Any]:
+def _crossing(layout: Layout, box: Boxes, other: Layout) -> tuple[Any, Any, Any]:
     """(items of each rank's box, how often the parts of another layout cover them, how many of the parts touch the largest box)."""
     items: Any = 1.0
     cover: Any = 1.0
     count: Any = 1.0
-    for (start, stop), a in zip(box, other.axes, strict=True):
+    for (start, stop), mine, a in zip(box, layout.axes, other.axes, strict=True):
         size, parts = stop - start, other.degree(a)
         items = items * size
         if not np.ndim(parts) and parts == 1:
@@ -305,7 +305,12 @@ def _crossing(box: list[tuple[Any, Any]], other: Layout) -> tuple[Any, Any, Any]
             most = np.clip(widest_box, 1, parts)  # an index lies in one part
         else:
             cover = cover * tabulate(_cover, (a,), parts)
-        count = count * np.clip(np.ceil(widest_box * parts / np.maximum(a.extent, 1)), 1, most)
+        touched = np.ceil(widest_box * parts / np.maximum(a.extent, 1))
+        if isinstance(mine.relation, Same) and isinstance(a.relation, Same):
+            # blocks nest: an even number of them makes up, or lies in, one of the other cut
+            own = layout.degree(mine)
+            touched = np.where(parts % own == 0, parts // own, np.where(own % parts == 0, 1, touched))
+        count = count * np.clip(touched, 1, most)
     return items, cover, count
 
 

@@ -70,8 +70,8 @@ def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any, counting: bo
 def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Route, counting: bool) -> tuple[Any, Any, Any]:
     n = collective_bytes(step)
     items = n // step.item_bytes
-    parts = step.holder if kind is Kind.ALLGATHER else step.wanter
-    least = math.prod(parts.smallest)
+    parts, whole = (step.holder, step.wanter) if kind is Kind.ALLGATHER else (step.wanter, step.holder)
+    least = _least_items(parts, whole)
     seconds: Any = 0.0
     messages: Any = 0
     count: Any = 0
@@ -90,6 +90,16 @@ def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Rou
         values = (cost, messages_, items_)
         seconds, messages, count = (np.where(here, new, old) for new, old in zip(values, (seconds, messages, count), strict=True))
     return _copied(kind, seconds, n, machine, way), messages, count
+
+
+def _least_items(parts: Layout, whole: Layout) -> Any:
+    """Items of the smallest block of a group whose blocks make up the largest box: blocks nest, so it is cut like any axis."""
+    least: Any = 1
+    for a, b, extent in zip(parts.axes, whole.axes, whole.largest, strict=True):
+        pieces = np.maximum(1, cut(parts, a).parts // cut(whole, b).parts)
+        granule = max(cut(parts, a).granule, cut(whole, b).granule)
+        least = least * (extent // granule // pieces * granule)
+    return least
 
 
 def _copied(kind: Kind, seconds: Any, n: Any, machine: Machine, way: Route) -> Any:

@@ -192,15 +192,6 @@ class Layout:
         """Largest extent over ranks, per axis (attained together: parts are cut independently)."""
         return tuple(_largest(a, self.degree(a)) for a in self.axes)
 
-    @cached_property
-    def smallest(self) -> tuple[Any, ...]:
-        """Smallest extent over ranks, per axis."""
-        return tuple(
-            a.extent // a.granule // self.degree(a) * a.granule if isinstance(a.relation, Same)
-            else tabulate(_narrowest, (a,), self.degree(a))
-            for a in self.axes
-        )
-
     @property
     def largest_items(self) -> Any:
         return math.prod(self.largest)
@@ -228,12 +219,6 @@ def _largest(axis: Axis, degree: Ints) -> Any:
     if isinstance(axis.relation, Same):
         return largest_part(axis.extent, degree, axis.granule)
     return tabulate(_widest, (axis,), degree)
-
-
-@lru_cache(maxsize=50_000)
-def _narrowest(axis: Axis, parts: int) -> int:
-    start, stop = intervals(axis, parts)
-    return int((stop - start).min())
 
 
 @lru_cache(maxsize=50_000)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcpar.network.relation import Full, Granule, Groups, Offset, Same, Window
-from hpcpar.plan.config import Digit, Ints
+from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Axis, Layout, intervals, tabulate
 from hpcpar.schedule.steps import CODES, Group, Kind
 
@@ -248,14 +248,3 @@ def _same(a: list[Digit], b: list[Digit]) -> Flags:
             found = found | ((x.stride == y.stride) & np.equal(x.size, y.size))
         out = out & found
     return out
-
-
-def single(pattern: Pattern, case: Ints) -> Pattern:
-    """One case of a family's pattern."""
-
-    def pick(value: Any) -> Any:
-        array = np.asarray(value)
-        return array[case] if array.ndim else array[()]
-
-    digits = tuple(Digit(pick(d.stride), pick(d.size)) for d in pattern.digits)
-    return Pattern(pick(pattern.code), bool(pick(pattern.reduce)), digits)

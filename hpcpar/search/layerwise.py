@@ -105,20 +105,28 @@ class Search:
         everything = self._everything
         if max(map(len, everything)) <= FEW:
             return everything
-        first = self._tables(nodes, _shared([_first(u.space.degrees, t.seconds) for u, t in zip(self.units, nodes, strict=True)]))
+        chosen = [rows[_first(u.space.degrees[rows], t.seconds[rows])] for rows, u, t in zip(everything, self.units, nodes, strict=True)]
+        first = self._tables(nodes, _shared(chosen))
         keep = [np.zeros(len(u.space), bool) for u in self.units]
         for hidden in HIDDEN:
             bound, _ = _solve(_hiding(first, hidden))
-            seconds = [t.seconds - hidden * t.hideable for t in nodes]
+            seconds = [(t.seconds - hidden * t.hideable)[rows] for rows, t in zip(everything, nodes, strict=True)]
             slack = bound * (1 + 1e-12) - sum(float(x.min()) for x in seconds)
-            for kept, x in zip(keep, seconds, strict=True):
-                kept |= x <= x.min() + slack
+            for kept, rows, x in zip(keep, everything, seconds, strict=True):
+                kept[rows[x <= x.min() + slack]] = True
         return _shared([np.flatnonzero(kept) for kept in keep])
 
     @cached_property
     def _everything(self) -> list[Any]:
-        """All configurations of each unit."""
-        return _shared([np.arange(len(u.space)) for u in self.units])
+        """All configurations of each unit; on a calibrated machine, those that were measured, where any was.
+
+        A roofline's time beside measured ones of other configurations would decide by how the two differ.
+        """
+        rows = []
+        for unit, table in zip(self.units, self.nodes, strict=True):
+            measured = np.flatnonzero(np.broadcast_to(table.measured, len(unit.space)))
+            rows.append(measured if self.machine.compute and len(measured) else np.arange(len(unit.space)))
+        return _shared(rows)
 
     @cached_property
     def _whole(self) -> Tables:

@@ -66,11 +66,14 @@ class Table:
     ----------
     hideable : array
         What of the seconds is the sum of weight gradients, which backpropagation goes on beside.
+    measured : array of bool
+        All computing comes from the machine's calibrated table.
     """
 
     seconds: Any
     bytes: Any
     hideable: Any
+    measured: Any = True
 
     def __add__(self, other: Table) -> Table:
         return Table(self.seconds + other.seconds, self.bytes + other.bytes, self.hideable + other.hideable)
@@ -215,6 +218,7 @@ class TableMaker:
         load = Workload(self.network, b.plan, b.edges)
         seconds, held, hideable = total.seconds, total.bytes, total.hideable
         seen: set[str] = set()
+        measured: Any = np.True_
         for step in b.steps:
             times = repeats(b.plan, step.phase)
             if isinstance(step, Move):
@@ -226,9 +230,10 @@ class TableMaker:
                     seen.add(step.tensor)
                     held = held + wire_bytes(step, {step.key: found.sent_bytes})
             else:
-                cost, _ = timed(self.machine, load.work(step.layer, step.op, step.batch))
+                cost, known = timed(self.machine, load.work(step.layer, step.op, step.batch))
+                measured = measured & (known | np.equal(cost, 0))
                 seconds = seconds + times * (cost if step.present is True else np.where(step.present, cost, 0.0))
-        return Table(seconds, held, hideable)
+        return Table(seconds, held, hideable, measured)
 
 
 def layer_edges(network: Network, made: list[Unit]) -> list[tuple[int, int, Layer, int]]:

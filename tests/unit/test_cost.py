@@ -148,13 +148,13 @@ def parts_of(step: Comm, ranks: int) -> list[tuple[int, ...]]:
     return [tuple(stop - start for start, stop in layout.box(rank)) for rank in range(ranks)]
 
 
-@pytest.mark.parametrize(("collectives", "batch"), [("ring", 7), ("tree", 24)])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 6])
+@pytest.mark.parametrize(("collectives", "batch"), [("ring", 7), ("ring", 24), ("tree", 7)])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 8])
 def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(ranks: int, collectives: str, batch: int) -> None:
     """Halos and allreduces equal the walked exchanges. So do gathers of even blocks.
 
-    Where blocks differ (or even are empty), the smallest block of all groups stands for that of the busiest group, and Bruck sends some
-    blocks more often than others: a block more or less for each of its rounds, at most.
+    A ring's bytes are exact for any blocks (messages count empty ones as well); Bruck sends some blocks more often than others: a block
+    more or less for each of its rounds, at most.
     """
     for strategy in named(ranks):
         for step, cost in priced_steps(strategy, ranks, batch, gather="layer" if batch == 24 else "late", collectives=collectives):
@@ -167,22 +167,22 @@ def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(ranks: int, col
                 if len(set(shapes)) == 1:
                     assert found == exact, what
                 elif step.algorithm == "ring":
-                    assert found[0] >= exact[0] and 0 <= found[1] - exact[1] <= largest, what
+                    assert found[0] >= exact[0] and found[1] == exact[1], what
                 else:
                     rounds = math.ceil(math.log2(step.group.size))
                     assert found[0] == exact[0] and abs(found[1] - exact[1]) <= rounds * largest, what
 
 
 @pytest.mark.parametrize("batch", [7, 24])
-@pytest.mark.parametrize("ranks", [3, 5, 8])
+@pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8])
 def test_priced_bytes_of_redistributions(ranks: int, batch: int) -> None:
-    """Bytes within 1% of the busiest rank's. Messages to each of the others, and maybe a few more where towers are cut across."""
+    """Bytes within 1% of the busiest rank's. Messages to each of the others, and maybe to itself; fewer where towers are cut across."""
     for strategy in named(ranks):
         for step, cost in priced_steps(strategy, ranks, batch):
             if step.kind is Kind.REDISTRIBUTE:
                 messages, sent_bytes = busiest(step, ranks)
                 assert cost.sent_bytes == pytest.approx(sent_bytes, rel=0.01), f"{strategy} {step.label}"
-                assert 1 <= cost.messages <= messages + 3, f"{strategy} {step.label}"
+                assert 1 <= cost.messages <= messages + 2, f"{strategy} {step.label}"
 
 
 @pytest.mark.parametrize("ranks", [3, 5, 7])
@@ -204,7 +204,7 @@ def even() -> Network:
     return net.add(LogisticCrossEntropy, "loss").build()
 
 
-@pytest.mark.parametrize(("seed", "ranks"), [(seed, (2, 4, 8, 16)[seed % 4]) for seed in range(12)])
+@pytest.mark.parametrize(("seed", "ranks"), [(seed, (2, 4, 8, 16)[seed % 4]) for seed in range(24)])
 def test_priced_bytes_of_any_configurations(seed: int, ranks: int) -> None:
     """Even sizes, a random configuration for every layer: collectives and halos equal the walked exchanges.
 

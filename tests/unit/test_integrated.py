@@ -19,7 +19,7 @@ from hpcpar.schedule.steps import Comm, Kind, Phase
 
 MACHINE = files.load("cori-knl")
 LINK = Link(MACHINE.levels[-1].alpha_s, 4 * MACHINE.levels[-1].beta_s_per_byte)
-RANKS = [1, 2, 7, 8, 12, 64, 512, 4096]
+RANKS = [2**i for i in range(13)] + [7, 12, 96]
 B = 2048
 OWT = NetworkSpec("alexnet-owt", (3, 224, 224), 1000)
 TWO = NetworkSpec("alexnet", (3, 227, 227), 1000)
