@@ -27,7 +27,8 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.outline import Move, Outline, outline
+from hpcpar.schedule.builder import Move, Outline
+from hpcpar.schedule.outline import outline
 from hpcpar.schedule.steps import Phase
 
 #: ``schedule``: what is executed; ``paper``: the integrated paper's formulas (Eq 3 to 9) for the same steps.

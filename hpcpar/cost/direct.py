@@ -22,7 +22,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.relation import Granule, Groups, Same, Window
 from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Axis, Layout, intervals, tabulate
-from hpcpar.schedule.outline import Move
+from hpcpar.schedule.builder import Move
 
 #: Up to so many ranks, all of them count in a redistribution; of more, as many stand for all.
 STANDING_FOR_ALL = 8

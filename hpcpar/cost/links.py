@@ -71,6 +71,8 @@ class Wires:
         )
         self.plain = bool((self._alpha == self._small).all())
         self.shared = np.array([level.shared_links for level in machine.levels])
+        #: The only links that there are, where there is one level and nobody shares it.
+        self.alone = self.single if self.contention is None and np.isinf(self.shared[0]) else None
         self._memo: dict[Any, tuple[Any, Any, Any]] = {}
         self.inner = np.array([machine.inner_ranks(i) for i in range(len(machine.levels))])
 
@@ -150,9 +152,7 @@ class Route:
     @cached_property
     def far(self) -> Links:
         """The links that a ring's slowest neighbours share: from each unit, one flow for each group that reaches into it."""
-        if self.wires.single is not None and self.wires.contention is None and np.isinf(self.wires.shared[0]):
-            return self.wires.single
-        return self.wires.links(self.level, self._rings)
+        return self.wires.alone or self.wires.links(self.level, self._rings)
 
     def _rings(self, unit: Any) -> Any:
         """Groups that reach into a unit: each sends one flow out of it."""
@@ -161,10 +161,8 @@ class Route:
 
     def hop(self, doubling: int) -> Links:
         """The links that partners at distance 2^doubling share: every rank of a unit sends at once."""
-        if self.wires.single is not None and self.wires.contention is None and np.isinf(self.wires.shared[0]):
-            return self.wires.single
         if doubling not in self._hops:
-            self._hops[doubling] = self._hop(doubling)
+            self._hops[doubling] = self.wires.alone or self._hop(doubling)
         return self._hops[doubling]
 
     @cached_property

@@ -12,8 +12,8 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import LRN, Dropout, Layer, Loss, MaxPool2d, MaxPool3d
 from hpcpar.plan.layout import Layout, owned, parameters, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan
+from hpcpar.schedule.builder import Move, Outline
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.outline import Move, Outline
 from hpcpar.schedule.sharing import in_place, passes_gradient
 from hpcpar.schedule.steps import CODES, Kind
 

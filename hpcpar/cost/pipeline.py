@@ -15,7 +15,7 @@ import numpy as np
 from hpcpar.cost.timeline import Block, Item, Span, Timeline, timeline
 from hpcpar.errors import InputError
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.outline import Move, Outline
+from hpcpar.schedule.builder import Move, Outline
 from hpcpar.schedule.steps import Phase
 
 

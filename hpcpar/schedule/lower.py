@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.outline import Chooser, Move, Outline, outline
+from hpcpar.schedule.builder import Chooser, Move, Outline
+from hpcpar.schedule.outline import outline
 from hpcpar.schedule.steps import Comm, Compute, Schedule, Step
 
 

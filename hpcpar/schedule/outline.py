@@ -6,106 +6,17 @@ An outline lists every step that some case of the family may have, with what it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm, Conv, Layer, SoftmaxCrossEntropy
-from hpcpar.plan.config import Digit, Ints
-from hpcpar.plan.layout import Axis, Layout, owned, parameters, partial, shards
+from hpcpar.network.layers import Layer, SoftmaxCrossEntropy
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.edges import Edge, Edges
-from hpcpar.schedule.pattern import NOTHING, Flags, Pattern, collective
-from hpcpar.schedule.steps import CODES, Kind, Op, Phase
-
-_NOT_YET = -1
-#: Codes of what has no algorithm to choose: nothing, and messages from rank to rank.
-DIRECT = (0, *(CODES[kind] for kind in (Kind.HALO, Kind.REDISTRIBUTE, Kind.REDUCE, Kind.BROADCAST)))
-IS_DIRECT = np.array([code in DIRECT for code in range(len(CODES) + 1)])
-
-
-@dataclass(eq=False)
-class Task:
-    """A rank's own work on `batch` samples, where `present`."""
-
-    phase: Phase
-    layer: Layer
-    op: Op
-    batch: Ints
-    present: Flags = True
-
-
-@dataclass(eq=False)
-class Move:
-    """A movement of one tensor between ranks; see `steps.Comm`.
-
-    Attributes
-    ----------
-    key : tuple
-        Equal for moves that cost alike.
-    algorithm : array of str
-        Name for each case.
-    segments : array of int
-    quote
-        What the chooser found out about the price, for the cost model to use again.
-    """
-
-    phase: Phase
-    layer: str
-    tensor: str
-    holder: Layout
-    wanter: Layout
-    pattern: Pattern
-    item_bytes: int
-    key: Any
-    algorithm: Any = "direct"
-    segments: Any = 1
-    quote: Any = None
-    needed_by: int = _NOT_YET
-
-    @property
-    def present(self) -> Flags:
-        return np.asarray(self.pattern.code) != 0
-
-
-#: Gives a collective its algorithm and segments, for every case.
-Chooser = Callable[[Move], tuple[Any, Any]]
-
-
-@dataclass
-class Outline:
-    """Steps that the cases of a family of plans may have, in order.
-
-    Attributes
-    ----------
-    edges : Edges
-        What the steps were made from.
-    """
-
-    plan: Plan
-    edges: Edges
-    steps: list[Task | Move] = field(default_factory=list)
-
-
-def gradient_digits(layer: Layer, plan: Plan) -> tuple[Digit, ...]:
-    """Coordinates over which a weight's gradient is a partial sum: every cut of the output but those by channel."""
-    digits = plan.configs[layer.name].digits
-    return tuple(digits[a] for a in ("n", "d", "h", "w"))
-
-
-def loss_layout(plan: Plan, layer: Layer) -> Layout:
-    """The two float64 numbers (loss, correct samples) that every rank holds a partial sum of."""
-    return Layout(plan.configs[layer.name], (Axis("sums", 2, 2),))
-
-
-def moments_layout(network: Network, plan: Plan, layer: Layer) -> Layout:
-    """The two sums of every channel that batch normalisation needs: of x and x^2 forward, of dy and dy x backward."""
-    channels = network.shapes[layer.name][0]
-    return Layout(plan.configs[layer.name], (Axis("c", channels, channels), Axis("moments", 2, 2)))
+from hpcpar.schedule.builder import Builder, Chooser, Move, Outline
+from hpcpar.schedule.pattern import collective
+from hpcpar.schedule.steps import Kind, Op, Phase
 
 
 def switch(network: Network) -> int:
@@ -143,272 +54,54 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
     else:
         at = switch(network)
         b.forward(network.layers[1:at], samples)
-        b.turns(network.layers[at:], training)
+        _turns(b, network.layers[at:], training)
         if training:
             b.update(b.backward(network.layers[1:at], samples))
     return b.out
 
 
-class Builder:
-    """Steps in order; movements learn later which step needs them."""
+def _turns(b: Builder, layers: Sequence[Layer], training: bool) -> None:
+    """The layers after the switch in turns, each on a part of the batch, while the next turn's activations travel.
 
-    def __init__(self, network: Network, plan: Plan, choose: Chooser) -> None:
-        self.network, self.plan, self.choose = network, plan, choose
-        self.edges = Edges(network, plan)
-        self.out = Outline(plan, self.edges)
-        self.steps = self.out.steps
-        self.full = plan.overlap == "full"
-        self._chosen: dict[Any, tuple[Any, Any, Any]] = {}
-        self._received: set[str] = set()
-        self.trains = network.trained
+    OWT's schemes b and c. Their weights are updated after every turn (variable batch size).
+    """
+    plan, first = b.plan, layers[0]
+    samples = -(-plan.batch // plan.turns)
+    (edge,) = b.edges.into(first, samples)
+    there, back = edge.forward, edge.backward
+    if plan.switch == "one":  # a single rank's samples at a time
+        digits = (plan.configs[edge.producer.name].digits["n"],)
+        there, back = collective(Kind.BROADCAST, digits), collective(Kind.REDUCE, digits)
+    layout = edge.needed if plan.switch == "one" else edge.owned
+    beside = plan.overlap == "full"
 
-    # -- single steps ----------------------------------------------------------------------------------------------
-    def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True) -> None:
-        if np.any(present):
-            self.steps.append(Task(phase, layer, op, batch, present))
+    def fetch() -> Move | None:
+        return b.move(Phase.FORWARD, first.name, edge.tensor, there, layout, edge.needed, (edge.key, plan.switch))
 
-    def move(
-        self, phase: Phase, layer: str, tensor: str, pattern: Pattern, holder: Layout, wanter: Layout, key: Any,
-        item_bytes: int | None = None,
-    ) -> Move | None:
-        """Append a movement; None where it is nothing in every case."""
-        if not np.any(pattern.code):
-            return None
-        size = self.plan.item_bytes if item_bytes is None else item_bytes
-        step = Move(phase, layer, tensor, holder, wanter, pattern, size, (key, phase is Phase.BACKWARD, size))
-        direct = IS_DIRECT[pattern.code]
-        if not direct.all():
-            if step.key not in self._chosen:
-                algorithm, segments = self.choose(step)
-                self._chosen[step.key] = (algorithm, segments, step.quote)
-            algorithm, segments, step.quote = self._chosen[step.key]
-            step.algorithm, step.segments = np.where(direct, "direct", algorithm), np.where(direct, 1, segments)
-        self.steps.append(step)
-        return step
-
-    def wait(self, move: Move | None) -> None:
-        """What follows needs the result of `move`."""
-        if move is not None and (move.needed_by == _NOT_YET or self.plan.overlap != "none"):
-            move.needed_by = len(self.steps)
-
-    def alone(self, move: Move | None) -> Move | None:
-        """Where nothing overlaps, what follows waits for a movement, even another movement."""
-        if self.plan.overlap == "none":
-            self.wait(move)
-        return move
-
-    # -- parts, for the cost tables of a search ----------------------------------------------------------------------
-    def node(self, layer: Layer, batch: Ints) -> None:
-        """Everything that a layer's own configuration decides: all of its steps but the movements of its inputs."""
-        if layer.inputs:
-            self.layer_forward(layer, batch, [])
-        if layer is self.network.layers[-1]:
-            self.loss(batch)
-        self.update(self.backward([layer], batch, moving=False))
-        if layer.name in self.trains:
-            for _ in self.network.consumers[layer.name][1:]:
-                self.compute(Phase.BACKWARD, layer, Op.ACCUMULATE, batch)
-
-    def edge(self, e: Edge) -> None:
-        """Everything that the configurations at both ends of an edge decide: its movements."""
-        self.wait(self.fetch(e))
-        if e.producer.name in self.trains:
-            self.wait(self.give_back(e))
-
-    # -- forward ---------------------------------------------------------------------------------------------------
-    def forward(self, layers: Sequence[Layer], batch: Ints) -> None:
-        for layer in layers:
-            edges = self.edges.into(layer, batch)
-            self.layer_forward(layer, batch, [(e, self.fetch(e)) for e in edges])
-
-    def fetch(self, e: Edge) -> Move | None:
-        """Make the consumer's needed boxes."""
-        return self.alone(self.move(Phase.FORWARD, e.consumer.name, e.tensor, e.forward, e.owned, e.needed, e.key))
-
-    def layer_forward(self, layer: Layer, batch: Ints, arriving: list[tuple[Edge, Move | None]]) -> None:
-        halo: Flags = False
-        if self.full and isinstance(layer, Conv):
-            halo = np.asarray(arriving[0][0].forward.code) == CODES[Kind.HALO]
-            self.compute(Phase.FORWARD, layer, Op.INTERIOR, batch, halo)
-        for _, move in arriving:
-            self.wait(move)
-        self.compute(Phase.FORWARD, layer, Op.BOUNDARY, batch, halo)
-        if isinstance(layer, BatchNorm):
-            self.compute(Phase.FORWARD, layer, Op.STATISTICS, batch)
-            self.wait(self.moments(Phase.FORWARD, layer))
-        self.compute(Phase.FORWARD, layer, Op.FORWARD, batch, np.logical_not(halo))
-        self.wait(self.sum_of_parts(layer, batch, False))
-
-    def moments(self, phase: Phase, layer: Layer) -> Move | None:
-        """The sums of synchronised batch normalisation, added over the batch group."""
-        if self.plan.batch_norm == "local":
-            return None
-        layout = moments_layout(self.network, self.plan, layer)
-        pattern = collective(Kind.ALLREDUCE, gradient_digits(layer, self.plan))
-        tensor = f"{layer.name}.moments{'.gradient' if phase is Phase.BACKWARD else ''}"
-        return self.move(phase, layer.name, tensor, pattern, layout, layout, ("moments", self.edges.key(layer, 0)))
-
-    def sum_of_parts(self, layer: Layer, batch: Ints, back: bool) -> Move | None:
-        """The partial sums of a cut reduction (k) added; backward its adjoint, the gradient of the sum given to every part."""
-        config = self.plan.configs[layer.name]
-        if not np.any(np.greater(config.k, 1)):
-            return None
-        if not layer.products or getattr(layer, "groups", 1) > 1:
-            raise InputError(f"layer '{layer.name}' ({layer.kind}): only convolutions of one group and linear layers can be cut by k")
-        parts, whole = partial(self.network, layer, config, batch), owned(self.network, layer, config, batch)
-        digits, key = (config.digits["k"],), ("sum", self.edges.key(layer, batch))
-        if back:
-            pattern = collective(Kind.ALLGATHER, digits) if config.scatter else NOTHING
-            return self.move(Phase.BACKWARD, layer.name, f"{layer.name}.output.gradient", pattern, whole, parts, key)
-        pattern = collective(Kind.REDUCE_SCATTER if config.scatter else Kind.ALLREDUCE, digits)
-        return self.move(Phase.FORWARD, layer.name, f"{layer.name}.output", pattern, parts, whole, key)
-
-    def loss(self, batch: Ints) -> Move | None:
-        """The loss summed over everything that cuts it."""
-        last = self.network.layers[-1]
-        digits = self.plan.configs[last.name].digits
-        layout = loss_layout(self.plan, last)
-        pattern = collective(Kind.ALLREDUCE, (digits["n"], digits["c"]))
-        key = ("loss", self.edges.key(last, batch))
-        return self.alone(self.move(Phase.LOSS, last.name, "loss", pattern, layout, layout, key, item_bytes=8))
-
-    def finish(self, sums: Move | None) -> None:
-        """The loss is needed by the end of the iteration."""
-        if self.plan.overlap != "none":
-            self.wait(sums)
-
-    # -- backward --------------------------------------------------------------------------------------------------
-    def backward(self, layers: Sequence[Layer], batch: Ints, moving: bool = True) -> list[tuple[Layer, Move | None]]:
-        """Backward steps; returns weighted layers with the movement that sums their gradient (None where nothing is summed).
-
-        Without `moving`, gradients of inputs are computed and stay where they are.
-        """
-        pending: list[tuple[Layer, Move | None]] = []
-        self._received.clear()
-        for layer in reversed(layers):
-            if not (layer.has_weights or self._wants(layer)):
-                continue
-            self.wait(self.sum_of_parts(layer, batch, True))
-            statistics = isinstance(layer, BatchNorm)
-            if statistics:
-                self.compute(Phase.BACKWARD, layer, Op.BACKWARD_WEIGHT, batch)
-                self.wait(self.moments(Phase.BACKWARD, layer))
-            back = self.input_gradients(layer, batch, moving)
-            if layer.has_weights and not statistics:
-                if not self.full:
-                    self.arrive(back, batch)
-                self.compute(Phase.BACKWARD, layer, Op.BACKWARD_WEIGHT, batch)
-                if self.full:
-                    self.arrive(back, batch)
-            else:
-                self.arrive(back, batch)
-            if layer.has_weights:
-                summed = statistics and self.plan.batch_norm == "sync"
-                pending.append((layer, None if summed else self.gradient(layer)))
-        return pending
-
-    def _wants(self, layer: Layer) -> bool:
-        return any(name in self.trains for name in layer.inputs)
-
-    def input_gradients(self, layer: Layer, batch: Ints, moving: bool) -> list[tuple[Edge, Move | None]]:
-        """Compute the gradients of the layer's inputs and, where `moving`, send them to their owners."""
-        if not self._wants(layer):
-            return []
-        self.compute(Phase.BACKWARD, layer, Op.BACKWARD, batch)
-        if not moving:
-            return []
-        wanted = [e for e in self.edges.into(layer, batch) if e.producer.name in self.trains]
-        return [(e, self.give_back(e)) for e in wanted]
-
-    def give_back(self, e: Edge) -> Move | None:
-        """Sum the gradients of needed boxes onto owned ones."""
-        return self.alone(self.move(Phase.BACKWARD, e.consumer.name, f"{e.tensor}.gradient", e.backward, e.needed, e.owned, e.key))
-
-    def arrive(self, back: list[tuple[Edge, Move | None]], batch: Ints) -> None:
-        """Gradients of inputs are complete; those of a tensor that several layers read are added."""
-        for e, move in back:
-            self.wait(move)
-            if e.producer.name in self._received:
-                self.compute(Phase.BACKWARD, e.producer, Op.ACCUMULATE, batch)
-            self._received.add(e.producer.name)
-
-    def gradient(self, layer: Layer) -> Move | None:
-        """Sum a weight's gradient over the ranks that hold parts of the sum."""
-        layout = parameters(self.network, layer, self.plan.configs[layer.name])
-        digits = gradient_digits(layer, self.plan)
-        kind = {"allreduce": Kind.ALLREDUCE, "sharded": Kind.REDUCE_SCATTER, "server": Kind.REDUCE}[self.plan.synchronisation]
-        total = shards(self.network, layer, self.plan.configs[layer.name]) if kind is Kind.REDUCE_SCATTER else layout
-        tensor, key = f"{layer.name}.weight.gradient", ("weight", self.edges.key(layer, 0))
-        return self.alone(self.move(Phase.GRADIENT, layer.name, tensor, collective(kind, digits), layout, total, key))
-
-    def update(self, pending: list[tuple[Layer, Move | None]]) -> None:
-        """Update every weight once its gradient is complete; hand out what was updated in one place only."""
-        out: list[Move | None] = []
-        for layer, move in pending:
-            if self.plan.overlap != "none":
-                self.wait(move)
-            self.compute(Phase.UPDATE, layer, Op.UPDATE, 1)
-            out.append(self.hand_out(layer) if move is not None else None)
-            if self.plan.overlap == "none":
-                self.wait(out[-1])
-        if self.plan.overlap != "none":
-            for given in out:
-                self.wait(given)
-
-    def hand_out(self, layer: Layer) -> Move | None:
-        """Updated weights for those that did not update them."""
-        if self.plan.synchronisation == "allreduce":
-            return None
-        layout = parameters(self.network, layer, self.plan.configs[layer.name])
-        sharded = self.plan.synchronisation == "sharded"
-        part = shards(self.network, layer, self.plan.configs[layer.name]) if sharded else layout
-        pattern = collective(Kind.ALLGATHER if sharded else Kind.BROADCAST, gradient_digits(layer, self.plan))
-        key = ("weight out", self.edges.key(layer, 0))
-        return self.move(Phase.UPDATE, layer.name, f"{layer.name}.weight", pattern, part, layout, key)
-
-    # -- one weird trick -------------------------------------------------------------------------------------------
-    def turns(self, layers: Sequence[Layer], training: bool) -> None:
-        """The layers after the switch in turns, each on a part of the batch, while the next turn's activations travel.
-
-        OWT's schemes b and c. Their weights are updated after every turn (variable batch size).
-        """
-        plan, first = self.plan, layers[0]
-        samples = -(-plan.batch // plan.turns)
-        (edge,) = self.edges.into(first, samples)
-        there, back = edge.forward, edge.backward
-        if plan.switch == "one":  # a single rank's samples at a time
-            digits = (plan.configs[edge.producer.name].digits["n"],)
-            there, back = collective(Kind.BROADCAST, digits), collective(Kind.REDUCE, digits)
-        layout = edge.needed if plan.switch == "one" else edge.owned
-        beside = plan.overlap == "full"
-
-        def fetch() -> Move | None:
-            return self.move(Phase.FORWARD, first.name, edge.tensor, there, layout, edge.needed, (edge.key, plan.switch))
-
-        coming = fetch()
-        returned: list[Move | None] = []
-        for turn in range(plan.turns):
-            now = coming
-            self.wait(now)
-            if turn + 1 < plan.turns and beside:
-                coming = fetch()
-            self.layer_forward(first, samples, [(edge, None)])
-            self.forward(layers[1:], samples)
-            sums = self.loss(samples)
-            if training:
-                pending = self.backward(layers[1:], samples)
-                self.compute(Phase.BACKWARD, first, Op.BACKWARD, samples)
-                tensor = f"{edge.tensor}.gradient"
-                returned.append(self.move(Phase.BACKWARD, first.name, tensor, back, edge.needed, layout, (edge.key, plan.switch)))
-                if not beside:
-                    self.wait(returned[-1])
-                if first.has_weights:
-                    self.compute(Phase.BACKWARD, first, Op.BACKWARD_WEIGHT, samples)
-                    pending.append((first, self.gradient(first)))
-                self.update(pending)
-            self.finish(sums)
-            if turn + 1 < plan.turns and not beside:
-                coming = fetch()
-        if beside:
-            for move in returned:
-                self.wait(move)
+    coming = fetch()
+    returned: list[Move | None] = []
+    for turn in range(plan.turns):
+        now = coming
+        b.wait(now)
+        if turn + 1 < plan.turns and beside:
+            coming = fetch()
+        b.layer_forward(first, samples, [(edge, None)])
+        b.forward(layers[1:], samples)
+        sums = b.loss(samples)
+        if training:
+            pending = b.backward(layers[1:], samples)
+            b.compute(Phase.BACKWARD, first, Op.BACKWARD, samples)
+            tensor = f"{edge.tensor}.gradient"
+            returned.append(b.move(Phase.BACKWARD, first.name, tensor, back, edge.needed, layout, (edge.key, plan.switch)))
+            if not beside:
+                b.wait(returned[-1])
+            if first.has_weights:
+                b.compute(Phase.BACKWARD, first, Op.BACKWARD_WEIGHT, samples)
+                pending.append((first, b.gradient(first)))
+            b.update(pending)
+        b.finish(sums)
+        if turn + 1 < plan.turns and not beside:
+            coming = fetch()
+    if beside:
+        for move in returned:
+            b.wait(move)

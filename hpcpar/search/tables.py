@@ -26,8 +26,8 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout, needed, owned
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.stack import stack, structure
+from hpcpar.schedule.builder import Builder, Move
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.outline import Builder, Move
 from hpcpar.schedule.pattern import backward_pattern, forward_pattern, relate
 from hpcpar.schedule.sharing import in_place, passes_gradient
 from hpcpar.schedule.steps import Phase

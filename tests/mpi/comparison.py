@@ -25,8 +25,8 @@ from hpcpar.plan.boxes import local
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import Configs
+from hpcpar.schedule.builder import Chooser, Move
 from hpcpar.schedule.lower import lower
-from hpcpar.schedule.outline import Chooser, Move
 from hpcpar.schedule.rounds import ALGORITHMS
 from hpcpar.schedule.sharing import in_place
 from hpcpar.schedule.steps import Schedule
