@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,18 @@ import numpy as np
 import pytest
 
 from hpcpar.cli.main import main
+from hpcpar.cost.choose import schedule_for
+from hpcpar.cost.compute import roofline_s
 from hpcpar.cost.price import price
+from hpcpar.cost.work import Workload
 from hpcpar.machine import files
 from hpcpar.network import builtin
 from hpcpar.network.builder import Chain, Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Add, Conv2d, Flatten, GlobalAvgPool, Linear, ReLU, SoftmaxCrossEntropy
 from hpcpar.plan.plan import NetworkSpec, load
-from hpcpar.plan.strategies import parse, predicted
+from hpcpar.plan.strategies import named, parse, predicted
+from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto, layerwise
 from hpcpar.search.candidates import priced
 from hpcpar.search.layerwise import Search
@@ -251,3 +256,21 @@ def test_a_network_that_cannot_be_run_is_searched_in_the_whole_space(capsys: pyt
     assert (found["search"]["K"], found["search"]["edge_eliminations"]) == (2, 2)
     assert found["search"]["objective_s"] == pytest.approx(found["search"]["bound_s"], rel=1e-12)
     assert min(layer["ranks"] for layer in found["layers"]) < 4
+
+
+def test_a_calibrated_machine_offers_what_was_measured() -> None:
+    """Measured times ten times a roofline's: configurations that were not measured look fast, and are left alone."""
+    machine, net = files.load("local"), network("lenet5")
+    wanted = auto.task(net, spec(net), 4, 16, machine, overlap="none")
+    table = {}
+    for candidate in priced(wanted, named(4)):
+        load = Workload(net, candidate.plan)
+        for step in schedule_for(net, candidate.plan).steps:
+            if isinstance(step, Compute):
+                work = load.of(step)
+                table[work.key] = 10 * float(roofline_s(machine, replace(work, fraction=1.0)))
+    calibrated = replace(machine, compute=table)
+    best, _ = auto.layerwise(net, spec(net), 4, 16, calibrated, runnable=True, overlap="none")
+    assert best.prediction.measured_compute == pytest.approx(1.0)
+    others = priced(auto.task(net, spec(net), 4, 16, calibrated, overlap="none"), named(4))
+    assert best.iteration_s <= min(c.iteration_s for c in others) * (1 + 1e-12)
