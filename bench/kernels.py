@@ -1,6 +1,8 @@
-"""Rates of the NumPy convolutions on AlexNet's layers, next to np.matmul and PyTorch in the same run.
+"""Rates of the NumPy convolutions on AlexNet's and CosmoFlow's layers, next to np.matmul and PyTorch in the same run.
 
     python bench/kernels.py [--batch 16] [--threads 1] [--rounds 7] [--json FILE]
+
+Then the time of ResNet-50's batch normalisations next to PyTorch's.
 
 All the contestants of a layer run in turn (A B C A B C ...), so that a noisy machine disturbs them alike; every figure is a
 median. ``GEMM`` is np.matmul on 2048 x 2048 matrices, ``own`` np.matmul on the matrices of the layer's own product for one
@@ -28,7 +30,7 @@ SQUARE = 2048
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution of AlexNet on 227-pixel images; `groups` 2 is the two-tower variant."""
+    """A convolution of AlexNet on 227-pixel images (`groups` 2 is the two-tower variant), or of CosmoFlow on volumes (3 `axes`)."""
 
     name: str
     channels: int
@@ -38,6 +40,12 @@ class Layer:
     stride: int
     pad: int
     groups: int = 1
+    axes: int = 2
+    #: Images of one of `--batch`.
+    share: float = 1
+
+    def images(self, batch: int) -> int:
+        return max(1, round(batch * self.share))
 
     @property
     def out_size(self) -> int:
@@ -46,10 +54,16 @@ class Layer:
     @property
     def depth(self) -> int:
         """Multiplications per output."""
-        return self.channels // self.groups * self.kernel**2
+        return self.channels // self.groups * self.kernel**self.axes
+
+    def shapes(self, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Shapes of input, weights and output."""
+        x, w, y = ((extent,) * self.axes for extent in (self.size, self.kernel, self.out_size))
+        n = self.images(batch)
+        return (n, self.channels, *x), (self.filters, self.channels // self.groups, *w), (n, self.filters, *y)
 
     def flops(self, batch: int) -> int:
-        return 2 * batch * self.filters * self.out_size**2 * self.depth
+        return 2 * self.images(batch) * self.filters * self.out_size**self.axes * self.depth
 
 
 LAYERS = (
@@ -61,7 +75,15 @@ LAYERS = (
     Layer("conv2 /2", 96, 27, 256, 5, 1, 2, 2),
     Layer("conv4 /2", 384, 13, 384, 3, 1, 1, 2),
     Layer("conv5 /2", 384, 13, 256, 3, 1, 1, 2),
+    Layer("cosmo1", 4, 128, 16, 3, 1, 1, axes=3, share=1 / 16),
+    Layer("cosmo2", 16, 64, 32, 3, 1, 1, axes=3, share=1 / 16),
+    Layer("cosmo3", 32, 32, 64, 3, 1, 1, axes=3, share=1 / 8),
+    Layer("cosmo4", 64, 16, 128, 3, 1, 1, axes=3, share=1 / 4),
+    Layer("cosmo5", 128, 8, 256, 3, 1, 1, axes=3, share=1 / 2),
 )
+
+#: Samples of one of `--batch`, channels and image of batch normalisations of ResNet-50.
+NORMS = ((0.5, 64, (112, 112)), (0.5, 256, (56, 56)), (1, 512, (28, 28)), (1, 1024, (14, 14)), (1, 2048, (7, 7)))
 
 
 def kernel_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
@@ -72,13 +94,10 @@ def kernel_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
     from hpcpar.kernels.numpy_backend import NumpyBackend
 
     backend, rng = NumpyBackend(), np.random.default_rng(0)
-    c, o = layer.channels // layer.groups, layer.filters // layer.groups
+    c, o, axes = layer.channels // layer.groups, layer.filters // layer.groups, layer.axes
     segments = tuple(Segment(g * c, (g + 1) * c, g * o, (g + 1) * o) for g in range(layer.groups))
-    pads = ((layer.pad, layer.pad), (layer.pad, layer.pad))
-    spec = ConvSpec((layer.stride, layer.stride), (1, 1), pads, segments)
-    x = rng.random((batch, layer.channels, layer.size, layer.size), np.float32)
-    w = rng.random((layer.filters, c, layer.kernel, layer.kernel), np.float32)
-    y = rng.random((batch, layer.filters, layer.out_size, layer.out_size), np.float32)
+    spec = ConvSpec((layer.stride,) * axes, (1,) * axes, ((layer.pad, layer.pad),) * axes, segments)
+    x, w, y = (rng.random(shape, np.float32) for shape in layer.shapes(batch))
     bias, out, dx, dw = rng.random(layer.filters, np.float32), np.empty_like(y), np.empty_like(x), np.empty_like(w)
     return {
         "forward": lambda: backend.conv_forward(x, w, bias, spec, out),
@@ -91,7 +110,7 @@ def own_gemm_calls(layer: Layer) -> dict[str, tuple[Callable[[], Any], int]]:
     """The layer's own products for one image and one group, with their floating-point operations."""
     import numpy as np
 
-    rng, pixels, filters = np.random.default_rng(0), layer.out_size**2, layer.filters // layer.groups
+    rng, pixels, filters = np.random.default_rng(0), layer.out_size**layer.axes, layer.filters // layer.groups
 
     def product(m: int, k: int, n: int, turned: bool = False) -> tuple[Callable[[], Any], int]:
         a, b, out = rng.random((k, m) if turned else (m, k), np.float32), rng.random((k, n), np.float32), np.empty((m, n), np.float32)
@@ -109,16 +128,17 @@ def torch_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
     """PyTorch's three kernels (without autograd's bookkeeping)."""
     import torch
 
-    x = torch.rand(batch, layer.channels, layer.size, layer.size)
-    w = torch.rand(layer.filters, layer.channels // layer.groups, layer.kernel, layer.kernel)
-    y, bias = torch.rand(batch, layer.filters, layer.out_size, layer.out_size), torch.rand(layer.filters)
-    stride, pad = [layer.stride] * 2, [layer.pad] * 2
+    (x, w, y), bias, axes = map(torch.rand, layer.shapes(batch)), torch.rand(layer.filters), layer.axes
+    stride, pad = [layer.stride] * axes, [layer.pad] * axes
+    convolution = torch.nn.functional.conv2d if axes == 2 else torch.nn.functional.conv3d
 
     def backward(mask: list[bool]) -> Any:
-        return torch.ops.aten.convolution_backward(y, x, w, [layer.filters], stride, pad, [1, 1], False, [0, 0], layer.groups, mask)
+        return torch.ops.aten.convolution_backward(
+            y, x, w, [layer.filters], stride, pad, [1] * axes, False, [0] * axes, layer.groups, mask
+        )
 
     return {
-        "forward": lambda: torch.nn.functional.conv2d(x, w, bias, stride, pad, 1, layer.groups),
+        "forward": lambda: convolution(x, w, bias, stride, pad, 1, layer.groups),
         "data": lambda: backward([True, False, False]),
         "weight": lambda: backward([False, True, True]),
     }
@@ -183,6 +203,52 @@ def measure(layer: Layer, batch: int, rounds: int, with_torch: bool) -> list[dic
     return rows
 
 
+def norm_calls(shape: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
+    """Batch normalisation of the NumPy backend: what a rank computes forward and backward, its sums included."""
+    import numpy as np
+
+    from hpcpar.kernels.numpy_backend import NumpyBackend
+
+    backend, rng, channels = NumpyBackend(), np.random.default_rng(0), shape[1]
+    x, dy, out, dx = (rng.random(shape, np.float32) for _ in range(4))
+    w, b, running = (rng.random(s, np.float32) for s in (channels, channels, (2, channels)))
+    (mean, inv_std), (moments, sums), count = np.zeros((2, channels)), np.zeros((2, channels, 2)), x.size // channels
+
+    def forward() -> None:
+        backend.channel_moments(x, moments)
+        backend.batchnorm_statistics(moments, count, 1e-5, mean, inv_std, running, 0.1)
+        backend.batchnorm_forward(x, mean, inv_std, w, b, out)
+
+    def backward() -> None:
+        backend.channel_moments_backward(x, dy, mean, inv_std, sums)
+        backend.batchnorm_backward(x, dy, mean, inv_std, w, sums, count, dx)
+
+    return {"forward": forward, "backward": backward}
+
+
+def torch_norm_calls(shape: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
+    """The same in PyTorch."""
+    import torch
+
+    (x, dy), (w, b, mean, variance) = (torch.rand(2, *shape)), torch.rand(4, shape[1])
+    _, saved, inv_std = torch.native_batch_norm(x, w, b, mean, variance, True, 0.1, 1e-5)
+    backward = torch.ops.aten.native_batch_norm_backward
+    return {
+        "forward": lambda: torch.native_batch_norm(x, w, b, mean, variance, True, 0.1, 1e-5),
+        "backward": lambda: backward(dy, x, w, mean, variance, saved, inv_std, True, 1e-5, [True] * 3),
+    }
+
+
+def measure_norm(shape: tuple[int, ...], rounds: int, with_torch: bool) -> list[dict[str, Any]]:
+    """One row per pass of a batch normalisation."""
+    own, rivals, rows = norm_calls(shape), torch_norm_calls(shape) if with_torch else {}, []
+    for step in own:
+        seconds = rounds_of({"numpy": own[step], **({"torch": rivals[step]} if with_torch else {})}, rounds)
+        ratio = seconds["numpy"] / seconds["torch"] if with_torch else None
+        rows.append({"norm": "x".join(map(str, shape)), "pass": step, "seconds": seconds, "time_over_torch": ratio})
+    return rows
+
+
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--batch", type=int, default=16, help="images per call (default 16)")
@@ -218,6 +284,12 @@ def main(arguments: list[str] | None = None) -> int:
                 f" {row['of_gemm']:8.0%} {row['of_own_gemm']:7.0%}  {ratio}",
                 flush=True,
             )
+    print(f"{'batch normalisation':20} {'pass':8} {'ms':>8}  time / PyTorch's")
+    for share, channels, image in NORMS:
+        for row in measure_norm((max(1, round(options.batch * share)), channels, *image), options.rounds, reason is None):
+            rows.append(row)
+            ratio = "-" if row["time_over_torch"] is None else f"{row['time_over_torch']:.2f}"
+            print(f"{row['norm']:20} {row['pass']:8} {row['seconds']['numpy'] * 1e3:8.2f}  {ratio}", flush=True)
     if options.json:
         settings = {"batch": options.batch, "threads": options.threads, "rounds": options.rounds, "no_torch": reason}
         options.json.write_text(json.dumps({**settings, "rows": rows}, indent=1) + "\n")

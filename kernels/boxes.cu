@@ -1,4 +1,4 @@
-// Kernels over strided boxes of up to five dimensions: messages, masks and what CuPy would need several passes for.
+// Kernels over strided boxes of up to five dimensions: messages, masks, and what CuPy would need several passes for.
 #include "common.cuh"
 
 KERNEL pack(const REAL *box, SHAPE5, STRIDES5(box), REAL *flat) {
@@ -41,17 +41,5 @@ KERNEL dropout_mask(REAL *out, SHAPE5, STRIDES5(out), STRIDES5(global), i64 firs
         z ^= z >> 31;
         const double uniform = (double)(z >> 11) * (1.0 / 9007199254740992.0);
         out[OFFSET5(out, p)] = uniform >= rate ? (REAL)kept : (REAL)0;
-    }
-}
-
-// OWT's rule in one pass over flat arrays.
-KERNEL sgd_update(REAL *w, i64 w_0, const REAL *grad, i64 grad_0, REAL *velocity, i64 velocity_0, i64 items, double rate, double momentum,
-                  double decay) {
-    const REAL r = (REAL)rate, m = (REAL)momentum, d = (REAL)decay;
-    GRID_STRIDE(item, items) {
-        const REAL weight = w[item * w_0];
-        const REAL v = m * velocity[item * velocity_0] - r * (grad[item * grad_0] + d * weight);
-        velocity[item * velocity_0] = v;
-        w[item * w_0] = weight + v;
     }
 }

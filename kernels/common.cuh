@@ -12,12 +12,14 @@ typedef unsigned long long u64;
 #define KERNEL extern "C" __global__ void
 #define DEVICE __device__ __forceinline__
 
-// The largest block that the losses are launched with (a power of two).
+// The largest block that kernels with sums over a block are launched with (a power of two).
 #define MAX_THREADS 256
 
-// A strided NCHW array as kernel parameters, and one element of it.
-#define VIEW4(TYPE, a) TYPE *__restrict__ a, i64 a##_n, i64 a##_c, i64 a##_h, i64 a##_w
-#define AT4(a, n, c, h, w) a[(n) * a##_n + (c) * a##_c + (h) * a##_h + (w) * a##_w]
+// A strided array [N, C, D, H, W] as kernel parameters, and one element of it; an image is a volume of one plane. Of a SHARED5 the memory
+// may be that of another parameter.
+#define SHARED5(TYPE, a) TYPE *a, i64 a##_n, i64 a##_c, i64 a##_d, i64 a##_h, i64 a##_w
+#define VIEW5(TYPE, a) TYPE *__restrict__ a, i64 a##_n, i64 a##_c, i64 a##_d, i64 a##_h, i64 a##_w
+#define AT5(a, p) a[(p).n * a##_n + (p).c * a##_c + (p).d * a##_d + (p).h * a##_h + (p).w * a##_w]
 
 // A strided matrix.
 #define VIEW2(TYPE, a) TYPE *a, i64 a##_n, i64 a##_c
@@ -31,37 +33,16 @@ typedef unsigned long long u64;
 #define GRID_STRIDE(index, items) \
     for (i64 index = (i64)blockIdx.x * blockDim.x + threadIdx.x; index < (items); index += (i64)gridDim.x * blockDim.x)
 
-struct Place4 {
-    int n, c, h, w;
+struct Place {
+    int n, c, d, h, w;
 };
 
 struct Place5 {
     i64 i0, i1, i2, i3, i4;
 };
 
-// The place of a row-major index in an array [.., channels, height, width].
+// The place of a row-major index in a box of five dimensions.
 // Division of 64-bit integers is many times slower than of 32-bit ones, and nearly every index fits in 32 bits.
-DEVICE Place4 place4(i64 index, int channels, int height, int width) {
-    Place4 p;
-    if (index <= 0x7fffffffLL) {
-        unsigned rest = (unsigned)index;
-        p.w = (int)(rest % (unsigned)width);
-        rest /= (unsigned)width;
-        p.h = (int)(rest % (unsigned)height);
-        rest /= (unsigned)height;
-        p.c = (int)(rest % (unsigned)channels);
-        p.n = (int)(rest / (unsigned)channels);
-    } else {
-        p.w = (int)(index % width);
-        index /= width;
-        p.h = (int)(index % height);
-        index /= height;
-        p.c = (int)(index % channels);
-        p.n = (int)(index / channels);
-    }
-    return p;
-}
-
 DEVICE Place5 place5(i64 index, i64 d1, i64 d2, i64 d3, i64 d4) {
     Place5 p;
     if (index <= 0x7fffffffLL) {
@@ -90,8 +71,27 @@ DEVICE Place5 place5(i64 index, i64 d1, i64 d2, i64 d3, i64 d4) {
     return p;
 }
 
+// The place of a row-major index in an array [.., channels, depth, height, width] whose extents fit in 32 bits.
+DEVICE Place place(i64 index, i64 channels, i64 depth, i64 height, i64 width) {
+    const Place5 p = place5(index, channels, depth, height, width);
+    return {(int)p.i0, (int)p.i1, (int)p.i2, (int)p.i3, (int)p.i4};
+}
+
 // The windows of `size` elements, one every `stride`, that hold place t (before clipping to the number of windows).
 DEVICE int first_window(int t, int size, int stride) { return t < size ? 0 : (t - size) / stride + 1; }
 DEVICE int last_window(int t, int stride) { return t < 0 ? -1 : t / stride; }
+
+// The sum over a block of threads, always in the same order; every thread must call it, all get the result.
+DEVICE double block_sum(double value, double *part) {
+    part[threadIdx.x] = value;
+    __syncthreads();
+    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+        __syncthreads();
+    }
+    const double sum = part[0];
+    __syncthreads();  // `part` may be written again only after everybody has read it
+    return sum;
+}
 
 #endif

@@ -1,50 +1,65 @@
-// Lowering of one group of a convolution to a matrix product: cols[(c * kh + u) * kw + v][(n * oh + i) * ow + j].
+// Lowering of one group of a convolution to a matrix product:
+// cols[((c * kd + t) * kh + u) * kw + v][((n * od + k) * oh + i) * ow + j].
 // The grid's second dimension runs over channels, the first over the places of all images of the block (fewer than 2**31).
 #include "common.cuh"
 
 #define GEOMETRY \
-    i64 images, i64 channels, i64 height, i64 width, i64 oh, i64 ow, i64 kh, i64 kw, i64 sh, i64 sw, i64 dh, i64 dw, i64 ph, i64 pw
+    i64 images, i64 channels, i64 depth, i64 height, i64 width, i64 od, i64 oh, i64 ow, i64 kd, i64 kh, i64 kw, i64 sd, i64 sh, i64 sw, \
+        i64 dd, i64 dh, i64 dw, i64 pd, i64 ph, i64 pw
+
+DEVICE bool inside(int i, i64 extent) { return i >= 0 && i < (int)extent; }
+
+// The output that reads place `t` of the padded input by its tap u, -1 if none does.
+DEVICE int reader(int t, int u, i64 stride, i64 dilation, i64 outputs) {
+    const int from = t - u * (int)dilation, out = from / (int)stride;
+    return from < 0 || out >= (int)outputs || out * (int)stride != from ? -1 : out;
+}
 
 // cols = the reads of every output; reads outside x are zero.
-KERNEL im2col(VIEW4(const REAL, x), REAL *__restrict__ cols, GEOMETRY) {
-    const i64 places = images * oh * ow;
+KERNEL im2col(VIEW5(const REAL, x), REAL *__restrict__ cols, GEOMETRY) {
+    const i64 places = images * od * oh * ow;
     for (i64 c = blockIdx.y; c < channels; c += gridDim.y) {
-        GRID_STRIDE(place, places) {
-            const Place4 p = place4(place, 1, (int)oh, (int)ow);
+        GRID_STRIDE(item, places) {
+            const Place p = place(item, 1, od, oh, ow);
             const REAL *image = x + p.n * x_n + c * x_c;
-            const int h0 = p.h * (int)sh - (int)ph, w0 = p.w * (int)sw - (int)pw;
-            REAL *col = cols + c * kh * kw * places + place;
-            for (int u = 0; u < (int)kh; u++) {
-                const int h = h0 + u * (int)dh;
-                const bool row = h >= 0 && h < (int)height;
-                for (int v = 0; v < (int)kw; v++) {
-                    const int w = w0 + v * (int)dw;
-                    *col = row && w >= 0 && w < (int)width ? image[h * x_h + w * x_w] : (REAL)0;
-                    col += places;
+            const int d0 = p.d * (int)sd - (int)pd, h0 = p.h * (int)sh - (int)ph, w0 = p.w * (int)sw - (int)pw;
+            REAL *col = cols + c * kd * kh * kw * places + item;
+            for (int t = 0; t < (int)kd; t++) {
+                const int d = d0 + t * (int)dd;
+                for (int u = 0; u < (int)kh; u++) {
+                    const int h = h0 + u * (int)dh;
+                    const bool row = inside(d, depth) && inside(h, height);
+                    for (int v = 0; v < (int)kw; v++) {
+                        const int w = w0 + v * (int)dw;
+                        *col = row && inside(w, width) ? image[d * x_d + h * x_h + w * x_w] : (REAL)0;
+                        col += places;
+                    }
                 }
             }
         }
     }
 }
 
-// dx (+)= the adjoint of im2col. Every element gathers the columns that read it, in the order of (u, v).
-KERNEL col2im(const REAL *__restrict__ cols, VIEW4(REAL, dx), i64 add, GEOMETRY) {
-    const i64 places = images * oh * ow;
+// dx (+)= the adjoint of im2col. Every element gathers the columns that read it, in the order of (t, u, v).
+KERNEL col2im(const REAL *__restrict__ cols, VIEW5(REAL, dx), i64 add, GEOMETRY) {
+    const i64 places = images * od * oh * ow;
     for (i64 c = blockIdx.y; c < channels; c += gridDim.y) {
-        GRID_STRIDE(item, images * height * width) {
-            const Place4 p = place4(item, 1, (int)height, (int)width);
-            const REAL *col = cols + c * kh * kw * places + p.n * (oh * ow);
+        GRID_STRIDE(item, images * depth * height * width) {
+            Place p = place(item, 1, depth, height, width);
+            const REAL *col = cols + c * kd * kh * kw * places + p.n * (od * oh * ow);
             REAL sum = 0;
-            for (int u = 0; u < (int)kh; u++) {
-                const int h = p.h + (int)ph - u * (int)dh, i = h / (int)sh;
-                if (h < 0 || i >= (int)oh || i * (int)sh != h) continue;
-                for (int v = 0; v < (int)kw; v++) {
-                    const int w = p.w + (int)pw - v * (int)dw, j = w / (int)sw;
-                    if (w < 0 || j >= (int)ow || j * (int)sw != w) continue;
-                    sum += col[(u * kw + v) * places + i * ow + j];
+            for (int t = 0; t < (int)kd; t++) {
+                const int k = reader(p.d + (int)pd, t, sd, dd, od);
+                for (int u = 0; k >= 0 && u < (int)kh; u++) {
+                    const int i = reader(p.h + (int)ph, u, sh, dh, oh);
+                    for (int v = 0; i >= 0 && v < (int)kw; v++) {
+                        const int j = reader(p.w + (int)pw, v, sw, dw, ow);
+                        if (j >= 0) sum += col[((t * kh + u) * kw + v) * places + (k * oh + i) * ow + j];
+                    }
                 }
             }
-            REAL *to = &AT4(dx, p.n, c, p.h, p.w);
+            p.c = (int)c;
+            REAL *to = &AT5(dx, p);
             *to = add ? *to + sum : sum;
         }
     }

@@ -2,69 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cupy as cp
 import numpy as np
 
-from hpcpar.errors import InputError
+from hpcpar.kernels import cupy_batchnorm, cupy_loss, cupy_pool
 from hpcpar.kernels.cupy_conv import CupyConv
-from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view
-from hpcpar.kernels.cupy_sources import THREADS
+from hpcpar.kernels.cupy_device import select_device
+from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
 from hpcpar.kernels.interface import Array, Backend, ConvSpec, PoolSpec, Tick
-
-#: Where launchers put a process's rank on its node. mpirun's own come first: inside a Slurm job its processes also see
-#: the SLURM_LOCALID of the batch script, which is 0 for all of them.
-LOCAL_RANK_VARIABLES = (
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "MV2_COMM_WORLD_LOCAL_RANK",
-    "MPI_LOCALRANKID",
-    "PALS_LOCAL_RANKID",
-    "PMI_LOCAL_RANK",
-    "SLURM_LOCALID",
-)
-
-
-def local_rank(environ: Mapping[str, str]) -> int:
-    """The rank of this process on its node as its launcher tells, 0 if none does."""
-    for name in LOCAL_RANK_VARIABLES:
-        value = environ.get(name, "")
-        if value.isdecimal():
-            return int(value)
-    return 0
-
-
-def _select_device(environ: Mapping[str, str]) -> int:
-    """Make this process use one of the visible GPUs, by its rank on the node, and check that the CUDA libraries work.
-
-    Raises
-    ------
-    InputError
-        No GPU is visible, or a CUDA library is missing.
-    """
-    try:
-        count = cp.cuda.runtime.getDeviceCount() if cp.cuda.is_available() else 0
-    except cp.cuda.runtime.CUDARuntimeError:
-        count = 0
-    if count == 0:
-        raise InputError("--device gpu: no GPU is visible to this process; run on a node with a GPU, or use --device cpu")
-    device = local_rank(environ) % count
-    try:
-        cp.cuda.Device(device).use()
-        # The first use loads the compiler and cuBLAS; better here than in the middle of a run.
-        probe = cp.ones((2, 3), np.float32)
-        float(cp.matmul(probe, probe.T + 1)[0, 0])
-    except (ImportError, RuntimeError, OSError, MemoryError, cp.cuda.compiler.CompileException) as err:
-        reason = " ".join(str(err).split()) or type(err).__name__
-        raise InputError(f"--device gpu: GPU {device} cannot be used ({reason}); mend the CUDA installation, or use --device cpu") from err
-    return device
-
-
-def _contiguous(array: Array, dtype: Any) -> Array:
-    """A small array as a kernel without strides takes it; copied (also from the host) only where it must be."""
-    return cp.ascontiguousarray(cp.asarray(array, dtype))
 
 
 class CupyBackend(Backend):
@@ -86,7 +36,7 @@ class CupyBackend(Backend):
     name = "gpu"
 
     def __init__(self, scratch_bytes: int = 256 * 2**20, environ: Mapping[str, str] | None = None) -> None:
-        self.device = _select_device(os.environ if environ is None else environ)
+        self.device = select_device(os.environ if environ is None else environ)
         self._set_up(Launcher(), scratch_bytes)
 
     def _set_up(self, launch: Launcher, scratch_bytes: int) -> None:
@@ -152,6 +102,12 @@ class CupyBackend(Backend):
         shape, (steps,) = merge_dims(box.shape, strides(box))
         self._launch("unpack_add", box.dtype, box.size, (flat, *shape, *steps, box))
 
+    def copy(self, x: Array, out: Array) -> None:
+        out[...] = x
+
+    def accumulate(self, x: Array, out: Array) -> None:
+        cp.add(out, x, out=out)
+
     # -- convolution ----------------------------------------------------------------------------------------
     def conv_forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array, tick: Tick | None = None) -> None:
         self._conv.forward(x, w, bias, spec, out, tick)
@@ -184,40 +140,60 @@ class CupyBackend(Backend):
         out[...] = dy.sum(axis=0) if len(dy) else 0
 
     # -- pooling --------------------------------------------------------------------------------------------
-    @staticmethod
-    def _pool_geometry(x: Array, out: Array, spec: PoolSpec) -> tuple[int, ...]:
-        return (*x.shape, *out.shape[2:], *spec.kernel, *spec.stride, spec.pads[0][0], spec.pads[1][0])
-
     def maxpool_forward(self, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
-        self._launch("maxpool_forward", x.dtype, out.size, (*view(x), *view(out), *view(argmax), *self._pool_geometry(x, out, spec)))
+        cupy_pool.maxpool_forward(self._launch, x, spec, out, argmax)
 
     def maxpool_backward(self, dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> None:
-        args = (*view(dy), *view(argmax), *view(dx), *self._pool_geometry(dx, dy, spec))
-        self._launch("maxpool_backward", dx.dtype, dx.size, args)
+        cupy_pool.maxpool_backward(self._launch, dy, argmax, spec, dx)
 
-    def avgpool_forward(self, x: Array, spec: PoolSpec, scale_h: Array, scale_w: Array, out: Array) -> None:
-        scales = (_contiguous(scale_h, x.dtype), _contiguous(scale_w, x.dtype))
-        self._launch("avgpool_forward", x.dtype, out.size, (*view(x), *scales, *view(out), *self._pool_geometry(x, out, spec)))
+    def avgpool_forward(self, x: Array, spec: PoolSpec, scales: Sequence[Array], out: Array) -> None:
+        cupy_pool.avgpool_forward(self._launch, x, spec, scales, out)
 
-    def avgpool_backward(self, dy: Array, spec: PoolSpec, scale_h: Array, scale_w: Array, dx: Array) -> None:
-        scales = (_contiguous(scale_h, dx.dtype), _contiguous(scale_w, dx.dtype))
-        self._launch("avgpool_backward", dx.dtype, dx.size, (*view(dy), *scales, *view(dx), *self._pool_geometry(dx, dy, spec)))
+    def avgpool_backward(self, dy: Array, spec: PoolSpec, scales: Sequence[Array], dx: Array) -> None:
+        cupy_pool.avgpool_backward(self._launch, dy, spec, scales, dx)
 
-    # -- normalisation and elementwise ----------------------------------------------------------------------
+    def global_avgpool_forward(self, x: Array, out: Array) -> None:
+        cupy_pool.global_avgpool_forward(x, out)
+
+    def global_avgpool_backward(self, dy: Array, dx: Array) -> None:
+        cupy_pool.global_avgpool_backward(dy, dx)
+
+    # -- batch normalisation --------------------------------------------------------------------------------
+    def channel_moments(self, x: Array, out: Array) -> None:
+        cupy_batchnorm.channel_moments(self._launch, x, out)
+
+    def batchnorm_statistics(
+        self, moments: Array, count: int, eps: float, mean: Array, inv_std: Array, running: Array | None, momentum: float
+    ) -> None:
+        cupy_batchnorm.batchnorm_statistics(self._launch, moments, count, eps, mean, inv_std, running, momentum)
+
+    def batchnorm_running(self, running: Array, eps: float, mean: Array, inv_std: Array) -> None:
+        cupy_batchnorm.batchnorm_running(self._launch, running, eps, mean, inv_std)
+
+    def batchnorm_forward(self, x: Array, mean: Array, inv_std: Array, w: Array, b: Array, out: Array) -> None:
+        cupy_batchnorm.batchnorm_forward(self._launch, x, mean, inv_std, w, b, out)
+
+    def channel_moments_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array, out: Array) -> None:
+        cupy_batchnorm.channel_moments_backward(self._launch, x, dy, mean, inv_std, out)
+
+    def batchnorm_backward(
+        self, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array, sums: Array, count: int, dx: Array
+    ) -> None:
+        cupy_batchnorm.batchnorm_backward(self._launch, x, dy, mean, inv_std, w, sums, count, dx)
+
+    # -- local response normalisation and elementwise --------------------------------------------------------
     def lrn_forward(
         self, x: Array, offset: int, size: int, alpha: float, beta: float, k: float, out: Array, scale: Array
     ) -> None:
-        images, channels, height, width = out.shape
-        geometry = (images, x.shape[1], channels, height, width, offset, size)
-        args = (*view(x), *view(out), *view(scale), *geometry, float(alpha), float(beta), float(k))
+        geometry = (len(x), x.shape[1], out.shape[1], *volume(x).shape[2:], offset, size)
+        args = (*(item for a in (x, out, scale) for item in view(volume(a))), *geometry, float(alpha), float(beta), float(k))
         self._launch("lrn_forward", x.dtype, out.size, args)
 
     def lrn_backward(
         self, x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int, alpha: float, beta: float, dx: Array
     ) -> None:
-        images, channels, height, width = dx.shape
-        geometry = (images, channels, out.shape[1], height, width, offset, size)
-        args = (*view(x), *view(out), *view(scale), *view(dy), *view(dx), *geometry, float(alpha), float(beta))
+        geometry = (len(x), x.shape[1], out.shape[1], *volume(x).shape[2:], offset, size)
+        args = (*(item for a in (x, out, scale, dy, dx) for item in view(volume(a))), *geometry, float(alpha), float(beta))
         self._launch("lrn_backward", x.dtype, dx.size, args)
 
     def relu_forward(self, x: Array, out: Array) -> None:
@@ -252,32 +228,45 @@ class CupyBackend(Backend):
         args = (out, *box, *out_steps, *steps, first, np.uint64(key), float(rate), kept)
         self._launch("dropout_mask", out.dtype, out.size, args)
 
+    def add(self, a: Array, b: Array, out: Array) -> None:
+        cp.add(a, b, out=out)
+
+    def scale(self, x: Array, factor: float) -> None:
+        cp.multiply(x, factor, out=x)
+
     def multiply(self, a: Array, b: Array, out: Array) -> None:
         cp.multiply(a, b, out=out)
 
     def softmax_cross_entropy(self, x: Array, labels: Array, scale: float, dx: Array) -> tuple[float, int]:
-        samples, classes = x.shape
-        if x.size == 0:
-            return 0.0, 0
-        sums = cp.empty((2, samples), np.float64)
-        args = (*view(x), _contiguous(labels, np.int64), *view(dx), sums[0], sums[1], samples, classes, float(scale))
-        self._launch("softmax_cross_entropy", x.dtype, samples * THREADS, args)
-        loss, hits = cp.asnumpy(sums.sum(axis=1))
-        return float(loss), int(hits)
+        return cupy_loss.softmax_cross_entropy(self._launch, x, labels, scale, dx)
 
     def logistic_cross_entropy(self, x: Array, labels: Array, first_class: int, scale: float, dx: Array) -> float:
-        samples, classes = x.shape
-        if x.size == 0:
-            return 0.0
-        sums = cp.empty(samples, np.float64)
-        args = (*view(x), _contiguous(labels, np.int64), *view(dx), sums, samples, classes, first_class, float(scale))
-        self._launch("logistic_cross_entropy", x.dtype, samples * THREADS, args)
-        return float(sums.sum())
+        return cupy_loss.logistic_cross_entropy(self._launch, x, labels, first_class, scale, dx)
+
+    def mean_squared_error(self, x: Array, targets: Array, scale: float, dx: Array) -> float:
+        return cupy_loss.mean_squared_error(self._launch, x, targets, scale, dx)
 
     # -- update ---------------------------------------------------------------------------------------------
-    def sgd_update(self, w: Array, grad: Array, velocity: Array, rate: float, momentum: float, decay: float) -> None:
-        args = (*view(w), *view(grad), *view(velocity), w.size, float(rate), float(momentum), float(decay))
-        self._launch("sgd_update", w.dtype, w.size, args)
+    def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float) -> None:
+        if velocity is None:
+            self._update("plain_update", (w, grad), (rate, decay))
+        else:
+            self._update("sgd_update", (w, velocity, grad), (rate, momentum, decay))
+
+    def adam_update(
+        self, w: Array, grad: Array, first: Array, second: Array, rate: float, beta1: float, beta2: float, eps: float, step: int,
+        decay: float,
+    ) -> None:
+        corrected = (rate / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step))
+        self._update("adam_update", (w, first, second, grad), (*corrected, beta1, beta2, eps, decay))
+
+    def _update(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[float, ...]) -> None:
+        """Launch a kernel on arrays of one shape."""
+        if arrays[0].size == 0:
+            return
+        shape, steps = merge_dims(arrays[0].shape, *map(strides, arrays))
+        args = (*arrays, *shape, *(step for each in steps for step in each), *map(float, numbers))
+        self._launch(kernel, arrays[0].dtype, arrays[0].size, args)
 
     def all_finite(self, x: Array) -> bool:
         return x.size == 0 or bool(cp.isfinite(x).all())

@@ -1,7 +1,7 @@
 """Convolution on a GPU: a block of images at a time is lowered to a matrix, and cuBLAS multiplies.
 
-The matrix of a block is [channels * kh * kw, images * oh * ow]: one long product per block, also for the weights' gradient,
-needs neither a product per image nor a sum over images afterwards.
+An image is a volume of one plane. The matrix of a block is [channels * kd * kh * kw, images * od * oh * ow]: one long product per
+block, also for the weights' gradient, needs neither a product per image nor a sum over images afterwards.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import cupy as cp
 
-from hpcpar.kernels.cupy_launch import Launcher, view
+from hpcpar.kernels.cupy_launch import Launcher, three, view, volume
 from hpcpar.kernels.interface import Array, ConvSpec, Segment, Tick
 
 #: The lowering kernels count a block's places in 32 bits.
@@ -29,7 +29,7 @@ def covers(intervals: list[tuple[int, int]], extent: int) -> bool:
 
 
 def _matrix(w: Array, segment: Segment) -> Array:
-    """A group's weights as a matrix [outputs, channels * kh * kw], a view."""
+    """A group's weights as a matrix [outputs, channels * places of the kernel], a view."""
     return w[segment.out_start : segment.out_stop].reshape(segment.out_stop - segment.out_start, math.prod(w.shape[1:]))
 
 
@@ -50,48 +50,50 @@ class CupyConv:
 
     def _blocks(self, out: Array, rows: int) -> Iterator[slice]:
         """Blocks of images whose matrices of `rows` rows in all stay within the scratch memory."""
-        images, _, oh, ow = out.shape
-        size = max(1, min(self.scratch_bytes // (rows * oh * ow * out.itemsize), _MAX_PLACES // (oh * ow)))
-        for start in range(0, images, size):
-            yield slice(start, min(start + size, images))
+        places = math.prod(out.shape[2:])
+        size = max(1, min(self.scratch_bytes // (rows * places * out.itemsize), _MAX_PLACES // places))
+        for start in range(0, len(out), size):
+            yield slice(start, min(start + size, len(out)))
 
     @staticmethod
-    def _geometry(x: Array, out: Array, kernel: tuple[int, int], spec: ConvSpec) -> tuple[int, ...]:
+    def _geometry(x: Array, out: Array, kernel: tuple[int, ...], spec: ConvSpec) -> tuple[int, ...]:
         """The parameters of the GEOMETRY macro."""
-        return (*x.shape, *out.shape[2:], *kernel, *spec.stride, *spec.dilation, spec.pads[0][0], spec.pads[1][0])
+        before = three([pad[0] for pad in spec.pads], 0)
+        return (*x.shape, *out.shape[2:], *kernel, *three(spec.stride, 1), *three(spec.dilation, 1), *before)
 
-    def _lower(self, x: Array, out: Array, kernel: tuple[int, int], spec: ConvSpec) -> Array:
+    def _lower(self, x: Array, out: Array, kernel: tuple[int, ...], spec: ConvSpec) -> Array:
         """The matrix of a group's channels x for the outputs of `out`'s extents."""
-        places = x.shape[0] * out.shape[2] * out.shape[3]
-        cols = cp.empty((x.shape[1] * kernel[0] * kernel[1], places), x.dtype)
+        places = x.shape[0] * math.prod(out.shape[2:])
+        cols = cp.empty((x.shape[1] * math.prod(kernel), places), x.dtype)
         self.launch("im2col", x.dtype, places, (*view(x), cols, *self._geometry(x, out, kernel, spec)), rows=x.shape[1])
         return cols
 
     @staticmethod
     def _channels_first(y: Array) -> Array:
-        """A contiguous matrix [channels, images * oh * ow] of the outputs' gradient."""
-        return cp.ascontiguousarray(y.transpose(1, 0, 2, 3)).reshape(y.shape[1], y.shape[0] * y.shape[2] * y.shape[3])
+        """A contiguous matrix [channels, images * od * oh * ow] of the outputs' gradient."""
+        return cp.ascontiguousarray(y.swapaxes(0, 1)).reshape(y.shape[1], y.shape[0] * math.prod(y.shape[2:]))
 
     def forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array, tick: Tick | None = None) -> None:
         """As `Backend.conv_forward`."""
         if out.size == 0:
             return
-        if not covers([(s.out_start, s.out_stop) for s in spec.segments], out.shape[1]):
-            out[...] = 0 if bias is None else bias[:, None, None]
-        kernel = w.shape[2:]
+        if w.shape[1] == 0 or not covers([(s.out_start, s.out_stop) for s in spec.segments], out.shape[1]):
+            out[...] = 0 if bias is None else bias.reshape(-1, *(1,) * (out.ndim - 2))
+        x, out = volume(x), volume(out)
+        kernel = three(w.shape[2:], 1)
         for s in spec.segments:
             weights = _matrix(w, s)
             group_out = out[:, s.out_start : s.out_stop]
-            if weights.shape[0] == 0:
+            if weights.size == 0:
                 continue
             for block in self._blocks(out, sum(weights.shape)):
                 to = group_out[block]
                 y = cp.matmul(weights, self._lower(x[block, s.in_start : s.in_stop], to, kernel, spec))
-                y = y.reshape(to.shape[1], to.shape[0], *to.shape[2:]).transpose(1, 0, 2, 3)
+                y = y.reshape(to.shape[1], to.shape[0], *to.shape[2:]).swapaxes(0, 1)
                 if bias is None:
                     to[...] = y
                 else:
-                    cp.add(y, bias[s.out_start : s.out_stop, None, None], out=to)
+                    cp.add(y, bias[s.out_start : s.out_stop, None, None, None], out=to)
                 if tick is not None:
                     tick()
 
@@ -105,7 +107,8 @@ class CupyConv:
             dx.fill(0)
         if dy.size == 0:
             return
-        kernel = w.shape[2:]
+        dy, dx = volume(dy), volume(dx)
+        kernel = three(w.shape[2:], 1)
         for s in spec.segments:
             weights = _matrix(w, s)
             if weights.size == 0:
@@ -113,7 +116,7 @@ class CupyConv:
             for block in self._blocks(dy, sum(weights.shape)):
                 part, to = dy[block, s.out_start : s.out_stop], dx[block, s.in_start : s.in_stop]
                 cols = cp.matmul(weights.T, self._channels_first(part))
-                items = to.shape[0] * to.shape[2] * to.shape[3]
+                items = to.shape[0] * math.prod(to.shape[2:])
                 args = (cols, *view(to), int(add), *self._geometry(to, part, kernel, spec))
                 self.launch("col2im", dx.dtype, items, args, rows=to.shape[1])
                 if tick is not None:
@@ -129,10 +132,11 @@ class CupyConv:
                 dbias.fill(0)
             return
         if dbias is not None:
-            dbias[...] = dy.sum(axis=(0, 2, 3))
+            dbias[...] = dy.sum(axis=(0, *range(2, dy.ndim)))
         if not covers([(s.out_start, s.out_stop) for s in spec.segments], dw.shape[0]):
             dw.fill(0)
-        kernel = dw.shape[2:]
+        x, dy = volume(x), volume(dy)
+        kernel = three(dw.shape[2:], 1)
         for s in spec.segments:
             grads = _matrix(dw, s)
             if grads.size == 0:

@@ -23,8 +23,25 @@ def strides(array: Array) -> tuple[int, ...]:
 
 
 def view(array: Array) -> tuple[Any, ...]:
-    """The parameters of a VIEW4 or VIEW2 macro: the array and its strides."""
+    """The parameters of a VIEW5, SHARED5 or VIEW2 macro: the array and its strides."""
     return (array, *strides(array))
+
+
+def contiguous(array: Array, dtype: Any) -> Array:
+    """A small array as a kernel without strides takes it; copied (also from the host) only where it must be."""
+    return cp.ascontiguousarray(cp.asarray(array, dtype))
+
+
+def volume(array: Array) -> Array:
+    """A view [N, C, D, H, W] of features, images or volumes: missing image axes are of one index, the depth first."""
+    if array.ndim == 2:
+        return array[:, :, None, None, None]
+    return array[:, :, None] if array.ndim == 4 else array
+
+
+def three(numbers: Sequence[int], fill: int) -> tuple[int, ...]:
+    """One number for each axis of a volume; `fill` for the depth of images."""
+    return (fill,) * (3 - len(numbers)) + tuple(numbers)
 
 
 def merge_dims(shape: Sequence[int], *all_strides: Sequence[int]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:

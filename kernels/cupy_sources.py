@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 #: The subjects, one ``.cu`` file each.
-SUBJECTS = ("boxes", "conv", "loss", "lrn", "pool")
+SUBJECTS = ("batchnorm", "boxes", "conv", "loss", "lrn", "pool", "update")
 #: What REAL stands for in the sources, by NumPy's name of the type.
 REALS = {"float32": "float", "float64": "double"}
 #: Threads per block: a power of two, at most MAX_THREADS of common.cuh.

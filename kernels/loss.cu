@@ -2,19 +2,6 @@
 // loss[n] and hits[n] are per sample; the caller adds them up. Samples with a negative label count for nothing.
 #include "common.cuh"
 
-// The block's sum; every thread must call it, all get the result.
-DEVICE double block_sum(double value, double *part) {
-    part[threadIdx.x] = value;
-    __syncthreads();
-    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
-        __syncthreads();
-    }
-    const double sum = part[0];
-    __syncthreads();  // `part` may be written again only after everybody has read it
-    return sum;
-}
-
 KERNEL softmax_cross_entropy(
     VIEW2(const REAL, x), const i64 *labels, VIEW2(REAL, dx), double *loss, double *hits, i64 samples, i64 classes, double scale) {
     __shared__ double part[MAX_THREADS];
@@ -84,6 +71,23 @@ KERNEL logistic_cross_entropy(
             const REAL sigmoid = (v > 0 ? (REAL)1 : small) / ((REAL)1 + small);
             if (label >= 0) sum += (double)((v > 0 ? v : (REAL)0) - (c == target ? v : (REAL)0)) + (double)log1p(small);
             AT2(dx, n, c) = label >= 0 ? (REAL)(scale * (double)(sigmoid - wanted)) : (REAL)0;
+        }
+        sum = block_sum(sum, part);
+        if (threadIdx.x == 0) loss[n] = sum;
+    }
+}
+
+// Where the target is NaN (padding) an element counts for nothing.
+KERNEL mean_squared_error(
+    VIEW2(const REAL, x), VIEW2(const REAL, targets), VIEW2(REAL, dx), double *loss, i64 samples, i64 outputs, double scale) {
+    __shared__ double part[MAX_THREADS];
+    for (i64 n = blockIdx.x; n < samples; n += gridDim.x) {
+        double sum = 0;
+        for (i64 c = threadIdx.x; c < outputs; c += blockDim.x) {
+            const REAL target = AT2(targets, n, c);
+            const REAL difference = target == target ? AT2(x, n, c) - target : (REAL)0;
+            sum += (double)difference * (double)difference;
+            AT2(dx, n, c) = (REAL)(2.0 * scale * (double)difference);
         }
         sum = block_sum(sum, part);
         if (threadIdx.x == 0) loss[n] = sum;

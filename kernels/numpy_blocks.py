@@ -12,6 +12,8 @@ from hpcpar.kernels.interface import Array
 
 #: Items in a block of an elementwise kernel: a few such blocks stay in a core's L2 cache.
 BLOCK_ITEMS = 1 << 15
+#: Most planes of a volume in a block of a convolution, so that rows, too, stay together.
+PLANES = 16
 
 
 class Scratch:
@@ -40,29 +42,40 @@ class Scratch:
         return sum(buffer.nbytes for buffer in self._buffers.values())
 
 
-def image_blocks(images: int, rows: int, row_items: int, limit: int) -> Iterator[tuple[slice, slice]]:
-    """Cut a batch into blocks of about `limit` items: several whole images, or an even share of one image's rows.
+def volume_blocks(images: int, planes: int, rows: int, row_items: int, limit: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Cut a batch into blocks (images, planes, rows) of about `limit` items: several whole images, or parts of one image.
+
+    An image that is too large is cut into slabs of planes and these into rows: a block of a few planes has
+    little to read twice at its borders, whichever way it is cut.
 
     Parameters
     ----------
-    images, rows
-        The extents to cut; nothing is yielded if either is 0.
+    images, planes, rows
+        The extents to cut; nothing is yielded if any is 0.
     row_items
-        Scratch items that one row of one image costs.
+        Scratch items that one row of one plane costs.
     limit
-        Scratch items of a block; one row is never cut.
+        Scratch items of a block; one row of one plane is never cut.
     """
-    if images == 0 or rows == 0:
+    if images == 0 or planes == 0 or rows == 0:
         return
-    if rows * row_items <= limit:
-        parts = math.ceil(images / max(1, limit // max(1, rows * row_items)))
-        for part in range(parts):
-            yield slice(part * images // parts, (part + 1) * images // parts), slice(0, rows)
+    image_items = planes * rows * row_items
+    if image_items <= limit:
+        for n in _even(images, limit // max(1, image_items)):
+            yield n, slice(0, planes), slice(0, rows)
         return
-    parts = math.ceil(rows / max(1, limit // row_items))
+    slab = max(1, min(planes, PLANES, limit // row_items))
     for image in range(images):
-        for part in range(parts):
-            yield slice(image, image + 1), slice(part * rows // parts, (part + 1) * rows // parts)
+        for d in _even(planes, slab):
+            for r in _even(rows, limit // ((d.stop - d.start) * row_items)):
+                yield slice(image, image + 1), d, r
+
+
+def _even(extent: int, most: int) -> Iterator[slice]:
+    """Parts of [0, extent) of at most `most` indices (at least one), as even as can be."""
+    parts = math.ceil(extent / max(1, most))
+    for part in range(parts):
+        yield slice(part * extent // parts, (part + 1) * extent // parts)
 
 
 def is_blas_matrix(a: Array) -> bool:
@@ -81,10 +94,11 @@ def blas_input(a: Array) -> Array:
 
 
 def has_flat_images(a: Array) -> bool:
-    """Whether the last two axes of a NCHW array are one contiguous run, so that merging them makes a view BLAS can write."""
-    _, _, height, width = a.shape
-    _, channel, row, col = a.strides
-    return bool(col == a.itemsize and row == width * a.itemsize and channel >= height * row)
+    """Whether the image axes of an array [N, C, D, H, W] are one contiguous run, so that merging them makes a view BLAS can write."""
+    _, _, planes, height, width = a.shape
+    _, channel, plane, row, col = a.strides
+    flat = col == a.itemsize and row == width * a.itemsize and (planes == 1 or plane == height * row)
+    return bool(flat and channel >= planes * height * row)
 
 
 def flat_blocks(a: Array, *others: Array) -> Iterator[tuple[Array, ...]]:

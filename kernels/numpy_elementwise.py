@@ -1,4 +1,4 @@
-"""Elementwise kernels, losses and the update, in blocks that stay in the cache between passes."""
+"""Elementwise kernels, in blocks that stay in the cache between passes."""
 
 from __future__ import annotations
 
@@ -60,54 +60,6 @@ def _fill_mask(out: Array, steps: list[int], origin: int, threshold: np.uint64, 
         z ^= np.right_shift(z, np.uint64(31), out=t)
         np.right_shift(z, np.uint64(11), out=z)
         np.multiply(z >= threshold, part.dtype.type(keep), out=part)
-
-
-def softmax_cross_entropy(x: Array, labels: Array, scale: float, dx: Array) -> tuple[float, int]:
-    """See `Backend.softmax_cross_entropy`."""
-    if x.size == 0:
-        return 0.0, 0
-    counted = np.flatnonzero(labels >= 0)
-    right = int(np.count_nonzero(x.argmax(axis=1)[counted] == labels[counted]))
-    shifted = x - x.max(axis=1, keepdims=True)
-    picked = shifted[counted, labels[counted]].astype(np.float64)
-    np.exp(shifted, out=shifted)
-    total = shifted.sum(axis=1, keepdims=True)
-    loss = float((np.log(total[counted, 0].astype(np.float64)) - picked).sum())
-    shifted /= total
-    shifted[counted, labels[counted]] -= 1
-    np.multiply(shifted, scale, out=dx)
-    dx[labels < 0] = 0
-    return loss, right
-
-
-def logistic_cross_entropy(x: Array, labels: Array, first_class: int, scale: float, dx: Array) -> float:
-    """See `Backend.logistic_cross_entropy`."""
-    if x.size == 0:
-        return 0.0
-    # log(1 + exp(x)) and the sigmoid through exp(-|x|), which cannot overflow.
-    small = np.exp(-np.abs(x))
-    losses = np.maximum(x, 0)
-    losses += np.log1p(small)
-    gradient = np.where(x >= 0, 1, small) / (1 + small)
-    local = labels - first_class
-    here = np.flatnonzero((labels >= 0) & (local >= 0) & (local < x.shape[1]))
-    losses[here, local[here]] -= x[here, local[here]]
-    gradient[here, local[here]] -= 1
-    losses[labels < 0] = 0
-    gradient[labels < 0] = 0
-    np.multiply(gradient, scale, out=dx)
-    return float(losses.sum(dtype=np.float64))
-
-
-def sgd_update(w: Array, grad: Array, velocity: Array, rate: float, momentum: float, decay: float, scratch: Scratch) -> None:
-    """See `Backend.sgd_update`."""
-    for w_part, g_part, v_part in flat_blocks(w, grad, velocity):
-        step = np.multiply(w_part, decay, out=scratch.get("step", w_part.shape, w.dtype))
-        step += g_part
-        step *= rate
-        v_part *= momentum
-        v_part -= step
-        w_part += v_part
 
 
 def all_finite(x: Array) -> bool:

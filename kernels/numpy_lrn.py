@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hpcpar.kernels.interface import Array
@@ -49,9 +51,9 @@ def lrn_backward(
 
 
 def _row_blocks(x: Array) -> list[slice]:
-    """Rows such that all channels of one block stay in the cache."""
-    _, channels, rows, width = x.shape
-    step = max(1, 4 * BLOCK_ITEMS // max(1, channels * width))
+    """Rows (planes of volumes) such that all channels of one block stay in the cache."""
+    _, channels, rows, *width = x.shape
+    step = max(1, 4 * BLOCK_ITEMS // max(1, channels * math.prod(width)))
     return [slice(start, start + step) for start in range(0, rows, step)]
 
 

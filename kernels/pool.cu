@@ -1,73 +1,94 @@
 // Pooling. Both backward kernels gather: an element of dx looks up the windows that hold it.
 #include "common.cuh"
 
-#define GEOMETRY i64 images, i64 channels, i64 height, i64 width, i64 oh, i64 ow, i64 kh, i64 kw, i64 sh, i64 sw, i64 ph, i64 pw
+#define GEOMETRY \
+    i64 images, i64 channels, i64 depth, i64 height, i64 width, i64 od, i64 oh, i64 ow, i64 kd, i64 kh, i64 kw, i64 sd, i64 sh, i64 sw, \
+        i64 pd, i64 ph, i64 pw
+
+// The inputs inside x that the window of output p reads, as loops over r.
+#define FOR_READS(r, p) \
+    for (r.d = begin(p.d, sd, pd); r.d < end(p.d, sd, pd, kd, depth); r.d++) \
+        for (r.h = begin(p.h, sh, ph); r.h < end(p.h, sh, ph, kh, height); r.h++) \
+            for (r.w = begin(p.w, sw, pw); r.w < end(p.w, sw, pw, kw, width); r.w++)
+
+// The outputs whose windows hold input p, as loops over o.
+#define FOR_WINDOWS(o, p) \
+    for (o.d = first_window(p.d + (int)pd, (int)kd, (int)sd); o.d <= last_window(p.d + (int)pd, (int)sd) && o.d < (int)od; o.d++) \
+        for (o.h = first_window(p.h + (int)ph, (int)kh, (int)sh); o.h <= last_window(p.h + (int)ph, (int)sh) && o.h < (int)oh; o.h++) \
+            for (o.w = first_window(p.w + (int)pw, (int)kw, (int)sw); o.w <= last_window(p.w + (int)pw, (int)sw) && o.w < (int)ow; o.w++)
+
+// The row-major place in the window of output o that reads input r.
+#define PLACE(o, r) \
+    (((r.d - o.d * (int)sd + (int)pd) * (int)kh + r.h - o.h * (int)sh + (int)ph) * (int)kw + r.w - o.w * (int)sw + (int)pw)
+
+DEVICE int begin(int out, i64 stride, i64 pad) {
+    const int start = out * (int)stride - (int)pad;
+    return start < 0 ? 0 : start;
+}
+
+DEVICE int end(int out, i64 stride, i64 pad, i64 size, i64 extent) {
+    const int stop = out * (int)stride - (int)pad + (int)size;
+    return stop < (int)extent ? stop : (int)extent;
+}
 
 // argmax is the row-major place in the window, the first of several equal ones; a NaN is the maximum, as in NumPy.
 // A window wholly outside x gets minus infinity and place 0, which is outside x too: no gradient goes there.
-KERNEL maxpool_forward(VIEW4(const REAL, x), VIEW4(REAL, out), VIEW4(short, argmax), GEOMETRY) {
-    GRID_STRIDE(item, images * channels * oh * ow) {
-        const Place4 p = place4(item, (int)channels, (int)oh, (int)ow);
-        const int h0 = p.h * (int)sh - (int)ph, w0 = p.w * (int)sw - (int)pw;
+KERNEL maxpool_forward(VIEW5(const REAL, x), VIEW5(REAL, out), VIEW5(short, argmax), GEOMETRY) {
+    GRID_STRIDE(item, images * channels * od * oh * ow) {
+        const Place p = place(item, channels, od, oh, ow);
+        Place r = p;
         REAL best = 0;
         int where = -1;
-        for (int u = 0; u < (int)kh; u++) {
-            if (h0 + u < 0 || h0 + u >= (int)height) continue;
-            for (int v = 0; v < (int)kw; v++) {
-                if (w0 + v < 0 || w0 + v >= (int)width) continue;
-                const REAL value = AT4(x, p.n, p.c, h0 + u, w0 + v);
-                if (where < 0 || value > best || (value != value && best == best)) {
-                    best = value;
-                    where = u * (int)kw + v;
-                }
+        FOR_READS(r, p) {
+            const REAL value = AT5(x, r);
+            if (where < 0 || value > best || (value != value && best == best)) {
+                best = value;
+                where = PLACE(p, r);
             }
         }
-        AT4(out, p.n, p.c, p.h, p.w) = where < 0 ? (REAL)(-1.0 / 0.0) : best;
-        AT4(argmax, p.n, p.c, p.h, p.w) = (short)(where < 0 ? 0 : where);
+        AT5(out, p) = where < 0 ? (REAL)(-1.0 / 0.0) : best;
+        AT5(argmax, p) = (short)(where < 0 ? 0 : where);
     }
 }
 
-KERNEL maxpool_backward(VIEW4(const REAL, dy), VIEW4(const short, argmax), VIEW4(REAL, dx), GEOMETRY) {
-    GRID_STRIDE(item, images * channels * height * width) {
-        const Place4 p = place4(item, (int)channels, (int)height, (int)width);
-        const int h = p.h + (int)ph, w = p.w + (int)pw;
-        const int j0 = first_window(w, (int)kw, (int)sw);
+KERNEL maxpool_backward(VIEW5(const REAL, dy), VIEW5(const short, argmax), VIEW5(REAL, dx), GEOMETRY) {
+    GRID_STRIDE(item, images * channels * depth * height * width) {
+        const Place p = place(item, channels, depth, height, width);
+        Place o = p;
         REAL sum = 0;
-        for (int i = first_window(h, (int)kh, (int)sh); i <= last_window(h, (int)sh) && i < (int)oh; i++) {
-            for (int j = j0; j <= last_window(w, (int)sw) && j < (int)ow; j++) {
-                const int place = (h - i * (int)sh) * (int)kw + w - j * (int)sw;
-                if (AT4(argmax, p.n, p.c, i, j) == place) sum += AT4(dy, p.n, p.c, i, j);
-            }
+        FOR_WINDOWS(o, p) {
+            if (AT5(argmax, o) == PLACE(o, p)) sum += AT5(dy, o);
         }
-        AT4(dx, p.n, p.c, p.h, p.w) = sum;
+        AT5(dx, p) = sum;
     }
 }
 
-// Average pooling with one factor per output row and one per output column: the borders' rule is the caller's.
+// Average pooling with one factor per output index of each axis: the borders' rule is the caller's.
 KERNEL avgpool_forward(
-    VIEW4(const REAL, x), const REAL *__restrict__ scale_h, const REAL *__restrict__ scale_w, VIEW4(REAL, out), GEOMETRY) {
-    GRID_STRIDE(item, images * channels * oh * ow) {
-        const Place4 p = place4(item, (int)channels, (int)oh, (int)ow);
-        const int h0 = p.h * (int)sh - (int)ph, w0 = p.w * (int)sw - (int)pw;
+    VIEW5(const REAL, x), const REAL *__restrict__ scale_d, const REAL *__restrict__ scale_h, const REAL *__restrict__ scale_w,
+    VIEW5(REAL, out), GEOMETRY) {
+    GRID_STRIDE(item, images * channels * od * oh * ow) {
+        const Place p = place(item, channels, od, oh, ow);
+        Place r = p;
         REAL sum = 0;
-        for (int h = h0 < 0 ? 0 : h0; h < h0 + (int)kh && h < (int)height; h++)
-            for (int w = w0 < 0 ? 0 : w0; w < w0 + (int)kw && w < (int)width; w++) sum += AT4(x, p.n, p.c, h, w);
-        AT4(out, p.n, p.c, p.h, p.w) = scale_h[p.h] * scale_w[p.w] * sum;
+        FOR_READS(r, p) sum += AT5(x, r);
+        AT5(out, p) = scale_d[p.d] * scale_h[p.h] * scale_w[p.w] * sum;
     }
 }
 
 KERNEL avgpool_backward(
-    VIEW4(const REAL, dy), const REAL *__restrict__ scale_h, const REAL *__restrict__ scale_w, VIEW4(REAL, dx), GEOMETRY) {
-    GRID_STRIDE(item, images * channels * height * width) {
-        const Place4 p = place4(item, (int)channels, (int)height, (int)width);
-        const int h = p.h + (int)ph, w = p.w + (int)pw;
-        const int j0 = first_window(w, (int)kw, (int)sw);
+    VIEW5(const REAL, dy), const REAL *__restrict__ scale_d, const REAL *__restrict__ scale_h, const REAL *__restrict__ scale_w,
+    VIEW5(REAL, dx), GEOMETRY) {
+    GRID_STRIDE(item, images * channels * depth * height * width) {
+        const Place p = place(item, channels, depth, height, width);
+        Place o = p;
         REAL sum = 0;
-        for (int i = first_window(h, (int)kh, (int)sh); i <= last_window(h, (int)sh) && i < (int)oh; i++)
-            for (int j = j0; j <= last_window(w, (int)sw) && j < (int)ow; j++)
-                sum += scale_h[i] * scale_w[j] * AT4(dy, p.n, p.c, i, j);
-        AT4(dx, p.n, p.c, p.h, p.w) = sum;
+        FOR_WINDOWS(o, p) sum += scale_d[o.d] * scale_h[o.h] * scale_w[o.w] * AT5(dy, o);
+        AT5(dx, p) = sum;
     }
 }
 
 #undef GEOMETRY
+#undef FOR_READS
+#undef FOR_WINDOWS
+#undef PLACE

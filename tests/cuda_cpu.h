@@ -30,6 +30,7 @@ using std::exp;
 using std::log;
 using std::log1p;
 using std::pow;
+using std::sqrt;
 
 // `params` holds the address of every parameter, as cuLaunchKernel takes them.
 template <class... Params, std::size_t... Index>

@@ -1,4 +1,4 @@
-"""Tests of the kernel interface that every backend must pass: these, and those of convolutions and pooling.
+"""Tests of the kernel interface that every backend must pass: these, and those of convolutions, pooling and normalisation.
 
 A test module defines a fixture ``backend`` (module scope), puts this folder on sys.path and does ``from kernel_cases import *``.
 References are PyTorch in float64 on the CPU; tests that need none run without PyTorch.
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_conv_cases import *  # noqa: F403
+from kernel_norm_cases import *  # noqa: F403
 from kernel_pool_cases import *  # noqa: F403
 from kernel_support import DTYPES, blank, check, fetch, place, random, torch_module
 
@@ -87,6 +88,12 @@ def test_multiply_bias_and_sums(backend: Backend, style: int) -> None:
     y, out, total = place(backend, a, style), blank(backend, a.shape, np.float64, style), blank(backend, bias.shape, np.float64)
     backend.multiply(y, place(backend, b, style), out)
     check(out, a * b)
+    backend.add(y, place(backend, b, style), out)
+    check(out, a + b)
+    backend.add(out, y, out)
+    check(out, 2 * a + b)
+    backend.scale(out, -0.5)
+    check(out, -a - b / 2)
     backend.sum_samples(y, total)
     check(total, a.sum(axis=0))
     backend.add_bias(y, place(backend, bias))
@@ -154,14 +161,49 @@ def test_losses_without_samples(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("style", range(3))
-def test_sgd_update(backend: Backend, style: int, dtype: Any) -> None:
-    w, grad, velocity = (random(i, (17,), dtype) for i in range(3))
+@pytest.mark.parametrize("style", range(4))
+def test_mean_squared_error(backend: Backend, style: int, dtype: Any) -> None:
+    x, targets = random(0, (6, 4), dtype), random(1, (6, 4), dtype)
+    targets[2] = np.nan
+    difference = np.where(np.isnan(targets), 0, x.astype(np.float64) - targets)
+    dx = blank(backend, x.shape, dtype, style)
+    loss = backend.mean_squared_error(place(backend, x, style), place(backend, targets, style), 0.25, dx)
+    assert loss == pytest.approx((difference**2).sum(), rel=1e-10 if dtype == np.float64 else 1e-5)
+    check(dx, 0.5 * difference)
+    none = place(backend, x[:0])
+    assert backend.mean_squared_error(none, none, 1.0, none) == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("style", range(4))
+@pytest.mark.parametrize("shape", [(17,), (5, 7), (0, 4)])
+def test_sgd_update(backend: Backend, shape: tuple[int, ...], style: int, dtype: Any) -> None:
+    w, grad, velocity = (random(i, shape, dtype) for i in range(3))
     dev_w, dev_v = place(backend, w, style), place(backend, velocity, style)
     backend.sgd_update(dev_w, place(backend, grad, style), dev_v, 0.1, 0.9, 0.01)
     want = 0.9 * velocity.astype(np.float64) - 0.1 * (grad + 0.01 * w.astype(np.float64))
     check(dev_v, want)
     check(dev_w, w + want)
+    plain = place(backend, w, style)
+    backend.sgd_update(plain, place(backend, grad, style), None, 0.1, 0.9, 0.01)
+    check(plain, w - 0.1 * (grad + 0.01 * w.astype(np.float64)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("style", range(4))
+@pytest.mark.parametrize("shape", [(17,), (5, 7), (0, 4)])
+def test_adam_update(backend: Backend, shape: tuple[int, ...], style: int, dtype: Any) -> None:
+    torch = torch_module()
+    w = random(0, shape, dtype)
+    tw = torch.nn.Parameter(torch.from_numpy(w.astype(np.float64)))
+    adam = torch.optim.Adam([tw], lr=0.05, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1)
+    dev_w, first, second = (place(backend, a, style) for a in (w, np.zeros(shape, dtype), np.zeros(shape, dtype)))
+    for step in range(1, 4):
+        grad = random(step, shape, dtype)
+        tw.grad = torch.from_numpy(grad.astype(np.float64))
+        adam.step()
+        backend.adam_update(dev_w, place(backend, grad, style), first, second, 0.05, 0.8, 0.95, 1e-6, step, 0.1)
+        check(dev_w, tw.detach())
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -187,6 +229,19 @@ def test_boxes(backend: Backend, style: int) -> None:
     np.testing.assert_array_equal(fetch(target), host)
     backend.unpack_add(flat, target)
     np.testing.assert_array_equal(fetch(target), 2 * host)
+
+
+@pytest.mark.parametrize("style", range(4))
+@pytest.mark.parametrize("shape", [(6,), (2, 3, 4), (2, 3, 4, 5, 6), (2, 0)])
+def test_copy_and_accumulate(backend: Backend, shape: tuple[int, ...], style: int) -> None:
+    x, y = random(0, shape, np.float64), random(1, shape, np.float64)
+    out = place(backend, y, style)
+    backend.accumulate(place(backend, x, 3 - style), out)
+    check(out, x + y)
+    for dtype in DTYPES:
+        narrow = blank(backend, shape, dtype, style)
+        backend.copy(place(backend, x, 3 - style), narrow)
+        np.testing.assert_array_equal(fetch(narrow), x.astype(dtype))
 
 
 def test_boxes_empty(backend: Backend) -> None:

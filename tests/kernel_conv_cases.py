@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_support import DTYPES, FEW, blank, check, extents, fetch, place, random, torch_module
+from kernel_support import DTYPES, FEW, blank, check, extents, fetch, pad, place, random, torch_module
 
 from hpcpar.kernels.interface import Backend, ConvSpec, Segment
 
@@ -19,22 +19,25 @@ class ConvCase:
     """A block of a convolution; `styles` are those of x, out, dy and dx (see `place`)."""
 
     spec: ConvSpec
-    x: tuple[int, int, int, int]
-    w: tuple[int, int, int, int]
-    out: tuple[int, int, int, int]
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    out: tuple[int, ...]
     styles: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 @st.composite
 def conv_cases(draw: Any) -> ConvCase:
-    def pair(low: int, high: int) -> tuple[int, int]:
-        return draw(st.tuples(st.integers(low, high), st.integers(low, high)))
+    axes = draw(st.sampled_from([2, 2, 3]))
 
-    kernel, stride, pads = pair(1, 4), pair(1, 4), (pair(0, 3), pair(0, 3))
-    dilation = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (1, 3), (2, 2)]))
+    def numbers(low: int, high: int) -> tuple[int, ...]:
+        return draw(st.tuples(*[st.integers(low, high)] * axes))
+
+    most = 4 if axes == 2 else 3
+    kernel, stride, pads = numbers(1, most), numbers(1, most), tuple(zip(numbers(0, 3), numbers(0, 3), strict=True))
+    dilation = draw(st.sampled_from([(1, 1, 1), (1, 1, 1), (1, 2, 1), (2, 1, 3), (3, 2, 2)]))[:axes]
     # At least one output; the kernel may be larger than the image without its padding.
-    low = [max(1, dilation[a] * (kernel[a] - 1) + 1 - sum(pads[a])) for a in (0, 1)]
-    size = (draw(st.integers(low[0], low[0] + 9)), draw(st.integers(low[1], low[1] + 9)))
+    low = [max(1, d * (k - 1) + 1 - sum(p)) for d, k, p in zip(dilation, kernel, pads, strict=True)]
+    size = tuple(draw(st.integers(least, least + (9 if axes == 2 else 4))) for least in low)
     inputs, filters = draw(st.integers(1, 4)), draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
     # A group of which this block owns no output leaves a gap in the inputs.
     gap = draw(st.integers(0, 2))
@@ -55,10 +58,10 @@ def check_conv(backend: Backend, case: ConvCase, dtype: Any) -> None:
     spec = case.spec
     x, w, bias, dy = (random(i, s, dtype) for i, s in enumerate((case.x, case.w, case.w[:1], case.out)))
     tx, tw, tb = (torch.from_numpy(a.astype(np.float64)).requires_grad_() for a in (x, w, bias))
-    (top, bottom), (left, right) = spec.pads
-    padded = torch.nn.functional.pad(tx, (left, right, top, bottom))
+    padded = pad(torch, tx, spec.pads)
+    convolve = torch.nn.functional.conv2d if len(spec.pads) == 2 else torch.nn.functional.conv3d
     parts = [
-        torch.nn.functional.conv2d(
+        convolve(
             padded[:, s.in_start : s.in_stop],
             tw[s.out_start : s.out_stop],
             tb[s.out_start : s.out_stop],
@@ -68,7 +71,7 @@ def check_conv(backend: Backend, case: ConvCase, dtype: Any) -> None:
         for s in spec.segments
     ]
     # A block may own fewer outputs than its needed box would allow.
-    want = torch.cat(parts, 1)[:, :, : case.out[2], : case.out[3]]
+    want = torch.cat(parts, 1)[(..., *(slice(extent) for extent in case.out[2:]))]
     want.backward(torch.from_numpy(dy.astype(np.float64)))
     ticks: list[int] = []
     dev_x, dev_w, dev_dy = place(backend, x, case.styles[0]), place(backend, w), place(backend, dy, case.styles[2])
@@ -77,7 +80,7 @@ def check_conv(backend: Backend, case: ConvCase, dtype: Any) -> None:
     backend.conv_forward(dev_x, dev_w, place(backend, bias), spec, out, lambda: ticks.append(0))
     check(out, want.detach())
     backend.conv_forward(dev_x, dev_w, None, spec, out)
-    check(out, (want - tb[:, None, None]).detach())
+    check(out, (want - tb.reshape(-1, *(1,) * len(spec.pads))).detach())
     backend.conv_backward_data(dev_dy, dev_w, spec, dx, lambda: ticks.append(1))
     check(dx, tx.grad)
     backend.conv_backward_weight(dev_x, dev_dy, spec, dw, dbias, lambda: ticks.append(2))
@@ -93,11 +96,11 @@ def test_conv_against_torch(backend: Backend, case: ConvCase, dtype: Any) -> Non
 
 
 def plain_conv(
-    n: int, c: int, o: int, size: int, kernel: int, stride: int = 1, pad: int = 0, dilation: int = 1, fewer: int = 0
+    n: int, c: int, o: int, size: int, kernel: int, stride: int = 1, pads: int = 0, dilation: int = 1, fewer: int = 0, axes: int = 2
 ) -> ConvCase:
-    spec = ConvSpec((stride,) * 2, (dilation,) * 2, ((pad, pad), (pad, pad)), (Segment(0, c, 0, o),))
-    h, w = extents((size, size), (kernel,) * 2, spec.stride, spec.dilation, spec.pads)
-    return ConvCase(spec, (n, c, size, size), (o, c, kernel, kernel), (n, o, h - fewer, w - fewer))
+    spec = ConvSpec((stride,) * axes, (dilation,) * axes, ((pads, pads),) * axes, (Segment(0, c, 0, o),))
+    out = extents((size,) * axes, (kernel,) * axes, spec.stride, spec.dilation, spec.pads)
+    return ConvCase(spec, (n, c, *(size,) * axes), (o, c, *(kernel,) * axes), (n, o, *(extent - fewer for extent in out)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -117,6 +120,12 @@ def plain_conv(
         pytest.param(plain_conv(2, 4, 3, 9, 3, 2, 1, fewer=1), id="inputs-unread-strided"),
         pytest.param(plain_conv(2, 4, 3, 11, 3, 2, 2, 3), id="dilated-strided"),
         pytest.param(plain_conv(2, 4, 130, 7, 3), id="many-filters"),
+        pytest.param(plain_conv(2, 4, 8, 8, 3, 1, 1, axes=3), id="cosmoflow-conv1"),
+        pytest.param(plain_conv(1, 3, 4, 20, 2, axes=3), id="volume-of-many-planes"),
+        pytest.param(plain_conv(2, 3, 4, 7, 3, 2, 1, axes=3), id="volume-strided"),
+        pytest.param(plain_conv(2, 6, 4, 5, 1, axes=3), id="volume-pointwise"),
+        pytest.param(plain_conv(2, 3, 4, 6, 1, 2, axes=3), id="volume-pointwise-strided"),
+        pytest.param(plain_conv(1, 3, 4, 6, 3, 1, 1, fewer=2, axes=3), id="volume-inputs-unread"),
     ],
 )
 def test_conv_geometries(backend: Backend, case: ConvCase, dtype: Any) -> None:
@@ -149,26 +158,27 @@ def test_conv_adjoints(backend: Backend, case: ConvCase) -> None:
     assert abs(np.vdot(w, fetch(dw)) - value) < bound
 
 
+@pytest.mark.parametrize("axes", [2, 3])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(
     ("images", "channels", "filters", "rows"), [(0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0), (2, 0, 4, 0)]
 )
-def test_conv_empty(backend: Backend, images: int, channels: int, filters: int, rows: int, stride: int) -> None:
-    segments = (Segment(0, channels, 0, filters),)
-    spec = ConvSpec((stride, stride), (1, 1), ((1, 1), (1, 1)), segments)
-    x = place(backend, random(0, (images, channels, (rows - 1) * stride + 1 if rows else 0, 5), np.float32))
-    w = place(backend, random(1, (filters, channels, 3, 3), np.float32))
+def test_conv_empty(backend: Backend, images: int, channels: int, filters: int, rows: int, stride: int, axes: int) -> None:
+    segments, others = (Segment(0, channels, 0, filters),), axes - 1
+    spec = ConvSpec((stride,) * axes, (1,) * axes, ((1, 1),) * axes, segments)
+    x = place(backend, random(0, (images, channels, (rows - 1) * stride + 1 if rows else 0, *(5,) * others), np.float32))
+    w = place(backend, random(1, (filters, channels, *(3,) * axes), np.float32))
     bias = random(2, (filters,), np.float32)
-    out = blank(backend, (images, filters, rows, 4 // stride + 1), np.float32)
+    out = blank(backend, (images, filters, rows, *(4 // stride + 1,) * others), np.float32)
     dx, dw, dbias = (blank(backend, s, np.float32) for s in (x.shape, w.shape, bias.shape))
     backend.conv_forward(x, w, place(backend, bias), spec, out)
-    check(out, np.broadcast_to(bias[:, None, None], out.shape))
+    check(out, np.broadcast_to(bias.reshape(-1, *(1,) * axes), out.shape))
     dy = place(backend, random(3, out.shape, np.float32))
     backend.conv_backward_data(dy, w, spec, dx)
     check(dx, np.zeros(dx.shape))
     backend.conv_backward_weight(x, dy, spec, dw, dbias)
     check(dw, np.zeros(dw.shape))
-    check(dbias, fetch(dy).sum(axis=(0, 2, 3)))
+    check(dbias, fetch(dy).sum(axis=(0, *range(2, 2 + axes))))
 
 
 def test_conv_unowned_group(backend: Backend) -> None:

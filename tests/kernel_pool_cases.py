@@ -1,34 +1,36 @@
-"""Tests of pooling and normalisation that every backend must pass (see kernel_cases)."""
+"""Tests of pooling that every backend must pass (see kernel_cases)."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_support import DTYPES, FEW, blank, check, extents, fetch, place, random, torch_module
+from kernel_support import DTYPES, FEW, blank, check, extents, fetch, pad, place, random, torch_module
 
-from hpcpar.kernels.interface import Backend, PoolSpec
+from hpcpar.kernels.interface import Array, Backend, PoolSpec
 
 
 @st.composite
 def pool_cases(draw: Any) -> tuple[PoolSpec, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """(spec, shape of x, shape of out, styles)."""
-
-    def pair(low: int, high: int) -> tuple[int, int]:
-        return draw(st.tuples(st.integers(low, high), st.integers(low, high)))
-
-    kernel, stride = pair(1, 4), pair(1, 4)
-    pads = (pair(0, kernel[0] - 1), pair(0, kernel[1] - 1))
-    low = [max(1, kernel[a] - sum(pads[a])) for a in (0, 1)]
-    size = (draw(st.integers(low[0], low[0] + 8)), draw(st.integers(low[1], low[1] + 8)))
-    images, channels = pair(1, 3)
-    out = extents(size, kernel, stride, (1, 1), pads)
+    axes = draw(st.sampled_from([2, 2, 3]))
+    most = 4 if axes == 2 else 3
+    kernel, stride = (draw(st.tuples(*[st.integers(1, most)] * axes)) for _ in range(2))
+    pads = tuple((draw(st.integers(0, k - 1)), draw(st.integers(0, k - 1))) for k in kernel)
+    low = [max(1, k - sum(p)) for k, p in zip(kernel, pads, strict=True)]
+    size = tuple(draw(st.integers(least, least + (8 if axes == 2 else 4))) for least in low)
+    images, channels = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    out = extents(size, kernel, stride, (1,) * axes, pads)
     styles = draw(st.tuples(*[st.integers(0, 3)] * 4))
     return PoolSpec(kernel, stride, pads), (images, channels, *size), (images, channels, *out), styles
+
+
+def halves(backend: Backend, out_shape: tuple[int, ...], dtype: Any) -> list[Array]:
+    """A scale of 1/2 for every output along every image axis."""
+    return [place(backend, np.full(extent, 0.5, dtype)) for extent in out_shape[2:]]
 
 
 @given(case=pool_cases(), dtype=st.sampled_from(DTYPES), ties=st.booleans())
@@ -40,18 +42,19 @@ def test_maxpool_against_torch(backend: Backend, case: Any, dtype: Any, ties: bo
     if ties:
         x = np.round(x)
     tx = torch.from_numpy(x.astype(np.float64)).requires_grad_()
-    (top, bottom), (left, right) = spec.pads
-    padded = torch.nn.functional.pad(tx, (left, right, top, bottom), value=-np.inf)
-    want, flat = torch.nn.functional.max_pool2d(padded, spec.kernel, spec.stride, return_indices=True)
+    padded = pad(torch, tx, spec.pads, -np.inf)
+    pool = torch.nn.functional.max_pool2d if len(shape) == 4 else torch.nn.functional.max_pool3d
+    want, flat = pool(padded, spec.kernel, spec.stride, return_indices=True)
     want.backward(torch.from_numpy(dy.astype(np.float64)))
-    row, col = np.divmod(flat.numpy(), padded.shape[3])
-    row -= (np.arange(out_shape[2]) * spec.stride[0])[:, None]
-    col -= np.arange(out_shape[3]) * spec.stride[1]
+    code = np.zeros(out_shape, int)
+    for axis, read in enumerate(np.unravel_index(flat.numpy(), padded.shape[2:])):
+        corner = np.arange(out_shape[2 + axis]) * spec.stride[axis]
+        code = code * spec.kernel[axis] + read - corner.reshape(-1, *(1,) * (len(shape) - 3 - axis))
     out, dx = blank(backend, out_shape, dtype, styles[1]), blank(backend, shape, dtype, styles[3])
     argmax = blank(backend, out_shape, np.int16, styles[2])
     backend.maxpool_forward(place(backend, x, styles[0]), spec, out, argmax)
     check(out, want.detach())
-    np.testing.assert_array_equal(fetch(argmax), row * spec.kernel[1] + col)
+    np.testing.assert_array_equal(fetch(argmax), code)
     backend.maxpool_backward(place(backend, dy, styles[2]), argmax, spec, dx)
     check(dx, tx.grad)
 
@@ -83,18 +86,18 @@ def test_avgpool_against_torch(backend: Backend, case: Any, dtype: Any) -> None:
     torch = torch_module()
     spec, shape, out_shape, styles = case
     x, dy = random(0, shape, dtype), random(1, out_shape, dtype)
-    scale_h, scale_w = random(2, out_shape[2:3], dtype), random(3, out_shape[3:], dtype)
+    factors = [random(2 + axis, (extent,), dtype) for axis, extent in enumerate(out_shape[2:])]
     tx = torch.from_numpy(x.astype(np.float64)).requires_grad_()
-    (top, bottom), (left, right) = spec.pads
-    padded = torch.nn.functional.pad(tx, (left, right, top, bottom))
-    scales = torch.from_numpy(np.outer(scale_h, scale_w).astype(np.float64))
-    want = torch.nn.functional.avg_pool2d(padded, spec.kernel, spec.stride, divisor_override=1) * scales
+    pool = torch.nn.functional.avg_pool2d if len(shape) == 4 else torch.nn.functional.avg_pool3d
+    want = pool(pad(torch, tx, spec.pads), spec.kernel, spec.stride, divisor_override=1)
+    for axis, factor in enumerate(factors):
+        want = want * torch.from_numpy(factor.astype(np.float64)).reshape(-1, *(1,) * (len(shape) - 3 - axis))
     want.backward(torch.from_numpy(dy.astype(np.float64)))
     out, dx = blank(backend, out_shape, dtype, styles[1]), blank(backend, shape, dtype, styles[3])
-    dev_h, dev_w = place(backend, scale_h), place(backend, scale_w)
-    backend.avgpool_forward(place(backend, x, styles[0]), spec, dev_h, dev_w, out)
+    scales = [place(backend, factor) for factor in factors]
+    backend.avgpool_forward(place(backend, x, styles[0]), spec, scales, out)
     check(out, want.detach())
-    backend.avgpool_backward(place(backend, dy, styles[2]), spec, dev_h, dev_w, dx)
+    backend.avgpool_backward(place(backend, dy, styles[2]), spec, scales, dx)
     check(dx, tx.grad)
 
 
@@ -104,9 +107,9 @@ def test_pool_adjoints(backend: Backend, case: Any) -> None:
     spec, shape, out_shape, _ = case
     x, dy = random(0, shape, np.float64), random(1, out_shape, np.float64)
     out, dx = blank(backend, out_shape, np.float64), blank(backend, shape, np.float64)
-    half_h, half_w = (place(backend, np.full(extent, 0.5)) for extent in out_shape[2:])
-    backend.avgpool_forward(place(backend, x), spec, half_h, half_w, out)
-    backend.avgpool_backward(place(backend, dy), spec, half_h, half_w, dx)
+    scales = halves(backend, out_shape, np.float64)
+    backend.avgpool_forward(place(backend, x), spec, scales, out)
+    backend.avgpool_backward(place(backend, dy), spec, scales, dx)
     assert np.vdot(fetch(out), dy) == pytest.approx(np.vdot(x, fetch(dx)), rel=1e-9, abs=1e-9)
     argmax = blank(backend, out_shape, np.int16)
     # For maxima that exist (no window of padding only) the operator is linear near x.
@@ -117,21 +120,20 @@ def test_pool_adjoints(backend: Backend, case: Any) -> None:
     assert np.vdot(fetch(out)[inside], dy[inside]) == pytest.approx(np.vdot(x, fetch(dx)), rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("shape", [(0, 2, 5, 5), (2, 0, 5, 5), (2, 2, 0, 5)])
-def test_pool_and_lrn_empty(backend: Backend, shape: tuple[int, ...]) -> None:
-    spec = PoolSpec((1, 1), (1, 1), ((0, 0), (0, 0)))
+@pytest.mark.parametrize("shape", [(0, 2, 5, 5), (2, 0, 5, 5), (2, 2, 0, 5), (2, 2, 5, 0, 3), (0, 2, 3, 3, 3)])
+def test_pool_empty(backend: Backend, shape: tuple[int, ...]) -> None:
+    axes = len(shape) - 2
+    spec = PoolSpec((1,) * axes, (1,) * axes, ((0, 0),) * axes)
     x = place(backend, np.ones(shape, np.float32))
     out, dx, argmax = blank(backend, shape, np.float32), blank(backend, shape, np.float32), blank(backend, shape, np.int16)
-    half_h, half_w = (place(backend, np.full(extent, 0.5, np.float32)) for extent in shape[2:])
+    scales = halves(backend, shape, np.float32)
     backend.maxpool_forward(x, spec, out, argmax)
     backend.maxpool_backward(out, argmax, spec, dx)
-    backend.avgpool_forward(x, spec, half_h, half_w, out)
-    backend.avgpool_backward(out, spec, half_h, half_w, dx)
-    backend.lrn_forward(x, 0, 5, 1e-4, 0.75, 1.0, out, dx)
-    backend.lrn_backward(x, out, out, out, 0, 5, 1e-4, 0.75, dx)
+    backend.avgpool_forward(x, spec, scales, out)
+    backend.avgpool_backward(out, spec, scales, dx)
 
 
-def test_pool_and_lrn_backward_of_no_outputs(backend: Backend) -> None:
+def test_pool_backward_of_no_outputs(backend: Backend) -> None:
     """A block may need inputs and own nothing: then its gradient is zero."""
     spec = PoolSpec((2, 2), (2, 2), ((0, 0), (0, 0)))
     none = place(backend, np.zeros((1, 2, 0, 2), np.float32))
@@ -139,46 +141,25 @@ def test_pool_and_lrn_backward_of_no_outputs(backend: Backend) -> None:
     backend.maxpool_backward(none, blank(backend, none.shape, np.int16), spec, dx)
     check(dx, np.zeros(dx.shape))
     dx[...] = 99
-    backend.avgpool_backward(none, spec, place(backend, np.ones(0, np.float32)), place(backend, np.ones(2, np.float32)), dx)
-    check(dx, np.zeros(dx.shape))
-    dx[...] = 99
-    x, none = place(backend, np.ones((1, 2, 3, 4), np.float32)), place(backend, np.zeros((1, 0, 3, 4), np.float32))
-    backend.lrn_backward(x, none, none, none, 0, 5, 1e-4, 0.75, dx)
+    backend.avgpool_backward(none, spec, halves(backend, none.shape, np.float32), dx)
     check(dx, np.zeros(dx.shape))
 
 
-# -- normalisation ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("style", range(4))
-@pytest.mark.parametrize(
-    ("channels", "size", "beta", "cuts"),
-    [
-        (8, 5, 0.75, (0, 8)),
-        (9, 5, 0.75, (0, 2, 3, 9)),
-        (7, 4, 0.75, (0, 3, 7)),
-        (6, 1, 0.5, (0, 6)),
-        (7, 6, 1.3, (0, 1, 7)),
-        (3, 9, 0.75, (0, 1, 3)),
-    ],
-)
-def test_lrn_against_torch(
-    backend: Backend, channels: int, size: int, beta: float, cuts: tuple[int, ...], style: int, dtype: Any
-) -> None:
-    """Blocks of channels with their halos make the whole tensor's result, and their gradients add up to its gradient."""
-    torch = torch_module()
-    shape, alpha, k = (2, channels, 4, 3), 0.7, 1.5
-    x, dy = random(0, shape, dtype), random(1, shape, dtype)
-    tx = torch.from_numpy(x.astype(np.float64)).requires_grad_()
-    want = torch.nn.functional.local_response_norm(tx, size, alpha, beta, k)
-    want.backward(torch.from_numpy(dy.astype(np.float64)))
-    gradient = np.zeros(shape, dtype)
-    for first, last in pairwise(cuts):
-        low, high = max(0, first - size // 2), min(channels, last + (size - 1) // 2)
-        part = place(backend, x[:, low:high], style)
-        out, scale = (blank(backend, (2, last - first, 4, 3), dtype, style) for _ in range(2))
-        backend.lrn_forward(part, first - low, size, alpha, beta, k, out, scale)
-        check(out, want.detach()[:, first:last])
-        dx = blank(backend, part.shape, dtype, style)
-        backend.lrn_backward(part, out, scale, place(backend, dy[:, first:last], style), first - low, size, alpha, beta, dx)
-        gradient[:, low:high] += fetch(dx)
-    check(gradient, tx.grad)
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (3, 2, 2, 3, 4), (1, 5, 1, 1), (0, 2, 3, 3)])
+def test_global_avgpool(backend: Backend, shape: tuple[int, ...], style: int, dtype: Any) -> None:
+    x, dy = random(0, shape, dtype), random(1, shape[:2], dtype)
+    image = tuple(range(2, len(shape)))
+    out, dx = blank(backend, shape[:2], dtype, style), blank(backend, shape, dtype, style)
+    backend.global_avgpool_forward(place(backend, x, style), out)
+    check(out, x.astype(np.float64).mean(axis=image))
+    backend.global_avgpool_backward(place(backend, dy, style), dx)
+    check(dx, np.broadcast_to(np.expand_dims(dy, image) / np.prod(shape[2:]), shape))
+
+
+def test_global_avgpool_of_no_pixels(backend: Backend) -> None:
+    out = blank(backend, (2, 3), np.float32)
+    backend.global_avgpool_forward(place(backend, np.zeros((2, 3, 0, 4), np.float32)), out)
+    check(out, np.zeros((2, 3)))
+    backend.global_avgpool_backward(out, blank(backend, (2, 3, 0, 4), np.float32))

@@ -25,7 +25,7 @@ def place(backend: Backend, host: np.ndarray, style: int = 0) -> Array:
     if style == 0:
         return xp.asarray(host.copy())
     if style == 3:
-        return xp.asarray(np.ascontiguousarray(host.T)).T
+        return xp.asarray(np.array(host.T, order="C")).T
     step = 1 if style == 1 else 2
     base = xp.zeros([step * extent + 3 for extent in host.shape], host.dtype)
     view = base[tuple(slice(1, 1 + step * extent, step) for extent in host.shape)]
@@ -56,7 +56,12 @@ def random(seed: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def extents(size: tuple[int, int], kernel: Any, stride: Any, dilation: Any, pads: Any) -> tuple[int, int]:
-    """The outputs of a window over a padded image."""
-    h, w = ((size[a] + sum(pads[a]) - dilation[a] * (kernel[a] - 1) - 1) // stride[a] + 1 for a in (0, 1))
-    return h, w
+def extents(size: Any, kernel: Any, stride: Any, dilation: Any, pads: Any) -> tuple[int, ...]:
+    """The outputs of a window over a padded image or volume."""
+    window = zip(size, kernel, stride, dilation, pads, strict=True)
+    return tuple((n + sum(pad) - d * (k - 1) - 1) // s + 1 for n, k, s, d, pad in window)
+
+
+def pad(torch: Any, x: Any, pads: Any, value: float = 0.0) -> Any:
+    """A padded torch tensor: F.pad wants the last axis first."""
+    return torch.nn.functional.pad(x, [side for pair in reversed(pads) for side in pair], value=value)

@@ -1,101 +1,219 @@
-"""The serial truth: the same networks and the same SGD in PyTorch, float64."""
+"""The serial truth: training of the same networks in PyTorch, float64, in one process."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import LRN, AvgPool2d, Conv2d, Dropout, Flatten, Input, Linear, LogisticCrossEntropy, MaxPool2d, ReLU
+from hpcpar.network.layers import BatchNorm, Dropout, Input, Layer, MeanSquaredError
+from hpcpar.plan.boxes import block
+from hpcpar.schedule.outline import switch
 from hpcpar.train.ops.pointwise import mask_key
 from hpcpar.train.parameters import initial_rows
 
-
-def dropout_mask(key: int, shape: tuple[int, ...], rate: float) -> np.ndarray:
-    """Written anew from the interface's definition."""
-    n = np.arange(1, int(np.prod(shape)) + 1, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        z = np.uint64(key) + n * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    uniform = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return ((uniform >= rate) / (1 - rate)).reshape(shape)
+#: The blocks that a batch normalisation treats on their own (see `reference_layers.Block`): (layer, samples of the pass) -> blocks.
+Blocks = Callable[[Layer, int], list[tuple[slice, ...]]]
 
 
 class Reference:
     """Serial training of a network in PyTorch.
 
-    After `iterate`: `outputs` and `gradients` (of every layer's output) and `weight_gradients` by layer name.
+    Parameters
+    ----------
+    seed : int
+        Of initial weights and dropout.
+    optimizer : {'momentum', 'sgd', 'adam'}
+        Adam has PyTorch's constants, whatever momentum is given to `iterate`.
+    microbatches : int
+        Parts of the batch that pass one after the other before the update; statistics are those of a part.
+    turns : sequence of arrays of int, optional
+        Sample numbers of each turn of the layers from `hpcpar.schedule.outline.switch` on (one weird trick, variable batch size): they
+        minimise the mean over a turn's samples and are updated after it; the layers before get the gradient of the mean over all.
+    blocks : callable, optional
+        Parts of the image and the pass that are normalised on their own; a pass as a whole by default.
+
+    Attributes
+    ----------
+    outputs, gradients : dict of ndarray
+        After `iterate`: of every layer's output but the loss, over the whole batch [N, ...] in the order of its samples.
+    weight_gradients : dict of list of ndarray
+        Of weight and bias by layer name; of the last turn in layers that take turns.
+    running : dict of ndarray
+        [blocks, 2, C] running mean and variance of batch normalisations.
+    weights : dict of list of tensor
     """
 
-    def __init__(self, network: Network, seed: int) -> None:
-        import torch
+    def __init__(self, network: Network, seed: int, *, optimizer: str = "momentum", microbatches: int = 1,
+                 turns: Sequence[np.ndarray] | None = None, blocks: Blocks | None = None) -> None:
+        import torch  # here, as it takes long to load and all ranks import this file
 
-        self.torch, self.network, self.seed = torch, network, seed
+        from tests import reference_layers
+
+        self.torch, self.compute, self.network, self.seed = torch, reference_layers, network, seed
+        self.optimizer, self.microbatches, self.turns, self.blocks = optimizer, microbatches, turns, blocks
         self.weights: dict[str, list[Any]] = {}
-        self.velocity: dict[str, list[Any]] = {}
+        self.running: dict[str, np.ndarray] = {}
         for i, layer in enumerate(network.layers):
-            if not layer.has_weights:
-                continue
-            shape = layer.weight_shape(network.input_shape(layer))
-            tensors = [torch.from_numpy(initial_rows(seed, i, 0, shape[0], shape[1:], "float64"))]
-            if layer.bias_shape(network.input_shape(layer)):
-                tensors.append(torch.zeros(shape[0], dtype=torch.float64))
-            self.weights[layer.name] = [t.requires_grad_() for t in tensors]
-            self.velocity[layer.name] = [torch.zeros_like(t) for t in tensors]
+            if layer.has_weights:
+                self.weights[layer.name] = [t.requires_grad_() for t in self._initial(i, layer)]
+        self._adam = {k: torch.optim.Adam(v) for k, v in self.weights.items()} if optimizer == "adam" else {}
+        self._velocity = {k: [torch.zeros_like(t) for t in v] for k, v in self.weights.items()}
         self.outputs: dict[str, np.ndarray] = {}
         self.gradients: dict[str, np.ndarray] = {}
         self.weight_gradients: dict[str, list[np.ndarray]] = {}
 
-    def loss(self, images: np.ndarray, labels: np.ndarray, step: int, keep: dict[str, Any] | None = None) -> Any:
-        torch, f = self.torch, self.torch.nn.functional
-        x = torch.from_numpy(images.astype(np.float64)).requires_grad_()
-        y = torch.from_numpy(labels)
-        for i, layer in enumerate(self.network.layers):
-            w = self.weights.get(layer.name, [])
-            bias = w[1] if len(w) > 1 else None
-            if isinstance(layer, Input):
-                pass
-            elif isinstance(layer, Conv2d):
-                x = f.conv2d(x, w[0], bias, layer.stride, layer.padding, layer.dilation, layer.groups)
-            elif isinstance(layer, Linear):
-                x = f.linear(x, w[0], bias)
-            elif isinstance(layer, ReLU):
-                x = f.relu(x)
-            elif isinstance(layer, MaxPool2d):
-                x = f.max_pool2d(x, layer.kernel, layer.stride, layer.padding, ceil_mode=layer.ceil_mode)
-            elif isinstance(layer, AvgPool2d):
-                x = f.avg_pool2d(x, layer.kernel, layer.stride, layer.padding, layer.ceil_mode, layer.count_include_pad)
-            elif isinstance(layer, LRN):
-                x = f.local_response_norm(x, layer.size, layer.alpha, layer.beta, layer.k)
-            elif isinstance(layer, Dropout):
-                x = x * torch.from_numpy(dropout_mask(mask_key(self.seed, step, i), tuple(x.shape), layer.rate))
-            elif isinstance(layer, Flatten):
-                x = x.flatten(1)
-            elif isinstance(layer, LogisticCrossEntropy):
-                target = f.one_hot(y, self.network.classes).to(x.dtype)
-                return f.binary_cross_entropy_with_logits(x, target, reduction="sum") / len(y)
-            else:
-                return f.cross_entropy(x, y)
-            if keep is not None:
-                x.retain_grad()
-                keep[layer.name] = x
-        raise AssertionError("a network ends with a loss")
+    def _initial(self, position: int, layer: Layer) -> list[Any]:
+        """Weight and bias: of a normalisation ones and zeros, else as every plan draws them."""
+        torch, shape = self.torch, layer.weight_shape(self.network.input_shape(layer))
+        if isinstance(layer, BatchNorm):
+            return [torch.ones(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)]
+        out = [torch.from_numpy(initial_rows(self.seed, position, 0, shape[0], shape[1:], "float64"))]
+        if layer.bias_shape(self.network.input_shape(layer)):
+            out.append(torch.zeros(shape[0], dtype=torch.float64))
+        return out
 
-    def iterate(self, images: np.ndarray, labels: np.ndarray, step: int, rate: float, momentum: float, decay: float) -> float:
-        """One SGD step; returns the loss before it."""
-        keep: dict[str, Any] = {}
-        loss = self.loss(images, labels, step, keep)
-        loss.backward()
-        self.outputs = {k: v.detach().numpy().copy() for k, v in keep.items()}
-        self.gradients = {k: v.grad.numpy().copy() for k, v in keep.items() if v.grad is not None}
-        self.weight_gradients = {k: [t.grad.numpy().copy() for t in v] for k, v in self.weights.items()}
+    # -- passes ------------------------------------------------------------------------------------------------------
+    def mask(self, layer: Dropout, shape: tuple[int, ...], number: int) -> np.ndarray:
+        """Dropout's mask over the tensor of one pass. Passes are numbered over all iterations: iteration * passes + pass."""
+        return self.compute.dropout_mask(mask_key(self.seed, number, self.network.layers.index(layer)), shape, layer.rate)
+
+    def _forward(self, layers: Iterable[Layer], have: dict[str, Any], number: int) -> None:
+        """Add the outputs of `layers` to those of the layers before; `number` is the pass's, or -1 to evaluate."""
+        for layer in layers:
+            if layer is self.network.layers[-1] or isinstance(layer, Input):
+                continue
+            xs, weights = [have[name] for name in layer.inputs], self.weights.get(layer.name, [])
+            if isinstance(layer, BatchNorm) and number < 0:
+                (mean, variance), = self.torch.from_numpy(self._running(layer, 1))
+                y = self.compute.scaled(xs[0], mean, variance, *weights, layer.eps)
+            elif isinstance(layer, BatchNorm):
+                blocks = self.blocks(layer, len(xs[0])) if self.blocks else [(slice(None),) * (xs[0].ndim - 1)]
+                y, statistics = self.compute.normalise(xs[0], *weights, layer.eps, blocks)
+                for running, new in zip(self._running(layer, len(blocks)), statistics, strict=True):
+                    if new is not None:
+                        running += layer.momentum * (new.numpy() - running)
+            elif isinstance(layer, Dropout):
+                y = xs[0] if number < 0 else xs[0] * self.torch.from_numpy(self.mask(layer, tuple(xs[0].shape), number))
+            else:
+                y = self.compute.forward(layer, xs, weights)
+            if number >= 0:
+                y.retain_grad()
+            have[layer.name] = y
+
+    def _running(self, layer: Layer, blocks: int) -> np.ndarray:
+        initial = np.zeros((blocks, 2, self.network.shapes[layer.name][0]))
+        initial[:, 1] = 1
+        return self.running.setdefault(layer.name, initial)
+
+    def _loss(self, have: dict[str, Any], targets: np.ndarray, samples: int) -> Any:
+        last = self.network.layers[-1]
+        kind = np.float64 if isinstance(last, MeanSquaredError) else np.int64
+        return self.compute.loss(last, have[last.inputs[0]], targets.astype(kind), samples)
+
+    def _keep(self, have: dict[str, Any], where: Any, batch: int) -> None:
+        """Put the outputs and gradients of a pass in their places of the whole batch."""
+        for name, tensor in have.items():
+            for kept, piece in ((self.outputs, tensor.detach()), (self.gradients, tensor.grad)):
+                kept.setdefault(name, np.zeros((batch, *tensor.shape[1:])))[where] = piece.numpy()
+
+    # -- training ----------------------------------------------------------------------------------------------------
+    def iterate(self, images: np.ndarray, targets: np.ndarray, step: int, rate: float, momentum: float, decay: float) -> float:
+        """One iteration.
+
+        Parameters
+        ----------
+        images : ndarray
+            [N, C, ...].
+        targets : ndarray
+            [N] labels, or [N, outputs] where the loss is a mean squared error.
+        step : int
+            Number of the iteration.
+        rate, momentum, decay : float
+            Of the update.
+
+        Returns
+        -------
+        float
+            Mean loss of the batch before the update (of turns: before each turn's).
+        """
+        self.outputs, self.gradients = {}, {}
+        if self.turns is None:
+            value = self._microbatches(images, targets, step)
+            self._update(self.network.layers, rate, momentum, decay)
+            return value
+        return self._in_turns(images, targets, step, self.turns, lambda layers: self._update(layers, rate, momentum, decay))
+
+    def _microbatches(self, images: np.ndarray, targets: np.ndarray, step: int) -> float:
+        """Forward and backward of all parts; gradients of weights add up."""
+        value, count = 0.0, len(images)
+        for m in range(self.microbatches):
+            part = slice(*block(count, self.microbatches, m))
+            if part.start == part.stop:
+                continue
+            have = self._input(images[part])
+            self._forward(self.network.layers, have, step * self.microbatches + m)
+            loss = self._loss(have, targets[part], count)
+            loss.backward()
+            value += loss.item()
+            self._keep(have, part, count)
+        return value
+
+    def _in_turns(self, images: np.ndarray, targets: np.ndarray, step: int, turns: Sequence[np.ndarray],
+                  update: Callable[[Sequence[Layer]], None]) -> float:
+        """The layers before the switch take the whole batch, those after it a turn's samples at a time."""
+        at, count, value = switch(self.network), len(images), 0.0
+        before, after = self.network.layers[:at], self.network.layers[at:]
+        have = self._input(images)
+        self._forward(before, have, step)
+        crossing = sorted({name for layer in after for name in layer.inputs} & set(have))
+        back = {name: self.torch.zeros_like(have[name]) for name in crossing}
+        for turn, samples in enumerate(turns):
+            given = {name: have[name][samples].detach().requires_grad_() for name in crossing}
+            mine = dict(given)
+            self._forward(after, mine, step * len(turns) + turn)
+            loss = self._loss(mine, targets[samples], len(samples))
+            loss.backward()
+            share = len(samples) / count
+            value += loss.item() * share
+            for name, x in given.items():
+                back[name][samples] = x.grad * share
+                del mine[name]
+            self._keep(mine, samples, count)
+            update(after)
+        self.torch.autograd.backward([have[name] for name in crossing], [back[name] for name in crossing])
+        self._keep(have, slice(None), count)
+        update(before)
+        return value
+
+    def _input(self, images: np.ndarray) -> dict[str, Any]:
+        return {self.network.layers[0].name: self.torch.from_numpy(images.astype(np.float64)).requires_grad_()}
+
+    def _update(self, layers: Sequence[Layer], rate: float, momentum: float, decay: float) -> None:
+        """Weights of `layers`, by the gradients that they have."""
+        for layer in layers:
+            if not layer.has_weights:
+                continue
+            tensors = self.weights[layer.name]
+            self.weight_gradients[layer.name] = [t.grad.numpy().copy() for t in tensors]
+            if self.optimizer == "adam":
+                adam = self._adam[layer.name]
+                adam.param_groups[0].update(lr=rate, weight_decay=decay)
+                adam.step()
+            else:
+                with self.torch.no_grad():
+                    for t, v in zip(tensors, self._velocity[layer.name], strict=True):
+                        v.mul_(momentum if self.optimizer == "momentum" else 0.0).sub_(rate * (t.grad + decay * t))
+                        t.add_(v)
+            for t in tensors:
+                t.grad = None
+
+    def evaluate(self, images: np.ndarray, targets: np.ndarray) -> float:
+        """Loss without dropout, by running statistics (of synchronised normalisation); `outputs` are those of this pass."""
         with self.torch.no_grad():
-            for name, tensors in self.weights.items():
-                for t, v in zip(tensors, self.velocity[name], strict=True):
-                    v.mul_(momentum).sub_(rate * (t.grad + decay * t))
-                    t.add_(v)
-                    t.grad = None
-        return float(loss.detach())
+            have = self._input(images)
+            self._forward(self.network.layers, have, -1)
+            self.outputs, self.gradients = {name: t.detach().numpy().copy() for name, t in have.items()}, {}
+            return float(self._loss(have, targets, len(images)))

@@ -15,14 +15,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from hpcpar.train import dataset
+from hpcpar.train.numpy_files import from_numpy
+from hpcpar.train.synthetic import synthetic
 
 
-def shape(text: str) -> tuple[int, int, int]:
-    """An image shape written CxHxW."""
-    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"'{text}' is not an image shape; write channels x height x width, as in 3x227x227")
-    return int(match[1]), int(match[2]), int(match[3])
+def shape(text: str) -> tuple[int, ...]:
+    """An image shape written CxHxW, or a volume's CxDxHxW."""
+    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2,3}", text) is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is not an image shape; write channels x height x width, as in 3x227x227, or of a "
+                                         "volume channels x depth x height x width, as in 4x128x128x128")
+    return tuple(map(int, text.split("x")))
 
 
 def add(subparsers: argparse._SubParsersAction) -> None:
@@ -40,17 +42,22 @@ def add(subparsers: argparse._SubParsersAction) -> None:
 
     made = "the file to make (replaced if it is there)"
     kind("digits", "scikit-learn's bundled 1,797 handwritten digits of 8x8, a fifth held out", made)
-    sub = kind("synthetic", "random images of any shape, with a pattern of their class", made)
-    sub.add_argument("--input", type=shape, default=(3, 227, 227), metavar="CxHxW", help="image shape (default 3x227x227)")
-    sub.add_argument("--classes", type=int, default=1000, metavar="K", help="number of classes (default 1000)")
+    sub = kind("synthetic", "random images or volumes of any shape, with a pattern of their class or of their targets", made)
+    sub.add_argument("--input", type=shape, default=(3, 227, 227), metavar="CxHxW",
+                     help="image shape (default 3x227x227), or a volume's, CxDxHxW")
+    truth = sub.add_mutually_exclusive_group()
+    truth.add_argument("--classes", type=int, default=1000, metavar="K", help="number of classes (default 1000)")
+    truth.add_argument("--targets", type=int, default=0, metavar="K",
+                       help="numbers to find out of every image, for networks with a mean squared error, instead of its class")
     sub.add_argument("--samples", type=int, default=1024, metavar="N", help="images to train with (default 1024)")
     sub.add_argument("--test-samples", type=int, default=0, metavar="N", help="images to hold out (default 0)")
     sub.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
-    sub = kind("numpy", "images and labels from two .npy files", made)
-    sub.add_argument("images", metavar="IMAGES.npy", help="[N, C, H, W] or [N, H, W], uint8 or floating point")
-    sub.add_argument("labels", metavar="LABELS.npy", help="[N] whole numbers from 0")
+    sub = kind("numpy", "images or volumes, and their labels or targets, from two .npy files", made)
+    sub.add_argument("images", metavar="IMAGES.npy", help="[N, C, H, W], [N, H, W] or volumes [N, C, D, H, W], uint8 or floating point")
+    sub.add_argument("truth", metavar="LABELS.npy", help="[N] whole numbers from 0; or targets: [N, outputs] floating point")
     sub.add_argument("--classes", type=int, metavar="K", help="number of classes (default: the largest label plus one)")
-    sub.add_argument("--test-fraction", type=float, default=0.2, metavar="F", help="part of every class to hold out (default 0.2)")
+    sub.add_argument("--test-fraction", type=float, default=0.2, metavar="F",
+                     help="part of every class (with targets, of all) to hold out (default 0.2)")
     kind("info", "what a data file holds", "the file to look into")
 
 
@@ -70,9 +77,16 @@ def describe(info: dict[str, Any]) -> str:
     images, test = info["images"], info.get("test_images")
     size = "x".join(map(str, images["shape"][1:]))
     held = f" + {test['shape'][0]} held out" if test else ""
-    parts = [f"{images['shape'][0]}{held} images {size} {images['dtype']}", f"{info['classes']} classes" if "classes" in info else "",
+    parts = [f"{images['shape'][0]}{held} images {size} {images['dtype']}", _truth(info),
              str(info.get("source", "")), f"{info['bytes'] / 1e6:.1f} MB"]
     return f"{info['path']}: " + ", ".join(p for p in parts if p)
+
+
+def _truth(info: dict[str, Any]) -> str:
+    """What a data file's network is to find out."""
+    if "targets" in info:
+        return f"{info['targets']['shape'][1]} targets"
+    return f"{info['classes']} classes" if "classes" in info else ""
 
 
 def main(args: argparse.Namespace) -> int:
@@ -82,11 +96,11 @@ def main(args: argparse.Namespace) -> int:
         dataset.digits(args.file)
     elif args.kind == "synthetic":
         with _progress(console, args.file) as progress:
-            dataset.synthetic(args.file, args.input, args.classes, args.samples, args.seed, test_samples=args.test_samples,
-                              progress=progress)
+            synthetic(args.file, args.input, args.classes, args.samples, args.seed, targets=args.targets,
+                      test_samples=args.test_samples, progress=progress)
     elif args.kind == "numpy":
         with _progress(console, args.file) as progress:
-            dataset.from_numpy(args.file, args.images, args.labels, args.test_fraction, classes=args.classes, progress=progress)
+            from_numpy(args.file, args.images, args.truth, args.test_fraction, classes=args.classes, progress=progress)
     info = dataset.info(args.file)
     if args.json:
         json.dump(info, sys.stdout, indent=1)

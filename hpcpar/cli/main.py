@@ -21,6 +21,7 @@ COMMANDS = {
     "plan": "find the best plan for a network on a machine, or make a named strategy's",
     "predict": "price plans without running them: tables and bar charts",
     "run": "train under a plan on real MPI ranks, and record it",
+    "verify": "check that a plan trains as one rank does",
     "calibrate": "measure this machine: latency, bandwidth, compute rates",
     "compare": "simulated against measured, per phase and layer",
     "data": "make an HDF5 dataset",

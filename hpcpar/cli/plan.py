@@ -17,7 +17,7 @@ from hpcpar.plan import plan as plans
 from hpcpar.report import tables
 from hpcpar.search import auto
 from hpcpar.search.layerwise import Found
-from hpcpar.train.supported import require, require_network
+from hpcpar.train.supported import require
 
 #: Alternatives in the table.
 SHOWN = 8
@@ -50,8 +50,7 @@ def main(args: argparse.Namespace) -> int:
     if args.strategy == "auto":
         found = auto.best(network, spec, args.ranks, args.batch, machine, accept=_runs(network), **chosen)
     elif args.strategy == "layerwise":
-        runnable = _can_train(network)
-        chosen_one, searched = auto.named_or_layerwise(network, spec, args.ranks, args.batch, machine, runnable=runnable, **chosen)
+        chosen_one, searched = auto.named_or_layerwise(network, spec, args.ranks, args.batch, machine, **chosen)
         found = [chosen_one, *_alternatives(network, spec, args, machine, chosen)]
     else:
         found = [auto.price_named(network, spec, args.strategy, args.ranks, args.batch, machine, **chosen)]
@@ -89,17 +88,7 @@ def _alternatives(
     network: Network, spec: plans.NetworkSpec, args: argparse.Namespace, machine: Machine, chosen: dict[str, Any]
 ) -> list[auto.Candidate]:
     """Named strategies to set beside the layer-wise plan."""
-    accept = _runs(network) if _can_train(network) else None
-    return auto.best(network, spec, args.ranks, args.batch, machine, accept=accept, layers=False, **chosen)
-
-
-def _can_train(network: Network) -> bool:
-    """True where this version can train the network at all."""
-    try:
-        require_network(network)
-    except InputError:
-        return False
-    return True
+    return auto.best(network, spec, args.ranks, args.batch, machine, accept=_runs(network), layers=False, **chosen)
 
 
 def _search_line(found: Found) -> str:

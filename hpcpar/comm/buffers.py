@@ -77,7 +77,8 @@ class Buffers:
         for u in ex.unpack:
             if isinstance(u, Piece):
                 target = self.wanted[local(u.box, self.wanted_box)]
-                if views and not step.reduce and contiguous(target):
+                # what comes from another stage of a pipeline may come while the micro-batch before is still at work here
+                if views and not step.reduce and not step.between and contiguous(target):
                     self._views.append((u.start, u.stop, target.reshape(-1)))
                 else:
                     self._unpacks.append((target, u, None))
@@ -98,7 +99,7 @@ class Buffers:
     @property
     def accumulates(self) -> bool:
         """True where parts are added to the wanted array, which then begins as zero (unless the own part already lies there)."""
-        return self.step.reduce and self.step.group is None
+        return self.step.reduce and (self.step.group is None or self.step.kind is Kind.REDUCE)
 
     def landing(self, n: int) -> Any:
         """A flat array beside the wire, to receive into before summing."""
@@ -125,20 +126,28 @@ class Buffers:
                 self.backend.to_host(self._scratch[: p.stop - p.start], self.wire[p.start:p.stop])
             else:
                 self.backend.pack(view, self.wire[p.start:p.stop])
-        if not self.accumulates:
-            for target, piece, source in self._unpacks:
-                if piece is None:
-                    target[...] = source
+        if not self.accumulates and not self.step.between:
+            self._place()
         if not self.on_host and not self.staged:
             self.backend.synchronize()  # MPI knows nothing of streams
+
+    def _place(self) -> None:
+        """Copy what stays on this rank."""
+        for target, piece, source in self._unpacks:
+            if piece is None:
+                target[...] = source
 
     def unpack(self) -> None:
         """Put everything that was received where it is wanted."""
         if self.step.kind is Kind.ALLREDUCE:
             if self.staged:
                 self.backend.to_device(self.wire, self._flat)
+            if self.wanted.size and not _share(self.held, self.wanted):
+                self.wanted[...] = self.held
             return
         add = self.accumulates
+        if self.step.between and not add:
+            self._place()
         if add and not self._own_in_place:
             self.wanted[...] = 0
         for target, piece, source in self._unpacks:

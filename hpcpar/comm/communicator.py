@@ -6,18 +6,33 @@ import os
 import time
 from typing import Any
 
+from hpcpar.comm.agreement import agree
 from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.trace import Trace
 from hpcpar.comm.transfer import LibraryTransfer, Transfer
 from hpcpar.comm.world import World
+from hpcpar.errors import InputError
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.schedule.exchange import exchange
-from hpcpar.schedule.steps import Comm
+from hpcpar.schedule.steps import Comm, Schedule
 
 #: A waiting rank offers its core to others after every fruitless poll, and after so many of them it sleeps between polls.
 #: That is many times longer than a sleep: else a rank that slept makes its partner sleep, and so on through all rounds.
 _YIELDS = 1000
 _SLEEP_S = 2e-5
+#: Seconds after which a wait without any progress ends the job (0: never), and how many unless the environment says so.
+_STALL_VARIABLE, _STALL_S = "HPCPAR_STALL_S", 300.0
+
+
+def _stall_s() -> float:
+    told = os.environ.get(_STALL_VARIABLE, "")
+    try:
+        seconds = float(told) if told else _STALL_S
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise InputError(f"{_STALL_VARIABLE}={told}: give seconds, or 0 to wait for ever")
+    return seconds
 
 
 class Communicator:
@@ -35,9 +50,20 @@ class Communicator:
     def __init__(self, world: World, backend: Backend, direct: bool = False) -> None:
         self.world, self.backend, self.direct = world, backend, direct
         self.trace = Trace()
+        self._stall_s = _stall_s()
         self._comm: Any = world.comm.Dup()
         self._groups: dict[tuple[int, ...], Any] = {}
         self._active: list[Transfer | LibraryTransfer] = []
+
+    def agree(self, schedule: Schedule) -> None:
+        """Check, before its first message, that all ranks have the same schedule; every rank must call it.
+
+        Raises
+        ------
+        RunError
+            On every rank alike, naming who differs from the others, and where.
+        """
+        agree(self.world, schedule)
 
     def bind(self, step: Comm, held: Array, wanted: Array, tag_base: int = 0) -> Transfer | LibraryTransfer:
         """Prepare a step once: check the arrays against it and make buffers and requests.
@@ -71,8 +97,11 @@ class Communicator:
             transfer.progress()
 
     def wait(self, transfer: Transfer | LibraryTransfer) -> None:
-        """Return when a step is complete and its result in place; other steps advance meanwhile."""
-        polls = 0
+        """Return when a step is complete and its result in place; other steps advance meanwhile.
+
+        A job in which nothing at all advances for long is ended: a rank is stuck, or lost.
+        """
+        polls, seen, since = 0, -1, 0.0
         while not transfer.progress():
             for other in self._active:
                 if other is not transfer:
@@ -81,7 +110,21 @@ class Communicator:
             if polls < _YIELDS:
                 # free where a core is idle; with more ranks than cores, the rank that is waited for runs at once
                 os.sched_yield()
-            else:
-                time.sleep(_SLEEP_S)
+                continue
+            time.sleep(_SLEEP_S)
+            done = sum(t.advanced for t in self._active)
+            if done != seen:
+                seen, since = done, time.monotonic()
+            elif self._stall_s and time.monotonic() - since > self._stall_s:
+                self._stuck(transfer)
         self._active.remove(transfer)
         transfer.finish()
+
+    def _stuck(self, transfer: Transfer | LibraryTransfer) -> None:
+        step = transfer.step
+        peers = [peer for peer in transfer.awaited() if peer != self.world.rank]
+        who = f"rank {peers[0]}" if len(peers) == 1 else f"ranks {', '.join(map(str, peers))}"
+        self.world.abort(
+            f"layer '{step.layer}', step {step.index} ({step.label} of {step.tensor}): nothing has come for {self._stall_s:g} s from "
+            f"{who}, which may be stuck, lost, or slow ({_STALL_VARIABLE} sets the seconds, 0 waits for ever)"
+        )

@@ -78,6 +78,20 @@ class Transfer:
             self._post()
         return True
 
+    @property
+    def advanced(self) -> int:
+        """How far the step has come: grows with everything that happens in it."""
+        return self._posted + self._done
+
+    def awaited(self) -> tuple[int, ...]:
+        """The ranks whose messages of the round at hand have not come, or not gone."""
+        if self._done == self._posted:
+            return ()
+        r = self.ex.rounds[self._done]
+        peers = [self.ex.peers[m.peer] for m in (*r.recvs, *r.sends)]
+        open_ = {p for p, q in zip(peers, self._requests[self._done], strict=True) if not q.Get_status()}
+        return tuple(sorted(open_))
+
     def finish(self) -> None:
         """Unpack; every round must be complete."""
         self.buffers.unpack()
@@ -120,6 +134,15 @@ class LibraryTransfer:
 
     def progress(self) -> bool:
         return bool(self._request.Test())
+
+    @property
+    def advanced(self) -> int:
+        """What the library does meanwhile is not ours to see."""
+        return 0
+
+    def awaited(self) -> tuple[int, ...]:
+        """Any of the others."""
+        return self.ex.peers
 
     def finish(self) -> None:
         if self._result is not None and self._own is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import sys
@@ -45,6 +46,12 @@ class World:
         self.library: str = " ".join(MPI.Get_library_version().split("\n")[0].strip("\0 ").split())
         _check_launcher(self.size)
 
+    def alone(self) -> World:
+        """A world of this rank only, beside the whole one."""
+        out = copy.copy(self)
+        out.comm, out.rank, out.size = self.mpi.COMM_SELF, 0, 1
+        return out
+
     @property
     def hostname(self) -> str:
         return socket.gethostname()
@@ -78,6 +85,18 @@ class World:
         out = np.array([value], np.float64)
         self.comm.Allreduce(self.mpi.IN_PLACE, out, op=op)
         return float(out[0])
+
+    def most_of_each(self, values: np.ndarray) -> np.ndarray:
+        """The largest of all ranks for every entry (NaN is no number to compare)."""
+        out = np.empty_like(values)
+        self.comm.Allreduce(np.ascontiguousarray(values), out, op=self.mpi.MAX)
+        return out
+
+    def bcast_array(self, array: np.ndarray | None, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Rank 0's array on every rank."""
+        out = np.empty(shape, dtype) if array is None else np.ascontiguousarray(array)
+        self.comm.Bcast(out, root=0)
+        return out
 
     def agree(self, action: Callable[[], T]) -> T:
         """Run `action` on every rank; if it raises an error of the user's on any, every rank raises that of the lowest one.

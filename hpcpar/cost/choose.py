@@ -42,20 +42,32 @@ def kinds_of(step: Move) -> list[Kind]:
     return [kind for code, kind in enumerate(KINDS) if kind is not None and counts[code]]
 
 
-def cheapest(
-    kind: Kind, p: Any, n_bytes: Any, routed: Routed, add_s_per_byte: float, allowed: Sequence[str]
-) -> tuple[Any, Any, Any]:
-    """The cheapest of the `allowed` algorithms, its best number of segments, its seconds.
+def allowed(kind: Kind, collectives: str) -> Sequence[str]:
+    """The algorithms that the option `collectives` of a plan leaves for a kind of collective."""
+    if kind in (Kind.REDUCE, Kind.BROADCAST):
+        return ("direct",)
+    return {"auto": ALGORITHMS[kind], "ring": ("ring",), "tree": (TREE[kind],), "mpi": ("mpi",)}[collectives]
 
-    Segments are 1, 2 or 4, as far as pieces stay large enough.
-    """
-    choices = [(name, s) for name in allowed for s in ((1, 2, MOST_SEGMENTS) if name == "ring" else (1,))]
+
+def offers(
+    kind: Kind, p: Any, n_bytes: Any, routed: Routed, add_s_per_byte: float, names: Sequence[str]
+) -> tuple[list[tuple[str, int]], list[Any]]:
+    """(algorithm, segments) of all choices, and the seconds of each: segments are 1, 2 or 4, as far as pieces stay large enough."""
+    choices = [(name, s) for name in names for s in ((1, 2, MOST_SEGMENTS) if name == "ring" else (1,))]
     seconds = []
     for name, segments in choices:
         cost = collective_s(kind, name, p, n_bytes, segments, routed, add_s_per_byte)
         if segments > 1:
             cost = np.where(n_bytes / (p * segments) < LEAST_PIECE_BYTES, np.inf, cost)
         seconds.append(cost)
+    return choices, seconds
+
+
+def cheapest(
+    kind: Kind, p: Any, n_bytes: Any, routed: Routed, add_s_per_byte: float, allowed: Sequence[str]
+) -> tuple[Any, Any, Any]:
+    """The cheapest of the `allowed` algorithms, its best number of segments, its seconds."""
+    choices, seconds = offers(kind, p, n_bytes, routed, add_s_per_byte, allowed)
     every = np.stack(np.broadcast_arrays(*seconds))
     best = np.argmin(every, axis=0)
     return np.array([name for name, _ in choices])[best], np.array([s for _, s in choices])[best], every.min(axis=0)
@@ -93,8 +105,7 @@ def chooser(machine: Machine, collectives: str = "auto", wires: Wires | None = N
         for kind in kinds_of(step):
             if CODES[kind] in DIRECT:
                 continue
-            allowed = {"auto": ALGORITHMS[kind], "ring": ("ring",), "tree": (TREE[kind],)}[collectives]
-            found = cheapest(kind, way.p, collective_bytes(step), way, machine.add_s_per_byte, allowed)
+            found = cheapest(kind, way.p, collective_bytes(step), way, machine.add_s_per_byte, allowed(kind, collectives))
             quoted[kind] = found[2]
             here = np.equal(step.pattern.code, CODES[kind])
             name, segments = np.where(here, found[0], name), np.where(here, found[1], segments)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,19 @@ def compute_s(machine: Machine, work: Work) -> Any:
     A calibrated time is of the whole operation that the key names; a part of it takes its fraction.
     """
     return timed(machine, work)[0]
+
+
+def timed_all(machine: Machine, works: Sequence[Work]) -> list[tuple[Any, Any]]:
+    """`timed` of pieces of work of one type; of a roofline all in one go."""
+    if machine.compute or not works:
+        return [timed(machine, work) for work in works]
+    ends = np.cumsum([0, *(max(np.size(work.flops), np.size(work.fraction)) for work in works)])
+    flops, moved, fraction = np.empty((3, ends[-1]))
+    places = [slice(a, b) for a, b in itertools.pairwise(ends)]
+    for here, work in zip(places, works, strict=True):
+        flops[here], moved[here], fraction[here] = work.flops, work.bytes, work.fraction
+    seconds = roofline_s(machine, replace(works[0], flops=flops, bytes=moved, fraction=fraction))
+    return [(seconds[here], np.False_) for here in places]
 
 
 def timed(machine: Machine, work: Work) -> tuple[Any, Any]:

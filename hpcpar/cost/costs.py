@@ -17,7 +17,7 @@ from hpcpar.cost.choose import chooser
 from hpcpar.cost.compute import timed
 from hpcpar.cost.links import Wires
 from hpcpar.cost.memory import Memory, memory
-from hpcpar.cost.pipeline import pipeline, stages_of
+from hpcpar.cost.pipeline import pipeline
 from hpcpar.cost.timeline import Item, Timeline, timeline
 from hpcpar.cost.traffic import paper_comm_s, traffic
 from hpcpar.cost.work import Workload
@@ -29,6 +29,7 @@ from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.builder import Move, Outline
 from hpcpar.schedule.outline import outline
+from hpcpar.schedule.stages import stages_of
 from hpcpar.schedule.steps import Phase
 
 #: ``schedule``: what is executed; ``paper``: the integrated paper's formulas (Eq 3 to 9) for the same steps.
@@ -206,4 +207,4 @@ def _sums(out: Outline, prices: list[StepPrice], often: tuple[int, ...], chosen:
 
 def repeats(plan: Plan, phase: Phase) -> int:
     """How often a step is done in an iteration."""
-    return plan.microbatches if phase in (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD) else 1
+    return plan.microbatches if phase in (Phase.FORWARD, Phase.BACKWARD) else 1

@@ -76,11 +76,6 @@ class Wires:
         self._memo: dict[Any, tuple[Any, Any, Any]] = {}
         self.inner = np.array([machine.inner_ranks(i) for i in range(len(machine.levels))])
 
-    def known(self, what: Any, a: Any, b: Any) -> Any:
-        """What was worked out about two layouts, None where nothing was."""
-        found = self._memo.get((what, id(a), id(b)))
-        return None if found is None else found[0]
-
     def once(self, what: Any, a: Any, b: Any, work_out: Callable[[], Any]) -> Any:
         """Something about two layouts, worked out when it is first asked for."""
         key = (what, id(a), id(b))

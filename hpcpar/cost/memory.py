@@ -50,13 +50,16 @@ class Memory:
 
     @property
     def total_bytes(self) -> Any:
-        return sum(asdict(self).values())
+        return (self.weights_bytes + self.optimizer_bytes + self.activations_bytes + self.gradients_bytes + self.kept_bytes
+                + self.wire_bytes)
 
     def __add__(self, other: Memory) -> Memory:
         return Memory(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def flying(self, microbatches: int) -> Memory:
         """With what every micro-batch in flight keeps for its backward pass; they share gradients and the wire."""
+        if microbatches == 1:
+            return self
         return replace(self, activations_bytes=self.activations_bytes * microbatches, kept_bytes=self.kept_bytes * microbatches)
 
     def scaled(self, gamma: float) -> Memory:
@@ -134,40 +137,66 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
     return Memory(weights * size, state * size, shared, shared, kept, 0)
 
 
-def edge_memory(network: Network, plan: Plan, e: Edge, made: Layout | None = None) -> Memory:
+@dataclass(frozen=True)
+class Ends:
+    """What decides the memory of an edge: largest boxes, and codes of movements.
+
+    Attributes
+    ----------
+    need, own, made : int
+        Items of what the consumer needs, of what the producer owns, of the consumer's output.
+    forward, backward : int
+        How the tensor and its gradient move.
+    """
+
+    need: Any
+    own: Any
+    made: Any
+    forward: Any
+    backward: Any
+
+    @classmethod
+    def of(cls, e: Edge, made: Layout) -> Ends:
+        """Those of an edge, and of what ranks own of the consumer's output."""
+        codes = (np.asarray(pattern.code) for pattern in (e.forward, e.backward))
+        return cls(e.needed.largest_items, e.owned.largest_items, made.largest_items, *codes)
+
+
+def edge_memory(network: Network, plan: Plan, e: Edge, ends: Ends | None = None) -> Memory:
     """What the configurations at both ends of an edge decide: the consumer's input, and the producer's output where it alone reads it.
 
     Parameters
     ----------
-    made : Layout, optional
-        What ranks own of the consumer's output, where it is at hand.
+    ends : Ends, optional
+        Where they are at hand.
     """
-    y = owned(network, e.consumer, plan.configs[e.consumer.name], plan.samples_of_a_pass) if made is None else made
+    if ends is None:
+        ends = Ends.of(e, owned(network, e.consumer, plan.configs[e.consumer.name], plan.samples_of_a_pass))
     shared = len(network.consumers[e.producer.name]) > 1
-    gradients = _input_gradients(e, e.consumer, y.largest_items, shared) if e.producer.name in network.trained else 0
-    return Memory(0, 0, _inputs(e, e.consumer, y.largest_items, shared) * plan.item_bytes, gradients * plan.item_bytes, 0, 0)
+    gradients = _input_gradients(ends, e.consumer, shared) if e.producer.name in network.trained else 0
+    return Memory(0, 0, _inputs(ends, e, shared) * plan.item_bytes, gradients * plan.item_bytes, 0, 0)
 
 
-def _inputs(e: Edge, layer: Layer, y: Any, shared: bool) -> Any:
+def _inputs(ends: Ends, e: Edge, shared: bool) -> Any:
     """Items allocated for the consumer's input and the producer's output (the latter elsewhere where several layers read it)."""
-    need, own, code = e.needed.largest_items, e.owned.largest_items, np.asarray(e.forward.code)
-    last = isinstance(layer, Loss)
-    reuse = np.equal(need, y) & (not last and not shared and in_place(layer, e.producer) and len(layer.inputs) == 1)
+    need, own, code, layer = ends.need, ends.own, ends.forward, e.consumer
     still = code == 0
-    inside = (code != CODES[Kind.REDISTRIBUTE]) & (need >= own)
     if shared:
         return np.where(still, 0, need)
+    last = isinstance(layer, Loss)
+    reuse = np.equal(need, ends.made) & (not last and in_place(layer, e.producer) and len(layer.inputs) == 1)
+    inside = (code != CODES[Kind.REDISTRIBUTE]) & (need >= own)
     moved = np.where(reuse, 0, need) + np.where(inside, 0, own)
     return np.where(still, np.where(reuse & np.equal(need, own), 0, own), moved)
 
 
-def _input_gradients(e: Edge, layer: Layer, y: Any, shared: bool) -> Any:
+def _input_gradients(ends: Ends, layer: Layer, shared: bool) -> Any:
     """Items allocated for the gradients of the consumer's input and of the producer's output."""
-    need, own, code = e.needed.largest_items, e.owned.largest_items, np.asarray(e.backward.code)
-    again = np.equal(need, y) & (passes_gradient(layer) and not shared)
-    whole = np.where(again, 0, need)
+    need, own, code = ends.need, ends.own, ends.backward
     if shared:
         return need
+    again = np.equal(need, ends.made) & passes_gradient(layer)
+    whole = np.where(again, 0, need)
     part = ((code == 0) | (code == CODES[Kind.ALLGATHER])) & (need < own)
     view = (code == CODES[Kind.ALLREDUCE]) | (((code == 0) | (code == CODES[Kind.HALO])) & (need >= own))
     return np.where(part, own, np.where(view, whole, whole + own))
@@ -190,9 +219,20 @@ def _distinct(out: Outline, names: set[str]) -> Iterable[Move]:
 
 
 def wire_bytes(step: Move, sent_bytes: dict[Any, Any]) -> Any:
-    """Wire buffer of a step on the largest rank: none for an allreduce, the whole box of a gather, what comes and goes of the rest."""
+    """Wire buffer of a step on the largest rank."""
     code = np.asarray(step.pattern.code)
-    whole = np.where(code == CODES[Kind.ALLGATHER], step.wanter.largest_items, step.holder.largest_items) * step.item_bytes
+    return wire_buffer(code, step.holder.largest_items, step.wanter.largest_items, step.item_bytes, sent_bytes[step.key])
+
+
+def wire_buffer(code: Any, held: Any, wanted: Any, item_bytes: int, sent_bytes: Any) -> Any:
+    """None for an allreduce, the whole box of a gather, what comes and goes of the rest.
+
+    Parameters
+    ----------
+    held, wanted : int
+        Items of the largest boxes before and after.
+    """
+    whole = np.where(code == CODES[Kind.ALLGATHER], wanted, held) * item_bytes
     direct = (code == CODES[Kind.HALO]) | (code == CODES[Kind.REDISTRIBUTE])
     gathers = (code == CODES[Kind.ALLGATHER]) | (code == CODES[Kind.REDUCE_SCATTER])
-    return np.where(direct, 2 * sent_bytes[step.key], np.where(gathers, whole, 0))
+    return np.where(direct, 2 * sent_bytes, np.where(gathers, whole, 0))

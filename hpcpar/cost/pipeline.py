@@ -1,68 +1,22 @@
 """The timeline of a plan whose stages live on different ranks, or whose mini-batch is cut into micro-batches (GPipe).
 
-Stage s computes micro-batch m forward once it has done m - 1 and stage s - 1 has sent it m; backward likewise from the last stage to the
-first, after all forward passes of the stage. With stages of equal times F and B and S micro-batches this is ParaDL's
+Stage s computes micro-batch m forward once stage s - 1 has sent it m, and backward once stage s + 1 has; what it does first is up to the
+plan's order (GPipe: all forward first; or one forward, one backward). With GPipe and stages of equal times F and B and S micro-batches this is ParaDL's
 (p + S - 1) (F + B). Then each stage sums and applies its gradients.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hpcpar.cost.timeline import Block, Item, Span, Timeline, timeline
-from hpcpar.errors import InputError
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.builder import Move, Outline
+from hpcpar.schedule.builder import Outline
+from hpcpar.schedule.stages import Cell, cells, stages_of
 from hpcpar.schedule.steps import Phase
-
-
-@dataclass
-class Stage:
-    """Steps of the layers on one set of ranks, and what arrives from the stages before and after.
-
-    Attributes
-    ----------
-    forward, backward, last : list of int
-        Indices of steps: of every micro-batch, and of the gradients and updates at the end.
-    into, back : list of int
-        Movements into the stage: activations from the stage before, gradients from the stage after.
-    """
-
-    forward: list[int]
-    backward: list[int]
-    last: list[int]
-    into: list[int]
-    back: list[int]
-
-    @property
-    def all(self) -> list[int]:
-        return [*self.into, *self.forward, *self.back, *self.backward, *self.last]
-
-
-def stages_of(plan: Plan, out: Outline) -> list[Stage]:
-    """The stages in order of their first rank."""
-    if any(np.ndim(c.first) for c in plan.configs.values()):
-        raise InputError("stages of several pipelines cannot be priced together; price one plan at a time")
-    found = {int(first): Stage([], [], [], [], []) for first in sorted({int(c.first) for c in plan.configs.values()})}
-    for i, step in enumerate(out.steps):
-        if isinstance(step, Move):
-            here, there = int(step.wanter.config.first), int(step.holder.config.first)
-            stage = found[here]
-            if here != there:
-                (stage.into if step.phase is Phase.FORWARD else stage.back).append(i)
-                continue
-        else:
-            stage = found[int(plan.configs[step.layer.name].first)]
-        if step.phase in (Phase.FORWARD, Phase.LOSS):
-            stage.forward.append(i)
-        elif step.phase is Phase.BACKWARD:
-            stage.backward.append(i)
-        else:
-            stage.last.append(i)
-    return list(found.values())
 
 
 def pipeline(plan: Plan, out: Outline, items: list[Item], hidden: float, levels: int) -> Timeline:
@@ -84,32 +38,25 @@ def pipeline(plan: Plan, out: Outline, items: list[Item], hidden: float, levels:
     n = len(stages)
     none = np.float64(0)
     marks: list[tuple[int, Phase, int, Any, Any]] = []
-    done = [[none] * micro for _ in stages]
-    for m in range(micro):
-        for s in range(n):
-            ready = np.maximum(done[s][m - 1] if m else none, done[s - 1][m] + into[s] if s else none)
-            done[s][m] = ready + forward[s]
-            marks.append((s, Phase.FORWARD, m, ready, done[s][m]))
-            if m == 0:
-                _shift(spans, stages[s].forward, ready)
-                for i in stages[s].into:
-                    spans[i] = Span(ready - into[s], ready, "network")
-    returned = [[none] * micro for _ in stages]
-    for m in range(micro):
-        for s in reversed(range(n)):
-            ready = np.maximum(returned[s][m - 1] if m else done[s][-1], returned[s + 1][m] + back[s] if s < n - 1 else none)
-            returned[s][m] = ready + backward[s]
-            marks.append((s, Phase.BACKWARD, m, ready, returned[s][m]))
-            if m == 0:
-                _shift(spans, stages[s].backward, ready)
-                for i in stages[s].back:
-                    spans[i] = Span(ready - back[s], ready, "network")
+    free = [none] * n  # when each stage has done what it has begun
+    done: dict[Cell, Any] = {}
+    for cell in cells(plan.order, n, micro, training=any(s.backward or s.back for s in stages)):
+        s, forth = cell.stage, cell.phase is Phase.FORWARD
+        before = done.get(replace(cell, stage=s - 1 if forth else s + 1))
+        coming, moves = (into[s], stages[s].into) if forth else (back[s], stages[s].back)
+        ready = free[s] if before is None else np.maximum(free[s], before + coming)
+        free[s] = done[cell] = ready + (forward if forth else backward)[s]
+        marks.append((s, cell.phase, cell.part, ready, free[s]))
+        if cell.part == 0:
+            _shift(spans, stages[s].forward if forth else stages[s].backward, ready)
+            for i in moves:
+                spans[i] = Span(ready - coming, ready, "network")
     total: Any = none
     for s, stage in enumerate(stages):
         end = part(stage.last, 1)
-        _shift(spans, stage.last, returned[s][-1])
-        total = np.maximum(total, returned[s][-1] + end)
-        marks.append((s, Phase.UPDATE, micro - 1, returned[s][-1], returned[s][-1] + end))
+        _shift(spans, stage.last, free[s])
+        total = np.maximum(total, free[s] + end)
+        marks.append((s, Phase.UPDATE, micro - 1, free[s], free[s] + end))
         for i in (*stage.into, *stage.back):
             waits[i] = items[i].seconds * micro
     blocks = [Block(s, phase.value, m, float(a), float(b)) for s, phase, m, a, b in marks] if np.ndim(total) == 0 else []

@@ -187,7 +187,8 @@ def _step(index: int, out: Outline, costs: Costs, old: int) -> StepCost:
         kind = step.pattern.kind
         assert kind is not None
         label, layer, exposed = f"{step.layer}.{step.phase.value}.{kind.value}", step.layer, float(costs.timeline.waits_s[old])
-        stage = int(step.wanter.config.first)
+        # what everyone is told of the loss belongs to the stage that knows it
+        stage = int((step.holder if step.phase is Phase.LOSS else step.wanter).config.first)
     else:
         label, layer, exposed = f"{step.layer.name}.{step.op.value}", step.layer.name, seconds * costs.repeats[old]
         stage = int(out.plan.configs[step.layer.name].first)

@@ -10,7 +10,8 @@ import numpy as np
 
 from hpcpar.cost.choose import collective_bytes, kinds_of
 from hpcpar.cost.collectives import collective_s, paper_s, sent
-from hpcpar.cost.direct import Direct, halo, redistribution
+from hpcpar.cost.direct import Direct, redistribution
+from hpcpar.cost.halos import halo
 from hpcpar.cost.links import Route, Wires, route
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -77,7 +78,7 @@ def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Rou
     count: Any = 0
     quoted = step.quote.seconds.get(kind) if step.quote is not None and step.quote.wires is wires else None
     if quoted is not None and not counting:
-        return _copied(kind, quoted, n, machine, way), 0, 0
+        return copied(kind, quoted, n, machine, way), 0, 0
     names = np.unique(step.algorithm) if np.ndim(step.algorithm) else [step.algorithm]
     for name in names:
         if str(name) == "direct" and kind not in (Kind.REDUCE, Kind.BROADCAST):
@@ -89,7 +90,7 @@ def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Rou
             items_ = np.where(np.equal(way.p, 1), 0, parts.largest_items)
         values = (cost, messages_, items_)
         seconds, messages, count = (np.where(here, new, old) for new, old in zip(values, (seconds, messages, count), strict=True))
-    return _copied(kind, seconds, n, machine, way), messages, count
+    return copied(kind, seconds, n, machine, way), messages, count
 
 
 def _least_items(parts: Layout, whole: Layout) -> Any:
@@ -102,7 +103,7 @@ def _least_items(parts: Layout, whole: Layout) -> Any:
     return least
 
 
-def _copied(kind: Kind, seconds: Any, n: Any, machine: Machine, way: Route) -> Any:
+def copied(kind: Kind, seconds: Any, n: Any, machine: Machine, way: Route) -> Any:
     """With the copies of a gather or scatter: the whole box between tensor and wire, and the own block once more."""
     return seconds + machine.copy_s_per_byte * (n + n / way.p) if kind in (Kind.ALLGATHER, Kind.REDUCE_SCATTER) else seconds
 

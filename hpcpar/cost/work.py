@@ -83,11 +83,33 @@ def _options(network: Network, layer: Layer, x: tuple[Any, ...]) -> Any:
     if isinstance(layer, Conv):
         whole = network.input_shape(layer)[0]
         text = f" k={_shape(layer.kernel)} s={_shape(layer.stride)} d={_shape(layer.dilation)} g="
+        if layer.groups == 1:
+            return f"{text}1"
         groups = np.maximum(1, x[1] * layer.groups // whole)
         return np.array([f"{text}{g}" for g in groups.ravel()]).reshape(groups.shape) if groups.ndim else f"{text}{int(groups)}"
     if isinstance(layer, Pool):
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
+
+
+@dataclass(frozen=True)
+class _Local:
+    """A layer's largest boxes: shapes of what is needed of the first input and of what is computed, and items.
+
+    Attributes
+    ----------
+    n_x, n_first, n_y : int
+        Items of all inputs, of the first, of the output.
+    weights : int
+        Weights and biases.
+    """
+
+    x: tuple[Any, ...]
+    y: tuple[Any, ...]
+    n_x: Any
+    n_y: Any
+    n_first: Any
+    weights: Any
 
 
 class Workload:
@@ -96,6 +118,7 @@ class Workload:
     def __init__(self, network: Network, plan: Plan, edges: Edges | None = None) -> None:
         self.network, self.plan = network, plan
         self.edges = Edges(network, plan) if edges is None else edges
+        self._known: dict[Any, _Local] = {}
 
     def of(self, step: Compute) -> Work:
         """The work of a frozen step."""
@@ -107,40 +130,53 @@ class Workload:
         config, size = plan.configs[layer.name], plan.item_bytes
         if op is Op.UPDATE:
             sharded = plan.synchronisation == "sharded"
-            count = (shards if sharded else parameters)(network, layer, config).largest_items
+            count = shards(network, layer, config).largest_items if sharded else self._weights(layer)
             traffic, flops = UPDATE[plan.optimizer]
             options = "" if plan.optimizer == "momentum" else f" {plan.optimizer}"
             return Work("update", op.value, (count,), (count,), flops * count, traffic * count * size, options, plan.dtype)
-        needs = self.edges.needs(layer, batch)
-        x, y = needs[0].largest if needs else (), partial(network, layer, config, batch).largest
-        n_x, n_y = sum(need.largest_items for need in needs), math.prod(y)
+        local = self._local(layer, batch)
+        x, y = local.x, local.y
         name = Op.FORWARD.value if op in (Op.INTERIOR, Op.BOUNDARY) else op.value
         if op is Op.ACCUMULATE:
             whole = owned(network, layer, config, batch).largest
             n_y = math.prod(whole)
             return Work(layer.kind, name, whole, whole, n_y, 3 * n_y * size, "", plan.dtype)
-        flops, moved = self._amount(layer, op, n_x, n_y, math.prod(x))
+        flops, moved = self._amount(layer, op, local)
         fraction: Any = 1.0
         if op in (Op.INTERIOR, Op.BOUNDARY):
             inside = self._interior(self.edges.into(layer, batch)[0], layer, batch)
             fraction = inside if op is Op.INTERIOR else 1.0 - inside
         return Work(layer.kind, name, x, y, flops, moved * size, _options(network, layer, x), plan.dtype, fraction)
 
-    def _amount(self, layer: Layer, op: Op, n_x: Any, n_y: Any, n_first: Any) -> tuple[Any, Any]:
+    def _local(self, layer: Layer, batch: Ints) -> _Local:
+        """What all operations of a layer have in common; layers that work alike share it."""
+        key = (self.edges.key(layer, batch), *(self.network.granules[name] for name in layer.inputs))
+        if key not in self._known:
+            needs, made = self.edges.needs(layer, batch), partial(self.network, layer, self.plan.configs[layer.name], batch)
+            n_x = sum(need.largest_items for need in needs)
+            self._known[key] = _Local(
+                needs[0].largest if needs else (), made.largest, n_x, made.largest_items, needs[0].largest_items if needs else 1,
+                self._weights(layer) if layer.has_weights else 0,
+            )
+        return self._known[key]
+
+    def _weights(self, layer: Layer) -> Any:
+        return parameters(self.network, layer, self.plan.configs[layer.name]).largest_items
+
+    def _amount(self, layer: Layer, op: Op, local: _Local) -> tuple[Any, Any]:
         """Flops, and values moved. Backward in the data and in the weights cost as many flops as forward each."""
-        network, back = self.network, op is Op.BACKWARD
+        network, back, n_x, n_y = self.network, op is Op.BACKWARD, local.n_x, local.n_y
         if isinstance(layer, Flatten) or (isinstance(layer, Add) and back):
             return 0.0 * n_y, 0 * n_y
         if isinstance(layer, BatchNorm):
             values, flops = NORM[op]
-            return float(flops) * n_first, values * n_first
+            return float(flops) * local.n_first, values * local.n_first
         if isinstance(layer, Concat):
             return 0.0 * n_y, 2 * n_y
         x = network.input_shape(layer)
         k = self.plan.configs[layer.name].k
         flops = layer.forward_flops(x) / math.prod(network.shapes[layer.name]) * n_y / k
-        count = parameters(network, layer, self.plan.configs[layer.name]).largest_items if layer.has_weights else 0
-        moved = n_x + n_y + count
+        moved = n_x + n_y + local.weights
         if back and not layer.products:
             # gradients, beside what was kept of the forward pass
             moved = moved + (n_y if layer.elementwise or isinstance(layer, Loss) else n_x + n_y)

@@ -150,4 +150,19 @@ class Offset:
         return _inside(a - self.start, b - self.start, self.extent)
 
 
-Relation = Same | Full | Window | Groups | Granule | Offset
+@dataclass(frozen=True)
+class Columns:
+    """A row of weights: input channel i has entries [i * size, (i + 1) * size), and every part has the row's `bias` entries besides."""
+
+    size: int
+    bias: int
+
+    def needed(self, start: int, stop: int, extent: int) -> Interval:
+        return start * self.size, stop * self.size + self.bias
+
+    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
+        a, b = _together(start, stop)
+        return a * self.size, b * self.size + self.bias
+
+
+Relation = Same | Full | Window | Groups | Granule | Offset | Columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -19,6 +20,10 @@ ORDER = ("n", "d", "h", "w", "c", "k", "replicas")
 PLACEMENTS = {"inner": ORDER, "outer": (*ORDER[1:], "n")}
 
 
+#: Entries of what a shared configuration remembers.
+MOST_REMEMBERED = 500
+
+
 @dataclass(frozen=True)
 class Digit:
     """A coordinate of a rank: ``rank // stride % size``."""
@@ -28,6 +33,19 @@ class Digit:
 
     def of(self, rank: Any) -> Any:
         return rank // self.stride % self.size
+
+
+@dataclass(frozen=True)
+class Merged(Digit):
+    """Several coordinates as one, the first the slowest; `stride` is that of the last."""
+
+    parts: tuple[Digit, ...] = ()
+
+    def of(self, rank: Any) -> Any:
+        out: Any = 0
+        for d in self.parts:
+            out = out * d.size + d.of(rank)
+        return out
 
 
 @dataclass(frozen=True)
@@ -88,6 +106,29 @@ class Config:
             out[name] = Digit(stride, getattr(self, name))
             stride = stride * getattr(self, name)
         return out
+
+    @cached_property
+    def memo(self) -> dict[Any, Any]:
+        """What others worked out about it, to find again."""
+        return {}
+
+    def share(self) -> Config:
+        """Tell that many layers use this object: what depends on it alone is worth keeping with it."""
+        self.memo["shared"] = True
+        return self
+
+    @property
+    def shared(self) -> bool:
+        return "memo" in self.__dict__ and "shared" in self.memo
+
+    def remembered(self, key: Any, work_out: Callable[[], Any]) -> Any:
+        """Something about a shared configuration, worked out when it is first asked for (or after much else was)."""
+        if key not in self.memo:
+            if len(self.memo) > MOST_REMEMBERED:
+                self.memo.clear()
+                self.share()
+            self.memo[key] = work_out()
+        return self.memo[key]
 
     @cached_property
     def key(self) -> Any:

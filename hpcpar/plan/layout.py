@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -13,87 +13,33 @@ import numpy as np
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, axes_of
-from hpcpar.network.relation import Full, Groups, Relation, Same, Window
-from hpcpar.plan.boxes import Box, Interval, block, intersect, items, largest_part, part_of
-from hpcpar.plan.config import Config, Digit, Ints
+from hpcpar.network.relation import Columns, Full, Same
+from hpcpar.plan.axis import Axis as Axis
+from hpcpar.plan.axis import intervals as intervals
+from hpcpar.plan.axis import tabulate as tabulate
+from hpcpar.plan.boxes import Box, intersect, items, largest_part, part_of
+from hpcpar.plan.config import Config, Digit, Ints, Merged
 
-SAME = Same()
-#: Arrays of up to so many entries are looked up one by one.
-FEW = 128
 #: The axis of a weight that sharded synchronisation cuts over all ranks whose gradients are summed.
 SHARD = "shard"
+#: More than any number of ranks whose family is paired with another.
+_MOST = 1 << 20
 
 
 @dataclass(frozen=True)
-class Axis:
-    """One axis of a layout: part i of the layer's output axis, and the interval that it needs of this tensor's axis.
+class Cuts:
+    """The ways in which the configurations of a family cut an axis: a coordinate, and the ranks that the layer lives on.
 
     Attributes
     ----------
-    name : str
-        Axis of the configuration that cuts it.
-    extent : int
-        Size of this tensor's axis.
-    out_extent, granule : int
-        Size and indivisible unit of the output axis that is cut.
-    relation : Relation
-        From output to this tensor; `Same` where the tensor is the output itself.
-    variants : tuple of Axis
-        Of a stack (see `hpcpar.plan.stack`): the axes of several tensors, whose numbers this one has in arrays.
+    where : array of int or None
+        For each configuration its place among the different ways; None where there is an entry for each configuration.
     """
 
-    name: str
-    extent: Ints
-    out_extent: Ints
-    granule: int = 1
-    relation: Relation = SAME
-    variants: tuple[Axis, ...] = ()
-
-    @property
-    def pointwise(self) -> bool:
-        """True for a window of a single index."""
-        return (self.variants[0] if self.variants else self).relation == Window(1)
-
-    def interval(self, parts: int, index: int) -> Interval:
-        """The interval of part `index`; all of an axis that is not cut, even where windows leave out its end."""
-        return (0, int(self.extent)) if parts == 1 else _interval(self, parts, index)
-
-
-@lru_cache(maxsize=200_000)
-def _interval(axis: Axis, parts: int, index: int) -> Interval:
-    start, stop = block(int(axis.out_extent), parts, index, axis.granule)
-    relation = axis.relation
-    if isinstance(relation, Groups) and (parts % relation.groups == 0 or relation.groups % parts == 0):
-        # by group, not by channel: a part without any output still belongs to a group
-        if parts >= relation.groups:
-            return block(int(axis.extent), relation.groups, index * relation.groups // parts)
-        return block(int(axis.extent), parts, index)
-    return relation.needed(start, stop, int(axis.extent))
-
-
-@lru_cache(maxsize=50_000)
-def intervals(axis: Axis, parts: int) -> tuple[Any, Any]:
-    """Starts and stops of all parts of an axis, as two arrays of `parts` entries."""
-    found = np.array([axis.interval(parts, i) for i in range(parts)], np.int64).reshape(parts, 2)
-    return found[:, 0], found[:, 1]
-
-
-def tabulate(function: Callable[..., Any], axes: tuple[Axis, ...], degree: Ints) -> Any:
-    """``function(*axes, degree)`` for every case; it is called once for each degree that occurs (and each axis of a stack)."""
-    count = max((len(a.variants) for a in axes), default=0)
-    if count:
-        rows = [tabulate(function, tuple(a.variants[e] if a.variants else a for a in axes), degree) for e in range(count)]
-        found = np.stack(rows)
-        # the axis of the stack comes before those of the cases, of which a plain number has none
-        return found.reshape(count, 1, 1, *found.shape[1:]) if np.ndim(degree) == 0 else found
-    if not isinstance(degree, np.ndarray):
-        return np.asarray(function(*axes, degree))
-    if degree.size <= FEW:
-        known = {v: function(*axes, v) for v in set(degree.ravel().tolist())}
-        whole = np.array([known[v] for v in degree.ravel().tolist()])
-        return whole.reshape(degree.shape + whole.shape[1:])
-    values, at = np.unique(degree, return_inverse=True)
-    return np.array([function(*axes, int(v)) for v in values])[at.reshape(degree.shape)]
+    digit: Digit
+    first: Ints
+    ranks: Ints
+    where: Any = None
 
 
 @dataclass(frozen=True)
@@ -114,10 +60,27 @@ class Layout:
     summed: bool = False
     partial: tuple[str, ...] = ()
 
+    @cached_property
+    def memo(self) -> dict[Any, Any]:
+        """What others worked out about it and another layout, which is kept with it."""
+        return {}
+
     @property
     def shape(self) -> tuple[Any, ...]:
         """The global tensor's shape."""
         return tuple(a.extent for a in self.axes)
+
+    def cuts(self, axis: Axis) -> Cuts:
+        """How an axis is cut; of a family whose every case is paired with every case of another, each way once."""
+        digit = self.digits.get(axis.name, Digit(1, 1))
+        first, ranks = self.config.first, self.config.ranks
+        if np.ndim(ranks) != 2 or np.ndim(first) or isinstance(digit, Merged):
+            return Cuts(digit, first, ranks)
+        # channels of a sum are cut by k too
+        key = ("cuts", axis.name, self.summed)
+        if key not in self.config.memo:
+            self.config.memo[key] = _ways(digit, first, ranks)
+        return self.config.memo[key]
 
     @cached_property
     def digits(self) -> dict[str, Digit]:
@@ -133,11 +96,8 @@ class Layout:
 
     def _shard(self) -> Digit:
         """All sample and image parts as one coordinate."""
-        digits = [self.config.digits[a] for a in ("n", "d", "h", "w")]
-        size = math.prod(d.size for d in digits)
-        if self.config.placement == "inner":
-            return Digit(digits[-1].stride, size)
-        return Digit(digits[0].stride if np.all(np.equal(digits[0].size, size)) else digits[-1].stride, size)
+        digits = tuple(self.config.digits[a] for a in ("n", "d", "h", "w"))
+        return Merged(digits[-1].stride, math.prod(d.size for d in digits), digits)
 
     @cached_property
     def _uncut(self) -> dict[str, Digit]:
@@ -192,7 +152,7 @@ class Layout:
         """Largest extent over ranks, per axis (attained together: parts are cut independently)."""
         return tuple(_largest(a, self.degree(a)) for a in self.axes)
 
-    @property
+    @cached_property
     def largest_items(self) -> Any:
         return math.prod(self.largest)
 
@@ -213,6 +173,15 @@ class Layout:
         yield from sorted(self.config.first + sum(i * s for i, s in zip(at, strides, strict=True)) for at in itertools.product(*ranges))
 
 
+def _ways(digit: Digit, first: int, ranks: Any) -> Cuts:
+    columns = np.broadcast_arrays(digit.stride, digit.size, ranks)
+    code = (columns[0].ravel() * _MOST + columns[1].ravel()) * _MOST + columns[2].ravel()
+    _, at, where = np.unique(code, return_index=True, return_inverse=True)
+    shape = (-1, 1) if ranks.shape[1] == 1 else (1, -1)
+    stride, size, lives = (column.ravel()[at].reshape(shape) for column in columns)
+    return Cuts(Digit(stride, size), first, lives, where)
+
+
 def _largest(axis: Axis, degree: Ints) -> Any:
     if isinstance(axis.relation, Full) or (isinstance(degree, int) and degree == 1):
         return axis.extent
@@ -227,6 +196,20 @@ def _widest(axis: Axis, parts: int) -> int:
     return int((stop - start).max())
 
 
+def _layout(config: Config, axes: tuple[Axis, ...], partial: tuple[str, ...] = ()) -> Layout:
+    """A layout; of a configuration that many layers share the same for equal axes."""
+    if not config.shared or isinstance(axes[0].extent, np.ndarray):
+        return Layout(config, axes, partial=partial)
+    return config.remembered((axes, partial), lambda: Layout(config, axes, partial=partial))
+
+
+def _output(config: Config, shape: tuple[int, ...], batch: Ints, granule: int, summed: bool, partial: tuple[str, ...]) -> Layout:
+    """A layout of a layer's output."""
+    if not config.shared or isinstance(batch, np.ndarray):
+        return Layout(config, _axes(shape, batch, granule), summed, partial)
+    return config.remembered((shape, batch, granule, summed), lambda: Layout(config, _axes(shape, batch, granule), summed, partial))
+
+
 def _axes(shape: tuple[int, ...], batch: Ints, granule: int) -> tuple[Axis, ...]:
     extents = (batch, *shape)
     return tuple(Axis(a, e, e, granule if a == "c" else 1) for a, e in zip(axes_of(shape), extents, strict=True))
@@ -234,12 +217,12 @@ def _axes(shape: tuple[int, ...], batch: Ints, granule: int) -> tuple[Axis, ...]
 
 def owned(network: Network, layer: Layer, config: Config, batch: Ints) -> Layout:
     """What each rank owns of the layer's output."""
-    return Layout(config, _axes(network.shapes[layer.name], batch, network.granules[layer.name]), summed=True)
+    return _output(config, network.shapes[layer.name], batch, network.granules[layer.name], True, ())
 
 
 def partial(network: Network, layer: Layer, config: Config, batch: Ints) -> Layout:
     """What each rank computes of the layer's output, before partial sums (k) are added."""
-    return Layout(config, _axes(network.shapes[layer.name], batch, network.granules[layer.name]), partial=("k",))
+    return _output(config, network.shapes[layer.name], batch, network.granules[layer.name], False, ("k",))
 
 
 def needed(network: Network, layer: Layer, config: Config, batch: Ints, which: int = 0) -> Layout:
@@ -259,21 +242,33 @@ def needed(network: Network, layer: Layer, config: Config, batch: Ints, which: i
             axes.append(Axis(name, extent, out[name], granule if name == "c" else 1, relation))
         else:  # an axis that the layer does away with
             axes.append(Axis(f"all {name}", extent, 1, 1, relation))
-    return Layout(config, tuple(axes), partial=parts)
+    return _layout(config, tuple(axes), partial=parts)
 
 
 def parameters(network: Network, layer: Layer, config: Config) -> Layout:
-    """What each rank owns of the layer's weights and biases: rows of output channels, each with its inputs and its bias."""
-    return Layout(config, _parameter_axes(network, layer, "k"))
+    """What each rank owns of the layer's weights and biases: rows of output channels, each with its inputs and its bias.
+
+    Parts of a cut reduction (k) hold the weights of their inputs, and all of them the bias.
+    """
+    rows, per_row = _rows(network, layer)
+    if not layer.products:
+        return _layout(config, (rows, Axis("k", per_row, per_row)))
+    x = network.input_shape(layer)
+    inputs = layer.weight_shape(x)[1]
+    bias = len(layer.bias_shape(x))
+    columns = Columns((per_row - bias) // inputs, bias)
+    granule = network.granules[layer.inputs[0]] if inputs == x[0] else 1
+    return _layout(config, (rows, Axis("k", per_row, inputs, granule, columns)))
 
 
 def shards(network: Network, layer: Layer, config: Config) -> Layout:
     """What each rank updates of the weights under sharded synchronisation: its rows' entries, cut over those that sum gradients."""
-    return Layout(config, _parameter_axes(network, layer, SHARD))
+    rows, per_row = _rows(network, layer)
+    return _layout(config, (rows, Axis(SHARD, per_row, per_row)))
 
 
-def _parameter_axes(network: Network, layer: Layer, columns: str) -> tuple[Axis, ...]:
+def _rows(network: Network, layer: Layer) -> tuple[Axis, int]:
+    """The axis of a layer's output channels, and the entries of a row."""
     x = network.input_shape(layer)
     rows = layer.weight_shape(x)[0]
-    per_row = layer.parameters(x) // rows
-    return (Axis("c", rows, rows), Axis(columns, per_row, per_row))
+    return Axis("c", rows, rows), layer.parameters(x) // rows

@@ -31,13 +31,15 @@ SYNCHRONISATIONS = ("allreduce", "sharded", "server")
 BATCH_NORMS = ("sync", "local")
 #: Whose samples a turn of the fully connected layers takes: some of each rank's (OWT's scheme c), or one rank's (scheme b).
 SWITCHES = ("each", "one")
+#: Which micro-batch a stage takes next: all forward, then all backward (GPipe), or one forward, one backward.
+ORDERS = ("gpipe", "1f1b")
 
 
 #: Values of state for each weight: none, a velocity, two moments.
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}
 CHOICES: dict[str, Iterable[str]] = {
     "overlap": OVERLAPS, "collectives": COLLECTIVES, "dtype": DTYPES, "synchronisation": SYNCHRONISATIONS, "batch_norm": BATCH_NORMS,
-    "switch": SWITCHES, "optimizer": OPTIMIZERS,
+    "switch": SWITCHES, "optimizer": OPTIMIZERS, "order": ORDERS,
 }
 
 
@@ -69,10 +71,12 @@ class Plan:
         One of `COLLECTIVES` (``tree``: recursive doubling and Bruck; ``mpi``: the MPI library's own).
     dtype : str
         Type of activations and weights.
-    synchronisation, batch_norm, switch, optimizer : str
-        One of `SYNCHRONISATIONS`, `BATCH_NORMS`, `SWITCHES`, `OPTIMIZERS`.
+    synchronisation, batch_norm, switch, optimizer, order : str
+        One of `SYNCHRONISATIONS`, `BATCH_NORMS`, `SWITCHES`, `OPTIMIZERS`, `ORDERS`.
     microbatches : int
         Parts that the mini-batch is cut into in time: those of a pipeline (GPipe), or whose gradients are accumulated.
+    bucket_bytes : int
+        Gradients of layers are summed together up to so many bytes; 0: each on its own.
     turns : int
         Turns in which the layers on features take the batch, with an update after each (OWT's schemes b and c); 1 takes it whole (a).
     machine : dict
@@ -94,6 +98,8 @@ class Plan:
     turns: int = 1
     switch: str = "each"
     optimizer: str = "momentum"
+    order: str = "gpipe"
+    bucket_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -101,6 +107,8 @@ class Plan:
                 raise unknown(name, getattr(self, name), known)
         if np.any(np.less(self.batch, 1)) or np.any(np.less(self.ranks, 1)):
             raise InputError(f"plan of {self.ranks} ranks and batch {self.batch}: both must be at least 1")
+        if self.bucket_bytes < 0:
+            raise InputError(f"plan with buckets of {self.bucket_bytes} bytes: give a size of at least 0")
         if min(self.microbatches, self.turns) < 1:
             raise InputError(f"plan with {self.microbatches} micro-batches and {self.turns} turns: both must be at least 1")
         for config in {id(c): c for c in self.configs.values()}.values():

@@ -80,6 +80,7 @@ class Row:
     layers: dict[str, Split] = field(default_factory=dict)
     loss: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
     test_accuracy: float | None = None
+    test_loss: float | None = None
 
     @property
     def name(self) -> str:
@@ -93,17 +94,26 @@ class Row:
 
 
 def step_seconds(record: RunRecord) -> NDArray[np.float64]:
-    """Measured time of every step, [steps], such that the steps add up to an iteration.
+    """Measured time of every step, [steps], such that the steps of layers on the same ranks add up to their time in an iteration.
 
-    In each iteration the rank that computes longest counts, as in the prediction: the others wait for it. Then the mean over the
-    iterations compared, without the tenth that took longest and the tenth that took shortest.
+    In each iteration the rank that computes longest counts, as in the prediction: the others wait for it. Where layers live on some
+    ranks only (stages of a pipeline), that is the longest of those ranks, for each set of them; of movements between them, where none
+    computes, the rank that waits longest. Then the mean over the iterations compared, without the tenth that took longest and the
+    tenth that took shortest.
     """
     if not record.steps:
         return np.zeros(0)
     seconds = record.seconds[:, record.measured].astype(np.float64)
     computes = np.array([step.kind == "compute" for step in record.steps])
-    busiest = seconds[:, :, computes].sum(axis=2).argmax(axis=0)
-    chosen = seconds[busiest, np.arange(seconds.shape[1])]
+    taking_part = seconds.any(axis=1)
+    chosen = np.zeros(seconds.shape[1:])
+    for ranks in np.unique(taking_part, axis=1).T:
+        here = (taking_part == ranks[:, None]).all(axis=0)
+        if (here & computes).any():
+            busiest = seconds[:, :, here & computes].sum(axis=2).argmax(axis=0)
+            chosen[:, here] = seconds[:, :, here][busiest, np.arange(len(busiest))]
+        else:
+            chosen[:, here] = seconds[:, :, here].max(axis=0)
     order = np.argsort(record.iteration_s[:, record.measured].max(axis=0), kind="stable")
     cut = len(order) // 10
     return chosen[order[cut:len(order) - cut]].mean(axis=0)
@@ -164,7 +174,8 @@ def _predict(row: Row, prediction: dict[str, Any], known: Sequence[StepInfo]) ->
             continue
         kind, phase, layer = place
         part = _KINDS.get(kind, "compute")
-        seconds = _number(step, "exposed_s", "seconds") if part == "communication" else _number(step, "seconds")
+        # in all micro-batches of an iteration: what is exposed of a communication, and all of a compute step
+        seconds = _number(step, "exposed_s", "seconds")
         if seconds is None:
             continue
         row.phases.setdefault(phase, _split())[part].predict(seconds)
@@ -181,6 +192,12 @@ def _predict(row: Row, prediction: dict[str, Any], known: Sequence[StepInfo]) ->
         _fill(row.layers.get(str(entry.get("name"))), entry)
 
 
+def _last(values: NDArray[Any] | None) -> float | None:
+    """The last that was measured."""
+    known = np.zeros(0) if values is None else values[np.isfinite(values)]
+    return float(known[-1]) if len(known) else None
+
+
 def compare_one(record: RunRecord) -> Row:
     """The comparison of one run."""
     iteration_s = record.iteration_s[:, record.measured].max(axis=0)
@@ -190,11 +207,11 @@ def compare_one(record: RunRecord) -> Row:
     if batches is not None:
         epoch = Times(iteration.measured_s * batches, None if iteration.predicted_s is None else iteration.predicted_s * batches)
     network = record.plan.get("network")
-    known = record.test_accuracy[np.isfinite(record.test_accuracy)]
     row = Row(path=record.path, network=str(network.get("name", "")) if isinstance(network, dict) else str(network or ""),
               strategy=str(record.plan.get("strategy", "")), ranks=len(record.ranks), batch=int(_number(record.plan, "batch") or 0),
               iterations=record.iterations, compared=len(iteration_s), batches_per_epoch=batches, iteration=iteration, epoch=epoch,
-              phases={phase: _split() for phase in PHASES}, loss=record.loss, test_accuracy=float(known[-1]) if len(known) else None)
+              phases={phase: _split() for phase in PHASES}, loss=record.loss, test_accuracy=_last(record.test_accuracy),
+              test_loss=_last(record.test_loss))
     for step, seconds in zip(record.steps, step_seconds(record), strict=True):
         part = _KINDS[step.kind]
         row.phases.setdefault(step.phase, _split())[part].measured_s += float(seconds)
@@ -243,6 +260,7 @@ def row_to_json(row: Row) -> dict[str, Any]:
         "first_loss": _finite(row.loss[0]) if len(row.loss) else None,
         "last_loss": _finite(row.loss[-1]) if len(row.loss) else None,
         "test_accuracy": row.test_accuracy,
+        "test_loss": row.test_loss,
     }
 
 

@@ -83,6 +83,8 @@ def show(rows: Sequence[Row], console: Console | None = None) -> None:
         console.print(split_table(f"{where}, one iteration by layer", "layer", row.layers, console))
         if row.test_accuracy is not None:
             console.print(f"held-out accuracy {percent(row.test_accuracy)}")
+        elif row.test_loss is not None:
+            console.print(f"held-out loss {row.test_loss:.4g}")
     compared = ", ".join(f"{row.compared} of {row.iterations}" for row in rows)
     console.print(
         f"\nMeasured after the warm-up ({compared}): an iteration is the slowest rank's, the median; its parts are those of the rank that "

@@ -11,14 +11,17 @@ import numpy as np
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Conv, Layer
-from hpcpar.plan.config import Digit, Ints
+from hpcpar.plan.config import Config, Digit, Ints
 from hpcpar.plan.layout import Axis, Layout, owned, parameters, partial, shards
 from hpcpar.plan.plan import Plan
+from hpcpar.schedule.buckets import Buckets, Pending, bucket_layout
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.pattern import NOTHING, Flags, Pattern, collective
 from hpcpar.schedule.steps import CODES, Kind, Op, Phase
 
 _NOT_YET = -1
+#: Sums of many squares need the digits, and are few.
+MOMENT_BYTES = 8
 #: Codes of what has no algorithm to choose: nothing, and messages from rank to rank.
 DIRECT = (0, *(CODES[kind] for kind in (Kind.HALO, Kind.REDISTRIBUTE, Kind.REDUCE, Kind.BROADCAST)))
 IS_DIRECT = np.array([code in DIRECT for code in range(len(CODES) + 1)])
@@ -26,13 +29,15 @@ IS_DIRECT = np.array([code in DIRECT for code in range(len(CODES) + 1)])
 
 @dataclass(eq=False)
 class Task:
-    """A rank's own work on `batch` samples, where `present`."""
+    """A rank's own work on `batch` samples, where `present`; see `steps.Compute`."""
 
     phase: Phase
     layer: Layer
     op: Op
     batch: Ints
     present: Flags = True
+    part: int = 0
+    tensor: str = ""
 
 
 @dataclass(eq=False)
@@ -62,6 +67,9 @@ class Move:
     segments: Any = 1
     quote: Any = None
     needed_by: int = _NOT_YET
+    part: int = 0
+    root: int = 0
+    covers: tuple[str, ...] = ()
 
     @property
     def present(self) -> Flags:
@@ -105,10 +113,17 @@ def moments_layout(network: Network, plan: Plan, layer: Layer) -> Layout:
 
 
 class Builder:
-    """Steps in order; movements learn later which step needs them."""
+    """Steps in order; movements learn later which step needs them.
 
-    def __init__(self, network: Network, plan: Plan, choose: Chooser) -> None:
-        self.network, self.plan, self.choose = network, plan, choose
+    Attributes
+    ----------
+    part : int
+        The turn, or the micro-batch, that the steps belong to.
+    """
+
+    def __init__(self, network: Network, plan: Plan, choose: Chooser, training: bool = True) -> None:
+        self.network, self.plan, self.choose, self.training = network, plan, choose, training
+        self.part = 0
         self.edges = Edges(network, plan)
         self.out = Outline(plan, self.edges)
         self.steps = self.out.steps
@@ -118,19 +133,19 @@ class Builder:
         self.trains = network.trained
 
     # -- single steps ----------------------------------------------------------------------------------------------
-    def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True) -> None:
+    def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True, tensor: str = "") -> None:
         if np.any(present):
-            self.steps.append(Task(phase, layer, op, batch, present))
+            self.steps.append(Task(phase, layer, op, batch, present, self.part, tensor))
 
     def move(
         self, phase: Phase, layer: str, tensor: str, pattern: Pattern, holder: Layout, wanter: Layout, key: Any,
-        item_bytes: int | None = None,
+        item_bytes: int | None = None, root: int = 0,
     ) -> Move | None:
         """Append a movement; None where it is nothing in every case."""
         if not np.any(pattern.code):
             return None
         size = self.plan.item_bytes if item_bytes is None else item_bytes
-        step = Move(phase, layer, tensor, holder, wanter, pattern, size, (key, phase is Phase.BACKWARD, size))
+        step = Move(phase, layer, tensor, holder, wanter, pattern, size, (key, phase is Phase.BACKWARD, size), part=self.part, root=root)
         direct = IS_DIRECT[pattern.code]
         if not direct.all():
             if step.key not in self._chosen:
@@ -188,7 +203,7 @@ class Builder:
         for _, move in arriving:
             self.wait(move)
         self.compute(Phase.FORWARD, layer, Op.BOUNDARY, batch, halo)
-        if isinstance(layer, BatchNorm):
+        if isinstance(layer, BatchNorm) and self.training:
             self.compute(Phase.FORWARD, layer, Op.STATISTICS, batch)
             self.wait(self.moments(Phase.FORWARD, layer))
         self.compute(Phase.FORWARD, layer, Op.FORWARD, batch, np.logical_not(halo))
@@ -201,7 +216,7 @@ class Builder:
         layout = moments_layout(self.network, self.plan, layer)
         pattern = collective(Kind.ALLREDUCE, gradient_digits(layer, self.plan))
         tensor = f"{layer.name}.moments{'.gradient' if phase is Phase.BACKWARD else ''}"
-        return self.move(phase, layer.name, tensor, pattern, layout, layout, ("moments", self.edges.key(layer, 0)))
+        return self.move(phase, layer.name, tensor, pattern, layout, layout, ("moments", self.edges.key(layer, 0)), MOMENT_BYTES)
 
     def sum_of_parts(self, layer: Layer, batch: Ints, back: bool) -> Move | None:
         """The partial sums of a cut reduction (k) added; backward its adjoint, the gradient of the sum given to every part."""
@@ -219,13 +234,20 @@ class Builder:
         return self.move(Phase.FORWARD, layer.name, f"{layer.name}.output", pattern, parts, whole, key)
 
     def loss(self, batch: Ints) -> Move | None:
-        """The loss summed over everything that cuts it."""
-        last = self.network.layers[-1]
-        digits = self.plan.configs[last.name].digits
-        layout = loss_layout(self.plan, last)
-        pattern = collective(Kind.ALLREDUCE, (digits["n"], digits["c"]))
+        """The loss summed over everything that cuts it, and told to ranks that the loss layer does not live on."""
+        last, plan = self.network.layers[-1], self.plan
+        config = plan.configs[last.name]
+        layout = loss_layout(plan, last)
+        pattern = collective(Kind.ALLREDUCE, (config.digits["n"], config.digits["c"]))
         key = ("loss", self.edges.key(last, batch))
-        return self.alone(self.move(Phase.LOSS, last.name, "loss", pattern, layout, layout, key, item_bytes=8))
+        sums = self.alone(self.move(Phase.LOSS, last.name, "loss", pattern, layout, layout, key, item_bytes=8))
+        some = np.not_equal(config.ranks, plan.ranks)
+        if not np.any(some):
+            return sums
+        self.wait(sums)
+        everyone = Layout(Config(replicas=plan.ranks), layout.axes)
+        told = Pattern(np.where(some, CODES[Kind.REDISTRIBUTE], 0), False)
+        return self.alone(self.move(Phase.LOSS, last.name, "loss everywhere", told, layout, everyone, (*key, "told"), item_bytes=8))
 
     def finish(self, sums: Move | None) -> None:
         """The loss is needed by the end of the iteration."""
@@ -233,12 +255,13 @@ class Builder:
             self.wait(sums)
 
     # -- backward --------------------------------------------------------------------------------------------------
-    def backward(self, layers: Sequence[Layer], batch: Ints, moving: bool = True) -> list[tuple[Layer, Move | None]]:
+    def backward(self, layers: Sequence[Layer], batch: Ints, moving: bool = True) -> list[Pending]:
         """Backward steps; returns weighted layers with the movement that sums their gradient (None where nothing is summed).
 
         Without `moving`, gradients of inputs are computed and stay where they are.
         """
-        pending: list[tuple[Layer, Move | None]] = []
+        pending: list[Pending] = []
+        buckets = Buckets(self.network, self.plan, self.gradient)
         self._received.clear()
         for layer in reversed(layers):
             if not (layer.has_weights or self._wants(layer)):
@@ -258,8 +281,10 @@ class Builder:
             else:
                 self.arrive(back, batch)
             if layer.has_weights:
-                summed = statistics and self.plan.batch_norm == "sync"
-                pending.append((layer, None if summed else self.gradient(layer)))
+                pending.append(Pending(layer))
+                if not (statistics and self.plan.batch_norm == "sync"):
+                    buckets.add(pending[-1])
+        buckets.flush()
         return pending
 
     def _wants(self, layer: Layer) -> bool:
@@ -284,26 +309,34 @@ class Builder:
         for e, move in back:
             self.wait(move)
             if e.producer.name in self._received:
-                self.compute(Phase.BACKWARD, e.producer, Op.ACCUMULATE, batch)
+                self.compute(Phase.BACKWARD, e.producer, Op.ACCUMULATE, batch, tensor=e.tensor)
             self._received.add(e.producer.name)
 
-    def gradient(self, layer: Layer) -> Move | None:
-        """Sum a weight's gradient over the ranks that hold parts of the sum."""
-        layout = parameters(self.network, layer, self.plan.configs[layer.name])
-        digits = gradient_digits(layer, self.plan)
-        kind = {"allreduce": Kind.ALLREDUCE, "sharded": Kind.REDUCE_SCATTER, "server": Kind.REDUCE}[self.plan.synchronisation]
-        total = shards(self.network, layer, self.plan.configs[layer.name]) if kind is Kind.REDUCE_SCATTER else layout
-        tensor, key = f"{layer.name}.weight.gradient", ("weight", self.edges.key(layer, 0))
-        return self.alone(self.move(Phase.GRADIENT, layer.name, tensor, collective(kind, digits), layout, total, key))
+    def gradient(self, layers: tuple[Layer, ...]) -> Move | None:
+        """Sum the gradient of a layer's weights, or those of a bucket of layers, over the ranks that hold parts of the sum."""
+        layer = layers[-1]
+        config, how = self.plan.configs[layer.name], self.plan.synchronisation
+        kind = {"allreduce": Kind.ALLREDUCE, "sharded": Kind.REDUCE_SCATTER, "server": Kind.REDUCE}[how]
+        if len(layers) == 1:
+            layout, key = parameters(self.network, layer, config), ("weight", self.edges.key(layer, 0))
+        else:
+            layout = bucket_layout(self.network, self.plan, layers)
+            key = ("bucket", layout.axes[0].extent, config.key)
+        total = shards(self.network, layer, config) if kind is Kind.REDUCE_SCATTER else layout
+        tensor, pattern = f"{layer.name}.weight.gradient", collective(kind, gradient_digits(layer, self.plan))
+        move = self.alone(self.move(Phase.GRADIENT, layer.name, tensor, pattern, layout, total, key))
+        if move is not None:
+            move.covers = tuple(other.name for other in layers)
+        return move
 
-    def update(self, pending: list[tuple[Layer, Move | None]]) -> None:
+    def update(self, pending: list[Pending]) -> None:
         """Update every weight once its gradient is complete; hand out what was updated in one place only."""
         out: list[Move | None] = []
-        for layer, move in pending:
-            if self.plan.overlap != "none":
-                self.wait(move)
-            self.compute(Phase.UPDATE, layer, Op.UPDATE, 1)
-            out.append(self.hand_out(layer) if move is not None else None)
+        for p in pending:
+            if self.plan.overlap != "none" and not (p.move is not None and p.move.needed_by != _NOT_YET):
+                self.wait(p.move)
+            self.compute(Phase.UPDATE, p.layer, Op.UPDATE, 1)
+            out.append(self.hand_out(p.layer) if p.move is not None else None)
             if self.plan.overlap == "none":
                 self.wait(out[-1])
         if self.plan.overlap != "none":

@@ -48,6 +48,9 @@ class Exchange:
     unpack: tuple[Piece | Box, ...]
 
 
+NOTHING = Exchange(0, (), (), (), ())
+
+
 @dataclass(frozen=True)
 class Counts:
     """What a rank sends in a step."""
@@ -64,6 +67,8 @@ def exchange(step: Comm, rank: int) -> Exchange:
 
 def make_exchange(step: Comm, rank: int) -> Exchange:
     """The exchange of `rank` in `step`."""
+    if not step.concerns(rank):
+        return NOTHING
     if step.group is None:
         return _direct(step, rank)
     peers = step.group.members(rank)
@@ -71,6 +76,8 @@ def make_exchange(step: Comm, rank: int) -> Exchange:
     if step.kind is Kind.ALLREDUCE:
         n = items(step.held(rank))
         return Exchange(0, (), peers, _rounds(step, (n,) * len(peers), me), ())
+    if step.kind in (Kind.REDUCE, Kind.BROADCAST):
+        return _rooted(step, rank, peers)
     # allgather: members' held boxes make up the wanted one; reduce-scatter: the other way round
     whole = step.wanter if step.kind is Kind.REDUCE_SCATTER else step.holder
     boxes = [whole.box(peer) for peer in peers]
@@ -86,6 +93,28 @@ def make_exchange(step: Comm, rank: int) -> Exchange:
     if step.kind is Kind.ALLGATHER:
         return Exchange(at, own, peers, rounds, (own[0].box, *others))
     return Exchange(at, own + others, peers, rounds, own)
+
+
+def _rooted(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
+    """Everyone's box to the root, which adds them in order, or the root's to everyone."""
+    root = peers[step.root]
+    gives = step.kind is Kind.REDUCE
+    box = step.held(rank) if gives else step.wanted(rank)
+    n = items(box)
+    if not n or len(peers) == 1:
+        return Exchange(0, (), peers, (), (box,) if n else ())
+    if rank != root:
+        there = (Message(step.root, 0, n),)
+        sends, recvs = (there, ()) if gives else ((), there)
+        piece = (Piece(box, 0, n),)
+        return Exchange(n, piece if gives else (), peers, (Round(sends, recvs, False, -1),), () if gives else piece)
+    others = [k for k in range(len(peers)) if k != step.root]
+    if not gives:
+        messages = tuple(Message(k, 0, n) for k in others)
+        return Exchange(n, (Piece(box, 0, n),), peers, (Round(messages, (), False, -1),), (box,))
+    landed = {k: Piece(box, i * n, (i + 1) * n) for i, k in enumerate(others)}
+    messages = tuple(Message(k, p.start, p.stop) for k, p in landed.items())
+    return Exchange(len(others) * n, (), peers, (Round((), messages, False, -1),), tuple(landed.get(k, box) for k in range(len(peers))))
 
 
 def _rounds(step: Comm, sizes: tuple[int, ...], me: int) -> tuple[Round, ...]:
@@ -128,7 +157,8 @@ def _direct(step: Comm, rank: int) -> Exchange:
         recvs.append(Message(peer, at, at + items(box)))
         at += items(box)
     rounds = (Round(tuple(sends), tuple(recvs), False, -1),) if sends or recvs else ()
-    return Exchange(at, tuple(pack), tuple(range(int(holder.config.ranks))), rounds, tuple(unpack))
+    peers = tuple(range(int(max(c.first + c.ranks for c in (holder.config, wanter.config)))))
+    return Exchange(at, tuple(pack), peers, rounds, tuple(unpack))
 
 
 def counts(step: Comm, rank: int) -> Counts:

@@ -13,7 +13,9 @@ import numpy as np
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, SoftmaxCrossEntropy
+from hpcpar.plan.config import Ints
 from hpcpar.plan.plan import Plan
+from hpcpar.schedule.buckets import Pending
 from hpcpar.schedule.builder import Builder, Chooser, Move, Outline
 from hpcpar.schedule.pattern import collective
 from hpcpar.schedule.steps import Kind, Op, Phase
@@ -25,7 +27,7 @@ def switch(network: Network) -> int:
     return min(at + 1, len(network.layers) - 1)
 
 
-def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = True) -> Outline:
+def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = True, samples: Ints | None = None) -> Outline:
     """Turn a plan, or a family of plans, into steps.
 
     Forward, every layer's needed boxes are made from the owned ones of the layers before; backward, the adjoint movements sum
@@ -39,12 +41,14 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
         Picks algorithm and segments of every collective (from the cost model, or fixed).
     training : bool
         False for the forward pass and the loss only.
+    samples : int, optional
+        Of the pass; by default those of the largest.
     """
     last = network.layers[-1]
     if isinstance(last, SoftmaxCrossEntropy) and np.any(np.greater(plan.configs[last.name].c, 1)):
         raise InputError(f"layer '{last.name}': a softmax cannot be split by class; give it c=1 (or use logistic outputs)")
-    b = Builder(network, plan, choose)
-    samples = plan.samples_of_a_pass
+    b = Builder(network, plan, choose, training)
+    samples = plan.samples_of_a_pass if samples is None else samples
     if plan.turns == 1:
         b.forward(network.layers[1:], samples)
         sums = b.loss(samples)
@@ -75,16 +79,22 @@ def _turns(b: Builder, layers: Sequence[Layer], training: bool) -> None:
     layout = edge.needed if plan.switch == "one" else edge.owned
     beside = plan.overlap == "full"
 
-    def fetch() -> Move | None:
-        return b.move(Phase.FORWARD, first.name, edge.tensor, there, layout, edge.needed, (edge.key, plan.switch))
+    def fetch(turn: int) -> Move | None:
+        now, b.part = b.part, turn
+        coming = b.move(Phase.FORWARD, first.name, edge.tensor, there, layout, edge.needed, (edge.key, plan.switch), root=root(turn))
+        b.part = now
+        return coming
 
-    coming = fetch()
+    def root(turn: int) -> int:
+        return turn if plan.switch == "one" else 0
+
+    coming = fetch(0)
     returned: list[Move | None] = []
     for turn in range(plan.turns):
-        now = coming
-        b.wait(now)
+        b.part = turn
+        b.wait(coming)
         if turn + 1 < plan.turns and beside:
-            coming = fetch()
+            coming = fetch(turn + 1)
         b.layer_forward(first, samples, [(edge, None)])
         b.forward(layers[1:], samples)
         sums = b.loss(samples)
@@ -92,16 +102,18 @@ def _turns(b: Builder, layers: Sequence[Layer], training: bool) -> None:
             pending = b.backward(layers[1:], samples)
             b.compute(Phase.BACKWARD, first, Op.BACKWARD, samples)
             tensor = f"{edge.tensor}.gradient"
-            returned.append(b.move(Phase.BACKWARD, first.name, tensor, back, edge.needed, layout, (edge.key, plan.switch)))
+            key = (edge.key, plan.switch)
+            returned.append(b.move(Phase.BACKWARD, first.name, tensor, back, edge.needed, layout, key, root=root(turn)))
             if not beside:
                 b.wait(returned[-1])
             if first.has_weights:
                 b.compute(Phase.BACKWARD, first, Op.BACKWARD_WEIGHT, samples)
-                pending.append((first, b.gradient(first)))
+                pending.append(Pending(first, b.gradient((first,))))
             b.update(pending)
         b.finish(sums)
         if turn + 1 < plan.turns and not beside:
-            coming = fetch()
+            coming = fetch(turn + 1)
+    b.part = 0
     if beside:
         for move in returned:
             b.wait(move)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.network.relation import Full, Granule, Groups, Offset, Same, Window
+from hpcpar.network.relation import Columns, Full, Granule, Groups, Offset, Same, Window
 from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Axis, Layout, intervals, tabulate
 from hpcpar.schedule.steps import CODES, Group, Kind
@@ -44,7 +44,7 @@ def cut(layout: Layout, axis: Axis) -> Cut:
         return Cut(digit, axis.granule, True)
     if isinstance(relation, Full):
         return Cut(ONE, 1, True)
-    if isinstance(relation, Granule):
+    if isinstance(relation, Granule | Columns):
         return Cut(digit, 1, True)
     whole = np.equal(digit.size, 1)
     if isinstance(relation, Offset):

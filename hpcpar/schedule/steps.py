@@ -52,9 +52,10 @@ class Op(str, Enum):
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that communicate with each other: those that differ in the given digits only."""
+    """Ranks that communicate with each other: those that differ in the given digits only, counted from rank `first`."""
 
     digits: tuple[Digit, ...]
+    first: int = 0
 
     @property
     def size(self) -> int:
@@ -67,12 +68,12 @@ class Group:
         """Position of `rank` in its group."""
         out = 0
         for d in sorted(self.digits, key=lambda d: -d.stride):
-            out = out * int(d.size) + int(d.of(rank))
+            out = out * int(d.size) + int(d.of(rank - self.first))
         return out
 
     def members(self, rank: int) -> tuple[int, ...]:
         """The group that `rank` belongs to, by position."""
-        base = rank - sum(d.of(rank) * d.stride for d in self.digits)
+        base = rank - sum(d.of(rank - self.first) * d.stride for d in self.digits)
         ordered = sorted(self.digits, key=lambda d: -d.stride)
         places = itertools.product(*(range(d.size) for d in ordered))
         return tuple(base + sum(i * d.stride for i, d in zip(at, ordered, strict=True)) for at in places)
@@ -80,12 +81,22 @@ class Group:
 
 @dataclass(frozen=True)
 class Compute:
-    """A rank's own work; every rank works on its own boxes."""
+    """A rank's own work; every rank works on its own boxes.
+
+    Attributes
+    ----------
+    part : int
+        The micro-batch, or the turn, that it works on.
+    tensor : str
+        Of an accumulation: the input whose gradient is added.
+    """
 
     index: int
     phase: Phase
     layer: str
     op: Op
+    part: int = 0
+    tensor: str = ""
 
     @property
     def label(self) -> str:
@@ -110,6 +121,12 @@ class Comm:
         Size of an element on the wire.
     needed_by : int
         Index of the first step that uses the result; what lies between may overlap.
+    part : int
+        The micro-batch, or the turn, that it moves.
+    root : int
+        Position in the group of the one that a reduction ends at or a broadcast begins at.
+    covers : tuple of str
+        Of a sum of gradients: the layers whose gradients lie side by side in it.
     """
 
     index: int
@@ -125,6 +142,9 @@ class Comm:
     segments: int
     item_bytes: int
     needed_by: int
+    part: int = 0
+    root: int = 0
+    covers: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -135,6 +155,16 @@ class Comm:
 
     def wanted(self, rank: int) -> Box:
         return self.wanter.box(rank)
+
+    def concerns(self, rank: int) -> bool:
+        """True where `rank` holds or wants some of the tensor."""
+        return self.holder.holds(rank) or self.wanter.holds(rank)
+
+    @property
+    def between(self) -> bool:
+        """True where the tensor goes from some ranks to others."""
+        a, b = self.holder.config, self.wanter.config
+        return bool(a.first != b.first or a.ranks != b.ranks)
 
 
 Step = Compute | Comm

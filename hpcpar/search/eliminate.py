@@ -18,8 +18,8 @@ from hpcpar.errors import InputError
 
 #: Entries of the largest table that an elimination may make.
 MOST_ENTRIES = 200_000_000
-#: Entries of one block of a minimisation.
-BLOCK = 4_000_000
+#: Entries of one block of a minimisation: what a core's cache holds.
+BLOCK = 32_768
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,13 @@ class _Solver:
 
     def __init__(self, sizes: list[int], nodes: list[Any], factors: dict[frozenset[int], _Factor]) -> None:
         self.sizes, self.nodes, self.factors = sizes, nodes, factors
-        self.undo: list[tuple[int, tuple[int, ...], Any]] = []
-        self._known: dict[Any, tuple[Any, Any, Any]] = {}
+        self.total = 0.0
+        self.undo: list[tuple[int, Any, list[_Factor]]] = []
+        self._known: dict[Any, tuple[Any, Any]] = {}
+        self.touching: dict[int, set[frozenset[int]]] = {n: set() for n in range(len(sizes))}
+        for key in factors:
+            for n in key:
+                self.touching[n].add(key)
 
     @staticmethod
     def join(factors: dict[frozenset[int], _Factor], new: list[_Factor]) -> None:
@@ -121,39 +126,38 @@ class _Solver:
                 factors[key] = _Factor(old.nodes, old.table + f.table.transpose(order))
 
     def run(self) -> tuple[float, list[int]]:
-        left = set(range(len(self.sizes)))
-        touching: dict[int, set[frozenset[int]]] = {n: set() for n in left}
-        for key in self.factors:
-            for n in key:
-                touching[n].add(key)
-        while left:
-            node = min(left, key=lambda n: (self._entries(n, touching), n))
-            left.discard(node)
-            self._eliminate(node, touching)
+        costs = {node: self._entries(node) for node in range(len(self.sizes))}
+        while costs:
+            node = min(costs, key=lambda n: (costs[n], n))
+            del costs[node]
+            for other in self._eliminate(node):
+                costs[other] = self._entries(other)
         chosen = [0] * len(self.sizes)
-        for node, others, best in reversed(self.undo):
-            chosen[node] = int(best[tuple(chosen[o] for o in others)])
+        for node, own, factors in reversed(self.undo):
+            line = own
+            for f in factors:
+                line = line + f.table[tuple(slice(None) if n == node else chosen[n] for n in f.nodes)]
+            chosen[node] = int(np.argmin(line))
         return float(self.total), chosen
 
-    total = 0.0
-
-    def _entries(self, node: int, touching: dict[int, set[frozenset[int]]]) -> int:
-        around = set().union(*touching[node]) - {node} if touching[node] else set()
+    def _entries(self, node: int) -> int:
+        around = set().union(*self.touching[node]) - {node} if self.touching[node] else set()
         return self.sizes[node] * math.prod(self.sizes[o] for o in around)
 
-    def _eliminate(self, node: int, touching: dict[int, set[frozenset[int]]]) -> None:
-        keys = sorted(touching.pop(node), key=sorted)
+    def _eliminate(self, node: int) -> tuple[int, ...]:
+        """Minimise a node away; returns those that it was joined to."""
+        keys = sorted(self.touching.pop(node), key=sorted)
         factors = [self.factors.pop(key) for key in keys]
         for key in keys:
             for n in key:
                 if n != node:
-                    touching[n].discard(key)
+                    self.touching[n].discard(key)
         others = tuple(sorted(set().union(*keys) - {node})) if keys else ()
         if math.prod(self.sizes[o] for o in others) > MOST_ENTRIES:
             raise InputError(f"the network's branches are too entangled for an exact search: a table over {len(others)} layers at once; "
                              "use a named strategy, or fewer ranks")
-        table, best = self._minimise(node, factors, others)
-        self.undo.append((node, others, best))
+        self.undo.append((node, self.nodes[node], factors))
+        table = self._minimise(node, factors, others)
         if not others:
             self.total += float(table)
         elif len(others) == 1:
@@ -161,43 +165,39 @@ class _Solver:
         else:
             self.join(self.factors, [_Factor(others, table)])
             for o in others:
-                touching[o].add(frozenset(others))
+                self.touching[o].add(frozenset(others))
+        return others
 
-    def _minimise(self, node: int, factors: list[_Factor], others: tuple[int, ...]) -> tuple[Any, Any]:
-        """min over the node of its own table and all factors; and where it is."""
-        shaped = tuple(tuple((*others, node).index(n) for n in f.nodes) for f in factors)
-        key = (id(self.nodes[node]), *(id(f.table) for f in factors), shaped)
-        if key in self._known:
-            return self._known[key][:2]
-        arranged = []
-        for f in factors:
-            order = sorted(range(len(f.nodes)), key=lambda i, f=f: (*others, node).index(f.nodes[i]))  # type: ignore[misc]
-            shape = [1] * (len(others) + 1)
-            for i in order:
-                shape[(*others, node).index(f.nodes[i])] = self.sizes[f.nodes[i]]
-            arranged.append(f.table.transpose(order).reshape(shape))
-        sizes = [self.sizes[o] for o in others]
-        if not others:
-            whole = sum(arranged, self.nodes[node])
-            best = np.argmin(whole)
-            found = whole[best], best
-        else:
-            found = _blocks(arranged, self.nodes[node], sizes, self.sizes[node])
-        self._known[key] = (*found, (self.nodes[node], factors))  # keep what the key names alive
-        return found
+    def _minimise(self, node: int, factors: list[_Factor], others: tuple[int, ...]) -> Any:
+        """min over the node of its own table and all factors."""
+        axes = (*others, node)
+        key = (id(self.nodes[node]), *((id(f.table), *map(axes.index, f.nodes)) for f in factors))
+        if key not in self._known:
+            arranged = []
+            for f in factors:
+                order = sorted(range(len(f.nodes)), key=lambda i, f=f: axes.index(f.nodes[i]))  # type: ignore[misc]
+                # rows that lie in one piece are added twice as fast
+                lines = np.ascontiguousarray(f.table.transpose(order))
+                arranged.append(lines.reshape([self.sizes[n] if n in f.nodes else 1 for n in axes]))
+            found = _blocks(arranged, self.nodes[node], [self.sizes[o] for o in others]) if others else np.min(self.nodes[node])
+            self._known[key] = (found, (self.nodes[node], factors))  # keep what the key names alive
+        return self._known[key][0]
 
 
-def _blocks(arranged: list[Any], own: Any, sizes: list[int], width: int) -> tuple[Any, Any]:
+def _blocks(arranged: list[Any], own: Any, sizes: list[int]) -> Any:
     """Minimise over the last axis in blocks of the first."""
-    table, best = np.empty(sizes), np.empty(sizes, np.int32)
-    rows = max(1, BLOCK // max(1, math.prod(sizes[1:]) * width))
+    table = np.empty(sizes)
+    # what is small is added first, and the node's own table to the smallest
+    first, *rest = sorted(arranged, key=lambda t: t.size)
+    first = first + own
+    rows = max(1, BLOCK // (math.prod(sizes[1:]) * len(own)))
+    room = np.empty((min(rows, sizes[0]), *sizes[1:], len(own)))
     for begin in range(0, sizes[0], rows):
         part = slice(begin, begin + rows)
-        whole: Any = own
-        for t in arranged:
-            whole = whole + (t[part] if t.shape[0] > 1 else t)
-        whole = np.broadcast_to(whole, (min(rows, sizes[0] - begin), *sizes[1:], width))
-        at = np.argmin(whole, axis=-1)
-        best[part] = at
-        table[part] = np.take_along_axis(whole, at[..., None], -1)[..., 0]
-    return table, best
+        whole = first[part] if first.shape[0] > 1 else first
+        for t in rest:
+            here = t[part] if t.shape[0] > 1 else t
+            shape = np.broadcast_shapes(whole.shape, here.shape)
+            whole = np.add(whole, here, out=room[: shape[0]]) if shape[1:] == room.shape[1:] and shape[0] > 1 else whole + here
+        np.min(whole, axis=-1, out=table[part])
+    return table

@@ -19,9 +19,10 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.search.eliminate import Eliminations, count, solve
+from hpcpar.search.maker import TableMaker
 from hpcpar.search.pareto import solve_within
 from hpcpar.search.space import Spaces
-from hpcpar.search.tables import Link, Table, TableMaker, Tables, layer_edges, units
+from hpcpar.search.tables import Link, Table, Tables, layer_edges, units
 
 #: Configurations of a layer for which tables are made without looking for a bound first.
 FEW = 100
@@ -93,10 +94,16 @@ class Search:
         self.units = units(network, Spaces(network, ranks, batch, machine, runnable))
         self.links = layer_edges(network, self.units)
         self.eliminations = count(len(network.layers), _pairs(network))
-        self.nodes = [self.maker.node(u) for u in self.units]
         self.configurations = sum(len(u.space) for u in self.units)
-        self.chosen = self._promising(self.nodes)
-        self.tables = self._tables(self.nodes, self.chosen)
+        if max(len(u.space) for u in self.units) <= FEW and not machine.compute:
+            # everything is wanted, and cheapest all at once
+            self.chosen = _shared([np.arange(len(u.space)) for u in self.units])
+            self.nodes, edges = self.maker.tables(self.units, self._links(self.chosen))
+            self.tables = self._joined(self.nodes, self.chosen, edges)
+        else:
+            self.nodes, _ = self.maker.tables(self.units, ())
+            self.chosen = self._promising(self.nodes)
+            self.tables = self._tables(self.nodes, self.chosen)
         self.table_s = time.perf_counter() - begin
 
     # -- tables ----------------------------------------------------------------------------------------------------
@@ -135,10 +142,14 @@ class Search:
         return self.tables if same else self._tables(self.nodes, self._everything)
 
     def _tables(self, nodes: list[Table], chosen: list[Any]) -> Tables:
-        kept = [t.at(rows) for t, rows in zip(nodes, chosen, strict=True)]
-        out = Tables(self.units, _same(kept, nodes, chosen))
-        links = [Link(self.units[a], self.units[b], layer, which, chosen[a], chosen[b]) for a, b, layer, which in self.links]
-        for (a, b, _, _), table in zip(self.links, self.maker.edges(links), strict=True):
+        return self._joined(nodes, chosen, self.maker.tables((), self._links(chosen))[1])
+
+    def _links(self, chosen: list[Any]) -> list[Link]:
+        return [Link(self.units[a], self.units[b], layer, which, chosen[a], chosen[b]) for a, b, layer, which in self.links]
+
+    def _joined(self, nodes: list[Table], chosen: list[Any], edges: list[Table]) -> Tables:
+        out = Tables(self.units, _same([t.at(rows) for t, rows in zip(nodes, chosen, strict=True)], nodes, chosen))
+        for (a, b, _, _), table in zip(self.links, edges, strict=True):
             out.edges[a, b] = out.edges[a, b] + table if (a, b) in out.edges else table
         return out
 
@@ -173,8 +184,10 @@ class Search:
         for unit, rows, place in zip(self.units, chosen, places, strict=True):
             for i, layer in enumerate(unit.layers):
                 configs[layer.name] = unit.space.one(int(rows[place]), i > 0)
+        objective = tables.price(places)
         return Found(
-            replace(self.plan, configs=configs), tables.price(places), tables.memory(places), exact, bound, self.eliminations,
+            # sums in another order: a bound is above what it bounds by rounding only
+            replace(self.plan, configs=configs), objective, tables.memory(places), exact, min(bound, objective), self.eliminations,
             self.configurations, sum(map(len, self.chosen)), self.table_s, search_s,
         )
 
@@ -210,7 +223,7 @@ def _hiding(tables: Tables, hidden: float) -> Tables:
         return tables
     known: dict[int, Table] = {}
     for t in tables.nodes:
-        known.setdefault(id(t), Table(t.seconds - hidden * t.hideable, t.bytes, (1 - hidden) * t.hideable))
+        known.setdefault(id(t), t.hiding(hidden))
     return Tables(tables.units, [known[id(t)] for t in tables.nodes], tables.edges)
 
 

@@ -8,6 +8,7 @@ number that divides P and does not straddle the units of the machine's levels. R
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,16 @@ class Space:
         if behind:
             found["c"], found["k"] = found["c"] * found["k"], np.ones_like(found["k"])
         return Config(**found)
+
+    @cached_property
+    def _families(self) -> dict[Any, Config]:
+        return {}
+
+    def family(self, shape: tuple[int, ...], behind: bool = False) -> Config:
+        """All configurations as one family: always the same object, which layers share."""
+        if (shape, behind) not in self._families:
+            self._families[shape, behind] = self.config(slice(None), shape, behind).share()
+        return self._families[shape, behind]
 
     def one(self, index: int, behind: bool = False) -> Config:
         """A single configuration, or that of an elementwise layer behind this one."""
@@ -110,7 +121,6 @@ class Spaces:
     def __init__(self, network: Network, ranks: int, batch: int, machine: Machine, runnable: bool = False) -> None:
         self.network, self.ranks, self.batch, self.runnable = network, ranks, batch, runnable
         self.totals = [ranks] if runnable else totals(ranks, machine)
-        self._known: dict[Any, Space] = {}
 
     def of(self, layer: Layer) -> Space:
         """The space of a layer."""
@@ -121,28 +131,28 @@ class Spaces:
             k = min(channels, self.network.input_shape(layer)[0] // self.network.granules[layer.inputs[0]])
         extents = () if isinstance(layer, Loss) else tuple(shape[1:])
         # a degree is at most the number of ranks: layers that are large enough have one space
-        key = (min(channels, self.ranks), tuple(min(e, self.ranks) for e in extents), min(k, self.ranks))
-        if key not in self._known:
-            self._known[key] = self._make(*key)
-        return self._known[key]
+        limits = (min(channels, self.ranks), tuple(min(e, self.ranks) for e in extents), min(k, self.ranks))
+        return _space(self.ranks, min(self.batch, self.ranks), tuple(self.totals), *limits)
 
     @property
     def _first(self) -> Layer:
         return self.network.products[0]
 
-    def _make(self, channels: int, extents: tuple[int, ...], k: int) -> Space:
-        cuts = _image_cuts(extents, self.ranks)
-        found: dict[Degrees, None] = {}
-        for total in self.totals:
-            few = self.ranks > ALL_SHAPES and total < self.ranks
-            if few and total > ALL_SHAPES:
-                continue
-            for n, c, parts in factors(total, (self.batch, channels, 1 if few else self.ranks)):
-                for way in cuts.get(parts, []):
-                    d, h, w = (1, *way) if len(way) == 2 else way if len(way) == 3 else (1, 1, 1)
-                    found[(n, c, h, w, 1, d, 1)] = None
-            for n, parts in factors(total, (self.batch, k)):
-                found[(n, 1, 1, 1, 1, 1, parts)] = None
-        for n, copies in factors(self.ranks, (self.batch, self.ranks)):
-            found[(n, 1, 1, 1, copies, 1, 1)] = None
-        return Space(np.array(list(found), np.int64))
+
+@lru_cache(maxsize=64)
+def _space(ranks: int, batch: int, totals: tuple[int, ...], channels: int, extents: tuple[int, ...], k: int) -> Space:
+    cuts = _image_cuts(extents, ranks)
+    found: dict[Degrees, None] = {}
+    for total in totals:
+        few = ranks > ALL_SHAPES and total < ranks
+        if few and total > ALL_SHAPES:
+            continue
+        for n, c, parts in factors(total, (batch, channels, 1 if few else ranks)):
+            for way in cuts.get(parts, []):
+                d, h, w = (1, *way) if len(way) == 2 else way if len(way) == 3 else (1, 1, 1)
+                found[(n, c, h, w, 1, d, 1)] = None
+        for n, parts in factors(total, (batch, k)):
+            found[(n, 1, 1, 1, 1, 1, parts)] = None
+    for n, copies in factors(ranks, (batch, ranks)):
+        found[(n, 1, 1, 1, copies, 1, 1)] = None
+    return Space(np.array(list(found), np.int64))

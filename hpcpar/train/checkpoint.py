@@ -3,7 +3,9 @@
 =========================================  ====================================================================
 ``params/<layer>/weight``                  [out, in, kh, kw] (convolution) or [out, in] (linear)
 ``params/<layer>/bias``                    [out]; absent without bias
-``optimizer/<layer>/weight`` and ``bias``  velocities of the momentum, of the same shapes; absent without momentum
+``params/<layer>/running_mean``             [out] of batch normalisation; likewise ``running_variance``
+``optimizer/<layer>/weight`` and ``bias``  the optimiser's state, of the same shapes: velocities of the momentum, or Adam's first
+                                           moments, and its second ones as ``weight_second`` and ``bias_second``
 attributes of group ``state``              step, epoch, batch_in_epoch, seed, network, shape, classes, hpcpar_version
 =========================================  ====================================================================
 
@@ -33,22 +35,32 @@ STATE = ("step", "epoch", "batch_in_epoch", "seed", "network", "shape", "classes
 _REMEDY = "write one with: hpcpar run ... --checkpoint FILE"
 
 
+#: Endings of the names of the optimiser's states.
+STATES = ("", "_second")
+#: Running statistics of batch normalisation.
+RUNNING = ("running_mean", "running_variance")
+
+
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a layer's parameters and of their velocities.
+    """Rows of a layer's parameters and of the optimiser's state.
 
     Attributes
     ----------
-    weight, weight_velocity : ndarray
-        [rows, ...]; the velocity is None where the file has none.
-    bias, bias_velocity : ndarray or None
+    weight : ndarray
+        [rows, ...].
+    bias : ndarray or None
         [rows]; None for a layer without bias.
+    state : tuple of (ndarray or None, ndarray or None)
+        Weight's and bias's of each of `STATES`; None where the file has none.
+    running : ndarray or None
+        [2, rows] mean and variance of batch normalisation.
     """
 
     weight: NDArray[Any]
     bias: NDArray[Any] | None
-    weight_velocity: NDArray[Any] | None
-    bias_velocity: NDArray[Any] | None
+    state: tuple[tuple[NDArray[Any] | None, NDArray[Any] | None], ...]
+    running: NDArray[Any] | None
 
 
 #: Names ``<layer>/weight`` and ``<layer>/bias`` with global arrays.
@@ -135,14 +147,18 @@ def check(path: str, network: Network) -> dict[str, Any]:
     with _open(path) as f:
         for layer in network.weighted:
             x = network.input_shape(layer)
-            for kind, shape in (("weight", layer.weight_shape(x)), ("bias", layer.bias_shape(x))):
-                for group in ("params", "optimizer"):
-                    tensor = f.get(f"{group}/{layer.name}/{kind}")
-                    if shape and tensor is None and group == "params":
-                        raise InputError(f"checkpoint {path} has no {kind} of layer '{layer.name}'; it is incomplete, use another one")
-                    if tensor is not None and tensor.shape != shape:
-                        raise InputError(f"checkpoint {path}: {group} {kind} of layer '{layer.name}' has shape {tensor.shape}, "
-                                         f"the network's has {shape}; use a checkpoint of this network")
+            shapes = {"weight": layer.weight_shape(x), "bias": layer.bias_shape(x)}
+            wanted = [("params", kind, shape) for kind, shape in shapes.items()]
+            wanted += [("optimizer", f"{kind}{suffix}", shape) for kind, shape in shapes.items() for suffix in STATES]
+            if layer.buffers(x):
+                wanted += [("params", name, shapes["weight"]) for name in RUNNING]
+            for group, kind, shape in wanted:
+                tensor = f.get(f"{group}/{layer.name}/{kind}")
+                if shape and tensor is None and group == "params":
+                    raise InputError(f"checkpoint {path} has no {kind} of layer '{layer.name}'; it is incomplete, use another one")
+                if tensor is not None and tensor.shape != shape:
+                    raise InputError(f"checkpoint {path}: {group} {kind} of layer '{layer.name}' has shape {tensor.shape}, "
+                                     f"the network's has {shape}; use a checkpoint of this network")
     return state
 
 
@@ -172,4 +188,7 @@ def read_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike) ->
         if weight is None:
             known = ", ".join(f["params"])
             raise InputError(f"checkpoint {path} has no layer '{layer}' (it has {known}); use a checkpoint of this network")
-        return Rows(weight, rows(f"params/{layer}/bias"), rows(f"optimizer/{layer}/weight"), rows(f"optimizer/{layer}/bias"))
+        state = tuple((rows(f"optimizer/{layer}/weight{suffix}"), rows(f"optimizer/{layer}/bias{suffix}")) for suffix in STATES)
+        mean, variance = (rows(f"params/{layer}/{name}") for name in RUNNING)
+        running = None if mean is None or variance is None else np.stack([mean, variance])
+        return Rows(weight, rows(f"params/{layer}/bias"), state, running)

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcpar.comm.world import World
 from hpcpar.plan.plan import to_json
-from hpcpar.train.loop import Measured, Training
+from hpcpar.train.job import Job
 from hpcpar.train.record import RankInfo, RunRecord, steps_of
 
 
@@ -22,10 +22,10 @@ def peak_memory_bytes() -> int:
 
 
 def record(
-    world: World, training: Training, measured: Measured, device: str, prediction: dict[str, Any], machine: dict[str, Any],
-    started: str, command: str,
+    world: World, job: Job, device: str, prediction: dict[str, Any], machine: dict[str, Any], started: str, command: str,
 ) -> RunRecord | None:
-    """The whole run's record on rank 0, None elsewhere. Every rank must call it."""
+    """The record of a job that has run, on rank 0, None elsewhere. Every rank must call it."""
+    measured = job.measured
     threads = int(os.environ.get("OPENBLAS_NUM_THREADS", "0"))
     ranks = world.gather(RankInfo(world.hostname, os.getpid(), threads, device, peak_memory_bytes()))
     seconds = world.gather_array(np.array(measured.seconds, np.float32))
@@ -39,7 +39,8 @@ def record(
         "mpi4py": world.version, "mpi": world.library, "platform": platform.platform(),
     }
     return RunRecord(
-        to_json(training.plan), steps_of(training.schedule), ranks, seconds, iteration_s, sent, messages, np.array(measured.loss),
-        np.array(measured.train_accuracy), np.array(measured.test_accuracy), prediction=prediction, machine=machine, versions=versions,
-        started=started, command=command, warmup=min(5, len(measured.loss) // 5), samples=measured.samples,
+        to_json(job.plan), steps_of(job.schedule), ranks, seconds, iteration_s, sent, messages, np.array(measured.loss),
+        np.array(measured.train_accuracy), np.array(measured.test_accuracy), np.array(measured.test_loss), prediction=prediction,
+        machine=machine, versions=versions, started=started, command=command, warmup=min(5, len(measured.loss) // 5),
+        samples=measured.samples,
     )

@@ -2,87 +2,37 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hpcpar.comm.communicator import Communicator
-from hpcpar.comm.transfer import LibraryTransfer, Transfer
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Loss
-from hpcpar.plan.boxes import Box, Interval
+from hpcpar.network.layers import BatchNorm, Layer, MeanSquaredError
+from hpcpar.plan.boxes import Box, block, intersect, local
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.edges import edges
 from hpcpar.schedule.interior import interior, strips
-from hpcpar.schedule.steps import Comm, Compute, Op, Phase, Schedule
-from hpcpar.train.ops.base import Context
-from hpcpar.train.ops.base import Op as LayerOp
-from hpcpar.train.ops.build import build
+from hpcpar.schedule.outline import switch
+from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Schedule
+from hpcpar.train.optimizer import Rule
 from hpcpar.train.parameters import Parameters
-from hpcpar.train.storage import allocate
+from hpcpar.train.passes import Pass, Passes
+from hpcpar.train.program import Program
 
 #: Steps of the forward-only schedule use tags beyond those of the training schedule.
 _TAGS = 1 << 14
 
 
-class Program:
-    """A schedule bound to this rank: what to do at each step, and what to wait for before it.
-
-    Attributes
-    ----------
-    seconds : numpy.ndarray
-        [steps] of the last run: a compute step's duration, a communication step's exposed time (pack, post, wait, unpack).
-    started_s : numpy.ndarray
-        [steps] when each began, on this process's clock.
-    """
-
-    def __init__(self, schedule: Schedule, communicator: Communicator) -> None:
-        self.schedule, self.communicator = schedule, communicator
-        n = len(schedule.steps)
-        self.seconds = np.zeros(n)
-        self.started_s = np.zeros(n)
-        self.actions: list[Callable[[], None]] = []
-        self.transfers: dict[int, Transfer | LibraryTransfer] = {}
-        self.waits: list[list[int]] = [[] for _ in range(n + 1)]
-        for step in schedule.comms:
-            self.waits[step.needed_by].append(step.index)
-
-    def run(self) -> None:
-        """Do every step of the list once, in order."""
-        clock = time.perf_counter
-        synchronize = self.communicator.backend.synchronize
-        self.seconds[:] = 0
-        for i, step in enumerate(self.schedule.steps):
-            self._wait(i)
-            t = clock()
-            self.started_s[i] = t
-            if isinstance(step, Comm):
-                self.communicator.start(self.transfers[i])
-            else:
-                self.communicator.progress()
-                self.actions[i]()
-                synchronize()
-            self.seconds[i] += clock() - t
-        self._wait(len(self.schedule.steps))
-
-    def _wait(self, step: int) -> None:
-        for i in self.waits[step]:
-            t = time.perf_counter()
-            self.communicator.wait(self.transfers[i])
-            self.seconds[i] += time.perf_counter() - t
-
-
 class Executor:
-    """One rank of a training run: blocks, weights, ops and the bound schedules.
+    """One rank of a run: blocks, weights, ops and the bound schedules.
 
     Parameters
     ----------
-    schedule : Schedule
-        The training iteration.
+    schedule : Schedule, optional
+        The training iteration; without it there are no gradients.
     evaluation : Schedule, optional
         The forward pass alone, for `evaluate`.
     seed : int
@@ -90,108 +40,296 @@ class Executor:
 
     Attributes
     ----------
-    images : array
-        The input layer's block, to be filled before each iteration.
-    sums : numpy.ndarray
-        (loss, correct samples) of the whole batch after an iteration; correct counts only where a rank sees all classes.
+    passes : list of Pass
+        By micro-batch; or the mini-batch's before the switch, and after it `turns`.
+    image_box : Box
+        What this rank reads of a sample.
+    image_rows : numpy.ndarray
+        Places in the mini-batch of the samples that it reads.
     """
 
     def __init__(
-        self,
-        network: Network,
-        plan: Plan,
-        schedule: Schedule,
-        communicator: Communicator,
-        backend: Backend,
-        seed: int,
+        self, network: Network, plan: Plan, schedule: Schedule | None, communicator: Communicator, backend: Backend, seed: int,
         evaluation: Schedule | None = None,
     ) -> None:
         self.network, self.plan, self.backend, self.communicator = network, plan, backend, communicator
-        rank = communicator.world.rank
-        self.rank = rank
-        self.edges = {name: found[0] for name, found in edges(network, plan).items()}
-        self.blocks = allocate(network, plan, self.edges, backend, rank)
-        self.parameters: dict[str, Parameters] = {}
-        self.ops: dict[str, LayerOp] = {}
-        self.sums = np.zeros(2)
-        for position, layer in enumerate(network.layers[1:], 1):
-            if layer.has_weights:
-                self.parameters[layer.name] = Parameters(network, layer, plan, backend, rank, seed)
-            own = owned(network, layer, plan.configs[layer.name], plan.batch).box(rank)
-            blocks = self.blocks[layer.name]
-            if isinstance(layer, Loss) and blocks.dx is None:
-                blocks.dx = backend.zeros(blocks.x.shape, plan.dtype)  # type: ignore[union-attr]
-            ctx = Context(
-                backend, layer, network.input_shape(layer), plan.batch, self.edges[layer.name].needed.box(rank), own, blocks,
-                self.parameters.get(layer.name), communicator.progress, seed, position, sums=self.sums,
-            )
-            self.ops[layer.name] = build(ctx)
-        self.images: Array = self.blocks[network.layers[0].name].y
-        first, last = self.label_interval
-        self.labels: Array = backend.zeros((last - first,), np.int64)
-        self.rate, self.momentum, self.decay = 0.0, 0.0, 0.0
-        self.training = self._program(schedule, 0)
+        self.rank = communicator.world.rank
+        self.rule = Rule(plan.optimizer)
+        self._buckets: dict[int, Array] = {}
+        places = self._place_gradients(schedule)
+        self.parameters = {layer.name: self._parameters(layer, schedule, seed, places.get(layer.name)) for layer in network.weighted}
+        make = Passes(network, plan, backend, communicator, self.parameters, seed, schedule is not None)
+        self.turns: list[Pass] = []
+        self._switch = len(network.layers)
+        if plan.turns == 1:
+            self.passes = [make.microbatch(m) for m in range(plan.microbatches)]
+        else:
+            self._switch = switch(network)
+            self.passes = [make.before_turns()]
+            self.turns = [make.turn(t, self.passes[0]) for t in range(plan.turns)]
+        self._make = make
+        self._place = {layer.name: i for i, layer in enumerate(network.layers)}
+        last = (self.turns or self.passes)[0].ops[network.layers[-1].name]
+        self._last = network.layers[-1]
+        self._targets = last.ctx.own[1] if isinstance(self._last, MeanSquaredError) else None
+        for p in self.turns or self.passes:
+            wide = () if self._targets is None else (self._targets[1] - self._targets[0],)
+            p.labels = backend.zeros((len(p.rows), *wide), np.int64 if self._targets is None else plan.dtype)
+        self._sums = np.zeros(2)
+        self._unfinished: dict[str, Pass] = {}
+        self._images: np.ndarray = np.zeros(0)
+        self._split: list[tuple[int, int]] = []
+        self._set_images()
+        self.step, self._train = 0, True
+        self.training = self._program(schedule, 0) if schedule is not None else None
         self.evaluation = self._program(evaluation, _TAGS) if evaluation is not None else None
 
-    @property
-    def image_box(self) -> Box:
-        """The box of the batch's images that this rank reads."""
-        return owned(self.network, self.network.layers[0], self.plan.configs[self.network.layers[0].name], self.plan.batch).box(self.rank)
+    def _place_gradients(self, schedule: Schedule | None) -> dict[str, Array]:
+        """Gradients that are summed together lie side by side."""
+        out: dict[str, Array] = {}
+        for step in schedule.comms if schedule is not None else ():
+            if len(step.covers) > 1 and step.holder.holds(self.rank):
+                whole = self._buckets[step.index] = self.backend.zeros((step.holder.items(self.rank),), self.plan.dtype)
+                at = 0
+                for name in step.covers:
+                    layer = self.network.by_name[name]
+                    size = layer.parameters(self.network.input_shape(layer))
+                    out[name], at = whole[at:at + size], at + size
+        return out
 
-    @property
-    def label_interval(self) -> Interval:
-        """The samples of the batch whose labels this rank reads."""
-        return self.ops[self.network.layers[-1].name].ctx.own[0]
+    def _parameters(self, layer: Layer, schedule: Schedule | None, seed: int, grad: Array) -> Parameters:
+        reduced, updates = False, True
+        for step in schedule.comms if schedule is not None else ():
+            if layer.name in step.covers:
+                reduced = True
+                if self.plan.synchronisation == "server":
+                    assert step.group is not None
+                    updates = step.holder.holds(self.rank) and step.group.members(self.rank)[step.root] == self.rank
+        updates = updates and schedule is not None
+        return Parameters(self.network, layer, self.plan, self.backend, self.rank, seed, reduced, updates, grad)
 
-    # -- binding --------------------------------------------------------------------------------------------
+    def _set_images(self) -> None:
+        """Which samples this rank reads, by micro-batch."""
+        first = self.network.layers[0]
+        layouts = [owned(self.network, first, self.plan.configs[first.name], p.samples) for p in self.passes]
+        self.image_box: Box = layouts[0].box(self.rank)[1:]
+        rows: list[np.ndarray] = []
+        for m, layout in enumerate(layouts):
+            begin = block(int(self.plan.batch), len(self.passes), m)[0]
+            start, stop = layout.box(self.rank)[0]
+            before = sum(len(r) for r in rows)
+            self._split.append((before, before + stop - start))
+            rows.append(np.arange(begin + start, begin + stop))
+        self.image_rows = np.concatenate(rows)
+
+    def part(self, layer: str, number: int) -> Pass:
+        """The pass of a layer in a micro-batch or turn."""
+        if self.turns:
+            return self.passes[0] if self._place[layer] < self._switch else self.turns[number]
+        return self.passes[number]
+
+    def lives(self, layer: str) -> bool:
+        """True where this rank is one of the layer's."""
+        config = self.plan.configs[layer]
+        return bool(config.first <= self.rank < config.first + config.ranks)
+
+    # -- binding ---------------------------------------------------------------------------------------------------
     def _program(self, schedule: Schedule, tags: int) -> Program:
         program = Program(schedule, self.communicator)
+        loaded: set[int] = set()
+        reads = set(self.network.consumers[self.network.layers[0].name])
         for step in schedule.steps:
             if isinstance(step, Comm):
+                if not step.concerns(self.rank):
+                    continue
                 held, wanted = self._arrays(step)
                 program.transfers[step.index] = self.communicator.bind(step, held, wanted, tags)
-                program.actions.append(_nothing)
+            elif self.lives(step.layer):
+                program.actions[step.index] = self._action(step)
             else:
-                program.actions.append(self._action(step))
+                continue
+            if step.phase is Phase.FORWARD and step.layer in reads and step.part not in loaded and not self.turns:
+                loaded.add(step.part)
+                program.before[step.index] = self._loader(step.part)
+        program.close(self.network.layers[-1].name)
         return program
+
+    def _loader(self, part: int) -> Callable[[], None]:
+        """Puts a micro-batch's images in place when its turn comes."""
+        target = self.passes[part].blocks[self.network.layers[0].name].out
+        a, b = self._split[part]
+        return lambda: self.backend.to_device(self._images[a:b], target)
 
     def _arrays(self, step: Comm) -> tuple[Array, Array]:
         """The arrays before and after a communication step."""
         if step.phase is Phase.LOSS:
-            return self.sums, self.sums
-        if step.phase is Phase.GRADIENT:
-            grad = self.parameters[step.layer].grad
-            return grad, grad
-        consumer, producer = self.blocks[step.layer], self.blocks[self.edges[step.layer].producer.name]
-        if step.phase is Phase.FORWARD:
-            return producer.y, consumer.x
-        return consumer.dx, producer.dy
+            sums = self.turns[step.part].sums if self.turns else self._sums
+            return sums[: 2 * step.holder.holds(self.rank)], sums
+        if step.phase in (Phase.GRADIENT, Phase.UPDATE):
+            return self._weights(step)
+        here, back = self.part(step.layer, step.part), step.phase is Phase.BACKWARD
+        blocks, name = here.blocks[step.layer], step.tensor.removesuffix(".gradient").removeprefix(f"{step.layer}.")
+        if name == "moments":
+            op = here.ops[step.layer]
+            return (op.moments_gradient,) * 2 if back else (op.moments,) * 2
+        if name == "output":
+            return (blocks.dout, blocks.dy) if back else (blocks.y, blocks.out)
+        which = int(name.removeprefix("input") or 0)
+        e = here.edges[step.layer][which]
+        there = self.part(e.producer.name, step.part)
+        producer = there.blocks[e.producer.name]
+        if not back:
+            return self._turned(producer.out, here, there, step), blocks.xs[which]
+        held = blocks.dxs[which]
+        if which in blocks.arriving:
+            return held, blocks.arriving[which]
+        # of a tensor with several readers, what is summed in place is added to the others' after that
+        shared = step.kind is Kind.ALLREDUCE and len(self.network.consumers[e.producer.name]) > 1
+        return held, held if shared else self._turned(producer.dout, here, there, step)
+
+    def _turned(self, whole: Array, here: Pass, there: Pass, step: Comm) -> Array:
+        """What a turn takes of a block before the switch; of one rank's samples, the others hold nothing that counts."""
+        if here is there or not self.turns:
+            return whole
+        if step.phase is Phase.BACKWARD and self.plan.switch == "one":
+            assert step.group is not None
+            if step.group.members(self.rank)[step.root] != self.rank:
+                return here.blocks[step.layer].dxs[0]
+        return self._make.slice_of(whole, step.part)
+
+    def _weights(self, step: Comm) -> tuple[Array, Array]:
+        if step.index in self._buckets:
+            return self._buckets[step.index], self._buckets[step.index]
+        p, how = self.parameters[step.layer], self.plan.synchronisation
+        if step.phase is Phase.UPDATE:
+            return (p.updated(p.flat) if how == "sharded" else p.matrix(p.flat)), p.matrix(p.flat)
+        if how == "allreduce":
+            return p.grad, p.grad
+        return p.matrix(p.grad), p.matrix(p.grad) if how == "server" else p.matrix(p.grad)[:, p.shard[1][0]:p.shard[1][1]]  # type: ignore[index]
 
     def _action(self, step: Compute) -> Callable[[], None]:
         """What a compute step calls."""
-        op = self.ops[step.layer]
+        here = self.part(step.layer, step.part)
         if step.op is Op.UPDATE:
-            p = self.parameters[step.layer]
-            return lambda: self.backend.sgd_update(p.flat, p.grad, p.velocity, self.rate, self.momentum, self.decay)
+            return lambda: self._update(step.layer, step.part)
+        if step.op is Op.ACCUMULATE:
+            return self._accumulation(step)
+        op = here.ops[step.layer]
+        run: Callable[[], Any]
         if step.op in (Op.INTERIOR, Op.BOUNDARY):
-            e = self.edges[step.layer]
+            e = here.edges[step.layer][0]
             inside = interior(e.owned, e.needed, op.ctx.own, self.rank)
             boxes = [inside] if step.op is Op.INTERIOR else strips(op.ctx.own, inside)
-            return lambda: _each(op.interior, boxes)
-        if isinstance(op.ctx.layer, Loss) and step.op is Op.BACKWARD:
-            return _nothing  # done with the loss itself
-        return {Op.FORWARD: op.forward, Op.BACKWARD: op.backward, Op.BACKWARD_WEIGHT: op.backward_weight}[step.op]
 
-    # -- running --------------------------------------------------------------------------------------------
+            def run() -> None:
+                for box in boxes:
+                    op.interior(box)
+        elif step.layer == self._last.name:
+            if step.op is Op.BACKWARD:
+                return _nothing  # done with the loss itself
+            return lambda: self._loss(here)
+        elif step.op is Op.BACKWARD:
+            return self._backward(step, here)
+        elif step.op is Op.BACKWARD_WEIGHT:
+            return lambda: self._backward_weight(step.layer, here)
+        else:
+            run = {Op.FORWARD: op.forward, Op.STATISTICS: op.statistics}[step.op]
+
+        def action() -> None:
+            self._tell(here, op)
+            run()
+
+        return action
+
+    def _tell(self, here: Pass, op: Any) -> None:
+        """What changes from iteration to iteration, and from pass to pass through one op."""
+        ctx, parts = op.ctx, max(self.plan.microbatches, self.plan.turns)
+        ctx.training, ctx.step = self._train, self.step * (parts if here is not self.passes[0] or not self.turns else 1) + here.part
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+    def _loss(self, here: Pass) -> None:
+        op = here.ops[self._last.name]
+        self._tell(here, op)
+        op.ctx.labels, op.ctx.sums = here.labels, here.sums
+        op.ctx.scale = 1.0 / (here.samples if self.turns else int(self.plan.batch))
+        op.forward()
+        if not self.turns:
+            self._sums += here.sums
+
+    def _backward(self, step: Compute, here: Pass) -> Callable[[], None]:
+        op, blocks = here.ops[step.layer], here.blocks[step.layer]
+        shrink = bool(self.turns) and self._place[step.layer] == self._switch
+        adds = []
+        for which, dout in blocks.begins.items():
+            e = here.edges[step.layer][which]
+            adds.append((dout, self._common(e.owned.box(self.rank), e.needed.box(self.rank), dout, blocks.dxs[which])))
+
+        def action() -> None:
+            op.backward()
+            if shrink:  # a turn's mean counts for its part of the mini-batch
+                self.backend.scale(blocks.dxs[0], 1.0 / self.plan.turns)
+            for dout, pair in adds:
+                dout[...] = 0
+                if pair is not None:
+                    self.backend.copy(pair[1], pair[0])
+            self._finish(step.layer)
+
+        return action
+
+    def _common(self, own: Box, need: Box, owner: Array, reader: Array) -> tuple[Array, Array] | None:
+        """The views of what an owner's and a reader's block have in common."""
+        both = intersect(own, need)
+        return None if both is None else (owner[local(both, own)], reader[local(both, need)])
+
+    def _accumulation(self, step: Compute) -> Callable[[], None]:
+        consumer, name = step.tensor.rsplit(".", 1)
+        which = int(name.removeprefix("input") or 0)
+        here = self.part(consumer, step.part)
+        blocks, e = here.blocks[consumer], here.edges[consumer][which]
+        dout = self.part(step.layer, step.part).blocks[step.layer].dout
+        if which in blocks.arriving:
+            return lambda: self.backend.accumulate(blocks.arriving[which], dout)
+        pair = self._common(e.owned.box(self.rank), e.needed.box(self.rank), dout, blocks.dxs[which])
+        return _nothing if pair is None else lambda: self.backend.accumulate(pair[1], pair[0])
+
+    def _backward_weight(self, layer: str, here: Pass) -> None:
+        self._finish(layer)
+        here.ops[layer].backward_weight()
+        self._unfinished[layer] = here
+        if not self._synchronised(layer):
+            self._finish(layer)
+
+    def _synchronised(self, layer: str) -> bool:
+        return isinstance(self.network.by_name[layer], BatchNorm) and self.plan.batch_norm == "sync"
+
+    def _finish(self, layer: str) -> None:
+        """A micro-batch's gradient of a layer's weights is complete: the first begins the sum, the others are added."""
+        here = self._unfinished.pop(layer, None)
+        if here is None:
+            return
+        if self._synchronised(layer):
+            here.ops[layer].finish_weight()
+        if self.plan.microbatches > 1:
+            total, aside = self.parameters[layer].grad, self._make.aside[layer].grad
+            (self.backend.accumulate if here.part else self.backend.copy)(aside, total)
+
+    def _update(self, layer: str, turn: int) -> None:
+        self._finish(layer)
+        p = self.parameters[layer]
+        if p.updates:
+            often = len(self.turns) if self.turns and self._place[layer] >= self._switch else 1
+            self.rule.update(self.backend, p, self.step * often + turn)
+
+    # -- running ---------------------------------------------------------------------------------------------------
     def iterate(self, images: np.ndarray, labels: np.ndarray, step: int, rate: float, momentum: float, decay: float) -> tuple[float, float]:
         """One iteration of SGD on this rank's part of a batch.
 
         Parameters
         ----------
         images : numpy.ndarray
-            The input layer's box [n, c, h, w], on the host.
+            [len(image_rows), ...] the box `image_box` of those samples, on the host.
         labels : numpy.ndarray
-            [n] of the loss layer's samples.
+            [batch] or [batch, outputs] of the whole mini-batch.
         step : int
             The iteration's number (dropout's masks depend on it).
 
@@ -202,36 +340,36 @@ class Executor:
         correct : float
             Samples of the batch classified right.
         """
-        self.rate, self.momentum, self.decay = rate, momentum, decay
-        self._begin(images, labels, step, True)
-        self.training.run()
-        return float(self.sums[0]), float(self.sums[1])
+        assert self.training is not None
+        self.rule.set(rate, momentum, decay)
+        return self._run(self.training, images, labels, step, True)
 
     def evaluate(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
         """Loss and correct samples of a batch, without training; labels of -1 do not count."""
         assert self.evaluation is not None
-        self._begin(images, labels, 0, False)
-        self.evaluation.run()
-        return float(self.sums[0]), float(self.sums[1])
+        return self._run(self.evaluation, images, labels, 0, False)
 
-    def _begin(self, images: np.ndarray, labels: np.ndarray, step: int, training: bool) -> None:
-        self.backend.to_device(images, self.images)
-        self.backend.to_device(labels, self.labels)
-        for op in self.ops.values():
-            op.ctx.step, op.ctx.training, op.ctx.labels = step, training, self.labels
+    def _run(self, program: Program, images: np.ndarray, labels: np.ndarray, step: int, training: bool) -> tuple[float, float]:
+        self._images, self.step, self._train = images, step, training
+        self._sums[:] = 0
+        if self.turns:
+            self._loader(0)()
+        for p in self.turns or self.passes:
+            rows = labels[p.rows]
+            p.sums[:] = 0
+            self.backend.to_device(rows if self._targets is None else np.ascontiguousarray(rows[:, slice(*self._targets)]), p.labels)
+        program.run()
+        if self.turns:
+            self._sums[:] = [sum(t.sums[0] for t in self.turns) / len(self.turns), sum(t.sums[1] for t in self.turns)]
+        return float(self._sums[0]), float(self._sums[1])
 
     def first_not_finite(self) -> str | None:
         """The first layer whose output block on this rank holds a NaN or an infinity."""
         for layer in self.network.layers[:-1]:
-            y = self.blocks[layer.name].y
+            y = self.part(layer.name, 0).blocks[layer.name].out
             if y is not None and not self.backend.all_finite(y):
                 return layer.name
         return None
-
-
-def _each(action: Callable[[Box], None], boxes: list[Box]) -> None:
-    for box in boxes:
-        action(box)
 
 
 def _nothing(*_: Any) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcpar.errors import InputError
+from hpcpar.kernels.interface import Backend
+from hpcpar.plan.plan import OPTIMIZERS
+from hpcpar.train.parameters import Parameters
 
 
 @dataclass(frozen=True)
@@ -35,3 +38,28 @@ class SGD:
     def rate_at(self, done: float) -> float:
         """The learning rate when the fraction `done` of the training is over."""
         return self.rate * self.factor ** sum(done >= at for at in self.steps)
+
+
+class Rule:
+    """Updates weights by a plan's optimiser: SGD, SGD with momentum, or Adam, whose first beta is the momentum."""
+
+    BETA, EPS = 0.999, 1e-8
+
+    def __init__(self, optimizer: str) -> None:
+        self.optimizer = optimizer
+        #: Values of state for each weight.
+        self.states = OPTIMIZERS[optimizer]
+        self.rate, self.momentum, self.decay = 0.0, 0.0, 0.0
+
+    def set(self, rate: float, momentum: float, decay: float) -> None:
+        """The numbers of the iteration."""
+        self.rate, self.momentum, self.decay = rate, momentum, decay
+
+    def update(self, backend: Backend, p: Parameters, count: int) -> None:
+        """Apply the gradient to what this rank updates, after `count` updates before."""
+        w, grad = p.updated(p.flat), p.updated(p.grad)
+        if self.optimizer == "adam":
+            first, second = p.state
+            backend.adam_update(w, grad, first, second, self.rate, self.momentum, self.BETA, self.EPS, count + 1, self.decay)
+        else:
+            backend.sgd_update(w, grad, p.state[0] if p.state else None, self.rate, self.momentum, self.decay)

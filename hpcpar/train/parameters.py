@@ -2,48 +2,113 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
 
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Layer
-from hpcpar.plan.layout import parameters
-from hpcpar.plan.plan import Plan
+from hpcpar.network.layers import BatchNorm, Layer
+from hpcpar.plan.boxes import Box, Interval, shape
+from hpcpar.plan.layout import Layout, parameters, shards
+from hpcpar.plan.plan import OPTIMIZERS, Plan
 
 
 class Parameters:
-    """Weights, gradients and velocities of rows [start, stop) of a layer.
+    """Weights, gradients and the optimiser's state of rows [start, stop) and input channels `columns` of a layer.
+
+    Parameters
+    ----------
+    reduced : bool
+        The gradient is summed over several ranks: with sharded synchronisation each updates its shard only.
+    updates : bool
+        False where another rank, the parameter server, updates.
+    grad : array, optional
+        Where the gradient shall lie: in a bucket beside others.
 
     Attributes
     ----------
-    flat, grad, velocity : array
+    flat, grad : array
         All items: the rows' weights, then their biases.
+    state : list of array
+        The optimiser's (a velocity, or two moments), of what this rank updates: `updated` of `flat`.
+    shard : Box or None
+        What this rank updates of `flat`, seen as a matrix of a line for each row; None: all.
     weight, bias, dweight, dbias : array
-        Views of `flat` and `grad` in the kernels' shapes; biases are None for layers without.
+        Views of `flat` and `grad` in the kernels' shapes; biases are None for layers without. Parts of a cut reduction (k) beyond the first
+        have a bias too, but do not add it: there `bias` is None.
+    buffers : array or None
+        [2, rows]: running mean and variance of batch normalisation.
     """
 
-    def __init__(self, network: Network, layer: Layer, plan: Plan, backend: Backend, rank: int, seed: int) -> None:
-        x = network.input_shape(layer)
-        layout = parameters(network, layer, plan.configs[layer.name])
-        self.start, self.stop = layout.box(rank)[0]
+    def __init__(
+        self, network: Network, layer: Layer, plan: Plan, backend: Backend, rank: int, seed: int, reduced: bool = False,
+        updates: bool = True, grad: Array = None,
+    ) -> None:
+        x, config = network.input_shape(layer), plan.configs[layer.name]
+        self.layout: Layout = parameters(network, layer, config)
+        self.columns = columns(self.layout, layer.weight_shape(x), rank)
+        (self.start, self.stop), (first, last) = self.layout.box(rank)
         rows = self.stop - self.start
-        self.weight_shape = (rows, *layer.weight_shape(x)[1:])
+        whole = layer.weight_shape(x)
+        self.weight_shape = (rows, *whole[1:]) if len(whole) < 2 else (rows, self.columns[1] - self.columns[0], *whole[2:])
         self.has_bias = bool(layer.bias_shape(x))
-        count = rows * math.prod(self.weight_shape[1:])
-        total = count + (rows if self.has_bias else 0)
-        self.flat = backend.zeros((total,), plan.dtype)
-        self.grad = backend.zeros((total,), plan.dtype)
-        self.velocity = backend.zeros((total,), plan.dtype)
-        self.weight, self.bias = self._split(self.flat, count)
-        self.dweight, self.dbias = self._split(self.grad, count)
-        self.velocity_weight, self.velocity_bias = self._split(self.velocity, count)
-        host = initial_rows(seed, network.layers.index(layer), self.start, self.stop, self.weight_shape[1:], plan.dtype)
-        backend.to_device(host, self.weight)
+        self.per_row = last - first
+        self.backend = backend
+        self._count = math.prod(self.weight_shape)
+        self.flat = backend.zeros((rows * self.per_row,), plan.dtype)
+        self.grad = backend.zeros(self.flat.shape, plan.dtype) if grad is None else grad
+        self.weight, self.bias = self.split(self.flat)
+        self.dweight, self.dbias = self.split(self.grad)
+        if self.layout.holds(rank) and config.coordinate("k", rank):
+            self.bias = None
+        cut = reduced and plan.synchronisation == "sharded"
+        self.shard: Box | None = shards(network, layer, config).box(rank) if cut else None
+        self.updates = updates and bool(self.flat.size)
+        held = shape(self.shard) if self.shard is not None else self.flat.shape
+        self.state = [backend.zeros(held, plan.dtype) for _ in range(OPTIMIZERS[plan.optimizer] if self.updates else 0)]
+        self.buffers: Array = None
+        if isinstance(layer, BatchNorm):
+            self.buffers = backend.zeros((2, rows), plan.dtype)
+            self.buffers[1] = 1
+            self.weight[...] = 1
+        elif self.flat.size:
+            host = initial_rows(seed, network.layers.index(layer), self.start, self.stop, whole[1:], plan.dtype)
+            backend.to_device(np.ascontiguousarray(host[:, self.columns[0]:self.columns[1]]), self.weight)
 
-    def _split(self, flat: Array, count: int) -> tuple[Array, Array | None]:
-        return flat[:count].reshape(self.weight_shape), flat[count:] if self.has_bias else None
+    def split(self, flat: Array) -> tuple[Array, Array | None]:
+        """(weight, bias) in a flat buffer."""
+        return flat[: self._count].reshape(self.weight_shape), flat[self._count:] if self.has_bias else None
+
+    def matrix(self, flat: Array) -> Array:
+        """A flat buffer as one line for each row; which of its items stand in a line means nothing, but is alike on all replicas."""
+        return flat.reshape(self.stop - self.start, self.per_row)
+
+    def updated(self, flat: Array) -> Array:
+        """The view of a flat buffer that this rank updates."""
+        if self.shard is None:
+            return flat
+        (first, last) = self.shard[1]
+        return self.matrix(flat)[:, first:last]
+
+    def aside(self) -> Parameters:
+        """The same weights with another buffer for the gradient: what further micro-batches add is computed there."""
+        out = copy.copy(self)
+        out.grad = self.backend.zeros(self.grad.shape, self.grad.dtype)
+        out.dweight, out.dbias = out.split(out.grad)
+        return out
+
+
+def columns(layout: Layout, whole: tuple[int, ...], rank: int) -> Interval:
+    """The input channels (second axis of the weight) whose weights `rank` holds."""
+    if len(whole) < 2:
+        return 0, 0
+    axis = layout.axes[1]
+    first, last = layout.box(rank)[1]
+    size = math.prod(whole[2:])
+    bias = axis.extent - whole[1] * size
+    return first // size, max(first, last - bias) // size
 
 
 def initial_rows(seed: int, position: int, start: int, stop: int, row: tuple[int, ...], dtype: str) -> np.ndarray:

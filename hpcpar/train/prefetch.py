@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -18,12 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """One rank's part of a mini-batch: `images` [n, c, h, w] normalised, `labels` [n] int64 (of the label interval)."""
+    """One rank's part of a mini-batch: `images` [n, c, ...] normalised, `labels` [n] int64, or targets [n, outputs]."""
 
     epoch: int
     index: int
     images: NDArray[Any]
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
+
 
 def _batches(loader: Loader, epoch: int, index: int, count: int) -> Iterator[Batch]:
     for _ in range(count):

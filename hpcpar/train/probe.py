@@ -179,24 +179,33 @@ def compute_table(world: World, plan: Plan, backend: Backend, known: dict[str, f
     communicator = Communicator(world, backend)
     executor = Executor(network, plan, schedule, communicator, backend, 0)
     rng = np.random.default_rng(world.rank)
-    for blocks in executor.blocks.values():
-        for array in (blocks.x, blocks.y, blocks.dx, blocks.dy):
-            if array is not None and array.size:
-                backend.to_device(rng.standard_normal(array.shape).astype(array.dtype), array)
-    for op in executor.ops.values():
-        op.ctx.labels = executor.labels
+    passes = (*executor.passes, *executor.turns)
+    for here in passes:
+        for blocks in here.blocks.values():
+            for array in (*blocks.xs, *blocks.dxs, blocks.y, blocks.dy):
+                if array is not None and array.size:
+                    backend.to_device(rng.standard_normal(array.shape).astype(array.dtype), array)
     load = Workload(network, plan)
     actions: dict[str, Callable[[], None]] = {}
+    assert executor.training is not None
     for step in schedule.steps:
-        if isinstance(step, Compute):
-            op = executor.ops[step.layer]
-            # interior and boundary are priced as parts of the whole
-            whole = step.op in (Op.INTERIOR, Op.BOUNDARY)
-            actions.setdefault(load.of(step).key, op.forward if whole else executor.training.actions[step.index])
+        if not isinstance(step, Compute):
+            continue
+        here = executor.part(step.layer, step.part)
+        if here.samples < max(other.samples for other in passes if step.layer in other.blocks):
+            continue  # of micro-batches that differ by a sample, the largest is priced
+        # interior and boundary are priced as parts of the whole; a rank without the layer takes part in the timing only
+        whole = step.op in (Op.INTERIOR, Op.BOUNDARY)
+        mine = here.ops[step.layer].forward if whole and executor.lives(step.layer) else executor.training.actions.get(step.index, _nothing)
+        actions.setdefault(load.work(network.by_name[step.layer], step.op, here.samples).key, mine)
     if all(key in known for key in actions):
         return {}
     seconds = _in_turn(world, list(actions.values()), backend)
     return {key: s for key, s in zip(actions, seconds, strict=True) if key not in known}
+
+
+def _nothing() -> None:
+    """For ranks that a layer does not live on."""
 
 
 def _in_turn(world: World, actions: list[Callable[[], None]], backend: Backend, budget_s: float = 0.4, blocks: int = 5) -> list[float]:

@@ -7,7 +7,9 @@ packing and unpacking. Schema version 1:
 ``plan, prediction,        JSON strings                   the plan file's content; what `hpcpar.cost` predicted (or {});
 machine, versions``                                       the machine file's content; versions of the software by name
 ``ranks``                  [R] table                      hostname, pid, threads (BLAS), device, peak_memory_bytes
-``steps``                  [S] table                      index, kind, phase, layer, label, op, algorithm
+``steps``                  [S] table                      index, kind, phase, layer, label, op, algorithm; of a plan with micro-batches
+                                                          or turns each step once for every one of them (of inference, the
+                                                          forward pass alone)
 ``seconds``                [R, I, S] float32              time of every step
 ``iteration_s``            [R, I] float64                 wall time of every iteration
 ``start_s``                [R, I, S] float64, optional    beginning of every step after the run's common zero
@@ -15,6 +17,7 @@ machine, versions``                                       the machine file's con
 ``loss``                   [I] float64
 ``train_accuracy,          [E] float64                    after every epoch, as a fraction; NaN where it was not measured
 test_accuracy``
+``test_loss``              [E] float64, optional          likewise, mean over the held-out part
 attributes                                                hpcpar_record, started (ISO), command, warmup, samples
 =========================  =============================  =============================================================
 """
@@ -41,6 +44,8 @@ _REMEDY = "write one with: hpcpar run ... --out FILE"
 _JSON = ("plan", "prediction", "machine", "versions")
 _ARRAYS = {"seconds": "f4", "iteration_s": "f8", "sent_bytes": "i8", "messages": "i8", "loss": "f8",
            "train_accuracy": "f8", "test_accuracy": "f8"}
+#: Arrays that a record may lack.
+_OPTIONAL = {"test_loss": "f8", "start_s": "f8"}
 _ATTRIBUTES = ("started", "command", "warmup", "samples")
 
 
@@ -96,6 +101,7 @@ class RunRecord:
     loss: NDArray[Any]
     train_accuracy: NDArray[Any] = field(default_factory=_empty)
     test_accuracy: NDArray[Any] = field(default_factory=_empty)
+    test_loss: NDArray[Any] | None = None
     start_s: NDArray[Any] | None = None
     prediction: dict[str, Any] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
@@ -176,8 +182,9 @@ def write(path: str, record: RunRecord) -> None:
         f.create_dataset("steps", data=_table(record.steps, StepInfo))
         for name, kind in _ARRAYS.items():
             f.create_dataset(name, data=np.asarray(getattr(record, name), kind))
-        if record.start_s is not None:
-            f.create_dataset("start_s", data=np.asarray(record.start_s, "f8"))
+        for name, kind in _OPTIONAL.items():
+            if getattr(record, name) is not None:
+                f.create_dataset(name, data=np.asarray(getattr(record, name), kind))
 
 
 def read(path: str) -> RunRecord:
@@ -198,7 +205,7 @@ def read(path: str) -> RunRecord:
             values: dict[str, Any] = {name: json.loads(f[name][()]) for name in _JSON}
             values |= {name: f[name][...] for name in _ARRAYS}
             values |= {name: f.attrs[name] for name in _ATTRIBUTES}
-            values["start_s"] = f["start_s"][...] if "start_s" in f else None
+            values |= {name: f[name][...] if name in f else None for name in _OPTIONAL}
             for name in ("warmup", "samples"):
                 values[name] = int(values[name])
             record = RunRecord(steps=_entries(f["steps"], StepInfo), ranks=_entries(f["ranks"], RankInfo), path=path, **values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-pytest.register_assert_rewrite("kernel_cases")
+pytest.register_assert_rewrite("kernel_cases", "kernel_conv_cases", "kernel_norm_cases", "kernel_pool_cases", "kernel_support")
 
 from kernel_cases import *  # noqa: E402, F403
 
@@ -20,7 +21,6 @@ from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
 
 DTYPES = ("float32", "float64")
 TOLERANCE = {"float32": 1e-4, "float64": 1e-11}
-
 
 
 @pytest.fixture(scope="module", params=["usual-blocks", "small-blocks"])
@@ -55,17 +55,19 @@ class Arrays:
         return self.backend.empty(shape, dtype or self.dtype)
 
 
-def conv(images: int, channels: int, side: int, outputs: int, kernel: int, stride: int, pad: int, groups: int) -> Run:
+def conv(
+    images: int, channels: int, side: int, outputs: int, kernel: int, stride: int, pad: int, groups: int, axes: int = 2
+) -> Run:
     out_side = (side + 2 * pad - kernel) // stride + 1
     ins, outs = channels // groups, outputs // groups
     segments = tuple(Segment(g * ins, g * ins + ins, g * outs, g * outs + outs) for g in range(groups))
-    spec = ConvSpec((stride, stride), (1, 1), ((pad, pad), (pad, pad)), segments)
+    spec = ConvSpec((stride,) * axes, (1,) * axes, ((pad, pad),) * axes, segments)
 
     def run(backend: Any, arrays: Arrays) -> list[Any]:
-        x = arrays.random(images, channels, side, side)
-        w = arrays.random(outputs, ins, kernel, kernel)
+        x = arrays.random(images, channels, *(side,) * axes)
+        w = arrays.random(outputs, ins, *(kernel,) * axes)
         bias = arrays.random(outputs)
-        dy = arrays.random(images, outputs, out_side, out_side)
+        dy = arrays.random(images, outputs, *(out_side,) * axes)
         out, dx, dw, dbias = arrays.empty(*dy.shape), arrays.empty(*x.shape), arrays.empty(*w.shape), arrays.empty(outputs)
         backend.conv_forward(x, w, bias, spec, out)
         backend.conv_backward_data(dy, w, spec, dx)
@@ -75,17 +77,26 @@ def conv(images: int, channels: int, side: int, outputs: int, kernel: int, strid
     return run
 
 
-def pools(backend: Any, arrays: Arrays) -> list[Any]:
-    spec = PoolSpec((3, 3), (2, 2), ((1, 0), (0, 1)))
-    x, dy = arrays.random(4, 16, 28, 27), arrays.random(4, 16, 14, 13)
-    scale_h, scale_w = arrays.random(14), arrays.random(13)
+def pools(spec: PoolSpec, image: tuple[int, ...], pooled: tuple[int, ...]) -> Run:
+    def run(backend: Any, arrays: Arrays) -> list[Any]:
+        return pool(backend, arrays, spec, image, pooled)
+
+    return run
+
+
+def pool(backend: Any, arrays: Arrays, spec: PoolSpec, image: tuple[int, ...], pooled: tuple[int, ...]) -> list[Any]:
+    x, dy = arrays.random(4, 16, *image), arrays.random(4, 16, *pooled)
+    scales = [arrays.random(extent) for extent in pooled]
+    whole, dx_whole = arrays.empty(4, 16), arrays.empty(*x.shape)
+    backend.global_avgpool_forward(x, whole)
+    backend.global_avgpool_backward(whole, dx_whole)
     out, argmax, dx = arrays.empty(*dy.shape), arrays.empty(*dy.shape, dtype=np.int16), arrays.empty(*x.shape)
     mean, dx_mean = arrays.empty(*dy.shape), arrays.empty(*x.shape)
     backend.maxpool_forward(x, spec, out, argmax)
     backend.maxpool_backward(dy, argmax, spec, dx)
-    backend.avgpool_forward(x, spec, scale_h, scale_w, mean)
-    backend.avgpool_backward(dy, spec, scale_h, scale_w, dx_mean)
-    return [out, argmax, dx, mean, dx_mean]
+    backend.avgpool_forward(x, spec, scales, mean)
+    backend.avgpool_backward(dy, spec, scales, dx_mean)
+    return [out, argmax, dx, mean, dx_mean, whole, dx_whole]
 
 
 def lrn(backend: Any, arrays: Arrays) -> list[Any]:
@@ -96,12 +107,35 @@ def lrn(backend: Any, arrays: Arrays) -> list[Any]:
     return [out, scale, dx]
 
 
+def batchnorm(*shape: int) -> Run:
+    def run(backend: Any, arrays: Arrays) -> list[Any]:
+        channels, count = shape[1], shape[0] * math.prod(shape[2:])
+        x, dy, w, b, running = (arrays.random(*s) for s in (shape, shape, (channels,), (channels,), (2, channels)))
+        mean, inv_std = (arrays.empty(channels, dtype=np.float64) for _ in range(2))
+        moments, sums = (arrays.empty(channels, 2, dtype=np.float64) for _ in range(2))
+        out, dx, dw, again = arrays.empty(*shape), arrays.empty(*shape), arrays.empty(channels), arrays.empty(*shape)
+        backend.channel_moments(x, moments)
+        backend.batchnorm_statistics(moments, count, 1e-5, mean, inv_std, running, 0.1)
+        backend.batchnorm_forward(x, mean, inv_std, w, b, out)
+        backend.channel_moments_backward(x, dy, mean, inv_std, sums)
+        backend.batchnorm_backward(x, dy, mean, inv_std, w, sums, count, dx)
+        backend.copy(sums[:, 1], dw)
+        backend.multiply(running, running, running)
+        backend.batchnorm_running(running, 1e-5, mean, inv_std)
+        backend.batchnorm_forward(x, mean, inv_std, w, b, again)
+        return [out, dx, dw, again, moments, sums]
+
+    return run
+
+
 def losses(backend: Any, arrays: Arrays) -> list[Any]:
     x, labels = arrays.random(64, 1000), arrays.labels(64, 1000)
     dx, dx_logistic = arrays.empty(*x.shape), arrays.empty(*x.shape)
     loss, hits = backend.softmax_cross_entropy(x, labels, 1 / 64, dx)
     logistic = backend.logistic_cross_entropy(x, labels, 10, 1 / 64, dx_logistic)
-    return [np.array([loss]), np.array([hits]), np.array([logistic]), dx, dx_logistic]
+    dx_squared = arrays.empty(*x.shape)
+    squared = backend.mean_squared_error(x, arrays.random(64, 1000), 1 / 64, dx_squared)
+    return [*(np.array([value]) for value in (loss, hits, logistic, squared)), dx, dx_logistic, dx_squared]
 
 
 def matrices(backend: Any, arrays: Arrays) -> list[Any]:
@@ -120,8 +154,17 @@ def elementwise(backend: Any, arrays: Arrays) -> list[Any]:
     backend.relu_backward(out, dy, dx)
     backend.dropout_mask(2**64 - 3, (1, 2, 3, 4), x.shape, (10, 20, 30, 40), 0.5, mask)
     backend.multiply(dx, mask, dx)
+    backend.add(dx, x, x)
+    backend.accumulate(dx, x)
+    backend.scale(x, 0.3)
     backend.sgd_update(w, grad, velocity, 0.01, 0.9, 0.0005)
-    return [out, mask, dx, w, velocity]
+    backend.sgd_update(w, grad, None, 0.01, 0.0, 0.0005)
+    matrix, first, second = (arrays.random(20, 30) for _ in range(3))
+    backend.multiply(second, second, second)
+    # A shard of a weight matrix
+    part = (slice(None), slice(4, 11))
+    backend.adam_update(matrix[part], dy.reshape(48, 20)[:20, 3:10], first[part], second[part], 0.1, 0.9, 0.99, 1e-8, 3, 0.01)
+    return [out, mask, dx, x, w, velocity, matrix, first, second]
 
 
 def boxes(backend: Any, arrays: Arrays) -> list[Any]:
@@ -136,7 +179,13 @@ RUNS: dict[str, Run] = {
     "conv like AlexNet's first": conv(4, 3, 67, 16, 11, 4, 0, 1),
     "conv like AlexNet's second": conv(4, 16, 27, 24, 5, 1, 2, 2),
     "pointwise conv": conv(4, 32, 14, 16, 1, 1, 0, 1),
-    "pooling": pools,
+    "conv like CosmoFlow's first": conv(2, 4, 17, 16, 3, 1, 1, 1, axes=3),
+    "strided conv of volumes": conv(2, 6, 11, 8, 3, 2, 1, 2, axes=3),
+    "pooling": pools(PoolSpec((3, 3), (2, 2), ((1, 0), (0, 1))), (28, 27), (14, 13)),
+    "pooling of volumes": pools(PoolSpec((3, 2, 3), (2, 2, 1), ((1, 0), (0, 0), (0, 1))), (12, 10, 9), (6, 5, 8)),
+    "batch normalisation": batchnorm(16, 40, 14, 13),
+    "batch normalisation of volumes": batchnorm(3, 5, 8, 9, 7),
+    "batch normalisation of features": batchnorm(64, 300),
     "lrn": lrn,
     "losses": losses,
     "matrices": matrices,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pytest
-from networks import FIXED, describe, fixed, random_network
-from reference import Reference
+from networks import by_name, describe, rate, sample
 from sharing import allgather, bcast
 
 from hpcpar.comm import trace
@@ -20,72 +20,130 @@ from hpcpar.comm.world import world
 from hpcpar.errors import RunError
 from hpcpar.kernels import backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Dropout, Flatten, Layer, ReLU, SoftmaxCrossEntropy
-from hpcpar.plan.boxes import local
+from hpcpar.network.layers import BatchNorm, Dropout, Flatten, Layer, ReLU, SoftmaxCrossEntropy
+from hpcpar.plan.boxes import Box, items, local
 from hpcpar.plan.layout import owned
-from hpcpar.plan.plan import NetworkSpec, Plan
-from hpcpar.plan.strategies import Configs
+from hpcpar.plan.plan import Plan
 from hpcpar.schedule.builder import Chooser, Move
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.rounds import ALGORITHMS
-from hpcpar.schedule.sharing import in_place
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train.executor import Executor
+from hpcpar.train.passes import Pass
+from hpcpar.train.verify import gradient_is_kept, output_is_kept, whole_gradient
 
 STEPS = 5
 SEED = 7
-#: Learning rate, momentum, weight decay.
-SGD = (0.05, 0.9, 0.01)
-TOLERANCE = 1e-10
+TOLERANCE = 1e-9
+#: Adam divides small gradients by their size, and their noise with them.
+ADAM_TOLERANCE = 1e-7
 
 
 @dataclass(frozen=True)
-class Truth:
-    """Serial training: data, and what every step gives."""
+class Facts:
+    """A network and its data: images [STEPS, batch, ...], targets [STEPS, batch(, outputs)]."""
 
     network: Network
     batch: int
     images: np.ndarray
-    labels: np.ndarray
+    targets: np.ndarray
+
+
+@lru_cache(maxsize=8)
+def facts(name: str) -> Facts:
+    """A network of tests/mpi/networks.py; ``name@8`` with another batch."""
+    network, batch = by_name(name.partition("@")[0])
+    batch = int(name.partition("@")[2] or batch)
+    rng = np.random.default_rng(11)
+    drawn = [sample(network, batch, rng) for _ in range(STEPS)]
+    return Facts(network, batch, np.stack([d[0] for d in drawn]), np.stack([d[1] for d in drawn]))
+
+
+def rates(network: Network, plan: Plan) -> tuple[float, float, float]:
+    """Learning rate, momentum, weight decay."""
+    return (0.001 if plan.optimizer == "adam" else rate(network), 0.9, 0.01)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What every step of the serial training gives."""
+
     losses: list[float]
     correct: list[tuple[int, int]]
     outputs: list[dict[str, np.ndarray]]
     gradients: list[dict[str, np.ndarray]]
     weight_gradients: list[dict[str, list[np.ndarray]]]
     weights: dict[str, list[np.ndarray]]
+    running: dict[str, np.ndarray]
 
 
-@lru_cache(maxsize=2)
-def truth(name: str) -> Truth:
-    """The truth about a network of `FIXED` or ``random-SEED``. Rank 0 computes it: PyTorch takes long to load."""
+_KNOWN: dict[Any, Truth] = {}
+
+
+def truth(name: str, plan: Plan, steps: int) -> Truth:
+    """The truth about a network under the options of a plan that change it. Rank 0 computes it: PyTorch takes long to load."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed (extra 'torch')")
-    network, batch = fixed(name) if name in FIXED else random_network(int(name.removeprefix("random-")))
-    rng = np.random.default_rng(11)
-    images = rng.standard_normal((STEPS, batch, *network.image_shape))
-    labels = rng.integers(0, network.classes, (STEPS, batch))
-    results = bcast(world(), _serial(network, images, labels) if world().rank == 0 else None)
-    assert results is not None
-    return Truth(network, batch, images, labels, *results)
+    norms = tuple((n, plan.configs[n].key) for n in sorted(plan.configs) if isinstance(facts(name).network.by_name[n], BatchNorm))
+    turns = (plan.turns, plan.switch, int(plan.configs[_before_switch(facts(name).network)].n)) if plan.turns > 1 else ()
+    key = (name, steps, plan.optimizer, plan.microbatches, turns, norms if plan.batch_norm == "local" else ())
+    if key not in _KNOWN:
+        while len(_KNOWN) > 3:
+            _KNOWN.pop(next(iter(_KNOWN)))
+        found = bcast(world(), _serial(facts(name), plan, steps, turns) if world().rank == 0 else None)
+        assert found is not None
+        _KNOWN[key] = Truth(*found)
+    return _KNOWN[key]
 
 
-def _serial(network: Network, images: np.ndarray, labels: np.ndarray) -> tuple[Any, ...]:
+def _before_switch(network: Network) -> str:
+    from hpcpar.schedule.outline import switch
+
+    return network.layers[switch(network)].inputs[0]
+
+
+def turn_rows(batch: int, turns: int, switch: str, parts: int) -> list[np.ndarray]:
+    """Samples of every turn: some of each of `parts` ranks', or one rank's."""
+    places = np.arange(batch).reshape(turns, -1) if switch == "one" else np.arange(batch).reshape(parts, turns, -1).transpose(1, 0, 2)
+    return list(places.reshape(turns, -1))
+
+
+def statistics_blocks(network: Network, plan: Plan, layer: Layer, samples: int) -> list[Box]:
+    """The distinct boxes, channels aside, whose statistics are taken on their own."""
+    layout = owned(network, layer, plan.configs[layer.name], samples)
+    boxes = [layout.box(rank) for rank in range(int(plan.ranks)) if layout.holds(rank)]
+    return sorted({(b[0], *b[2:]) for b in boxes})
+
+
+def _serial(given: Facts, plan: Plan, steps: int, turns: tuple[Any, ...]) -> tuple[Any, ...]:
     import torch
 
+    from tests.reference import Reference
+
     torch.set_num_threads(1)
-    ref = Reference(network, SEED)
+    network = given.network
+
+    def blocks(layer: Layer, samples: int) -> list[tuple[slice, ...]]:
+        return [tuple(slice(*i) for i in box) for box in statistics_blocks(network, plan, layer, samples)]
+
+    ref = Reference(
+        network, SEED, optimizer=plan.optimizer, microbatches=plan.microbatches, turns=turn_rows(given.batch, *turns) if turns else None,
+        blocks=blocks if plan.batch_norm == "local" else None,
+    )
     losses, correct, outputs, gradients, weight_gradients = [], [], [], [], []
-    for i in range(STEPS):
-        losses.append(ref.iterate(images[i], labels[i], i, *SGD))
-        scores = ref.outputs[network.layers[-2].name]
-        # scores may tie to the last digits (all of a layer's units dead): the least and the most that may count as right
-        lead = _lead(scores, labels[i])
-        correct.append((int((lead > 1e-8).sum()), int((lead > -1e-8).sum())))
+    for i in range(steps):
+        losses.append(ref.iterate(given.images[i], given.targets[i], i, *rates(network, plan)))
+        least = most = 0
+        if isinstance(network.layers[-1], SoftmaxCrossEntropy):
+            # scores may tie to the last digits (all of a layer's units dead): the least and the most that may count as right
+            lead = _lead(ref.outputs[network.layers[-1].inputs[0]], given.targets[i])
+            least, most = int((lead > 1e-8).sum()), int((lead > -1e-8).sum())
+        correct.append((least, most))
         outputs.append(ref.outputs)
         gradients.append(ref.gradients)
-        weight_gradients.append(ref.weight_gradients)
+        weight_gradients.append(dict(ref.weight_gradients))
     weights = {name: [t.detach().numpy().copy() for t in tensors] for name, tensors in ref.weights.items()}
-    return losses, correct, outputs, gradients, weight_gradients, weights
+    return losses, correct, outputs, gradients, weight_gradients, weights, ref.running
 
 
 def _lead(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -135,85 +193,113 @@ def distance(found: Any, expected: np.ndarray, piece: np.ndarray) -> float:
 class Comparison:
     """One executor against the truth; collects what differs instead of raising, so that the ranks stay together."""
 
-    def __init__(self, facts: Truth, configs: Configs, executor: Executor, schedule: Schedule) -> None:
-        self.facts, self.configs, self.executor, self.schedule = facts, configs, executor, schedule
+    def __init__(self, given: Facts, expected: Truth, plan: Plan, executor: Executor, schedule: Schedule) -> None:
+        self.facts, self.truth, self.plan, self.executor, self.schedule = given, expected, plan, executor, schedule
+        self.network, self.rank = given.network, executor.rank
         self.faults: list[str] = []
 
-    def same(self, found: Any, expected: np.ndarray, where: str, piece: tuple[slice, ...] = (slice(None),)) -> None:
+    def same(self, found: Any, expected: np.ndarray, where: str, piece: Any = slice(None)) -> None:
         off = distance(found, expected, expected[piece])
-        if not off <= TOLERANCE:
+        if not off <= (ADAM_TOLERANCE if self.plan.optimizer == "adam" else TOLERANCE):
             self.faults.append(f"{where}: off by {off:.2e}")
 
     def step(self, i: int, loss: float, correct: float) -> None:
         """After step `i`: loss, blocks, gradients, trace."""
-        facts, network = self.facts, self.facts.network
         communicator = self.executor.communicator
         try:
             trace.check(communicator.trace, self.schedule, communicator.world.rank)
         except RunError as err:
             self.faults.append(str(err))
-        self.same(np.array([loss]), np.array([facts.losses[i]]), f"loss, step {i}")
-        if isinstance(network.layers[-1], SoftmaxCrossEntropy):
-            least, most = facts.correct[i]
+        self.same(np.array([loss]), np.array([self.truth.losses[i]]), f"loss, step {i}")
+        if isinstance(self.network.layers[-1], SoftmaxCrossEntropy):
+            least, most = self.truth.correct[i]
             if not least <= correct <= most:
                 self.faults.append(f"correct samples, step {i}: {correct} instead of {least} to {most}")
-        for before, layer, follower in zip((None, *network.layers), network.layers[:-1], network.layers[1:], strict=False):
-            self._blocks(i, before, layer, follower)
+        for layer, here in self.intact():
+            self._blocks(i, layer, here)
         for name, p in self.executor.parameters.items():
-            rows, expected = (slice(p.start, p.stop),), facts.weight_gradients[i][name]
-            self.same(p.dweight, expected[0], f"weight gradient of {name}, step {i}", rows)
-            if p.has_bias:
-                self.same(p.dbias, expected[1], f"bias gradient of {name}, step {i}", rows)
+            if p.flat.size and whole_gradient(self.plan, self.executor, self.network.by_name[name]):
+                expected = self.truth.weight_gradients[i][name]
+                self.same(p.dweight, expected[0], f"weight gradient of {name}, step {i}", self.piece(name, 0))
+                if p.has_bias:
+                    self.same(p.dbias, expected[1], f"bias gradient of {name}, step {i}", self.piece(name, 1))
 
-    def _blocks(self, i: int, before: Layer | None, layer: Layer, follower: Layer) -> None:
+    def piece(self, name: str, which: int) -> tuple[slice, ...]:
+        """A rank's rows and columns of a weight (0) or bias (1)."""
+        p = self.executor.parameters[name]
+        return (slice(p.start, p.stop), slice(*p.columns)) if which == 0 and len(p.weight_shape) > 1 else (slice(p.start, p.stop),)
+
+    def intact(self) -> Iterator[tuple[Layer, Pass]]:
+        """Layers with a pass whose blocks no later pass has used."""
+        for layer in self.network.layers[:-1]:
+            yield layer, self.executor.part(layer.name, max(self.plan.microbatches, self.plan.turns) - 1)
+
+    def _blocks(self, i: int, layer: Layer, here: Pass) -> None:
         """Output and its gradient, unless another layer has overwritten them in place."""
-        facts, blocks = self.facts, self.executor.blocks[layer.name]
-        shape = (facts.batch, *facts.network.shapes[layer.name])
-        box = owned(facts.network, layer, self.configs[layer.name], facts.batch).box(self.executor.rank)
-        piece = local(box, tuple((0, n) for n in shape))
-        if isinstance(follower, Flatten) or not in_place(follower, layer):
-            self.same(blocks.y, facts.outputs[i][layer.name], f"output of {layer.name}, step {i}", piece)
-        changer = before if isinstance(layer, Flatten) else layer
-        if blocks.dy is not None and not isinstance(changer, ReLU | Dropout):
-            self.same(blocks.dy, facts.gradients[i][layer.name], f"gradient of {layer.name}, step {i}", piece)
+        blocks = here.blocks[layer.name]
+        box = owned(self.network, layer, self.plan.configs[layer.name], here.samples).box(self.rank)
+        if not items(box):
+            return
+        rest = local(box[1:], tuple((0, n) for n in self.network.shapes[layer.name]))
+        piece = (here.place(np.arange(*box[0])), *rest)
+        if output_is_kept(self.network, layer):
+            self.same(blocks.out, self.truth.outputs[i][layer.name], f"output of {layer.name}, step {i}", piece)
+        if blocks.dout is not None and gradient_is_kept(self.network, layer):
+            self.same(blocks.dout, self.truth.gradients[i][layer.name], f"gradient of {layer.name}, step {i}", piece)
 
     def end(self) -> None:
-        """After the last step: weights."""
+        """After the last step: weights, running statistics."""
         for name, p in self.executor.parameters.items():
-            rows, expected = (slice(p.start, p.stop),), self.facts.weights[name]
-            self.same(p.weight, expected[0], f"weight of {name}", rows)
+            if not p.flat.size:
+                continue
+            expected, weight = self.truth.weights[name], p.split(p.flat)
+            self.same(weight[0], expected[0], f"weight of {name}", self.piece(name, 0))
             if p.has_bias:
-                self.same(p.bias, expected[1], f"bias of {name}", rows)
+                self.same(weight[1], expected[1], f"bias of {name}", self.piece(name, 1))
+            if p.buffers is not None:
+                self.same(p.buffers, self.truth.running[name], f"running statistics of {name}", self._statistics(name))
+
+    def _statistics(self, name: str) -> tuple[Any, ...]:
+        """Where this rank's running statistics lie: in its own block's."""
+        p, layer = self.executor.parameters[name], self.network.by_name[name]
+        block = 0
+        if self.plan.batch_norm == "local":
+            samples = self.executor.passes[0].samples
+            box = owned(self.network, layer, self.plan.configs[name], samples).box(self.rank)
+            block = statistics_blocks(self.network, self.plan, layer, samples).index((box[0], *box[2:]))
+        return (block, slice(None), slice(p.start, p.stop))
 
 
-def check(facts: Truth, configs: Configs, overlap: str, collectives: str, communicator: Communicator, what: str) -> Run:
+def check(name: str, plan: Plan, collectives: str, communicator: Communicator, what: str, steps: int = STEPS) -> Run:
     """Train, compare everything with the truth at every step, and the replicas with each other; fails on all ranks alike."""
-    world, network = communicator.world, facts.network
-    spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = Plan(spec, world.size, facts.batch, "data", configs, overlap=overlap, dtype="float64")
-    schedule = lower(network, plan, CHOOSERS[collectives])
-    executor = Executor(network, plan, schedule, communicator, backend("cpu"), SEED)
-    pixels = local(executor.image_box, tuple((0, n) for n in (facts.batch, *network.image_shape)))
-    samples = slice(*executor.label_interval)
-    comparison = Comparison(facts, configs, executor, schedule)
+    ranks, given, expected = communicator.world, facts(name), truth(name, plan, steps)
+    schedule = lower(given.network, plan, CHOOSERS[collectives])
+    executor = Executor(given.network, plan, schedule, communicator, backend("cpu"), SEED)
+    comparison = Comparison(given, expected, plan, executor, schedule)
+    pixels = local(executor.image_box, tuple((0, n) for n in given.network.image_shape))
     losses: list[float] = []
-    for i in range(STEPS):
+    for i in range(steps):
         communicator.trace.clear()
-        loss, correct = executor.iterate(facts.images[i][pixels], facts.labels[i][samples], i, *SGD)
+        images = given.images[i][(executor.image_rows, *pixels)]
+        loss, correct = executor.iterate(images, given.targets[i], i, *rates(given.network, plan))
         losses.append(loss)
         comparison.step(i, loss, correct)
     comparison.end()
-    weights = {name: p.flat.copy() for name, p in executor.parameters.items()}
-    rows = {name: (p.start, p.stop, zlib.crc32(p.flat)) for name, p in executor.parameters.items()}
-    everyone: list[tuple[list[str], dict[str, tuple[int, int, int]]]] = allgather(world, (comparison.faults[:4], rows))
-    faults = [f"rank {rank}: {fault}" for rank, (found, _) in enumerate(everyone) for fault in found]
-    for name in rows:
-        bits: dict[tuple[int, int], set[int]] = {}
-        for _, theirs in everyone:
-            bits.setdefault(theirs[name][:2], set()).add(theirs[name][2])
-        faults += [f"{name}, rows {at}: replicas differ in their bits" for at, found in bits.items() if len(found) > 1]
+    weights = {n: p.flat.copy() for n, p in executor.parameters.items()}
+    bits = {n: (p.start, p.stop, *p.columns, zlib.crc32(p.flat)) for n, p in executor.parameters.items() if p.flat.size}
+    everyone: list[tuple[list[str], dict[str, tuple[int, ...]], float]] = allgather(ranks, (comparison.faults[:4], bits, losses[-1]))
+    faults = [f"rank {rank}: {fault}" for rank, (found, *_) in enumerate(everyone) for fault in found]
+    for n in executor.parameters:
+        seen: dict[tuple[int, ...], set[int]] = {}
+        for _, theirs, _ in everyone:
+            if n in theirs:
+                seen.setdefault(theirs[n][:-1], set()).add(theirs[n][-1])
+        faults += [f"{n}, rows {at}: replicas differ in their bits" for at, found in seen.items() if len(found) > 1]
+    if len({loss for *_, loss in everyone}) > 1:
+        faults.append("ranks were told different losses")
     if faults:
-        split = ", ".join(f"{name} {config}" for name, config in configs.items())
-        pytest.fail(f"{'; '.join(faults[:8])}\n{what}, overlap {overlap}, collectives {collectives}, batch {facts.batch}\n"
-                    f"{describe(network)}\n{split}", pytrace=False)
+        split = ", ".join(f"{n} {config}{'' if config.ranks == plan.ranks else f'@{config.first}'}" for n, config in plan.configs.items())
+        options = {k: getattr(plan, k) for k in ("overlap", "synchronisation", "batch_norm", "optimizer", "microbatches", "turns", "order", "bucket_bytes")}
+        pytest.fail(f"{'; '.join(faults[:8])}\n{what}, {options}, collectives {collectives}, batch {given.batch}\n"
+                    f"{describe(given.network)}\n{split}", pytrace=False)
     return Run(losses, weights)

@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 import pytest
-from comparison import CHOOSERS, check, truth
+from comparison import CHOOSERS, Run, check, facts
 from networks import FIXED
 
 from hpcpar.comm.communicator import Communicator
@@ -15,7 +15,7 @@ from hpcpar.comm.world import world
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import SoftmaxCrossEntropy
 from hpcpar.plan.config import PLACEMENTS, Config
-from hpcpar.plan.plan import OVERLAPS
+from hpcpar.plan.plan import OVERLAPS, NetworkSpec, Plan
 from hpcpar.plan.strategies import GATHERS, Configs, configurations, named
 
 P = world().size
@@ -30,6 +30,14 @@ SEEDS = range(100 * P, 100 * P + RANDOM)
 NETWORKS = [*FIXED, *(f"random-{seed}" for seed in SEEDS)]
 
 
+def run(name: str, configs: Configs, overlap: str, collectives: str, communicator: Communicator, what: str) -> Run:
+    """Compare a plan of these configurations with the serial training."""
+    network, batch = facts(name).network, facts(name).batch
+    spec = NetworkSpec(network.name, network.image_shape, network.classes)
+    plan = Plan(spec, P, batch, "data", configs, overlap=overlap, dtype="float64")
+    return check(name, plan, collectives, communicator, what)
+
+
 def variants(network: str, strategy: str) -> list[tuple[str, str, str]]:
     """`TAKEN` variants, spread evenly from a place that depends on network, strategy and rank count."""
     first = zlib.crc32(f"{network} {strategy} {P}".encode())
@@ -38,12 +46,11 @@ def variants(network: str, strategy: str) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_named_strategies(network: str, communicator: Communicator) -> None:
-    facts = truth(network)
     # many ranks share few cores: the second AlexNet has half of the strategies there
     for strategy in named(P)[:: 2 if P > 4 and network == FIXED[-1] else 1]:
         for gather, overlap, collectives in variants(network, strategy):
-            configs = configurations(facts.network, strategy, P, gather)
-            check(facts, configs, overlap, collectives, communicator, f"{strategy}, gather {gather}")
+            configs = configurations(facts(network).network, strategy, P, gather)
+            run(network, configs, overlap, collectives, communicator, f"{strategy}, gather {gather}")
 
 
 def random_configs(network: Network, rng: np.random.Generator) -> Configs:
@@ -64,11 +71,10 @@ def random_configs(network: Network, rng: np.random.Generator) -> Configs:
 @pytest.mark.parametrize("network", ["lenet5", *(f"random-{seed}" for seed in SEEDS)])
 def test_random_configurations(network: str, communicator: Communicator) -> None:
     """A configuration of its own for every layer: redistribution from any to any."""
-    facts = truth(network)
     rng = np.random.default_rng(zlib.crc32(f"{network} {P}".encode()))
     for k in range(CUSTOM):
         _, overlap, collectives = VARIANTS[int(rng.integers(len(VARIANTS)))]
-        check(facts, random_configs(facts.network, rng), overlap, collectives, communicator, f"random configurations {k}")
+        run(network, random_configs(facts(network).network, rng), overlap, collectives, communicator, f"random configurations {k}")
 
 
 #: Configurations that once failed, as found among thousands of random ones. P -> network, layers' degrees (r: replicas), overlap.
@@ -90,20 +96,19 @@ HARD: dict[int, list[tuple[str, str, str]]] = {
 
 @pytest.mark.parametrize(("network", "degrees", "overlap"), HARD.get(P, []), ids=[case[0] for case in HARD.get(P, [])])
 def test_hard_configurations(network: str, degrees: str, overlap: str, communicator: Communicator) -> None:
-    facts = truth(network)
     configs: Configs = {}
     for layer in degrees.split(", "):
         name, *cuts = layer.split()
         configs[name] = Config(**{"replicas" if cut[0] == "r" else cut[0]: int(cut[1:]) for cut in cuts})
-    check(facts, configs, overlap, "ring", communicator, "hard configurations")
+    run(network, configs, overlap, "ring", communicator, "hard configurations")
 
 
 @pytest.mark.parametrize("network", FIXED[:2])
 def test_two_runs_are_bitwise_equal(network: str, communicator: Communicator) -> None:
-    facts, strategies = truth(network), named(P)
+    strategies = named(P)
     for strategy, (gather, overlap, collectives) in zip(strategies[:: -(-len(strategies) // 3)], VARIANTS[1::9], strict=False):
-        configs = configurations(facts.network, strategy, P, gather)
-        first, second = (check(facts, configs, overlap, collectives, communicator, f"{strategy}, run {i}") for i in (1, 2))
+        configs = configurations(facts(network).network, strategy, P, gather)
+        first, second = (run(network, configs, overlap, collectives, communicator, f"{strategy}, run {i}") for i in (1, 2))
         assert first.losses == second.losses
         for name, weights in first.weights.items():
             assert weights.tobytes() == second.weights[name].tobytes(), f"{strategy}: weights of {name} differ between two runs"

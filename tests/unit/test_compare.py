@@ -33,7 +33,7 @@ TRUE = np.array([0.010, 0.001, 0.020, 0.004, 0.002])
 def prediction() -> dict[str, Any]:
     steps = [{"index": s.index, "label": s.label, "phase": s.phase, "layer": s.layer, "kind": s.kind, "seconds": float(t),
               "exposed_s": float(t)} for s, t in zip(STEPS, TRUE, strict=True)]
-    steps[0]["seconds"] = 0.008
+    steps[0].update(seconds=0.004, exposed_s=0.008)  # twice in an iteration
     steps[3].update(seconds=0.5, exposed_s=0.003)
     return {"iteration_s": 0.030, "epoch_s": 0.3, "steps": steps}
 
@@ -75,6 +75,31 @@ def test_steps_add_up_to_the_iteration_of_the_rank_that_computes() -> None:
     seconds[0, 10] *= 100  # one extreme iteration
     times = step_seconds(run(ranks=2, iterations=22, seconds=seconds.astype("f4"), iteration_s=seconds.sum(2)))
     np.testing.assert_allclose(times, TRUE + np.array([0.05, 0, 0, 0, 0]), rtol=1e-5)
+
+
+#: Of a pipeline: conv1 on ranks 0 and 1, fc on rank 2, each for two micro-batches, and what moves between them.
+STAGED = [StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward"),
+          StepInfo(1, "compute", "forward", "conv1", "conv1.forward", "forward"),
+          StepInfo(2, "comm", "forward", "fc", "fc.forward.redistribute", "redistribute", "direct"),
+          StepInfo(3, "comm", "forward", "fc", "fc.forward.redistribute", "redistribute", "direct"),
+          StepInfo(4, "compute", "forward", "fc", "fc.forward", "forward"),
+          StepInfo(5, "compute", "forward", "fc", "fc.forward", "forward")]
+
+
+def test_parts_and_stages_add_up() -> None:
+    """Micro-batches are summed; a rank on which a layer does not live does not thin its time; who waits for a stage counts."""
+    one = np.array([[0.010, 0.011, 0.001, 0.001, 0, 0], [0.020, 0.021, 0.001, 0.001, 0, 0], [0, 0, 0.030, 0.002, 0.004, 0.005]])
+    seconds = np.repeat(one[:, None], 6, axis=1)
+    steps = [{"index": i, "label": label, "seconds": s, "exposed_s": 2 * s} for i, (label, s) in enumerate(
+        (("conv1.forward", 0.015), ("fc.forward.redistribute", 0.002), ("fc.forward", 0.004)))]
+    row = compare_one(run(iterations=6, steps=STAGED, seconds=seconds.astype("f4"), iteration_s=seconds.sum(2), warmup=0,
+                          sent_bytes=np.zeros((3, 6)), messages=np.zeros((3, 6)), prediction={"iteration_s": 0.05, "steps": steps}))
+    conv1, fc, forward = row.layers["conv1"], row.layers["fc"], row.phases["forward"]
+    assert conv1["compute"].measured_s == pytest.approx(0.041) and conv1["compute"].predicted_s == pytest.approx(0.030)
+    assert fc["compute"].measured_s == pytest.approx(0.009) and fc["compute"].predicted_s == pytest.approx(0.008)
+    assert fc["communication"].measured_s == pytest.approx(0.032) and fc["communication"].predicted_s == pytest.approx(0.004)
+    assert forward["compute"].measured_s == pytest.approx(0.050) and forward["compute"].predicted_s == pytest.approx(0.038)
+
 
 def test_accuracy_may_be_negative_and_is_shown_as_zero() -> None:
     assert Times(1.0, 3.5).accuracy == -1.5 and percent(-1.5) == "0.0%" and percent(0.9757) == "97.6%"

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-pytest.register_assert_rewrite("kernel_cases", "kernel_conv_cases", "kernel_pool_cases", "kernel_support")
+pytest.register_assert_rewrite("kernel_cases", "kernel_conv_cases", "kernel_norm_cases", "kernel_pool_cases", "kernel_support")
 
 from kernel_cases import *  # noqa: E402, F403
 
-from hpcpar.kernels import numpy_blocks, numpy_conv, numpy_elementwise, numpy_lrn, numpy_pool  # noqa: E402
+from hpcpar.kernels import numpy_batchnorm, numpy_blocks, numpy_columns, numpy_conv, numpy_elementwise, numpy_lrn, numpy_pool  # noqa: E402
 from hpcpar.kernels.interface import Backend, ConvSpec, Segment  # noqa: E402
 from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
 
@@ -25,19 +25,24 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         if request.param == "small-blocks":
             patch.setattr(numpy_conv, "COLUMN_BYTES", 512)
             patch.setattr(numpy_conv, "WEIGHT_COLUMN_BYTES", 512)
-            patch.setattr(numpy_conv, "TILE", 3)
+            for module in (numpy_conv, numpy_columns):
+                patch.setattr(module, "TILE", 3)
             patch.setattr(numpy_conv, "NARROW", 8)
-            for module in (numpy_blocks, numpy_elementwise, numpy_lrn, numpy_pool):
+            patch.setattr(numpy_blocks, "PLANES", 2)
+            patch.setattr(numpy_batchnorm, "SHORT", 3)
+            for module in (numpy_batchnorm, numpy_blocks, numpy_elementwise, numpy_lrn, numpy_pool):
                 patch.setattr(module, "BLOCK_ITEMS", 7)
         yield NumpyBackend()
 
 
-@pytest.mark.parametrize(("images", "rows"), [(1, 1), (1, 13), (7, 13), (16, 3), (0, 3), (3, 0)])
+@pytest.mark.parametrize(
+    ("images", "planes", "rows"), [(1, 1, 1), (1, 1, 13), (7, 1, 13), (16, 1, 3), (0, 1, 3), (3, 1, 0), (3, 0, 2), (2, 40, 5), (3, 7, 6)]
+)
 @pytest.mark.parametrize("limit", [1, 10, 40, 10**6])
-def test_image_blocks_cover_once(images: int, rows: int, limit: int) -> None:
-    covered = np.zeros((images, rows), int)
-    for n, r in numpy_blocks.image_blocks(images, rows, 5, limit):
-        block = covered[n, r]
+def test_volume_blocks_cover_once(images: int, planes: int, rows: int, limit: int) -> None:
+    covered = np.zeros((images, planes, rows), int)
+    for place in numpy_blocks.volume_blocks(images, planes, rows, 5, limit):
+        block = covered[place]
         block += 1
         assert block.size
         assert block.size * 5 <= max(limit, 5)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, SoftmaxCrossEntropy
+from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, MeanSquaredError, SoftmaxCrossEntropy
 from hpcpar.plan.boxes import Box
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
 from hpcpar.train import loader as loaders
-from hpcpar.train.loader import NO_LABEL, Loader
+from hpcpar.train.loader import NO_LABEL, NO_TARGET, Loader
 from hpcpar.train.prefetch import Prefetch
 
 SHAPE = (3, 7, 5)
@@ -36,7 +36,6 @@ def resident_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
     usual, loaders.RESIDENT_BYTES = loaders.RESIDENT_BYTES, request.param
     yield
     loaders.RESIDENT_BYTES = usual
-
 
 
 def whole(batch: int) -> Box:
@@ -96,6 +95,78 @@ def test_parts_make_the_batch(path: str, config: Config, batch: int, epoch: int,
         marks[slice(*box[0])] = y
     assert np.array_equal(made[: len(chosen)], want) and np.array_equal(marks[: len(chosen)], labels)
     assert not made[len(chosen) :].any() and np.all(marks[len(chosen) :] == NO_LABEL)
+
+
+VOLUME, OUTPUTS = (2, 6, 5, 4), 3
+
+
+@pytest.fixture(scope="module")
+def volumes(tmp_path_factory: pytest.TempPathFactory) -> str:
+    rng = np.random.default_rng(2)
+    with h5py.File(tmp_path_factory.mktemp("data") / "v.h5", "w") as f:
+        for prefix, count in ("", SAMPLES), ("test_", TEST_SAMPLES):
+            f[f"{prefix}images"] = rng.normal(size=(count, *VOLUME)).astype("f4")
+            f[f"{prefix}targets"] = rng.normal(size=(count, OUTPUTS)).astype("f4")
+        f.attrs.update(mean=[0.5, -1.0], scale=[2.0, 3.0])
+        return str(f.filename)
+
+
+@settings(max_examples=25, deadline=None)
+@given(config=st.builds(Config, n=degree, c=degree, d=degree, h=degree, w=degree, first=st.integers(0, 2)), batch=st.integers(1, 9),
+       split=st.sampled_from(["train", "test"]))
+def test_parts_of_volumes_and_targets(volumes: str, config: Config, batch: int, split: str) -> None:
+    """As above, of volumes and targets; ranks on which no layer lives (before `first`) have empty parts."""
+    net = Network("v", (Input("input", (), VOLUME), Flatten("flat", ("input",)), Linear("fc", ("flat",), OUTPUTS),
+                        MeanSquaredError("loss", ("fc",))))
+    images, targets = (owned(net, layer, config, batch) for layer in (net.layers[0], net.layers[-1]))
+    made, wanted = np.full((batch, *VOLUME), np.inf), np.full((batch, OUTPUTS), np.inf)
+    order: Any = None
+    for rank in range(config.first + config.ranks):
+        box, goal = images.box(rank), targets.box(rank)
+        with Loader(volumes, box, goal, batch, "float64", 1, split=split, shape=VOLUME, classes=OUTPUTS) as loader:
+            index = loader.batches_per_epoch - 1
+            x, y = loader.batch(2, index)
+            assert order is None or np.array_equal(loader.order(2), order)
+            order = loader.order(2)
+        assert x.dtype == y.dtype == np.float64
+        assert x.shape == tuple(b - a for a, b in box) and y.shape == tuple(b - a for a, b in goal)
+        assert rank >= config.first or x.size == y.size == 0
+        made[tuple(slice(*b) for b in box)], wanted[tuple(slice(*b) for b in goal)] = x, y
+    chosen, prefix = order[index * batch :][:batch], "test_" if split == "test" else ""
+    with h5py.File(volumes) as f:
+        shape = (2, 1, 1, 1)
+        x = (f[f"{prefix}images"][...][chosen].astype(float) - f.attrs["mean"].reshape(shape)) * f.attrs["scale"].reshape(shape)
+        assert np.array_equal(made[: len(chosen)], x) and not made[len(chosen) :].any()
+        assert np.array_equal(wanted[: len(chosen)], f[f"{prefix}targets"][...][chosen])
+    assert np.isnan(NO_TARGET) and np.isnan(wanted[len(chosen) :]).all()
+
+
+def test_some_rows_of_a_batch(path: str) -> None:
+    """Some of each micro-batch, in the last test batch some that are not there."""
+    box, rows = ((0, 0), (1, 3), (2, 6), (0, 5)), np.array([0, 3, 4, 7])
+    with Loader(path, whole(8), (0, 8), 8) as one, Loader(path, box, (0, 8), 8, rows=rows) as some:
+        for index in range(one.batches_per_epoch):
+            assert np.array_equal(some.batch(1, index)[0], one.batch(1, index)[0][rows][:, 1:3, 2:6])
+    with Loader(path, whole(8), (0, 8), 8, split="test") as one, Loader(path, box, (0, 0), 8, split="test", rows=rows) as some:
+        images, labels = some.batch(0, 1)
+        assert np.array_equal(images, one.batch(0, 1)[0][rows][:, 1:3, 2:6]) and not images[1:].any() and len(labels) == 0
+    with pytest.raises(InputError, match="lies outside"):
+        Loader(path, box, (0, 8), 7, rows=rows)
+
+
+@pytest.mark.parametrize("box", [((0, 0),) * 4, ((0, 4), (0, 3), (7, 7), (0, 5)), ((0, 4), (3, 3), (0, 7), (0, 5))])
+def test_an_empty_box_reads_nothing_and_finds_the_same_faults(path: str, tmp_path: Path, box: Box) -> None:
+    with Loader(path, box, (0, 0), 4) as loader, Loader(path, whole(4), (0, 4), 4) as other:
+        assert loader.batches_per_epoch == other.batches_per_epoch and np.array_equal(loader.order(1), other.order(1))
+        with loader.prefetch(count=9) as batches:
+            assert all(b.images.shape == tuple(stop - start for start, stop in box) and len(b.labels) == 0 for b in batches)
+    for bad, options in (make(tmp_path / "e.h5", labels=np.arange(SAMPLES)), {}), (path, {"shape": (1, 7, 5)}), (path, {"classes": 2}):
+        faults = []
+        for own, labels in (box, (0, 0)), (whole(4), (0, 4)):
+            with pytest.raises(InputError) as caught:
+                Loader(bad, own, labels, 4, **options)
+            faults.append(str(caught.value))
+        assert faults[0] == faults[1]
 
 
 def test_every_sample_once_an_epoch(path: str) -> None:
@@ -161,9 +232,9 @@ def test_prefetch_hands_on_errors(path: str) -> None:
         assert list(ahead) == []
 
 
-def fails(path: str, message: str, batch: int = 4, **options: Any) -> None:
+def fails(path: str, message: str, batch: int = 4, labels: Any = (0, 4), **options: Any) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        Loader(path, whole(batch), (0, batch), batch, **options)
+        Loader(path, whole(batch), labels, batch, **options)
     assert "\n" not in str(caught.value) and path in str(caught.value)
 
 
@@ -181,6 +252,15 @@ def test_bad_files(path: str, tmp_path: Path) -> None:
     fails(make(tmp_path / "c.h5", images=np.zeros((SAMPLES, 3, 7))), "not uint8 or float32")
     fails(make(tmp_path / "d.h5", labels=np.zeros(3, int)), f"not {SAMPLES} whole numbers")
     fails(make(tmp_path / "e.h5", labels=np.arange(SAMPLES)), "labels from 0 to 22")
+    regression: dict[str, Any] = {"labels": ((0, 4), (0, 2))}
+    fails(path, "holds labels, but the network's loss takes targets; .* --targets", **regression)
+    targets = np.zeros((SAMPLES, 2))
+    fails(make(tmp_path / "f.h5", labels=None, targets=targets), "holds targets, but the network's loss takes labels")
+    fails(make(tmp_path / "g.h5", targets=targets[:9]), r"not floating-point numbers \[23, outputs\]", **regression)
+    fails(make(tmp_path / "h.h5", targets=targets + np.inf), "no finite numbers", **regression)
+    fails(make(tmp_path / "i.h5", targets=targets), "2 targets of each sample, the network has 4 outputs; .* --classes 2", classes=4,
+          **regression)
+    fails(make(tmp_path / "j.h5", targets=targets[:, :1]), "1 targets of each sample, the network has 2 outputs", **regression)
 
 
 def test_data_that_do_not_fit(path: str) -> None:

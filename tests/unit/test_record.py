@@ -28,6 +28,7 @@ def sample(ranks: int = 2, iterations: int = 5) -> RunRecord:
         ranks=[RankInfo(f"node{r}", 100 + r, 1, "cpu", 10**10 + r) for r in range(ranks)], seconds=seconds,
         iteration_s=seconds.sum(2).astype("f8"), sent_bytes=rng.integers(0, 9, (ranks, 3)), messages=rng.integers(0, 9, (ranks, 3)),
         loss=rng.random(iterations), train_accuracy=np.array([np.nan, 0.9]), test_accuracy=np.array([0.8, 0.95]),
+        test_loss=np.array([np.nan, 1.5]),
         start_s=seconds.astype("f8"),
         prediction={"iteration_s": 0.5, "long": ["x" * 100] * 1000}, machine={"name": "local"}, versions={"numpy": "2"},
         started="2024-05-01T12:00:00+00:00", command="hpcpar run", warmup=2, samples=80)
@@ -53,9 +54,9 @@ def test_round_trip(tmp_path: Path) -> None:
 
 def test_without_starts_and_after_too_long_a_warmup(tmp_path: Path) -> None:
     path = str(tmp_path / "run.h5")
-    record.write(path, replace(sample(), start_s=None, warmup=9))
+    record.write(path, replace(sample(), start_s=None, test_loss=None, warmup=9))
     got = record.read(path)
-    assert got.start_s is None and got.measured == slice(0, None)
+    assert got.start_s is None and got.test_loss is None and got.measured == slice(0, None)
 
 
 def test_shapes_are_checked(tmp_path: Path) -> None:

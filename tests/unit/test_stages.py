@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pytest
 
-from hpcpar.cost.pipeline import pipeline, stages_of
+from hpcpar.cost.pipeline import pipeline
 from hpcpar.cost.price import outline_for, price
 from hpcpar.cost.timeline import Item, Timeline
 from hpcpar.errors import InputError
@@ -19,6 +19,7 @@ from hpcpar.network.layers import Add, Conv2d, GlobalAvgPool, Linear, ReLU, Soft
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.stages import cuts, stages, work
 from hpcpar.schedule.builder import Move
+from hpcpar.schedule.stages import stages_of
 from hpcpar.schedule.steps import Phase
 from tests.mpi.networks import random_network
 from tests.unit.brute import crossing, least_largest

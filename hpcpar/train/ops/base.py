@@ -18,19 +18,25 @@ class Context:
 
     Attributes
     ----------
-    input_shape : tuple of int
-        A sample of the layer's (global) input.
-    need, own : Box
-        The rank's boxes of the layer's input and output, in global indices.
+    input_shapes : tuple of tuple of int
+        A sample of each of the layer's (global) inputs.
+    batch : int
+        Samples of a pass through the network, over all ranks (the mini-batch, or a micro-batch of it).
+    needs : tuple of Box
+        The rank's box of each input, in global indices.
+    own : Box
+        The rank's box of what it computes of the output (of partial sums, where the configuration cuts the reduction, k).
+    local_statistics : bool
+        Batch normalisation by the statistics of this rank's block alone.
     tick : callable
         Lets communication progress during long kernels.
     """
 
     backend: Backend
     layer: Layer
-    input_shape: Shape
+    input_shapes: tuple[Shape, ...]
     batch: int
-    need: Box
+    needs: tuple[Box, ...]
     own: Box
     blocks: Blocks
     parameters: Parameters | None
@@ -38,15 +44,36 @@ class Context:
     seed: int
     #: Position of the layer in the network: a part of the random key of dropout.
     position: int
+    local_statistics: bool = False
     #: The iteration, set before each one.
     step: int = 0
     training: bool = True
+    #: Factor of the loss's gradient (1 / samples whose mean is minimised).
+    scale: float = 0.0
     labels: Array = None
     sums: Array = field(default=None)
 
+    @property
+    def need(self) -> Box:
+        """The box of the first input."""
+        return self.needs[0]
+
+    @property
+    def input_shape(self) -> Shape:
+        return self.input_shapes[0]
+
 
 class Op:
-    """A layer on one rank's block. Subclasses fill in what their layer computes."""
+    """A layer on one rank's block. Subclasses fill in what their layer computes.
+
+    Attributes
+    ----------
+    moments, moments_gradient : array or None
+        [own channels, 2] float64 sums of batch normalisation, added over ranks between the steps that make and use them.
+    """
+
+    moments: Array = None
+    moments_gradient: Array = None
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
@@ -55,18 +82,33 @@ class Op:
 
     @property
     def empty(self) -> bool:
-        """True where this rank owns no output (more parts than indices)."""
+        """True where this rank computes no output (more parts than indices, or the layer lives on other ranks)."""
         return items(self.ctx.own) == 0
 
+    def statistics(self) -> None:
+        """`moments` of this rank's block (batch normalisation)."""
+        raise NotImplementedError
+
     def forward(self) -> None:
-        """y from x."""
+        """y from the inputs."""
 
     def interior(self, box: Box) -> None:
         """y on `box` only (convolutions, while a halo travels)."""
         raise NotImplementedError
 
     def backward(self) -> None:
-        """dx from dy."""
+        """The gradients of the inputs from dy: every array of `blocks.dxs` that is not None is overwritten."""
 
     def backward_weight(self) -> None:
-        """The gradient of the weights from x and dy."""
+        """The gradient of the weights from inputs and dy (and `moments_gradient`, batch normalisation); overwritten, not added.
+
+        Of batch normalisation by the whole batch only `moments_gradient` is made here: see `finish_weight`.
+        """
+
+    def finish_weight(self) -> None:
+        """Write what must wait for sums over ranks into the gradient of the weights; called before the update, also more than once.
+
+        Batch normalisation by the whole batch: `moments_gradient`, once added over ranks, is the gradient of weight and bias on each of
+        them, and may not be added again. This is no part of `backward`: a layer before which nothing is trained has no backward step,
+        yet gradients of its weights. Every other layer has nothing to finish.
+        """

@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
-from hpcpar.network.layers import LRN, AvgPool2d, Conv2d, Dropout, Flatten, Layer, Linear, Loss, MaxPool2d, ReLU
+from hpcpar.network.layers import (
+    LRN,
+    Add,
+    AvgPool2d,
+    AvgPool3d,
+    BatchNorm,
+    Concat,
+    Conv2d,
+    Conv3d,
+    Dropout,
+    Flatten,
+    GlobalAvgPool,
+    Layer,
+    Linear,
+    Loss,
+    MaxPool2d,
+    MaxPool3d,
+    ReLU,
+)
 from hpcpar.train.ops.base import Context, Op
 from hpcpar.train.ops.conv import ConvOp
 from hpcpar.train.ops.linear import LinearOp
 from hpcpar.train.ops.loss import LossOp
-from hpcpar.train.ops.pointwise import DropoutOp, FlattenOp, LRNOp, ReLUOp
-from hpcpar.train.ops.pool import AvgPoolOp, MaxPoolOp
+from hpcpar.train.ops.merge import AddOp, ConcatOp
+from hpcpar.train.ops.norm import BatchNormOp, LRNOp
+from hpcpar.train.ops.pointwise import DropoutOp, FlattenOp, ReLUOp
+from hpcpar.train.ops.pool import AvgPoolOp, GlobalAvgPoolOp, MaxPoolOp
 
 OPS: dict[type[Layer], type[Op]] = {
     Conv2d: ConvOp,
+    Conv3d: ConvOp,
     Linear: LinearOp,
     MaxPool2d: MaxPoolOp,
+    MaxPool3d: MaxPoolOp,
     AvgPool2d: AvgPoolOp,
+    AvgPool3d: AvgPoolOp,
+    GlobalAvgPool: GlobalAvgPoolOp,
     ReLU: ReLUOp,
     Dropout: DropoutOp,
     Flatten: FlattenOp,
     LRN: LRNOp,
+    BatchNorm: BatchNormOp,
+    Add: AddOp,
+    Concat: ConcatOp,
 }
 
 

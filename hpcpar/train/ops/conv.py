@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from hpcpar.kernels.interface import ConvSpec, Segment
-from hpcpar.network.layers import Conv2d
+from hpcpar.network.layers import Conv
 from hpcpar.plan.boxes import Box, items, local
 from hpcpar.train.ops.base import Context, Op
 from hpcpar.train.ops.windows import reaches
 
 
 class ConvOp(Op):
-    """The owned outputs of a convolution from the needed inputs."""
+    """The owned outputs of a convolution of images or volumes: partial sums, where the inputs here are some of the channels."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
-        assert isinstance(ctx.layer, Conv2d) and ctx.parameters is not None
+        assert isinstance(ctx.layer, Conv) and ctx.parameters is not None
         self.layer, self.parameters = ctx.layer, ctx.parameters
         self._whole = self._call(ctx.own)
         dx = self.blocks.dx
@@ -24,6 +24,9 @@ class ConvOp(Op):
     def _segments(self) -> tuple[Segment, ...]:
         """The groups that this rank's channels belong to, in local indices."""
         layer, own, need = self.layer, self.ctx.own[1], self.ctx.need[1]
+        if layer.groups == 1:
+            # all inputs that are here, which may be some of them only (k)
+            return (Segment(0, need[1] - need[0], 0, own[1] - own[0]),)
         per_out, per_in = layer.out_channels // layer.groups, self.ctx.input_shape[0] // layer.groups
         out = []
         for g in range(own[0] // per_out, -(-own[1] // per_out)):
@@ -37,7 +40,7 @@ class ConvOp(Op):
             return None
         layer, need = self.layer, self.ctx.need
         inner, pads = reaches(layer.windows(), box, need, self.ctx.input_shape[1:])
-        spec = ConvSpec(layer.stride, layer.dilation, (pads[0], pads[1]), self._segments())
+        spec = ConvSpec(layer.stride, layer.dilation, pads, self._segments())
         return (slice(None), slice(None), *inner), local(box, self.ctx.own), spec
 
     def forward(self) -> None:
@@ -71,5 +74,3 @@ class ConvOp(Op):
         x = self.blocks.x
         assert x is not None
         self.backend.conv_backward_weight(x[self._whole[0]], self.blocks.dy, self._whole[2], p.dweight, p.dbias, self.ctx.tick)
-
-

@@ -1,9 +1,10 @@
-"""ReLU, dropout, flatten and local response normalisation on a block."""
+"""ReLU, dropout and flatten on a block."""
 
 from __future__ import annotations
 
-from hpcpar.network.layers import LRN, Dropout
+from hpcpar.network.layers import Dropout
 from hpcpar.plan.boxes import shape
+from hpcpar.train.ops.arrays import same_start
 from hpcpar.train.ops.base import Context, Op
 
 
@@ -28,8 +29,8 @@ class DropoutOp(Op):
         ctx = self.ctx
         assert isinstance(ctx.layer, Dropout)
         if not ctx.training:
-            if self.blocks.x is not self.blocks.y and not self.empty:
-                self.blocks.y[...] = self.blocks.x  # type: ignore[index]
+            if not self.empty and not same_start(self.blocks.x, self.blocks.y):
+                self.backend.copy(self.blocks.x, self.blocks.y)
             return
         if self.empty:
             return
@@ -54,41 +55,13 @@ class FlattenOp(Op):
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         b = ctx.blocks
-        self._shared = b.x is not None and b.y is not None and _same_start(b.x, b.y)
-        self._shared_back = b.dx is None or _same_start(b.dx, b.dy)
+        self._shared = b.x is not None and b.y is not None and same_start(b.x, b.y)
+        self._shared_back = b.dx is None or same_start(b.dx, b.dy)
 
     def forward(self) -> None:
         if not self._shared and not self.empty:
-            self.blocks.y[...] = self.blocks.x.reshape(self.blocks.y.shape)  # type: ignore[index,union-attr]
+            self.backend.copy(self.blocks.x.reshape(self.blocks.y.shape), self.blocks.y)  # type: ignore[union-attr]
 
     def backward(self) -> None:
         if not self._shared_back and not self.empty:
-            self.blocks.dx[...] = self.blocks.dy.reshape(self.blocks.dx.shape)  # type: ignore[index,union-attr]
-
-
-def _same_start(a: object, b: object) -> bool:
-    pointers = [x.__array_interface__["data"][0] if hasattr(x, "__array_interface__") else x.data.ptr for x in (a, b)]  # type: ignore[attr-defined]
-    return bool(pointers[0] == pointers[1])
-
-
-class LRNOp(Op):
-    """Normalisation across channels; `offset` leads from owned to needed channels."""
-
-    def __init__(self, ctx: Context) -> None:
-        super().__init__(ctx)
-        assert isinstance(ctx.layer, LRN)
-        self.layer = ctx.layer
-        self.offset = ctx.own[1][0] - ctx.need[1][0]
-        self.scale = ctx.backend.empty(shape(ctx.own), ctx.blocks.y.dtype)  # type: ignore[union-attr]
-
-    def forward(self) -> None:
-        a = self.layer
-        if not self.empty:
-            self.backend.lrn_forward(self.blocks.x, self.offset, a.size, a.alpha, a.beta, a.k, self.blocks.y, self.scale)
-
-    def backward(self) -> None:
-        a, b = self.layer, self.blocks
-        if self.empty:
-            b.dx[...] = 0  # type: ignore[index]
-        else:
-            self.backend.lrn_backward(b.x, b.y, self.scale, b.dy, self.offset, a.size, a.alpha, a.beta, b.dx)
+            self.backend.copy(self.blocks.dy.reshape(self.blocks.dx.shape), self.blocks.dx)  # type: ignore[union-attr]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpcpar.kernels.interface import PoolSpec
-from hpcpar.network.layers import AvgPool2d, Pool2d
+from hpcpar.network.layers import AvgPool2d, AvgPool3d, Pool
 from hpcpar.network.relation import Window
 from hpcpar.plan.boxes import Interval, shape
 from hpcpar.train.ops.base import Context, Op
@@ -17,13 +17,13 @@ from hpcpar.train.ops.windows import reaches
 class _PoolOp(Op):
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
-        assert isinstance(ctx.layer, Pool2d)
+        assert isinstance(ctx.layer, Pool)
         self.layer = ctx.layer
         if self.empty:
             return
         inner, pads = reaches(self.layer.windows(), ctx.own, ctx.need, ctx.input_shape[1:])
         self.inner = (slice(None), slice(None), *inner)
-        self.spec = PoolSpec(self.layer.kernel, self.layer.stride, (pads[0], pads[1]))
+        self.spec = PoolSpec(self.layer.kernel, self.layer.stride, pads)
         dx = self.blocks.dx
         self._dx_partial = dx is not None and dx[self.inner].shape != dx.shape
 
@@ -64,7 +64,7 @@ class AvgPoolOp(_PoolOp):
         if self.empty:
             return
         layer = ctx.layer
-        assert isinstance(layer, AvgPool2d)
+        assert isinstance(layer, AvgPool2d | AvgPool3d)
         self.scales: list[Any] = []
         for window, out, extent in zip(layer.windows(), ctx.own[2:], ctx.input_shape[1:], strict=True):
             host = _scale(window, out, extent, layer.count_include_pad)
@@ -76,13 +76,29 @@ class AvgPoolOp(_PoolOp):
         if not self.empty:
             x = self.blocks.x
             assert x is not None
-            self.backend.avgpool_forward(x[self.inner], self.spec, self.scales[0], self.scales[1], self.blocks.y)
+            self.backend.avgpool_forward(x[self.inner], self.spec, self.scales, self.blocks.y)
 
     def backward(self) -> None:
         if not self._clear():
             dx = self.blocks.dx
             assert dx is not None
-            self.backend.avgpool_backward(self.blocks.dy, self.spec, self.scales[0], self.scales[1], dx[self.inner])
+            self.backend.avgpool_backward(self.blocks.dy, self.spec, self.scales, dx[self.inner])
+
+
+class GlobalAvgPoolOp(Op):
+    """Mean of whole images, which every rank that owns an output needs."""
+
+    def forward(self) -> None:
+        if not self.empty:
+            self.backend.global_avgpool_forward(self.blocks.x, self.blocks.y)
+
+    def backward(self) -> None:
+        dx = self.blocks.dx
+        assert dx is not None
+        if self.empty:
+            dx[...] = 0
+        else:
+            self.backend.global_avgpool_backward(self.blocks.dy, dx)
 
 
 def _scale(window: Window, out: Interval, extent: int, count_pad: bool) -> np.ndarray:

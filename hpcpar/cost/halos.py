@@ -1,0 +1,161 @@
+"""Halos: messages to neighbours along the cut axes of an image, in seconds and items of the busiest rank, without walking ranks.
+
+A halo is the same at every rank but for where its part lies along each axis, so the part that receives most decides, found once for each
+degree of each axis.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from hpcpar.cost.common import reach
+from hpcpar.cost.direct import Direct
+from hpcpar.cost.links import Wires
+from hpcpar.machine.model import Machine
+from hpcpar.network.relation import Window
+from hpcpar.plan.config import Digit, Ints
+from hpcpar.plan.layout import Axis, Layout, intervals, tabulate
+from hpcpar.schedule.builder import Move
+
+_CHUNK = 256
+
+
+@lru_cache(maxsize=50_000)
+def sides(own: Axis, need: Axis, parts: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the busiest part of an axis receives, and what the busiest sends: (kept, from below, from above, messages below, above).
+
+    Items along this axis: `kept` of the needed interval the part holds itself, the others come from parts below and above.
+    """
+    (o0, o1), (w0, w1) = intervals(own, parts), intervals(need, parts)
+    i = np.arange(parts)
+    received: list[Sequence[int]] = []
+    given: list[Sequence[int]] = []
+    for begin in range(0, parts, _CHUNK):
+        rows = slice(begin, begin + _CHUNK)
+        # [wanting part, holding part]
+        common = np.maximum(0, np.minimum(w1[rows, None], o1) - np.maximum(w0[rows, None], o0))
+        below, above = i[None, :] < i[rows, None], i[None, :] > i[rows, None]
+        received.append(_busiest(common, below, above, np.diagonal(common, begin)))
+    for begin in range(0, parts, _CHUNK):
+        columns = slice(begin, begin + _CHUNK)
+        common = np.maximum(0, np.minimum(o1[columns, None], w1) - np.maximum(o0[columns, None], w0))
+        below, above = i[None, :] < i[columns, None], i[None, :] > i[columns, None]
+        given.append(_busiest(common, below, above, np.diagonal(common, begin)))
+    return tuple(max(received, key=_moved)), tuple(max(given, key=_moved))
+
+
+def _moved(side: Iterable[int]) -> int:
+    _, below, above, *_ = side
+    return below + above
+
+
+def _busiest(common: Any, below: Any, above: Any, kept: Any) -> list[int]:
+    low, high = (common * below).sum(1), (common * above).sum(1)
+    at = int(np.argmax(low + high))
+    return [int(kept[at]), int(low[at]), int(high[at]), int(((common > 0) & below)[at].sum()), int(((common > 0) & above)[at].sum())]
+
+
+@dataclass(frozen=True)
+class Halo:
+    """What a halo exchange, and its adjoint, moves.
+
+    Attributes
+    ----------
+    rest : int
+        Items across the axes that no window is cut along.
+    found : list of ndarray
+        For each of the others what `sides` says: [..., receiving or giving, 5].
+    digits : list of Digit
+        The coordinates that cut them.
+    """
+
+    rest: Any
+    found: list[Any]
+    digits: list[Digit]
+
+
+def halo_of(own: Layout, need: Layout) -> Halo:
+    """The halo between what ranks own and what they need; both directions share it."""
+    key = ("halo", id(need))
+    if key not in own.memo:
+        own.memo[key] = (_halo_of(own, need), need)  # kept, so that no other layout gets its id
+    return own.memo[key][0]
+
+
+def _halo_of(own: Layout, need: Layout) -> Halo:
+    rest: Any = 1
+    found: list[Any] = []
+    digits: list[Digit] = []
+    for a, b, largest in zip(own.axes, need.axes, need.largest, strict=True):
+        if isinstance(b.relation, Window) and np.any(np.greater(need.degree(b), 1)):
+            found.append(tabulate(sides, (a, b), need.degree(b)))
+            digits.append(need.digits[b.name])
+        else:
+            rest = rest * largest
+    return Halo(rest, found, digits)
+
+
+#: Seconds, messages and items.
+Sums = list[Any]
+
+
+def halo(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
+    """A halo exchange, or its adjoint, whose parts send back what they received."""
+    back = bool(np.any(step.pattern.reduce))
+    own, need = (step.wanter, step.holder) if back else (step.holder, step.wanter)
+    into, out, level = wires.once(
+        ("halo", step.item_bytes), own, need, lambda: neighbours(halo_of(own, need), step.item_bytes, wires, ranks))
+    if back:
+        into, out = out, into
+    return Direct(halo_s(into, out, step.item_bytes, machine, back), out[1], out[2], level)
+
+
+def halo_s(into: Sums, out: Sums, item_bytes: Ints, machine: Machine, back: Any) -> Any:
+    """Seconds of the busiest part, packing and unpacking (or, of an adjoint, adding) included."""
+    handled = into[2] * item_bytes * np.where(back, machine.add_s_per_byte, machine.copy_s_per_byte)
+    return np.maximum(into[0], out[0]) + handled + out[2] * item_bytes * machine.copy_s_per_byte
+
+
+def neighbours(halo: Halo, item_bytes: Ints, wires: Wires, ranks: Any) -> tuple[Sums, Sums, Any]:
+    """What the busiest part receives and what the busiest sends, over every combination of sides; and the level that is crossed."""
+    cuts = list(zip(halo.found, halo.digits, strict=True))
+    some = [[bool(found[..., side].any()) for side in (0, 1, 2)] for found in halo.found]
+    into: Sums = [0.0, 0, 0]
+    out: Sums = [0.0, 0, 0]
+    for place in itertools.product((0, 1, 2), repeat=len(cuts)):
+        crossing = [digit for side, digit in zip(place, halo.digits, strict=True) if side]
+        if not crossing or not all(there[side] for side, there in zip(place, some, strict=True) if side):
+            continue
+        level: Any = 0
+        for side, (_, digit) in zip(place, cuts, strict=True):
+            if side:  # below lies across a unit's boundary if any part does, above if all do
+                level = np.maximum(level, wires.index(digit.stride * (digit.size if side == 1 else np.minimum(digit.size, 2)), ranks))
+
+        def flows(unit: Any, crossing: list[Digit] = crossing) -> Any:
+            return functools.reduce(np.maximum, (_flows(digit, np.minimum(unit, ranks)) for digit in crossing))
+
+        links = wires.links(level, flows)
+        for way, sums in enumerate((into, out)):
+            items, count = halo.rest, 1
+            for side, (found, _) in zip(place, cuts, strict=True):
+                items = items * found[..., way, side]
+                count = count * found[..., way, 2 + side] if side else count
+            happens = items > 0
+            sums[0] = sums[0] + np.where(happens, count * links.message_s(items * item_bytes / np.maximum(count, 1)), 0.0)
+            sums[1] = sums[1] + np.where(happens, count, 0)
+            sums[2] = sums[2] + items
+    block = functools.reduce(np.maximum, (reach(digit) for digit in halo.digits), 1)
+    return into, out, wires.index(block, ranks)
+
+
+def _flows(digit: Digit, unit: Any) -> Any:
+    """Messages to neighbours along a coordinate that leave a unit: of several parts inside, those at its two ends send, each one way."""
+    ways = np.where(np.greater(digit.size, 2), 2, 1)
+    return np.where(digit.stride < unit, np.minimum(ways * digit.stride, unit), unit)

@@ -1,0 +1,97 @@
+"""One axis of a tensor that is cut into parts: from parts of a layer's output to intervals of the tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from hpcpar.network.relation import Groups, Relation, Same, Window
+from hpcpar.plan.boxes import Interval, block
+from hpcpar.plan.config import Ints
+
+SAME = Same()
+#: Arrays of up to so many entries are looked up one by one.
+FEW = 128
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a layout: part i of the layer's output axis, and the interval that it needs of this tensor's axis.
+
+    Attributes
+    ----------
+    name : str
+        Axis of the configuration that cuts it.
+    extent : int
+        Size of this tensor's axis.
+    out_extent, granule : int
+        Size and indivisible unit of the output axis that is cut.
+    relation : Relation
+        From output to this tensor; `Same` where the tensor is the output itself.
+    variants : tuple of Axis
+        Of a stack (see `hpcpar.plan.stack`): the axes of several tensors, whose numbers this one has in arrays.
+    """
+
+    name: str
+    extent: Ints
+    out_extent: Ints
+    granule: int = 1
+    relation: Relation = SAME
+    variants: tuple[Axis, ...] = ()
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.extent, self.out_extent, self.granule, self.relation))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def pointwise(self) -> bool:
+        """True for a window of a single index."""
+        return (self.variants[0] if self.variants else self).relation == Window(1)
+
+    def interval(self, parts: int, index: int) -> Interval:
+        """The interval of part `index`; all of an axis that is not cut, even where windows leave out its end."""
+        return (0, int(self.extent)) if parts == 1 else _interval(self, parts, index)
+
+
+@lru_cache(maxsize=200_000)
+def _interval(axis: Axis, parts: int, index: int) -> Interval:
+    start, stop = block(int(axis.out_extent), parts, index, axis.granule)
+    relation = axis.relation
+    if isinstance(relation, Groups) and (parts % relation.groups == 0 or relation.groups % parts == 0):
+        # by group, not by channel: a part without any output still belongs to a group
+        if parts >= relation.groups:
+            return block(int(axis.extent), relation.groups, index * relation.groups // parts)
+        return block(int(axis.extent), parts, index)
+    return relation.needed(start, stop, int(axis.extent))
+
+
+@lru_cache(maxsize=50_000)
+def intervals(axis: Axis, parts: int) -> tuple[Any, Any]:
+    """Starts and stops of all parts of an axis, as two arrays of `parts` entries."""
+    found = np.array([axis.interval(parts, i) for i in range(parts)], np.int64).reshape(parts, 2)
+    return found[:, 0], found[:, 1]
+
+
+def tabulate(function: Callable[..., Any], axes: tuple[Axis, ...], degree: Ints) -> Any:
+    """``function(*axes, degree)`` for every case; it is called once for each degree that occurs (and each axis of a stack)."""
+    count = max((len(a.variants) for a in axes), default=0)
+    if count:
+        rows = [tabulate(function, tuple(a.variants[e] if a.variants else a for a in axes), degree) for e in range(count)]
+        found = np.stack(rows)
+        # the axis of the stack comes before those of the cases, of which a plain number has none
+        return found.reshape(count, 1, 1, *found.shape[1:]) if np.ndim(degree) == 0 else found
+    if not isinstance(degree, np.ndarray):
+        return np.asarray(function(*axes, degree))
+    if degree.size <= FEW:
+        known = {v: function(*axes, v) for v in set(degree.ravel().tolist())}
+        whole = np.array([known[v] for v in degree.ravel().tolist()])
+        return whole.reshape(degree.shape + whole.shape[1:])
+    values, at = np.unique(degree, return_inverse=True)
+    return np.array([function(*axes, int(v)) for v in values])[at.reshape(degree.shape)]

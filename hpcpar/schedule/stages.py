@@ -1,0 +1,134 @@
+"""Stages of a pipeline: which steps are whose, and in which order micro-batches pass through them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hpcpar.errors import InputError
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.builder import Move, Outline
+from hpcpar.schedule.steps import Phase
+
+
+@dataclass
+class Stage:
+    """Steps of the layers on one set of ranks, and what arrives from the stages before and after.
+
+    Attributes
+    ----------
+    forward, backward, last : list of int
+        Indices of steps: of every micro-batch, and of the loss, the gradients and the updates at the end.
+    into, back : list of int
+        Movements into the stage: activations from stages before, gradients from stages after.
+    """
+
+    forward: list[int] = field(default_factory=list)
+    backward: list[int] = field(default_factory=list)
+    last: list[int] = field(default_factory=list)
+    into: list[int] = field(default_factory=list)
+    back: list[int] = field(default_factory=list)
+
+    @property
+    def all(self) -> list[int]:
+        return [*self.into, *self.forward, *self.back, *self.backward, *self.last]
+
+
+def firsts(network: Network, plan: Plan) -> list[int]:
+    """The first ranks of a plan's stages, in order; a single one where layers do not pass from stage to stage, each on its own ranks."""
+    if any(np.ndim(c.first) for c in plan.configs.values()):
+        raise InputError("stages of several pipelines cannot be priced together; price one plan at a time")
+    along = [plan.configs[layer.name] for layer in network.layers]
+    if len({int(c.first) for c in along}) == 1:
+        return [int(along[0].first)]
+    ends: dict[int, int] = {}
+    for c in along:
+        ends[int(c.first)] = max(ends.get(int(c.first), 0), int(c.first + c.ranks))
+    starts = list(ends)
+    ordered = all(a.first <= b.first for a, b in itertools.pairwise(along))
+    apart = ordered and all(ends[a] <= b for a, b in itertools.pairwise(starts))
+    return starts if apart else [min(starts)]
+
+
+def stages_of(plan: Plan, out: Outline) -> list[Stage]:
+    """The stages in order of their first rank."""
+    starts = firsts(out.edges.network, plan)
+    found = {first: Stage() for first in starts}
+
+    def whose(first: int) -> int:
+        return first if len(starts) > 1 else starts[0]
+
+    for i, step in enumerate(out.steps):
+        if isinstance(step, Move):
+            here, there = whose(int(step.wanter.config.first)), whose(int(step.holder.config.first))
+            # what everyone is told of the loss belongs to the stage that knows it
+            stage = found[there if step.phase is Phase.LOSS else here]
+            if here != there and step.phase is not Phase.LOSS:
+                (stage.into if step.phase is Phase.FORWARD else stage.back).append(i)
+                continue
+        else:
+            stage = found[whose(int(plan.configs[step.layer.name].first))]
+        if step.phase is Phase.FORWARD:
+            stage.forward.append(i)
+        elif step.phase is Phase.BACKWARD:
+            stage.backward.append(i)
+        else:
+            stage.last.append(i)
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a stage does at a time: the forward or the backward pass of a micro-batch."""
+
+    stage: int
+    phase: Phase
+    part: int
+
+
+def in_flight(order: str, stages: int, stage: int, parts: int) -> int:
+    """Micro-batches whose activations a stage keeps at most: all of them (GPipe), or one for each stage from here to the end."""
+    return parts if order == "gpipe" else min(parts, stages - stage)
+
+
+def cells(order: str, stages: int, parts: int, training: bool = True) -> list[Cell]:
+    """The passes of all stages in an order in which each comes after those that it waits for.
+
+    Parameters
+    ----------
+    order : str
+        ``gpipe``: all micro-batches forward, then all backward; ``1f1b``: backward as soon as can be, one forward, one backward.
+    """
+    own: list[list[Cell]] = []
+    for s in range(stages):
+        ahead = in_flight(order, stages, s, parts)
+        forward = [Cell(s, Phase.FORWARD, m) for m in range(parts)]
+        backward = [Cell(s, Phase.BACKWARD, m) for m in range(parts)] if training else []
+        if not training or order == "gpipe":
+            own.append(forward + backward)
+            continue
+        mixed = forward[:ahead]
+        for m in range(parts):
+            mixed.append(backward[m])
+            mixed += forward[ahead + m:ahead + m + 1]
+        own.append(mixed)
+    out: list[Cell] = []
+    done: set[Cell] = set()
+    at = [0] * stages
+    while any(at[s] < len(own[s]) for s in range(stages)):
+        ready = [s for s in range(stages) if at[s] < len(own[s]) and _before(own[s][at[s]], stages) <= done]
+        for s in ready:
+            out.append(own[s][at[s]])
+            at[s] += 1
+        done.update(out[-len(ready):])
+    return out
+
+
+def _before(cell: Cell, stages: int) -> set[Cell]:
+    """What a pass waits for of other stages."""
+    if cell.phase is Phase.FORWARD:
+        return {Cell(cell.stage - 1, Phase.FORWARD, cell.part)} if cell.stage else set()
+    return {Cell(cell.stage + 1, Phase.BACKWARD, cell.part)} if cell.stage < stages - 1 else set()

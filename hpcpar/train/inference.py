@@ -1,0 +1,69 @@
+"""Inference: once over the samples of a data file under a plan, without gradients."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpcpar.comm import trace
+from hpcpar.comm.world import World
+from hpcpar.kernels.interface import Backend
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import Plan
+from hpcpar.train.job import Job, Measured, Options
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What has been seen so far: passes (batches) of `passes`, their mean loss and, where classes are told apart, accuracy."""
+
+    done: int
+    passes: int
+    loss: float
+    accuracy: float | None
+    pass_s: float
+
+
+class Inference(Job):
+    """One rank of an inference over the held-out part of a data file, or all samples where it has none.
+
+    Raises
+    ------
+    InputError
+        As `Job`.
+    """
+
+    def __init__(self, world: World, network: Network, plan: Plan, backend: Backend, options: Options) -> None:
+        super().__init__(world, network, plan, backend, options, training=False)
+        self.loader = world.agree(lambda: self.open("test" if self.has_test else "all"))
+        self.measured.samples = self.loader.samples
+        if options.resume:
+            world.agree(self.restore)
+
+    def run(self, tell: Callable[[Seen], None]) -> Measured:
+        """Once over all samples; `tell` hears of every pass."""
+        sums, passes, batch = self.sums(), self.loader.batches_per_epoch, int(self.plan.batch)
+        program = self.executor.evaluation
+        assert program is not None
+        with self.loader.prefetch() as batches:
+            for i, now in enumerate(batches):
+                self.communicator.trace.clear()
+                begin = time.perf_counter()
+                loss, right = self.executor.evaluate(now.images, now.labels)
+                self.timed(program, begin, loss, i)
+                if i == 0:
+                    trace.check(self.communicator.trace, self.schedule, self.world.rank)
+                sums.add(loss, right)
+                mean, accuracy = sums.of(min((i + 1) * batch, self.loader.samples))
+                tell(Seen(i + 1, passes, mean, accuracy, self.measured.iteration_s[-1]))
+        self.counted()
+        self.measured.test_loss.append(mean)
+        self.measured.test_accuracy.append(math.nan if accuracy is None else accuracy)
+        self.measured.train_accuracy.append(math.nan)
+        return self.measured
+
+    def close(self) -> None:
+        """Close the data file."""
+        self.loader.close()

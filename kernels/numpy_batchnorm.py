@@ -1,0 +1,121 @@
+"""Batch normalisation by channel: sums in float64, and maps of a factor and an addend per channel in cache-sized blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpcpar.kernels.interface import Array
+from hpcpar.kernels.numpy_blocks import BLOCK_ITEMS, Scratch
+
+#: Items per image and channel below which a BLAS call for each costs more than it saves.
+SHORT = 32
+
+
+def _blocks(a: Array) -> Iterator[tuple[slice, ...]]:
+    """Blocks (images, channels and, of large images, rows) of an array [N, C, ...] that stay in the cache."""
+    if a.size == 0:
+        return
+    # Fewer arrays at once than in other kernels, and more calls for each block.
+    limit = 2 * BLOCK_ITEMS
+    image = a[0, 0].size
+    rows = a.shape[2] if a.ndim > 2 else 1
+    height = min(rows, max(1, limit * rows // image))
+    channels = min(a.shape[1], max(1, limit // image))
+    images = max(1, limit // (image * channels))
+    for n in range(0, a.shape[0], images):
+        for c in range(0, a.shape[1], channels):
+            for r in range(0, rows, height):
+                yield (slice(n, n + images), slice(c, c + channels), slice(r, r + height))[: a.ndim]
+
+
+def _wide(name: str, part: Array, scratch: Scratch) -> Array:
+    """A float64 copy [n, c, items] of a block: products of float32 numbers are exact in it, and it has no gaps."""
+    wide = scratch.get(name, part.shape, np.float64)
+    wide[...] = part
+    return wide.reshape(*part.shape[:2], -1)
+
+
+def _sums(a: Array) -> Array:
+    """Sum per channel of [n, c, items]: as a matrix times ones, which BLAS does twice as fast as NumPy sums."""
+    if a.shape[2] < SHORT:
+        return a.sum(axis=(0, 2))
+    return (a @ np.ones(a.shape[2])).sum(axis=0)
+
+
+def _dots(a: Array, b: Array) -> Array:
+    """Sum per channel of the products of [n, c, items]."""
+    if a.shape[2] < SHORT:
+        return np.einsum("nci,nci->c", a, b)
+    return np.matmul(a[:, :, None, :], b[:, :, :, None]).sum(axis=(0, 2, 3))
+
+
+def channel_moments(x: Array, out: Array, scratch: Scratch) -> None:
+    """See `Backend.channel_moments`."""
+    out[...] = 0
+    for block in _blocks(x):
+        wide = _wide("wide", x[block], scratch)
+        out[block[1], 0] += _sums(wide)
+        out[block[1], 1] += _dots(wide, wide)
+
+
+def channel_moments_backward(x: Array, dy: Array, mean: Array, inv_std: Array, out: Array, scratch: Scratch) -> None:
+    """See `Backend.channel_moments_backward`."""
+    out[...] = 0
+    for block in _blocks(x):
+        gradient = _wide("wide", dy[block], scratch)
+        out[block[1], 0] += _sums(gradient)
+        out[block[1], 1] += _dots(gradient, _wide("wide_x", x[block], scratch))
+    out[:, 1] -= mean * out[:, 0]
+    out[:, 1] *= inv_std
+
+
+def batchnorm_statistics(
+    moments: Array, count: int, eps: float, mean: Array, inv_std: Array, running: Array | None, momentum: float
+) -> None:
+    """See `Backend.batchnorm_statistics`."""
+    np.divide(moments[:, 0], count, out=mean)
+    # Rounding must not make the variance of a constant channel negative.
+    variance = np.maximum(moments[:, 1] / count - mean * mean, 0)
+    if running is not None:
+        running[0] += momentum * (mean - running[0])
+        running[1] += momentum * (variance * (count / max(1, count - 1)) - running[1])
+    np.divide(1, np.sqrt(variance + eps), out=inv_std)
+
+
+def batchnorm_running(running: Array, eps: float, mean: Array, inv_std: Array) -> None:
+    """See `Backend.batchnorm_running`."""
+    mean[...] = running[0]
+    np.divide(1, np.sqrt(running[1].astype(np.float64) + eps), out=inv_std)
+
+
+def batchnorm_forward(x: Array, mean: Array, inv_std: Array, w: Array, b: Array, out: Array) -> None:
+    """See `Backend.batchnorm_forward`."""
+    factor = inv_std * w
+    factor, addend = (_column(a, x) for a in (factor, b - mean * factor))
+    for block in _blocks(x):
+        part = np.multiply(x[block], factor[block[1]], out=out[block])
+        part += addend[block[1]]
+
+
+def batchnorm_backward(
+    x: Array, dy: Array, mean: Array, inv_std: Array, w: Array, sums: Array, count: int, dx: Array, scratch: Scratch
+) -> None:
+    """See `Backend.batchnorm_backward`."""
+    # dx = w * inv_std * dy + of_x * x + addend, the factors and the addend in float64 before they are rounded.
+    of_dy = inv_std * w
+    of_x = -of_dy * inv_std * sums[:, 1] / count
+    addend = -of_dy * sums[:, 0] / count - of_x * mean
+    of_dy, of_x, addend = (_column(a, x) for a in (of_dy, of_x, addend))
+    for block in _blocks(x):
+        c, part = block[1], x[block]
+        rest = np.multiply(part, of_x[c], out=scratch.get("rest", part.shape, dx.dtype))
+        rest += addend[c]
+        to = np.multiply(dy[block], of_dy[c], out=dx[block])
+        to += rest
+
+
+def _column(a: Array, x: Array) -> Array:
+    """A number per channel in x's type, shaped to be broadcast over [N, C, ...]."""
+    return a.astype(x.dtype).reshape((-1,) + (1,) * (x.ndim - 2))

@@ -1,0 +1,48 @@
+"""The updates of the weights, in blocks that stay in the cache between passes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hpcpar.kernels.interface import Array
+from hpcpar.kernels.numpy_blocks import Scratch, flat_blocks
+
+
+def sgd_update(w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float, scratch: Scratch) -> None:
+    """See `Backend.sgd_update`."""
+    for w_part, g_part, *v_part in flat_blocks(w, grad, *(() if velocity is None else (velocity,))):
+        step = np.multiply(w_part, decay, out=scratch.get("step", w_part.shape, w.dtype))
+        step += g_part
+        step *= -rate
+        if v_part:
+            v_part[0] *= momentum
+            step = np.add(v_part[0], step, out=v_part[0])
+        w_part += step
+
+
+def adam_update(
+    w: Array, grad: Array, first: Array, second: Array, rate: float, beta1: float, beta2: float, eps: float, step: int, decay: float,
+    scratch: Scratch,
+) -> None:
+    """See `Backend.adam_update`."""
+    rate /= 1 - beta1**step
+    spread = 1 / math.sqrt(1 - beta2**step)
+    for w_part, g_part, m_part, v_part in flat_blocks(w, grad, first, second):
+        gradient = np.multiply(w_part, decay, out=scratch.get("step", w_part.shape, w.dtype))
+        gradient += g_part
+        part = np.multiply(gradient, 1 - beta1, out=scratch.get("part", w_part.shape, w.dtype))
+        m_part *= beta1
+        m_part += part
+        gradient *= gradient
+        gradient *= 1 - beta2
+        v_part *= beta2
+        v_part += gradient
+        # The gradient's place serves for the divisor.
+        np.sqrt(v_part, out=gradient)
+        gradient *= spread
+        gradient += eps
+        np.divide(m_part, gradient, out=part)
+        part *= rate
+        w_part -= part

@@ -1,0 +1,155 @@
+"""The CUDA C kernels on the CPU, for tests: the sources as C++ against ``cuda_cpu.h``, and `CupyBackend` on top of them.
+
+NumPy stands in CuPy's place, so that the backend's own code (geometry, strides, blocks of images) runs with the kernels. A test
+module puts this folder on sys.path and does ``from cuda_support import *``, which brings the fixtures ``libraries`` and ``backend``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcpar.kernels import cupy_sources
+
+TESTS = Path(__file__).resolve().parent
+DTYPES = ("float32", "float64")
+TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
+
+# Indices beyond 32 bits take a path of their own, which no small array reaches.
+PROBES = """
+KERNEL probe_place(i64 index, i64 channels, i64 depth, i64 height, i64 width, i64 *to) {
+    const Place p = place(index, channels, depth, height, width);
+    to[0] = p.n, to[1] = p.c, to[2] = p.d, to[3] = p.h, to[4] = p.w;
+}
+KERNEL probe_place5(i64 index, i64 d1, i64 d2, i64 d3, i64 d4, i64 *to) {
+    const Place5 p = place5(index, d1, d2, d3, d4);
+    to[0] = p.i0, to[1] = p.i1, to[2] = p.i2, to[3] = p.i3, to[4] = p.i4;
+}
+"""
+
+
+@functools.cache
+def compiled() -> dict[str, ctypes.CDLL] | str:
+    """The kernels as loadable libraries, by the type of REAL; or why there are none. Once per process: modules share them."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        return "no g++"
+    names = [*cupy_sources.kernels(), "probe_place", "probe_place5"]
+    parts = ['#include "cuda_cpu.h"', *map(cupy_sources.source, cupy_sources.SUBJECTS), PROBES]
+    options = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC", "-pthread", f"-I{TESTS}"]
+    jobs, libs = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "all.cpp"
+        source.write_text("\n".join([*parts, *(f"CUDA_CPU_ENTRY({name})" for name in names)]))
+        for dtype, real in cupy_sources.REALS.items():
+            command = [compiler, *options, f"-DREAL={real}", str(source), "-o", f"{folder}/{real}.so"]
+            jobs[dtype] = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        logs = {dtype: job.communicate()[1] for dtype, job in jobs.items()}
+        for dtype, log in logs.items():
+            if "barrier: No such file" in log or "unrecognized command-line option" in log:
+                return "g++ knows no C++20"
+            assert jobs[dtype].returncode == 0 and "warning" not in log, log
+            libs[dtype] = ctypes.CDLL(f"{folder}/{cupy_sources.REALS[dtype]}.so")
+    return libs
+
+
+@pytest.fixture(scope="module")
+def libraries() -> dict[str, ctypes.CDLL]:
+    """The kernels as loadable libraries, by the type of REAL."""
+    libs = compiled()
+    if isinstance(libs, str):
+        pytest.skip(libs)
+    return libs
+
+
+def call_on_cpu(library: ctypes.CDLL, name: str, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
+    """Launch a kernel as CuPy does: arrays as pointers, ints with 64 bits, floats as double, NumPy scalars as they are."""
+    values: list[Any] = []
+    for arg in args:
+        if isinstance(arg, np.ndarray):
+            values.append(ctypes.c_void_p(arg.ctypes.data))
+        elif isinstance(arg, np.uint64):
+            values.append(ctypes.c_uint64(int(arg)))
+        elif isinstance(arg, float):
+            values.append(ctypes.c_double(arg))
+        else:
+            assert isinstance(arg, int | np.int64), type(arg)
+            values.append(ctypes.c_int64(int(arg)))
+    addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+    shapes = [(ctypes.c_uint * 3)(*(*shape, 1, 1)[:3]) for shape in (grid, block)]
+    getattr(library, f"cuda_cpu_{name}")(*shapes, addresses)
+
+
+class NumpyAsCupy:
+    """As much of CuPy as the backend's kernels use."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    @staticmethod
+    def asnumpy(array: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        if out is None:
+            return array
+        out[...] = array
+        return out
+
+
+@pytest.fixture(scope="module")
+def backend(libraries: dict[str, ctypes.CDLL]) -> Iterator[Any]:
+    """`CupyBackend` with NumPy arrays, its kernels run on the CPU, and room for about two images in a convolution's matrices."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from hpcpar.kernels import cupy_backend, cupy_batchnorm, cupy_conv, cupy_launch, cupy_loss, cupy_pool
+
+    class CpuLauncher(cupy_launch.Launcher):
+        def _function(self, name: str, dtype_name: str) -> Callable[..., None]:
+            def function(grid: tuple[int, int], block: tuple[int], args: tuple[Any, ...]) -> None:
+                # Threads are dear here: two blocks of 8 in each dimension, fewer than the work, so that the kernels must loop.
+                call_on_cpu(libraries[dtype_name], name, (min(grid[0], 2), min(grid[1], 2)), (8,), args)
+
+            return function
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (cupy_backend, cupy_batchnorm, cupy_conv, cupy_launch, cupy_loss, cupy_pool):
+            patch.setattr(module, "cp", NumpyAsCupy())
+        backend = object.__new__(cupy_backend.CupyBackend)
+        backend._set_up(CpuLauncher(), 1500)
+        yield backend
+
+
+SENTINEL = 77
+
+
+def make(shape: tuple[int, ...], dtype: Any, rng: np.random.Generator | None = None) -> np.ndarray:
+    """A view with uneven strides inside a larger array that is SENTINEL everywhere; filled at random if `rng` is given."""
+    steps = [1 + axis % 2 for axis in range(len(shape))]
+    base = np.full([step * extent + 2 for step, extent in zip(steps, shape, strict=True)], SENTINEL, dtype)
+    view = base[tuple(slice(1, 1 + step * extent, step) for step, extent in zip(steps, shape, strict=True))]
+    assert view.shape == shape
+    if rng is not None:
+        view[...] = rng.standard_normal(shape)
+    return view
+
+
+def check(view: np.ndarray, expected: np.ndarray, exact: bool = False) -> None:
+    """The values, and that nothing around the view was written."""
+    tolerance = 0 if exact else TOLERANCE.get(view.dtype.name, 0)
+    np.testing.assert_allclose(view, expected, rtol=tolerance, atol=10 * tolerance)
+    if view.base is not None:
+        base = view.base.copy()
+        steps = tuple(slice(1, 1 + b // v * n, b // v) for n, b, v in zip(view.shape, view.strides, base.strides, strict=True))
+        base[steps] = SENTINEL
+        assert (base == SENTINEL).all()
+
+
+def output_extent(extent: int, kernel: int, stride: int, dilation: int, pads: tuple[int, int]) -> int:
+    """Outputs of a window along one axis."""
+    return max(0, (extent + sum(pads) - dilation * (kernel - 1) - 1) // stride + 1)

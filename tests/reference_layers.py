@@ -1,0 +1,126 @@
+"""What each layer computes, in PyTorch: the serial truth that the kernels and the parallel training are held against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcpar.network.layers import (
+    LRN,
+    Add,
+    AvgPool2d,
+    AvgPool3d,
+    Concat,
+    Conv2d,
+    Conv3d,
+    Flatten,
+    GlobalAvgPool,
+    Layer,
+    Linear,
+    LogisticCrossEntropy,
+    MaxPool2d,
+    MaxPool3d,
+    MeanSquaredError,
+    ReLU,
+)
+
+f = torch.nn.functional
+
+#: A part of a batch of images that is normalised on its own: slices of (samples, rows, ...), without channels.
+Block = tuple[slice, ...]
+
+
+def dropout_mask(key: int, shape: tuple[int, ...], rate: float) -> np.ndarray:
+    """Written anew from the interface's definition."""
+    n = np.arange(1, int(np.prod(shape)) + 1, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        z = np.uint64(key) + n * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    uniform = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return ((uniform >= rate) / (1 - rate)).reshape(shape)
+
+
+def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
+    """The output of a layer that computes alike in training and evaluation; `weights` are (weight, bias) as far as it has them."""
+    x = xs[0]
+    if isinstance(layer, Conv2d | Conv3d):
+        conv = f.conv2d if isinstance(layer, Conv2d) else f.conv3d
+        bias = weights[1] if layer.bias else None
+        return conv(x, weights[0], bias, layer.stride, layer.padding, layer.dilation, layer.groups)
+    if isinstance(layer, Linear):
+        return f.linear(x, *weights)
+    if isinstance(layer, MaxPool2d | MaxPool3d):
+        pool = f.max_pool2d if isinstance(layer, MaxPool2d) else f.max_pool3d
+        return pool(x, layer.kernel, layer.stride, layer.padding, ceil_mode=layer.ceil_mode)
+    if isinstance(layer, AvgPool2d):
+        return f.avg_pool2d(x, layer.kernel, layer.stride, layer.padding, layer.ceil_mode, layer.count_include_pad)
+    if isinstance(layer, AvgPool3d):
+        return average(layer, x)
+    if isinstance(layer, LRN):
+        return f.local_response_norm(x, layer.size, layer.alpha, layer.beta, layer.k)
+    if isinstance(layer, Concat):
+        return torch.cat(xs, 1)
+    if isinstance(layer, Add):
+        return sum(xs[1:], x)
+    simple = {ReLU: f.relu, Flatten: lambda t: t.flatten(1), GlobalAvgPool: lambda t: t.flatten(2).mean(2)}
+    return simple[type(layer)](x)
+
+
+def average(layer: AvgPool3d, x: Any) -> Any:
+    """Average pooling of volumes as PyTorch's, which refuses volumes below the kernel's size even where padding makes up for it."""
+    out, sides, ceiling = layer.output_shape(tuple(x.shape[1:]))[1:], [], []
+    for n, size, k, s, p in zip(out, x.shape[2:], layer.kernel, layer.stride, layer.padding, strict=True):
+        beyond = max(0, (n - 1) * s + k - size - 2 * p)  # a last window in ceil mode; does not count as padding
+        sides, ceiling = [p, p, *sides], [0, beyond, *ceiling]
+
+    def sums(values: Any) -> Any:
+        return f.avg_pool3d(f.pad(values, ceiling), layer.kernel, layer.stride, divisor_override=1)
+
+    ones = torch.ones_like(x)
+    return sums(f.pad(x, sides)) / sums(f.pad(ones, sides, value=float(layer.count_include_pad)))
+
+
+def loss(layer: Layer, scores: Any, targets: np.ndarray, samples: int) -> Any:
+    """The loss summed over the samples given, over `samples`: of a mini-batch's parts these add up to its mean."""
+    y = torch.from_numpy(targets)
+    if isinstance(layer, MeanSquaredError):
+        return f.mse_loss(scores, y, reduction="sum") / (samples * scores.shape[1])
+    if isinstance(layer, LogisticCrossEntropy):
+        target = f.one_hot(y, scores.shape[1]).to(scores.dtype)
+        return f.binary_cross_entropy_with_logits(scores, target, reduction="sum") / samples
+    return f.cross_entropy(scores, y, reduction="sum") / samples
+
+
+def normalise(x: Any, gamma: Any, beta: Any, eps: float, blocks: list[Block]) -> tuple[Any, list[Any]]:
+    """Batch normalisation of each block by its own statistics.
+
+    Returns
+    -------
+    y : tensor
+        Of the shape of `x`.
+    statistics : list of tensor or None
+        Mean and unbiased variance [2, C] of each block; None for an empty one. The variance of a single value is 0.
+    """
+    y, statistics = torch.zeros_like(x), []
+    for samples, *image in blocks:
+        part = x[(samples, slice(None), *image)]
+        count = part.numel() // part.shape[1]
+        if count == 0:
+            statistics.append(None)
+            continue
+        axes = [a for a in range(part.ndim) if a != 1]
+        mean, variance = part.mean(axes), part.var(axes, correction=0)
+        y[(samples, slice(None), *image)] = scaled(part, mean, variance, gamma, beta, eps)
+        statistics.append(torch.stack([mean, variance * (count / max(count - 1, 1))]).detach())
+    return y, statistics
+
+
+def scaled(x: Any, mean: Any, variance: Any, gamma: Any, beta: Any, eps: float) -> Any:
+    """(x - mean) / sqrt(variance + eps) * gamma + beta, all of them [C]."""
+    shape = (1, -1, *(1,) * (x.ndim - 2))
+    factor = gamma / torch.sqrt(variance + eps)
+    return (x - mean.reshape(shape)) * factor.reshape(shape) + beta.reshape(shape)

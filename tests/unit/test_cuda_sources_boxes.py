@@ -1,0 +1,136 @@
+"""The CUDA kernels over boxes, and the products and updates, on the CPU (see cuda_support)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+pytest.register_assert_rewrite("cuda_support")
+
+from cuda_support import *  # noqa: E402, F403
+from cuda_support import DTYPES, check, make  # noqa: E402
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "int64"])
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 1, 3, 2, 4), (2, 0, 3)])
+def test_boxes(backend: Any, shape: tuple[int, ...], dtype: str) -> None:
+    rng = np.random.default_rng(4)
+    for order in (range(len(shape)), reversed(range(len(shape)))):
+        box = make(shape, dtype)
+        box[...] = rng.integers(-9, 9, shape)
+        turned = box.transpose(tuple(order))
+        flat = np.empty(box.size, dtype)
+        backend.pack(turned, flat)
+        np.testing.assert_array_equal(flat, turned.ravel())
+        more = np.arange(box.size).astype(dtype)
+        expected = turned + more.reshape(turned.shape)
+        backend.unpack_add(more, turned)
+        np.testing.assert_array_equal(turned, expected)
+        backend.unpack(more, turned)
+        np.testing.assert_array_equal(turned.ravel(), more)
+        check(box, box)
+
+
+def test_merge_dims() -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from hpcpar.kernels.cupy_launch import merge_dims
+
+    assert merge_dims((2, 3, 4), (12, 4, 1)) == ((1, 1, 1, 1, 24), [(0, 0, 0, 0, 1)])
+    assert merge_dims((2, 3, 4), (24, 4, 1)) == ((1, 1, 1, 2, 12), [(0, 0, 0, 24, 1)])
+    assert merge_dims((2, 1, 4), (4, 99, 1), (8, 0, 2)) == ((1, 1, 1, 1, 8), [(0, 0, 0, 0, 1), (0, 0, 0, 0, 2)])
+    assert merge_dims((2, 4), (4, 1), (5, 1)) == ((1, 1, 1, 2, 4), [(0, 0, 0, 4, 1), (0, 0, 0, 5, 1)])
+    assert merge_dims((), ()) == ((1,) * 5, [(0,) * 5])
+    with pytest.raises(ValueError, match="more than 5"):
+        merge_dims((2,) * 6, (729, 243, 81, 27, 9, 3))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_relu(backend: Any, dtype: str) -> None:
+    rng = np.random.default_rng(5)
+    x, out, dy, dx = (make((2, 3, 4, 5), dtype, rng) for _ in range(4))
+    x[0, 0, 0, :2] = 0, np.nan
+    backend.relu_forward(x, out)
+    check(out, np.maximum(x, 0), exact=True)
+    dy[0, 0, 1, 0] = np.nan
+    expected = np.where(out > 0, dy, 0)
+    backend.relu_backward(out, dy, dx)
+    check(dx, expected, exact=True)
+    backend.relu_backward(out, dy, dy)
+    check(dy, expected, exact=True)
+
+
+def splitmix64(z: int) -> int:
+    mask = 2**64 - 1
+    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ z >> 27) * 0x94D049BB133111EB) & mask
+    return z ^ z >> 31
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("start", "shape", "extent"),
+    [
+        ((1, 2, 0, 3), (2, 2, 3, 2), (4, 5, 3, 6)),
+        ((2, 3), (2, 5), (9, 8)),
+        ((0,), (6,), (6,)),
+        ((2**20, 7), (2, 3), (2**21, 2**20)),
+        ((0, 0), (0, 3), (4, 4)),
+    ],
+)
+def test_dropout_mask(backend: Any, start: tuple[int, ...], shape: tuple[int, ...], extent: tuple[int, ...], dtype: str) -> None:
+    key, rate = 0xFEDCBA9876543210, 0.4
+    out = make(shape, dtype)
+    backend.dropout_mask(key, start, shape, extent, rate, out)
+    expected = np.zeros(shape, dtype)
+    for place in np.ndindex(shape):
+        index = 0
+        for s, p, e in zip(start, place, extent, strict=True):
+            index = index * e + s + p
+        kept = (splitmix64((key + (1 + index) * 0x9E3779B97F4A7C15) % 2**64) >> 11) * 2.0**-53 >= rate
+        expected[place] = 1 / (1 - rate) if kept else 0
+    check(out, expected, exact=True)
+    flat = np.empty(out.size, dtype)
+    backend.dropout_mask(key, start, shape, extent, rate, flat)
+    np.testing.assert_array_equal(flat, expected.ravel())
+    turned = np.empty((2, out.size // 2), dtype).T
+    backend.dropout_mask(key, start, shape, extent, rate, turned)
+    np.testing.assert_array_equal(turned.ravel(), expected.ravel())
+    backend.dropout_mask(key, start, shape, extent, 1.0, out)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_matrices_and_update(backend: Any, dtype: str) -> None:
+    rng = np.random.default_rng(8)
+    a, b = make((4, 3), dtype, rng), make((5, 3), dtype, rng)
+    for out in (make((4, 5), dtype), np.empty((4, 5), dtype)):
+        backend.gemm(a, b, out, transpose_b=True)
+        check(out, a @ b.T)
+        backend.gemm(a.T, b.T, out, transpose_a=True)
+        check(out, a @ b.T)
+    backend.gemm(a[:, :0], b[:, :0], out, transpose_b=True)
+    assert not out.any()
+    y, bias, total = make((4, 5), dtype, rng), make((5,), dtype, rng), make((5,), dtype)
+    expected = y + bias
+    backend.add_bias(y, bias)
+    check(y, expected, exact=True)
+    backend.sum_samples(y, total)
+    check(total, y.sum(axis=0))
+    backend.sum_samples(y[:0], total)
+    check(total, np.zeros(5))
+    w, grad, velocity = (make((50,), dtype, rng) for _ in range(3))
+    new = 0.9 * velocity - 0.1 * (grad + 0.01 * w)
+    expected = w + new
+    backend.sgd_update(w, grad, velocity, 0.1, 0.9, 0.01)
+    check(velocity, new)
+    check(w, expected)
+    assert backend.all_finite(w) and backend.all_finite(w[:0])
+    w[3] = np.nan
+    assert not backend.all_finite(w)
+
+

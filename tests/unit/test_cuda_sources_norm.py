@@ -1,0 +1,53 @@
+"""The CUDA normalisations against their definitions, on the CPU (see cuda_support)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+pytest.register_assert_rewrite("cuda_support")
+
+from cuda_support import *  # noqa: E402, F403
+from cuda_support import DTYPES, check, make  # noqa: E402
+
+
+def lrn(x: np.ndarray, offset: int, outputs: int, size: int, alpha: float, beta: float, k: float) -> tuple[np.ndarray, np.ndarray]:
+    scale = np.stack(
+        [
+            k + alpha / size * (x[:, max(0, i - size // 2) : max(0, i + (size - 1) // 2 + 1)] ** 2).sum(axis=1)
+            for i in range(offset, offset + outputs)
+        ],
+        axis=1,
+    )
+    return x[:, offset : offset + outputs] / scale**beta, scale
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("channels", "offset", "outputs", "size"), [(7, 0, 7, 5), (6, 2, 3, 5), (6, 1, 4, 4), (3, 0, 3, 9)])
+def test_lrn(backend: Any, channels: int, offset: int, outputs: int, size: int, dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    alpha, beta, k = 0.7, 0.75, 1.5
+    x = make((2, channels, 2, 3), dtype, rng)
+    out, scale, dx = make((2, outputs, 2, 3), dtype), make((2, outputs, 2, 3), dtype), make(x.shape, dtype)
+    dy = make(out.shape, dtype, rng)
+    y, expected_scale = lrn(x.astype(float), offset, outputs, size, alpha, beta, k)
+    backend.lrn_forward(x, offset, size, alpha, beta, k, out, scale)
+    check(out, y)
+    check(scale, expected_scale)
+    backend.lrn_backward(x, out, scale, dy, offset, size, alpha, beta, dx)
+    expected = np.zeros(x.shape)
+    step = 1e-5
+    for place in np.ndindex(x.shape):
+        sides = []
+        for sign in (1, -1):
+            moved = x.astype(float)
+            moved[place] += sign * step
+            sides.append((lrn(moved, offset, outputs, size, alpha, beta, k)[0] * dy).sum())
+        expected[place] = (sides[0] - sides[1]) / (2 * step)
+    np.testing.assert_allclose(dx, expected, rtol=1e-4, atol=1e-5 if dtype == "float32" else 1e-8)
+    check(dx, dx)
