@@ -66,9 +66,8 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
                         "(default auto: the cost model)")
     parser.add_argument("--dtype", default="float32", metavar="|".join(DTYPES), help="type of activations and weights (default float32)")
     parser.add_argument("--synchronisation", default="allreduce", metavar="|".join(SYNCHRONISATIONS), help="how weights are kept alike "
-                        "(default allreduce; sharded and server can be predicted only)")
-    parser.add_argument("--optimizer", default="momentum", metavar="|".join(OPTIMIZERS), help="what updates the weights (default momentum; "
-                        "the others can be predicted only)")
+                        "(default allreduce)")
+    parser.add_argument("--optimizer", default="momentum", metavar="|".join(OPTIMIZERS), help="what updates the weights (default momentum)")
     parser.add_argument("--microbatches", type=positive, metavar="M", help="parts of the mini-batch in time (default: of a pipeline, four "
                         "times its stages; else 1)")
     parser.add_argument("--batch-norm", default="sync", metavar="|".join(BATCH_NORMS), help="statistics of the whole batch, or of each "

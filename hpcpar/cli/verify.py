@@ -19,10 +19,7 @@ from hpcpar.plan import plan as plans  # noqa: E402
 from hpcpar.report.verify import show_result, to_json  # noqa: E402
 from hpcpar.train.optimizer import SGD  # noqa: E402
 from hpcpar.train.supported import require  # noqa: E402
-from hpcpar.train.verify import TOLERANCES, Options, Result, Verification, comparable  # noqa: E402
-
-#: Learning rate by optimiser, where none is given.
-RATES = {"sgd": 0.01, "momentum": 0.01, "adam": 0.001}
+from hpcpar.train.verify import ADAM_TOLERANCES, TOLERANCES, Options, Result, Verification, comparable  # noqa: E402
 
 
 def add(subparsers: argparse._SubParsersAction) -> None:
@@ -31,8 +28,11 @@ def add(subparsers: argparse._SubParsersAction) -> None:
     p.add_argument("--plan", required=True, help="plan file, from: hpcpar plan -o")
     p.add_argument("--data", default="", help="HDF5 dataset, from: hpcpar data (default: random numbers)")
     p.add_argument("--steps", type=int, default=3, help="iterations (default 3)")
-    p.add_argument("--dtype", default="float64", help="float64 (default; differences up to 1e-9 pass) or float32 (1e-3)")
-    p.add_argument("--rate", type=float, help="learning rate (default 0.01; of Adam 0.001)")
+    p.add_argument("--dtype", default="float64", help="float64 (default) or float32")
+    p.add_argument("--tolerance", type=float, help="largest relative difference that passes (default 1e-9 in float64 and 1e-3 in float32; "
+                   "with Adam 1e-4 and 0.1, as it divides by gradients that may be mere rounding)")
+    p.add_argument("--rate", type=float, default=0.001, help="learning rate (default 0.001: small, lest training blows up "
+                   "what rounding leaves)")
     p.add_argument("--seed", type=int, default=0, help="fixes initial weights, data and dropout")
     p.add_argument("--device", default="cpu", help="cpu or gpu")
     p.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -49,13 +49,14 @@ def _run(args: argparse.Namespace, w: World) -> int:
     given, kernels, options = w.agree(lambda: _read(args))
     network = given.network.build()
     plan = w.agree(lambda: comparable(network, given, args.dtype))
-    tolerance, lines = TOLERANCES[args.dtype], Lines(w.rank)
+    tolerance = (ADAM_TOLERANCES if plan.optimizer == "adam" else TOLERANCES)[args.dtype] if args.tolerance is None else args.tolerance
+    lines = Lines(w.rank)
     check = Verification(w, network, plan, kernels, options)
     lines.say(f"{plan.network.name} on {w.size} ranks ({plan.strategy}) beside one rank, batch {plan.batch}, {options.steps} steps, "
               f"{args.dtype}, {args.device}, {w.library}")
     if given.batch_norm == "local":
-        lines.say("note: the plan's batch normalisation takes the statistics of each rank's part, so its training differs from a serial one "
-                  "by design; verified with those of the whole batch instead")
+        lines.say("note: the plan's batch normalisation takes the statistics of each rank's part, so its training differs from a serial "
+                  "one by design; verified with those of the whole batch instead")
 
     def tell(step: int, so_far: Result) -> None:
         most = so_far.largest
@@ -64,7 +65,8 @@ def _run(args: argparse.Namespace, w: World) -> int:
 
     result = check.run(tell)
     if w.rank == 0:
-        show_result(result, f"largest difference from one rank, relative to each tensor's largest value, in {options.steps} steps", tolerance)
+        title = f"largest difference from one rank, relative to each tensor's largest value, in {options.steps} steps"
+        show_result(result, title, tolerance)
         if args.json:
             print(json.dumps({
                 "network": plan.network.name, "strategy": plan.strategy, "ranks": plan.ranks, "batch": plan.batch, "dtype": args.dtype,
@@ -81,7 +83,8 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Backend, Options]:
         raise InputError(f"--steps {args.steps}: a verification has at least one step")
     if args.dtype not in TOLERANCES:
         raise unknown("dtype", args.dtype, TOLERANCES)
+    if args.tolerance is not None and not args.tolerance >= 0:
+        raise InputError(f"--tolerance {args.tolerance}: give a number of at least 0")
     plan = plans.load(args.plan)
     require(plan.network.build(), plan)
-    sgd = SGD(RATES[plan.optimizer] if args.rate is None else args.rate)
-    return plan, backend(args.device), Options(args.data, args.steps, args.seed, sgd)
+    return plan, backend(args.device), Options(args.data, args.steps, args.seed, SGD(args.rate))

@@ -47,7 +47,7 @@ def _everything(step: Comm) -> str:
     """What must be alike on all ranks."""
     group = None if step.group is None else (step.group.first, [(d.stride, d.size) for d in step.group.digits])
     return (f"{step.index} {step.label} {step.tensor} {step.part} {step.root} {step.algorithm} {step.segments} {step.item_bytes} "
-            f"{step.reduce} {step.needed_by} {group} {_layout(step.holder)} {_layout(step.wanter)}")
+            f"{step.reduce} {step.needed_by} {step.covers} {group} {_layout(step.holder)} {_layout(step.wanter)}")
 
 
 def _told(step: Comm | None) -> str:

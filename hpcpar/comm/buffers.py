@@ -25,13 +25,19 @@ class Buffers:
     memory is sent from and received into the tensor itself. Device tensors are staged through pinned host memory
     unless `direct` hands device buffers to MPI.
 
+    Parameters
+    ----------
+    known : dict, optional
+        Wire buffers that steps which never overlap in time may share.
+
     Raises
     ------
     RunError
         If an array is not the box that the step says, or not of its item size: the communicator moves nothing else.
     """
 
-    def __init__(self, step: Comm, ex: Exchange, rank: int, held: Array, wanted: Array, backend: Backend, direct: bool) -> None:
+    def __init__(self, step: Comm, ex: Exchange, rank: int, held: Array, wanted: Array, backend: Backend, direct: bool,
+                 known: dict[Any, Any] | None = None) -> None:
         where = f"rank {rank}, step {step.index} ({step.label})"
         for name, array, box in (("held", held, step.held(rank)), ("wanted", wanted, step.wanted(rank))):
             if tuple(array.shape) != shape(box) and not (step.kind is Kind.ALLREDUCE and array.size == items(box)):
@@ -39,6 +45,8 @@ class Buffers:
             if array.dtype.itemsize != step.item_bytes:
                 raise RunError(f"{where}: the {name} array has items of {array.dtype.itemsize} bytes, the schedule says {step.item_bytes}")
         self.step, self.ex, self.backend = step, ex, backend
+        # from one stage of a pipeline to another, several are on their way at once
+        self.known = {} if known is None or step.between else known
         self.held, self.wanted = held, wanted
         self.held_box, self.wanted_box = step.held(rank), step.wanted(rank)
         self.dtype = held.dtype
@@ -87,7 +95,7 @@ class Buffers:
         in_place = {(a, b) for a, b, _ in self._views}
         on_wire = [p for _, p in self._packs] + [p for _, p, _ in self._unpacks if p and (p.start, p.stop) not in in_place]
         n = ex.wire_items if on_wire else 0
-        self.wire = self.backend.host_buffer(n, self.dtype) if self.on_host or self.staged else self.backend.empty((n,), self.dtype)
+        self.wire = self._wire(n)
         largest = max([p.stop - p.start for _, p in self._packs] + [p.stop - p.start for _, p, _ in self._unpacks if p], default=0)
         self._scratch = self.backend.empty((largest,), self.dtype) if self.staged else None
 
@@ -95,6 +103,13 @@ class Buffers:
         source, target = self.held[local(box, self.held_box)], self.wanted[local(box, self.wanted_box)]
         if not _same_memory(source, target):
             self._unpacks.append((target, None, source))
+
+    def _wire(self, n: int) -> Any:
+        """The wire buffer; micro-batches, which move the same tensor one after the other, use the same."""
+        key = (self.step.tensor, self.step.phase, n, self.dtype)
+        if key not in self.known:
+            self.known[key] = self.landing(n)
+        return self.known[key]
 
     @property
     def accumulates(self) -> bool:

@@ -65,10 +65,17 @@ class Communicator:
         """
         agree(self.world, schedule)
 
-    def bind(self, step: Comm, held: Array, wanted: Array, tag_base: int = 0) -> Transfer | LibraryTransfer:
+    def bind(
+        self, step: Comm, held: Array, wanted: Array, tag_base: int = 0, wires: dict[Any, Any] | None = None
+    ) -> Transfer | LibraryTransfer:
         """Prepare a step once: check the arrays against it and make buffers and requests.
 
         Every rank binds the steps of a schedule in the same order.
+
+        Parameters
+        ----------
+        wires : dict, optional
+            Wire buffers that steps of equal tensors and phases may share, where they never overlap in time.
 
         Raises
         ------
@@ -76,7 +83,7 @@ class Communicator:
             If an array is not what the step says.
         """
         ex = exchange(step, self.world.rank)
-        buffers = Buffers(step, ex, self.world.rank, held, wanted, self.backend, self.direct)
+        buffers = Buffers(step, ex, self.world.rank, held, wanted, self.backend, self.direct, wires)
         if step.algorithm == "mpi" and len(ex.peers) > 1:
             return LibraryTransfer(step, ex, buffers, self.world, self._group(ex.peers), self.trace)
         return Transfer(step, ex, buffers, self.world, self._comm, tag_base + step.index, self.trace)

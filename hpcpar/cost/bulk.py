@@ -7,6 +7,7 @@ are made of are thousands of movements with a few hundred cases each.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -77,7 +78,8 @@ class Bill:
         elif code == _HALO:
             sent = entry(self.sent_bytes, at)
         held, wanted = (entry(layout.largest_items, at) for layout in (step.holder, step.wanter))
-        return wire_buffer(code, held, wanted, step.item_bytes, sent)
+        group = math.prod(int(entry(d.size, at)) for d in step.pattern.digits)
+        return wire_buffer(code, group, held, wanted, step.item_bytes, sent)
 
 
 class Bulk:

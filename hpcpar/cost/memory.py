@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -9,16 +10,19 @@ from typing import Any
 import numpy as np
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import LRN, Dropout, Layer, Loss, MaxPool2d, MaxPool3d
-from hpcpar.plan.layout import Layout, owned, parameters, shards
+from hpcpar.network.layers import LRN, BatchNorm, Dropout, Layer, Loss, MaxPool2d, MaxPool3d
+from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan
 from hpcpar.schedule.builder import Move, Outline
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.sharing import in_place, passes_gradient
+from hpcpar.schedule.sharing import begins_sum, in_place, passes_gradient
+from hpcpar.schedule.stages import firsts, in_flight
 from hpcpar.schedule.steps import CODES, Kind
 
 #: Bytes of a pooling window's index.
 INDEX_BYTES = 2
+#: Of batch normalisation, for each channel: two sums and their gradients, mean and deviation, as float64.
+MOMENTS_BYTES = 48
 
 
 @dataclass(frozen=True)
@@ -81,21 +85,15 @@ def memory(network: Network, plan: Plan, out: Outline, sent_bytes: dict[Any, Any
     sent_bytes : dict
         What the busiest rank sends in each movement, by its key.
     """
-    stages = _stages(plan)
-    if len(stages) > 1:
-        # stages hold their own layers, and activations of every micro-batch in flight
-        each = [_of(network, plan, out, sent_bytes, names, training, plan.microbatches) for names in stages]
-        totals = [m.total_bytes for m in each]
-        return each[int(np.argmax(totals))]
-    return _of(network, plan, out, sent_bytes, {layer.name for layer in network.layers}, training, plan.microbatches)
-
-
-def _stages(plan: Plan) -> list[set[str]]:
-    """Layers by the first rank that holds them."""
-    found: dict[Any, set[str]] = {}
-    for name, config in plan.configs.items():
-        found.setdefault(id(config.first) if isinstance(config.first, np.ndarray) else config.first, set()).add(name)
-    return list(found.values())
+    starts = firsts(network, plan)
+    everything = {layer.name for layer in network.layers}
+    # stages hold their own layers, and activations of the micro-batches in flight
+    stages = [{name for name in everything if len(starts) == 1 or plan.configs[name].first == first} for first in starts]
+    each = [
+        _of(network, plan, out, sent_bytes, names, training, in_flight(plan.order, len(stages), s, plan.microbatches))
+        for s, names in enumerate(stages)
+    ]
+    return each[0] if len(each) == 1 else each[int(np.argmax([m.total_bytes for m in each]))]
 
 
 def _of(
@@ -111,9 +109,28 @@ def _of(
             alive = np.maximum(alive, _alive(network, plan, layer, out))
             continue
         for e in out.edges.into(layer, plan.samples_of_a_pass):
-            total = total + edge_memory(network, plan, e)
-    wire = sum((wire_bytes(s, sent_bytes) for s in _distinct(out, names)), np.int64(0))
+            total = total + (edge_memory(network, plan, e) if e.producer.name in names else _half(network, plan, e, e.needed))
+        for name in network.consumers[layer.name]:
+            if name not in names and len(network.consumers[layer.name]) == 1:
+                (e,) = (e for e in out.edges.into(network.by_name[name], plan.samples_of_a_pass) if e.producer is layer)
+                total = total + _half(network, plan, e, e.owned)
+    wire = sum((_wire(step, sent_bytes, names, plan) for step in _distinct(out)), np.int64(0))
     return replace(total, activations_bytes=total.activations_bytes + alive * plan.item_bytes, wire_bytes=wire).flying(flying)
+
+
+def _half(network: Network, plan: Plan, e: Edge, box: Layout) -> Memory:
+    """One end of an edge whose other end is on other ranks."""
+    size = box.largest_items * plan.item_bytes
+    return Memory(0, 0, size, size if e.producer.name in network.trained else 0, 0, 0)
+
+
+def _wire(step: Move, sent_bytes: dict[Any, Any], names: set[str], plan: Plan) -> Any:
+    """Wire buffers of a movement in a stage of a pipeline: from stage to stage, several micro-batches may be on their way."""
+    here, there = step.wanter.config.first, step.holder.config.first
+    if np.all(np.equal(here, there)):
+        return wire_bytes(step, sent_bytes) if step.layer in names else 0
+    inside = any(plan.configs[name].first in (here, there) for name in names)
+    return sent_bytes[step.key] * plan.microbatches if inside else 0
 
 
 def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:
@@ -125,7 +142,7 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
     kept: Any = 0
     if layer.has_weights:
         count = parameters(network, layer, config).largest_items
-        weights = (1 + training) * count + layer.buffers(network.input_shape(layer))
+        weights = (1 + training) * count
         if training:
             part = shards(network, layer, config).largest_items if plan.synchronisation == "sharded" else count
             state = OPTIMIZERS[plan.optimizer] * part
@@ -133,8 +150,19 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
         kept = INDEX_BYTES * y
     elif training and isinstance(layer, LRN | Dropout):
         kept = size * y
+    if isinstance(layer, BatchNorm):
+        channels = owned(network, layer, config, plan.samples_of_a_pass).largest[1]
+        weights, kept = weights + 2 * channels, MOMENTS_BYTES * channels
+    if training and plan.microbatches > 1 and layer.has_weights:
+        weights = weights + count  # what further micro-batches add is computed aside
     shared = y * size if training and len(network.consumers[layer.name]) > 1 else 0
-    return Memory(weights * size, state * size, shared, shared, kept, 0)
+    activations, gradients = shared, shared if layer.name in network.trained else 0
+    if np.any(np.greater(config.k, 1)):
+        parts = partial(network, layer, config, plan.samples_of_a_pass).largest_items
+        cut = np.greater(config.k, 1)
+        activations = activations + np.where(cut, parts, 0) * size
+        gradients = gradients + (np.where(cut, parts, 0) * size if training and config.scatter else 0)
+    return Memory(weights * size, state * size, activations, gradients, kept, 0)
 
 
 @dataclass(frozen=True)
@@ -173,7 +201,9 @@ def edge_memory(network: Network, plan: Plan, e: Edge, ends: Ends | None = None)
     if ends is None:
         ends = Ends.of(e, owned(network, e.consumer, plan.configs[e.consumer.name], plan.samples_of_a_pass))
     shared = len(network.consumers[e.producer.name]) > 1
-    gradients = _input_gradients(ends, e.consumer, shared) if e.producer.name in network.trained else 0
+    gradients: Any = 0
+    if e.producer.name in network.trained:
+        gradients = _one_of_many(network, ends, e) if shared else _input_gradients(ends, e.consumer)
     return Memory(0, 0, _inputs(ends, e, shared) * plan.item_bytes, gradients * plan.item_bytes, 0, 0)
 
 
@@ -186,20 +216,28 @@ def _inputs(ends: Ends, e: Edge, shared: bool) -> Any:
     last = isinstance(layer, Loss)
     reuse = np.equal(need, ends.made) & (not last and in_place(layer, e.producer) and len(layer.inputs) == 1)
     inside = (code != CODES[Kind.REDISTRIBUTE]) & (need >= own)
-    moved = np.where(reuse, 0, need) + np.where(inside, 0, own)
+    moved = np.where(code == CODES[Kind.HALO], np.maximum(need, own), np.where(reuse, 0, need) + np.where(inside, 0, own))
     return np.where(still, np.where(reuse & np.equal(need, own), 0, own), moved)
 
 
-def _input_gradients(ends: Ends, layer: Layer, shared: bool) -> Any:
+def _one_of_many(network: Network, ends: Ends, e: Edge) -> Any:
+    """Items allocated for the gradient that one of several readers gives: the first goes where the sum is made."""
+    need, own, code = ends.need, ends.own, ends.backward
+    in_place = (code == 0) | (code == CODES[Kind.ALLREDUCE])
+    if begins_sum(network, e.producer, e.consumer, e.which):
+        return np.where(in_place & np.equal(need, own), 0, need)
+    return need + np.where(in_place, 0, own)
+
+
+def _input_gradients(ends: Ends, layer: Layer) -> Any:
     """Items allocated for the gradients of the consumer's input and of the producer's output."""
     need, own, code = ends.need, ends.own, ends.backward
-    if shared:
-        return need
     again = np.equal(need, ends.made) & passes_gradient(layer)
     whole = np.where(again, 0, need)
     part = ((code == 0) | (code == CODES[Kind.ALLGATHER])) & (need < own)
-    view = (code == CODES[Kind.ALLREDUCE]) | (((code == 0) | (code == CODES[Kind.HALO])) & (need >= own))
-    return np.where(part, own, np.where(view, whole, whole + own))
+    view = (code == CODES[Kind.ALLREDUCE]) | ((code == 0) & (need >= own))
+    apart = np.where(code == CODES[Kind.HALO], np.maximum(need, own), np.where(view, whole, whole + own))
+    return np.where(part, own, apart)
 
 
 def _alive(network: Network, plan: Plan, layer: Layer, out: Outline) -> Any:
@@ -209,30 +247,36 @@ def _alive(network: Network, plan: Plan, layer: Layer, out: Outline) -> Any:
     return y + sum(e.needed.largest_items for e in edges)
 
 
-def _distinct(out: Outline, names: set[str]) -> Iterable[Move]:
+def _distinct(out: Outline) -> Iterable[Move]:
     """Movements with a wire buffer of their own: turns use the same again."""
     found: dict[tuple[str, Any], Move] = {}
     for step in out.steps:
-        if isinstance(step, Move) and step.layer in names:
+        if isinstance(step, Move):
             found.setdefault((step.tensor, step.key), step)
     return found.values()
 
 
 def wire_bytes(step: Move, sent_bytes: dict[Any, Any]) -> Any:
     """Wire buffer of a step on the largest rank."""
+    group = math.prod(d.size for d in step.pattern.digits)
     code = np.asarray(step.pattern.code)
-    return wire_buffer(code, step.holder.largest_items, step.wanter.largest_items, step.item_bytes, sent_bytes[step.key])
+    return wire_buffer(code, group, step.holder.largest_items, step.wanter.largest_items, step.item_bytes, sent_bytes[step.key])
 
 
-def wire_buffer(code: Any, held: Any, wanted: Any, item_bytes: int, sent_bytes: Any) -> Any:
+def wire_buffer(code: Any, group: Any, held: Any, wanted: Any, item_bytes: int, sent_bytes: Any) -> Any:
     """None for an allreduce, the whole box of a gather, what comes and goes of the rest.
+
+    A server receives everyone's gradients, and keeps what it sends to all.
 
     Parameters
     ----------
+    group : int
+        Ranks of a collective.
     held, wanted : int
         Items of the largest boxes before and after.
     """
-    whole = np.where(code == CODES[Kind.ALLGATHER], wanted, held) * item_bytes
     direct = (code == CODES[Kind.HALO]) | (code == CODES[Kind.REDISTRIBUTE])
-    gathers = (code == CODES[Kind.ALLGATHER]) | (code == CODES[Kind.REDUCE_SCATTER])
-    return np.where(direct, 2 * sent_bytes, np.where(gathers, whole, 0))
+    boxes = np.where(code == CODES[Kind.ALLGATHER], wanted, 0)
+    boxes = np.where((code == CODES[Kind.REDUCE_SCATTER]) | (code == CODES[Kind.BROADCAST]), held, boxes)
+    boxes = np.where(code == CODES[Kind.REDUCE], (group - 1) * held, boxes)
+    return np.where(direct, 2 * sent_bytes, boxes * item_bytes)

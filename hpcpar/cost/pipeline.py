@@ -1,8 +1,8 @@
-"""The timeline of a plan whose stages live on different ranks, or whose mini-batch is cut into micro-batches (GPipe).
+"""The timeline of a plan whose stages live on different ranks, or whose mini-batch is cut into micro-batches.
 
 Stage s computes micro-batch m forward once stage s - 1 has sent it m, and backward once stage s + 1 has; what it does first is up to the
-plan's order (GPipe: all forward first; or one forward, one backward). With GPipe and stages of equal times F and B and S micro-batches this is ParaDL's
-(p + S - 1) (F + B). Then each stage sums and applies its gradients.
+plan's order (GPipe: all forward first; or one forward, one backward). With GPipe, stages of equal times F and B and S micro-batches this
+is ParaDL's (p + S - 1) (F + B). Then each stage sums and applies its gradients.
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ def plan_options(strategy: str, ranks: int, batch: int) -> dict[str, Any]:
 
 
 def named(ranks: int) -> list[str]:
-    """Every named strategy on this number of ranks that can be run, without writing one configuration twice under two names."""
+    """Every named strategy on this number of ranks, without writing one configuration twice under two names."""
     grids = [(a, b) for a, b in grid_sizes(ranks) if a > 1]
     out = ["data"]
     if ranks == 1:
@@ -307,12 +307,5 @@ def named(ranks: int) -> list[str]:
     out += [f"grid-fc:{a}x{b}" for a, b in grids if b > 1]
     out += [f"domain:{a}x{b}" for a, b in grids]
     out += [f"ds:{b}x{a}" for a, b in grids if b > 1]
-    return out
-
-
-def predicted(ranks: int) -> list[str]:
-    """`named`, and those that can be predicted but not be run yet."""
-    if ranks == 1:
-        return named(1)
     turns = ["owt-b", "owt-c"] if ranks <= MOST_TURNS else []
-    return [*named(ranks), "channel", *turns, *(f"pipeline:{a}x{b}" for a, b in grid_sizes(ranks) if a > 1)]
+    return [*out, "channel", *turns, *(f"pipeline:{a}x{b}" for a, b in grids)]

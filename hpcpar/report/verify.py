@@ -9,7 +9,7 @@ from hpcpar.train.verify import QUANTITIES, Result
 
 
 def show_result(result: Result, title: str, tolerance: float) -> None:
-    """One line per layer: the largest relative difference of every quantity; * marks the largest of all, ! what exceeds the tolerance."""
+    """One line per layer: the largest relative difference of every quantity; * marks the largest, ! what exceeds the tolerance."""
     largest = result.largest
 
     def cell(layer: str, quantity: str, value: float) -> str:
@@ -25,8 +25,9 @@ def show_result(result: Result, title: str, tolerance: float) -> None:
             for name, values in zip(result.layers, result.worst, strict=True)
         ],
     )
-    say(f"largest difference: {largest.value:.1e}, {largest.quantity.replace('_', ' ')} of layer '{largest.layer}' (tolerance {tolerance:g}); "
-        "the messages sent are those of the schedule, on every rank")
+    where = f"{largest.quantity.replace('_', ' ')} of layer '{largest.layer}'"
+    say(f"largest difference: {largest.value:.1e}, {where} (tolerance {tolerance:g}); the messages sent are those of the schedule, "
+        "on every rank")
 
 
 def to_json(result: Result) -> dict[str, Any]:

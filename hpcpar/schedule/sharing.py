@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcpar.network.graph import Network
 from hpcpar.network.layers import Add, BatchNorm, Conv, Dropout, Flatten, Layer, Linear, ReLU
 
 
@@ -16,3 +17,8 @@ def in_place(layer: Layer, producer: Layer) -> bool:
 def passes_gradient(layer: Layer) -> bool:
     """True where the gradient of the input may overwrite that of the output."""
     return isinstance(layer, ReLU | Dropout | Flatten)
+
+
+def begins_sum(network: Network, producer: Layer, consumer: Layer, which: int) -> bool:
+    """True where, of the gradients of a tensor that several layers read, that of input `which` of `consumer` is the first to be made."""
+    return consumer.name == network.consumers[producer.name][-1] and consumer.inputs.index(producer.name) == which

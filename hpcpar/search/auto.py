@@ -11,7 +11,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.stages import cuts
-from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named, parse, predicted
+from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named, parse
 from hpcpar.search.candidates import Candidate, Task, alone, of_plan, priced
 from hpcpar.search.layerwise import HIDDEN, Found, Search
 
@@ -25,7 +25,7 @@ def candidates(network: Network, ranks: int, machine: Machine) -> list[str]:
     images = any(len(network.shapes[layer.name]) > 1 for layer in network.weighted)
     stages = len(cuts(network)) - 1
     out = []
-    for strategy in predicted(ranks):
+    for strategy in named(ranks):
         name, grid = parse(strategy)
         if not images and name in ("spatial", "domain", "ds", "owt", "grid-fc"):
             continue
@@ -85,7 +85,7 @@ def price_named(
 
 
 def layerwise(
-    network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *, runnable: bool = False, **options: Any
+    network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, **options: Any
 ) -> tuple[Candidate, Found]:
     """The layer-wise plan, and what the search for the plain sum found.
 
@@ -97,7 +97,7 @@ def layerwise(
         raise InputError("strategy 'layerwise' searches for training as it is executed; leave out --accounting paper, --forward-only, or "
                          "name a strategy")
     search = Search(
-        network, spec, ranks, batch, machine, runnable=runnable, contention=options.get("contention"), gamma=options.get("gamma", 1.0),
+        network, spec, ranks, batch, machine, contention=options.get("contention"), gamma=options.get("gamma", 1.0),
         **wanted.plan_options,
     )
     shares = (0.0,) if search.plan.overlap == "none" else HIDDEN
@@ -132,12 +132,12 @@ APART = ("pipeline", "owt-b", "owt-c")
 
 
 def named_or_layerwise(
-    network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *, runnable: bool = False, **options: Any
+    network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, **options: Any
 ) -> tuple[Candidate, Found]:
     """The layer-wise plan, or that of a named strategy of its space where the timeline says that it is faster."""
-    chosen, found = layerwise(network, spec, ranks, batch, machine, runnable=runnable, **options)
+    chosen, found = layerwise(network, spec, ranks, batch, machine, **options)
     wanted = chosen.task
-    names = [s for s in (named(ranks) if runnable else predicted(ranks)) if parse(s)[0] not in APART]
+    names = [s for s in named(ranks) if parse(s)[0] not in APART]
     others = [c for c in priced(wanted, names) if c.parts <= batch]
     other = min(others, key=lambda c: (not c.fits, c.iteration_s), default=chosen)
     if (other.fits, -other.iteration_s) > (chosen.fits, -chosen.iteration_s):
@@ -172,6 +172,5 @@ def best(
     if accept is not None:
         found = [c for c in found if accept(c.plan)] or found
     if layers and ranks > 1 and options.get("accounting", "schedule") == "schedule" and options.get("training", True):
-        runs = accept is not None and any(accept(c.plan) for c in found)
-        found.append(layerwise(network, spec, ranks, batch, machine, runnable=runs, **options)[0])
+        found.append(layerwise(network, spec, ranks, batch, machine, **options)[0])
     return sorted(found, key=lambda c: (not c.fits, c.iteration_s))

@@ -75,8 +75,6 @@ class Search:
 
     Parameters
     ----------
-    runnable : bool
-        Only what this version can run: all ranks in every layer, no cut reductions.
     contention, gamma : float
         As in `hpcpar.cost.costs.price_family`.
     options
@@ -84,14 +82,14 @@ class Search:
     """
 
     def __init__(
-        self, network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *, runnable: bool = False,
+        self, network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *,
         contention: float | None = None, gamma: float = 1.0, **options: Any,
     ) -> None:
         begin = time.perf_counter()
         self.network, self.machine = network, machine
         self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=files.to_dict(machine), **options)
         self.maker = TableMaker(network, self.plan, machine, contention, gamma)
-        self.units = units(network, Spaces(network, ranks, batch, machine, runnable))
+        self.units = units(network, Spaces(network, ranks, batch, machine, reductions=self.plan.synchronisation == "allreduce"))
         self.links = layer_edges(network, self.units)
         self.eliminations = count(len(network.layers), _pairs(network))
         self.configurations = sum(len(u.space) for u in self.units)

@@ -26,7 +26,7 @@ from hpcpar.plan.stack import structure
 from hpcpar.schedule.builder import Builder, Move, Task
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.pattern import NOTHING
-from hpcpar.schedule.sharing import in_place, passes_gradient
+from hpcpar.schedule.sharing import begins_sum, in_place, passes_gradient
 from hpcpar.schedule.steps import Phase
 from hpcpar.search.geometry import Three, geometry
 from hpcpar.search.tables import Held, Link, Table, Unit
@@ -146,7 +146,8 @@ class TableMaker:
             tail, layer = link.producer.layers[-1], link.layer
             shared = len(self.network.consumers[tail.name]) > 1
             trains = tail.name in self.network.trained
-            flags = (isinstance(layer, Loss), in_place(layer, tail), passes_gradient(layer), len(layer.inputs) > 1, shared, trains)
+            begins = begins_sum(self.network, tail, layer, link.which)
+            flags = (isinstance(layer, Loss), in_place(layer, tail), passes_gradient(layer), len(layer.inputs) > 1, shared, begins, trains)
             a, c = configs[tail.name], configs[layer.name]
             key = (self.network.signatures[tail.name], self.network.signatures[layer.name], link.which, a.key, c.key, flags)
             keys.append(key)

@@ -114,20 +114,20 @@ class Spaces:
 
     Parameters
     ----------
-    runnable : bool
-        Only what this version can run: all ranks in every layer, no cut reductions.
+    reductions : bool
+        Sums over input channels may be cut (k): their weights can only be kept alike by allreduces.
     """
 
-    def __init__(self, network: Network, ranks: int, batch: int, machine: Machine, runnable: bool = False) -> None:
-        self.network, self.ranks, self.batch, self.runnable = network, ranks, batch, runnable
-        self.totals = [ranks] if runnable else totals(ranks, machine)
+    def __init__(self, network: Network, ranks: int, batch: int, machine: Machine, reductions: bool = True) -> None:
+        self.network, self.ranks, self.batch, self.reductions = network, ranks, batch, reductions
+        self.totals = totals(ranks, machine)
 
     def of(self, layer: Layer) -> Space:
         """The space of a layer."""
         shape = self.network.shapes[layer.name]
         channels = 1 if isinstance(layer, SoftmaxCrossEntropy) or not layer.inputs else shape[0] // self.network.granules[layer.name]
         k = 1
-        if not self.runnable and layer.products and getattr(layer, "groups", 1) == 1 and self._first is not layer:
+        if self.reductions and layer.products and getattr(layer, "groups", 1) == 1 and self._first is not layer:
             k = min(channels, self.network.input_shape(layer)[0] // self.network.granules[layer.inputs[0]])
         extents = () if isinstance(layer, Loss) else tuple(shape[1:])
         # a degree is at most the number of ranks: layers that are large enough have one space

@@ -56,6 +56,8 @@ class Executor:
         self.rank = communicator.world.rank
         self.rule = Rule(plan.optimizer)
         self._buckets: dict[int, Array] = {}
+        # a turn's gradients travel on while the next turn's are made
+        self._wires: dict[Any, Array] | None = {} if plan.turns == 1 else None
         places = self._place_gradients(schedule)
         self.parameters = {layer.name: self._parameters(layer, schedule, seed, places.get(layer.name)) for layer in network.weighted}
         make = Passes(network, plan, backend, communicator, self.parameters, seed, schedule is not None)
@@ -143,7 +145,7 @@ class Executor:
                 if not step.concerns(self.rank):
                     continue
                 held, wanted = self._arrays(step)
-                program.transfers[step.index] = self.communicator.bind(step, held, wanted, tags)
+                program.transfers[step.index] = self.communicator.bind(step, held, wanted, tags, self._wires)
             elif self.lives(step.layer):
                 program.actions[step.index] = self._action(step)
             else:
@@ -151,8 +153,13 @@ class Executor:
             if step.phase is Phase.FORWARD and step.layer in reads and step.part not in loaded and not self.turns:
                 loaded.add(step.part)
                 program.before[step.index] = self._loader(step.part)
-        program.close(self.network.layers[-1].name)
+        program.close(self.network.layers[-1].name, self._reuses)
         return program
+
+    def _reuses(self, sent: Comm, part: int) -> bool:
+        """True where the output that was sent has the same place in another micro-batch."""
+        producer = self.part(sent.layer, part).edges[sent.layer][_which(sent.tensor)].producer.name
+        return self._make.slot(producer, part) == self._make.slot(producer, sent.part)
 
     def _loader(self, part: int) -> Callable[[], None]:
         """Puts a micro-batch's images in place when its turn comes."""
@@ -174,7 +181,7 @@ class Executor:
             return (op.moments_gradient,) * 2 if back else (op.moments,) * 2
         if name == "output":
             return (blocks.dout, blocks.dy) if back else (blocks.y, blocks.out)
-        which = int(name.removeprefix("input") or 0)
+        which = _which(step.tensor)
         e = here.edges[step.layer][which]
         there = self.part(e.producer.name, step.part)
         producer = there.blocks[e.producer.name]
@@ -265,6 +272,8 @@ class Executor:
             adds.append((dout, self._common(e.owned.box(self.rank), e.needed.box(self.rank), dout, blocks.dxs[which])))
 
         def action() -> None:
+            for dout in blocks.clears:
+                dout[...] = 0
             op.backward()
             if shrink:  # a turn's mean counts for its part of the mini-batch
                 self.backend.scale(blocks.dxs[0], 1.0 / self.plan.turns)
@@ -282,8 +291,7 @@ class Executor:
         return None if both is None else (owner[local(both, own)], reader[local(both, need)])
 
     def _accumulation(self, step: Compute) -> Callable[[], None]:
-        consumer, name = step.tensor.rsplit(".", 1)
-        which = int(name.removeprefix("input") or 0)
+        consumer, which = step.tensor.rsplit(".", 1)[0], _which(step.tensor)
         here = self.part(consumer, step.part)
         blocks, e = here.blocks[consumer], here.edges[consumer][which]
         dout = self.part(step.layer, step.part).blocks[step.layer].dout
@@ -370,6 +378,11 @@ class Executor:
             if y is not None and not self.backend.all_finite(y):
                 return layer.name
         return None
+
+
+def _which(tensor: str) -> int:
+    """The place of a tensor among its layer's inputs."""
+    return int(tensor.removesuffix(".gradient").rpartition(".input")[2] or 0)
 
 
 def _nothing(*_: Any) -> None:

@@ -121,9 +121,9 @@ class Training(Job):
             "batch_in_epoch": step % self.loader.batches_per_epoch,
             "seed": self.options.seed,
             "optimizer": self.plan.optimizer,
-            "network": self.plan.network.name,
-            "shape": list(self.plan.network.shape),
-            "classes": self.plan.network.classes,
+            "network": self.network.name,
+            "shape": list(self.network.image_shape),
+            "classes": self.network.classes,
         }
         weights, velocities = gather.weights(self.executor, self.world), gather.state(self.executor, self.world)
         if self.world.rank == 0:

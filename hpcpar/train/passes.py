@@ -79,7 +79,7 @@ class Passes:
         begin = block(int(self.plan.batch), self.plan.microbatches, part)[0]
 
         def slot(key: Any) -> int:
-            return self._slot(key[0], part)
+            return self.slot(key[0], part)
 
         def gradient_slot(key: Any) -> int:
             # the loss computes its gradient with its value, in the forward pass
@@ -87,7 +87,7 @@ class Passes:
 
         return self._pass(self.network.layers, part, samples_of(self.plan, part), lambda v: begin + v, slot, gradient_slot)
 
-    def _slot(self, layer: str, part: int) -> int:
+    def slot(self, layer: str, part: int) -> int:
         """Which of the places that a layer's stage has for micro-batches in flight; their gradients need one."""
         first = int(self.plan.configs[layer].first)
         stage = self._starts.index(first) if len(self._starts) > 1 else 0

@@ -36,8 +36,16 @@ class Program:
         self.before: dict[int, Callable[[], None]] = {}
         self._order: list[tuple[int, tuple[int, ...]]] = []
 
-    def close(self, last: str) -> None:
-        """Fix the order of actions and waits, once everything is bound; `last` is the loss layer."""
+    def close(self, last: str, reuses: Callable[[Comm, int], bool]) -> None:
+        """Fix the order of actions and waits, once everything is bound.
+
+        Parameters
+        ----------
+        last : str
+            The loss layer.
+        reuses : callable
+            True where the forward pass of a micro-batch computes what a forward movement of another has sent in the same place.
+        """
         steps, rank = self.schedule.steps, self.communicator.world.rank
         waits: dict[int, list[int]] = {}
         for i in sorted(self.transfers):
@@ -45,24 +53,29 @@ class Program:
             assert isinstance(step, Comm)
             until = step.needed_by
             if step.between and not step.wanter.holds(rank):
-                until = self._overwritten(step, last)
+                until = self._overwritten(step, last, reuses)
             waits.setdefault(until, []).append(i)
         mine = sorted({*self.actions, *self.transfers, *waits, len(steps)})
         self._order = [(i, tuple(waits.get(i, ()))) for i in mine]
 
-    def _overwritten(self, sent: Comm, last: str) -> int:
-        """The step before which a rank that only sends must have sent: its next backward pass uses the same memory again.
+    def _overwritten(self, sent: Comm, last: str, reuses: Callable[[Comm, int], bool]) -> int:
+        """The step before which a rank that only sends must have sent: the pass that uses the same memory again.
 
-        The loss makes its gradient in its forward pass.
+        Gradients have one place for all micro-batches, and the loss makes its gradient in its forward pass.
         """
         steps = self.schedule.steps
-        if sent.phase is not Phase.BACKWARD:
-            return len(steps)
 
         def again(step: Step) -> bool:
-            return step.part != sent.part and (step.phase is Phase.BACKWARD or step.layer == last)
+            if step.part == sent.part:
+                return False
+            if sent.phase is Phase.BACKWARD:
+                return step.phase is Phase.BACKWARD or step.layer == last
+            return step.phase is Phase.FORWARD and reuses(sent, step.part)
 
-        return next((i for i in sorted(self.actions) if i > sent.index and again(steps[i])), len(steps))
+        if sent.phase not in (Phase.FORWARD, Phase.BACKWARD):
+            return len(steps)
+        mine = sorted({*self.actions, *self.transfers})
+        return next((i for i in mine if i > sent.index and again(steps[i])), len(steps))
 
     def run(self) -> None:
         """Do every step of the list once, in order."""

@@ -34,6 +34,8 @@ class Blocks:
         Of a tensor that several layers read: where the gradient from input `which` lands before it is added to the owner's, by `which`.
     begins : dict
         Of such a tensor, by `which`, where this layer's gradient is the first that arrives: the owner's, which is zero before.
+    clears : list of array
+        Gradients of which this layer computes a part, and to which others are added: zero before.
     y, dy : array
         What the rank computes of the output, and its gradient; None where there is none (the loss has no y).
     out, dout : array
@@ -44,6 +46,7 @@ class Blocks:
     dxs: list[Array | None] = field(default_factory=list)
     arriving: dict[int, Array] = field(default_factory=dict)
     begins: dict[int, Array] = field(default_factory=dict)
+    clears: list[Array] = field(default_factory=list)
     y: Array | None = None
     dy: Array | None = None
     out: Array | None = None
@@ -166,6 +169,12 @@ class Storage:
             # on a piece of a larger block, an elementwise layer's own block cannot serve as the producer's block too
             before.out = new(own, "out")
             return _part(self.backend, before.out, need, own)
+        if e.forward.kind is Kind.HALO and reuse is None and not contains(need, own):
+            # a window that skips some of what the rank owns: both are parts of the box around them
+            hull = _hull(need, own)
+            whole = new(hull, "hull")
+            before.out = _part(self.backend, whole, own, hull)
+            return _part(self.backend, whole, need, hull)
         x = new(need, "x") if reuse is None else reuse.reshape(shape(need))
         within = e.forward.kind is not Kind.REDISTRIBUTE and contains(need, own)
         before.out = _part(self.backend, x, own, need) if within else new(own, "out")
@@ -189,12 +198,14 @@ class Storage:
             # the rest of the block gets no gradient (or its neighbours'), and zero stays zero
             before.dout = new(own, "out", True)
             return _part(self.backend, before.dout, need, own)
-        if kind is None and not contains(need, own):
+        if kind in (None, Kind.HALO) and again is None and not contains(need, own):
             # each sticks out of the other along some axis: both are parts of the box around them
-            hull = tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(need, own, strict=True))
+            hull = _hull(need, own)
             whole = new(hull, "hull", True)
-            before.dout = whole[local(own, hull)]
-            return whole[local(need, hull)]
+            before.dout = _part(self.backend, whole, own, hull)
+            if kind is Kind.HALO:
+                here.clears.append(before.dout)
+            return _part(self.backend, whole, need, hull)
         dx = new(need, "x") if again is None else again.reshape(shape(need))
         if kind is Kind.ALLREDUCE:
             before.dout = dx
@@ -223,6 +234,13 @@ class Storage:
         if kind not in (None, Kind.ALLREDUCE):
             here.arriving[e.which] = new(own, "arriving")
         return new(need, "x")
+
+
+def _hull(a: Box, b: Box) -> Box:
+    """The smallest box around two; of an empty one, the other."""
+    if not items(a) or not items(b):
+        return a if items(a) else b
+    return tuple((min(x[0], y[0]), max(x[1], y[1])) for x, y in zip(a, b, strict=True))
 
 
 def _part(backend: Backend, whole: Array, part: Box, of: Box) -> Array:

@@ -108,3 +108,13 @@ def test_unwritable_record(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path
     done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--out", tmp_path / "no" / "run.h5")
     said(done, 2, "run.h5")
     assert "epoch" not in done.stderr
+
+
+def test_a_rank_with_another_plan(mpiexec: str, plan: Make, digits: Path) -> None:
+    """Found before the first message, and by all ranks: nobody waits for what never comes."""
+    job = [mpiexec]
+    for count, strategy in ((2, "filter"), (1, "data")):
+        job += [] if len(job) == 1 else [":"]
+        job += ["-n", str(count), sys.executable, "-m", "hpcpar", "run", "--plan", str(plan(3, strategy)), "--data", str(digits)]
+    done = subprocess.run(job, capture_output=True, text=True, timeout=60, env=clean_environment())
+    said(done, 1, "schedules differ", "rank 2 has step", "conv", "same plan file")

@@ -20,7 +20,7 @@ from hpcpar.comm.world import world
 from hpcpar.errors import RunError
 from hpcpar.kernels import backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm, Dropout, Flatten, Layer, ReLU, SoftmaxCrossEntropy
+from hpcpar.network.layers import BatchNorm, Layer, SoftmaxCrossEntropy
 from hpcpar.plan.boxes import Box, items, local
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
@@ -136,8 +136,8 @@ def _serial(given: Facts, plan: Plan, steps: int, turns: tuple[Any, ...]) -> tup
         least = most = 0
         if isinstance(network.layers[-1], SoftmaxCrossEntropy):
             # scores may tie to the last digits (all of a layer's units dead): the least and the most that may count as right
-            lead = _lead(ref.outputs[network.layers[-1].inputs[0]], given.targets[i])
-            least, most = int((lead > 1e-8).sum()), int((lead > -1e-8).sum())
+            ahead = lead(ref.outputs[network.layers[-1].inputs[0]], given.targets[i])
+            least, most = int((ahead > 1e-8).sum()), int((ahead > -1e-8).sum())
         correct.append((least, most))
         outputs.append(ref.outputs)
         gradients.append(ref.gradients)
@@ -146,7 +146,7 @@ def _serial(given: Facts, plan: Plan, steps: int, turns: tuple[Any, ...]) -> tup
     return losses, correct, outputs, gradients, weight_gradients, weights, ref.running
 
 
-def _lead(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def lead(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """By how much each label's score leads the best of the others."""
     own = np.take_along_axis(scores, labels[:, None], 1)[:, 0]
     others = scores.copy()
@@ -299,7 +299,8 @@ def check(name: str, plan: Plan, collectives: str, communicator: Communicator, w
         faults.append("ranks were told different losses")
     if faults:
         split = ", ".join(f"{n} {config}{'' if config.ranks == plan.ranks else f'@{config.first}'}" for n, config in plan.configs.items())
-        options = {k: getattr(plan, k) for k in ("overlap", "synchronisation", "batch_norm", "optimizer", "microbatches", "turns", "order", "bucket_bytes")}
+        names = ("overlap", "synchronisation", "batch_norm", "optimizer", "microbatches", "turns", "order", "bucket_bytes")
+        options = {k: getattr(plan, k) for k in names}
         pytest.fail(f"{'; '.join(faults[:8])}\n{what}, {options}, collectives {collectives}, batch {given.batch}\n"
                     f"{describe(given.network)}\n{split}", pytrace=False)
     return Run(losses, weights)

@@ -29,18 +29,29 @@ class Boxes:
     def items(self, rank: int) -> int:
         return items(self.boxes[rank])
 
+    @property
+    def config(self) -> Config:
+        """Every rank has its part in the step, be its box empty."""
+        return Config(replicas=len(self.boxes))
+
+    def holds(self, rank: int) -> bool:
+        return rank < len(self.boxes)
+
 
 def step(pattern: Pattern, holder: Layout | Boxes, wanter: Layout | Boxes, index: int = 0) -> Comm:
     """The communication step of a pattern, in float64."""
     assert pattern.kind is not None
-    algorithm = "direct" if pattern.group is None else ALGORITHMS[pattern.kind][0]
+    group, algorithm = pattern.group, "direct"
+    if group is not None:
+        group = replace(group, first=int(holder.config.first) if isinstance(holder, Layout) else 0)
+        algorithm = ALGORITHMS.get(pattern.kind, ("direct",))[0]
     return Comm(index, Phase.FORWARD, "test", "tensor", pattern.kind, holder, wanter,  # type: ignore[arg-type]
-                bool(pattern.reduce), pattern.group, algorithm, 1, 8, index + 1)
+                bool(pattern.reduce), group, algorithm, 1, 8, index + 1)
 
 
 def variants(base: Comm) -> list[Comm]:
     """The step with every algorithm that its kind may use, rings in 1 to 4 segments."""
-    if base.group is None:
+    if base.algorithm == "direct":
         return [base]
     out = [replace(base, algorithm="mpi")]
     for algorithm in ALGORITHMS[base.kind]:
@@ -91,8 +102,8 @@ def stay(holder: Layout, wanter: Layout, rank: int, values: np.ndarray) -> np.nd
 def layouts(
     owned: Config, needed: Config, extents: tuple[int, ...], related: dict[str, tuple[int, Relation]] | None = None
 ) -> tuple[Layout, Layout]:
-    """Owned and needed boxes of an N C H W tensor; `related` gives axes of it that outputs (so many) read by a relation."""
-    have = tuple(Axis(a, e, e) for a, e in zip("nchw", extents, strict=True))
+    """Owned and needed boxes of an N C H W (or N C D H W) tensor; `related` gives axes that outputs (so many) read by a relation."""
+    have = tuple(Axis(a, e, e) for a, e in zip("nchw" if len(extents) == 4 else "ncdhw", extents, strict=True))
     related = related or {}
     want = tuple(Axis(a.name, a.extent, related[a.name][0], 1, related[a.name][1]) if a.name in related else a for a in have)
     return Layout(owned, have), Layout(needed, want)
@@ -108,15 +119,21 @@ def window(rng: np.random.Generator, extent: int) -> tuple[int, Relation]:
             return room // stride + 1, out
 
 
-def degrees(rng: np.random.Generator, ranks: int) -> Config:
-    """A random configuration: every prime factor of `ranks` cuts some axis or makes replicas."""
-    out = dict.fromkeys(("n", "c", "h", "w", "replicas"), 1)
+def degrees(rng: np.random.Generator, ranks: int, first: int = 0, axes: str = "nchw") -> Config:
+    """A random configuration on `ranks` ranks from `first` on: every prime factor cuts some axis or makes replicas."""
+    out = dict.fromkeys((*axes, "replicas"), 1)
     for prime in (2, 3, 5, 7):
         while ranks % prime == 0:
             ranks //= prime
             out[str(rng.choice(list(out)))] *= prime
     assert ranks == 1
-    return Config(**out, placement=str(rng.choice(list(PLACEMENTS))))
+    return Config(**out, first=first, placement=str(rng.choice(list(PLACEMENTS))))
+
+
+def some_ranks(rng: np.random.Generator, ranks: int) -> tuple[int, int]:
+    """How many of the ranks, and the first of them."""
+    used = int(rng.integers(1, ranks + 1))
+    return used, int(rng.integers(0, ranks - used + 1))
 
 
 def pairs(ranks: int) -> list[tuple[int, int]]:

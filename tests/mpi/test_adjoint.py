@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from movements import degrees, layouts, move, pairs, stay, step, variants, window
+from movements import degrees, layouts, move, pairs, some_ranks, stay, step, variants, window
+from networks import random_graph
+from plans import random_config
 from sharing import allgather
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
+from hpcpar.network.builder import Chain
+from hpcpar.network.layers import Conv2d, GlobalAvgPool, MeanSquaredError
 from hpcpar.network.relation import Full
 from hpcpar.plan.boxes import local, shape
-from hpcpar.plan.config import Config
-from hpcpar.plan.layout import Layout
+from hpcpar.plan.config import PLACEMENTS, Config
+from hpcpar.plan.layout import Axis, Layout, partial
+from hpcpar.plan.layout import owned as output
+from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.schedule.edges import edges
 from hpcpar.schedule.exchange import exchange
-from hpcpar.schedule.pattern import Pattern, backward_pattern, forward_pattern
+from hpcpar.schedule.pattern import NOTHING, Pattern, backward_pattern, collective, forward_pattern
 from hpcpar.schedule.steps import Kind
 
 P = world().size
 SEEDS = 6
+#: Random graphs, each under a random plan.
+GRAPHS = 6
 Movement = tuple[Layout, Layout]
 #: Kinds of the forward and of the backward movement.
 Kinds = tuple[Kind | None, Kind | None]
@@ -71,6 +81,38 @@ def replicas_to_samples(rng: np.random.Generator) -> Movement:
     return layouts(Config(n=a, replicas=b), Config(n=P), _extents(rng))
 
 
+def volumes(rng: np.random.Generator) -> Movement:
+    """Halos along depth and another axis."""
+    a, b = _grid(rng)
+    n, c, h, w = _extents(rng)
+    d, axis = int(rng.integers(2, 2 * P + 4)), str(rng.choice(["h", "w"]))
+    cut = Config(d=a, **{axis: b})
+    return layouts(cut, cut, (min(n, 3), min(c, 3), d, h, w), {"d": window(rng, d), axis: window(rng, h if axis == "h" else w)})
+
+
+def volumes_to_any(rng: np.random.Generator) -> Movement:
+    n, c, h, w = _extents(rng)
+    d = int(rng.integers(2, 2 * P + 4))
+    related = {"d": window(rng, d)} if rng.random() < 0.7 else {}
+    return layouts(degrees(rng, P, axes="ncdhw"), degrees(rng, P, axes="ncdhw"), (min(n, 3), min(c, 3), d, h, w), related)
+
+
+def some_to_some(rng: np.random.Generator) -> Movement:
+    """From some ranks to others (or more, or fewer of them), as between the stages of a pipeline."""
+    (a, first), (b, second) = some_ranks(rng, P), some_ranks(rng, P)
+    n, c, h, w = _extents(rng)
+    related = {"h": window(rng, h)} | ({"c": (5, Full())} if rng.random() < 0.3 else {})
+    return layouts(degrees(rng, a, first), degrees(rng, b, second), (n, c, h, w), related)
+
+
+def some_among_themselves(rng: np.random.Generator) -> Movement:
+    """Split channels feed a layer on the same ranks, which are not all, that reads them all."""
+    used, first = some_ranks(rng, P)
+    a, b = pairs(used)[int(rng.integers(len(pairs(used))))]
+    config = Config(n=a, c=b, first=first)
+    return layouts(config, config, _extents(rng), {"c": (int(rng.integers(1, 9)), Full())})
+
+
 def any_to_any(rng: np.random.Generator) -> Movement:
     n, c, h, w = _extents(rng)
     related = {"h": window(rng, h), "w": window(rng, w)} | ({"c": (5, Full())} if rng.random() < 0.3 else {})
@@ -85,13 +127,22 @@ FAMILIES: list[tuple[Callable[[np.random.Generator], Movement], set[Kinds]]] = [
     (channels_to_replicas, {(Kind.ALLGATHER, None)}),
     (replicas_to_channels, {(None, Kind.ALLREDUCE)}),
     (replicas_to_samples, {(None, Kind.ALLGATHER)}),
+    (volumes, {(Kind.HALO, Kind.HALO)}),
+    (volumes_to_any, {(Kind.REDISTRIBUTE, Kind.REDISTRIBUTE)}),
+    (some_to_some, {(Kind.REDISTRIBUTE, Kind.REDISTRIBUTE)}),
+    (some_among_themselves, {(Kind.ALLGATHER, Kind.REDUCE_SCATTER)}),
     (any_to_any, {(Kind.REDISTRIBUTE, Kind.REDISTRIBUTE)}),
 ]
 
 
-def _part(layout: Layout, rank: int) -> list[int]:
-    """Which of the distinct parts a rank holds."""
-    return [layout.config.coordinate(axis, rank) for axis in "nchw"]
+def _part(layout: Layout, rank: int) -> tuple[int, ...]:
+    """Which of the distinct parts a rank holds: ranks of one part have the same values."""
+    return tuple(int(d.of(rank - layout.config.first)) for d in layout.config.digits.values() if d not in layout.copies)
+
+
+def _first(layout: Layout, rank: int) -> bool:
+    """True for one rank of every part."""
+    return layout.holds(rank) and layout.replica(rank) == 0
 
 
 def _all_ways(communicator: Communicator, pattern: Pattern, holder: Layout, wanter: Layout, values: np.ndarray) -> list[np.ndarray]:
@@ -101,43 +152,128 @@ def _all_ways(communicator: Communicator, pattern: Pattern, holder: Layout, want
     return [move(communicator, s, values, shared) for s in variants(step(pattern, holder, wanter)) for shared in (False, True)]
 
 
+def _adjoint(owned: Layout, needed: Layout, there: Pattern, back: Pattern, rng: np.random.Generator, communicator: Communicator,
+             what: str) -> None:
+    """Move random values there, and others back; compare both with what they should be, and the products with each other."""
+    ranks = communicator.world
+    whole = tuple((0, n) for n in owned.shape)
+    x = rng.standard_normal(owned.shape)
+    # every part of the needed layout has values of its own, its replicas the same: drawn by part, one after the other
+    y, expected = np.zeros(shape(needed.box(ranks.rank))), np.zeros(owned.shape)
+    for rank in (r for r in range(P) if _first(needed, r)):
+        values = rng.standard_normal(shape(needed.box(rank)))
+        if values.size:
+            expected[local(needed.box(rank), whole)] += values
+        if needed.holds(ranks.rank) and _part(needed, rank) == _part(needed, ranks.rank):
+            y = values
+    mine, want = local(owned.box(ranks.rank), whole), local(needed.box(ranks.rank), whole)
+    # products count distinct parts once
+    counted = [_first(layout, ranks.rank) for layout in (needed, owned)]
+    images = _all_ways(communicator, there, owned, needed, x[mine])
+    totals = _all_ways(communicator, back, needed, owned, y)
+    for image in images:
+        np.testing.assert_array_equal(image, x[want], err_msg=f"{what}: forward {there}")
+    for total in totals:
+        np.testing.assert_allclose(total, expected[mine], rtol=0, atol=1e-12, err_msg=f"{what}: backward {back}")
+    left = [float((image * y).sum()) * counted[0] for image in images]
+    right = [float((x[mine] * total).sum()) * counted[1] for total in totals]
+    bits = tuple(total.tobytes() for total in totals)
+    everyone = allgather(ranks, (left, right, mine, bits))
+    products = [sum(values) for side in (0, 1) for values in zip(*(found[side] for found in everyone), strict=True)]
+    assert np.ptp(products) <= 1e-10 * max(1.0, abs(products[0])), f"{what}: <Fx, y> = {products[:len(images)]}, " \
+        f"<x, F'y> = {products[len(images):]}"
+    same = {data for _, _, place, data in everyone if place == mine}
+    assert len(same) == 1, f"{what}: replicas differ in their bits after {back}"
+
+
 @pytest.mark.parametrize(("family", "kinds"), FAMILIES, ids=[family.__name__ for family, _ in FAMILIES])
-def test_movements_are_adjoint(family: Callable[[np.random.Generator], Movement], kinds: set[Kinds], ranks: World,
-                               communicator: Communicator) -> None:
+def test_movements_are_adjoint(family: Callable[[np.random.Generator], Movement], kinds: set[Kinds], communicator: Communicator) -> None:
     seen: set[Kinds] = set()
     for seed in range(SEEDS):
         rng = np.random.default_rng(seed)
         owned, needed = family(rng)
         there, back = forward_pattern(owned, needed), backward_pattern(owned, needed)
         seen.add((there.kind, back.kind))
-        whole = tuple((0, n) for n in owned.shape)
-        x = rng.standard_normal(owned.shape)
-        # every part of the needed layout has values of its own, its replicas the same: drawn by part, one after the other
-        y, expected = np.zeros(0), np.zeros(owned.shape)
-        for rank in (r for r in range(P) if needed.config.coordinate("replicas", r) == 0):
-            values = rng.standard_normal(shape(needed.box(rank)))
-            expected[local(needed.box(rank), whole)] += values
-            if _part(needed, rank) == _part(needed, ranks.rank):
-                y = values
-        mine, want = local(owned.box(ranks.rank), whole), local(needed.box(ranks.rank), whole)
-        # products count distinct parts once: the first replica of each
-        counted = [layout.config.coordinate("replicas", ranks.rank) == 0 for layout in (needed, owned)]
-        images = _all_ways(communicator, there, owned, needed, x[mine])
-        totals = _all_ways(communicator, back, needed, owned, y)
-        for image in images:
-            np.testing.assert_array_equal(image, x[want], err_msg=f"seed {seed}: forward {there}")
-        for total in totals:
-            np.testing.assert_allclose(total, expected[mine], rtol=0, atol=1e-12, err_msg=f"seed {seed}: backward {back}")
-        left = [float((image * y).sum()) * counted[0] for image in images]
-        right = [float((x[mine] * total).sum()) * counted[1] for total in totals]
-        bits = tuple(total.tobytes() for total in totals)
-        everyone = allgather(ranks, (left, right, mine, bits))
-        products = [sum(values) for side in (0, 1) for values in zip(*(found[side] for found in everyone), strict=True)]
-        assert np.ptp(products) <= 1e-10 * max(1.0, abs(products[0])), f"seed {seed}: <Fx, y> = {products[:len(images)]}, " \
-            f"<x, F'y> = {products[len(images):]}"
-        same = {data for _, _, place, data in everyone if place == mine}
-        assert len(same) == 1, f"seed {seed}: replicas differ in their bits after {back}"
+        _adjoint(owned, needed, there, back, rng, communicator, f"seed {seed}")
     assert P == 1 or kinds <= seen, f"{family.__name__} should show {kinds}, only {seen} came up"
+
+
+@pytest.mark.parametrize("seed", range(GRAPHS))
+def test_movements_of_random_plans_are_adjoint(seed: int, communicator: Communicator) -> None:
+    """All edges of graphs of 2D and 3D layers under random plans: cut reductions, subsets of ranks, several readers."""
+    network, batch = random_graph(100 * P + seed)
+    rng = np.random.default_rng([seed, P])
+    configs = {layer.name: random_config(network, layer, P, rng) for layer in network.layers}
+    plan = Plan(NetworkSpec(network.name, network.image_shape, network.classes), P, batch, "random", configs)
+    for into in edges(network, plan).values():
+        for e in into:
+            _adjoint(e.owned, e.needed, e.forward, e.backward, rng, communicator, f"{e.tensor}, {e.owned.config} to {e.needed.config}")
+
+
+def _added(parts: list[np.ndarray], layout: Layout, communicator: Communicator) -> np.ndarray:
+    """Partial sums of one tensor, each in the box of its rank, added."""
+    whole = tuple((0, n) for n in layout.shape)
+    out = np.zeros(layout.shape)
+    for rank, values in enumerate(parts):
+        if values.size:
+            out[local(layout.box(rank), whole)] += values
+    return out
+
+
+@pytest.mark.parametrize("scatter", [True, False])
+def test_sums_of_cut_reductions_are_adjoint(scatter: bool, communicator: Communicator) -> None:
+    """Partial sums added (and scattered over channels), and the gradient of the sum given to every part (gathered)."""
+    me = communicator.world.rank
+    for seed in range(SEEDS):
+        rng = np.random.default_rng(seed)
+        used, first = some_ranks(rng, P)
+        n, k = pairs(used)[int(rng.integers(len(pairs(used))))]
+        config = Config(n=n, k=k, first=first, scatter=scatter)
+        network = Chain("sums", (5, 4, 3)).add(Conv2d, "conv", out_channels=int(rng.integers(1, 9))).add(GlobalAvgPool, "pool") \
+            .add(MeanSquaredError, "loss").build()
+        layer, batch = network.by_name["conv"], int(rng.integers(1, 6))
+        parts, total = partial(network, layer, config, batch), output(network, layer, config, batch)
+        drawn = [rng.standard_normal(shape(parts.box(rank))) for rank in range(P)]
+        whole = tuple((0, extent) for extent in total.shape)
+        summed = _added(drawn, parts, communicator)
+        mine = local(total.box(me), whole)
+        there = collective(Kind.REDUCE_SCATTER if scatter else Kind.ALLREDUCE, (config.digits["k"],))
+        moved = _all_ways(communicator, there, parts, total, drawn[me])
+        for found in moved:
+            np.testing.assert_allclose(found, summed[mine], rtol=0, atol=1e-13, err_msg=f"seed {seed}: {config}")
+        y = rng.standard_normal(total.shape)
+        back = collective(Kind.ALLGATHER, (config.digits["k"],)) if scatter else NOTHING
+        for given in _all_ways(communicator, back, total, parts, y[mine]):
+            np.testing.assert_array_equal(given, y[local(parts.box(me), whole)], err_msg=f"seed {seed}: back, {config}")
+            sides = allgather(communicator.world, (float((moved[0] * y[mine]).sum()) * _first(total, me), float((drawn[me] * given).sum())))
+            left, right = (sum(side) for side in zip(*sides, strict=True))
+            assert abs(left - right) <= 1e-11 * max(1.0, abs(left)), f"seed {seed}: <Fx, y> = {left}, <x, F'y> = {right}"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_reduce_and_broadcast_are_adjoint(seed: int, communicator: Communicator) -> None:
+    """For every root, in groups of neighbours or of ranks a stride apart, on some or all ranks."""
+    rng, me = np.random.default_rng(seed), communicator.world.rank
+    used, first = some_ranks(rng, P)
+    n, copies = pairs(used)[int(rng.integers(len(pairs(used))))]
+    placement = str(rng.choice(list(PLACEMENTS)))
+    layout = Layout(Config(n=n, replicas=copies, first=first, placement=placement), (Axis("n", 7, 7), Axis("c", 3, 3)))
+    digits = (layout.config.digits["replicas"],)
+    for root in range(copies if copies > 1 else 0):
+        made = [step(collective(kind, digits), layout, layout, root) for kind in (Kind.REDUCE, Kind.BROADCAST)]
+        reduce, broadcast = (replace(s, root=root) for s in made)
+        assert reduce.group is not None
+        x = [rng.standard_normal(shape(layout.box(rank))) for rank in range(P)]
+        y = [rng.standard_normal(shape(layout.box(rank))) for rank in range(P)]
+        members = reduce.group.members(me) if layout.holds(me) else (me,)
+        center = members[root] if layout.holds(me) else me
+        total, given = move(communicator, reduce, x[me]), move(communicator, broadcast, y[me])
+        if me == center:
+            np.testing.assert_allclose(total, np.sum([x[m] for m in members], axis=0), rtol=0, atol=1e-13)
+        np.testing.assert_array_equal(given, y[center])
+        sides = allgather(communicator.world, (float((total * y[me]).sum()) if me == center else 0.0, float((x[me] * given).sum())))
+        left, right = (sum(side) for side in zip(*sides, strict=True))
+        assert abs(left - right) <= 1e-12 * max(1.0, abs(left)), f"{layout.config}, root {root}: <Rx, y> = {left}, <x, R'y> = {right}"
 
 
 @pytest.mark.skipif(P < 3, reason="needs a neighbour's neighbour")

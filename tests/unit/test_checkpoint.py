@@ -29,6 +29,11 @@ def tensors(net: Network, seed: int) -> dict[str, np.ndarray]:
     return out
 
 
+def moments(net: Network) -> dict[str, np.ndarray]:
+    """Both of Adam's."""
+    return {f"{name}{suffix}": value for i, suffix in enumerate(checkpoint.STATES) for name, value in tensors(net, 1 + i).items()}
+
+
 def state(net: Network = NET) -> dict[str, Any]:
     return {"step": 12, "epoch": 1, "batch_in_epoch": 3, "seed": 5, "network": net.name, "shape": net.image_shape, "classes": net.classes}
 
@@ -36,7 +41,7 @@ def state(net: Network = NET) -> dict[str, Any]:
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     out = str(tmp_path / "c.h5")
-    checkpoint.write(out, tensors(NET, 0).items(), tensors(NET, 1).items(), state())
+    checkpoint.write(out, tensors(NET, 0).items(), moments(NET).items(), state())
     return out
 
 
@@ -48,13 +53,16 @@ def fails(message: str, call: Any, *args: Any) -> None:
 
 @pytest.mark.parametrize("parts", [1, 3, 7])
 def test_rows_of_any_split_make_the_tensors(path: str, parts: int) -> None:
-    params, velocities = tensors(NET, 0), tensors(NET, 1)
+    params, states = tensors(NET, 0), moments(NET)
     for layer in NET.weighted:
         rows = len(params[f"{layer.name}/bias"])
         got = [checkpoint.read_rows(path, layer.name, *block(rows, parts, i), np.float64) for i in range(parts)]
         assert got[0].weight.dtype == np.float64
-        for name, whole in (("weight", params), ("bias", params), ("weight_velocity", velocities), ("bias_velocity", velocities)):
-            assert np.array_equal(np.concatenate([getattr(r, name) for r in got]), whole[f"{layer.name}/{name.split('_')[0]}"])
+        for i, name in enumerate(("weight", "bias")):
+            assert np.array_equal(np.concatenate([getattr(r, name) for r in got]), params[f"{layer.name}/{name}"])
+            for state_of, suffix in enumerate(checkpoint.STATES):
+                parts_of = np.concatenate([r.state[state_of][i] for r in got])  # type: ignore[misc]
+                assert np.array_equal(parts_of, states[f"{layer.name}/{name}{suffix}"])
 
 
 def test_state(path: str) -> None:
@@ -63,11 +71,21 @@ def test_state(path: str) -> None:
     assert isinstance(got["step"], int) and isinstance(got["shape"], tuple)
 
 
-def test_without_bias_and_velocities(tmp_path: Path) -> None:
+def test_without_bias_and_state(tmp_path: Path) -> None:
     out = str(tmp_path / "c.h5")
     checkpoint.write(out, [("fc/weight", np.ones((4, 2)))], [], state())
     rows = checkpoint.read_rows(out, "fc", 1, 3, np.float32)
-    assert rows.weight.shape == (2, 2) and rows.bias is None and rows.weight_velocity is None and rows.bias_velocity is None
+    assert rows.weight.shape == (2, 2) and rows.bias is None and rows.running is None
+    assert all(weight is None and bias is None for weight, bias in rows.state)
+
+
+def test_running_statistics(tmp_path: Path) -> None:
+    out = str(tmp_path / "c.h5")
+    mean, variance = np.arange(4.0), np.arange(4.0, 8.0)
+    bn = {"bn/weight": np.ones(4), "bn/bias": np.zeros(4), "bn/running_mean": mean, "bn/running_variance": variance}
+    checkpoint.write(out, bn.items(), [], state())
+    running = checkpoint.read_rows(out, "bn", 1, 3, np.float64).running
+    assert running is not None and np.array_equal(running, np.stack([mean, variance])[:, 1:3])
 
 
 def test_write_is_whole_or_not_at_all(path: str) -> None:

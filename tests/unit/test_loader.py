@@ -186,6 +186,16 @@ def test_every_sample_once_an_epoch(path: str) -> None:
         assert len(labels) == 12 and np.array_equal(labels[:TEST_SAMPLES], test.labels) and labels[-1] == NO_LABEL
 
 
+def test_all_samples_in_the_order_of_the_file(path: str) -> None:
+    """For inference over the training part: nothing is left out, and a batch may be larger than all of it."""
+    for batch in (5, SAMPLES + 2):
+        with Loader(path, whole(batch), (0, batch), batch, split="all") as loader, h5py.File(path) as f:
+            seen = [loader.batch(0, i)[1] for i in range(loader.batches_per_epoch)]
+            labels = np.concatenate(seen)
+            assert loader.samples == SAMPLES and len(labels) == -(-SAMPLES // batch) * batch
+            assert np.array_equal(labels[:SAMPLES], f["labels"][...]) and (labels[SAMPLES:] == NO_LABEL).all()
+
+
 def test_chunked_files_and_disagreeing_intervals(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "c.h5", "w") as f:
         x = np.random.default_rng(0).normal(size=(16, 1, 9, 4)).astype("f4")

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcpar.cost.choose import schedule_for
 from hpcpar.cost.price import outline_for, price
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
+from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import named
 from hpcpar.schedule.edges import edges
@@ -21,6 +23,7 @@ from hpcpar.schedule.lower import freeze, lower
 from hpcpar.schedule.steps import Comm, Kind, Phase, Schedule
 from hpcpar.train import parameters
 from hpcpar.train.executor import Executor
+from tests.mpi.zoo import SMALL
 from tests.unit.brute import lacking, lacking_sums, random_plan, received
 
 MACHINE = files.load("local")
@@ -60,33 +63,42 @@ class Recorder(NumpyBackend):
 @pytest.fixture(autouse=True)
 def no_initial_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing them would take most of the time."""
-    monkeypatch.setattr(parameters, "initial_rows", lambda *_: None)
+    monkeypatch.setattr(parameters, "initial_rows", lambda seed, position, start, stop, row, dtype: np.zeros((stop - start, *row), dtype))
 
 
 class Silent:
     """A communicator that binds transfers and adds up their wire buffers."""
 
     def __init__(self, rank: int, backend: NumpyBackend) -> None:
-        self.world, self.backend, self.wire_bytes = SimpleNamespace(rank=rank), backend, 0
+        self.world, self.backend = SimpleNamespace(rank=rank), backend
+        self.wires: dict[Any, int] = {}
 
     def progress(self) -> None:
         """Nothing is in flight."""
 
-    def bind(self, step: Comm, held: Any, wanted: Any, tags: int = 0) -> None:
+    def agree(self, schedule: Schedule) -> None:
+        """There is nobody else."""
+
+    def bind(self, step: Comm, held: Any, wanted: Any, tags: int = 0, wires: Any = None) -> None:
         rank = self.world.rank
         assert held.size == np.prod([b - a for a, b in step.held(rank)]), step.label
-        self.wire_bytes += exchange(step, rank).wire_items * step.item_bytes
+        key = step.index if step.between or wires is None else (step.tensor, step.phase)
+        self.wires[key] = max(self.wires.get(key, 0), exchange(step, rank).wire_items * step.item_bytes)
 
 
-def allocated(plan: Plan, schedule: Schedule, rank: int) -> dict[str, int]:
+def allocated(plan: Plan, schedule: Schedule, rank: int, network: Network | None = None) -> dict[str, int]:
     """Bytes of one rank's executor by use; its labels, which no plan changes much, aside."""
     backend = Recorder()
     communicator = Silent(rank, backend)
-    made = Executor(NETWORKS[plan.network.name], plan, schedule, communicator, backend, 1)  # type: ignore[arg-type]
-    weights = sum(p.flat.nbytes + p.grad.nbytes for p in made.parameters.values())
-    state = sum(p.velocity.nbytes for p in made.parameters.values())
-    blocks = backend.alive_bytes - weights - state - made.labels.nbytes
-    return {"weights": weights, "state": state, "blocks": blocks, "wire": communicator.wire_bytes}
+    network = NETWORKS[plan.network.name] if network is None else network
+    made = Executor(network, plan, schedule, communicator, backend, 1)  # type: ignore[arg-type]
+    weights = sum(p.flat.nbytes + p.grad.nbytes + (0 if p.buffers is None else p.buffers.nbytes) for p in made.parameters.values())
+    aside = {id(op.parameters.grad): op.parameters.grad for p in made.passes for op in p.ops.values() if hasattr(op, "parameters")}
+    weights += sum(g.nbytes for g in aside.values() if all(g is not p.grad for p in made.parameters.values()))
+    state = sum(array.nbytes for p in made.parameters.values() for array in p.state)
+    labels = sum(p.labels.nbytes for p in made.turns or made.passes)
+    return {"weights": weights, "state": state, "blocks": backend.alive_bytes - weights - state - labels,
+            "wire": sum(communicator.wires.values())}
 
 
 def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int, **options: Any) -> tuple[dict[str, int], list[dict[str, int]]]:
@@ -121,13 +133,39 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
     (LENET, 1, 7), (LENET, 2, 7), (LENET, 3, 8), (LENET, 4, 7), (ALEXNET, 2, 7), (ALEXNET, 2, 8), (ALEXNET, 3, 8), (ALEXNET, 4, 7),
 ], ids=lambda value: getattr(value, "name", value))
 def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
-    """The largest boxes of all layers meet on no single rank: at most 3% above the largest rank, never below."""
+    """The largest boxes of all layers meet on no single rank: at most 7% above the largest rank, never below."""
     for strategy in named(ranks):
         predicted, real = both(spec, strategy, ranks, batch)
         largest = max(sum(r.values()) for r in real)
-        assert largest <= sum(predicted.values()) <= 1.03 * largest, strategy
+        assert largest <= sum(predicted.values()) <= 1.07 * largest, strategy
         for use in ("weights", "state"):
             assert predicted[use] == max(r[use] for r in real), strategy
+
+
+#: Network of tests/mpi/zoo.py, strategy, ranks, options: what the named strategies of chains do not have.
+PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
+    *((name, strategy, 2, {}) for name in ("resnet", "inception", "cosmoflow") for strategy in ("data", "filter", "spatial")),
+    ("vgg", "channel", 2, {}), ("resnet", "channel", 2, {"synchronisation": "allreduce"}), ("resnet", "data", 4, {"batch_norm": "local"}),
+    ("resnet", "data", 4, {"synchronisation": "sharded", "optimizer": "adam"}), ("vgg", "data", 4, {"synchronisation": "server"}),
+    ("resnet", "data", 2, {"microbatches": 4}), ("resnet", "data", 2, {"microbatches": 4, "order": "1f1b"}),
+    ("resnet", "data", 2, {"bucket_bytes": 1 << 16}),
+    *(("vgg", "pipeline:2x2", 4, {"microbatches": 4, "order": order}) for order in ("gpipe", "1f1b")),
+    *(("resnet", "pipeline:4x1", 4, {"microbatches": 8, "order": order}) for order in ("gpipe", "1f1b")),
+    ("lenet5", "owt-c", 2, {}), ("lenet5", "owt-b", 2, {}), ("lenet5", "owt-c", 2, {"overlap": "none"}),
+]
+
+
+@pytest.mark.parametrize(("name", "strategy", "ranks", "options"), PLANS, ids=lambda v: str(v).replace(" ", ""))
+def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[str, Any]) -> None:
+    """Within a tenth of the largest rank's arrays."""
+    network = SMALL[name][0]()
+    spec = NetworkSpec(network.name, network.image_shape, network.classes)
+    plan = make_plan(spec, strategy, ranks, 16, network=network, machine=files.to_dict(MACHINE), **options)
+    predicted = price(network, plan, MACHINE).memory
+    schedule = schedule_for(network, plan)
+    real = [allocated(plan, schedule, rank, network) for rank in range(ranks)]
+    largest = max(sum(r.values()) for r in real)
+    assert predicted.total_bytes == pytest.approx(largest, rel=0.1), (asdict(predicted), real)
 
 
 def test_float64_takes_twice_as_much() -> None:

@@ -31,7 +31,7 @@ from hpcpar.network.builder import Chain
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Linear, MaxPool2d, ReLU, SoftmaxCrossEntropy
 from hpcpar.plan.plan import NetworkSpec, make_plan
-from hpcpar.plan.strategies import STRATEGIES, grid_sizes, predicted
+from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named
 
 ALPHA_S, BETA_S = 1e-5, 1e-9
 FLAT = Machine("flat", Device(10**12, 1e12, 1e12), (Level("all", 0, ALPHA_S, BETA_S),))
@@ -223,7 +223,7 @@ ranks_of, batches = st.sampled_from([2, 3, 4, 6, 8, 12, 16]), st.integers(1, 100
 def strategies(draw: st.DrawFn, least: int = 2) -> tuple[str, int]:
     """Any strategy that can be predicted, with its ranks."""
     ranks = draw(ranks_of.filter(lambda p: p >= least))
-    names = [s for s in predicted(ranks) if not s.startswith("pipeline") or int(s.partition(":")[2].partition("x")[0]) <= 12]
+    names = [s for s in named(ranks) if not s.startswith("pipeline") or int(s.partition(":")[2].partition("x")[0]) <= 12]
     return draw(st.sampled_from(names)), ranks
 
 
