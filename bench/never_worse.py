@@ -19,7 +19,7 @@ from hpcpar.plan.plan import NetworkSpec  # noqa: E402
 from hpcpar.plan.strategies import named, parse  # noqa: E402
 from hpcpar.report.tables import say  # noqa: E402
 from hpcpar.search import auto  # noqa: E402
-from hpcpar.search.candidates import priced  # noqa: E402
+from hpcpar.search.candidates import APART, priced  # noqa: E402
 
 #: Network -> samples a rank.
 NETWORKS = {"lenet5": 64, "mlp": 64, "alexnet": 32, "vgg16": 32, "resnet50": 32, "inception_v3": 32, "cosmoflow": 4}
@@ -31,7 +31,7 @@ def gain(name: str, samples: int, ranks: int, preset: str) -> float | None:
     machine, spec = files.load(preset), NetworkSpec(name, *defaults(name))
     network = spec.build()
     found, _ = auto.layerwise(network, spec, ranks, samples * ranks, machine, overlap="none")
-    names = [s for s in named(ranks) if parse(s)[0] not in auto.APART]
+    names = [s for s in named(ranks) if parse(s)[0] not in APART]
     others = [c.iteration_s for c in priced(found.task, names) if c.parts <= samples * ranks and c.fits]
     if not others:
         return None

@@ -13,7 +13,7 @@ from hpcpar.cost.costs import ACCOUNTINGS
 from hpcpar.errors import InputError, unknown
 from hpcpar.network.builtin import NETWORKS, defaults
 from hpcpar.network.layers import Shape
-from hpcpar.plan.plan import BATCH_NORMS, COLLECTIVES, DTYPES, OPTIMIZERS, OVERLAPS, SYNCHRONISATIONS, NetworkSpec
+from hpcpar.plan.plan import BATCH_NORMS, COLLECTIVES, DTYPES, OPTIMIZERS, ORDERS, OVERLAPS, SYNCHRONISATIONS, NetworkSpec
 from hpcpar.plan.strategies import GATHERS
 
 #: Samples of an epoch where none are given: ImageNet as the papers count it, MNIST for small images.
@@ -56,7 +56,6 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", type=image, metavar="CxHxW", help="image shape, CxDxHxW for volumes (default: the network's usual one)")
     parser.add_argument("--classes", type=positive, metavar="N", help="number of classes (default: the network's usual one)")
 
-
 def add_planning(parser: argparse.ArgumentParser) -> None:
     """What decides a plan beside its strategy."""
     parser.add_argument("--gather", metavar="|".join(GATHERS), help="where activations split by channel are gathered (default late: "
@@ -70,6 +69,10 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizer", default="momentum", metavar="|".join(OPTIMIZERS), help="what updates the weights (default momentum)")
     parser.add_argument("--microbatches", type=positive, metavar="M", help="parts of the mini-batch in time (default: of a pipeline, four "
                         "times its stages; else 1)")
+    parser.add_argument("--order", default="gpipe", metavar="|".join(ORDERS), help="of a pipeline's micro-batches: all forward first, or "
+                        "one forward, one backward, which keeps fewer activations (default gpipe)")
+    parser.add_argument("--bucket", type=int, metavar="BYTES", help="sum the gradients of small layers together, up to so many bytes "
+                        "(default: 1 MiB or 25 MiB, whichever is faster; 0: each layer on its own)")
     parser.add_argument("--batch-norm", default="sync", metavar="|".join(BATCH_NORMS), help="statistics of the whole batch, or of each "
                         "rank's part (default sync)")
     parser.add_argument("--samples", type=positive, metavar="N", help="samples of an epoch (default: 1200000, the papers' ImageNet, for "
@@ -106,18 +109,22 @@ def planning(args: argparse.Namespace) -> dict[str, Any]:
         "synchronisation": args.synchronisation,
         "batch_norm": args.batch_norm,
         "optimizer": args.optimizer,
+        "order": args.order,
     }
     for name, value in out.items():
         if value not in KNOWN[name]:
             raise unknown(f"--{name.replace('_', '-')}", value, KNOWN[name])
-    return out | pricing(args) | {"microbatches": args.microbatches}
+    bucket_bytes = 0 if args.bucket is None and paper else args.bucket
+    if bucket_bytes is not None and bucket_bytes < 0:
+        raise InputError(f"--bucket {bucket_bytes}: give a size in bytes, or 0")
+    return out | pricing(args) | {"microbatches": args.microbatches, "bucket_bytes": bucket_bytes}
 
 
 #: Words that an option may have.
 KNOWN: dict[str, tuple[str, ...]] = {
     "gather": GATHERS, "overlap": OVERLAPS, "collectives": COLLECTIVES, "dtype": tuple(DTYPES), "accounting": ACCOUNTINGS,
     "synchronisation": SYNCHRONISATIONS, "batch_norm": BATCH_NORMS,
-    "optimizer": tuple(OPTIMIZERS),
+    "optimizer": tuple(OPTIMIZERS), "order": ORDERS,
 }
 
 

@@ -317,6 +317,7 @@ class Builder:
         layer = layers[-1]
         config, how = self.plan.configs[layer.name], self.plan.synchronisation
         kind = {"allreduce": Kind.ALLREDUCE, "sharded": Kind.REDUCE_SCATTER, "server": Kind.REDUCE}[how]
+        key: Any
         if len(layers) == 1:
             layout, key = parameters(self.network, layer, config), ("weight", self.edges.key(layer, 0))
         else:

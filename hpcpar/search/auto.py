@@ -12,7 +12,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named, parse
-from hpcpar.search.candidates import Candidate, Task, alone, of_plan, priced
+from hpcpar.search.candidates import APART, Candidate, Task, alone, of_plan, priced
 from hpcpar.search.layerwise import HIDDEN, Found, Search
 
 
@@ -125,10 +125,6 @@ def least_memory(
         if Search(network, spec, more, batch, machine, **wanted).smallest().bytes <= machine.device.memory_bytes:
             return least, more
     return least, None
-
-
-#: Strategies outside the layer-wise search's space.
-APART = ("pipeline", "owt-b", "owt-c")
 
 
 def named_or_layerwise(

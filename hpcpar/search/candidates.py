@@ -18,7 +18,13 @@ from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import fill, parse, placement_of, plan_options
 
 #: Options of a plan; what else is given prices it.
-PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_norm", "microbatches", "optimizer")
+PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_norm", "microbatches", "optimizer", "order",
+                "bucket_bytes")
+
+#: Strategies that are priced one by one, and lie outside the layer-wise search's space.
+APART = ("pipeline", "owt-b", "owt-c")
+#: Sizes of buckets that are tried where none is asked for: small ones start early, large ones pay latency once.
+BUCKETS = (1 << 20, 25 << 20)
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Task:
     Attributes
     ----------
     options : dict
-        Those of `Plan` (see `PLAN_OPTIONS`) and of `price`.
+        Those of `Plan` (see `PLAN_OPTIONS`) and of `price`; with ``bucket_bytes=None`` the better of `BUCKETS` is taken.
     """
 
     network: Network
@@ -43,6 +49,13 @@ class Task:
     @property
     def plan_options(self) -> dict[str, Any]:
         return {k: v for k, v in self.options.items() if k in PLAN_OPTIONS and v is not None}
+
+    @property
+    def choices(self) -> list[Task]:
+        """The same with each size of buckets that is to be tried."""
+        if self.options.get("bucket_bytes", 0) is not None:
+            return [self]
+        return [replace(self, options={**self.options, "bucket_bytes": size}) for size in BUCKETS]
 
     @property
     def price_options(self) -> dict[str, Any]:
@@ -88,28 +101,49 @@ class Candidate:
 
 def priced(task: Task, strategies: Iterable[str]) -> list[Candidate]:
     """Every strategy with its price, in the order given."""
-    strategies = list(strategies)
+    names = list(strategies)
+    apart = {name: _apart(task, name) for name in names if parse(name)[0] in APART}
+    rest = [name for name in names if name not in apart]
+    found = apart | {
+        name: _better(each) for name, *each in zip(rest, *(_families(choice, rest) for choice in task.choices), strict=True)
+    }
+    return [found[name] for name in names]
+
+
+def _apart(task: Task, strategy: str) -> Candidate:
+    """A strategy whose number of steps depends on its grid."""
+    first = task.choices[0]
+    return of_plan(task, (best_pipeline if parse(strategy)[0] == "pipeline" else _alone)(first, strategy).plan)
+
+
+def _better(found: Iterable[Candidate]) -> Candidate:
+    return min(found, key=lambda c: (not c.fits, c.iteration_s))
+
+
+def _families(task: Task, strategies: list[str]) -> list[Candidate]:
+    """Strategies of one name and placement are priced together."""
     families: dict[tuple[str, str], list[int]] = {}
     for i, strategy in enumerate(strategies):
         families.setdefault((parse(strategy)[0], placement_of(strategy)[1]), []).append(i)
     out: dict[int, Candidate] = {}
     for (name, placement), members in families.items():
-        if name in ("pipeline", "owt-b", "owt-c"):  # their number of steps depends on their grid
-            out.update({i: best_pipeline(task, strategies[i]) if name == "pipeline" else alone(task, strategies[i]) for i in members})
-        else:
-            out.update(_family(task, name, placement, {i: strategies[i] for i in members}))
+        out.update(_family(task, name, placement, {i: strategies[i] for i in members}))
     return [out[i] for i in range(len(strategies))]
 
 
 def alone(task: Task, strategy: str) -> Candidate:
     """One strategy, priced by itself."""
+    return _better(_alone(choice, strategy) for choice in task.choices)
+
+
+def _alone(task: Task, strategy: str) -> Candidate:
     extra = plan_options(strategy, task.ranks, task.batch)
     plan = make_plan(
         task.spec, strategy, task.ranks, task.batch, gather=task.gather, network=task.network, machine=files.to_dict(task.machine),
         **(extra | task.plan_options),
     )
     p = price(task.network, plan, task.machine, samples=task.samples, **task.price_options)
-    return of_plan(task, plan, p)
+    return _of_plan(task, plan, p)
 
 
 def best_pipeline(task: Task, strategy: str) -> Candidate:
@@ -119,11 +153,20 @@ def best_pipeline(task: Task, strategy: str) -> Candidate:
         return usual
     stages, most = usual.plan.microbatches // 4, task.batch // max(1, usual.parts // usual.plan.microbatches)
     others = [2 * stages, 8 * stages] if stages else []
-    found = [of_plan(task, replace(usual.plan, microbatches=m)) for m in others if 1 < m <= most]
-    return min([usual, *found], key=lambda c: (not c.fits, c.iteration_s))
+    found = [_of_plan(task, replace(usual.plan, microbatches=m)) for m in others if 1 < m <= most]
+    return _better([usual, *found])
 
 
-def of_plan(task: Task, plan: Plan, p: Prediction | None = None) -> Candidate:
+def of_plan(task: Task, plan: Plan) -> Candidate:
+    """A plan with its price, with the size of buckets that suits it."""
+    return _better(_of_plan(choice, replace(plan, **_bucket(choice, plan))) for choice in task.choices)
+
+
+def _bucket(task: Task, plan: Plan) -> dict[str, Any]:
+    return {"bucket_bytes": task.options.get("bucket_bytes", plan.bucket_bytes)}
+
+
+def _of_plan(task: Task, plan: Plan, p: Prediction | None = None) -> Candidate:
     """A plan with its price, which may be at hand."""
     p = price(task.network, plan, task.machine, samples=task.samples, **task.price_options) if p is None else p
     found = Candidate(task, plan.strategy, p.iteration_s, p.memory_bytes, int(sample_parts(plan)), plan)

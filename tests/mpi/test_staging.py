@@ -15,9 +15,9 @@ from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.network.builtin import network
 from hpcpar.plan.boxes import local
 from hpcpar.plan.plan import NetworkSpec, make_plan
-from hpcpar.plan.strategies import named
 from hpcpar.schedule.lower import lower
 from hpcpar.train.executor import Executor
+from tests.strategies import one_pass
 
 
 class DeviceArray(np.ndarray):
@@ -62,5 +62,5 @@ def _losses(backend: NumpyBackend, strategy: str, direct: bool) -> list[float]:
 
 @pytest.mark.parametrize("direct", [False, True])
 def test_staged_training_equals_host_training(direct: bool) -> None:
-    for strategy in named(world().size):
+    for strategy in one_pass(world().size):
         assert _losses(PretendedGpu(), strategy, direct) == _losses(NumpyBackend(), strategy, False)

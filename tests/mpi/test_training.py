@@ -16,7 +16,8 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import SoftmaxCrossEntropy
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.plan import OVERLAPS, NetworkSpec, Plan
-from hpcpar.plan.strategies import GATHERS, Configs, configurations, named
+from hpcpar.plan.strategies import GATHERS, Configs, configurations
+from tests.strategies import one_pass
 
 P = world().size
 #: Everything that a strategy may be combined with.
@@ -47,7 +48,7 @@ def variants(network: str, strategy: str) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_named_strategies(network: str, communicator: Communicator) -> None:
     # many ranks share few cores: the second AlexNet has half of the strategies there
-    for strategy in named(P)[:: 2 if P > 4 and network == FIXED[-1] else 1]:
+    for strategy in one_pass(P)[:: 2 if P > 4 and network == FIXED[-1] else 1]:
         for gather, overlap, collectives in variants(network, strategy):
             configs = configurations(facts(network).network, strategy, P, gather)
             run(network, configs, overlap, collectives, communicator, f"{strategy}, gather {gather}")
@@ -105,7 +106,7 @@ def test_hard_configurations(network: str, degrees: str, overlap: str, communica
 
 @pytest.mark.parametrize("network", FIXED[:2])
 def test_two_runs_are_bitwise_equal(network: str, communicator: Communicator) -> None:
-    strategies = named(P)
+    strategies = one_pass(P)
     for strategy, (gather, overlap, collectives) in zip(strategies[:: -(-len(strategies) // 3)], VARIANTS[1::9], strict=False):
         configs = configurations(facts(network).network, strategy, P, gather)
         first, second = (run(network, configs, overlap, collectives, communicator, f"{strategy}, run {i}") for i in (1, 2))

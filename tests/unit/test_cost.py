@@ -28,6 +28,7 @@ from hpcpar.schedule.lower import freeze
 from hpcpar.schedule.rounds import ALGORITHMS, Round, collective
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase
 from hpcpar.search import auto
+from tests.strategies import one_pass
 from tests.unit.brute import busiest, random_configs
 
 LOCAL = files.load("local")
@@ -156,7 +157,7 @@ def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(ranks: int, col
     A ring's bytes are exact for any blocks (messages count empty ones as well); Bruck sends some blocks more often than others: a block
     more or less for each of its rounds, at most.
     """
-    for strategy in named(ranks):
+    for strategy in one_pass(ranks):
         for step, cost in priced_steps(strategy, ranks, batch, gather="layer" if batch == 24 else "late", collectives=collectives):
             exact, found, what = busiest(step, ranks), (cost.messages, cost.sent_bytes), f"{strategy} {step.label}"
             if step.kind in (Kind.HALO, Kind.ALLREDUCE):
@@ -177,7 +178,7 @@ def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(ranks: int, col
 @pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8])
 def test_priced_bytes_of_redistributions(ranks: int, batch: int) -> None:
     """Bytes within 1% of the busiest rank's. Messages to each of the others, and maybe to itself; fewer where towers are cut across."""
-    for strategy in named(ranks):
+    for strategy in one_pass(ranks):
         for step, cost in priced_steps(strategy, ranks, batch):
             if step.kind is Kind.REDISTRIBUTE:
                 messages, sent_bytes = busiest(step, ranks)
@@ -231,7 +232,7 @@ def test_priced_bytes_of_any_configurations(seed: int, ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3, 6])
 def test_library_collectives_count_as_one_message(ranks: int) -> None:
-    for strategy in named(ranks):
+    for strategy in one_pass(ranks):
         for step, cost in priced_steps(strategy, ranks, 24, collectives="mpi"):
             if step.group is not None and len(set(parts_of(step, ranks))) == 1:
                 assert (cost.messages, cost.sent_bytes) == busiest(step, ranks), f"{strategy} {step.label}"

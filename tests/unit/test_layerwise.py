@@ -25,7 +25,7 @@ from hpcpar.plan.plan import NetworkSpec, load
 from hpcpar.plan.strategies import named, parse
 from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto, layerwise
-from hpcpar.search.candidates import priced
+from hpcpar.search.candidates import APART, priced
 from hpcpar.search.layerwise import Search
 
 
@@ -162,7 +162,7 @@ def test_the_papers_objective_is_never_worse_than_a_named_strategys() -> None:
         net = network(name)
         best = search(name, ranks, 32 * ranks, "p100x4x4").best(1e30)
         wanted = auto.task(net, spec(net), ranks, 32 * ranks, machine, overlap="none")
-        others = priced(wanted, [s for s in named(ranks) if parse(s)[0] not in auto.APART])
+        others = priced(wanted, [s for s in named(ranks) if parse(s)[0] not in APART])
         assert all(best.objective_s <= c.iteration_s * (1 + 1e-12) for c in others)
         assert any(best.objective_s < c.iteration_s for c in others)
 
@@ -201,7 +201,7 @@ def test_hidden_sums_of_gradients_are_not_counted() -> None:
 def test_never_worse_than_a_named_strategy(name: str, ranks: int, machine: str, options: dict[str, Any]) -> None:
     net, batch = network(name), 16 * ranks
     chosen, found = auto.named_or_layerwise(net, spec(net), ranks, batch, files.load(machine), **options)
-    names = [s for s in named(ranks) if parse(s)[0] not in auto.APART]
+    names = [s for s in named(ranks) if parse(s)[0] not in APART]
     others = [c for c in priced(chosen.task, names) if c.parts <= batch]
     assert others and all((not chosen.fits, chosen.iteration_s) <= (not c.fits, c.iteration_s * (1 + 1e-12)) for c in others)
     assert chosen.strategy == "layerwise" and chosen.plan.strategy == "layerwise"
@@ -264,6 +264,6 @@ def test_a_calibrated_machine_offers_what_was_measured() -> None:
     calibrated = replace(machine, compute=table)
     best, _ = auto.layerwise(net, spec(net), 4, 16, calibrated, overlap="none")
     assert best.prediction.measured_compute == pytest.approx(1.0)
-    names = [s for s in named(4) if parse(s)[0] not in auto.APART]
+    names = [s for s in named(4) if parse(s)[0] not in APART]
     others = priced(auto.task(net, spec(net), 4, 16, calibrated, overlap="none"), names)
     assert best.iteration_s <= min(c.iteration_s for c in others) * (1 + 1e-12)

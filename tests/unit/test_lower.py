@@ -11,13 +11,13 @@ from hpcpar.errors import InputError
 from hpcpar.plan.boxes import Box, intersect, items
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import named
 from hpcpar.schedule.builder import Move
 from hpcpar.schedule.edges import edges
 from hpcpar.schedule.exchange import Piece, exchange
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.rounds import ALGORITHMS
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Schedule
+from tests.strategies import whole_sums
 from tests.unit.brute import random_plan
 
 LENET = NetworkSpec("lenet5", (1, 16, 16), 10)
@@ -107,7 +107,7 @@ def test_one_weird_trick_changes_over_at_the_flatten() -> None:
 
 
 @pytest.mark.parametrize("overlap", ["none", "gradient", "full"])
-@pytest.mark.parametrize("strategy", named(4))
+@pytest.mark.parametrize("strategy", whole_sums(4))
 def test_when_results_are_needed(strategy: str, overlap: str) -> None:
     s = schedule(strategy, 4, overlap=overlap)
     assert [step.index for step in s.steps] == list(range(len(s.steps)))

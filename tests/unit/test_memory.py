@@ -16,7 +16,6 @@ from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import named
 from hpcpar.schedule.edges import edges
 from hpcpar.schedule.exchange import exchange
 from hpcpar.schedule.lower import freeze, lower
@@ -24,6 +23,7 @@ from hpcpar.schedule.steps import Comm, Kind, Phase, Schedule
 from hpcpar.train import parameters
 from hpcpar.train.executor import Executor
 from tests.mpi.zoo import SMALL
+from tests.strategies import one_pass
 from tests.unit.brute import lacking, lacking_sums, random_plan, received
 
 MACHINE = files.load("local")
@@ -120,7 +120,7 @@ def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int, **options: An
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
     """Every rank of even cuts holds what is predicted, and of each kind."""
-    for strategy in named(ranks):
+    for strategy in one_pass(ranks):
         for spec in (LENET, ALEXNET):
             if spec is ALEXNET and strategy.partition(":")[0] in ("spatial", "domain", "ds"):
                 continue
@@ -134,7 +134,7 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
 ], ids=lambda value: getattr(value, "name", value))
 def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
     """The largest boxes of all layers meet on no single rank: at most 7% above the largest rank, never below."""
-    for strategy in named(ranks):
+    for strategy in one_pass(ranks):
         predicted, real = both(spec, strategy, ranks, batch)
         largest = max(sum(r.values()) for r in real)
         assert largest <= sum(predicted.values()) <= 1.07 * largest, strategy

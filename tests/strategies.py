@@ -1,0 +1,15 @@
+"""Which named strategies a test goes through."""
+
+from __future__ import annotations
+
+from hpcpar.plan.strategies import named, parse
+
+
+def one_pass(ranks: int) -> list[str]:
+    """Those in which the whole mini-batch passes once through layers on all ranks."""
+    return [s for s in named(ranks) if parse(s)[0] not in ("pipeline", "owt-b", "owt-c")]
+
+
+def whole_sums(ranks: int) -> list[str]:
+    """Those of them that cut no sum over input channels."""
+    return [s for s in one_pass(ranks) if s != "channel"]
