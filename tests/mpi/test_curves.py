@@ -97,7 +97,7 @@ def serial(turns: int, switch: str) -> list[float]:
 
 @pytest.mark.skipif(importlib.util.find_spec("sklearn") is None, reason="scikit-learn is not installed (extra 'digits')")
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed (extra 'torch')")
-@pytest.mark.parametrize("name", plans())
+@pytest.mark.parametrize("name", list(plans())[:: 1 if P <= 4 else 3])
 def test_curve(name: str, communicator: Communicator) -> None:
     plan, net = plans()[name], network()
     images, labels = digits()
