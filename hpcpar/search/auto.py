@@ -104,7 +104,7 @@ def layerwise(
     found = [search.best(hidden=share) for share in shares]
     distinct = {tuple(c.key for c in f.plan.configs.values()): f for f in reversed(found)}
     priced_plans = [of_plan(wanted, f.plan) for f in distinct.values()]
-    return min(priced_plans, key=lambda c: (not c.fits, c.iteration_s)), found[0]
+    return min(priced_plans, key=lambda c: c.order), found[0]
 
 
 #: Doublings of the ranks that are tried where nothing fits.
@@ -135,8 +135,8 @@ def named_or_layerwise(
     wanted = chosen.task
     names = [s for s in named(ranks) if parse(s)[0] not in APART]
     others = [c for c in priced(wanted, names) if c.parts <= batch]
-    other = min(others, key=lambda c: (not c.fits, c.iteration_s), default=chosen)
-    if (other.fits, -other.iteration_s) > (chosen.fits, -chosen.iteration_s):
+    other = min(others, key=lambda c: c.order, default=chosen)
+    if other.order < chosen.order:
         chosen = of_plan(wanted, replace(other.plan, strategy="layerwise"))
     return chosen, found
 
@@ -146,6 +146,8 @@ def best(
     layers: bool = True, **options: Any,
 ) -> list[Candidate]:
     """Every strategy, priced and in order: those that fit in memory before those that do not, each by time.
+
+    On a calibrated machine, those that were measured come before those that were not.
 
     Parameters
     ----------
@@ -169,4 +171,4 @@ def best(
         found = [c for c in found if accept(c.plan)] or found
     if layers and ranks > 1 and options.get("accounting", "schedule") == "schedule" and options.get("training", True):
         found.append(layerwise(network, spec, ranks, batch, machine, **options)[0])
-    return sorted(found, key=lambda c: (not c.fits, c.iteration_s))
+    return sorted(found, key=lambda c: c.order)

@@ -23,6 +23,8 @@ PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_nor
 
 #: Strategies that are priced one by one, and lie outside the layer-wise search's space.
 APART = ("pipeline", "owt-b", "owt-c")
+#: From here on all computing counts as measured.
+WHOLLY = 1.0 - 1e-9
 #: Sizes of buckets that are tried where none is asked for: small ones start early, large ones pay latency once.
 BUCKETS = (1 << 20, 25 << 20)
 
@@ -70,6 +72,8 @@ class Candidate:
     ----------
     parts : int
         Parts that the mini-batch is cut into, at most over layers: beyond the batch, ranks have nothing to do.
+    measured : float
+        Part of the computing, 0 to 1, whose time comes from the machine's calibrated table.
     made : Plan or None
         The plan, where it does not follow from the strategy's name.
     """
@@ -79,11 +83,21 @@ class Candidate:
     iteration_s: float
     memory_bytes: int
     parts: int
+    measured: float = 0.0
     made: Plan | None = None
 
     @property
     def fits(self) -> bool:
         return self.memory_bytes <= self.task.machine.device.memory_bytes
+
+    @property
+    def order(self) -> tuple[bool, bool, float]:
+        """Better candidates come first.
+
+        On a calibrated machine those whose computing was measured, as far as there are any: a roofline's times beside measured ones of
+        others would decide by how the two differ.
+        """
+        return not self.fits, bool(self.task.machine.compute) and self.measured < WHOLLY, self.iteration_s
 
     @cached_property
     def plan(self) -> Plan:
@@ -117,7 +131,7 @@ def _apart(task: Task, strategy: str) -> Candidate:
 
 
 def _better(found: Iterable[Candidate]) -> Candidate:
-    return min(found, key=lambda c: (not c.fits, c.iteration_s))
+    return min(found, key=lambda c: c.order)
 
 
 def _families(task: Task, strategies: list[str]) -> list[Candidate]:
@@ -169,7 +183,7 @@ def _bucket(task: Task, plan: Plan) -> dict[str, Any]:
 def _of_plan(task: Task, plan: Plan, p: Prediction | None = None) -> Candidate:
     """A plan with its price, which may be at hand."""
     p = price(task.network, plan, task.machine, samples=task.samples, **task.price_options) if p is None else p
-    found = Candidate(task, plan.strategy, p.iteration_s, p.memory_bytes, int(sample_parts(plan)), plan)
+    found = Candidate(task, plan.strategy, p.iteration_s, p.memory_bytes, int(sample_parts(plan)), p.measured_compute, plan)
     found.__dict__["prediction"] = p
     return found
 
@@ -182,10 +196,10 @@ def _family(task: Task, name: str, placement: str, members: dict[int, str]) -> d
     configs = fill(task.network, name, ranks, grid, task.gather, placement)
     plan = Plan(task.spec, ranks, np.full(count, task.batch), name, configs, **task.plan_options)
     costs = price_family(task.network, plan, task.machine, **task.price_options)
-    seconds, held = (np.broadcast_to(x, count) for x in (costs.iteration_s, costs.memory.total_bytes))
+    seconds, held, measured = (np.broadcast_to(x, count) for x in (costs.iteration_s, costs.memory.total_bytes, costs.measured_compute))
     parts = np.broadcast_to(sample_parts(plan), count)
     return {
-        i: Candidate(task, strategy, float(seconds[at]), int(held[at]), int(parts[at]))
+        i: Candidate(task, strategy, float(seconds[at]), int(held[at]), int(parts[at]), float(measured[at]))
         for at, (i, strategy) in enumerate(members.items())
     }
 

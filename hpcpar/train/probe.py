@@ -186,7 +186,7 @@ def compute_table(world: World, plan: Plan, backend: Backend, known: dict[str, f
                 if array is not None and array.size:
                     backend.to_device(rng.standard_normal(array.shape).astype(array.dtype), array)
     load = Workload(network, plan)
-    actions: dict[str, Callable[[], None]] = {}
+    actions: dict[str, Callable[[], None] | None] = {}
     assert executor.training is not None
     for step in schedule.steps:
         if not isinstance(step, Compute):
@@ -194,9 +194,9 @@ def compute_table(world: World, plan: Plan, backend: Backend, known: dict[str, f
         here = executor.part(step.layer, step.part)
         if here.samples < max(other.samples for other in passes if step.layer in other.blocks):
             continue  # of micro-batches that differ by a sample, the largest is priced
-        # interior and boundary are priced as parts of the whole; a rank without the layer takes part in the timing only
-        whole = step.op in (Op.INTERIOR, Op.BOUNDARY)
-        mine = here.ops[step.layer].forward if whole and executor.lives(step.layer) else executor.training.actions.get(step.index, _nothing)
+        # interior and boundary are priced as parts of the whole
+        whole = step.op in (Op.INTERIOR, Op.BOUNDARY) and executor.lives(step.layer)
+        mine = here.ops[step.layer].forward if whole else executor.training.actions.get(step.index)
         actions.setdefault(load.work(network.by_name[step.layer], step.op, here.samples).key, mine)
     if all(key in known for key in actions):
         return {}
@@ -204,25 +204,27 @@ def compute_table(world: World, plan: Plan, backend: Backend, known: dict[str, f
     return {key: s for key, s in zip(actions, seconds, strict=True) if key not in known}
 
 
-def _nothing() -> None:
-    """For ranks that a layer does not live on."""
-
-
-def _in_turn(world: World, actions: list[Callable[[], None]], backend: Backend, budget_s: float = 0.4, blocks: int = 5) -> list[float]:
+def _in_turn(
+    world: World, actions: list[Callable[[], None] | None], backend: Backend, budget_s: float = 0.4, blocks: int = 5
+) -> list[float]:
     """Seconds of each of some actions when they follow each other as in an iteration, so that caches are as cold as there.
+
+    A rank that an action is not for (None: another stage's) does one of its own meanwhile, as it would in a pipeline.
 
     The mean over a block of rounds (with more ranks than cores an action that is interrupted counts), the slowest rank's, and
     the median over blocks.
     """
     clock = time.perf_counter
+    own = [action for action in actions if action is not None]
 
     def one_round() -> np.ndarray:
-        out = np.empty(len(actions))
+        out = np.zeros(len(actions))
         for i, action in enumerate(actions):
             t = clock()
-            action()
+            (action or own[i % len(own)])()
             backend.synchronize()
-            out[i] = clock() - t
+            if action is not None:
+                out[i] = clock() - t
         return out
 
     one_round()
