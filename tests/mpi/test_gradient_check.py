@@ -242,7 +242,7 @@ def fault(slopes: Slopes, here: float, tried: list[Direction]) -> str:
     return f"a kink along each of {DRAWS} directions"
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CASES if P <= 4 else list(CASES)[P % 4 // 2 :: 2])
 def test_gradients(name: str, communicator: Communicator) -> None:
     case = CASES[name]
     network = case.network()
