@@ -17,7 +17,7 @@ import numpy as np
 
 from hpcpar.cost.choose import allowed, offers
 from hpcpar.cost.direct import Amounts, Spread, amounts, redistribution_s, spread
-from hpcpar.cost.halos import halo_of, halo_s, neighbours
+from hpcpar.cost.halos import halo_of, halo_s, neighbours, through_items
 from hpcpar.cost.links import Route, Wires
 from hpcpar.cost.memory import wire_buffer, wire_bytes
 from hpcpar.cost.traffic import copied
@@ -53,11 +53,11 @@ class Bill:
     halo: tuple[Any, Any] | None = None
 
     @cached_property
-    def sent_bytes(self) -> Any:
-        """What the busiest rank sends from rank to rank; 0 where it takes part in a collective."""
+    def through_bytes(self) -> Any:
+        """What goes from rank to rank through the buffers of the rank with most of it; 0 in a collective."""
         out: Any = np.int64(0)
         if self.amounts is not None:
-            moved = np.round(self.amounts.out).astype(np.int64)
+            moved = _whole_items(self.amounts.out, self.amounts.into)
             out = np.where(np.equal(self.step.pattern.code, _REDISTRIBUTE), moved, 0)
         if self.halo is not None:
             out = np.array(np.broadcast_to(out, self.shape))
@@ -68,18 +68,18 @@ class Bill:
         """The wire buffer, of all cases or of one."""
         step = self.step
         if at is None:
-            return wire_bytes(step, {step.key: self.sent_bytes})
+            return wire_bytes(step, {step.key: (0, self.through_bytes)})
         code = entry(step.pattern.code, at)
         if not code:
             return 0
-        sent: Any = 0
+        moved: Any = 0
         if code == _REDISTRIBUTE and self.amounts is not None:
-            sent = round(float(entry(self.amounts.out, at))) * step.item_bytes
+            moved = _whole_items(entry(self.amounts.out, at), entry(self.amounts.into, at)) * step.item_bytes
         elif code == _HALO:
-            sent = entry(self.sent_bytes, at)
+            moved = entry(self.through_bytes, at)
         held, wanted = (entry(layout.largest_items, at) for layout in (step.holder, step.wanter))
         group = math.prod(int(entry(d.size, at)) for d in step.pattern.digits)
-        return wire_buffer(code, group, held, wanted, step.item_bytes, sent)
+        return wire_buffer(code, group, held, wanted, step.item_bytes, moved)
 
 
 class Bulk:
@@ -162,7 +162,7 @@ class Bulk:
             halos.append(halo_of(own, need))
         width = max(len(halo.digits) for halo in halos)
         # an axis that is not cut: one part, that keeps everything
-        found = np.zeros((width, total, 2, 5), np.int64)
+        found = np.zeros((width, total, 3, 5), np.int64)
         found[..., 0] = 1
         digits = np.ones((width, 2, total), np.int64)
         rest, back, size = np.empty(total, np.int64), np.empty(total, bool), np.empty(total, np.int64)
@@ -174,12 +174,13 @@ class Bulk:
                 digits[i, 0, a:b], digits[i, 1, a:b] = entry(digit.stride, at), entry(digit.size, at)
         whole = type(halos[0])(rest, list(found), [Digit(*d) for d in digits])
         into, out, _ = neighbours(whole, size, self.wires, self.ranks)
+        through = through_items(whole)
         swapped = [(np.where(back, y, x), np.where(back, x, y)) for x, y in zip(into, out, strict=True)]
         into, out = [x for x, _ in swapped], [y for _, y in swapped]
         seconds = halo_s(into, out, size, self.machine, back)
         for (bill, at), a, b in zip(cases, ends, ends[1:], strict=False):
             bill.seconds[at] = seconds[a:b]
-            bill.halo = (at, out[2][a:b])
+            bill.halo = (at, through[a:b])
 
     # -- collectives -----------------------------------------------------------------------------------------------
     def _collectives(self, cases: list[tuple[Bill, Any]]) -> None:
@@ -228,6 +229,11 @@ class Bulk:
             _, plain = offers(kind, way.p, n_bytes, chosen_on, add, names)
             best = np.choose(np.argmin(np.stack(plain), axis=0), every)
         return copied(kind, best, n_bytes, self.machine, way)
+
+
+def _whole_items(out: Any, into: Any) -> Any:
+    """Items that go and come, each as a whole number."""
+    return np.round(out).astype(np.int64) + np.round(into).astype(np.int64)
 
 
 class _Grid:

@@ -46,6 +46,8 @@ class StepPrice:
         Duration on the slowest rank; 0 in cases that do not have the step.
     messages, sent_bytes : int
         Of the rank that sends most; 0 for compute steps.
+    through_bytes : int
+        Sent and received from rank to rank, of the rank with most of it.
     measured : bool
         The time comes from the machine's calibrated table.
     level : int
@@ -55,6 +57,7 @@ class StepPrice:
     seconds: Any
     messages: Any = 0
     sent_bytes: Any = 0
+    through_bytes: Any = 0
     measured: Any = False
     level: Any = 0
 
@@ -143,7 +146,7 @@ def price_family(
             if key not in known:
                 found = traffic(step, machine, wires, plan.ranks)
                 seconds = found.seconds if accounting == "schedule" else paper_comm_s(step, machine, wires, network, plan)
-                known[key] = StepPrice(seconds, found.messages, found.sent_bytes, level=found.level)
+                known[key] = StepPrice(seconds, found.messages, found.sent_bytes, found.through_bytes, level=found.level)
         else:
             key = (out.edges.key(step.layer, step.batch), _producers(network, plan, step.layer), step.op)
             if key not in known:
@@ -158,8 +161,8 @@ def price_family(
     if io_bytes_per_s is not None:
         images = network.layers[0]
         io_s = owned(network, images, plan.configs[images.name], plan.batch).largest_items * io_item_bytes / io_bytes_per_s
-    sent = {s.key: p.sent_bytes for s, p in zip(out.steps, prices, strict=True) if isinstance(s, Move)}
-    return _total(network, plan, machine, out, prices, memory(network, plan, out, sent, training=training).scaled(gamma), io_s)
+    moved = {s.key: (p.sent_bytes, p.through_bytes) for s, p in zip(out.steps, prices, strict=True) if isinstance(s, Move)}
+    return _total(network, plan, machine, out, prices, memory(network, plan, out, moved, training=training).scaled(gamma), io_s)
 
 
 def _producers(network: Network, plan: Plan, layer: Any) -> Any:

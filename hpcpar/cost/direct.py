@@ -31,6 +31,8 @@ class Direct:
         Sending and receiving at once, then summing and copying.
     messages, items : int
         Sent.
+    through : int
+        Items, sent and received, that go through the buffers of the rank with most of them.
     level : int
         Index of the machine's level that it crosses.
     """
@@ -38,6 +40,7 @@ class Direct:
     seconds: Any
     messages: Any
     items: Any
+    through: Any
     level: Any
 
 
@@ -89,7 +92,8 @@ def redistribution(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Di
         level = wires.between(*ends(holder, wanter))
     per_byte = machine.add_s_per_byte if np.any(step.pattern.reduce) else machine.copy_s_per_byte
     seconds = redistribution_s(found, sending, receiving, size, per_byte, machine)
-    return Direct(seconds, np.ceil(found.out_count).astype(np.int64), np.round(found.out).astype(np.int64), level)
+    out, into = (np.round(items).astype(np.int64) for items in (found.out, found.into))
+    return Direct(seconds, np.ceil(found.out_count).astype(np.int64), out, out + into, level)
 
 
 def redistribution_s(found: Amounts, sending: Spread, receiving: Spread, item_bytes: Ints, s_per_byte: Any, machine: Machine) -> Any:

@@ -28,27 +28,34 @@ _CHUNK = 256
 
 
 @lru_cache(maxsize=50_000)
-def sides(own: Axis, need: Axis, parts: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def sides(own: Axis, need: Axis, parts: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """What the busiest part of an axis receives, and what the busiest sends: (kept, from below, from above, messages below, above).
 
-    Items along this axis: `kept` of the needed interval the part holds itself, the others come from parts below and above.
+    Items along this axis: `kept` of the needed interval the part holds itself, the others come from parts below and above. Third, of the
+    part through whose buffers most goes: (kept, received, sent, 0, 0).
     """
     (o0, o1), (w0, w1) = intervals(own, parts), intervals(need, parts)
     i = np.arange(parts)
     received: list[Sequence[int]] = []
     given: list[Sequence[int]] = []
+    through = np.zeros((2, parts), np.int64)
     for begin in range(0, parts, _CHUNK):
         rows = slice(begin, begin + _CHUNK)
         # [wanting part, holding part]
         common = np.maximum(0, np.minimum(w1[rows, None], o1) - np.maximum(w0[rows, None], o0))
         below, above = i[None, :] < i[rows, None], i[None, :] > i[rows, None]
         received.append(_busiest(common, below, above, np.diagonal(common, begin)))
+        through[0, rows] = (common * (below | above)).sum(1)
     for begin in range(0, parts, _CHUNK):
         columns = slice(begin, begin + _CHUNK)
         common = np.maximum(0, np.minimum(o1[columns, None], w1) - np.maximum(o0[columns, None], w0))
         below, above = i[None, :] < i[columns, None], i[None, :] > i[columns, None]
         given.append(_busiest(common, below, above, np.diagonal(common, begin)))
-    return tuple(max(received, key=_moved)), tuple(max(given, key=_moved))
+        through[1, columns] = (common * (below | above)).sum(1)
+    at = int(through.sum(axis=0).argmax())
+    kept = max(0, int(min(o1[at], w1[at]) - max(o0[at], w0[at])))
+    both = (kept, int(through[0, at]), int(through[1, at]), 0, 0)
+    return tuple(max(received, key=_moved)), tuple(max(given, key=_moved)), both
 
 
 def _moved(side: Iterable[int]) -> int:
@@ -71,7 +78,7 @@ class Halo:
     rest : int
         Items across the axes that no window is cut along.
     found : list of ndarray
-        For each of the others what `sides` says: [..., receiving or giving, 5].
+        For each of the others what `sides` says: [..., receiving, giving or both, 5].
     digits : list of Digit
         The coordinates that cut them.
     """
@@ -102,6 +109,15 @@ def _halo_of(own: Layout, need: Layout) -> Halo:
     return Halo(rest, found, digits)
 
 
+def through_items(halo: Halo) -> Any:
+    """Items that the part through whose buffers most goes receives and sends."""
+    boxes: list[Any] = [1, 1, 1]  # kept, with what is received, with what is sent
+    for found in halo.found:
+        kept, received, sent = (found[..., 2, i] for i in range(3))
+        boxes = [box * items for box, items in zip(boxes, (kept, kept + received, kept + sent), strict=True)]
+    return halo.rest * (boxes[1] + boxes[2] - 2 * boxes[0])
+
+
 #: Seconds, messages and items.
 Sums = list[Any]
 
@@ -114,7 +130,7 @@ def halo(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
         ("halo", step.item_bytes), own, need, lambda: neighbours(halo_of(own, need), step.item_bytes, wires, ranks))
     if back:
         into, out = out, into
-    return Direct(halo_s(into, out, step.item_bytes, machine, back), out[1], out[2], level)
+    return Direct(halo_s(into, out, step.item_bytes, machine, back), out[1], out[2], through_items(halo_of(own, need)), level)
 
 
 def halo_s(into: Sums, out: Sums, item_bytes: Ints, machine: Machine, back: Any) -> Any:

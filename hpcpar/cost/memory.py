@@ -77,27 +77,27 @@ class Memory:
 NOTHING = Memory(0, 0, 0, 0, 0, 0)
 
 
-def memory(network: Network, plan: Plan, out: Outline, sent_bytes: dict[Any, Any], *, training: bool = True) -> Memory:
+def memory(network: Network, plan: Plan, out: Outline, moved_bytes: dict[Any, Any], *, training: bool = True) -> Memory:
     """Memory that the largest rank needs: tensors live for the whole run, as the executor keeps them.
 
     Parameters
     ----------
-    sent_bytes : dict
-        What the busiest rank sends in each movement, by its key.
+    moved_bytes : dict
+        Of each movement from rank to rank, by its key: what the busiest rank sends, and what goes through the buffers of one at most.
     """
     starts = firsts(network, plan)
     everything = {layer.name for layer in network.layers}
     # stages hold their own layers, and activations of the micro-batches in flight
     stages = [{name for name in everything if len(starts) == 1 or plan.configs[name].first == first} for first in starts]
     each = [
-        _of(network, plan, out, sent_bytes, names, training, in_flight(plan.order, len(stages), s, plan.microbatches))
+        _of(network, plan, out, moved_bytes, names, training, in_flight(plan.order, len(stages), s, plan.microbatches))
         for s, names in enumerate(stages)
     ]
     return each[0] if len(each) == 1 else each[int(np.argmax([m.total_bytes for m in each]))]
 
 
 def _of(
-    network: Network, plan: Plan, out: Outline, sent_bytes: dict[Any, Any], names: set[str], training: bool, flying: int
+    network: Network, plan: Plan, out: Outline, moved_bytes: dict[Any, Any], names: set[str], training: bool, flying: int
 ) -> Memory:
     total = NOTHING
     alive: Any = 0
@@ -114,7 +114,7 @@ def _of(
             if name not in names and len(network.consumers[layer.name]) == 1:
                 (e,) = (e for e in out.edges.into(network.by_name[name], plan.samples_of_a_pass) if e.producer is layer)
                 total = total + _half(network, plan, e, e.owned)
-    wire = sum((_wire(step, sent_bytes, names, plan) for step in _distinct(out)), np.int64(0))
+    wire = sum((_wire(step, moved_bytes, names, plan) for step in _distinct(out)), np.int64(0))
     return replace(total, activations_bytes=total.activations_bytes + alive * plan.item_bytes, wire_bytes=wire).flying(flying)
 
 
@@ -124,13 +124,13 @@ def _half(network: Network, plan: Plan, e: Edge, box: Layout) -> Memory:
     return Memory(0, 0, size, size if e.producer.name in network.trained else 0, 0, 0)
 
 
-def _wire(step: Move, sent_bytes: dict[Any, Any], names: set[str], plan: Plan) -> Any:
+def _wire(step: Move, moved_bytes: dict[Any, Any], names: set[str], plan: Plan) -> Any:
     """Wire buffers of a movement in a stage of a pipeline: from stage to stage, several micro-batches may be on their way."""
     here, there = step.wanter.config.first, step.holder.config.first
     if np.all(np.equal(here, there)):
-        return wire_bytes(step, sent_bytes) if step.layer in names else 0
+        return wire_bytes(step, moved_bytes) if step.layer in names else 0
     inside = any(plan.configs[name].first in (here, there) for name in names)
-    return sent_bytes[step.key] * plan.microbatches if inside else 0
+    return moved_bytes[step.key][0] * plan.microbatches if inside else 0
 
 
 def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:
@@ -256,14 +256,14 @@ def _distinct(out: Outline) -> Iterable[Move]:
     return found.values()
 
 
-def wire_bytes(step: Move, sent_bytes: dict[Any, Any]) -> Any:
+def wire_bytes(step: Move, moved_bytes: dict[Any, Any]) -> Any:
     """Wire buffer of a step on the largest rank."""
     group = math.prod(d.size for d in step.pattern.digits)
     code = np.asarray(step.pattern.code)
-    return wire_buffer(code, group, step.holder.largest_items, step.wanter.largest_items, step.item_bytes, sent_bytes[step.key])
+    return wire_buffer(code, group, step.holder.largest_items, step.wanter.largest_items, step.item_bytes, moved_bytes[step.key][1])
 
 
-def wire_buffer(code: Any, group: Any, held: Any, wanted: Any, item_bytes: int, sent_bytes: Any) -> Any:
+def wire_buffer(code: Any, group: Any, held: Any, wanted: Any, item_bytes: int, through_bytes: Any) -> Any:
     """None for an allreduce, the whole box of a gather, what comes and goes of the rest.
 
     A server receives everyone's gradients, and keeps what it sends to all.
@@ -274,9 +274,11 @@ def wire_buffer(code: Any, group: Any, held: Any, wanted: Any, item_bytes: int, 
         Ranks of a collective.
     held, wanted : int
         Items of the largest boxes before and after.
+    through_bytes : int
+        Sent and received from rank to rank.
     """
     direct = (code == CODES[Kind.HALO]) | (code == CODES[Kind.REDISTRIBUTE])
     boxes = np.where(code == CODES[Kind.ALLGATHER], wanted, 0)
     boxes = np.where((code == CODES[Kind.REDUCE_SCATTER]) | (code == CODES[Kind.BROADCAST]), held, boxes)
     boxes = np.where(code == CODES[Kind.REDUCE], (group - 1) * held, boxes)
-    return np.where(direct, 2 * sent_bytes, boxes * item_bytes)
+    return np.where(direct, through_bytes, boxes * item_bytes)

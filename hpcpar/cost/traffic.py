@@ -29,6 +29,8 @@ class Traffic:
 
     Attributes
     ----------
+    through_bytes : int
+        Sent and received from rank to rank, of the rank with most of it; 0 for collectives.
     level : int
         Index of the machine's level that it crosses.
     """
@@ -36,6 +38,7 @@ class Traffic:
     seconds: Any
     messages: Any
     sent_bytes: Any
+    through_bytes: Any
     level: Any
 
 
@@ -54,6 +57,7 @@ def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any, counting: bo
     seconds: Any = 0.0
     messages: Any = 0
     count: Any = 0
+    through: Any = 0
     way = route(wires, step.pattern.digits, step.holder.config.ranks)
     level: Any = np.asarray(way.level)
     for kind in kinds_of(step):
@@ -62,10 +66,11 @@ def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any, counting: bo
             found = _direct(kind, step, wires, machine, ranks)
             values = (found.seconds, found.messages, found.items)
             level = np.where(here, found.level, level)
+            through = np.where(here, found.through, through)
         else:
             values = _collective(kind, step, machine, wires, way, counting)
         seconds, messages, count = (np.where(here, new, old) for new, old in zip(values, (seconds, messages, count), strict=True))
-    return Traffic(seconds, messages, count * step.item_bytes, level)
+    return Traffic(seconds, messages, count * step.item_bytes, through * step.item_bytes, level)
 
 
 def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Route, counting: bool) -> tuple[Any, Any, Any]:

@@ -133,11 +133,11 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
     (LENET, 1, 7), (LENET, 2, 7), (LENET, 3, 8), (LENET, 4, 7), (ALEXNET, 2, 7), (ALEXNET, 2, 8), (ALEXNET, 3, 8), (ALEXNET, 4, 7),
 ], ids=lambda value: getattr(value, "name", value))
 def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
-    """The largest boxes of all layers meet on no single rank: at most 7% above the largest rank, never below."""
+    """The largest boxes of all layers meet on no single rank: at most 3% above the largest rank, never below."""
     for strategy in one_pass(ranks):
         predicted, real = both(spec, strategy, ranks, batch)
         largest = max(sum(r.values()) for r in real)
-        assert largest <= sum(predicted.values()) <= 1.07 * largest, strategy
+        assert largest <= sum(predicted.values()) <= 1.03 * largest, strategy
         for use in ("weights", "state"):
             assert predicted[use] == max(r[use] for r in real), strategy
 
