@@ -31,7 +31,7 @@ part "types" 180 python -m mypy
 part "unit tests" 240 python -m pytest tests/unit -n auto --maxprocesses 4 --dist worksteal
 part "whole jobs" 300 python -m pytest tests/jobs
 for ranks in 1 2 3 4 6 8; do
-  part "mpi $ranks ranks" 240 mpiexec -n $ranks python -m pytest tests/mpi
+  part "mpi $ranks ranks" 180 mpiexec -n $ranks python -m pytest tests/mpi
 done
 part "gpu tests" 120 python -m pytest tests/gpu -rs
 

@@ -46,14 +46,8 @@ def _direct(kind: Kind, step: Move, wires: Wires, machine: Machine, ranks: Any) 
     return (halo if kind is Kind.HALO else redistribution)(step, wires, machine, ranks)
 
 
-def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any, counting: bool = True) -> Traffic:
-    """Seconds, messages and bytes of a step as it is executed, on `ranks` ranks in all.
-
-    Parameters
-    ----------
-    counting : bool
-        Also count the messages and bytes of collectives; else they are 0.
-    """
+def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any) -> Traffic:
+    """Seconds, messages and bytes of a step as it is executed, on `ranks` ranks in all."""
     seconds: Any = 0.0
     messages: Any = 0
     count: Any = 0
@@ -68,12 +62,12 @@ def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any, counting: bo
             level = np.where(here, found.level, level)
             through = np.where(here, found.through, through)
         else:
-            values = _collective(kind, step, machine, wires, way, counting)
+            values = _collective(kind, step, machine, wires, way)
         seconds, messages, count = (np.where(here, new, old) for new, old in zip(values, (seconds, messages, count), strict=True))
     return Traffic(seconds, messages, count * step.item_bytes, through * step.item_bytes, level)
 
 
-def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Route, counting: bool) -> tuple[Any, Any, Any]:
+def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Route) -> tuple[Any, Any, Any]:
     n = collective_bytes(step)
     items = n // step.item_bytes
     parts, whole = (step.holder, step.wanter) if kind is Kind.ALLGATHER else (step.wanter, step.holder)
@@ -82,8 +76,6 @@ def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Rou
     messages: Any = 0
     count: Any = 0
     quoted = step.quote.seconds.get(kind) if step.quote is not None and step.quote.wires is wires else None
-    if quoted is not None and not counting:
-        return copied(kind, quoted, n, machine, way), 0, 0
     names = np.unique(step.algorithm) if np.ndim(step.algorithm) else [step.algorithm]
     for name in names:
         if str(name) == "direct" and kind not in (Kind.REDUCE, Kind.BROADCAST):

@@ -113,12 +113,13 @@ class Network:
 
     @cached_property
     def signatures(self) -> dict[str, int]:
-        """A number for each layer, equal for layers of equal kind, options, shapes and granule: they work alike."""
+        """A number for each layer, equal for layers of equal kind, options, shapes and granules: they work alike."""
         known: dict[object, int] = {}
         out = {}
         for layer in self.layers:
             anonymous = replace(layer, name="", inputs=())
-            key = (anonymous, self.input_shapes(layer), self.shapes[layer.name], self.granules[layer.name])
+            granules = tuple(self.granules[name] for name in (layer.name, *layer.inputs))
+            key = (anonymous, self.input_shapes(layer), self.shapes[layer.name], granules)
             out[layer.name] = known.setdefault(key, len(known))
         return out
 

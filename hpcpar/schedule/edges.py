@@ -57,9 +57,8 @@ class Edges:
     def needs(self, layer: Layer, batch: Ints) -> tuple[Layout, ...]:
         """What ranks need of each input of `layer` for `batch` samples, whoever holds it."""
         out = []
-        for which, name in enumerate(layer.inputs):
-            # a linear layer keeps channels together that were flattened together
-            key = (self.key(layer, batch), which, self.network.granules[name])
+        for which in range(len(layer.inputs)):
+            key = (self.key(layer, batch), which)
             if key not in self._needs:
                 self._needs[key] = needed(self.network, layer, self.plan.configs[layer.name], batch, which)
             out.append(self._needs[key])
@@ -73,8 +72,7 @@ class Edges:
         """The edge into input `which` of `layer`."""
         network, configs = self.network, self.plan.configs
         producer = network.by_name[layer.inputs[which]]
-        shape, granule = network.shapes[producer.name], network.granules[producer.name]
-        key = (self.key(layer, batch), which, shape, granule, configs[producer.name].key)
+        key = (self.key(layer, batch), which, configs[producer.name].key)
         if key not in self._known:
             have = owned(network, producer, configs[producer.name], batch)
             want = self.needs(layer, batch)[which]

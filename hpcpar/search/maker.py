@@ -48,8 +48,7 @@ class _Lowered:
             return id(step)
         if isinstance(step, Move):
             return step.key
-        granules = (self.edges.network.granules[name] for name in step.layer.inputs)
-        return (self.edges.key(step.layer, step.batch), step.op, *granules)
+        return (self.edges.key(step.layer, step.batch), step.op)
 
 
 def _undecided(step: Move) -> tuple[str, int]:

@@ -21,7 +21,6 @@ from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.outline import switch
 from hpcpar.schedule.sharing import in_place
-from hpcpar.schedule.steps import Phase
 from hpcpar.train.batches import Data
 from hpcpar.train.executor import Executor
 from hpcpar.train.job import require_ranks
@@ -56,7 +55,7 @@ def gradient_is_kept(network: Network, layer: Layer) -> bool:
 def whole_gradient(plan: Plan, executor: Executor, layer: Layer) -> bool:
     """True where a rank ends with the whole sum of a layer's gradient."""
     assert executor.training is not None
-    sums = (s for s in executor.training.schedule.comms if s.phase is Phase.GRADIENT and s.layer == layer.name)
+    sums = (s for s in executor.training.schedule.comms if layer.name in s.covers)
     return plan.synchronisation == "allreduce" or not any(sums)
 
 

@@ -16,8 +16,8 @@ import pytest
 from tests.jobs.conftest import Run, clean_environment, summary
 
 Make = Callable[..., Path]
-#: Cuts by samples, channels, and images, and mixtures of them, on 4 ranks (all the others are in tests/mpi).
-STRATEGIES = ["data", "owt", "grid:2x2", "domain:2x2"]
+#: Every kind of strategy on 4 ranks.
+STRATEGIES = ["data", "filter", "spatial", "owt", "grid:2x2", "grid-fc:2x2", "domain:2x2", "domain:4x1", "ds:2x2", "df:2x2"]
 TRAINING = ("--epochs", 12, "--rate", 0.015, "--decay", 0.01, "--seed", 5)
 
 
