@@ -10,7 +10,7 @@ import numpy as np
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Dropout, Input, Layer, MeanSquaredError
 from hpcpar.plan.boxes import block
-from hpcpar.schedule.outline import switch
+from hpcpar.schedule.passing import switch
 from hpcpar.train.ops.pointwise import mask_key
 from hpcpar.train.parameters import initial_rows
 

@@ -73,6 +73,8 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
                         "one forward, one backward, which keeps fewer activations (default gpipe)")
     parser.add_argument("--bucket", type=int, metavar="BYTES", help="sum the gradients of small layers together, up to so many bytes "
                         "(default: 1 MiB or 25 MiB, whichever is faster; 0: each layer on its own)")
+    parser.add_argument("--recompute", type=int, default=0, metavar="N", help="keep activations at the ends of N segments of the network "
+                        "(of every stage) only, and compute the others again in the backward pass (default 0: keep all)")
     parser.add_argument("--batch-norm", default="sync", metavar="|".join(BATCH_NORMS), help="statistics of the whole batch, or of each "
                         "rank's part (default sync)")
     parser.add_argument("--samples", type=positive, metavar="N", help="samples of an epoch (default: 1200000, the papers' ImageNet, for "
@@ -117,7 +119,9 @@ def planning(args: argparse.Namespace) -> dict[str, Any]:
     bucket_bytes = 0 if args.bucket is None and paper else args.bucket
     if bucket_bytes is not None and bucket_bytes < 0:
         raise InputError(f"--bucket {bucket_bytes}: give a size in bytes, or 0")
-    return out | pricing(args) | {"microbatches": args.microbatches, "bucket_bytes": bucket_bytes}
+    if args.recompute < 0:
+        raise InputError(f"--recompute {args.recompute}: give a number of segments, or 0")
+    return out | pricing(args) | {"microbatches": args.microbatches, "bucket_bytes": bucket_bytes, "recompute": args.recompute}
 
 
 #: Words that an option may have.

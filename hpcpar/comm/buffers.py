@@ -19,16 +19,17 @@ def contiguous(array: Array) -> bool:
 
 
 class Buffers:
-    """The buffers of one rank in one step, made once.
+    """The buffers of one rank in one step.
 
     Messages lie in ``flat`` arrays on the host (or on the device with `direct`). On the CPU a piece whose box is one run of
     memory is sent from and received into the tensor itself. Device tensors are staged through pinned host memory
     unless `direct` hands device buffers to MPI.
 
-    Parameters
+    Attributes
     ----------
-    known : dict, optional
-        Wire buffers that steps which never overlap in time may share.
+    wire_items, landing_items : int
+        Sizes of the wire, and of where messages land that are added to it: `place` gives both. Steps that never overlap in time may
+        use the same memory.
 
     Raises
     ------
@@ -36,8 +37,7 @@ class Buffers:
         If an array is not the box that the step says, or not of its item size: the communicator moves nothing else.
     """
 
-    def __init__(self, step: Comm, ex: Exchange, rank: int, held: Array, wanted: Array, backend: Backend, direct: bool,
-                 known: dict[Any, Any] | None = None) -> None:
+    def __init__(self, step: Comm, ex: Exchange, rank: int, held: Array, wanted: Array, backend: Backend, direct: bool) -> None:
         where = f"rank {rank}, step {step.index} ({step.label})"
         for name, array, box in (("held", held, step.held(rank)), ("wanted", wanted, step.wanted(rank))):
             if tuple(array.shape) != shape(box) and not (step.kind is Kind.ALLREDUCE and array.size == items(box)):
@@ -45,8 +45,6 @@ class Buffers:
             if array.dtype.itemsize != step.item_bytes:
                 raise RunError(f"{where}: the {name} array has items of {array.dtype.itemsize} bytes, the schedule says {step.item_bytes}")
         self.step, self.ex, self.backend = step, ex, backend
-        # from one stage of a pipeline to another, several are on their way at once
-        self.known = {} if known is None or step.between else known
         self.held, self.wanted = held, wanted
         self.held_box, self.wanted_box = step.held(rank), step.wanted(rank)
         self.dtype = held.dtype
@@ -56,19 +54,36 @@ class Buffers:
         self._packs: list[tuple[Array, Piece]] = []
         self._unpacks: list[tuple[Array, Piece | None, Array | None]] = []
         self.wire: Any = None
-        if step.kind is Kind.ALLREDUCE:
-            self._allreduce()
-        else:
-            self._pieces()
+        self._landing: Any = None
+        self.wire_items = self._allreduce() if step.kind is Kind.ALLREDUCE else self._pieces()
+        self.landing_items = sum(landing_slots(step, ex).values())
 
     # -- set-up ---------------------------------------------------------------------------------------------
-    def _allreduce(self) -> None:
+    @property
+    def on_device(self) -> bool:
+        """True where messages lie in the device's memory."""
+        return not self.on_host and not self.staged
+
+    def place(self, flat: Any) -> None:
+        """Use a flat array of `wire_items + landing_items` items."""
+        wire, self._landing = flat[:self.wire_items], flat[self.wire_items:]
+        self.wire = self._flat if self.step.kind is Kind.ALLREDUCE and not self.staged else wire
+
+    def landings(self) -> dict[tuple[int, int], Any]:
+        """Where the messages of a round land that are added: rounds that are in flight together have places of their own."""
+        out: dict[tuple[int, int], Any] = {}
+        at = 0
+        for slot, size in landing_slots(self.step, self.ex).items():
+            out[slot], at = self._landing[at:at + size], at + size
+        return out
+
+    def _allreduce(self) -> int:
         if not contiguous(self.held):
             raise RunError(f"step {self.step.index} ({self.step.label}): an allreduce needs a contiguous array")
         self._flat = self.held.reshape(-1)
-        self.wire = self.backend.host_buffer(self._flat.size, self.dtype) if self.staged else self._flat
+        return int(self._flat.size) if self.staged else 0
 
-    def _pieces(self) -> None:
+    def _pieces(self) -> int:
         ex, step = self.ex, self.step
         # a span of several blocks (Bruck, the library) needs them side by side
         views = self.on_host and (step.group is None or step.algorithm == "ring")
@@ -94,33 +109,19 @@ class Buffers:
                 self._local(u)
         in_place = {(a, b) for a, b, _ in self._views}
         on_wire = [p for _, p in self._packs] + [p for _, p, _ in self._unpacks if p and (p.start, p.stop) not in in_place]
-        n = ex.wire_items if on_wire else 0
-        self.wire = self._wire(n)
         largest = max([p.stop - p.start for _, p in self._packs] + [p.stop - p.start for _, p, _ in self._unpacks if p], default=0)
         self._scratch = self.backend.empty((largest,), self.dtype) if self.staged else None
+        return ex.wire_items if on_wire else 0
 
     def _local(self, box: Box) -> None:
         source, target = self.held[local(box, self.held_box)], self.wanted[local(box, self.wanted_box)]
         if not _same_memory(source, target):
             self._unpacks.append((target, None, source))
 
-    def _wire(self, n: int) -> Any:
-        """The wire buffer; micro-batches, which move the same tensor one after the other, use the same."""
-        key = (self.step.tensor, self.step.phase, n, self.dtype)
-        if key not in self.known:
-            self.known[key] = self.landing(n)
-        return self.known[key]
-
     @property
     def accumulates(self) -> bool:
         """True where parts are added to the wanted array, which then begins as zero (unless the own part already lies there)."""
         return self.step.reduce and (self.step.group is None or self.step.kind is Kind.REDUCE)
-
-    def landing(self, n: int) -> Any:
-        """A flat array beside the wire, to receive into before summing."""
-        if self.on_host or self.staged:
-            return self.backend.host_buffer(n, self.dtype)
-        return self.backend.empty((n,), self.dtype)
 
     # -- use ------------------------------------------------------------------------------------------------
     def span(self, start: int, stop: int) -> Any:
@@ -183,6 +184,19 @@ class Buffers:
     @property
     def _own_in_place(self) -> bool:
         return _share(self.held, self.wanted)
+
+
+def landing_slots(step: Comm, ex: Exchange) -> dict[tuple[int, int], int]:
+    """Items of the places that messages land in to be added: at most `segments` rounds are in flight, and take turns."""
+    if step.algorithm == "mpi" and len(ex.peers) > 1:
+        own = ex.unpack[0] if step.kind is Kind.REDUCE_SCATTER else None
+        return {(0, 0): own.stop - own.start} if isinstance(own, Piece) else {}
+    out: dict[tuple[int, int], int] = {}
+    for i, r in enumerate(ex.rounds):
+        for k, m in enumerate(r.recvs if r.reduce else ()):
+            slot = (i % step.segments, k)
+            out[slot] = max(out.get(slot, 0), m.stop - m.start)
+    return out
 
 
 def _share(a: Array, b: Array) -> bool:

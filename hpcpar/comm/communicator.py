@@ -10,6 +10,7 @@ from hpcpar.comm.agreement import agree
 from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.trace import Trace
 from hpcpar.comm.transfer import LibraryTransfer, Transfer
+from hpcpar.comm.wires import place
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError
 from hpcpar.kernels.interface import Array, Backend
@@ -65,25 +66,28 @@ class Communicator:
         """
         agree(self.world, schedule)
 
-    def bind(
-        self, step: Comm, held: Array, wanted: Array, tag_base: int = 0, wires: dict[Any, Any] | None = None
-    ) -> Transfer | LibraryTransfer:
-        """Prepare a step once: check the arrays against it and make buffers and requests.
-
-        Every rank binds the steps of a schedule in the same order.
-
-        Parameters
-        ----------
-        wires : dict, optional
-            Wire buffers that steps of equal tensors and phases may share, where they never overlap in time.
+    def prepare(self, step: Comm, held: Array, wanted: Array) -> Buffers:
+        """Check a step's arrays against it, and find out what memory its messages need.
 
         Raises
         ------
         RunError
             If an array is not what the step says.
         """
-        ex = exchange(step, self.world.rank)
-        buffers = Buffers(step, ex, self.world.rank, held, wanted, self.backend, self.direct, wires)
+        return Buffers(step, exchange(step, self.world.rank), self.world.rank, held, wanted, self.backend, self.direct)
+
+    def bind(self, step: Comm, held: Array, wanted: Array) -> Transfer | LibraryTransfer:
+        """A step alone, with memory of its own; see `prepare` and `connect`."""
+        buffers = self.prepare(step, held, wanted)
+        place(self.backend, [(buffers, 1)])
+        return self.connect(buffers)
+
+    def connect(self, buffers: Buffers, tag_base: int = 0) -> Transfer | LibraryTransfer:
+        """Make the requests of a step whose buffers have their memory.
+
+        Every rank connects the steps of a schedule in the same order.
+        """
+        step, ex = buffers.step, buffers.ex
         if step.algorithm == "mpi" and len(ex.peers) > 1:
             return LibraryTransfer(step, ex, buffers, self.world, self._group(ex.peers), self.trace)
         return Transfer(step, ex, buffers, self.world, self._comm, tag_base + step.index, self.trace)

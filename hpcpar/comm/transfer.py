@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.trace import Trace
 from hpcpar.comm.world import World
@@ -14,7 +16,7 @@ from hpcpar.schedule.steps import Comm, Kind
 class Transfer:
     """A step bound to its arrays on this rank.
 
-    Requests, wire and landing buffers are made once; every iteration starts them again. Rounds are posted in order as soon
+    Requests are made once; every iteration starts them again. Rounds are posted in order as soon
     as the round that each depends on is complete, so several segments of a ring are in flight at once.
     """
 
@@ -25,17 +27,13 @@ class Transfer:
         self._sums: list[list[tuple[Any, Any]]] = []
         self._sent: list[tuple[int, int]] = []
         self._posted = self._done = 0
-        slots: dict[tuple[int, int], Any] = {}
+        slots = buffers.landings()
         for i, r in enumerate(ex.rounds):
             requests, sums = [], []
             for k, m in enumerate(r.recvs):
                 target = buffers.span(m.start, m.stop)
                 if r.reduce:
-                    # at most `segments` rounds are in flight, so landing places can be used in turn
-                    slot = (i % step.segments, k)
-                    if slot not in slots or slots[slot].size < target.size:
-                        slots[slot] = buffers.landing(target.size)
-                    place = slots[slot][: target.size]
+                    place = slots[i % step.segments, k][: target.size]
                     sums.append((place, target))
                     target = place
                 requests.append(comm.Recv_init(target, source=ex.peers[m.peer], tag=tag))
@@ -115,7 +113,8 @@ class LibraryTransfer:
             assert isinstance(own, Piece)
             self._own = own
             if step.kind is Kind.REDUCE_SCATTER:
-                self._result = buffers.landing(own.stop - own.start)
+                # MPI refuses one address for what is sent and received, even of nothing
+                self._result = buffers.landings()[0, 0] if own.stop > own.start else np.empty(0, buffers.dtype)
 
     def start(self) -> None:
         self.buffers.pack()

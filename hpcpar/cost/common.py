@@ -6,15 +6,19 @@ worked out once for that axis.
 
 from __future__ import annotations
 
+import itertools
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcpar.network.relation import Granule, Groups, Same
 from hpcpar.plan.config import Digit
-from hpcpar.plan.layout import Axis, Cuts, Layout, intervals, tabulate
+from hpcpar.plan.layout import Axis, Cuts, Layout, intervals, paired, tabulate
+from hpcpar.plan.stack import members
 
 #: Up to so many ranks, all of them count in a redistribution; of more, as many stand for all.
 STANDING_FOR_ALL = 8
@@ -49,51 +53,87 @@ class Common:
         Items that a rank has in both.
     own : bool
         Every rank has some.
-    block : int
-        Aligned ranks among which a movement between them stays.
     """
 
     holder: Side
     wanter: Side
     kept: Any
     own: Any
-    block: Any
+
+
+class Along(NamedTuple):
+    """Two layouts along one axis, for every two ways of cutting it.
+
+    Attributes
+    ----------
+    overlap : float
+        What a rank has in both.
+    sizes, touched : tuple of (holder's, wanter's)
+        Of each rank's interval; how many of the other's parts touch the largest.
+    """
+
+    overlap: Any
+    sizes: tuple[Any, Any]
+    touched: tuple[Any, Any]
+
+
+#: For each of the tensors of a stack, for each axis.
+Alongs = Sequence[Sequence[Along]]
+
+
+def along(a: Axis, b: Axis, x: Cuts, y: Cuts, rank: Any) -> Along:
+    """Compare two layouts along one axis, on some ranks."""
+    (x0, x1), (y0, y1) = _box(a, x, rank), _box(b, y, rank)
+    overlap = np.maximum(np.minimum(x1, y1) - np.maximum(x0, y0), 0).astype(float)
+    sizes = (x1 - x0, y1 - y0)
+    touched = (_touched(a, b, x.digit.size, y.digit.size, sizes[0]), _touched(b, a, y.digit.size, x.digit.size, sizes[1]))
+    return Along(overlap, sizes, touched)
+
+
+def common(holder: Layout, wanter: Layout, ranks: Any, known: Alongs | None = None) -> list[Common]:
+    """Compare two layouts of a tensor, or of every tensor of a stack; `known` is what is at hand along axes."""
+    pairs = list(zip(*members(holder, wanter), strict=True))
+    if known is None:
+        rank = np.minimum(holder.config.first, wanter.config.first) + standing_for_all(
+            ranks, max(np.ndim(holder.config.ranks), np.ndim(wanter.config.ranks)))
+        known = [[along(a, b, h.cuts(a), w.cuts(b), rank) for a, b in zip(h.axes, w.axes, strict=True)] for h, w in pairs]
+    # what is the same along an axis of all of them is multiplied once
+    alike = [all(other is each[0] for other in each) for each in zip(*known, strict=True)]
+    lines = [[(a, b, h.cuts(a), w.cuts(b), each) for a, b, each in zip(h.axes, w.axes, found, strict=True)]
+             for (h, w), found in zip(pairs, known, strict=True)]
+    whole = reduce(_times, itertools.compress(lines[0], alike), _Product())
+    return [reduce(_times, itertools.compress(each, map(operator.not_, alike)), whole).common for each in lines]
+
+
+class _Product(NamedTuple):
+    """What two layouts have in common along some axes; of `Side`'s fields those of the holder and of the wanter."""
+
+    kept: Any = None
+    items: tuple[Any, Any] = (1.0, 1.0)
+    covers: tuple[Any, Any] = (1.0, 1.0)
+    counts: tuple[Any, Any] = (1.0, 1.0)
 
     @property
-    def turned(self) -> Common:
-        """For the movement back."""
-        return Common(self.wanter, self.holder, self.kept, self.own, self.block)
+    def common(self) -> Common:
+        holder, wanter = (Side(*each) for each in zip(self.items, self.covers, self.counts, strict=True))
+        return Common(holder, wanter, self.kept, self.kept.min(axis=0) > 0)
 
 
-def common(holder: Layout, wanter: Layout, ranks: Any) -> Common:
-    """Compare two layouts of a tensor."""
-    stacked = any(a.variants for a in (*holder.axes, *wanter.axes))
-    dimensions = 3 if stacked else max(np.ndim(holder.config.ranks), np.ndim(wanter.config.ranks))
-    rank = np.minimum(holder.config.first, wanter.config.first) + standing_for_all(ranks, dimensions)
-    kept: Any = 1.0
-    sides: list[list[Any]] = [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
-    for a, b in zip(holder.axes, wanter.axes, strict=True):
-        x, y = holder.cuts(a), wanter.cuts(b)
-        (x0, x1), (y0, y1) = _box(a, x, rank), _box(b, y, rank)
-        kept = kept * _paired(np.maximum(np.minimum(x1, y1) - np.maximum(x0, y0), 0).astype(float), x, y)
-        for side, mine, other, own, theirs, size in ((sides[0], a, b, x, y, x1 - x0), (sides[1], b, a, y, x, y1 - y0)):
-            side[0] = side[0] * _paired(size, x, y)
-            parts = theirs.digit.size
-            if not np.ndim(parts) and parts == 1:
-                continue
-            if not isinstance(other.relation, (Same, Granule)):
-                side[1] = side[1] * _paired(tabulate(_cover, (other,), parts), x, y)
-            side[2] = side[2] * _paired(_touched(mine, other, own.digit.size, parts, size.max(axis=0)), x, y)
-    return Common(Side(*sides[0]), Side(*sides[1]), kept, kept.min(axis=0) > 0, widest(holder, wanter, ranks))
-
-
-def _paired(values: Any, x: Cuts, y: Cuts) -> Any:
-    """What was worked out for every two cuts, for every two configurations that cut so."""
-    if y.where is not None and np.shape(values)[-1:] not in ((), (1,)):
-        values = values.take(y.where, axis=-1)
-    if x.where is not None and np.shape(values)[-2:-1] not in ((), (1,)):
-        values = values.take(x.where, axis=-2)
-    return values
+def _times(product: _Product, line: tuple[Axis, Axis, Cuts, Cuts, Along]) -> _Product:
+    """With one axis more."""
+    a, b, x, y, found = line
+    overlap = paired(found.overlap, x, y)
+    items = (product.items[0] * paired(found.sizes[0], x, y), product.items[1] * paired(found.sizes[1], x, y))
+    covers, counts = list(product.covers), list(product.counts)
+    for side, (other, theirs) in enumerate(((b, y), (a, x))):
+        parts = theirs.digit.size
+        if isinstance(parts, int) and parts == 1:
+            continue
+        if not isinstance(other.relation, (Same, Granule)):
+            covers[side] = covers[side] * paired(tabulate(_cover, (other,), parts), x, y)
+        counts[side] = counts[side] * paired(found.touched[side], x, y)
+    kept = overlap if product.kept is None else product.kept * overlap
+    return _Product(kept, items, (covers[0], covers[1]), (counts[0], counts[1]))
 
 
 def _box(axis: Axis, cuts: Cuts, rank: Any) -> tuple[Any, Any]:
@@ -104,8 +144,11 @@ def _box(axis: Axis, cuts: Cuts, rank: Any) -> tuple[Any, Any]:
     return np.where(lives, start, 0), np.where(lives, stop, 0)
 
 
-def _touched(mine: Axis, other: Axis, own_parts: Any, parts: Any, widest_box: Any) -> Any:
+def _touched(mine: Axis, other: Axis, own_parts: Any, parts: Any, sizes: Any) -> Any:
     """How many parts of another layout touch the largest box along an axis."""
+    if not np.ndim(parts) and parts == 1:
+        return 1
+    widest_box = sizes.max(axis=0)
     most = np.clip(widest_box, 1, parts) if isinstance(other.relation, (Same, Granule)) else parts  # an index lies in one part
     touched = np.ceil(widest_box * parts / np.maximum(other.extent, 1))
     if isinstance(mine.relation, Same) and isinstance(other.relation, Same):
@@ -136,12 +179,14 @@ def widest(holder: Layout, wanter: Layout, ranks: Any) -> Any:
     a, b = holder.config, wanter.config
     same = np.equal(a.first, b.first) & np.equal(a.ranks, b.ranks)
     for x_axis, y_axis in zip(holder.axes, wanter.axes, strict=True):
-        x, y = holder.digits.get(x_axis.name, Digit(1, 1)), wanter.digits.get(y_axis.name, Digit(1, 1))
-        plain = isinstance(x_axis.relation, Same) and isinstance(y_axis.relation, Same)
-        alike = np.equal(x.stride, y.stride) & np.equal(x.size, y.size) & plain
-        out = np.maximum(out, np.where(alike, 1, np.maximum(reach(x), reach(y))))
-    for d in (*holder.spare, *wanter.spare):
-        out = np.maximum(out, reach(d))
+        x_cuts, y_cuts = holder.cuts(x_axis), wanter.cuts(y_axis)
+        x, y = x_cuts.digit, y_cuts.digit
+        far = np.maximum(reach(x), reach(y))
+        if isinstance(x_axis.relation, Same) and isinstance(y_axis.relation, Same):
+            far = np.where(np.equal(x.stride, y.stride) & np.equal(x.size, y.size), 1, far)
+        out = np.maximum(out, paired(far, x_cuts, y_cuts))
+    for layout in (holder, wanter):
+        out = np.maximum(out, reduce(np.maximum, map(reach, layout.spare), 1))
     first, last = ends(holder, wanter)
     return np.minimum(np.where(same, out, last - first + 1), ranks)
 

@@ -30,7 +30,7 @@ from hpcpar.plan.plan import Plan
 from hpcpar.schedule.builder import Move, Outline
 from hpcpar.schedule.outline import outline
 from hpcpar.schedule.stages import stages_of
-from hpcpar.schedule.steps import Phase
+from hpcpar.schedule.steps import PASSES, Phase
 
 #: ``schedule``: what is executed; ``paper``: the integrated paper's formulas (Eq 3 to 9) for the same steps.
 ACCOUNTINGS = ("schedule", "paper")
@@ -210,4 +210,4 @@ def _sums(out: Outline, prices: list[StepPrice], often: tuple[int, ...], chosen:
 
 def repeats(plan: Plan, phase: Phase) -> int:
     """How often a step is done in an iteration."""
-    return plan.microbatches if phase in (Phase.FORWARD, Phase.BACKWARD) else 1
+    return plan.microbatches if phase in PASSES else 1

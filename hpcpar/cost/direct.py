@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.common import Common, Side, common, ends
+from hpcpar.cost.common import Alongs, Common, Side, common, ends, widest
 from hpcpar.cost.links import Links, Wires
 from hpcpar.machine.model import Machine
 from hpcpar.plan.config import Ints
@@ -55,29 +55,32 @@ class Amounts:
     block: Any
 
 
-def amounts(holder: Layout, wanter: Layout, ranks: Any) -> Amounts:
+def amounts(holder: Layout, wanter: Layout, ranks: Any, known: Alongs | None = None) -> Amounts:
     """The amounts of a movement between two layouts; with partial sums, every holder of a part of the sum sends its own.
 
-    Those of the movement back are found along with them.
+    Those of the movement back are found along with them. `known` is what is at hand along axes.
     """
     key = ("amounts", id(wanter), id(ranks) if isinstance(ranks, np.ndarray) else ranks)
     if key not in holder.memo:
-        both = common(holder, wanter, ranks)
+        block = widest(holder, wanter, ranks)
+        both = common(holder, wanter, ranks, known)
         # what the keys name is kept, so that nothing else gets its id
-        holder.memo[key] = (_amounts(holder, wanter, both), wanter, ranks)
-        wanter.memo["amounts", id(holder), key[2]] = (_amounts(wanter, holder, both.turned), holder, ranks)
+        holder.memo[key] = (_amounts(holder, wanter, [(c.holder, c.wanter, c) for c in both], block), wanter, ranks)
+        back = _amounts(wanter, holder, [(c.wanter, c.holder, c) for c in both], block)
+        wanter.memo["amounts", id(holder), key[2]] = (back, holder, ranks)
     return holder.memo[key][0]
 
 
-def _amounts(holder: Layout, wanter: Layout, both: Common) -> Amounts:
+def _amounts(holder: Layout, wanter: Layout, both: list[tuple[Side, Side, Common]], block: Any) -> Amounts:
     # of all copies of a part, each wanter asks one
     askers = math.prod(d.size for d in wanter.spare) / math.prod(d.size for d in holder.copies)
     parts = math.prod(d.size for d in holder.spare) // math.prod(d.size for d in holder.copies)
-    out, out_count = _lacking(both.holder, askers, both.kept, both.own)
-    into, into_count = _lacking(both.wanter, parts, both.kept, both.own)
+    room = np.empty(np.shape(both[0][2].kept))
+    found = [(*_lacking(h, askers, c, room), *_lacking(w, parts, c, room)) for h, w, c in both]
+    out, out_count, into, into_count = found[0] if len(found) == 1 else map(np.stack, zip(*found, strict=True))
     # where nobody receives, nobody sends
     some = into > 0
-    return Amounts(np.where(some, out, 0), np.where(some, out_count, 0), into, into_count, both.block)
+    return Amounts(np.where(some, out, 0), np.where(some, out_count, 0), into, into_count, block)
 
 
 def redistribution(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
@@ -103,12 +106,13 @@ def redistribution_s(found: Amounts, sending: Spread, receiving: Spread, item_by
     return seconds + into * s_per_byte + out * machine.copy_s_per_byte
 
 
-def _lacking(side: Side, copies: Any, kept: Any, own: Any) -> tuple[Any, Any]:
-    """Items that cross to others, at most over ranks, and messages."""
-    missing = side.items * (side.cover * copies)
-    missing = np.subtract(missing, kept, out=missing) if np.shape(missing) == np.shape(kept) else missing - kept
-    total = missing.max(axis=0)
-    return total, np.where(total > 0, np.maximum(1, side.count * copies - own), 0)
+def _lacking(side: Side, copies: Any, both: Common, room: Any) -> tuple[Any, Any]:
+    """Items that cross to others, at most over ranks, and messages; `room` is to work in."""
+    kept, cover = both.kept, side.cover * copies
+    fits = room.shape == np.broadcast_shapes(np.shape(side.items), np.shape(cover))
+    missing = np.multiply(side.items, cover, out=room if fits else None)
+    total = np.subtract(missing, kept, out=room if fits else None).max(axis=0)
+    return total, np.where(total > 0, np.maximum(1, side.count * copies - both.own), 0)
 
 
 @dataclass(frozen=True)

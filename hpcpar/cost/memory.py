@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
+from hpcpar.cost.alive import Alive, kinds_of_cases
+from hpcpar.cost.sizes import Ends, gradients, values
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import LRN, BatchNorm, Dropout, Layer, Loss, MaxPool2d, MaxPool3d
-from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
+from hpcpar.network.layers import LRN, BatchNorm, Dropout, Layer, MaxPool2d, MaxPool3d
+from hpcpar.plan.layout import owned, parameters, partial, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan
 from hpcpar.schedule.builder import Move, Outline
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.sharing import begins_sum, in_place, passes_gradient
-from hpcpar.schedule.stages import firsts, in_flight
+from hpcpar.schedule.passing import firsts, in_flight
 from hpcpar.schedule.steps import CODES, Kind
 
 #: Bytes of a pooling window's index.
@@ -78,7 +78,7 @@ NOTHING = Memory(0, 0, 0, 0, 0, 0)
 
 
 def memory(network: Network, plan: Plan, out: Outline, moved_bytes: dict[Any, Any], *, training: bool = True) -> Memory:
-    """Memory that the largest rank needs: tensors live for the whole run, as the executor keeps them.
+    """Memory that the largest rank needs: what is there all the time, and the most of what is alive at once.
 
     Parameters
     ----------
@@ -99,42 +99,30 @@ def memory(network: Network, plan: Plan, out: Outline, moved_bytes: dict[Any, An
 def _of(
     network: Network, plan: Plan, out: Outline, moved_bytes: dict[Any, Any], names: set[str], training: bool, flying: int
 ) -> Memory:
-    total = NOTHING
-    alive: Any = 0
-    for layer in network.layers:
-        if layer.name not in names:
-            continue
-        total = total + layer_memory(network, plan, layer, training)
-        if not training:
-            alive = np.maximum(alive, _alive(network, plan, layer, out))
-            continue
-        for e in out.edges.into(layer, plan.samples_of_a_pass):
-            total = total + (edge_memory(network, plan, e) if e.producer.name in names else _half(network, plan, e, e.needed))
-        for name in network.consumers[layer.name]:
-            if name not in names and len(network.consumers[layer.name]) == 1:
-                (e,) = (e for e in out.edges.into(network.by_name[name], plan.samples_of_a_pass) if e.producer is layer)
-                total = total + _half(network, plan, e, e.owned)
-    wire = sum((_wire(step, moved_bytes, names, plan) for step in _distinct(out)), np.int64(0))
-    return replace(total, activations_bytes=total.activations_bytes + alive * plan.item_bytes, wire_bytes=wire).flying(flying)
-
-
-def _half(network: Network, plan: Plan, e: Edge, box: Layout) -> Memory:
-    """One end of an edge whose other end is on other ranks."""
-    size = box.largest_items * plan.item_bytes
-    return Memory(0, 0, size, size if e.producer.name in network.trained else 0, 0, 0)
+    kept = sum((constant(network, plan, layer, training) for layer in network.layers if layer.name in names), NOTHING)
+    blocks: list[Any] = [0, 0, 0]
+    for case, here in kinds_of_cases(out):
+        peak = Alive(network, plan, out, names, training, lambda step: _wire(step, moved_bytes, names, plan), case).peak()
+        # micro-batches in flight keep what their backward pass needs, while one passes
+        values = peak.values_bytes + (flying - 1) * peak.forward_values_bytes
+        found = (values, peak.gradients_bytes, peak.wire_bytes)
+        blocks = list(found) if here is True else [np.where(here, new, old) for new, old in zip(found, blocks, strict=True)]
+    return replace(
+        kept, activations_bytes=blocks[0], gradients_bytes=blocks[1], wire_bytes=blocks[2], kept_bytes=kept.kept_bytes * flying
+    )
 
 
 def _wire(step: Move, moved_bytes: dict[Any, Any], names: set[str], plan: Plan) -> Any:
-    """Wire buffers of a movement in a stage of a pipeline: from stage to stage, several micro-batches may be on their way."""
+    """Buffers of a movement in a stage of a pipeline: from stage to stage, several micro-batches may be on their way."""
     here, there = step.wanter.config.first, step.holder.config.first
     if np.all(np.equal(here, there)):
-        return wire_bytes(step, moved_bytes) if step.layer in names else 0
+        return wire_bytes(step, moved_bytes) + landing_bytes(step) if step.layer in names else 0
     inside = any(plan.configs[name].first in (here, there) for name in names)
     return moved_bytes[step.key][0] * plan.microbatches if inside else 0
 
 
-def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:
-    """What a layer's own configuration decides: weights, state, what is kept, and outputs that several layers read."""
+def constant(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:
+    """What a layer needs all the time: weights, state, and what it keeps for its backward pass."""
     config, size = plan.configs[layer.name], plan.item_bytes
     y = owned(network, layer, config, plan.samples_of_a_pass).largest_items
     weights: Any = 0
@@ -155,6 +143,13 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
         weights, kept = weights + 2 * channels, MOMENTS_BYTES * channels
     if training and plan.microbatches > 1 and layer.has_weights:
         weights = weights + count  # what further micro-batches add is computed aside
+    return Memory(weights * size, state * size, 0, 0, kept, 0)
+
+
+def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:
+    """What a layer's own configuration decides: what is there all the time, and outputs that several layers read."""
+    config, size = plan.configs[layer.name], plan.item_bytes
+    y = owned(network, layer, config, plan.samples_of_a_pass).largest_items
     shared = y * size if training and len(network.consumers[layer.name]) > 1 else 0
     activations, gradients = shared, shared if layer.name in network.trained else 0
     if np.any(np.greater(config.k, 1)):
@@ -162,32 +157,7 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
         cut = np.greater(config.k, 1)
         activations = activations + np.where(cut, parts, 0) * size
         gradients = gradients + (np.where(cut, parts, 0) * size if training and config.scatter else 0)
-    return Memory(weights * size, state * size, activations, gradients, kept, 0)
-
-
-@dataclass(frozen=True)
-class Ends:
-    """What decides the memory of an edge: largest boxes, and codes of movements.
-
-    Attributes
-    ----------
-    need, own, made : int
-        Items of what the consumer needs, of what the producer owns, of the consumer's output.
-    forward, backward : int
-        How the tensor and its gradient move.
-    """
-
-    need: Any
-    own: Any
-    made: Any
-    forward: Any
-    backward: Any
-
-    @classmethod
-    def of(cls, e: Edge, made: Layout) -> Ends:
-        """Those of an edge, and of what ranks own of the consumer's output."""
-        codes = (np.asarray(pattern.code) for pattern in (e.forward, e.backward))
-        return cls(e.needed.largest_items, e.owned.largest_items, made.largest_items, *codes)
+    return constant(network, plan, layer, training) + Memory(0, 0, activations, gradients, 0, 0)
 
 
 def edge_memory(network: Network, plan: Plan, e: Edge, ends: Ends | None = None) -> Memory:
@@ -201,59 +171,8 @@ def edge_memory(network: Network, plan: Plan, e: Edge, ends: Ends | None = None)
     if ends is None:
         ends = Ends.of(e, owned(network, e.consumer, plan.configs[e.consumer.name], plan.samples_of_a_pass))
     shared = len(network.consumers[e.producer.name]) > 1
-    gradients: Any = 0
-    if e.producer.name in network.trained:
-        gradients = _one_of_many(network, ends, e) if shared else _input_gradients(ends, e.consumer)
-    return Memory(0, 0, _inputs(ends, e, shared) * plan.item_bytes, gradients * plan.item_bytes, 0, 0)
-
-
-def _inputs(ends: Ends, e: Edge, shared: bool) -> Any:
-    """Items allocated for the consumer's input and the producer's output (the latter elsewhere where several layers read it)."""
-    need, own, code, layer = ends.need, ends.own, ends.forward, e.consumer
-    still = code == 0
-    if shared:
-        return np.where(still, 0, need)
-    last = isinstance(layer, Loss)
-    reuse = np.equal(need, ends.made) & (not last and in_place(layer, e.producer) and len(layer.inputs) == 1)
-    inside = (code != CODES[Kind.REDISTRIBUTE]) & (need >= own)
-    moved = np.where(code == CODES[Kind.HALO], np.maximum(need, own), np.where(reuse, 0, need) + np.where(inside, 0, own))
-    return np.where(still, np.where(reuse & np.equal(need, own), 0, own), moved)
-
-
-def _one_of_many(network: Network, ends: Ends, e: Edge) -> Any:
-    """Items allocated for the gradient that one of several readers gives: the first goes where the sum is made."""
-    need, own, code = ends.need, ends.own, ends.backward
-    in_place = (code == 0) | (code == CODES[Kind.ALLREDUCE])
-    if begins_sum(network, e.producer, e.consumer, e.which):
-        return np.where(in_place & np.equal(need, own), 0, need)
-    return need + np.where(in_place, 0, own)
-
-
-def _input_gradients(ends: Ends, layer: Layer) -> Any:
-    """Items allocated for the gradients of the consumer's input and of the producer's output."""
-    need, own, code = ends.need, ends.own, ends.backward
-    again = np.equal(need, ends.made) & passes_gradient(layer)
-    whole = np.where(again, 0, need)
-    part = ((code == 0) | (code == CODES[Kind.ALLGATHER])) & (need < own)
-    view = (code == CODES[Kind.ALLREDUCE]) | ((code == 0) & (need >= own))
-    apart = np.where(code == CODES[Kind.HALO], np.maximum(need, own), np.where(view, whole, whole + own))
-    return np.where(part, own, apart)
-
-
-def _alive(network: Network, plan: Plan, layer: Layer, out: Outline) -> Any:
-    """Items alive while a layer is computed in inference: its inputs and its output."""
-    edges = out.edges.into(layer, plan.samples_of_a_pass)
-    y = owned(network, layer, plan.configs[layer.name], plan.samples_of_a_pass).largest_items
-    return y + sum(e.needed.largest_items for e in edges)
-
-
-def _distinct(out: Outline) -> Iterable[Move]:
-    """Movements with a wire buffer of their own: turns use the same again."""
-    found: dict[tuple[str, Any], Move] = {}
-    for step in out.steps:
-        if isinstance(step, Move):
-            found.setdefault((step.tensor, step.key), step)
-    return found.values()
+    backward: Any = gradients(network, ends, e).items if e.producer.name in network.trained else 0
+    return Memory(0, 0, values(ends, e, shared).items * plan.item_bytes, backward * plan.item_bytes, 0, 0)
 
 
 def wire_bytes(step: Move, moved_bytes: dict[Any, Any]) -> Any:
@@ -282,3 +201,26 @@ def wire_buffer(code: Any, group: Any, held: Any, wanted: Any, item_bytes: int, 
     boxes = np.where((code == CODES[Kind.REDUCE_SCATTER]) | (code == CODES[Kind.BROADCAST]), held, boxes)
     boxes = np.where(code == CODES[Kind.REDUCE], (group - 1) * held, boxes)
     return np.where(direct, through_bytes, boxes * item_bytes)
+
+
+def apart(network: Network, plan: Plan, out: Outline, moved_bytes: dict[Any, Any]) -> Memory:
+    """If every array had a place of its own: a sum over layers and edges, which a search can add up, and a bound of `memory`."""
+    samples = plan.samples_of_a_pass
+    parts = [layer_memory(network, plan, layer) for layer in network.layers]
+    parts += [edge_memory(network, plan, e) for layer in network.layers if layer.inputs for e in out.edges.into(layer, samples)]
+    wires = sum(wire_bytes(step, moved_bytes) for step in out.steps if isinstance(step, Move))
+    return sum(parts, Memory(0, 0, 0, 0, 0, wires)).flying(plan.microbatches)
+
+
+def landing_bytes(step: Move) -> Any:
+    """Where messages land on the largest rank that are added to what it has: of a ring one block, of Bruck's up to half of them."""
+    group = math.prod(d.size for d in step.pattern.digits)
+    code = np.asarray(step.pattern.code)
+    ring, n = np.equal(step.algorithm, "ring"), step.holder.largest_items
+    block = -(-n // np.maximum(group, 1))
+    both = np.where(ring, block, np.where(np.equal(step.algorithm, "doubling"), n, 0))
+    pairs = zip(step.holder.largest, step.wanter.largest, strict=True)
+    halves = [np.where(np.equal(h, w), w, -(-h * (group // 2) // group)) for h, w in pairs]
+    scatter = np.where(ring | np.equal(step.algorithm, "mpi"), step.wanter.largest_items, math.prod(halves))
+    items = np.where(code == CODES[Kind.ALLREDUCE], both, np.where(code == CODES[Kind.REDUCE_SCATTER], scatter, 0))
+    return np.where(np.greater(group, 1), items, 0) * step.item_bytes

@@ -137,7 +137,8 @@ class Prediction:
         out["phases"] = self.phases
         out["layers"] = [asdict(layer) for layer in self.layers]
         if steps:
-            out["steps"] = [{"index": s.index, "label": s.label, "seconds": s.seconds, "exposed_s": s.exposed_s} for s in self.steps]
+            out["steps"] = [asdict(step) | asdict(span) for step, span in zip(self.steps, self.timeline.spans, strict=True)]
+            out["blocks"] = [asdict(block) for block in self.timeline.blocks]
         return out
 
 

@@ -139,7 +139,7 @@ def _paper_halo_s(step: Move, wires: Wires, network: Network, plan: Plan) -> Any
     if not isinstance(layer, Conv):
         return 0.0
     config = plan.configs[layer.name]
-    forward = step.phase is Phase.FORWARD
+    forward = step.phase is not Phase.BACKWARD
     channels, _, *across = network.input_shape(layer) if forward else network.shapes[layer.name]
     rows = layer.kernel[0 if forward else 1] // 2
     if rows == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -50,6 +50,11 @@ class Axis:
     def __hash__(self) -> int:
         return self._hash
 
+    @cached_property
+    def unnamed(self) -> Axis:
+        """The same whatever cuts it: rows and columns of a square image are alike."""
+        return replace(self, name="") if self.name else self
+
     @property
     def pointwise(self) -> bool:
         """True for a window of a single index."""
@@ -80,13 +85,17 @@ def intervals(axis: Axis, parts: int) -> tuple[Any, Any]:
 
 
 def tabulate(function: Callable[..., Any], axes: tuple[Axis, ...], degree: Ints) -> Any:
-    """``function(*axes, degree)`` for every case; it is called once for each degree that occurs (and each axis of a stack)."""
+    """``function(*axes, degree)`` for every case; it is called once for each degree that occurs (and each axis of a stack).
+
+    What it says of axes must not depend on their names.
+    """
     count = max((len(a.variants) for a in axes), default=0)
     if count:
         rows = [tabulate(function, tuple(a.variants[e] if a.variants else a for a in axes), degree) for e in range(count)]
         found = np.stack(rows)
         # the axis of the stack comes before those of the cases, of which a plain number has none
         return found.reshape(count, 1, 1, *found.shape[1:]) if np.ndim(degree) == 0 else found
+    axes = tuple(a.unnamed for a in axes)
     if not isinstance(degree, np.ndarray):
         return np.asarray(function(*axes, degree))
     if degree.size <= FEW:
@@ -95,3 +104,11 @@ def tabulate(function: Callable[..., Any], axes: tuple[Axis, ...], degree: Ints)
         return whole.reshape(degree.shape + whole.shape[1:])
     values, at = np.unique(degree, return_inverse=True)
     return np.array([function(*axes, int(v)) for v in values])[at.reshape(degree.shape)]
+
+
+def entry(values: Any, at: tuple[Any, ...], more: int = 0) -> Any:
+    """Entries of an array that is broadcast to the shape that `at` indexes; `more` axes follow."""
+    shape = values.shape[: values.ndim - more] if isinstance(values, np.ndarray) else ()
+    if not shape:
+        return values
+    return values[tuple(i if n > 1 else 0 for n, i in zip(shape, at[-len(shape):], strict=True))]

@@ -88,12 +88,12 @@ class Config:
         if self.placement not in PLACEMENTS:
             raise InputError(f"placement '{self.placement}': use one of {', '.join(PLACEMENTS)}")
 
-    @property
+    @cached_property
     def parts(self) -> Ints:
         """Number of distinct parts of the work."""
         return self.n * self.c * self.d * self.h * self.w * self.k
 
-    @property
+    @cached_property
     def ranks(self) -> Ints:
         return self.parts * self.replicas
 

@@ -22,11 +22,11 @@ from hpcpar.plan.config import Config, Digit, Ints, Merged
 
 #: The axis of a weight that sharded synchronisation cuts over all ranks whose gradients are summed.
 SHARD = "shard"
-#: More than any number of ranks whose family is paired with another.
-_MOST = 1 << 20
+#: Shapes of families that are paired, by the axis of their cases.
+CASES = {-2: (-1, 1), -1: (1, -1)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cuts:
     """The ways in which the configurations of a family cut an axis: a coordinate, and the ranks that the layer lives on.
 
@@ -34,12 +34,15 @@ class Cuts:
     ----------
     where : array of int or None
         For each configuration its place among the different ways; None where there is an entry for each configuration.
+    axis : int
+        Along which the different ways lie in arrays: one of `CASES`.
     """
 
     digit: Digit
     first: Ints
     ranks: Ints
     where: Any = None
+    axis: int = -1
 
 
 @dataclass(frozen=True)
@@ -72,12 +75,22 @@ class Layout:
 
     def cuts(self, axis: Axis) -> Cuts:
         """How an axis is cut; of a family whose every case is paired with every case of another, each way once."""
-        digit = self.digits.get(axis.name, Digit(1, 1))
+        found = self._cuts.get(axis.name)
+        if found is None:
+            found = self._cuts[axis.name] = self._cut(axis.name)
+        return found
+
+    @cached_property
+    def _cuts(self) -> dict[str, Cuts]:
+        return {}
+
+    def _cut(self, name: str) -> Cuts:
+        digit = self.digits.get(name, Digit(1, 1))
         first, ranks = self.config.first, self.config.ranks
-        if np.ndim(ranks) != 2 or np.ndim(first) or isinstance(digit, Merged):
+        if np.ndim(ranks) != 2 or ranks.size == 1 or np.ndim(first) or isinstance(digit, Merged):
             return Cuts(digit, first, ranks)
         # channels of a sum are cut by k too
-        key = ("cuts", axis.name, self.summed)
+        key = ("cuts", name if name in self.digits else "", self.summed)
         if key not in self.config.memo:
             self.config.memo[key] = _ways(digit, first, ranks)
         return self.config.memo[key]
@@ -173,13 +186,22 @@ class Layout:
         yield from sorted(self.config.first + sum(i * s for i, s in zip(at, strides, strict=True)) for at in itertools.product(*ranges))
 
 
+def paired(values: Any, *cuts: Cuts) -> Any:
+    """What was worked out for every two cuts, for every two configurations that cut so."""
+    shape = getattr(values, "shape", ())
+    for each in cuts:
+        if each.where is not None and shape[each.axis:][:1] not in ((), (1,)):
+            values = values.take(each.where, axis=each.axis)
+    return values
+
+
 def _ways(digit: Digit, first: int, ranks: Any) -> Cuts:
-    columns = np.broadcast_arrays(digit.stride, digit.size, ranks)
-    code = (columns[0].ravel() * _MOST + columns[1].ravel()) * _MOST + columns[2].ravel()
-    _, at, where = np.unique(code, return_index=True, return_inverse=True)
-    shape = (-1, 1) if ranks.shape[1] == 1 else (1, -1)
-    stride, size, lives = (column.ravel()[at].reshape(shape) for column in columns)
-    return Cuts(Digit(stride, size), first, lives, where)
+    columns = np.array(np.broadcast_arrays(digit.stride, digit.size, ranks)).reshape(3, -1)
+    known: dict[tuple[int, ...], int] = {}
+    where = [known.setdefault(way, len(known)) for way in zip(*columns.tolist(), strict=True)]
+    axis = -2 if ranks.shape[1] == 1 else -1
+    stride, size, lives = np.array(list(known), np.int64).T.reshape(3, *CASES[axis])
+    return Cuts(Digit(stride, size), first, lives, np.array(where, np.intp), axis)
 
 
 def _largest(axis: Axis, degree: Ints) -> Any:

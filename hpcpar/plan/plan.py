@@ -77,6 +77,9 @@ class Plan:
         Parts that the mini-batch is cut into in time: those of a pipeline (GPipe), or whose gradients are accumulated.
     bucket_bytes : int
         Gradients of layers are summed together up to so many bytes; 0: each on its own.
+    recompute : int
+        Segments (of every stage) at whose ends activations are kept, while the others are computed again for the backward pass; 0: all
+        are kept.
     turns : int
         Turns in which the layers on features take the batch, with an update after each (OWT's schemes b and c); 1 takes it whole (a).
     machine : dict
@@ -100,6 +103,7 @@ class Plan:
     optimizer: str = "momentum"
     order: str = "gpipe"
     bucket_bytes: int = 0
+    recompute: int = 0
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -109,6 +113,8 @@ class Plan:
             raise InputError(f"plan of {self.ranks} ranks and batch {self.batch}: both must be at least 1")
         if self.bucket_bytes < 0:
             raise InputError(f"plan with buckets of {self.bucket_bytes} bytes: give a size of at least 0")
+        if self.recompute < 0:
+            raise InputError(f"plan that computes {self.recompute} segments again: give a number of segments, or 0")
         if min(self.microbatches, self.turns) < 1:
             raise InputError(f"plan with {self.microbatches} micro-batches and {self.turns} turns: both must be at least 1")
         for config in {id(c): c for c in self.configs.values()}.values():

@@ -23,14 +23,24 @@ def structure(layout: Layout) -> Any:
 def stack(layouts: Sequence[Layout]) -> Layout:
     """One layout for several of one structure; arrays have the stack as their first axis, before two of cases."""
     first = layouts[0]
-    return replace(first, axes=tuple(_axis(found) for found in zip(*(layout.axes for layout in layouts), strict=True)))
+    found = replace(first, axes=tuple(stack_axes(axes) for axes in zip(*(layout.axes for layout in layouts), strict=True)))
+    found.memo["members"] = tuple(layouts)
+    return found
+
+
+def members(*layouts: Layout) -> list[tuple[Layout, ...]]:
+    """Of each of some layouts those that were stacked; of one that is no stack, or whose tensors are alike, itself."""
+    found = [layout.memo.get("members", (layout,)) for layout in layouts]
+    stacked = any(a.variants for layout in layouts for a in layout.axes)
+    return found if stacked else [each[:1] for each in found]
 
 
 def _column(values: Sequence[Any]) -> Any:
     return values[0] if len(set(values)) == 1 else np.array(values, np.int64).reshape(-1, 1, 1)
 
 
-def _axis(axes: tuple[Axis, ...]) -> Axis:
+def stack_axes(axes: Sequence[Axis]) -> Axis:
+    """One axis for several that are related alike."""
     if len(set(axes)) == 1:
         return axes[0]
     relation = _relation([a.relation for a in axes])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import Buckets, Pending, bucket_layout
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.pattern import NOTHING, Flags, Pattern, collective
+from hpcpar.schedule.recompute import Recompute, recompute
 from hpcpar.schedule.steps import CODES, Kind, Op, Phase
 
 _NOT_YET = -1
@@ -132,6 +134,11 @@ class Builder:
         self._received: set[str] = set()
         self.trains = network.trained
 
+    @cached_property
+    def again(self) -> Recompute:
+        """What is computed again."""
+        return recompute(self.network, self.plan)
+
     # -- single steps ----------------------------------------------------------------------------------------------
     def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True, tensor: str = "") -> None:
         if np.any(present):
@@ -191,23 +198,38 @@ class Builder:
             edges = self.edges.into(layer, batch)
             self.layer_forward(layer, batch, [(e, self.fetch(e)) for e in edges])
 
-    def fetch(self, e: Edge) -> Move | None:
+    def fetch(self, e: Edge, phase: Phase = Phase.FORWARD) -> Move | None:
         """Make the consumer's needed boxes."""
-        return self.alone(self.move(Phase.FORWARD, e.consumer.name, e.tensor, e.forward, e.owned, e.needed, e.key))
+        return self.alone(self.move(phase, e.consumer.name, e.tensor, e.forward, e.owned, e.needed, e.key))
 
-    def layer_forward(self, layer: Layer, batch: Ints, arriving: list[tuple[Edge, Move | None]]) -> None:
+    def compute_again(self, segment: int, batch: Ints) -> None:
+        """Make what the backward pass reads of a segment once more; statistics of batches are still there."""
+        for layer in self.network.layers[1:]:
+            if self.again.of(layer.name) != segment or not self.again.needs(layer):
+                continue
+            gone = [e for e in self.edges.into(layer, batch) if e.producer.name in self.again.again]
+            moves = [(e, self.fetch(e, Phase.RECOMPUTE)) for e in gone]
+            if layer.name in self.again.again:
+                self.layer_forward(layer, batch, moves, Phase.RECOMPUTE)
+            else:
+                for _, move in moves:
+                    self.wait(move)
+
+    def layer_forward(
+        self, layer: Layer, batch: Ints, arriving: list[tuple[Edge, Move | None]], phase: Phase = Phase.FORWARD
+    ) -> None:
         halo: Flags = False
-        if self.full and isinstance(layer, Conv):
+        if self.full and isinstance(layer, Conv) and arriving:
             halo = np.asarray(arriving[0][0].forward.code) == CODES[Kind.HALO]
-            self.compute(Phase.FORWARD, layer, Op.INTERIOR, batch, halo)
+            self.compute(phase, layer, Op.INTERIOR, batch, halo)
         for _, move in arriving:
             self.wait(move)
-        self.compute(Phase.FORWARD, layer, Op.BOUNDARY, batch, halo)
-        if isinstance(layer, BatchNorm) and self.training:
-            self.compute(Phase.FORWARD, layer, Op.STATISTICS, batch)
-            self.wait(self.moments(Phase.FORWARD, layer))
-        self.compute(Phase.FORWARD, layer, Op.FORWARD, batch, np.logical_not(halo))
-        self.wait(self.sum_of_parts(layer, batch, False))
+        self.compute(phase, layer, Op.BOUNDARY, batch, halo)
+        if isinstance(layer, BatchNorm) and self.training and phase is Phase.FORWARD:
+            self.compute(phase, layer, Op.STATISTICS, batch)
+            self.wait(self.moments(phase, layer))
+        self.compute(phase, layer, Op.FORWARD, batch, np.logical_not(halo))
+        self.wait(self.sum_of_parts(layer, batch, phase))
 
     def moments(self, phase: Phase, layer: Layer) -> Move | None:
         """The sums of synchronised batch normalisation, added over the batch group."""
@@ -218,7 +240,7 @@ class Builder:
         tensor = f"{layer.name}.moments{'.gradient' if phase is Phase.BACKWARD else ''}"
         return self.move(phase, layer.name, tensor, pattern, layout, layout, ("moments", self.edges.key(layer, 0)), MOMENT_BYTES)
 
-    def sum_of_parts(self, layer: Layer, batch: Ints, back: bool) -> Move | None:
+    def sum_of_parts(self, layer: Layer, batch: Ints, phase: Phase) -> Move | None:
         """The partial sums of a cut reduction (k) added; backward its adjoint, the gradient of the sum given to every part."""
         config = self.plan.configs[layer.name]
         if not np.any(np.greater(config.k, 1)):
@@ -227,11 +249,11 @@ class Builder:
             raise InputError(f"layer '{layer.name}' ({layer.kind}): only convolutions of one group and linear layers can be cut by k")
         parts, whole = partial(self.network, layer, config, batch), owned(self.network, layer, config, batch)
         digits, key = (config.digits["k"],), ("sum", self.edges.key(layer, batch))
-        if back:
+        if phase is Phase.BACKWARD:
             pattern = collective(Kind.ALLGATHER, digits) if config.scatter else NOTHING
             return self.move(Phase.BACKWARD, layer.name, f"{layer.name}.output.gradient", pattern, whole, parts, key)
         pattern = collective(Kind.REDUCE_SCATTER if config.scatter else Kind.ALLREDUCE, digits)
-        return self.move(Phase.FORWARD, layer.name, f"{layer.name}.output", pattern, parts, whole, key)
+        return self.move(phase, layer.name, f"{layer.name}.output", pattern, parts, whole, key)
 
     def loss(self, batch: Ints) -> Move | None:
         """The loss summed over everything that cuts it, and told to ranks that the loss layer does not live on."""
@@ -263,10 +285,14 @@ class Builder:
         pending: list[Pending] = []
         buckets = Buckets(self.network, self.plan, self.gradient)
         self._received.clear()
+        segment = self.again.of(layers[-1].name) if moving else 0
         for layer in reversed(layers):
+            if moving and self.again.of(layer.name) != segment:
+                segment = self.again.of(layer.name)
+                self.compute_again(segment, batch)
             if not (layer.has_weights or self._wants(layer)):
                 continue
-            self.wait(self.sum_of_parts(layer, batch, True))
+            self.wait(self.sum_of_parts(layer, batch, Phase.BACKWARD))
             statistics = isinstance(layer, BatchNorm)
             if statistics:
                 self.compute(Phase.BACKWARD, layer, Op.BACKWARD_WEIGHT, batch)

@@ -14,8 +14,9 @@ from hpcpar.plan.boxes import block
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.builder import Chooser, Move, Outline, Task
 from hpcpar.schedule.outline import outline
-from hpcpar.schedule.stages import Stage, cells, stages_of
-from hpcpar.schedule.steps import Comm, Compute, Group, Phase, Schedule, Step
+from hpcpar.schedule.passing import cells
+from hpcpar.schedule.stages import Stage, stages_of
+from hpcpar.schedule.steps import PASSES, Comm, Compute, Group, Phase, Schedule, Step
 
 
 def lower(network: Network, plan: Plan, choose: Chooser, *, training: bool = True) -> Schedule:
@@ -128,6 +129,6 @@ def _numbered(outlines: list[Outline], entries: list[_Entry]) -> list[Step]:
             needed = along[at][1] if at < len(along) else len(entries)
             if needed <= index:  # it is needed by nothing that comes later: by the end of its cell
                 needed = ends[e.cell]
-        shown = e.part if step.phase in (Phase.FORWARD, Phase.BACKWARD) else 0
+        shown = e.part if step.phase in PASSES else 0
         steps.append(_frozen(step, index, needed, shown))
     return steps

@@ -17,14 +17,9 @@ from hpcpar.plan.config import Ints
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import Pending
 from hpcpar.schedule.builder import Builder, Chooser, Move, Outline
+from hpcpar.schedule.passing import switch
 from hpcpar.schedule.pattern import collective
 from hpcpar.schedule.steps import Kind, Op, Phase
-
-
-def switch(network: Network) -> int:
-    """Index of the first layer that reads features: where one weird trick changes from samples to channels."""
-    at = next(i for i, layer in enumerate(network.layers) if len(network.shapes[layer.name]) == 1)
-    return min(at + 1, len(network.layers) - 1)
 
 
 def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = True, samples: Ints | None = None) -> Outline:

@@ -6,6 +6,7 @@ strides and decisions are numbers or arrays with an entry for each case.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from hpcpar.network.relation import Columns, Full, Granule, Groups, Offset, Same, Window
+from hpcpar.plan.axis import entry
 from hpcpar.plan.config import Digit
-from hpcpar.plan.layout import Axis, Layout, intervals, tabulate
+from hpcpar.plan.layout import Axis, Layout, intervals, paired, tabulate
 from hpcpar.schedule.steps import CODES, Group, Kind
 
 #: A decision, or one for each case.
@@ -38,7 +40,10 @@ class Cut:
 
 def cut(layout: Layout, axis: Axis) -> Cut:
     """How `layout` cuts `axis`; irregular where the boxes are not those of the block rule."""
-    digit = layout.digits.get(axis.name, ONE)
+    return _cut(axis, layout.digits.get(axis.name, ONE))
+
+
+def _cut(axis: Axis, digit: Digit) -> Cut:
     relation = axis.relation
     if isinstance(relation, Same):
         return Cut(digit, axis.granule, True)
@@ -138,51 +143,69 @@ def covered(held: Axis, wanted: Axis, parts: int) -> bool:
     return bool(((w1 <= w0) | ((h0 <= w0) & (w1 <= h1))).all())
 
 
-def _covered(owned: Layout, a: Axis, b: Axis) -> Flags:
-    return tabulate(covered, (a, b), owned.degree(a))
-
-
-def _overlap(a: Digit, b: Digit) -> Flags:
-    """True where both cut and depend on common factors of the rank."""
-    return (np.greater(a.size, 1) & np.greater(b.size, 1)) & (a.stride < b.stride * b.size) & (b.stride < a.stride * a.size)
-
-
 def _some(flags: Flags) -> bool:
     return bool(np.any(flags))
 
 
 def relate(owned: Layout, needed: Layout) -> Relation:
-    """Compare what ranks own of a tensor with what they need of it."""
+    """Compare what ranks own of a tensor with what they need of it; of configurations that are paired, each two ways of a cut once."""
     elsewhere = np.not_equal(owned.config.first, needed.config.first) | np.not_equal(owned.config.ranks, needed.config.ranks)
     out = Relation([], [], irregular=elsewhere)
     depends: list[Digit] = []
     for a, b in zip(owned.axes, needed.axes, strict=True):
-        have, want = cut(owned, a), cut(needed, b)
+        x, y = owned.cuts(a), needed.cuts(b)
+        have, want = _cut(a, x.digit), _cut(b, y.digit)
         cuts = _some(np.greater(want.parts, 1))
         if not cuts and not _some(np.greater(have.parts, 1)):
             continue
         if cuts:
-            depends.append(want.digit)
-        out.irregular = out.irregular | np.logical_not(want.regular)
+            depends.append(Digit(paired(want.digit.stride, x, y), paired(want.parts, x, y)))
+        irregular = np.logical_not(want.regular)
         halo = np.logical_not(want.exact) & want.regular
         if _some(halo):
             other = np.not_equal(want.digit.stride, have.digit.stride) | np.not_equal(want.parts, have.parts)
-            inside = _covered(owned, a, b)
-            out.irregular = out.irregular | (halo & other)
-            out.inexact = out.inexact | (halo & ~other & inside)
-            out.halo = out.halo | (halo & ~other & ~inside)
+            inside = tabulate(covered, (a, b), x.digit.size)
+            irregular = irregular | (halo & other)
+            out.inexact = out.inexact | paired(halo & ~other & inside, x, y)
+            out.halo = out.halo | paired(halo & ~other & ~inside, x, y)
         exact = np.asarray(want.exact)
         gathers, narrows = _union(have, want) & exact, _union(want, have) & exact
-        out.gather.append(Digit(have.digit.stride, np.where(gathers, have.parts // want.parts, 1)))
-        out.narrow.append(Digit(want.digit.stride, np.where(narrows & ~gathers, want.parts // have.parts, 1)))
-        out.irregular = out.irregular | (exact & ~gathers & ~narrows)
-    out.gather = [g for g in out.gather if _some(np.greater(g.size, 1))]
-    out.narrow = [g for g in out.narrow if _some(np.greater(g.size, 1))]
-    # a gathered box must be the same for the whole group
-    for g in out.gather:
-        for d in depends:
-            out.irregular = out.irregular | _overlap(g, d)
+        for found, chosen, fine, coarse in ((out.gather, gathers, have, want), (out.narrow, narrows & ~gathers, want, have)):
+            size = np.where(chosen, fine.parts // coarse.parts, 1)
+            if _some(size > 1):
+                found.append(Digit(paired(fine.digit.stride, x, y), paired(size, x, y)))
+        out.irregular = out.irregular | paired(irregular | (exact & ~gathers & ~narrows), x, y)
+    if out.gather and depends:
+        out.irregular = out.irregular | _where(_any(out.gather) & np.logical_not(out.irregular), _mixed, out.gather, depends)
     return out
+
+
+def _where(some: Flags, decide: Callable[..., Flags], *digits: list[Digit]) -> Flags:
+    """A decision about coordinates in some cases, and False in the others; it is worked out for these cases alone.
+
+    Parameters
+    ----------
+    decide : callable
+        From the strides and sizes, [digits, cases], of each list.
+    """
+    if not _some(some):
+        return False
+    shape = np.broadcast_shapes(np.shape(some), *(np.shape(v) for each in digits for d in each for v in (d.stride, d.size)))
+    out = np.zeros(shape, bool)
+    at = np.nonzero(np.atleast_1d(np.broadcast_to(some, shape)))
+    columns = [np.empty((2, len(each), len(at[0])), np.int64) for each in digits]
+    for column, each in zip(columns, digits, strict=True):
+        for i, d in enumerate(each):
+            column[0, i], column[1, i] = entry(d.stride, at), entry(d.size, at)
+    out.reshape(shape or (1,))[at] = decide(*(Digit(*column) for column in columns))
+    return out
+
+
+def _mixed(groups: Digit, others: Digit) -> Flags:
+    """True where a coordinate of a group and one that a box depends on share factors of the rank: the group's boxes differ."""
+    stride, size = groups.stride[:, None], groups.size[:, None]
+    overlap = (size > 1) & (others.size > 1) & (stride < others.stride * others.size) & (others.stride < stride * size)
+    return overlap.any(axis=(0, 1))
 
 
 def _any(digits: list[Digit]) -> Flags:
@@ -220,8 +243,8 @@ def backward_pattern(owned: Layout, needed: Layout, rel: Relation | None = None)
     """The adjoint: from gradients of needed boxes (partial sums where parts need the same) to totals on owned boxes."""
     rel, partials = relate(owned, needed) if rel is None else rel, partial_digits(needed)
     partial, gather, narrow = _any(partials), _any(rel.gather), _any(rel.narrow)
-    same = _same(rel.gather, partials)
     halo, inexact = rel.halo, rel.inexact
+    same = _where(partial & gather & np.logical_not(rel.irregular | halo | inexact | narrow), _same, rel.gather, partials)
     # without partial sums
     alone = np.where(
         halo, np.where(gather | narrow, CODES[Kind.REDISTRIBUTE], CODES[Kind.HALO]),
@@ -239,12 +262,7 @@ def backward_pattern(owned: Layout, needed: Layout, rel: Relation | None = None)
     return Pattern(code, (code != 0) & ~gathers, digits)
 
 
-def _same(a: list[Digit], b: list[Digit]) -> Flags:
+def _same(a: Digit, b: Digit) -> Flags:
     """True where both name the same coordinates (those of size 1 do not count)."""
-    out: Flags = True
-    for x, others in [(d, b) for d in a] + [(d, a) for d in b]:
-        found: Flags = np.equal(x.size, 1)
-        for y in others:
-            found = found | ((x.stride == y.stride) & np.equal(x.size, y.size))
-        out = out & found
-    return out
+    alike = (a.stride[:, None] == b.stride) & (a.size[:, None] == b.size)
+    return ((a.size == 1) | alike.any(axis=1)).all(axis=0) & ((b.size == 1) | alike.any(axis=0)).all(axis=0)

@@ -1,9 +1,9 @@
-"""Which layers may overwrite their input: the executor's blocks and the predicted memory follow it alike."""
+"""What layers may overwrite, and what they read again backward: the executor's blocks and the predicted memory follow it alike."""
 
 from __future__ import annotations
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Add, BatchNorm, Conv, Dropout, Flatten, Layer, Linear, ReLU
+from hpcpar.network.layers import LRN, Add, BatchNorm, Conv, Dropout, Flatten, Layer, Linear, ReLU
 
 
 def in_place(layer: Layer, producer: Layer) -> bool:
@@ -17,6 +17,16 @@ def in_place(layer: Layer, producer: Layer) -> bool:
 def passes_gradient(layer: Layer) -> bool:
     """True where the gradient of the input may overwrite that of the output."""
     return isinstance(layer, ReLU | Dropout | Flatten)
+
+
+def reads_input(layer: Layer) -> bool:
+    """True where the backward pass reads the layer's input; poolings keep places, dropout its mask."""
+    return isinstance(layer, Conv | Linear | BatchNorm | LRN)
+
+
+def reads_output(layer: Layer) -> bool:
+    """True where the backward pass reads the layer's output."""
+    return isinstance(layer, ReLU | LRN)
 
 
 def begins_sum(network: Network, producer: Layer, consumer: Layer, which: int) -> bool:

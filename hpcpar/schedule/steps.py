@@ -16,9 +16,14 @@ class Phase(str, Enum):
 
     FORWARD = "forward"
     LOSS = "loss"
+    RECOMPUTE = "recompute"
     BACKWARD = "backward"
     GRADIENT = "gradient"
     UPDATE = "update"
+
+
+#: Those that every micro-batch has.
+PASSES = (Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD)
 
 
 class Kind(str, Enum):

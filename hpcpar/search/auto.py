@@ -119,12 +119,16 @@ def least_memory(
     None where even 16 times the ranks are too few.
     """
     wanted = task(network, spec, ranks, batch, machine, **options).plan_options
-    least = int(Search(network, spec, ranks, batch, machine, **wanted).smallest().bytes)
+    least = _least(Search(network, spec, ranks, batch, machine, **wanted))
     for doubling in range(1, DOUBLINGS + 1):
         more = ranks << doubling
-        if Search(network, spec, more, batch, machine, **wanted).smallest().bytes <= machine.device.memory_bytes:
+        if _least(Search(network, spec, more, batch, machine, **wanted)) <= machine.device.memory_bytes:
             return least, more
     return least, None
+
+
+def _least(search: Search) -> int:
+    return search.held_bytes(search.smallest().plan)
 
 
 def named_or_layerwise(

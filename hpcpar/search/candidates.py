@@ -19,7 +19,7 @@ from hpcpar.plan.strategies import fill, parse, placement_of, plan_options
 
 #: Options of a plan; what else is given prices it.
 PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_norm", "microbatches", "optimizer", "order",
-                "bucket_bytes")
+                "bucket_bytes", "recompute")
 
 #: Strategies that are priced one by one, and lie outside the layer-wise search's space.
 APART = ("pipeline", "owt-b", "owt-c")

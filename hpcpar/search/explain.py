@@ -12,7 +12,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.layout import owned, parameters
 from hpcpar.plan.limits import limit
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.steps import Phase
+from hpcpar.schedule.steps import PASSES, Phase
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.changes import Change, changes
 
@@ -74,8 +74,8 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
     terms = [
         *_reading(p),
         _steps(p, "communication", "gradient exchange", (Phase.GRADIENT, Phase.UPDATE, Phase.LOSS), None),
-        _steps(p, "communication", "layer-wise communication", (Phase.FORWARD, Phase.BACKWARD), False),
-        _steps(p, "communication", "p2p communication", (Phase.FORWARD, Phase.BACKWARD), True),
+        _steps(p, "communication", "layer-wise communication", PASSES, False),
+        _steps(p, "communication", "p2p communication", PASSES, True),
         _contention(network, plan, machine, p, options),
         _memory(network, plan, p),
         _capacity(p),

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcpar.cost.price import price
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -30,8 +31,8 @@ FEW = 100
 FIRST = 10
 #: Parts of the sums of gradients that may count as hidden.
 HIDDEN = (0.0, 0.5, 1.0)
-#: Bisections of the price of memory.
-BISECTIONS = 24
+#: Bisections of the price of memory, and of the limit of a sum of which parts share memory.
+BISECTIONS, RELAXED = 24, 4
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Found:
     objective_s : float
         OptCNN's Eq 1: the plain sum of computing and communication of an iteration.
     bytes : float
-        Memory of the largest rank, as the tables count it.
+        What the arrays of the largest rank take, if each has a place of its own: a bound of what it needs at once.
     exact : bool
         The optimum of the space; False where memory was limiting and a gap to the bound is left.
     bound_s : float
@@ -87,6 +88,7 @@ class Search:
     ) -> None:
         begin = time.perf_counter()
         self.network, self.machine = network, machine
+        self.pricing: dict[str, Any] = {"contention": contention, "gamma": gamma}
         self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=files.to_dict(machine), **options)
         self.maker = TableMaker(network, self.plan, machine, contention, gamma)
         self.units = units(network, Spaces(network, ranks, batch, machine, reductions=self.plan.synchronisation == "allreduce"))
@@ -153,10 +155,12 @@ class Search:
 
     # -- plans -----------------------------------------------------------------------------------------------------
     def best(self, limit_bytes: float | None = None, hidden: float = 0.0) -> Found:
-        """The fastest plan whose memory is at most `limit_bytes` (by default the device's); where none is, the smallest.
+        """The fastest plan that fits the device; where none does, the smallest.
 
         Parameters
         ----------
+        limit_bytes : float, optional
+            A limit of what all arrays take if each has a place of its own, as the tables add up, instead of the device's memory.
         hidden : float
             Part of the sums of gradients that counts as hidden behind backpropagation, one of `HIDDEN`; 0 is the papers' objective.
         """
@@ -165,13 +169,44 @@ class Search:
         tables, chosen = _hiding(self.tables, hidden), self.chosen
         bound, places = _solve(tables)
         exact = True
-        if tables.memory(places) > limit:
+        if tables.memory(places) > limit and (limit_bytes is not None or not self._fits(chosen, places)):
             tables, chosen = _hiding(self._whole, hidden), self._everything
-            bound, places, exact = _within(tables, limit)
+            if limit_bytes is None:
+                places, exact = self._within_device(tables, tables.memory(_solve(tables)[1])), False
+            else:
+                bound, places, exact = _within(tables, limit)
         return self._found(chosen, places, bound, exact, time.perf_counter() - begin)
 
+    def _within_device(self, tables: Tables, too_much: float) -> list[int]:
+        """The fastest choice that is found to fit the device.
+
+        Tables add up what all arrays take, each in a place of its own; limits of that sum are bisected, from the device's memory, with
+        which everything fits, to `too_much`, as those arrays share places that are not alive together.
+        """
+        limit = float(self.machine.device.memory_bytes)
+        best = _within(tables, limit)[1]
+        low, high = limit, too_much
+        for _ in range(RELAXED):
+            tried = (low + high) / 2
+            places = _within(tables, tried)[1]
+            if not self._fits(self._everything, places):
+                high = tried
+                continue
+            low = tried
+            if tables.price(places) < tables.price(best) or not self._fits(self._everything, best):
+                best = places
+        return best
+
+    def _fits(self, chosen: list[Any], places: list[int]) -> bool:
+        """True where what is alive at once fits the device."""
+        return self.held_bytes(self._found(chosen, places, 0.0, False, 0.0).plan) <= self.machine.device.memory_bytes
+
+    def held_bytes(self, plan: Plan) -> int:
+        """What the largest rank needs at once under a plan."""
+        return int(price(self.network, plan, self.machine, **self.pricing).memory_bytes)
+
     def smallest(self) -> Found:
-        """The plan of least memory."""
+        """The plan of least memory, if every array has a place of its own."""
         begin = time.perf_counter()
         _, places = _solve(self._whole, seconds=0.0, per_byte=1.0)
         return self._found(self._everything, places, 0.0, True, time.perf_counter() - begin)

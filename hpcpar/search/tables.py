@@ -39,6 +39,12 @@ class Link:
     rows: Any = None
     columns: Any = None
 
+    @property
+    def whole(self) -> bool:
+        """For all configurations of both ends."""
+        ends = ((self.rows, self.producer), (self.columns, self.consumer))
+        return all(chosen is None or len(chosen) == len(unit.space) for chosen, unit in ends)
+
 
 class Held:
     """Bytes of a table: of all entries, or of one, which is worked out without the others.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hpcpar.comm import wires
+from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.communicator import Communicator
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
@@ -15,8 +18,11 @@ from hpcpar.plan.boxes import Box, block, intersect, local
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.interior import interior, strips
-from hpcpar.schedule.outline import switch
+from hpcpar.schedule.passing import switch
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Schedule
+from hpcpar.train.arena import Arena
+from hpcpar.train.finite import Finite, first_of_a_pass
+from hpcpar.train.lifetimes import Lifetimes
 from hpcpar.train.optimizer import Rule
 from hpcpar.train.parameters import Parameters
 from hpcpar.train.passes import Pass, Passes
@@ -24,6 +30,16 @@ from hpcpar.train.program import Program
 
 #: Steps of the forward-only schedule use tags beyond those of the training schedule.
 _TAGS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Used:
+    """What this rank's blocks and messages need at once at the most, and the pieces of memory in which they are laid out."""
+
+    alive_bytes: int
+    blocks_bytes: int
+    flying_bytes: int
+    messages_bytes: int
 
 
 class Executor:
@@ -46,6 +62,7 @@ class Executor:
         What this rank reads of a sample.
     image_rows : numpy.ndarray
         Places in the mini-batch of the samples that it reads.
+    memory : Used
     """
 
     def __init__(
@@ -56,23 +73,28 @@ class Executor:
         self.rank = communicator.world.rank
         self.rule = Rule(plan.optimizer)
         self._buckets: dict[int, Array] = {}
-        # a turn's gradients travel on while the next turn's are made
-        self._wires: dict[Any, Array] | None = {} if plan.turns == 1 else None
         places = self._place_gradients(schedule)
         self.parameters = {layer.name: self._parameters(layer, schedule, seed, places.get(layer.name)) for layer in network.weighted}
-        make = Passes(network, plan, backend, communicator, self.parameters, seed, schedule is not None)
-        self.turns: list[Pass] = []
-        self._switch = len(network.layers)
-        if plan.turns == 1:
-            self.passes = [make.microbatch(m) for m in range(plan.microbatches)]
-        else:
-            self._switch = switch(network)
-            self.passes = [make.before_turns()]
-            self.turns = [make.turn(t, self.passes[0]) for t in range(plan.turns)]
-        self._make = make
         self._place = {layer.name: i for i, layer in enumerate(network.layers)}
-        last = (self.turns or self.passes)[0].ops[network.layers[-1].name]
         self._last = network.layers[-1]
+        self._switch = switch(network) if plan.turns > 1 else len(network.layers)
+        arena = Arena(backend, plan.dtype)
+        self._make = make = Passes(network, plan, backend, communicator, self.parameters, seed, schedule is not None, arena)
+        # first to learn what is alive when, then in earnest
+        self.passes, self.turns = make.all()
+        arena.sized()
+        self.training, self.evaluation = (None if s is None else self._program(s) for s in (schedule, evaluation))
+        programs = [p for p in (self.training, self.evaluation) if p is not None]
+        lifetimes = Lifetimes(arena, self.part, self._arrays, network.by_name, not self.turns)
+        for program in programs:
+            images = [(self.passes[part].blocks[network.layers[0].name].out, part, i) for i, part in self._loads(program).items()]
+            lifetimes.add(program, images)
+        outputs = lifetimes.outputs([*self.passes, *self.turns])
+        arena.place(lifetimes.alive)
+        self.passes, self.turns = make.all()
+        for p in (*self.passes, *self.turns):
+            make.equip(p)
+        last = (self.turns or self.passes)[0].ops[self._last.name]
         self._targets = last.ctx.own[1] if isinstance(self._last, MeanSquaredError) else None
         for p in self.turns or self.passes:
             wide = () if self._targets is None else (self._targets[1] - self._targets[0],)
@@ -83,8 +105,14 @@ class Executor:
         self._split: list[tuple[int, int]] = []
         self._set_images()
         self.step, self._train = 0, True
-        self.training = self._program(schedule, 0) if schedule is not None else None
-        self.evaluation = self._program(evaluation, _TAGS) if evaluation is not None else None
+        for program, begins in zip(programs, lifetimes.begins, strict=True):
+            self._act(program)
+            for key in arena.stained:
+                for i in begins.get(key, ()):
+                    program.clears.setdefault(i, []).append(arena[key])
+        messages_bytes, flying_bytes = self._bind(programs)
+        self.memory = Used(arena.alive_bytes, arena.laid_bytes, flying_bytes, messages_bytes)
+        self._finite = Finite(self, self.training, outputs) if self.training is not None else None
 
     def _place_gradients(self, schedule: Schedule | None) -> dict[str, Array]:
         """Gradients that are summed together lie side by side."""
@@ -124,6 +152,15 @@ class Executor:
             rows.append(np.arange(begin + start, begin + stop))
         self.image_rows = np.concatenate(rows)
 
+    @property
+    def memory_bytes(self) -> int:
+        """Of all arrays of this rank: weights with their gradients and the optimiser's state, blocks, what layers keep, messages."""
+        aside = [p for p in self._make.aside.values() if p not in self.parameters.values()]
+        weights = [a for p in self.parameters.values() for a in (p.flat, p.grad, *p.state, p.buffers)] + [p.grad for p in aside]
+        ops = {id(op): op for p in (*self.passes, *self.turns) for op in p.ops.values()}
+        held = sum(int(a.nbytes) for a in weights if a is not None) + sum(op.kept_bytes for op in ops.values())
+        return held + self.memory.blocks_bytes + self.memory.messages_bytes
+
     def part(self, layer: str, number: int) -> Pass:
         """The pass of a layer in a micro-batch or turn."""
         if self.turns:
@@ -136,25 +173,47 @@ class Executor:
         return bool(config.first <= self.rank < config.first + config.ranks)
 
     # -- binding ---------------------------------------------------------------------------------------------------
-    def _program(self, schedule: Schedule, tags: int) -> Program:
-        program = Program(schedule, self.communicator)
-        loaded: set[int] = set()
+    def _program(self, schedule: Schedule) -> Program:
+        """The steps that this rank takes part in."""
+        mine = [s.index for s in schedule.steps if (s.concerns(self.rank) if isinstance(s, Comm) else self.lives(s.layer))]
+        return Program(schedule, self.communicator, mine, self._last.name, self._reuses)
+
+    def _loads(self, program: Program) -> dict[int, int]:
+        """The step before which images lie in place, by micro-batch: the first that reads them; of turns, before all."""
+        if self.turns:
+            return {0: 0}
+        out: dict[int, int] = {}
         reads = set(self.network.consumers[self.network.layers[0].name])
-        for step in schedule.steps:
-            if isinstance(step, Comm):
-                if not step.concerns(self.rank):
-                    continue
-                held, wanted = self._arrays(step)
-                program.transfers[step.index] = self.communicator.bind(step, held, wanted, tags, self._wires)
-            elif self.lives(step.layer):
-                program.actions[step.index] = self._action(step)
-            else:
-                continue
-            if step.phase is Phase.FORWARD and step.layer in reads and step.part not in loaded and not self.turns:
-                loaded.add(step.part)
-                program.before[step.index] = self._loader(step.part)
-        program.close(self.network.layers[-1].name, self._reuses)
-        return program
+        for i in program.mine:
+            step = program.schedule.steps[i]
+            if step.phase is Phase.FORWARD and step.layer in reads and step.part not in out.values():
+                out[i] = step.part
+        return out
+
+    def _act(self, program: Program) -> None:
+        """Bind the compute steps."""
+        for i in program.mine:
+            step = program.schedule.steps[i]
+            if isinstance(step, Compute):
+                program.actions[i] = self._action(step)
+        program.before |= {} if self.turns else {i: self._loader(part) for i, part in self._loads(program).items()}
+
+    def _bind(self, programs: Sequence[Program]) -> tuple[int, int]:
+        """Bind the communication steps; returns bytes as `wires.place`."""
+        found: list[tuple[Program, Buffers, int]] = []
+        moment = 0
+        for program in programs:
+            for i, until in program.until.items():
+                step = program.schedule.steps[i]
+                assert isinstance(step, Comm)
+                alive = ((1 << (until - i)) - 1) << (moment + i)
+                found.append((program, self.communicator.prepare(step, *self._arrays(step)), alive))
+            moment += len(program.schedule.steps) + 1
+        sizes = wires.place(self.backend, [(buffers, alive) for _, buffers, alive in found])
+        for program, buffers, _ in found:
+            tags = 0 if program is self.training else _TAGS
+            program.transfers[buffers.step.index] = self.communicator.connect(buffers, tags)
+        return sizes
 
     def _reuses(self, sent: Comm, part: int) -> bool:
         """True where the output that was sent has the same place in another micro-batch."""
@@ -244,6 +303,7 @@ class Executor:
 
         def action() -> None:
             self._tell(here, op)
+            op.ctx.again = step.phase is Phase.RECOMPUTE
             run()
 
         return action
@@ -372,12 +432,11 @@ class Executor:
         return float(self._sums[0]), float(self._sums[1])
 
     def first_not_finite(self) -> str | None:
-        """The first layer whose output block on this rank holds a NaN or an infinity."""
-        for layer in self.network.layers[:-1]:
-            y = self.part(layer.name, 0).blocks[layer.name].out
-            if y is not None and not self.backend.all_finite(y):
-                return layer.name
-        return None
+        """The first layer whose output on this rank held a NaN or an infinity in the last iteration; every rank must ask."""
+        if self._finite is not None:
+            return self._finite.first
+        assert self.evaluation is not None
+        return first_of_a_pass(self, self.evaluation)
 
 
 def _which(tensor: str) -> int:

@@ -17,13 +17,13 @@ from hpcpar.plan.layout import partial
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.lower import samples_of
-from hpcpar.schedule.outline import switch
-from hpcpar.schedule.stages import firsts, in_flight
+from hpcpar.schedule.passing import firsts, in_flight, switch
+from hpcpar.train.arena import Arena
 from hpcpar.train.ops.base import Context
 from hpcpar.train.ops.base import Op as LayerOp
 from hpcpar.train.ops.build import build
 from hpcpar.train.parameters import Parameters
-from hpcpar.train.storage import Blocks, Kept, Storage
+from hpcpar.train.storage import Blocks, Storage
 
 
 @dataclass
@@ -44,6 +44,8 @@ class Pass:
         From numbers of samples of the pass to their places in the mini-batch.
     rows : numpy.ndarray
         Places of the samples whose labels the loss layer reads here.
+    slot : callable
+        The place of a layer's blocks among those of the micro-batches in flight.
     """
 
     part: int
@@ -54,24 +56,32 @@ class Pass:
     sums: np.ndarray
     place: Callable[[np.ndarray], np.ndarray]
     rows: np.ndarray
+    slot: Callable[[str], int]
     labels: Array = None
 
 
 class Passes:
-    """Makes the passes of a plan on a rank. What cannot be alive at the same time shares memory."""
+    """Makes the passes of a plan on a rank, with blocks from an arena."""
 
     def __init__(
         self, network: Network, plan: Plan, backend: Backend, communicator: Communicator, parameters: Mapping[str, Parameters],
-        seed: int, training: bool,
+        seed: int, training: bool, arena: Arena,
     ) -> None:
         self.network, self.plan, self.backend, self.communicator = network, plan, backend, communicator
         self.rank, self.parameters, self.seed, self.training = communicator.world.rank, parameters, seed, training
         self._edges = Edges(network, plan)
-        self._activations, self._gradients = Kept(backend, plan.dtype), Kept(backend, plan.dtype)
+        self._arena = arena
         self._ops: dict[Any, LayerOp] = {}
         self._starts = firsts(network, plan)
         #: Where further micro-batches compute gradients of weights, before they are added.
         self.aside = {name: p.aside() for name, p in parameters.items()} if plan.microbatches > 1 and training else dict(parameters)
+
+    def all(self) -> tuple[list[Pass], list[Pass]]:
+        """The passes by micro-batch; or the mini-batch's before the switch, and after it the turns."""
+        if self.plan.turns == 1:
+            return [self.microbatch(m) for m in range(self.plan.microbatches)], []
+        before = self.before_turns()
+        return [before], [self.turn(t, before) for t in range(self.plan.turns)]
 
     # -- micro-batches ---------------------------------------------------------------------------------------------
     def microbatch(self, part: int) -> Pass:
@@ -138,23 +148,27 @@ class Passes:
         edges = {layer.name: self._edges.into(layer, samples) for layer in layers if layer.inputs}
 
         def activations(key: Any, shape: tuple[int, ...], zero: bool) -> Array:
-            return self._activations((*key, slot(key)), shape, zero)
+            return self._arena(("value", *key, slot(key)), shape, zero)
 
         def gradients(key: Any, shape: tuple[int, ...], zero: bool) -> Array:
-            return self._gradients((*key, gradient_slot(key)), shape, zero)
+            return self._arena(("gradient", *key, gradient_slot(key)), shape, zero)
 
         storage = Storage(network, plan, layers, edges, samples, self.backend, self.rank, activations, gradients, self.training)
-        made = Pass(part, samples, edges, storage.blocks, {}, np.zeros(2), place, np.zeros(0, np.int64))
-        for layer in layers:
-            if layer.inputs:
-                key = (layer.name, slot((layer.name,)), samples)
-                if key not in self._ops:
-                    self._ops[key] = self._op(layer, made)
-                made.ops[layer.name] = self._ops[key]
-        if isinstance(layers[-1], Loss):
-            first, last = made.ops[layers[-1].name].ctx.own[0]
-            made.rows = place(np.arange(first, last))
-        return made
+        return Pass(
+            part, samples, edges, storage.blocks, {}, np.zeros(2), place, np.zeros(0, np.int64), lambda name: slot((name,))
+        )
+
+    def equip(self, made: Pass) -> None:
+        """Give a pass the layers that work on its blocks; those that use the same blocks share them."""
+        names = [layer for layer in self.network.layers if layer.name in made.blocks and layer.inputs]
+        for layer in names:
+            key = (layer.name, made.slot(layer.name), made.samples)
+            if key not in self._ops:
+                self._ops[key] = self._op(layer, made)
+            made.ops[layer.name] = self._ops[key]
+        if isinstance(names[-1], Loss):
+            first, last = made.ops[names[-1].name].ctx.own[0]
+            made.rows = made.place(np.arange(first, last))
 
     def _op(self, layer: Layer, made: Pass) -> LayerOp:
         network, plan, edges, blocks = self.network, self.plan, made.edges[layer.name], made.blocks[layer.name]

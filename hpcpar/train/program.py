@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transfer import LibraryTransfer, Transfer
+from hpcpar.kernels.interface import Array
 from hpcpar.schedule.steps import Comm, Phase, Schedule, Step
 
 
@@ -20,43 +21,51 @@ class Program:
     ----------
     seconds : numpy.ndarray
         [steps] of the last run: a compute step's duration, a communication step's exposed time (pack, post, wait, unpack).
-    started_s : numpy.ndarray
-        [steps] when each began, on this process's clock.
+    started_s, ended_s : numpy.ndarray
+        [steps] when each began, and when a communication was complete, on this process's clock; NaN where it takes no part.
+    waited_s : numpy.ndarray
+        [steps] how long the program stood still at a communication's end.
+
+    Parameters
+    ----------
+    mine : sequence of int
+        The steps that this rank takes part in, in order.
+    last : str
+        The loss layer.
+    reuses : callable
+        True where the forward pass of a micro-batch computes what a forward movement of another has sent in the same place.
     """
 
-    def __init__(self, schedule: Schedule, communicator: Communicator) -> None:
+    def __init__(
+        self, schedule: Schedule, communicator: Communicator, mine: Sequence[int], last: str, reuses: Callable[[Comm, int], bool]
+    ) -> None:
         self.schedule, self.communicator = schedule, communicator
         communicator.agree(schedule)
         n = len(schedule.steps)
         self.seconds = np.zeros(n)
-        self.started_s = np.zeros(n)
+        self.started_s, self.ended_s, self.waited_s = np.full((3, n), np.nan)
         self.actions: dict[int, Callable[[], Any]] = {}
         self.transfers: dict[int, Transfer | LibraryTransfer] = {}
         #: What is done before a step, outside its time.
         self.before: dict[int, Callable[[], None]] = {}
-        self._order: list[tuple[int, tuple[int, ...]]] = []
-
-    def close(self, last: str, reuses: Callable[[Comm, int], bool]) -> None:
-        """Fix the order of actions and waits, once everything is bound.
-
-        Parameters
-        ----------
-        last : str
-            The loss layer.
-        reuses : callable
-            True where the forward pass of a micro-batch computes what a forward movement of another has sent in the same place.
-        """
-        steps, rank = self.schedule.steps, self.communicator.world.rank
+        #: Arrays that must be zero at a step, and whose memory others have used.
+        self.clears: dict[int, list[Array]] = {}
+        #: Hears of every step before it begins, when everything that it waits for is there.
+        self.watch: Callable[[int], None] | None = None
+        self.mine = mine
+        self.until = {i: self._until(i, last, reuses) for i in mine if isinstance(schedule.steps[i], Comm)}
         waits: dict[int, list[int]] = {}
-        for i in sorted(self.transfers):
-            step = steps[i]
-            assert isinstance(step, Comm)
-            until = step.needed_by
-            if step.between and not step.wanter.holds(rank):
-                until = self._overwritten(step, last, reuses)
+        for i, until in self.until.items():
             waits.setdefault(until, []).append(i)
-        mine = sorted({*self.actions, *self.transfers, *waits, len(steps)})
-        self._order = [(i, tuple(waits.get(i, ()))) for i in mine]
+        self._order = [(i, tuple(waits.get(i, ()))) for i in sorted({*mine, *waits, n})]
+
+    def _until(self, i: int, last: str, reuses: Callable[[Comm, int], bool]) -> int:
+        """The step before which this rank must have finished movement `i`."""
+        step = self.schedule.steps[i]
+        assert isinstance(step, Comm)
+        if step.between and not step.wanter.holds(self.communicator.world.rank):
+            return self._overwritten(step, last, reuses)
+        return step.needed_by
 
     def _overwritten(self, sent: Comm, last: str, reuses: Callable[[Comm, int], bool]) -> int:
         """The step before which a rank that only sends must have sent: the pass that uses the same memory again.
@@ -74,8 +83,7 @@ class Program:
 
         if sent.phase not in (Phase.FORWARD, Phase.BACKWARD):
             return len(steps)
-        mine = sorted({*self.actions, *self.transfers})
-        return next((i for i in mine if i > sent.index and again(steps[i])), len(steps))
+        return next((i for i in self.mine if i > sent.index and again(steps[i])), len(steps))
 
     def run(self) -> None:
         """Do every step of the list once, in order."""
@@ -87,10 +95,16 @@ class Program:
             for w in waits:
                 t = clock()
                 communicator.wait(transfers[w])
-                self.seconds[w] += clock() - t
+                now = clock()
+                self.seconds[w] += now - t
+                self.waited_s[w], self.ended_s[w] = now - t, now
             if i in self.before:
                 self.before[i]()
             t = clock()
+            for array in self.clears.get(i, ()):
+                array[...] = 0
+            if self.watch is not None:
+                self.watch(i)
             if i in transfers:
                 self.started_s[i] = t
                 communicator.start(transfers[i])

@@ -69,19 +69,6 @@ _NOBODY = Blocks()
 Make = Callable[[Any, tuple[int, ...], bool], Array]
 
 
-class Kept:
-    """Arrays by key and shape, so that what passes through a network one after the other can use the same."""
-
-    def __init__(self, backend: Backend, dtype: str) -> None:
-        self.backend, self.dtype = backend, dtype
-        self._known: dict[Any, Array] = {}
-
-    def __call__(self, key: Any, shape: tuple[int, ...], zero: bool = False) -> Array:
-        if (key, shape) not in self._known:
-            self._known[key, shape] = (self.backend.zeros if zero else self.backend.empty)(shape, self.dtype)
-        return self._known[key, shape]
-
-
 class Storage:
     """The blocks of one rank for a pass of `samples` through some layers.
 
@@ -212,9 +199,9 @@ class Storage:
         elif kind in (None, Kind.HALO) and contains(need, own):
             before.dout = _part(self.backend, dx, own, need)
         else:
-            before.dout = new(own, "out", True)
+            # sums of messages begin as zero by themselves
+            before.dout = new(own, "out", kind not in (Kind.REDUCE_SCATTER, Kind.REDISTRIBUTE))
         return dx
-
 
     def _one_of_many(self, e: Edge, here: Blocks, before: Blocks, new: Callable[..., Array]) -> Array:
         """The gradient that one of several readers gives: the first goes where the sum shall be, the others are added to it."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Layer
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.outline import switch
+from hpcpar.schedule.passing import switch
 
 
 def require(network: Network, plan: Plan) -> None:
@@ -27,6 +29,19 @@ def require(network: Network, plan: Plan) -> None:
                              "cannot be run; use the synchronisation allreduce, or another strategy")
     if plan.turns > 1:
         _require_turns(network, plan)
+
+
+def runs(network: Network) -> Callable[[Plan], bool]:
+    """Which plans this version can run."""
+
+    def accept(plan: Plan) -> bool:
+        try:
+            require(network, plan)
+        except InputError:
+            return False
+        return True
+
+    return accept
 
 
 def _require_turns(network: Network, plan: Plan) -> None:

@@ -13,18 +13,18 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
 from hpcpar.cost.choose import schedule_for
 from hpcpar.errors import InputError, RunError, on_all_ranks
-from hpcpar.kernels.interface import Array, Backend
+from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Dropout, Flatten, Layer, ReLU
+from hpcpar.network.layers import Dropout, Layer
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.outline import switch
-from hpcpar.schedule.sharing import in_place
+from hpcpar.schedule.passing import switch
 from hpcpar.train.batches import Data
 from hpcpar.train.executor import Executor
 from hpcpar.train.job import require_ranks
 from hpcpar.train.optimizer import SGD
+from hpcpar.train.watch import Watch, on_host
 
 #: What is compared of a layer; weights and biases count as one tensor.
 QUANTITIES = ("output", "gradient", "weight_gradient", "weight", "running_statistics")
@@ -34,22 +34,6 @@ TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
 ADAM_TOLERANCES = {"float64": 1e-4, "float32": 1e-1}
 #: For tensors that are zero everywhere.
 TINY = 1e-300
-
-
-def output_is_kept(network: Network, layer: Layer) -> bool:
-    """False where the layer's only reader overwrites its output, in place."""
-    readers = [network.by_name[name] for name in network.consumers[layer.name]]
-    alone = len(readers) == 1 and len(readers[0].inputs) == 1
-    return not (alone and not isinstance(readers[0], Flatten) and in_place(readers[0], layer))
-
-
-def gradient_is_kept(network: Network, layer: Layer) -> bool:
-    """False where the gradient of the layer's output becomes that of its input, in place, or where nobody needs it."""
-    if layer.name not in network.trained:
-        return False
-    while isinstance(layer, Flatten):
-        layer = network.by_name[layer.inputs[0]]
-    return not isinstance(layer, ReLU | Dropout)
 
 
 def whole_gradient(plan: Plan, executor: Executor, layer: Layer) -> bool:
@@ -124,6 +108,11 @@ def serial_plan(plan: Plan) -> Plan:
                    synchronisation="allreduce")
 
 
+def _watch(executor: Executor) -> Watch:
+    assert executor.training is not None
+    return Watch(executor, executor.training)
+
+
 class Verification:
     """One rank of a training that is compared, after every step, with the same training on one rank (rank 0's, beside its own).
 
@@ -149,6 +138,8 @@ class Verification:
         self.order = np.concatenate([t.place(np.arange(t.samples)) for t in turns]) if turns else np.arange(batch)
         self.data = world.agree(lambda: Data(self.executor, options.data, options.seed, np.arange(batch)))
         self.serial = self._serial(backend) if world.rank == 0 else None
+        self.watch = _watch(self.executor)
+        self.serial_watch = _watch(self.serial[0]) if self.serial is not None else None
         self.result = Result(
             [layer.name for layer in network.layers], np.full((len(network.layers), len(QUANTITIES)), -1.0)
         )
@@ -199,25 +190,24 @@ class Verification:
         self.result.worst = np.maximum(self.result.worst, self.world.most_of_each(now))
 
     def _blocks(self, layer: Layer) -> Iterator[tuple[str, float]]:
-        """Output and its gradient of the last micro-batch or turn, whose blocks nothing has used since."""
+        """Output and its gradient of the last micro-batch or turn."""
         part = max(self.plan.microbatches, self.plan.turns) - 1
         here = self.executor.part(layer.name, part)
         layout = owned(self.network, layer, self.plan.configs[layer.name], here.samples)
         piece = tuple(slice(*i) for i in layout.box(self.executor.rank))
-        mine, theirs = here.blocks[layer.name], None
-        if self.serial is not None:
-            theirs = self.serial[0].part(layer.name, part).blocks[layer.name]
         mixed = bool(self.executor.turns) and here is self.executor.passes[0]
-        for quantity, name, kept in (("output", "out", output_is_kept), ("gradient", "dout", gradient_is_kept)):
-            if kept(self.network, layer):
-                whole = None
-                if theirs is not None:
-                    whole = self._host(getattr(theirs, name))
-                    if mixed:  # the serial run took the samples in the order of the turns
-                        whole[self.order] = whole.copy()
-                expected = self.world.bcast_array(whole, layout.shape, self.plan.dtype)
-                found = self._host(getattr(mine, name)) if all(a.stop > a.start for a in piece) else expected[:0]
-                yield quantity, difference([(found, expected[piece] if found.size else found)], [expected])
+        for quantity in ("output", "gradient"):
+            if quantity == "gradient" and layer.name not in self.network.trained:
+                continue
+            whole = None
+            if self.serial_watch is not None:
+                whole = getattr(self.serial_watch, f"{quantity}s")[layer.name]
+                if mixed:  # the serial run took the samples in the order of the turns
+                    whole[self.order] = whole.copy()
+            expected = self.world.bcast_array(whole, layout.shape, self.plan.dtype)
+            some = all(a.stop > a.start for a in piece)
+            found = getattr(self.watch, f"{quantity}s")[layer.name] if some else expected[:0]
+            yield quantity, difference([(found, expected[piece] if some else found)], [expected])
 
     def _weights(self, layer: Layer) -> Iterator[tuple[str, float]]:
         """Weights, their gradients, and running statistics."""
@@ -232,24 +222,17 @@ class Verification:
         for quantity, name in pairs:
             parts = (None,) * 2 if theirs is None else theirs.split(getattr(theirs, name))
             expected = [
-                self.world.bcast_array(None if part is None else self._host(part), shape, self.plan.dtype)
+                self.world.bcast_array(None if part is None else on_host(self.executor.backend, part), shape, self.plan.dtype)
                 for part, shape in zip(parts, shapes, strict=False)
             ]
-            found = [self._host(a) for a in p.split(getattr(p, name)) if a is not None]
+            found = [on_host(self.executor.backend, a) for a in p.split(getattr(p, name)) if a is not None]
             some = p.flat.size > 0
             pieces = [(f, e[place]) for f, e, place in zip(found, expected, places, strict=False)] if some else []
             yield quantity, difference(pieces, expected)
         if p.buffers is not None:
-            whole = self.world.bcast_array(None if theirs is None else self._host(theirs.buffers), (2, shapes[0][0]), self.plan.dtype)
-            yield "running_statistics", difference([(self._host(p.buffers), whole[:, rows])], [whole])
-
-    def _host(self, array: Array) -> np.ndarray:
-        """A copy on the host of an array, or of a part of one."""
-        backend = self.executor.backend
-        flat, out = backend.empty((array.size,), array.dtype), np.empty(array.size, array.dtype)
-        backend.pack(array, flat)
-        backend.to_host(flat, out)
-        return out.reshape(array.shape)
+            running = None if theirs is None else on_host(self.executor.backend, theirs.buffers)
+            whole = self.world.bcast_array(running, (2, shapes[0][0]), self.plan.dtype)
+            yield "running_statistics", difference([(on_host(self.executor.backend, p.buffers), whole[:, rows])], [whole])
 
 
 def difference(pieces: list[tuple[np.ndarray, np.ndarray]], whole: list[np.ndarray]) -> float:

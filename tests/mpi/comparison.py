@@ -30,7 +30,8 @@ from hpcpar.schedule.rounds import ALGORITHMS
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train.executor import Executor
 from hpcpar.train.passes import Pass
-from hpcpar.train.verify import gradient_is_kept, output_is_kept, whole_gradient
+from hpcpar.train.verify import whole_gradient
+from hpcpar.train.watch import Watch
 
 STEPS = 5
 SEED = 7
@@ -99,7 +100,7 @@ def truth(name: str, plan: Plan, steps: int) -> Truth:
 
 
 def _before_switch(network: Network) -> str:
-    from hpcpar.schedule.outline import switch
+    from hpcpar.schedule.passing import switch
 
     return network.layers[switch(network)].inputs[0]
 
@@ -198,6 +199,8 @@ class Comparison:
     def __init__(self, given: Facts, expected: Truth, plan: Plan, executor: Executor, schedule: Schedule) -> None:
         self.facts, self.truth, self.plan, self.executor, self.schedule = given, expected, plan, executor, schedule
         self.network, self.rank = given.network, executor.rank
+        assert executor.training is not None
+        self.watch = Watch(executor, executor.training)
         self.faults: list[str] = []
 
     def same(self, found: Any, expected: np.ndarray, where: str, piece: Any = slice(None)) -> None:
@@ -233,22 +236,21 @@ class Comparison:
         return (slice(p.start, p.stop), slice(*p.columns)) if which == 0 and len(p.weight_shape) > 1 else (slice(p.start, p.stop),)
 
     def intact(self) -> Iterator[tuple[Layer, Pass]]:
-        """Layers with a pass whose blocks no later pass has used."""
+        """Layers with the pass that is watched."""
         for layer in self.network.layers[:-1]:
             yield layer, self.executor.part(layer.name, max(self.plan.microbatches, self.plan.turns) - 1)
 
     def _blocks(self, i: int, layer: Layer, here: Pass) -> None:
-        """Output and its gradient, unless another layer has overwritten them in place."""
-        blocks = here.blocks[layer.name]
+        """Output and its gradient."""
         box = owned(self.network, layer, self.plan.configs[layer.name], here.samples).box(self.rank)
         if not items(box):
             return
         rest = local(box[1:], tuple((0, n) for n in self.network.shapes[layer.name]))
         piece = (here.place(np.arange(*box[0])), *rest)
-        if output_is_kept(self.network, layer):
-            self.same(blocks.out, self.truth.outputs[i][layer.name], f"output of {layer.name}, step {i}", piece)
-        if blocks.dout is not None and gradient_is_kept(self.network, layer):
-            self.same(blocks.dout, self.truth.gradients[i][layer.name], f"gradient of {layer.name}, step {i}", piece)
+        self.same(self.watch.outputs[layer.name], self.truth.outputs[i][layer.name], f"output of {layer.name}, step {i}", piece)
+        if layer.name in self.network.trained:
+            expected = self.truth.gradients[i][layer.name]
+            self.same(self.watch.gradients[layer.name], expected, f"gradient of {layer.name}, step {i}", piece)
 
     def end(self) -> None:
         """After the last step: weights, running statistics."""
@@ -302,7 +304,7 @@ def check(name: str, plan: Plan, collectives: str, communicator: Communicator, w
         faults.append("ranks were told different losses")
     if faults:
         split = ", ".join(f"{n} {config}{'' if config.ranks == plan.ranks else f'@{config.first}'}" for n, config in plan.configs.items())
-        names = ("overlap", "synchronisation", "batch_norm", "optimizer", "microbatches", "turns", "order", "bucket_bytes")
+        names = ("overlap", "synchronisation", "batch_norm", "optimizer", "microbatches", "turns", "order", "bucket_bytes", "recompute")
         options = {k: getattr(plan, k) for k in names}
         pytest.fail(f"{'; '.join(faults[:8])}\n{what}, {options}, collectives {collectives}, batch {given.batch}\n"
                     f"{describe(given.network)}\n{split}", pytrace=False)

@@ -29,6 +29,7 @@ from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import configurations, plan_options
 from hpcpar.schedule.lower import lower
 from hpcpar.train.executor import Executor
+from hpcpar.train.watch import Watch
 
 P = world().size
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed (extra 'torch')")
@@ -101,6 +102,8 @@ class Check:
 
     def __init__(self, given: Facts, plan: Plan, executor: Executor, missing: int) -> None:
         self.given, self.plan, self.executor, self.missing = given, plan, executor, missing
+        assert executor.evaluation is not None
+        self.watch = Watch(executor, executor.evaluation)
         self.faults: list[str] = []
         self.pixels = local(executor.image_box, tuple((0, n) for n in given.network.image_shape))
 
@@ -137,7 +140,7 @@ class Check:
         name = network.layers[-1].inputs[0]
         here = self.executor.part(name, max(plan.microbatches, plan.turns) - 1)
         box = owned(network, network.by_name[name], plan.configs[name], here.samples).box(self.executor.rank)
-        if items(box) and not close(here.blocks[name].out, expected[here.place(np.arange(*box[0]))][:, slice(*box[1])]):
+        if items(box) and not close(self.watch.outputs[name], expected[here.place(np.arange(*box[0]))][:, slice(*box[1])]):
             self.faults.append(f"{what}: scores differ")
 
     def end(self, what: str) -> None:

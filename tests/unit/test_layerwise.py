@@ -91,7 +91,7 @@ def test_the_optimum_of_every_combination(name: str, ranks: int, batch: int, mac
     best = found.best()
     assert best.exact and (best.objective_s, best.bound_s) == (pytest.approx(seconds.min(), rel=1e-12),) * 2
     p = price(network(name), best.plan, files.load(machine))
-    assert p.compute_s + p.communication_s == pytest.approx(best.objective_s, rel=1e-9) and p.memory_bytes == best.bytes
+    assert p.compute_s + p.communication_s == pytest.approx(best.objective_s, rel=1e-9) and p.memory_bytes <= best.bytes
     assert best.configurations == best.kept == sum(len(u.space) for u in found.units)
     least = found.smallest()
     assert least.bytes == held.min()

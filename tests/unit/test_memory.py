@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcpar.comm.buffers import landing_slots
 from hpcpar.cost.choose import schedule_for
 from hpcpar.cost.price import outline_for, price
 from hpcpar.kernels.numpy_backend import NumpyBackend
@@ -67,11 +68,10 @@ def no_initial_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Silent:
-    """A communicator that binds transfers and adds up their wire buffers."""
+    """A communicator that asks for the memory of messages where no view of a tensor serves, and sends none."""
 
     def __init__(self, rank: int, backend: NumpyBackend) -> None:
         self.world, self.backend = SimpleNamespace(rank=rank), backend
-        self.wires: dict[Any, int] = {}
 
     def progress(self) -> None:
         """Nothing is in flight."""
@@ -79,11 +79,17 @@ class Silent:
     def agree(self, schedule: Schedule) -> None:
         """There is nobody else."""
 
-    def bind(self, step: Comm, held: Any, wanted: Any, tags: int = 0, wires: Any = None) -> None:
+    def prepare(self, step: Comm, held: Any, wanted: Any) -> Any:
         rank = self.world.rank
         assert held.size == np.prod([b - a for a, b in step.held(rank)]), step.label
-        key = step.index if step.between or wires is None else (step.tensor, step.phase)
-        self.wires[key] = max(self.wires.get(key, 0), exchange(step, rank).wire_items * step.item_bytes)
+        ex = exchange(step, rank)
+        return SimpleNamespace(
+            step=step, wire_items=ex.wire_items, landing_items=sum(landing_slots(step, ex).values()), dtype=np.dtype(f"V{step.item_bytes}"),
+            on_device=False, place=lambda flat: None,
+        )
+
+    def connect(self, buffers: Any, tags: int) -> None:
+        """There is nobody to send to."""
 
 
 def allocated(plan: Plan, schedule: Schedule, rank: int, network: Network | None = None) -> dict[str, int]:
@@ -97,8 +103,10 @@ def allocated(plan: Plan, schedule: Schedule, rank: int, network: Network | None
     weights += sum(g.nbytes for g in aside.values() if all(g is not p.grad for p in made.parameters.values()))
     state = sum(array.nbytes for p in made.parameters.values() for array in p.state)
     labels = sum(p.labels.nbytes for p in made.turns or made.passes)
-    return {"weights": weights, "state": state, "blocks": backend.alive_bytes - weights - state - labels,
-            "wire": sum(communicator.wires.values())}
+    m = made.memory
+    unused = m.blocks_bytes - m.alive_bytes
+    return {"weights": weights, "state": state, "blocks": backend.alive_bytes - weights - state - labels - unused, "wire": m.flying_bytes,
+            "unused": unused + m.messages_bytes - m.flying_bytes}
 
 
 def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int, **options: Any) -> tuple[dict[str, int], list[dict[str, int]]]:
@@ -126,7 +134,8 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
                 continue
             predicted, real = both(spec, strategy, ranks, 8, gather=gather)
             assert predicted == {use: max(r[use] for r in real) for use in predicted}, (spec.name, strategy)
-            assert sum(predicted.values()) == max(sum(r.values()) for r in real)
+            # what is alive at once is laid out nearly without gaps
+            assert sum(predicted.values()) <= max(sum(r.values()) for r in real) <= 1.03 * sum(predicted.values()), (spec.name, strategy)
 
 
 @pytest.mark.parametrize(("spec", "ranks", "batch"), [
@@ -136,8 +145,9 @@ def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
     """The largest boxes of all layers meet on no single rank: at most 3% above the largest rank, never below."""
     for strategy in one_pass(ranks):
         predicted, real = both(spec, strategy, ranks, batch)
-        largest = max(sum(r.values()) for r in real)
+        largest = max(sum(r[use] for use in predicted) for r in real)
         assert largest <= sum(predicted.values()) <= 1.03 * largest, strategy
+        assert max(sum(r.values()) for r in real) <= 1.03 * sum(predicted.values()), strategy
         for use in ("weights", "state"):
             assert predicted[use] == max(r[use] for r in real), strategy
 
@@ -152,6 +162,10 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
     *(("vgg", "pipeline:2x2", 4, {"microbatches": 4, "order": order}) for order in ("gpipe", "1f1b")),
     *(("resnet", "pipeline:4x1", 4, {"microbatches": 8, "order": order}) for order in ("gpipe", "1f1b")),
     ("lenet5", "owt-c", 2, {}), ("lenet5", "owt-b", 2, {}), ("lenet5", "owt-c", 2, {"overlap": "none"}),
+    *((name, "data", 2, {"recompute": 4}) for name in ("resnet", "inception", "vgg")),
+    *((name, "spatial", 2, {"recompute": 2}) for name in ("resnet", "inception", "vgg")),
+    ("vgg", "channel", 2, {"recompute": 3}), ("resnet", "pipeline:2x1", 2, {"microbatches": 4, "recompute": 1}),
+    ("resnet", "pipeline:4x1", 4, {"microbatches": 8, "order": "1f1b", "recompute": 2}),
 ]
 
 
@@ -168,10 +182,22 @@ def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[
     assert predicted.total_bytes == pytest.approx(largest, rel=0.1), (asdict(predicted), real)
 
 
+def test_recomputing_takes_less() -> None:
+    """Of a residual network with few weights and many samples, less than half."""
+    network = SMALL["resnet"][0]()
+    spec = NetworkSpec(network.name, network.image_shape, network.classes)
+    held = []
+    for count in (0, 4):
+        plan = make_plan(spec, "data", 1, 16, network=network, machine=files.to_dict(MACHINE), recompute=count)
+        held.append(allocated(plan, schedule_for(network, plan), 0, network)["blocks"])
+    assert held[1] < 0.6 * held[0]
+
+
 def test_float64_takes_twice_as_much() -> None:
     single, double = (both(LENET, "grid:2x2", 4, 8, dtype=dtype)[0] for dtype in ("float32", "float64"))
     indices = 2 * 4 * (3 * 8 * 8 + 8 * 4 * 4)  # of the maxima of 4 samples, half of 6 and of 16 channels: 2 bytes in either case
-    assert {use: 2 * n for use, n in single.items()} == double | {"blocks": double["blocks"] + indices}
+    loss = 16  # its sums are float64 in either case
+    assert {use: 2 * n for use, n in single.items()} == double | {"blocks": double["blocks"] + indices, "wire": double["wire"] + loss}
 
 
 def memory_of(strategy: str, ranks: int, spec: NetworkSpec = LENET, training: bool = True, **options: Any) -> Any:
@@ -191,7 +217,10 @@ def test_what_is_divided() -> None:
     assert (data.activations_bytes, data.gradients_bytes, data.kept_bytes) == (
         one.activations_bytes / 4, one.gradients_bytes / 4, one.kept_bytes / 4
     )
-    assert one.wire_bytes == data.wire_bytes == 0 < model.wire_bytes
+    assert one.wire_bytes == 0 < model.wire_bytes
+    # a block of the largest layer's gradient, where it is added
+    largest = max(layer.parameters(NETWORKS["lenet5"].input_shape(layer)) for layer in NETWORKS["lenet5"].weighted)
+    assert data.wire_bytes >= largest
 
 
 def test_inference_and_reuse_take_less() -> None:
@@ -208,7 +237,7 @@ def test_inference_and_reuse_take_less() -> None:
 def test_micro_batches_in_flight_keep_their_activations() -> None:
     """Gradient accumulation over 4: a pass is a quarter as large, and 4 are kept; the gradients of activations are one pass's."""
     one, four = memory_of("data", 1), memory_of("data", 1, microbatches=4)
-    assert four.activations_bytes == one.activations_bytes and four.kept_bytes == one.kept_bytes
+    assert one.activations_bytes <= four.activations_bytes <= 1.2 * one.activations_bytes and four.kept_bytes == one.kept_bytes
     assert four.gradients_bytes == one.gradients_bytes / 4
 
 

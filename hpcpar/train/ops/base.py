@@ -48,6 +48,8 @@ class Context:
     #: The iteration, set before each one.
     step: int = 0
     training: bool = True
+    #: In the backward pass, for what it reads: statistics and running statistics are as they were.
+    again: bool = False
     #: Factor of the loss's gradient (1 / samples whose mean is minimised).
     scale: float = 0.0
     labels: Array = None
@@ -68,6 +70,8 @@ class Op:
 
     Attributes
     ----------
+    empty : bool
+        True where this rank computes no output (more parts than indices, or the layer lives on other ranks).
     moments, moments_gradient : array or None
         [own channels, 2] float64 sums of batch normalisation, added over ranks between the steps that make and use them.
     """
@@ -79,15 +83,17 @@ class Op:
         self.ctx = ctx
         self.backend = ctx.backend
         self.blocks = ctx.blocks
-
-    @property
-    def empty(self) -> bool:
-        """True where this rank computes no output (more parts than indices, or the layer lives on other ranks)."""
-        return items(self.ctx.own) == 0
+        self.empty = items(ctx.own) == 0
 
     def statistics(self) -> None:
         """`moments` of this rank's block (batch normalisation)."""
         raise NotImplementedError
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of arrays that the layer keeps for itself: places of maxima, scales, masks, statistics."""
+        own = (a for a in vars(self).values() if hasattr(a, "nbytes"))
+        return sum(int(a.nbytes) for a in own)
 
     def forward(self) -> None:
         """y from the inputs."""

@@ -65,7 +65,7 @@ class BatchNormOp(Op):
         ctx, a, p, b = self.ctx, self.layer, self.parameters, self.blocks
         if not ctx.training:
             self.backend.batchnorm_running(p.buffers, a.eps, self.mean, self.inv_std)
-        elif self.count:
+        elif self.count and not ctx.again:
             self.backend.batchnorm_statistics(self.moments, self.count, a.eps, self.mean, self.inv_std, p.buffers, a.momentum)
         if not self.empty:
             self.backend.batchnorm_forward(b.x, self.mean, self.inv_std, p.weight, p.bias, b.y)

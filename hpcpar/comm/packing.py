@@ -1,0 +1,83 @@
+"""Arrays in one piece of memory, of which some are never alive at the same time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+#: Arrays begin at multiples of so many bytes: a cache line, and what vector units like.
+ALIGNMENT_BYTES = 64
+#: Layouts that are tried, and pairs of arrays that are looked at for them, until the best so far is taken.
+_TRIES, _PAIRS = 200, 3_000_000
+
+
+def pack(sizes: Sequence[int], alive: Sequence[int]) -> tuple[list[int], int]:
+    """Places for arrays in one piece of memory, each as low as those placed before allow that are alive with it.
+
+    Orders are tried in turn (by size, by birth, by length of life), then the best of them with those arrays first that lay on top,
+    until nothing can be gained: no layout is smaller than what is alive at once.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+    alive : sequence of int
+        For each array a bit for every moment at which it is alive.
+
+    Returns
+    -------
+    places : list of int
+    total : int
+        Size of the piece.
+    """
+    there = [i for i, size in enumerate(sizes) if size and alive[i]]
+    born = {i: alive[i] & -alive[i] for i in there}
+    orders = [
+        sorted(there, key=lambda i: (-sizes[i], i)),
+        sorted(there, key=lambda i: (born[i], -alive[i].bit_length(), i)),
+        sorted(there, key=lambda i: (-alive[i].bit_count(), -sizes[i], i)),
+        sorted(there, key=lambda i: (-alive[i].bit_count() * sizes[i], i)),
+    ]
+    least, best, order = most(sizes, alive), _Layout([], 1 << 62), orders[0]
+    for tried in orders:
+        found = _fit(sizes, alive, tried)
+        if found.total < best.total:
+            best, order = found, tried
+    draw = random.Random(0)
+    for _ in range(min(_TRIES, _PAIRS // max(1, len(there) ** 2))):
+        if best.total <= least:
+            break
+        # what lies on top comes first, or changes places with another
+        top = [i for i in order if best.places[i] + sizes[i] == best.total]
+        tried = top + [i for i in order if i not in top] if order[:len(top)] != top else list(order)
+        a, b = tried.index(draw.choice(top)), draw.randrange(len(tried))
+        if tried == order:
+            tried[a], tried[b] = tried[b], tried[a]
+        found = _fit(sizes, alive, tried)
+        if found.total <= best.total:
+            best, order = found, tried
+    return (best.places, best.total) if there else ([0] * len(sizes), 0)
+
+
+class _Layout:
+    def __init__(self, places: list[int], total: int) -> None:
+        self.places, self.total = places, total
+
+
+def _fit(sizes: Sequence[int], alive: Sequence[int], order: Sequence[int]) -> _Layout:
+    places, total = [0] * len(sizes), 0
+    placed: list[int] = []
+    for i in order:
+        at, life, size = 0, alive[i], sizes[i]
+        for start, stop in sorted((places[j], places[j] + sizes[j]) for j in placed if alive[j] & life):
+            if at + size <= start:
+                break
+            at = max(at, stop)
+        places[i], total = at, max(total, at + size)
+        placed.append(i)
+    return _Layout(places, total)
+
+
+def most(sizes: Sequence[int], alive: Sequence[int]) -> int:
+    """What is alive at once at the most: at some array's birth."""
+    there = [i for i, size in enumerate(sizes) if size and alive[i]]
+    return max((sum(sizes[j] for j in there if alive[j] & (alive[i] & -alive[i])) for i in there), default=0)

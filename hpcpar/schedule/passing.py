@@ -1,0 +1,89 @@
+"""How a mini-batch passes in parts: micro-batches through the stages of a pipeline, and turns through the layers after a switch."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcpar.errors import InputError
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.steps import Phase
+
+
+def firsts(network: Network, plan: Plan) -> list[int]:
+    """The first ranks of a plan's stages, in order; a single one where layers do not pass from stage to stage, each on its own ranks."""
+    if any(np.ndim(c.first) for c in plan.configs.values()):
+        raise InputError("stages of several pipelines cannot be priced together; price one plan at a time")
+    along = [plan.configs[layer.name] for layer in network.layers]
+    if len({int(c.first) for c in along}) == 1:
+        return [int(along[0].first)]
+    ends: dict[int, int] = {}
+    for c in along:
+        ends[int(c.first)] = max(ends.get(int(c.first), 0), int(c.first + c.ranks))
+    starts = list(ends)
+    ordered = all(a.first <= b.first for a, b in itertools.pairwise(along))
+    apart = ordered and all(ends[a] <= b for a, b in itertools.pairwise(starts))
+    return starts if apart else [min(starts)]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a stage does at a time: the forward or the backward pass of a micro-batch."""
+
+    stage: int
+    phase: Phase
+    part: int
+
+
+def in_flight(order: str, stages: int, stage: int, parts: int) -> int:
+    """Micro-batches whose activations a stage keeps at most: all of them (GPipe), or one for each stage from here to the end."""
+    return parts if order == "gpipe" else min(parts, stages - stage)
+
+
+def cells(order: str, stages: int, parts: int, training: bool = True) -> list[Cell]:
+    """The passes of all stages in an order in which each comes after those that it waits for.
+
+    Parameters
+    ----------
+    order : str
+        ``gpipe``: all micro-batches forward, then all backward; ``1f1b``: backward as soon as can be, one forward, one backward.
+    """
+    own: list[list[Cell]] = []
+    for s in range(stages):
+        ahead = in_flight(order, stages, s, parts)
+        forward = [Cell(s, Phase.FORWARD, m) for m in range(parts)]
+        backward = [Cell(s, Phase.BACKWARD, m) for m in range(parts)] if training else []
+        if not training or order == "gpipe":
+            own.append(forward + backward)
+            continue
+        mixed = forward[:ahead]
+        for m in range(parts):
+            mixed.append(backward[m])
+            mixed += forward[ahead + m:ahead + m + 1]
+        own.append(mixed)
+    out: list[Cell] = []
+    done: set[Cell] = set()
+    at = [0] * stages
+    while any(at[s] < len(own[s]) for s in range(stages)):
+        ready = [s for s in range(stages) if at[s] < len(own[s]) and _before(own[s][at[s]], stages) <= done]
+        for s in ready:
+            out.append(own[s][at[s]])
+            at[s] += 1
+        done.update(out[-len(ready):])
+    return out
+
+
+def _before(cell: Cell, stages: int) -> set[Cell]:
+    """What a pass waits for of other stages."""
+    if cell.phase is Phase.FORWARD:
+        return {Cell(cell.stage - 1, Phase.FORWARD, cell.part)} if cell.stage else set()
+    return {Cell(cell.stage + 1, Phase.BACKWARD, cell.part)} if cell.stage < stages - 1 else set()
+
+
+def switch(network: Network) -> int:
+    """Index of the first layer that reads features: where one weird trick changes from samples to channels."""
+    at = next(i for i, layer in enumerate(network.layers) if len(network.shapes[layer.name]) == 1)
+    return min(at + 1, len(network.layers) - 1)

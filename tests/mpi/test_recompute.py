@@ -1,0 +1,54 @@
+"""Training that computes activations again in the backward pass is the same training, to the bit, and needs less memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from comparison import STEPS, check, facts
+
+from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.world import world
+from hpcpar.kernels import backend
+from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.schedule.lower import lower
+from hpcpar.schedule.recompute import recompute
+from hpcpar.schedule.steps import Comm, Phase
+from hpcpar.train.executor import Executor
+from tests.mpi.comparison import CHOOSERS, SEED
+
+P = world().size
+#: Strategy, other options, segments.
+PLANS = [("data", {}, 4), ("spatial", {}, 3), ("filter", {"overlap": "none"}, 3), ("data", {"microbatches": 2}, 2)]
+if P > 1:
+    PLANS.append((f"pipeline:{P}x1", {"microbatches": 4, "order": "1f1b"}, 1))
+
+
+@pytest.mark.parametrize("network", ["resnet@8", "lenet5@8"])
+def test_the_same_to_the_bit(network: str, communicator: Communicator) -> None:
+    given = facts(network)
+    spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
+    for strategy, options, segments in PLANS:
+        plan = make_plan(spec, strategy, P, given.batch, network=given.network, dtype="float64", **options)
+        again = replace(plan, recompute=segments)
+        what = f"{strategy}, {options}"
+        # a stage of two layers keeps all that it has
+        assert recompute(given.network, again).again or (options.get("order") == "1f1b" and network != "resnet@8"), what
+        one, two = (check(network, p, "ring", communicator, what, STEPS) for p in (plan, again))
+        assert one.losses == two.losses, what
+        assert all((one.weights[name] == two.weights[name]).all() for name in one.weights), what
+
+
+def test_memory_and_movements(communicator: Communicator) -> None:
+    """Blocks of images that are cut are half as large, and their halos travel again."""
+    given = facts("resnet@8")
+    spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
+    plan = make_plan(spec, "spatial", P, given.batch, network=given.network, dtype="float64")
+    held, moved = [], []
+    for segments in (0, 4):
+        schedule = lower(given.network, replace(plan, recompute=segments), CHOOSERS["ring"])
+        made = Executor(given.network, replace(plan, recompute=segments), schedule, communicator, backend("cpu"), SEED)
+        held.append(made.memory.alive_bytes)
+        moved.append(sum(isinstance(s, Comm) and s.phase is Phase.RECOMPUTE for s in schedule.steps))
+    assert held[1] < 0.7 * held[0]
+    assert moved[0] == 0 and (moved[1] > 0) == (P > 1)
