@@ -8,8 +8,9 @@ from typing import Any
 from hpcpar.errors import InputError
 from hpcpar.schedule.steps import Phase
 
-#: Colours of the phases, safe for the colour-blind (Okabe and Ito).
-COLOURS = dict(zip((phase.value for phase in Phase), ("#0072B2", "#CC79A7", "#009E73", "#E69F00", "#56B4E9"), strict=True))
+_OKABE_ITO = ("#0072B2", "#CC79A7", "#F0E442", "#009E73", "#E69F00", "#56B4E9")
+#: Colours of the phases, safe for the colour-blind.
+COLOURS = dict(zip((phase.value for phase in Phase), _OKABE_ITO, strict=True))
 
 
 def pyplot() -> Any:

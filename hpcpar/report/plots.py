@@ -10,6 +10,23 @@ from hpcpar.cost.price import Prediction
 from hpcpar.errors import InputError
 from hpcpar.report.pictures import pyplot, save
 
+#: Parts of an iteration from the bottom of a bar, and how they are drawn.
+PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("compute", {"color": "#4c78a8"}),
+    ("batch-parallel communication", {"facecolor": "#f2b179", "hatch": "xxx", "edgecolor": "#a0522d", "linewidth": 0}),
+    ("other communication", {"color": "#d95f02"}),
+)
+
+
+def fill_bar(axes: Any, at: float, width: float, values: Sequence[float], pale: bool = False) -> float:
+    """Draw a bar of stacked `PARTS`; returns its height."""
+    bottom = 0.0
+    for (_, style), value in zip(PARTS, values, strict=True):
+        if value > 0:  # an empty part would still show its hatch
+            axes.bar(at, value, width, bottom=bottom, alpha=0.45 if pale else None, **style)
+            bottom += value
+    return bottom
+
 
 def parts_s(p: Prediction) -> tuple[float, float, float]:
     """What the iteration consists of (s): computing, exposed batch-parallel communication (gradients), other exposed communication."""
@@ -32,17 +49,8 @@ def _panel(axes: Any, ranks: int, predictions: Sequence[Prediction], data: Predi
     epochs = all(p.epoch_s is not None for p in predictions)
     scale = [p.epoch_s / p.iteration_s if epochs and p.epoch_s is not None and p.iteration_s else 1.0 for p in predictions]
     rows = [[part * f for part in parts_s(p)] for p, f in zip(predictions, scale, strict=True)]
-    at = range(len(rows))
-    bottom = [0.0] * len(rows)
-    styles: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("compute", {"color": "#4c78a8"}),
-        ("batch-parallel communication", {"color": "#f2b179", "hatch": "xxx", "edgecolor": "#a0522d", "linewidth": 0}),
-        ("other communication", {"color": "#d95f02"}),
-    )
-    for i, (name, style) in enumerate(styles):
-        axes.bar(at, [row[i] for row in rows], bottom=bottom, label=name, width=0.7, **style)
-        bottom = [b + row[i] for b, row in zip(bottom, rows, strict=True)]
-    axes.set_xticks(list(at), [label(p) for p in predictions], rotation=60, ha="right", fontsize=7)
+    bottom = [fill_bar(axes, i, 0.7, row) for i, row in enumerate(rows)]
+    axes.set_xticks(range(len(rows)), [label(p) for p in predictions], rotation=60, ha="right", fontsize=7)
     axes.set_title(f"P = {ranks}", fontsize=9)
     axes.set_ylabel("seconds per epoch" if epochs else "seconds per iteration", fontsize=8)
     axes.tick_params(axis="y", labelsize=7)
@@ -87,7 +95,7 @@ def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path
     for axes, p in zip(grid.flat, ranks, strict=False):
         _panel(axes, p, [x for x in predictions if x.ranks == p], data.get(p))
     first = predictions[0]
-    handles, names = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    handles = [plt.Rectangle((0, 0), 1, 1, **style) for _, style in PARTS]
+    figure.legend(handles, [name for name, _ in PARTS], loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     figure.suptitle(f"{first.network}, batch {first.batch}, {first.machine}, overlap {first.overlap}", fontsize=10)
     save(plt, figure, path, 150)

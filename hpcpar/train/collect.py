@@ -32,6 +32,11 @@ def record(
     iteration_s = world.gather_array(np.array(measured.iteration_s, np.float64))
     sent = world.gather_array(measured.sent_bytes)
     messages = world.gather_array(measured.messages)
+    memory_bytes = world.gather(job.executor.memory_bytes)
+    stamps = job.stamps
+    clock = stamps.close()
+    begin_s = world.gather_array(np.array(stamps.begin_s))
+    start_s, end_s, wait_s = (world.gather_array(np.array(each)) for each in (stamps.starts_s, stamps.ends_s, stamps.waits_s))
     if ranks is None or seconds is None or iteration_s is None or sent is None or messages is None:
         return None
     versions = {
@@ -42,5 +47,6 @@ def record(
         to_json(job.plan), steps_of(job.schedule), ranks, seconds, iteration_s, sent, messages, np.array(measured.loss),
         np.array(measured.train_accuracy), np.array(measured.test_accuracy), np.array(measured.test_loss), prediction=prediction,
         machine=machine, versions=versions, started=started, command=command, warmup=min(5, len(measured.loss) // 5),
-        samples=measured.samples,
+        samples=measured.samples, memory_bytes=np.array(memory_bytes),
+        kept=np.array(stamps.kept), clock=clock, begin_s=begin_s, start_s=start_s, end_s=end_s, wait_s=wait_s,
     )

@@ -22,6 +22,7 @@ from hpcpar.train.executor import Executor
 from hpcpar.train.loader import Loader
 from hpcpar.train.optimizer import SGD
 from hpcpar.train.program import Program
+from hpcpar.train.stamps import Stamps
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,7 @@ class Job:
             network, plan, self.schedule if training else None, self.communicator, backend, options.seed, forward
         )
         self.measured = Measured()
+        self.stamps = Stamps(world, len(self.schedule.steps))
 
     @property
     def has_test(self) -> bool:
@@ -148,6 +150,7 @@ class Job:
         if not math.isfinite(loss):
             self._not_finite(step, loss)
         self.measured.seconds.append(program.seconds.astype(np.float32))
+        self.stamps.add(program, begin)
         self.measured.iteration_s.append(took)
         self.measured.loss.append(loss)
 

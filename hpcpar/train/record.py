@@ -12,8 +12,16 @@ machine, versions``                                       the machine file's con
                                                           forward pass alone)
 ``seconds``                [R, I, S] float32              time of every step
 ``iteration_s``            [R, I] float64                 wall time of every iteration
-``start_s``                [R, I, S] float64, optional    beginning of every step after the run's common zero
+``kept``                   [K] int64, optional            numbers of the iterations of which the times below are kept: all of a
+                                                          short run, else some (`hpcpar.train.stamps`)
+``clock``                  [R, 2, 3] float64, optional    at the beginning and the end of the run: time on the rank's clock, by how much
+                                                          that is ahead of rank 0's, and the round trip of that measurement
+``begin_s``                [R, K] float64, optional       beginning of the iteration on the rank's clock
+``start_s, end_s``         [R, K, S] float32, optional    beginning of every step after its iteration's; of a communication, when it was
+                                                          complete; NaN where the rank has no part in it
+``wait_s``                 [R, K, S] float32, optional    of a communication, the wait at its end, a part of ``seconds``
 ``sent_bytes, messages``   [R, S] int64                   sent in each step of one iteration
+``memory_bytes``           [R] int64, optional            of the executor's arrays: what the prediction's memory stands for
 ``loss``                   [I] float64
 ``train_accuracy,          [E] float64                    after every epoch, as a fraction; NaN where it was not measured
 test_accuracy``
@@ -45,7 +53,8 @@ _JSON = ("plan", "prediction", "machine", "versions")
 _ARRAYS = {"seconds": "f4", "iteration_s": "f8", "sent_bytes": "i8", "messages": "i8", "loss": "f8",
            "train_accuracy": "f8", "test_accuracy": "f8"}
 #: Arrays that a record may lack.
-_OPTIONAL = {"test_loss": "f8", "start_s": "f8"}
+_OPTIONAL = {"test_loss": "f8", "memory_bytes": "i8", "kept": "i8",
+             "clock": "f8", "begin_s": "f8", "start_s": "f4", "end_s": "f4", "wait_s": "f4"}
 _ATTRIBUTES = ("started", "command", "warmup", "samples")
 
 
@@ -102,7 +111,13 @@ class RunRecord:
     train_accuracy: NDArray[Any] = field(default_factory=_empty)
     test_accuracy: NDArray[Any] = field(default_factory=_empty)
     test_loss: NDArray[Any] | None = None
+    memory_bytes: NDArray[Any] | None = None
+    kept: NDArray[Any] | None = None
+    clock: NDArray[Any] | None = None
+    begin_s: NDArray[Any] | None = None
     start_s: NDArray[Any] | None = None
+    end_s: NDArray[Any] | None = None
+    wait_s: NDArray[Any] | None = None
     prediction: dict[str, Any] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -137,9 +152,10 @@ def _faults(record: RunRecord) -> list[str]:
     """Arrays whose shapes do not fit each other."""
     r, s = len(record.ranks), len(record.steps)
     i = record.iteration_s.shape[1] if record.iteration_s.ndim == 2 else -1
-    want = {"iteration_s": (r, i), "seconds": (r, i, s), "sent_bytes": (r, s), "messages": (r, s), "loss": (i,)}
-    if record.start_s is not None:
-        want["start_s"] = (r, i, s)
+    want: dict[str, tuple[int, ...]] = {"iteration_s": (r, i), "seconds": (r, i, s), "sent_bytes": (r, s), "messages": (r, s), "loss": (i,)}
+    k = i if record.kept is None else len(record.kept)
+    known = {"memory_bytes": (r,), "clock": (r, 2, 3), "begin_s": (r, k), "start_s": (r, k, s), "end_s": (r, k, s), "wait_s": (r, k, s)}
+    want |= {name: shape for name, shape in known.items() if getattr(record, name) is not None}
     have = {name: getattr(record, name).shape for name in want}
     return [f"{name} {have[name]} instead of {shape}" for name, shape in want.items() if have[name] != shape]
 
@@ -184,7 +200,9 @@ def write(path: str, record: RunRecord) -> None:
             f.create_dataset(name, data=np.asarray(getattr(record, name), kind))
         for name, kind in _OPTIONAL.items():
             if getattr(record, name) is not None:
-                f.create_dataset(name, data=np.asarray(getattr(record, name), kind))
+                # step times differ little from iteration to iteration
+                packed = {"compression": "gzip", "compression_opts": 1, "shuffle": True} if kind == "f4" else {}
+                f.create_dataset(name, data=np.asarray(getattr(record, name), kind), **packed)
 
 
 def read(path: str) -> RunRecord:

@@ -1,0 +1,82 @@
+"""Trace events for https://ui.perfetto.dev or chrome://tracing: their fields, whole nanoseconds, and a file that is whole or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcpar.errors import InputError
+
+Event = dict[str, Any]
+
+
+def ns(seconds: float) -> int:
+    """Whole nanoseconds, which keep neighbours from overlapping by rounding."""
+    return round(1e9 * seconds)
+
+
+def us(nanoseconds: int) -> float:
+    """Viewers read microseconds."""
+    return nanoseconds / 1000
+
+
+def names(pid: int, process: str, labels: str, threads: Mapping[int, str]) -> Iterator[Event]:
+    """The names of a process and its threads (by their number, which is also their order)."""
+
+    def meta(what: str, tid: int, **args: object) -> Event:
+        return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
+
+    yield meta("process_name", 0, name=process)
+    yield meta("process_labels", 0, labels=labels)
+    yield meta("process_sort_index", 0, sort_index=pid)
+    for tid, name in threads.items():
+        yield meta("thread_name", tid, name=name)
+        yield meta("thread_sort_index", tid, sort_index=tid)
+
+
+def span(name: str, category: str, pid: int, tid: int, start_ns: int, end_ns: int, **args: object) -> Event:
+    """A complete event."""
+    where = {"pid": pid, "tid": tid, "ts": us(start_ns), "dur": us(end_ns - start_ns)}
+    return {"ph": "X", "name": name, "cat": category, **where, "args": args}
+
+
+def arrow(name: str, category: str, pid: int, number: int, source: tuple[int, int], target: tuple[int, int]) -> Iterator[Event]:
+    """From (thread, ns) to (thread, ns): each end belongs to the slice that is open on its thread at its time."""
+    fields = {"name": name, "cat": category, "pid": pid, "id": number}
+    yield fields | {"ph": "s", "tid": source[0], "ts": us(source[1])}
+    yield fields | {"ph": "f", "bp": "e", "tid": target[0], "ts": us(target[1])}
+
+
+def in_order(spans: Sequence[Event]) -> list[Event]:
+    """By time; what begins together from the outside in."""
+    return sorted(spans, key=lambda event: (event["ts"], event["tid"], -event["dur"]))
+
+
+def save(events: Sequence[Event], path: str) -> None:
+    """Write a trace (whole or not at all).
+
+    Raises
+    ------
+    InputError
+        A time that is not finite, or the file cannot be written.
+    """
+    temporary = f"{path}.tmp{os.getpid()}"
+    try:
+        text = json.dumps(document(events), allow_nan=False)
+        with open(temporary, "w", encoding="utf-8") as f:
+            f.write(text)
+        os.replace(temporary, path)
+    except (ValueError, OverflowError) as err:
+        raise InputError(f"cannot write timeline {path}: a time is not finite ({err}); check the machine's rates") from err
+    except OSError as err:
+        raise InputError(f"cannot write timeline {path}: {err.strerror}; choose a folder that exists, with room") from err
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def document(events: Sequence[Event]) -> dict[str, Any]:
+    """The whole file's content."""
+    return {"traceEvents": list(events), "displayTimeUnit": "ms"}

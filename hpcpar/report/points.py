@@ -1,0 +1,133 @@
+"""The points of a scaling study: predicted and measured times, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcpar.report.compare import Times
+
+#: The two sides of every point.
+SIDES = ("predicted", "measured")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """An iteration and what it consists of: computing, exposed communication of gradients, other exposed communication (s).
+
+    Of a measurement the parts may add up to more or less than the iteration (`hpcpar.report.compare`).
+    """
+
+    iteration_s: float
+    compute_s: float
+    gradient_s: float
+    other_s: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """One case of the study.
+
+    Attributes
+    ----------
+    strategy, chosen : str
+        What was asked for, and what the plan is (they differ for ``auto``); `chosen` is empty where there is no plan.
+    batches : int
+        Iterations of an epoch.
+    state, reason : str
+        ``done``, ``skipped``, ``failed`` or what else it is, and why.
+    same_as : str
+        The case whose run this is.
+    low_s, high_s : float
+        Between which four fifths of the measured iterations lie.
+    """
+
+    case: str
+    strategy: str
+    chosen: str
+    ranks: int
+    batch: int
+    nodes: int
+    batches: int
+    state: str
+    reason: str = ""
+    same_as: str = ""
+    predicted: Parts | None = None
+    measured: Parts | None = None
+    low_s: float = 0.0
+    high_s: float = 0.0
+
+    def side(self, name: str) -> Parts | None:
+        """`predicted` or `measured`."""
+        return self.predicted if name == "predicted" else self.measured
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the predicted iteration, ParaDL's."""
+        if self.predicted is None or self.measured is None:
+            return None
+        return Times(self.measured.iteration_s, self.predicted.iteration_s).accuracy
+
+    def epoch_s(self, side: str) -> float | None:
+        """Time of an epoch."""
+        parts = self.side(side)
+        return None if parts is None else parts.iteration_s * self.batches
+
+    def node_hours(self, side: str) -> float | None:
+        """What an epoch costs."""
+        seconds = self.epoch_s(side)
+        return None if seconds is None else self.nodes * seconds / 3600
+
+
+def base(points: Sequence[Point], side: str) -> Point | None:
+    """What speedups are over: of the smallest number of ranks, the fastest."""
+    known = [p for p in points if p.side(side) is not None]
+    least = min((p.ranks for p in known), default=0)
+    return min((p for p in known if p.ranks == least), key=lambda p: p.side(side).iteration_s, default=None)  # type: ignore[union-attr]
+
+
+def speedup(point: Point, over: Point | None, side: str) -> float | None:
+    """How many times as many samples a second as the base."""
+    ours, theirs = point.side(side), over.side(side) if over else None
+    if ours is None or theirs is None or over is None:
+        return None
+    return (point.batch / ours.iteration_s) / (over.batch / theirs.iteration_s)
+
+
+def efficiency(point: Point, over: Point | None, side: str) -> float | None:
+    """Parallel efficiency: the speedup over the ranks' ratio."""
+    gain = speedup(point, over, side)
+    return None if gain is None or over is None else gain * over.ranks / point.ranks
+
+
+def mean_accuracy(points: Sequence[Point]) -> float | None:
+    """Mean over the runs, each counted once."""
+    known = [p.accuracy for p in points if p.accuracy is not None and not p.same_as]
+    return sum(known) / len(known) if known else None
+
+
+def _point_json(p: Point, over: dict[str, Point | None]) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        name: getattr(p, name)
+        for name in ("case", "strategy", "chosen", "ranks", "batch", "nodes", "batches", "state", "reason", "same_as", "accuracy")
+    }
+    for side in SIDES:
+        parts = p.side(side)
+        out[side] = None if parts is None else {
+            "iteration_s": parts.iteration_s, "epoch_s": p.epoch_s(side), "compute_s": parts.compute_s, "gradient_s": parts.gradient_s,
+            "other_communication_s": parts.other_s, "speedup": speedup(p, over[side], side),
+            "efficiency": efficiency(p, over[side], side), "node_hours": p.node_hours(side),
+        }
+    if p.measured is not None:
+        out["measured"]["iteration_p10_s"], out["measured"]["iteration_p90_s"] = p.low_s, p.high_s
+    return out
+
+
+def to_json(points: Sequence[Point]) -> dict[str, Any]:
+    """The points, and what speedups are over, as plain data."""
+    over = {side: base(points, side) for side in SIDES}
+    return {
+        "points": [_point_json(p, over) for p in points], "mean_accuracy": mean_accuracy(points),
+        "speedup_over": {side: p.case if p else None for side, p in over.items()},
+    }

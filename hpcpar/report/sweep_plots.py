@@ -1,0 +1,213 @@
+"""The pictures of a scaling study: predictions as lines, measurements as points with their spread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcpar.report.pictures import pyplot, save
+from hpcpar.report.plots import PARTS, fill_bar
+from hpcpar.report.points import Point, base, efficiency
+
+#: Colours (Okabe and Ito) and markers of strategies, in their order.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+#: Formats of every picture.
+SUFFIXES = (".png", ".svg")
+_WIDTH, _HEIGHT, _DPI = 7.2, 4.6, 150
+
+
+#: How far apart the points of strategies stand, in the width of the picture: error bars must not hide each other.
+_ASIDE = 0.024
+
+
+def _strategies(points: Sequence[Point]) -> list[str]:
+    return list(dict.fromkeys(p.strategy for p in points))
+
+
+def _curves(axes: Any, points: Sequence[Point], value: Callable[[Point, str], float | None], inverse: bool = False) -> None:
+    """For each strategy the predictions as a line, and the measurements as points; values go with time, or `inverse` to it."""
+    strategies = _strategies(points)
+    low, high = _range(points)
+    for i, strategy in enumerate(strategies):
+        colour, marker = _COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)]
+        ours = sorted((p for p in points if p.strategy == strategy), key=lambda p: p.ranks)
+        line = [(p.ranks, v) for p in ours if (v := value(p, "predicted")) is not None]
+        axes.plot([x for x, _ in line], [y for _, y in line], color=colour, linewidth=1.6)
+        aside = (high / low) ** (_ASIDE * (i - (len(strategies) - 1) / 2))
+        dots = [(p.ranks, v, *_spread(p, v, inverse)) for p in ours if (v := value(p, "measured")) is not None]
+        if dots:
+            x, y, below, above = zip(*dots, strict=True)
+            axes.errorbar([aside * r for r in x], y, yerr=(below, above), fmt=marker, color=colour, markersize=6, markeredgecolor="white",
+                          markeredgewidth=0.6, capsize=2.5, elinewidth=1)
+
+
+def _spread(p: Point, value: float, inverse: bool) -> tuple[float, float]:
+    """How far the error bar of a measured value reaches below and above it."""
+    assert p.measured is not None
+    fast, slow = p.low_s / p.measured.iteration_s, p.high_s / p.measured.iteration_s
+    low, high = (value / slow, value / fast) if inverse else (value * fast, value * slow)
+    return max(0.0, value - low), max(0.0, high - value)
+
+
+def _range(points: Sequence[Point]) -> tuple[float, float]:
+    """The ends of the axis of ranks."""
+    ranks = [p.ranks for p in points]
+    return min(ranks) / 1.25, max(ranks) * 1.25
+
+
+def _ranks_axis(axes: Any, points: Sequence[Point]) -> None:
+    ranks = sorted({p.ranks for p in points})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ranks, [str(r) for r in ranks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(*_range(points))
+    axes.set_xlabel("ranks P")
+    axes.grid(alpha=0.3)
+
+
+def _legend(plt: Any, axes: Any, points: Sequence[Point]) -> None:
+    """Colours and markers of strategies, and what lines and points are."""
+    keys = [
+        (plt.Line2D([], [], color=_COLOURS[i % len(_COLOURS)], marker=_MARKERS[i % len(_MARKERS)], linewidth=1.6, markersize=6), strategy)
+        for i, strategy in enumerate(_strategies(points))
+    ]
+    grey = "#777777"
+    keys.append((plt.Line2D([], [], color=grey, linewidth=1.6), "line: predicted"))
+    if any(p.measured for p in points):
+        keys.append((axes.errorbar([], [], yerr=[], fmt="o", color=grey, markersize=6, capsize=2.5, elinewidth=1),
+                     "point: measured; bar: 10th\nto 90th percentile of iterations"))
+    keys += [(line, "ideal") for line in axes.lines if line.get_linestyle() == "--"]
+    axes.legend(*zip(*keys, strict=True), fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _time(axes: Any, points: Sequence[Point], weak: bool) -> None:
+    def ms(p: Point, side: str) -> float | None:
+        parts = p.side(side)
+        return None if parts is None else 1e3 * parts.iteration_s
+
+    _curves(axes, points, ms)
+    over = base(points, "measured") or base(points, "predicted")
+    if over is not None:
+        side = "measured" if over.measured else "predicted"
+        first = ms(over, side) or 0.0
+        ranks = sorted({p.ranks for p in points})
+        axes.plot(ranks, [first * (1 if weak else over.ranks / r) for r in ranks], color="black", linestyle="--", linewidth=1,
+                  zorder=0)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    axes.yaxis.set_minor_formatter(lambda v, _: f"{v:g}" if f"{v:e}"[0] in "25" else "")
+    axes.tick_params(axis="y", which="minor", labelsize=8)
+    axes.set_ylabel("one iteration (ms)")
+
+
+def _efficiency(axes: Any, points: Sequence[Point]) -> None:
+    over = {side: base(points, side) for side in ("predicted", "measured")}
+
+    def percent(p: Point, side: str) -> float | None:
+        value = efficiency(p, over[side], side)
+        return None if value is None else 100 * value
+
+    _curves(axes, points, percent, inverse=True)
+    axes.axhline(100, color="black", linestyle="--", linewidth=1, zorder=0)
+    # error bars may leave the picture, points not
+    highest = max((v for p in points for side in over if (v := percent(p, side)) is not None), default=0.0)
+    axes.set_ylim(0, 1.1 * max(100.0, highest))
+    axes.set_ylabel("parallel efficiency (%)")
+
+
+def _node_hours(axes: Any, points: Sequence[Point]) -> None:
+    _curves(axes, points, lambda p, side: p.node_hours(side))
+    axes.set_ylim(0, None)
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4), useMathText=True)
+    axes.set_ylabel("node-hours an epoch")
+
+
+def _bars(axes: Any, points: Sequence[Point]) -> float:
+    """Of one number of ranks: for each strategy a pale bar, predicted, and a full one, measured; a line marks the whole iteration."""
+    top = 0.0
+    for i, p in enumerate(points):
+        for shift, side in ((-0.21, "predicted"), (0.21, "measured")):
+            parts = p.side(side)
+            if parts is None:
+                continue
+            values = [1e3 * v for v in (parts.compute_s, parts.gradient_s, parts.other_s)]
+            height = fill_bar(axes, i + shift, 0.38, values, pale=side == "predicted")
+            whole = 1e3 * parts.iteration_s
+            axes.plot([i + shift - 0.19, i + shift + 0.19], [whole, whole], color="black", linewidth=1.6)
+            top = max(top, height, whole)
+    axes.set_xticks(range(len(points)), [p.strategy if p.chosen == p.strategy else f"{p.strategy}\n({p.chosen})" for p in points],
+                    rotation=30 if len(points) > 3 else 0, ha="right" if len(points) > 3 else "center", fontsize=8)
+    axes.set_xlim(-0.6, len(points) - 0.4)
+    axes.set_title(f"P = {points[0].ranks}", fontsize=10)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    return top
+
+
+def _bars_figure(plt: Any, points: Sequence[Point]) -> Any:
+    sizes = sorted({p.ranks for p in points})
+    across = min(4, len(sizes))
+    down = -(-len(sizes) // across)
+    most = max(sum(p.ranks == ranks for p in points) for ranks in sizes)
+    figure, grid = plt.subplots(down, across, figsize=(max(_WIDTH, (0.9 + 0.75 * most) * across), 3.2 * down + 1), squeeze=False,
+                                sharey="row", layout="constrained")
+    for axes in grid.flat[len(sizes):]:
+        axes.set_visible(False)
+    for i, row in enumerate(grid):
+        tops = [_bars(axes, [p for p in points if p.ranks == ranks])
+                for axes, ranks in zip(row, sizes[i * across:(i + 1) * across], strict=False)]
+        row[0].set_ylim(0, 1.08 * max(tops) or 1)
+        row[0].set_ylabel("one iteration (ms)")
+    keys = [(plt.Rectangle((0, 0), 1, 1, **style), name) for name, style in PARTS]
+    keys += [(plt.Rectangle((0, 0), 1, 1, facecolor="#888888", alpha=0.45), "pale: predicted"),
+             (plt.Rectangle((0, 0), 1, 1, facecolor="#888888"), "full: measured"),
+             (plt.Line2D([], [], color="black", linewidth=1.6), "whole iteration")]
+    figure.legend(*zip(*keys, strict=True), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    return figure
+
+
+def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list[tuple[str, str]]:
+    """Draw all pictures.
+
+    Parameters
+    ----------
+    points : sequence of Point
+        At least one must have a prediction.
+    stem : str
+        What file names begin with (a folder and a separator).
+
+    Returns
+    -------
+    list of (str, str)
+        Name, without suffix, and heading of each.
+
+    Raises
+    ------
+    InputError
+        No matplotlib, or a file cannot be written.
+    """
+    plt = pyplot()
+    known = [p for p in points if p.predicted is not None]
+    single: list[tuple[str, str, Callable[[Any], None]]] = [
+        ("time", "Time of an iteration", lambda axes: _time(axes, known, weak)),
+        ("efficiency", "Parallel efficiency", lambda axes: _efficiency(axes, known)),
+        ("node-hours", "Cost of an epoch", lambda axes: _node_hours(axes, known)),
+    ]
+    figures = []
+    for name, heading, draw in single:
+        figure, axes = plt.subplots(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+        draw(axes)
+        _ranks_axis(axes, known)
+        _legend(plt, axes, known)
+        axes.set_title(f"{heading}: {title}", fontsize=10)
+        figures.append((name, heading, figure))
+    bars = _bars_figure(plt, known)
+    bars.suptitle(f"Computing and exposed communication: {title}", fontsize=10)
+    figures.insert(2, ("parts", "Computing and exposed communication", bars))
+    for name, _, figure in figures:
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once for all formats
+        for suffix in SUFFIXES:
+            save(plt, figure, f"{stem}{name}{suffix}", _DPI)
+    return [(name, heading) for name, heading, _ in figures]

@@ -1,0 +1,72 @@
+"""The table of a scaling study: cells for the terminal and for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcpar.report.compare_table import percent, seconds
+from hpcpar.report.points import Point, base, efficiency, mean_accuracy, speedup
+from hpcpar.report.tables import console, say, show
+
+COLUMNS = ("P", "strategy", "plan", "batch", "iteration: predicted", "measured", "epoch: predicted", "measured", "accuracy",
+           "speedup", "efficiency", "node-hours")
+#: The first columns are text.
+LEFT = 3
+#: Of a terminal too narrow for all of them, these (the plan beside its strategy).
+_NARROW = {0: "P", 1: "strategy", 4: "predicted", 5: "measured", 8: "accuracy", 10: "efficiency"}
+_WIDE = 130
+
+
+def _ratio(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
+    """One line a point; speedup, efficiency and node-hours are measured ones, or in parentheses predicted ones."""
+    out = []
+    for p in points:
+        if p.predicted is None:
+            continue
+        side = "predicted" if p.measured is None else "measured"
+        over = base(points, side)
+        derived = (
+            _ratio(speedup(p, over, side), "{:.2f}"), _ratio(efficiency(p, over, side), "{:.1%}"),
+            _ratio(p.node_hours(side), "{:.3g}"),
+        )
+        out.append((
+            str(p.ranks), p.strategy, "" if p.chosen == p.strategy else p.chosen, str(p.batch), seconds(p.predicted.iteration_s),
+            seconds(p.measured.iteration_s if p.measured else None), seconds(p.epoch_s("predicted")), seconds(p.epoch_s("measured")),
+            percent(p.accuracy), *(f"({text})" if side == "predicted" else text for text in derived),
+        ))
+    return out
+
+
+def notes(points: Sequence[Point]) -> list[str]:
+    """What the table does not say: the mean accuracy, what speedups are over, and what has not been run, and why."""
+    out = []
+    mean = mean_accuracy(points)
+    if mean is not None:
+        runs = sum(p.accuracy is not None and not p.same_as for p in points)
+        out.append(f"mean accuracy of {runs} run{'s' if runs > 1 else ''}: {percent(mean)}")
+    over = base(points, "measured") or base(points, "predicted")
+    if over is not None:
+        out.append(f"speedup and efficiency are over {over.case}; node-hours are of an epoch; in parentheses: predicted")
+    out += [f"{p.case} is the plan of {p.same_as}: one run for both" for p in points if p.same_as]
+    out += [f"{p.case} cannot run: {p.reason}" for p in points if p.state == "skipped"]
+    out += [f"{p.case} failed: {p.reason}" for p in points if p.state == "failed" and not p.same_as]
+    waiting = [p.case for p in points if p.state in ("planned", "submitted", "running") and not p.same_as]
+    return out + ([f"not finished: {', '.join(waiting)}"] if waiting else [])
+
+
+def show_points(title: str, points: Sequence[Point]) -> None:
+    """Print the table and its notes."""
+    table = rows(points)
+    if not table:
+        say(f"{title}: nothing can run")
+    elif console().width >= _WIDE:
+        show(title, COLUMNS, table, left=LEFT)
+    else:
+        table = [(row[0], f"{row[1]} ({row[2]})" if row[2] else row[1], *row[2:]) for row in table]
+        show(f"{title}: iterations", tuple(_NARROW.values()), [[row[i] for i in _NARROW] for row in table], left=2)
+    for line in notes(points):
+        say(line)
