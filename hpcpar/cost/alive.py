@@ -17,8 +17,8 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, Loss
 from hpcpar.plan.layout import owned, partial
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.builder import Move, Outline
 from hpcpar.schedule.edges import Edge
+from hpcpar.schedule.parts import Move, Outline
 from hpcpar.schedule.sharing import in_place, passes_gradient, reads_input, reads_output
 from hpcpar.schedule.steps import PASSES, Op, Phase
 

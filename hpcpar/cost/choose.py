@@ -15,8 +15,8 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import COLLECTIVES, Plan
-from hpcpar.schedule.builder import DIRECT, Chooser, Move
 from hpcpar.schedule.lower import lower
+from hpcpar.schedule.parts import DIRECT, Chooser, Move
 from hpcpar.schedule.pattern import KINDS
 from hpcpar.schedule.rounds import ALGORITHMS
 from hpcpar.schedule.steps import CODES, Kind, Schedule

@@ -27,8 +27,8 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.builder import Move, Outline
 from hpcpar.schedule.outline import outline
+from hpcpar.schedule.parts import Move, Outline
 from hpcpar.schedule.stages import stages_of
 from hpcpar.schedule.steps import PASSES, Phase
 

@@ -18,7 +18,7 @@ from hpcpar.cost.links import Links, Wires
 from hpcpar.machine.model import Machine
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout
-from hpcpar.schedule.builder import Move
+from hpcpar.schedule.parts import Move
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from hpcpar.cost.slots import all_along
 from hpcpar.plan.axis import entry
 from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Layout
-from hpcpar.schedule.builder import Move
+from hpcpar.schedule.parts import Move
 from hpcpar.schedule.pattern import KINDS
 from hpcpar.schedule.steps import CODES, Kind
 

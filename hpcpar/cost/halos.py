@@ -22,7 +22,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.relation import Window
 from hpcpar.plan.config import Digit, Ints
 from hpcpar.plan.layout import Axis, Layout, intervals, tabulate
-from hpcpar.schedule.builder import Move
+from hpcpar.schedule.parts import Move
 
 _CHUNK = 256
 

@@ -14,8 +14,8 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import LRN, BatchNorm, Dropout, Layer, MaxPool2d, MaxPool3d
 from hpcpar.plan.layout import owned, parameters, partial, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan
-from hpcpar.schedule.builder import Move, Outline
 from hpcpar.schedule.edges import Edge
+from hpcpar.schedule.parts import Move, Outline
 from hpcpar.schedule.passing import firsts, in_flight
 from hpcpar.schedule.steps import CODES, Kind
 

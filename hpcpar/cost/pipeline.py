@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcpar.cost.timeline import Block, Item, Span, Timeline, timeline
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.builder import Outline
+from hpcpar.schedule.parts import Outline
 from hpcpar.schedule.passing import Cell, cells
 from hpcpar.schedule.stages import stages_of
 from hpcpar.schedule.steps import Phase

@@ -13,9 +13,9 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.builder import Move, Outline
 from hpcpar.schedule.lower import present_steps
 from hpcpar.schedule.outline import outline
+from hpcpar.schedule.parts import Move, Outline
 from hpcpar.schedule.steps import Phase
 
 

@@ -18,7 +18,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.builder import Move
+from hpcpar.schedule.parts import Move
 from hpcpar.schedule.pattern import cut
 from hpcpar.schedule.steps import CODES, Kind, Phase
 

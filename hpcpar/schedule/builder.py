@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,95 +11,19 @@ import numpy as np
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Conv, Layer
-from hpcpar.plan.config import Config, Digit, Ints
-from hpcpar.plan.layout import Axis, Layout, owned, parameters, partial, shards
+from hpcpar.plan.config import Config, Ints
+from hpcpar.plan.layout import Axis, Layout, owned, partial
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.buckets import Buckets, Pending, bucket_layout
+from hpcpar.schedule.buckets import Buckets, Pending
 from hpcpar.schedule.edges import Edge, Edges
+from hpcpar.schedule.parts import IS_DIRECT, NOT_YET, Chooser, Move, Outline, Task
 from hpcpar.schedule.pattern import NOTHING, Flags, Pattern, collective
 from hpcpar.schedule.recompute import Recompute, recompute
 from hpcpar.schedule.steps import CODES, Kind, Op, Phase
+from hpcpar.schedule.weights import gradient, gradient_digits, update
 
-_NOT_YET = -1
 #: Sums of many squares need the digits, and are few.
 MOMENT_BYTES = 8
-#: Codes of what has no algorithm to choose: nothing, and messages from rank to rank.
-DIRECT = (0, *(CODES[kind] for kind in (Kind.HALO, Kind.REDISTRIBUTE, Kind.REDUCE, Kind.BROADCAST)))
-IS_DIRECT = np.array([code in DIRECT for code in range(len(CODES) + 1)])
-
-
-@dataclass(eq=False)
-class Task:
-    """A rank's own work on `batch` samples, where `present`; see `steps.Compute`."""
-
-    phase: Phase
-    layer: Layer
-    op: Op
-    batch: Ints
-    present: Flags = True
-    part: int = 0
-    tensor: str = ""
-
-
-@dataclass(eq=False)
-class Move:
-    """A movement of one tensor between ranks; see `steps.Comm`.
-
-    Attributes
-    ----------
-    key : tuple
-        Equal for moves that cost alike.
-    algorithm : array of str
-        Name for each case.
-    segments : array of int
-    quote
-        What the chooser found out about the price, for the cost model to use again.
-    """
-
-    phase: Phase
-    layer: str
-    tensor: str
-    holder: Layout
-    wanter: Layout
-    pattern: Pattern
-    item_bytes: int
-    key: Any
-    algorithm: Any = "direct"
-    segments: Any = 1
-    quote: Any = None
-    needed_by: int = _NOT_YET
-    part: int = 0
-    root: int = 0
-    covers: tuple[str, ...] = ()
-
-    @property
-    def present(self) -> Flags:
-        return np.asarray(self.pattern.code) != 0
-
-
-#: Gives a collective its algorithm and segments, for every case.
-Chooser = Callable[[Move], tuple[Any, Any]]
-
-
-@dataclass
-class Outline:
-    """Steps that the cases of a family of plans may have, in order.
-
-    Attributes
-    ----------
-    edges : Edges
-        What the steps were made from.
-    """
-
-    plan: Plan
-    edges: Edges
-    steps: list[Task | Move] = field(default_factory=list)
-
-
-def gradient_digits(layer: Layer, plan: Plan) -> tuple[Digit, ...]:
-    """Coordinates over which a weight's gradient is a partial sum: every cut of the output but those by channel."""
-    digits = plan.configs[layer.name].digits
-    return tuple(digits[a] for a in ("n", "d", "h", "w"))
 
 
 def loss_layout(plan: Plan, layer: Layer) -> Layout:
@@ -165,7 +88,7 @@ class Builder:
 
     def wait(self, move: Move | None) -> None:
         """What follows needs the result of `move`."""
-        if move is not None and (move.needed_by == _NOT_YET or self.plan.overlap != "none"):
+        if move is not None and (move.needed_by == NOT_YET or self.plan.overlap != "none"):
             move.needed_by = len(self.steps)
 
     def alone(self, move: Move | None) -> Move | None:
@@ -181,7 +104,7 @@ class Builder:
             self.layer_forward(layer, batch, [])
         if layer is self.network.layers[-1]:
             self.loss(batch)
-        self.update(self.backward([layer], batch, moving=False))
+        update(self, self.backward([layer], batch, moving=False))
         if layer.name in self.trains:
             for _ in self.network.consumers[layer.name][1:]:
                 self.compute(Phase.BACKWARD, layer, Op.ACCUMULATE, batch)
@@ -283,7 +206,7 @@ class Builder:
         Without `moving`, gradients of inputs are computed and stay where they are.
         """
         pending: list[Pending] = []
-        buckets = Buckets(self.network, self.plan, self.gradient)
+        buckets = Buckets(self.network, self.plan, lambda layers: gradient(self, layers))
         self._received.clear()
         segment = self.again.of(layers[-1].name) if moving else 0
         for layer in reversed(layers):
@@ -337,46 +260,3 @@ class Builder:
             if e.producer.name in self._received:
                 self.compute(Phase.BACKWARD, e.producer, Op.ACCUMULATE, batch, tensor=e.tensor)
             self._received.add(e.producer.name)
-
-    def gradient(self, layers: tuple[Layer, ...]) -> Move | None:
-        """Sum the gradient of a layer's weights, or those of a bucket of layers, over the ranks that hold parts of the sum."""
-        layer = layers[-1]
-        config, how = self.plan.configs[layer.name], self.plan.synchronisation
-        kind = {"allreduce": Kind.ALLREDUCE, "sharded": Kind.REDUCE_SCATTER, "server": Kind.REDUCE}[how]
-        key: Any
-        if len(layers) == 1:
-            layout, key = parameters(self.network, layer, config), ("weight", self.edges.key(layer, 0))
-        else:
-            layout = bucket_layout(self.network, self.plan, layers)
-            key = ("bucket", layout.axes[0].extent, config.key)
-        total = shards(self.network, layer, config) if kind is Kind.REDUCE_SCATTER else layout
-        tensor, pattern = f"{layer.name}.weight.gradient", collective(kind, gradient_digits(layer, self.plan))
-        move = self.alone(self.move(Phase.GRADIENT, layer.name, tensor, pattern, layout, total, key))
-        if move is not None:
-            move.covers = tuple(other.name for other in layers)
-        return move
-
-    def update(self, pending: list[Pending]) -> None:
-        """Update every weight once its gradient is complete; hand out what was updated in one place only."""
-        out: list[Move | None] = []
-        for p in pending:
-            if self.plan.overlap != "none" and not (p.move is not None and p.move.needed_by != _NOT_YET):
-                self.wait(p.move)
-            self.compute(Phase.UPDATE, p.layer, Op.UPDATE, 1)
-            out.append(self.hand_out(p.layer) if p.move is not None else None)
-            if self.plan.overlap == "none":
-                self.wait(out[-1])
-        if self.plan.overlap != "none":
-            for given in out:
-                self.wait(given)
-
-    def hand_out(self, layer: Layer) -> Move | None:
-        """Updated weights for those that did not update them."""
-        if self.plan.synchronisation == "allreduce":
-            return None
-        layout = parameters(self.network, layer, self.plan.configs[layer.name])
-        sharded = self.plan.synchronisation == "sharded"
-        part = shards(self.network, layer, self.plan.configs[layer.name]) if sharded else layout
-        pattern = collective(Kind.ALLGATHER if sharded else Kind.BROADCAST, gradient_digits(layer, self.plan))
-        key = ("weight out", self.edges.key(layer, 0))
-        return self.move(Phase.UPDATE, layer.name, f"{layer.name}.weight", pattern, part, layout, key)

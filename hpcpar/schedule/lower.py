@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import block
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.builder import Chooser, Move, Outline, Task
 from hpcpar.schedule.outline import outline
+from hpcpar.schedule.parts import Chooser, Move, Outline, Task
 from hpcpar.schedule.passing import cells
 from hpcpar.schedule.stages import Stage, stages_of
 from hpcpar.schedule.steps import PASSES, Comm, Compute, Group, Phase, Schedule, Step

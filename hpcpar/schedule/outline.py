@@ -16,10 +16,12 @@ from hpcpar.network.layers import Layer, SoftmaxCrossEntropy
 from hpcpar.plan.config import Ints
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import Pending
-from hpcpar.schedule.builder import Builder, Chooser, Move, Outline
+from hpcpar.schedule.builder import Builder
+from hpcpar.schedule.parts import Chooser, Move, Outline
 from hpcpar.schedule.passing import switch
 from hpcpar.schedule.pattern import collective
 from hpcpar.schedule.steps import Kind, Op, Phase
+from hpcpar.schedule.weights import gradient, update
 
 
 def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = True, samples: Ints | None = None) -> Outline:
@@ -48,14 +50,14 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
         b.forward(network.layers[1:], samples)
         sums = b.loss(samples)
         if training:
-            b.update(b.backward(network.layers[1:], samples))
+            update(b, b.backward(network.layers[1:], samples))
         b.finish(sums)
     else:
         at = switch(network)
         b.forward(network.layers[1:at], samples)
         _turns(b, network.layers[at:], training)
         if training:
-            b.update(b.backward(network.layers[1:at], samples))
+            update(b, b.backward(network.layers[1:at], samples))
     return b.out
 
 
@@ -103,8 +105,8 @@ def _turns(b: Builder, layers: Sequence[Layer], training: bool) -> None:
                 b.wait(returned[-1])
             if first.has_weights:
                 b.compute(Phase.BACKWARD, first, Op.BACKWARD_WEIGHT, samples)
-                pending.append(Pending(first, b.gradient((first,))))
-            b.update(pending)
+                pending.append(Pending(first, gradient(b, (first,))))
+            update(b, pending)
         b.finish(sums)
         if turn + 1 < plan.turns and not beside:
             coming = fetch(turn + 1)

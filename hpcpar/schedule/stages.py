@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.builder import Move, Outline
+from hpcpar.schedule.parts import Move, Outline
 from hpcpar.schedule.passing import firsts
 from hpcpar.schedule.steps import Phase
 

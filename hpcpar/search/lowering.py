@@ -25,8 +25,9 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.layout import needed, owned
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.stack import structure
-from hpcpar.schedule.builder import Builder, Move, Task
+from hpcpar.schedule.builder import Builder
 from hpcpar.schedule.edges import Edge, Edges
+from hpcpar.schedule.parts import Move, Task
 from hpcpar.schedule.pattern import NOTHING
 from hpcpar.schedule.sharing import begins_sum, in_place, passes_gradient
 from hpcpar.search.geometry import MOST_CASES, Three, geometry

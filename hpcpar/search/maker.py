@@ -14,7 +14,7 @@ from hpcpar.cost.links import Wires
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.builder import Move
+from hpcpar.schedule.parts import Move
 from hpcpar.schedule.steps import Phase
 from hpcpar.search.lowering import Lowerer, Part
 from hpcpar.search.tables import Held, Link, Table, Unit

@@ -19,7 +19,7 @@ from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.interior import interior, strips
 from hpcpar.schedule.passing import switch
-from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Schedule
+from hpcpar.schedule.steps import Comm, Compute, Op, Phase, Schedule
 from hpcpar.train.arena import Arena
 from hpcpar.train.finite import Finite, first_of_a_pass
 from hpcpar.train.lifetimes import Lifetimes
@@ -27,6 +27,7 @@ from hpcpar.train.optimizer import Rule
 from hpcpar.train.parameters import Parameters
 from hpcpar.train.passes import Pass, Passes
 from hpcpar.train.program import Program
+from hpcpar.train.tensors import Tensors, which_input
 
 #: Steps of the forward-only schedule use tags beyond those of the training schedule.
 _TAGS = 1 << 14
@@ -80,12 +81,14 @@ class Executor:
         self._switch = switch(network) if plan.turns > 1 else len(network.layers)
         arena = Arena(backend, plan.dtype)
         self._make = make = Passes(network, plan, backend, communicator, self.parameters, seed, schedule is not None, arena)
+        self._sums = np.zeros(2)
+        tensors = Tensors(network, plan, self.rank, make, self.parameters, self._buckets, self._sums, self.part, lambda: self.turns)
         # first to learn what is alive when, then in earnest
         self.passes, self.turns = make.all()
         arena.sized()
         self.training, self.evaluation = (None if s is None else self._program(s) for s in (schedule, evaluation))
         programs = [p for p in (self.training, self.evaluation) if p is not None]
-        lifetimes = Lifetimes(arena, self.part, self._arrays, network.by_name, not self.turns)
+        lifetimes = Lifetimes(arena, self.part, tensors.of, network.by_name, not self.turns)
         for program in programs:
             images = [(self.passes[part].blocks[network.layers[0].name].out, part, i) for i, part in self._loads(program).items()]
             lifetimes.add(program, images)
@@ -99,7 +102,6 @@ class Executor:
         for p in self.turns or self.passes:
             wide = () if self._targets is None else (self._targets[1] - self._targets[0],)
             p.labels = backend.zeros((len(p.rows), *wide), np.int64 if self._targets is None else plan.dtype)
-        self._sums = np.zeros(2)
         self._unfinished: dict[str, Pass] = {}
         self._images: np.ndarray = np.zeros(0)
         self._split: list[tuple[int, int]] = []
@@ -110,7 +112,7 @@ class Executor:
             for key in arena.stained:
                 for i in begins.get(key, ()):
                     program.clears.setdefault(i, []).append(arena[key])
-        messages_bytes, flying_bytes = self._bind(programs)
+        messages_bytes, flying_bytes = self._bind(programs, tensors)
         self.memory = Used(arena.alive_bytes, arena.laid_bytes, flying_bytes, messages_bytes)
         self._finite = Finite(self, self.training, outputs) if self.training is not None else None
 
@@ -198,7 +200,7 @@ class Executor:
                 program.actions[i] = self._action(step)
         program.before |= {} if self.turns else {i: self._loader(part) for i, part in self._loads(program).items()}
 
-    def _bind(self, programs: Sequence[Program]) -> tuple[int, int]:
+    def _bind(self, programs: Sequence[Program], tensors: Tensors) -> tuple[int, int]:
         """Bind the communication steps; returns bytes as `wires.place`."""
         found: list[tuple[Program, Buffers, int]] = []
         moment = 0
@@ -207,7 +209,7 @@ class Executor:
                 step = program.schedule.steps[i]
                 assert isinstance(step, Comm)
                 alive = ((1 << (until - i)) - 1) << (moment + i)
-                found.append((program, self.communicator.prepare(step, *self._arrays(step)), alive))
+                found.append((program, self.communicator.prepare(step, *tensors.of(step)), alive))
             moment += len(program.schedule.steps) + 1
         sizes = wires.place(self.backend, [(buffers, alive) for _, buffers, alive in found])
         for program, buffers, _ in found:
@@ -217,7 +219,7 @@ class Executor:
 
     def _reuses(self, sent: Comm, part: int) -> bool:
         """True where the output that was sent has the same place in another micro-batch."""
-        producer = self.part(sent.layer, part).edges[sent.layer][_which(sent.tensor)].producer.name
+        producer = self.part(sent.layer, part).edges[sent.layer][which_input(sent.tensor)].producer.name
         return self._make.slot(producer, part) == self._make.slot(producer, sent.part)
 
     def _loader(self, part: int) -> Callable[[], None]:
@@ -225,53 +227,6 @@ class Executor:
         target = self.passes[part].blocks[self.network.layers[0].name].out
         a, b = self._split[part]
         return lambda: self.backend.to_device(self._images[a:b], target)
-
-    def _arrays(self, step: Comm) -> tuple[Array, Array]:
-        """The arrays before and after a communication step."""
-        if step.phase is Phase.LOSS:
-            sums = self.turns[step.part].sums if self.turns else self._sums
-            return sums[: 2 * step.holder.holds(self.rank)], sums
-        if step.phase in (Phase.GRADIENT, Phase.UPDATE):
-            return self._weights(step)
-        here, back = self.part(step.layer, step.part), step.phase is Phase.BACKWARD
-        blocks, name = here.blocks[step.layer], step.tensor.removesuffix(".gradient").removeprefix(f"{step.layer}.")
-        if name == "moments":
-            op = here.ops[step.layer]
-            return (op.moments_gradient,) * 2 if back else (op.moments,) * 2
-        if name == "output":
-            return (blocks.dout, blocks.dy) if back else (blocks.y, blocks.out)
-        which = _which(step.tensor)
-        e = here.edges[step.layer][which]
-        there = self.part(e.producer.name, step.part)
-        producer = there.blocks[e.producer.name]
-        if not back:
-            return self._turned(producer.out, here, there, step), blocks.xs[which]
-        held = blocks.dxs[which]
-        if which in blocks.arriving:
-            return held, blocks.arriving[which]
-        # of a tensor with several readers, what is summed in place is added to the others' after that
-        shared = step.kind is Kind.ALLREDUCE and len(self.network.consumers[e.producer.name]) > 1
-        return held, held if shared else self._turned(producer.dout, here, there, step)
-
-    def _turned(self, whole: Array, here: Pass, there: Pass, step: Comm) -> Array:
-        """What a turn takes of a block before the switch; of one rank's samples, the others hold nothing that counts."""
-        if here is there or not self.turns:
-            return whole
-        if step.phase is Phase.BACKWARD and self.plan.switch == "one":
-            assert step.group is not None
-            if step.group.members(self.rank)[step.root] != self.rank:
-                return here.blocks[step.layer].dxs[0]
-        return self._make.slice_of(whole, step.part)
-
-    def _weights(self, step: Comm) -> tuple[Array, Array]:
-        if step.index in self._buckets:
-            return self._buckets[step.index], self._buckets[step.index]
-        p, how = self.parameters[step.layer], self.plan.synchronisation
-        if step.phase is Phase.UPDATE:
-            return (p.updated(p.flat) if how == "sharded" else p.matrix(p.flat)), p.matrix(p.flat)
-        if how == "allreduce":
-            return p.grad, p.grad
-        return p.matrix(p.grad), p.matrix(p.grad) if how == "server" else p.matrix(p.grad)[:, p.shard[1][0]:p.shard[1][1]]  # type: ignore[index]
 
     def _action(self, step: Compute) -> Callable[[], None]:
         """What a compute step calls."""
@@ -351,7 +306,7 @@ class Executor:
         return None if both is None else (owner[local(both, own)], reader[local(both, need)])
 
     def _accumulation(self, step: Compute) -> Callable[[], None]:
-        consumer, which = step.tensor.rsplit(".", 1)[0], _which(step.tensor)
+        consumer, which = step.tensor.rsplit(".", 1)[0], which_input(step.tensor)
         here = self.part(consumer, step.part)
         blocks, e = here.blocks[consumer], here.edges[consumer][which]
         dout = self.part(step.layer, step.part).blocks[step.layer].dout
@@ -437,11 +392,6 @@ class Executor:
             return self._finite.first
         assert self.evaluation is not None
         return first_of_a_pass(self, self.evaluation)
-
-
-def _which(tensor: str) -> int:
-    """The place of a tensor among its layer's inputs."""
-    return int(tensor.removesuffix(".gradient").rpartition(".input")[2] or 0)
 
 
 def _nothing(*_: Any) -> None:

@@ -12,8 +12,8 @@ from hpcpar.comm.world import World
 from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import Layer
 from hpcpar.plan.layout import shards
-from hpcpar.schedule.builder import gradient_digits
 from hpcpar.schedule.steps import Group
+from hpcpar.schedule.weights import gradient_digits
 from hpcpar.train.checkpoint import RUNNING, STATES, Rows
 from hpcpar.train.executor import Executor
 from hpcpar.train.parameters import Parameters, columns

@@ -24,8 +24,8 @@ from hpcpar.network.layers import BatchNorm, Layer, SoftmaxCrossEntropy
 from hpcpar.plan.boxes import Box, items, local
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.builder import Chooser, Move
 from hpcpar.schedule.lower import lower
+from hpcpar.schedule.parts import Chooser, Move
 from hpcpar.schedule.rounds import ALGORITHMS
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train.executor import Executor

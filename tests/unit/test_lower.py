@@ -11,10 +11,10 @@ from hpcpar.errors import InputError
 from hpcpar.plan.boxes import Box, intersect, items
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.schedule.builder import Move
 from hpcpar.schedule.edges import edges
 from hpcpar.schedule.exchange import Piece, exchange
 from hpcpar.schedule.lower import lower
+from hpcpar.schedule.parts import Move
 from hpcpar.schedule.rounds import ALGORITHMS
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Schedule
 from tests.strategies import whole_sums

@@ -18,7 +18,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Add, Conv2d, GlobalAvgPool, Linear, ReLU, SoftmaxCrossEntropy
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.stages import cuts, stages, work
-from hpcpar.schedule.builder import Move
+from hpcpar.schedule.parts import Move
 from hpcpar.schedule.stages import stages_of
 from hpcpar.schedule.steps import Phase
 from tests.mpi.networks import random_network

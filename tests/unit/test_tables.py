@@ -35,7 +35,7 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
 )
 from hpcpar.plan.plan import NetworkSpec, Plan
-from hpcpar.schedule.builder import Move
+from hpcpar.schedule.parts import Move
 from hpcpar.search import layerwise
 from hpcpar.search.layerwise import Search
 

@@ -1,0 +1,69 @@
+"""The steps of weights: the sums of their gradients, their updates, and handing out what was updated in one place only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hpcpar.network.layers import Layer
+from hpcpar.plan.config import Digit
+from hpcpar.plan.layout import parameters, shards
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.buckets import Pending, bucket_layout
+from hpcpar.schedule.parts import NOT_YET, Move
+from hpcpar.schedule.pattern import collective
+from hpcpar.schedule.steps import Kind, Op, Phase
+
+if TYPE_CHECKING:
+    from hpcpar.schedule.builder import Builder
+
+
+def gradient_digits(layer: Layer, plan: Plan) -> tuple[Digit, ...]:
+    """Coordinates over which a weight's gradient is a partial sum: every cut of the output but those by channel."""
+    digits = plan.configs[layer.name].digits
+    return tuple(digits[a] for a in ("n", "d", "h", "w"))
+
+
+def gradient(b: Builder, layers: tuple[Layer, ...]) -> Move | None:
+    """Sum the gradient of a layer's weights, or those of a bucket of layers, over the ranks that hold parts of the sum."""
+    layer = layers[-1]
+    config, how = b.plan.configs[layer.name], b.plan.synchronisation
+    kind = {"allreduce": Kind.ALLREDUCE, "sharded": Kind.REDUCE_SCATTER, "server": Kind.REDUCE}[how]
+    key: Any
+    if len(layers) == 1:
+        layout, key = parameters(b.network, layer, config), ("weight", b.edges.key(layer, 0))
+    else:
+        layout = bucket_layout(b.network, b.plan, layers)
+        key = ("bucket", layout.axes[0].extent, config.key)
+    total = shards(b.network, layer, config) if kind is Kind.REDUCE_SCATTER else layout
+    tensor, pattern = f"{layer.name}.weight.gradient", collective(kind, gradient_digits(layer, b.plan))
+    move = b.alone(b.move(Phase.GRADIENT, layer.name, tensor, pattern, layout, total, key))
+    if move is not None:
+        move.covers = tuple(other.name for other in layers)
+    return move
+
+
+def update(b: Builder, pending: list[Pending]) -> None:
+    """Update every weight once its gradient is complete; hand out what was updated in one place only."""
+    out: list[Move | None] = []
+    for p in pending:
+        if b.plan.overlap != "none" and not (p.move is not None and p.move.needed_by != NOT_YET):
+            b.wait(p.move)
+        b.compute(Phase.UPDATE, p.layer, Op.UPDATE, 1)
+        out.append(hand_out(b, p.layer) if p.move is not None else None)
+        if b.plan.overlap == "none":
+            b.wait(out[-1])
+    if b.plan.overlap != "none":
+        for given in out:
+            b.wait(given)
+
+
+def hand_out(b: Builder, layer: Layer) -> Move | None:
+    """Updated weights for those that did not update them."""
+    if b.plan.synchronisation == "allreduce":
+        return None
+    layout = parameters(b.network, layer, b.plan.configs[layer.name])
+    sharded = b.plan.synchronisation == "sharded"
+    part = shards(b.network, layer, b.plan.configs[layer.name]) if sharded else layout
+    pattern = collective(Kind.ALLGATHER if sharded else Kind.BROADCAST, gradient_digits(layer, b.plan))
+    key = ("weight out", b.edges.key(layer, 0))
+    return b.move(Phase.UPDATE, layer.name, f"{layer.name}.weight", pattern, part, layout, key)
