@@ -15,6 +15,8 @@ BLOCK_ITEMS = 1 << 15
 #: Most planes of a volume in a block of a convolution, so that rows, too, stay together.
 PLANES = 16
 
+_NONE = np.empty(0, np.uint8)
+
 
 class Scratch:
     """Named work arrays that grow to the largest size asked for and are kept between calls.
@@ -27,14 +29,18 @@ class Scratch:
 
     def get(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """An uninitialised C-ordered array; valid until the same name is asked for again."""
-        kind = np.dtype(dtype)
-        size = math.prod(shape) * kind.itemsize
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.nbytes < size:
+        try:
+            # An order of magnitude faster than slices and views of it; of no buffer, or of one too small, this is an error.
+            return np.ndarray(shape, dtype, self._buffers.get(name, _NONE))
+        except TypeError:
             # Dropped first, so that the old and the new buffer never exist together.
             self._buffers.pop(name, None)
-            buffer = self._buffers[name] = np.empty(size, np.uint8)
-        return buffer[:size].view(kind).reshape(shape)
+            self._buffers[name] = np.empty(math.prod(shape) * np.dtype(dtype).itemsize, np.uint8)
+            return np.ndarray(shape, dtype, self._buffers[name])
+
+    def window(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, strides: tuple[int, ...], offset: int = 0) -> Array:
+        """A view of the array of that name, with strides and an offset from its beginning in bytes."""
+        return np.ndarray(shape, dtype, self._buffers[name], offset, strides)
 
     @property
     def nbytes(self) -> int:
@@ -94,11 +100,11 @@ def blas_input(a: Array) -> Array:
 
 
 def has_flat_images(a: Array) -> bool:
-    """Whether the image axes of an array [N, C, D, H, W] are one contiguous run, so that merging them makes a view BLAS can write."""
-    _, _, planes, height, width = a.shape
-    _, channel, plane, row, col = a.strides
-    flat = col == a.itemsize and row == width * a.itemsize and (planes == 1 or plane == height * row)
-    return bool(flat and channel >= planes * height * row)
+    """Whether the image axes of an array [N, C, ...] are one contiguous run, so that merging them makes a view BLAS can write."""
+    *planes, height, width = a.shape[2:]
+    _, channel, *plane, row, col = a.strides
+    flat = col == a.itemsize and row == width * col and (not planes or planes[0] == 1 or plane[0] == height * row)
+    return bool(flat and channel >= math.prod(planes) * height * row)
 
 
 def flat_blocks(a: Array, *others: Array) -> Iterator[tuple[Array, ...]]:

@@ -9,12 +9,17 @@ once then serves every place.
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
 import numpy as np
 
 from hpcpar.kernels import numpy_columns
-from hpcpar.kernels.interface import Array, ConvSpec, Segment, Tick
-from hpcpar.kernels.numpy_blocks import Scratch, blas_input, has_flat_images, volume_blocks
-from hpcpar.kernels.numpy_columns import TILE, Window
+from hpcpar.kernels.interface import Array, ConvSpec, Ints, Tick
+from hpcpar.kernels.numpy_blocks import Scratch, blas_input, has_flat_images
+from hpcpar.kernels.numpy_columns import TILE
+from hpcpar.kernels.numpy_windows import Blocks, Index, Window, blocks
 
 #: Bytes of gathered columns per block. Large enough for BLAS to amortise packing the weights, small enough for the L3 cache.
 COLUMN_BYTES = 6 << 20
@@ -24,92 +29,113 @@ WEIGHT_COLUMN_BYTES = 12 << 20
 NARROW = 96
 
 
-def _volume(a: Array) -> Array:
-    """A view of images as volumes of one plane; volumes as they are."""
-    return a[:, :, None] if a.ndim == 4 else a
+#: Shapes whose geometry is remembered: more than the different convolutions of a large network.
+SHAPES = 1024
 
 
-def _window(w: Array, spec: ConvSpec) -> Window:
-    """The window of a convolution's forward pass, with three axes."""
-    flat = w.ndim == 4
-    before = tuple(pad[0] for pad in spec.pads)
-    if flat:
-        return Window((1, *w.shape[2:]), (1, *spec.stride), (1, *spec.dilation), (0, *before))
-    return Window(w.shape[2:], spec.stride, spec.dilation, before)
+class Group(NamedTuple):
+    """A group of a convolution of certain shapes.
+
+    Attributes
+    ----------
+    inputs, outputs : slice
+        Its channels in x and y.
+    weights, taps : Index
+        Its weights [O, C, kd, kh, kw] in w, and the same with the kernel turned by 180 degrees.
+    blocks : Blocks
+        The blocks of images and what each reads.
+    pixel : bool
+        Every output reads the one pixel of its own place.
+    """
+
+    window: Window
+    inputs: slice
+    outputs: slice
+    weights: Index
+    turned: Index
+    blocks: Blocks
+    pixel: bool
 
 
-def _parts(segment: Segment) -> tuple[slice, slice]:
-    """A group's input and output channels."""
-    return slice(segment.in_start, segment.in_stop), slice(segment.out_start, segment.out_stop)
+@lru_cache(maxsize=SHAPES)
+def _groups(x: Ints, w: Ints, y: Ints, spec: ConvSpec, limit: int, item: int, adjoint: bool = False) -> tuple[Group, ...]:
+    """The groups of a convolution from the shapes of x, w and y; `adjoint`: of the correlation that makes dx from dy.
+
+    Blocks have about `limit` bytes of columns. An image is a volume of one plane.
+    """
+    whole, back, flat = slice(None), slice(None, None, -1), (None,) if len(w) == 4 else ()
+    before, one = tuple(pad[0] for pad in spec.pads), (1,) * len(flat)
+    window = Window((*one, *w[2:]), (*one, *spec.stride), (*one, *spec.dilation), (*(0,) * len(flat), *before))
+    pixel = window.is_pointwise and not any(before) and x[2:] == y[2:]
+    if adjoint:
+        window = window.turned()
+    found = []
+    for segment in spec.segments:
+        i, o = slice(segment.in_start, segment.in_stop), slice(segment.out_start, segment.out_stop)
+        parts = blocks(window, y, o, x, i, limit, item) if adjoint else blocks(window, x, i, y, o, limit, item)
+        found.append(Group(window, i, o, (o, whole, *flat), (o, whole, *flat, *(back,) * (len(w) - 2)), parts, pixel))
+    return tuple(found)
 
 
 def conv_forward(x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array, scratch: Scratch, tick: Tick | None) -> None:
     """See `Backend.conv_forward`."""
-    window = _window(w, spec)
-    x, w, out = _volume(x), _volume(w), _volume(out)
-    for i, o in map(_parts, spec.segments):
-        _correlate(x[:, i], w[o].transpose(2, 3, 4, 1, 0), None if bias is None else bias[o], window, out[:, o], scratch, tick)
+    for group in _groups(x.shape, w.shape, out.shape, spec, COLUMN_BYTES, out.itemsize):
+        taps = w[group.weights].transpose(2, 3, 4, 1, 0)
+        _correlate(x, taps, None if bias is None else bias[group.outputs], group, group.inputs, out, group.outputs, scratch, tick)
 
 
 def conv_backward_data(dy: Array, w: Array, spec: ConvSpec, dx: Array, scratch: Scratch, tick: Tick | None) -> None:
     """See `Backend.conv_backward_data`."""
-    window = _window(w, spec)
-    dy, w, dx = _volume(dy), _volume(w), _volume(dx)
-    if dy.size == 0 or sum(seg.in_stop - seg.in_start for seg in spec.segments) < dx.shape[1]:
+    # The adjoint of a correlation without stride is itself one: of dy with the kernel turned, inputs and outputs swapped.
+    adjoint = spec.stride == (1,) * len(spec.stride)
+    if dy.size == 0 or sum(seg.in_stop - seg.in_start for seg in spec.segments) < dx.shape[1] or not adjoint:
         # Channels that no segment reads are written by nobody below.
         dx[...] = 0
-    for i, o in map(_parts, spec.segments):
-        dx_part, dy_part, w_part = dx[:, i], dy[:, o], w[o]
-        if dy_part.size == 0:
-            dx_part[...] = 0
-        elif window.stride == (1, 1, 1):
-            # The adjoint is itself a correlation: of dy with the kernel turned by 180 degrees, inputs and outputs swapped.
-            taps = w_part[:, :, ::-1, ::-1, ::-1].transpose(2, 3, 4, 0, 1)
-            before = tuple(d * (k - 1) - b for d, k, b in zip(window.dilation, window.kernel, window.before, strict=True))
-            _correlate(dy_part, taps, None, Window(window.kernel, (1, 1, 1), window.dilation, before), dx_part, scratch, tick)
+    if dy.size == 0 or dx.size == 0:
+        return
+    for group in _groups(dx.shape, w.shape, dy.shape, spec, COLUMN_BYTES, dx.itemsize, adjoint):
+        if adjoint:
+            taps = w[group.turned].transpose(2, 3, 4, 0, 1)
+            _correlate(dy, taps, None, group, group.outputs, dx, group.inputs, scratch, tick)
         else:
-            _scatter(dy_part, w_part.transpose(2, 0, 3, 4, 1), window, dx_part, scratch, tick)
+            _scatter(dy, w[group.weights].transpose(2, 0, 3, 4, 1), group, dx, scratch, tick)
 
 
 def conv_backward_weight(
     x: Array, dy: Array, spec: ConvSpec, dw: Array, dbias: Array | None, scratch: Scratch, tick: Tick | None
 ) -> None:
     """See `Backend.conv_backward_weight`."""
-    window = _window(dw, spec)
-    x, dy, dw = _volume(x), _volume(dy), _volume(dw)
-    for i, o in map(_parts, spec.segments):
-        _weight_gradient(x[:, i], dy[:, o], window, dw[o], None if dbias is None else dbias[o], scratch, tick)
+    for group in _groups(x.shape, dw.shape, dy.shape, spec, WEIGHT_COLUMN_BYTES, dw.itemsize):
+        _weight_gradient(x, dy, group, dw[group.weights], None if dbias is None else dbias[group.outputs], scratch, tick)
 
 
 def _correlate(
-    x: Array, taps: Array, bias: Array | None, window: Window, out: Array, scratch: Scratch, tick: Tick | None
+    x: Array, taps: Array, bias: Array | None, group: Group, inputs: slice, out: Array, outputs: slice, scratch: Scratch,
+    tick: Tick | None,
 ) -> None:
-    """out[n, o] = bias[o] + the correlation of x [N, C, D, H, W] with taps [kd, kh, kw, C, O] (any strides)."""
-    filters, channels = out.shape[1], taps.shape[3]
-    if out.size == 0:
+    """out[n, o] = bias[o] + the correlation of channels `inputs` of x with taps [kd, kh, kw, C, O] (any strides)."""
+    kd, kh, kw, channels, filters = taps.shape
+    if filters == 0 or out.size == 0:
         return
     if channels == 0 or x.size == 0:
-        out[...] = 0 if bias is None else bias[:, None, None, None]
+        out[:, outputs] = 0 if bias is None else bias.reshape(-1, *(1,) * (out.ndim - 2))
         return
-    whole = window.is_pointwise and not any(window.before) and x.shape[2:] == out.shape[2:]
-    if whole and out[0, 0].size >= NARROW and has_flat_images(x) and has_flat_images(out):
-        _multiply_channels(x, taps[0, 0, 0].T, bias, out, tick)
+    if group.pixel and out[0, 0].size >= NARROW and has_flat_images(x) and has_flat_images(out):
+        _multiply_channels(x[:, inputs], taps[0, 0, 0].T, bias, out[:, outputs], tick)
         return
     weights = scratch.get("weights", taps.shape, out.dtype)
     for start in range(0, filters, TILE):
-        weights[..., start : start + TILE] = taps[..., start : start + TILE]
-    weights = weights.reshape(taps.shape[0], -1, filters)
-    for n, d, r in _blocks(out, window, channels, COLUMN_BYTES):
-        columns = numpy_columns.gather(x, window, (n, d, r), out.shape[4], scratch)
-        product = scratch.get("product", (columns[0].shape[0], filters), out.dtype)
-        for u, (reads, factor) in enumerate(zip(columns, weights, strict=True)):
-            if u:
-                product += np.matmul(reads, factor, out=scratch.get("summand", product.shape, out.dtype))
-            else:
-                np.matmul(reads, factor, out=product)
+        weights[..., start:start + TILE] = taps[..., start:start + TILE]
+    weights = weights.reshape(kd, kh * kw * channels, filters)
+    for n, reads in group.blocks:
+        columns = numpy_columns.gather(x[n], group.window, reads, scratch)
+        product = scratch.get("product", (len(columns[0]), filters), out.dtype)
+        np.matmul(columns[0], weights[0], out=product)
+        for u in range(1, kd):
+            product += np.matmul(columns[u], weights[u], out=scratch.get("summand", product.shape, out.dtype))
         if bias is not None:
             product += bias
-        numpy_columns.store(product, out[n, :, d, r])
+        numpy_columns.store(product, reads, out[n])
         if tick is not None:
             tick()
 
@@ -126,56 +152,46 @@ def _multiply_channels(x: Array, weights: Array, bias: Array | None, out: Array,
             tick()
 
 
-def _scatter(dy: Array, taps: Array, window: Window, dx: Array, scratch: Scratch, tick: Tick | None) -> None:
-    """dx = the adjoint of the correlation with taps [kd, O, kh, kw, C], for any stride: columns first, then sums of columns."""
-    width, filters, channels = dy.shape[4], dy.shape[1], taps.shape[4]
-    dx[...] = 0
-    if dx.size == 0:
-        return
+def _scatter(dy: Array, taps: Array, group: Group, dx: Array, scratch: Scratch, tick: Tick | None) -> None:
+    """Add to dx the adjoint of the correlation with taps [kd, O, kh, kw, C], for any stride: columns first, then sums of columns."""
+    kd, filters = taps.shape[:2]
     weights = scratch.get("weights", taps.shape, dx.dtype)
     weights[...] = taps
-    for n, d, r in _blocks(dy, window, channels, COLUMN_BYTES):
-        flat = numpy_columns.pixels_last(dy[n, :, d, r], scratch)
-        padded = numpy_columns.empty_padded(window, (n, d, r), width, channels, dx.dtype, scratch)
-        padded[...] = 0
+    weights = weights.reshape(kd, filters, math.prod(taps.shape[2:]))
+    for n, reads in group.blocks:
+        flat = numpy_columns.pixels_last(dy[n], reads, scratch)
+        numpy_columns.clear(reads, dx.dtype, scratch)
         columns = scratch.get("columns", (flat.shape[1], *taps.shape[2:]), dx.dtype)
-        for u in range(window.kernel[0]):
-            np.matmul(flat.T, weights[u].reshape(filters, -1), out=columns.reshape(len(columns), -1))
-            numpy_columns.add_columns(columns, window, u, (n, d, r), width, padded)
-        numpy_columns.add_padded(padded, window, (n, d, r), dx)
+        for u in range(kd):
+            np.matmul(flat.T, weights[u], out=columns.reshape(len(columns), -1))
+            numpy_columns.add_columns(columns, reads, u, scratch)
+        numpy_columns.add_padded(reads, dx[n], scratch)
         if tick is not None:
             tick()
 
 
 def _weight_gradient(
-    x: Array, dy: Array, window: Window, dw: Array, dbias: Array | None, scratch: Scratch, tick: Tick | None
+    x: Array, dy: Array, group: Group, dw: Array, dbias: Array | None, scratch: Scratch, tick: Tick | None
 ) -> None:
     """dw [O, C, kd, kh, kw] and dbias [O] of one group."""
-    filters, channels, width = dw.shape[0], dw.shape[1], dy.shape[4]
-    kd, kh, kw = window.kernel
+    filters, channels, kd, kh, kw = dw.shape
     shape = (kd, filters, kh * kw * channels)
     if dbias is not None:
         dbias[...] = 0
     gradient = scratch.get("gradient", shape, dw.dtype)
     first = True
     if dw.size or dbias is not None:
-        for n, d, r in _blocks(dy, window, channels, WEIGHT_COLUMN_BYTES):
-            flat = numpy_columns.pixels_last(dy[n, :, d, r], scratch)
+        for n, reads in group.blocks:
+            flat = numpy_columns.pixels_last(dy[n], reads, scratch)
             if dbias is not None:
                 dbias += flat.sum(axis=1)
             if x.size:
-                for total, reads in zip(gradient, numpy_columns.gather(x, window, (n, d, r), width, scratch), strict=True):
+                for total, columns in zip(gradient, numpy_columns.gather(x[n], group.window, reads, scratch), strict=True):
                     if first:
-                        np.matmul(flat, reads, out=total)
+                        np.matmul(flat, columns, out=total)
                     else:
-                        total += np.matmul(flat, reads, out=scratch.get("product", shape[1:], dw.dtype))
+                        total += np.matmul(flat, columns, out=scratch.get("product", shape[1:], dw.dtype))
                 first = False
             if tick is not None:
                 tick()
     dw[...] = 0 if first else gradient.reshape(kd, filters, kh, kw, channels).transpose(1, 4, 0, 2, 3)
-
-
-def _blocks(out: Array, window: Window, channels: int, limit: int) -> numpy_columns.Blocks:
-    """Blocks (images, planes, rows) of a convolution's outputs whose columns take about `limit` bytes."""
-    images, _, planes, rows, width = out.shape
-    return volume_blocks(images, planes, rows, window.row_items(width, channels), limit // out.itemsize)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Every test, from nothing: makes .venv, then style, types, unit tests, whole jobs, and the MPI tests on 1 to 8 ranks.
+# Every test, from nothing: makes .venv, then style, types, unit tests, kernels, whole jobs, and the MPI tests on 1 to 8 ranks.
 #   HPCPAR_EXTRAS=torch,cuda-check bash tests/run.sh   also compares with PyTorch and compiles the CUDA sources
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash jobs/setup-venv.sh "mpi,plot,digits,test${HPCPAR_EXTRAS:+,$HPCPAR_EXTRAS}" || exit 1
 export PATH="$PWD/.venv/bin:$PATH" OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
+unset PYTHONDONTWRITEBYTECODE # sources are compiled once, not in each of some hundred processes
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 summary=() failed=0
@@ -28,10 +29,13 @@ part() { # part NAME SECONDS COMMAND...: runs it, keeps its output for counting,
 
 part "style" 60 python -m ruff check hpcpar kernels tests bench
 part "types" 180 python -m mypy
-part "unit tests" 240 python -m pytest tests/unit -n auto --maxprocesses 4 --dist worksteal
+workers="-n auto --maxprocesses 4 --dist worksteal"
+part "unit tests" 240 python -m pytest tests/unit $workers
+part "kernels" 120 python -m pytest tests/kernels $workers
 part "whole jobs" 300 python -m pytest tests/jobs
 for ranks in 1 2 3 4 6 8; do
-  part "mpi $ranks ranks" 180 mpiexec -n $ranks python -m pytest tests/mpi
+  # plugins that these tests do not use would be loaded by every rank
+  part "mpi $ranks ranks" 180 mpiexec -n $ranks python -m pytest tests/mpi -p no:hypothesispytest -p no:xdist
 done
 part "gpu tests" 120 python -m pytest tests/gpu -rs
 

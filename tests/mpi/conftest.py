@@ -26,6 +26,7 @@ from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from sharing import NAP_S, Patient  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 pytest.register_assert_rewrite("comparison")
@@ -45,6 +46,7 @@ class Lockstep:
 
     def __init__(self, stderr: Any) -> None:
         self.world: World = world()
+        self.world.comm = Patient(self.world.comm)
         self.comm: Any = self.world.comm.Dup()
         #: For the tests' own messages; after a failure a fresh one, lest messages left behind reach the next test.
         self.communicator: Communicator | None = None
@@ -70,13 +72,13 @@ class Lockstep:
 
     # -- sharing --------------------------------------------------------------------------------------------
     def share(self, outcome: str, text: str) -> list[tuple[str, str]]:
-        """Every rank's (outcome, text). Waits without spinning: other ranks may still need the core."""
+        """Every rank's (outcome, text)."""
         started = time.monotonic()
         mine = np.array([zlib.crc32(f"{outcome} {text}".encode())], np.int64)
         everyone = np.empty(self.world.size, np.int64)
         request = self.comm.Iallgather(mine, everyone)
         while not request.Test():
-            time.sleep(1e-4)
+            time.sleep(NAP_S)
             if outcome == "failed" and time.monotonic() - started > GRACE_S:
                 print(text, file=self.stderr, flush=True)
                 self.abort(f"{self.running} failed here (see above) and other ranks still wait for this one")

@@ -8,6 +8,9 @@ from hpcpar.plan.boxes import Box, items, local
 from hpcpar.train.ops.base import Context, Op
 from hpcpar.train.ops.windows import reaches
 
+#: (slices of x, slices of y, geometry) of some outputs.
+_Call = tuple[tuple[slice, ...], tuple[slice, ...], ConvSpec]
+
 
 class ConvOp(Op):
     """The owned outputs of a convolution of images or volumes: partial sums, where the inputs here are some of the channels."""
@@ -16,6 +19,8 @@ class ConvOp(Op):
         super().__init__(ctx)
         assert isinstance(ctx.layer, Conv) and ctx.parameters is not None
         self.layer, self.parameters = ctx.layer, ctx.parameters
+        #: Worked out once for each box: the parts of an output whose halo travels are computed in every iteration.
+        self._calls: dict[Box, _Call | None] = {}
         self._whole = self._call(ctx.own)
         dx = self.blocks.dx
         # inputs that no window of this rank reads get no gradient from it
@@ -34,8 +39,8 @@ class ConvOp(Op):
             out.append(Segment(g * per_in - need[0], (g + 1) * per_in - need[0], start - own[0], stop - own[0]))
         return tuple(out)
 
-    def _call(self, box: Box) -> tuple[tuple[slice, ...], tuple[slice, ...], ConvSpec] | None:
-        """(slices of x, slices of y, geometry) for the outputs in `box`; None where there are none."""
+    def _call(self, box: Box) -> _Call | None:
+        """What the outputs in `box` take; None where there are none."""
         if items(box) == 0:
             return None
         layer, need = self.layer, self.ctx.need
@@ -47,9 +52,11 @@ class ConvOp(Op):
         self._run(self._whole)
 
     def interior(self, box: Box) -> None:
-        self._run(self._call(box))
+        if box not in self._calls:
+            self._calls[box] = self._call(box)
+        self._run(self._calls[box])
 
-    def _run(self, call: tuple[tuple[slice, ...], tuple[slice, ...], ConvSpec] | None) -> None:
+    def _run(self, call: _Call | None) -> None:
         if call is None:
             return
         x, y, p = self.blocks.x, self.blocks.y, self.parameters

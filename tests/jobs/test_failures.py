@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -12,26 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs.conftest import clean_environment
+
 MPI_TESTS = Path(__file__).resolve().parents[1] / "mpi"
-#: Variables by which a launcher tells its processes who they are; the jobs started here get their own.
-LAUNCHER = ("PMI_", "PMIX_", "OMPI_", "HYDRA_", "MPI_", "SLURM_")
-
-
-@pytest.fixture(scope="module")
-def mpiexec() -> str:
-    """The launcher beside this Python, or on PATH."""
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    beside = Path(sys.executable).with_name("mpiexec")
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
-        pytest.skip("no mpiexec beside this Python or on PATH")
-    return found
 
 
 def run(command: list[str], limit_s: float, **variables: str) -> tuple[int, str, float]:
     """(exit status, all text, seconds); a job that outlives the limit fails the test."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER)} | {"OMP_NUM_THREADS": "1"} | variables
-    started = time.monotonic()
+    started, env = time.monotonic(), clean_environment(**variables)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=limit_s, check=False)
     return done.returncode, done.stdout + done.stderr, time.monotonic() - started
 
@@ -99,7 +86,8 @@ def suite(tmp_path: Path) -> Path:
     """A folder with the harness of tests/mpi and a few tests that fail."""
     folder = tmp_path / "tests" / "mpi"
     folder.mkdir(parents=True)
-    shutil.copy(MPI_TESTS / "conftest.py", folder)
+    for name in ("conftest.py", "sharing.py"):
+        shutil.copy(MPI_TESTS / name, folder)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -q -p no:cacheprovider\n")
     script(folder, "test_some.py", """
         import pytest
