@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 
 #: Arrays begin at multiples of so many bytes: a cache line, and what vector units like.
@@ -42,6 +44,8 @@ def pack(sizes: Sequence[int], alive: Sequence[int]) -> tuple[list[int], int]:
         found = _fit(sizes, alive, tried)
         if found.total < best.total:
             best, order = found, tried
+        if best.total <= least:
+            break
     draw = random.Random(0)
     for _ in range(min(_TRIES, _PAIRS // max(1, len(there) ** 2))):
         if best.total <= least:
@@ -78,6 +82,15 @@ def _fit(sizes: Sequence[int], alive: Sequence[int], order: Sequence[int]) -> _L
 
 
 def most(sizes: Sequence[int], alive: Sequence[int]) -> int:
-    """What is alive at once at the most: at some array's birth."""
-    there = [i for i, size in enumerate(sizes) if size and alive[i]]
-    return max((sum(sizes[j] for j in there if alive[j] & (alive[i] & -alive[i])) for i in there), default=0)
+    """What is alive at once at the most."""
+    changes: dict[int, int] = defaultdict(int)
+    for size, life in zip(sizes, alive, strict=True):
+        at = 0
+        while size and life:
+            gap = (life & -life).bit_length() - 1
+            life >>= gap
+            length = (life + 1 & ~life).bit_length() - 1
+            changes[at + gap] += size
+            changes[at + gap + length] -= size
+            at, life = at + gap + length, life >> length
+    return max(itertools.accumulate(changes[at] for at in sorted(changes)), default=0)

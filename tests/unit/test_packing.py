@@ -1,0 +1,41 @@
+"""Layouts of arrays in one piece of memory."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcpar.comm.packing import most, pack
+
+LIVES = st.integers(0, (1 << 24) - 1)
+ARRAYS = st.lists(st.tuples(st.integers(0, 50), LIVES), max_size=14)
+
+
+def at_once(sizes: list[int], alive: list[int]) -> int:
+    """The most bytes alive at any moment, moment by moment."""
+    return max((sum(size for size, life in zip(sizes, alive, strict=True) if life >> at & 1) for at in range(24)), default=0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(ARRAYS)
+def test_nothing_overlaps_that_is_alive_together(arrays: list[tuple[int, int]]) -> None:
+    sizes, alive = [a[0] for a in arrays], [a[1] for a in arrays]
+    places, total = pack(sizes, alive)
+    assert most(sizes, alive) == at_once(sizes, alive) <= total <= sum(sizes)
+    for i in range(len(sizes)):
+        assert not alive[i] or 0 <= places[i] <= total - sizes[i]
+        for j in range(i):
+            if alive[i] & alive[j] and sizes[i] and sizes[j]:
+                assert places[i] + sizes[i] <= places[j] or places[j] + sizes[j] <= places[i]
+
+
+def test_a_stack_of_lives_has_no_gaps() -> None:
+    """Outputs of a chain live until their backward step; each gradient lives for two steps: the layout is as small as can be."""
+    n = 40
+    sizes = [1 + (7 * i) % 11 for i in range(n)] + [1 + (7 * i) % 11 for i in range(n)]
+    alive = [((1 << 2 * (n - i)) - 1) << i for i in range(n)] + [3 << (2 * n - i - 1) for i in range(n)]
+    assert pack(sizes, alive)[1] <= 1.02 * most(sizes, alive)
+
+
+def test_nothing() -> None:
+    assert pack([], []) == ([], 0) and pack([5], [0]) == ([0], 0)
