@@ -108,6 +108,10 @@ class Candidate:
             t.spec, self.strategy, t.ranks, t.batch, gather=t.gather, network=t.network, machine=files.to_dict(t.machine), **t.plan_options
         )
 
+    def recomputing(self, segments: int) -> Candidate:
+        """The same plan with activations computed again in the backward pass."""
+        return _of_plan(self.task, replace(self.plan, recompute=segments))
+
     @cached_property
     def prediction(self) -> Prediction:
         return price(self.task.network, self.plan, self.task.machine, samples=self.task.samples, **self.task.price_options)

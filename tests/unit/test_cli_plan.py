@@ -141,3 +141,16 @@ def test_a_closed_pipe_is_quiet() -> None:
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=60)
     os.close(write)
     assert done.returncode == 0 and done.stderr == b""
+
+
+def test_computing_again_is_proposed_where_a_plan_does_not_fit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Half the batch's activations are too much for the device; the plan that is proposed fits, and says so itself."""
+    network = ["--network", "resnet50", "--machine", "abci-v100", "--ranks", "8", "--batch", "4096", "--strategy", "data"]
+    shown = " ".join(text(capsys, "plan", *network).split())
+    assert "note: data needs 44.1 GB a rank, the machine has 16 GB" in shown and "note: with --recompute 8 it needs 15.2 GB" in shown
+    file = str(tmp_path / "plan.json")
+    found = document(capsys, "plan", *network, "--recompute", "8", "-o", file)
+    assert found["fits"] and load(file).recompute == 8
+    plain = document(capsys, "predict", *network)
+    assert not plain["fits"] and plain["iteration_s"] < found["iteration_s"] < 1.4 * plain["iteration_s"]
+    assert main(["predict", *network, "--recompute", "-1"]) == 2 and "--recompute -1: give a number" in capsys.readouterr().err
