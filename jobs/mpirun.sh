@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # A training run with plain mpiexec or mpirun: bash mpirun.sh RANKS PLAN DATA [HOSTFILE]
+# On several hosts the folder of this checkout must be on a file system that they share, and ssh must need no password.
+# (A scaling study over many sizes and strategies: hpcpar sweep --launcher local)
 set -euo pipefail
 ranks=${1:?usage: mpirun.sh RANKS PLAN DATA [HOSTFILE]} plan=${2:?a plan file} data=${3:?a data file} hosts=${4:-}
+# made by jobs/setup-venv.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../.venv/bin/activate"
 
 # MPICH takes -f, Open MPI --hostfile (and, as root, --allow-run-as-root)

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from hpcpar.cli.launch import limit_threads
@@ -13,6 +14,7 @@ from hpcpar.cli.launch import limit_threads
 limit_threads()
 
 from hpcpar.cli import options  # noqa: E402
+from hpcpar.cli.calibrated import show_machine  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.kernels import backend  # noqa: E402
@@ -20,7 +22,10 @@ from hpcpar.kernels.interface import Backend  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.plan import plan as plans  # noqa: E402
 from hpcpar.plan.strategies import named  # noqa: E402
+from hpcpar.report.tables import say, seconds, show  # noqa: E402
+from hpcpar.train import record  # noqa: E402
 from hpcpar.train.calibrate import calibrate  # noqa: E402
+from hpcpar.train.refine import refine  # noqa: E402
 from hpcpar.train.supported import require  # noqa: E402
 
 
@@ -28,6 +33,8 @@ def add(subparsers: argparse._SubParsersAction) -> None:
     """The options of the command."""
     p = subparsers.add_parser("calibrate", help="measure this machine: latency, bandwidth, compute rates")
     p.add_argument("-o", "--out", required=True, metavar="machine.toml", help="the machine file to write")
+    p.add_argument("--refine", nargs="+", default=[], metavar="run.h5", help="no MPI job: take the compute steps' times from these records "
+                   "of runs into the existing machine file")
     p.add_argument("--for", dest="plans", nargs="+", default=[], metavar="plan.json", help="measure the compute steps of these plans")
     options.add_network(p, required=False)
     p.add_argument("--batch", type=options.positive, help="mini-batch, with --network")
@@ -56,9 +63,38 @@ def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backe
 
 def main(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.refine:
+        return _refine(args)
     w = world()
     with w.guard():
         return _run(args, w)
+
+
+def _refine(args: argparse.Namespace) -> int:
+    """Without a job: a machine file and records in, the machine file out."""
+    given = [name for name, value in (("--for", args.plans), ("--network", args.network)) if value]
+    if given:
+        raise InputError(f"--refine takes times from records, {given[0]} measures: do one after the other")
+    found = refine(files.load(args.out), args.out, [record.read(path) for path in args.refine])
+    files.save(found.machine, args.out)
+    show(
+        "iterations of the records",
+        ("record", "plan", "ranks", "compute steps", "predicted before", "now", "measured", "now/measured"),
+        [(c.path, c.strategy, c.ranks, c.steps, seconds(c.before_s), seconds(c.after_s), seconds(c.measured_s),
+          f"{c.after_s / c.measured_s:.2f}") for c in found.changes],
+        left=2,
+    )
+    say(f"{found.new} compute steps are new in {args.out}, {found.known} were there and take {found.ratio:.2f} times as long as they did "
+        "(median)")
+    for level in found.links:
+        say(f"{level.level}: latency {level.alpha:.2f} and inverse bandwidth {level.beta:.2f} times what they were, "
+            f"by {level.steps} communication steps")
+    if args.json:
+        print(json.dumps({
+            "new": found.new, "known": found.known, "ratio": found.ratio, "links": [asdict(x) for x in found.links],
+            "records": [asdict(c) for c in found.changes],
+        }))
+    return 0
 
 
 def _run(args: argparse.Namespace, w: World) -> int:
@@ -72,12 +108,8 @@ def _run(args: argparse.Namespace, w: World) -> int:
     machine = calibrate(w, kernels, chosen, Path(args.out).stem, tell)
     if w.rank == 0:
         files.save(machine, args.out)
-        for level in machine.levels:
-            print(f"  {level.name}: latency {level.alpha_s * 1e6:.1f} us, {1e-9 / level.beta_s_per_byte:.2f} GB/s a rank", file=sys.stderr)
-        print(
-            f"  {machine.device.flops_per_s / 1e9:.1f} GFLOP/s and {machine.device.bandwidth_bytes_per_s / 1e9:.1f} GB/s a rank, "
-            f"{len(machine.compute)} compute steps\nwrote {args.out} in {time.perf_counter() - begin:.1f} s", file=sys.stderr,
-        )
+        show_machine(machine)
+        say(f"wrote {args.out} in {time.perf_counter() - begin:.1f} s")
         if args.json:
             print(json.dumps(files.to_dict(machine)))
     return 0

@@ -23,7 +23,10 @@ COMMANDS = {
     "run": "train under a plan on real MPI ranks, and record it",
     "verify": "check that a plan trains as one rank does",
     "calibrate": "measure this machine: latency, bandwidth, compute rates",
-    "compare": "simulated against measured, per phase and layer",
+    "doctor": "what is here: MPI, launcher, GPUs, threads, files; and what to mend",
+    "sweep": "a scaling study: plan, run and report many cases",
+    "compare": "simulated against measured, per phase, layer and step",
+    "trace": "timelines of a run, simulated and measured, for ui.perfetto.dev",
     "data": "make an HDF5 dataset",
 }
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from typing import Any
 
 from hpcpar.cli import options
 from hpcpar.cost.choose import schedule_for
-from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -17,10 +15,12 @@ from hpcpar.plan import plan as plans
 from hpcpar.report import tables
 from hpcpar.search import auto
 from hpcpar.search.layerwise import Found
-from hpcpar.train.supported import require
+from hpcpar.train.supported import runs
 
 #: Alternatives in the table.
 SHOWN = 8
+#: Segments that are tried, for computing activations again, where a plan does not fit.
+SEGMENTS = (2, 4, 8, 16, 32)
 
 
 def add(subparsers: Any) -> None:
@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
     begin = time.perf_counter()
     searched: Found | None = None
     if args.strategy == "auto":
-        found = auto.best(network, spec, args.ranks, args.batch, machine, accept=_runs(network), **chosen)
+        found = auto.best(network, spec, args.ranks, args.batch, machine, accept=runs(network), **chosen)
     elif args.strategy == "layerwise":
         chosen_one, searched = auto.named_or_layerwise(network, spec, args.ranks, args.batch, machine, **chosen)
         found = [chosen_one, *_alternatives(network, spec, args, machine, chosen)]
@@ -88,7 +88,7 @@ def _alternatives(
     network: Network, spec: plans.NetworkSpec, args: argparse.Namespace, machine: Machine, chosen: dict[str, Any]
 ) -> list[auto.Candidate]:
     """Named strategies to set beside the layer-wise plan."""
-    return auto.best(network, spec, args.ranks, args.batch, machine, accept=_runs(network), layers=False, **chosen)
+    return auto.best(network, spec, args.ranks, args.batch, machine, accept=runs(network), layers=False, **chosen)
 
 
 def _search_line(found: Found) -> str:
@@ -97,19 +97,6 @@ def _search_line(found: Found) -> str:
     return (f"layer-wise search: {found.configurations} configurations, tables for {found.kept} of them; {e.nodes} node and {e.edges} edge "
             f"eliminations leave K = {e.kept}; tables {found.table_s:.3f} s, search {found.search_s:.3f} s; sum of an iteration "
             f"{tables.seconds(found.objective_s)}{gap}")
-
-
-def _runs(network: Network) -> Callable[[plans.Plan], bool]:
-    """Which plans this version can run."""
-
-    def runs(plan: plans.Plan) -> bool:
-        try:
-            require(network, plan)
-        except InputError:
-            return False
-        return True
-
-    return runs
 
 
 def _notes(args: argparse.Namespace, chosen: auto.Candidate) -> None:
@@ -125,6 +112,10 @@ def _notes(args: argparse.Namespace, chosen: auto.Candidate) -> None:
             advice = "a layer-wise plan of less memory fits: use --strategy layerwise"
         tables.say(f"note: {p.strategy} needs {tables.amount(p.memory_bytes)} a rank, the machine has {tables.amount(have)}; the least "
                    f"that any plan was found to need is {tables.amount(least)}; {advice}")
+        again = next((c for count in SEGMENTS if (c := chosen.recomputing(count)).fits), None)
+        if again is not None:
+            tables.say(f"note: with --recompute {again.plan.recompute} it needs {tables.amount(again.memory_bytes)}, which fits, "
+                       f"and takes {tables.seconds(again.iteration_s)} instead of {tables.seconds(p.iteration_s)}")
     if chosen.parts > args.batch:
         tables.say(f"note: a batch of {args.batch} cut into {chosen.parts} parts leaves ranks without samples; use a larger batch "
                    "or a grid")

@@ -29,7 +29,7 @@ class World:
     Raises
     ------
     InputError
-        No MPI is installed, or the launcher started several processes that MPI sees as separate worlds.
+        No MPI is installed.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,6 @@ class World:
         self.size: int = self.comm.Get_size()
         self.version: str = mpi4py.__version__
         self.library: str = " ".join(MPI.Get_library_version().split("\n")[0].strip("\0 ").split())
-        _check_launcher(self.size)
 
     def alone(self) -> World:
         """A world of this rank only, beside the whole one."""
@@ -133,23 +132,37 @@ class World:
         self.comm.Abort(1)
 
 
-def _check_launcher(size: int) -> None:
-    if size != 1:
-        return
-    for name in _SIZE_VARIABLES:
-        told = os.environ.get(name, "")
-        if told.isdigit():
-            if int(told) > 1 and name != "SLURM_NTASKS":
-                raise InputError(
-                    f"the launcher started {told} processes ({name}) but MPI sees separate worlds of 1: launcher and MPI "
-                    "library do not match; use the mpiexec of the library that mpi4py uses, or srun --mpi=pmi2 (MPICH), "
-                    "srun --mpi=pmix (Open MPI)"
-                )
-            return
+def told_size() -> tuple[str, int] | None:
+    """The size of the job as the launcher tells it, and the variable that says so; None where nothing is told."""
+    return next(((name, int(os.environ[name])) for name in _SIZE_VARIABLES if os.environ.get(name, "").isdigit()), None)
+
+
+def separate_worlds(size: int, library: str) -> str | None:
+    """What is wrong, and what to do, where the launcher started several processes and each has come up as a world of its own."""
+    told = told_size()
+    # a batch script's own processes see the size of its allocation
+    if size != 1 or told is None or told[1] <= 1 or told[0] == "SLURM_NTASKS":
+        return None
+    wanted = "pmix" if library.startswith("Open MPI") else "pmi2"
+    return (
+        f"the launcher started {told[1]} processes ({told[0]}) but MPI sees separate worlds of 1: launcher and MPI "
+        f"library do not match; use the mpiexec of the library that mpi4py uses, or under Slurm srun --mpi={wanted} "
+        f"(mpi4py uses {' '.join(library.replace(',', ' ').split()[:4])})"
+    )
 
 
 @lru_cache(maxsize=1)
 def world() -> World:
-    """The world of this process."""
-    return World()
+    """The world of this process.
+
+    Raises
+    ------
+    InputError
+        No MPI is installed, or the launcher started several processes that MPI sees as separate worlds.
+    """
+    out = World()
+    fault = separate_worlds(out.size, out.library)
+    if fault is not None:
+        raise InputError(fault)
+    return out
 

@@ -13,6 +13,7 @@ mpi                             the better of ring and tree (doubling, bruck)
 the integrated paper's          ceil(log2 p) alpha + n (p - 1) / p beta; twice that for an allreduce
 ==============================  =============================================================================
 
+Where a machine was measured to take other times, those count (`hpcpar.machine.model.Factors`).
 The rounds of doubling and Bruck pay for the level that their distance crosses, a ring for the slowest of its neighbours. All arguments
 may be arrays with an entry for each case of a family of plans.
 """
@@ -29,12 +30,14 @@ from hpcpar.schedule.steps import Kind
 
 
 class Routed(Protocol):
-    """The links of a ring's neighbours, and of partners at a distance of 2^doubling."""
+    """The links of a ring's neighbours, and of partners at a distance of 2^doubling; and what was measured to differ from all that."""
 
     @property
     def far(self) -> Links: ...
 
     def hop(self, doubling: int) -> Links: ...
+
+    def factor(self, kind: Kind, algorithm: str, n_bytes: Any) -> Any: ...
 
 
 def collective_s(kind: Kind, algorithm: str, p: Any, n_bytes: Any, segments: Any, route: Routed, add_s_per_byte: float = 0.0) -> Any:
@@ -53,8 +56,15 @@ def collective_s(kind: Kind, algorithm: str, p: Any, n_bytes: Any, segments: Any
     add_s_per_byte : float
         Cost of adding received bytes; a ring of several segments hides it behind the transfer of the next segment.
     """
+    seconds = _model_s(kind, algorithm, p, n_bytes, segments, route, add_s_per_byte)
+    factor = route.factor(kind, algorithm, n_bytes)
+    return seconds if factor is None else seconds * factor
+
+
+def _model_s(kind: Kind, algorithm: str, p: Any, n_bytes: Any, segments: Any, route: Routed, add_s_per_byte: float) -> Any:
+    """What alpha and beta say."""
     if algorithm == "mpi":
-        every = [collective_s(kind, name, p, n_bytes, segments, route, add_s_per_byte) for name in ALGORITHMS[kind]]
+        every = [_model_s(kind, name, p, n_bytes, segments, route, add_s_per_byte) for name in ALGORITHMS[kind]]
         return np.minimum(every[0], every[1])
     if algorithm == "ring":
         seconds = _ring_s(kind, p, n_bytes, segments, route.far, add_s_per_byte)

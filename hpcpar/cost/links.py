@@ -16,6 +16,7 @@ import numpy as np
 
 from hpcpar.machine.model import Level, Machine
 from hpcpar.plan.config import Digit, Ints
+from hpcpar.schedule.steps import Kind
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class Links:
         """Seconds of one message."""
         return self.latency_s(message_bytes) + self.beta_s_per_byte * message_bytes
 
+    def factor(self, kind: Kind, algorithm: str, n_bytes: Any) -> Any:
+        """Nothing is known of collectives."""
+        return None
+
     # a single kind of link is a route of its own
     @property
     def far(self) -> Links:
@@ -63,6 +68,7 @@ class Wires:
 
     def __init__(self, machine: Machine, contention: float | None = None) -> None:
         self.machine, self.contention = machine, contention
+        self._names = [level.name for level in machine.levels]
         each = [Links.of(level) for level in machine.levels]
         self.single = each[0] if len(each) == 1 else None
         self._alpha, self._beta, self._small, self._bytes = (
@@ -116,6 +122,16 @@ class Wires:
         small = alpha if self.plain else self._small[index]
         return Links(alpha, beta, small, self._bytes[index])
 
+    def factor(self, index: Any, kind: Kind, algorithm: str, n_bytes: Any) -> Any:
+        """How many times as long a collective of a buffer takes on a level as alpha and beta say, as far as that is known."""
+        out: Any = 1.0
+        for known in self.machine.collectives:
+            if (known.kind, known.algorithm) == (kind.value, algorithm):
+                here = np.equal(index, self._names.index(known.level)) if known.level in self._names else False
+                there = np.interp(np.log(np.maximum(n_bytes, 1)), np.log(known.bytes), known.factors)
+                out = np.where(here, there, out)
+        return out
+
     def _phi(self, level: int, flows: Callable[[Any], Any]) -> Any:
         """Contention of a level."""
         if self.contention is not None:
@@ -159,6 +175,10 @@ class Route:
         if doubling not in self._hops:
             self._hops[doubling] = self.wires.alone or self._hop(doubling)
         return self._hops[doubling]
+
+    def factor(self, kind: Kind, algorithm: str, n_bytes: Any) -> Any:
+        """How many times as long a collective takes as alpha and beta say; None where nothing is known."""
+        return self.wires.factor(self.level, kind, algorithm, n_bytes) if self.wires.machine.collectives else None
 
     @cached_property
     def _hops(self) -> dict[int, Links]:

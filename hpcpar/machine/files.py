@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 
 from hpcpar.errors import InputError, unknown
-from hpcpar.machine.model import Device, Level, Machine
+from hpcpar.machine.model import Device, Factors, Level, Machine
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -148,6 +148,8 @@ def from_dict(data: Any, where: str = "machine") -> Machine:
         min(1.0, _number(data, "overlap", where, 1.0)),
         {key: _number(compute, key, f"{where}, [compute]") for key in compute},
         _text(data, "notes", where, ""),
+        dict(_table(data.get("quality", {}), f"{where}, [quality]")),
+        _collectives(data.get("collectives", ()), where),
     )
 
 
@@ -181,12 +183,28 @@ def _levels(levels: Any, where: str) -> tuple[Level, ...]:
     return tuple(out)
 
 
+def _collectives(entries: Any, where: str) -> tuple[Factors, ...]:
+    out = []
+    for i, data in enumerate(entries, 1):
+        at = f"{where}, collective {i}"
+        data = _table(data, at)
+        _known(data, Factors, at)
+        sizes, factors = (
+            tuple(_number({name: v}, name, at) for v in data.get(name, ())) for name in ("bytes", "factors")
+        )
+        if not sizes or len(sizes) != len(factors) or sorted(set(sizes)) != list(sizes) or min(*sizes, *factors) <= 0:
+            raise InputError(f"{at}: 'bytes' and 'factors' must be as many numbers greater than 0, bytes growing")
+        out.append(Factors(_text(data, "level", at), _text(data, "kind", at), _text(data, "algorithm", at), sizes, factors))
+    return tuple(out)
+
+
 def to_dict(machine: Machine) -> dict[str, Any]:
     """The machine as plain data, the content of its file."""
     out = asdict(machine)
     out["levels"] = [{k: v for k, v in level.items() if v is not None} for level in out["levels"]]
     out["compute"] = dict(out["compute"])
-    return out
+    out["collectives"] = [{**c, "bytes": list(c["bytes"]), "factors": list(c["factors"])} for c in out["collectives"]]
+    return {name: value for name, value in out.items() if value or name not in ("quality", "collectives")}
 
 
 def save(machine: Machine, path: str) -> None:

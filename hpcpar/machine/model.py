@@ -84,6 +84,27 @@ class Level:
 
 
 @dataclass(frozen=True)
+class Factors:
+    """Where an algorithm of a collective takes other times on a level than alpha and beta say.
+
+    Attributes
+    ----------
+    level, kind, algorithm : str
+        Name of the level that its groups cross, and of collective and algorithm (`hpcpar.schedule.steps`).
+    bytes : tuple of float
+        Sizes of the whole buffer, growing.
+    factors : tuple of float
+        How many times as long it takes, at each size; between them by the logarithm of the size, beyond them as at the last.
+    """
+
+    level: str
+    kind: str
+    algorithm: str
+    bytes: tuple[float, ...]
+    factors: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Machine:
     """Where a plan runs. Ranks are placed in order: unit u of a level holds ranks u * level.ranks and up.
 
@@ -99,8 +120,11 @@ class Machine:
         Part of a communication, 0 to 1, that computing really hides: below 1 where ranks drive their messages themselves.
     compute : mapping
         The calibrated table: key of a piece of work (`hpcpar.cost.work`) -> measured seconds.
+    collectives : tuple of Factors
     notes : str
         Where the numbers come from.
+    quality : mapping
+        How sure they are, and what they were measured on and refined with (`hpcpar.train.quality`): for people, no price depends on it.
     """
 
     name: str
@@ -111,6 +135,8 @@ class Machine:
     overlap: float = 1.0
     compute: Mapping[str, float] = field(default_factory=dict, hash=False)
     notes: str = ""
+    quality: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    collectives: tuple[Factors, ...] = ()
 
     def level_for(self, places: Iterable[Place], ranks: int) -> Level:
         """The innermost level whose units hold every group of ranks that differ in the given places only.

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
+from hpcpar.cost.price import price
 from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
-from hpcpar.machine.model import Device, Level, Machine
+from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
 from hpcpar.train import probe
+from hpcpar.train.gauge import Gauge, outliers
+from hpcpar.train.links import Hiding, LevelProbe, Steps
+from hpcpar.train.quality import Origin
+from hpcpar.train.rates import Rates
+
+#: Everything is sampled in so many rounds, and every plan visited so often, for so many blocks: spread over the calibration's time.
+ROUNDS, VISITS, BLOCKS = 7, 2, 3
+#: Making the weights of a plan anew takes about so long (s) for each byte of them.
+_WEIGHTS_S_PER_BYTE = 1e-8
 
 
 def ranks_per_node(world: World) -> int:
@@ -35,44 +50,124 @@ def ranks_per_node(world: World) -> int:
     return first
 
 
-def calibrate(world: World, backend: Backend, plans: Sequence[Plan], name: str, tell: Callable[[str], None]) -> Machine:
-    """Measure this job's ranks: levels, device rates, and the compute steps of `plans`. All ranks get the same machine.
+class Calibration:
+    """The measurements of a job; every rank makes it at the same time.
 
     Parameters
     ----------
     tell : callable
         Hears what is being done.
     """
-    local = ranks_per_node(world)
-    nodes = world.size // local
-    communicator = Communicator(world, backend)
-    config = Config(n=nodes, c=local)
-    tell("computing rates")
-    rates = probe.rates(world, backend)
-    levels: list[Level] = []
-    for axis, size, title, holds in (("c", local, "node", local), ("n", nodes, "network", 0)):
-        if size > 1:
-            tell(f"links between {size} {'ranks of a node' if axis == 'c' else 'nodes'}")
-            levels.append(probe.level(world, communicator, config, axis, title, holds, 64 * len(levels)))
-    if nodes == 1:
-        levels = [replace(level, ranks=0) for level in levels]
-    if not levels:
-        tell("one rank has no links to measure: taking those of the preset 'local'")
-        levels = list(files.load("local").levels)
-    hidden = 1.0
-    if world.size > 1:
-        tell("what computing hides")
-        hidden = probe.overlap(world, communicator, backend, 64 * len(levels))
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // local
-    device = Device(memory, rates.flops_per_s, rates.copy_bytes_per_s, rates.launch_s)
-    threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
-    notes = f"measured with {world.size} ranks on {nodes} node(s), {world.library}, {threads} BLAS thread(s) a rank"
-    if world.size == 1:
-        notes += "; links not measured, they are the preset 'local'"
-    machine = Machine(name, device, tuple(levels), rates.add_s_per_byte, rates.pack_s_per_byte, hidden, {}, notes)
-    table: dict[str, float] = {}
-    for i, plan in enumerate(plans, 1):
-        tell(f"compute steps of {plan.network.name} under {plan.strategy} ({i} of {len(plans)})")
-        table.update(probe.compute_table(world, plan, backend, table))
-    # the slowest rank's times are already common to all; what each fitted itself is not
-    return world.bcast(replace(machine, compute=table))
+
+    def __init__(self, world: World, backend: Backend, name: str, tell: Callable[[str], None]) -> None:
+        self.world, self.backend, self.name, self._tell = world, backend, name, tell
+        self.begin = time.perf_counter()
+        local = self.local = ranks_per_node(world)
+        nodes = self.nodes = world.size // local
+        steps, config = Steps(Communicator(world, backend)), Config(n=nodes, c=local)
+        tell("setting up: rates of a device")
+        self._rates = Rates(world, backend, world.rank % local == 0)
+        self._levels: list[LevelProbe] = []
+        for axis, size, title, holds, inside in (("c", local, "node", 0 if nodes == 1 else local, 1), ("n", nodes, "network", 0, local)):
+            if size > 1:
+                tell(f"setting up: links between {size} {'ranks of a node' if axis == 'c' else 'nodes'}")
+                self._levels.append(LevelProbe(steps, config, axis, title, holds, inside))
+        self._hiding = Hiding(steps, backend) if world.size > 1 else None
+        #: By key: the plan that gave it, and its seconds in every block.
+        self._owner: dict[str, int] = {}
+        self._blocks: dict[str, list[NDArray[np.float64]]] = {}
+
+    @property
+    def _gauges(self) -> list[Gauge]:
+        levels = [g for level in self._levels for g in level.gauges]
+        return [*self._rates.gauges, *levels, *(self._hiding.gauges if self._hiding else [])]
+
+    def run(self, plans: Sequence[Plan]) -> Machine:
+        """Measure; all ranks get the same machine."""
+        gauges = self._gauges
+        round_s, expected_s = sum(g.sample_s for g in gauges), self.world.most(self._expected_s(plans))
+        self._tell(f"{ROUNDS} rounds of {len(gauges)} measurements, {len(plans)} plans: about {expected_s:.0f} s "
+                   f"({ROUNDS * round_s:.0f} s for the links and rates)")
+        visits = list(range(len(plans))) * VISITS
+        done = 0
+        for i in range(ROUNDS):
+            self._tell(f"round {i + 1} of {ROUNDS}, {time.perf_counter() - self.begin:.0f} s")
+            for gauge in gauges:
+                gauge.take()
+            until = len(visits) * (i + 1) // ROUNDS
+            for visit in visits[done:until]:
+                plan = plans[visit]
+                self._tell(f"compute steps of {plan.network.name} under {plan.strategy} ({done + 1} of {len(visits)})")
+                self._visit(visit, plan)
+                done += 1
+        # the slowest rank's times are already common to all; what each fitted itself is not
+        return self.world.bcast(self._whole())
+
+    def _visit(self, number: int, plan: Plan) -> None:
+        others = {key for key, owner in self._owner.items() if owner != number}
+        for key, seconds in probe.compute_blocks(self.world, plan, self.backend, others, BLOCKS).items():
+            self._owner[key] = number
+            self._blocks.setdefault(key, []).append(seconds)
+
+    def _expected_s(self, plans: Sequence[Plan]) -> float:
+        """How long `run` takes, from first estimates."""
+        machine = self._machine()
+        total = ROUNDS * sum(g.sample_s for g in self._gauges)
+        for plan in plans:
+            found = price(plan.network.build(), plan, machine)
+            total += VISITS * (2 * found.compute_s + BLOCKS * max(probe.BLOCK_S, found.compute_s)
+                               + found.memory.weights_bytes * _WEIGHTS_S_PER_BYTE)
+        return total
+
+    def _machine(self) -> Machine:
+        """Links and rates as far as they are known, with what is known of their quality."""
+        world, rates = self.world, self._rates
+        found = [level.found() for level in self._levels]
+        levels = tuple(f.level for f in found) or files.load("local").levels
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // self.local
+        device = Device(memory, rates.flops_per_s, rates.copy_bytes_per_s, rates.launch_s)
+        threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
+        notes = f"measured with {world.size} ranks on {self.nodes} node(s), {world.library}, {threads} BLAS thread(s) a rank"
+        if world.size == 1:
+            notes += "; links not measured, they are the preset 'local'"
+        quality = {
+            "links": [f.quality for f in found],
+            "memory": {"alone_bytes_per_s": rates.alone_bytes_per_s, "together_bytes_per_s": rates.copy_bytes_per_s},
+        }
+        hidden = self._hiding.part if self._hiding else 1.0
+        return Machine(self.name, device, levels, rates.add_s_per_byte, rates.pack_s_per_byte, hidden, {}, notes, quality)
+
+    def _whole(self) -> Machine:
+        """Everything, after the last round."""
+        machine, world = self._machine(), self.world
+        collectives = tuple(f for level in self._levels for f in level.factors(machine, world.size))
+        blocks = {key: np.concatenate(each) for key, each in self._blocks.items()}
+        threads = os.environ.get("OPENBLAS_NUM_THREADS", "0")
+        hosts = world.comm.allgather(world.hostname)
+        quality: dict[str, Any] = {
+            "rounds": ROUNDS, "seconds": round(time.perf_counter() - self.begin, 1),
+            "origin": asdict(Origin.of(hosts, int(threads) if threads.isdigit() else 0, self.backend.name)), **machine.quality,
+        }
+        if blocks:
+            quality["compute"] = _compute_quality(blocks)
+        table = {key: float(np.median(seconds)) for key, seconds in blocks.items()}
+        return replace(machine, compute=table, collectives=collectives, quality=quality)
+
+
+def _compute_quality(blocks: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
+    """How the blocks of the compute steps differ: quartile range over median, of the middle step and of the worst that counts."""
+    low, middle, high = (np.array([np.percentile(seconds, q) for seconds in blocks.values()]) for q in (25, 50, 75))
+    spread = (high - low) / np.maximum(middle, 1e-9)
+    # steps of no weight differ most
+    counts = middle >= np.median(middle)
+    worst = int(np.argmax(np.where(counts, spread, -1.0)))
+    return {
+        "steps": len(blocks), "blocks": VISITS * BLOCKS, "spread": float(np.median(spread)), "worst_spread": float(spread[worst]),
+        "worst": list(blocks)[worst], "outliers": sum(outliers(list(seconds)) for seconds in blocks.values()),
+        "samples": sum(len(seconds) for seconds in blocks.values()),
+    }
+
+
+def calibrate(world: World, backend: Backend, plans: Sequence[Plan], name: str, tell: Callable[[str], None]) -> Machine:
+    """Measure this job's ranks: levels, device rates, and the compute steps of `plans`. All ranks get the same machine."""
+    return Calibration(world, backend, name, tell).run(plans)

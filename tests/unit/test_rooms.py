@@ -14,7 +14,8 @@ import hpcpar
 
 ROOT = Path(hpcpar.__file__).parent
 #: From top to bottom: a room imports only from rooms above it (and from itself).
-ROOMS = ("errors", "network", "machine", "plan", "schedule", "cost", "search", "kernels", "comm", "train", "report", "cli")
+ROOMS = ("errors", "network", "machine", "plan", "schedule", "cost", "search", "kernels", "comm", "train", "report", "sweep",
+         "cli")
 #: Rooms that must not know of another one above them: the machine is no business of the split, nor the reverse.
 APART = {"plan": {"machine"}, "schedule": {"machine"}, "kernels": {"machine", "schedule", "cost", "search"}}
 FILES = sorted(p for room in ROOMS for p in (ROOT / room).glob("**/*.py"))

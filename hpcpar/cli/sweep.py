@@ -1,0 +1,226 @@
+"""``hpcpar sweep strong|weak``: plan, run and report a scaling study."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shlex
+import signal
+from types import FrameType
+from typing import Any, NoReturn
+
+from hpcpar.cli import options
+from hpcpar.cli.sweep_progress import Tell
+from hpcpar.errors import InputError, RunError, unknown
+from hpcpar.machine import files
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import MeanSquaredError
+from hpcpar.plan.plan import DTYPES, OVERLAPS
+from hpcpar.report.sweep_table import show_points
+from hpcpar.report.tables import say
+from hpcpar.search.scaling import node_ranks
+from hpcpar.sweep import folder, local, planning, remote, report, slurm
+from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
+from hpcpar.sweep.lock import alone
+from hpcpar.sweep.study import KINDS, Case, Study
+from hpcpar.train import dataset
+from hpcpar.train.synthetic import synthetic
+
+LAUNCHERS = ("local", "slurm")
+#: Iterations of a run where neither --steps nor --epochs is given.
+STEPS = 30
+#: Mini-batches that synthetic data hold.
+BATCHES = 4
+
+States = dict[Case, Status]
+
+
+def add(subparsers: Any) -> None:
+    """The options of the command."""
+    parser = subparsers.add_parser("sweep", help="a scaling study: plan, run and report many cases", allow_abbrev=False)
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(KINDS))
+    for kind, what in zip(KINDS, ("over all ranks, the same at every size", "of each rank"), strict=True):
+        p = kinds.add_parser(kind, help=f"{kind} scaling: --batch is {what}", allow_abbrev=False)
+        options.add_network(p)
+        p.add_argument("--machine", default="local", metavar="NAME|FILE", help="preset or machine file (default local)")
+        p.add_argument("--ranks", type=options.positives, required=True, metavar="P,P,...", help="numbers of ranks")
+        p.add_argument("--strategies", default="auto,data", metavar="S,S,...", help="each at each size; 'grid:*' stands for every grid "
+                       "(default auto,data)")
+        p.add_argument("--batch", type=options.positive, required=True, metavar="B", help=f"samples of a mini-batch, {what}")
+        p.add_argument("--overlap", default="full", metavar="|".join(OVERLAPS), help="what communication may hide behind computing "
+                       "(default full)")
+        p.add_argument("--dtype", default="float32", metavar="|".join(DTYPES), help="type of activations and weights (default float32)")
+        length = p.add_mutually_exclusive_group()
+        length.add_argument("--steps", type=options.positive, metavar="N", help=f"iterations of every run (default {STEPS})")
+        length.add_argument("--epochs", type=options.positive, metavar="N", help="length of every run in epochs, instead of --steps")
+        p.add_argument("--data", default="", metavar="FILE.h5", help=f"data file (default: synthetic, {BATCHES} of the largest "
+                       "mini-batches)")
+        p.add_argument("--device", default="cpu", metavar="cpu|gpu", help="where ranks compute (default cpu)")
+        p.add_argument("--out", required=True, metavar="FOLDER", help="folder of the sweep: the same command goes on where it stopped")
+        p.add_argument("--retry", action="store_true", help="also run again what has failed")
+        p.add_argument("--dry-run", action="store_true", help="plan, and print the commands or batch scripts; run nothing")
+        p.add_argument("--launcher", default="local", metavar="|".join(LAUNCHERS), help="start ranks here with mpiexec, or submit "
+                       "batch jobs (default local)")
+        p.add_argument("--mpiexec", default="", metavar="COMMAND", help="local: what stands before -n P (default: the mpiexec beside this "
+                       "Python, or on PATH)")
+        p.add_argument("--no-wait", action="store_true", help="Slurm: submit, collect what is there, and return")
+        p.add_argument("--one-allocation", action="store_true", help="Slurm: one job for all sizes (default: one for each)")
+        _add_slurm(p)
+        options.add_json(p)
+
+
+def _add_slurm(parser: argparse.ArgumentParser) -> None:
+    """The options that a TOML file may hold as well."""
+    parser.add_argument("--slurm", default="", metavar="FILE.toml", help="Slurm options (docs/sweep.md); those given here win")
+    parser.add_argument("--account", metavar="A", help="account that pays")
+    parser.add_argument("--partition", metavar="Q", help="partition")
+    parser.add_argument("--time", metavar="H:M:S", help="limit of a job; of a case, where they are run locally")
+    parser.add_argument("--constraint", metavar="C", help="features that nodes must have")
+    parser.add_argument("--nodes", type=options.positive, metavar="N", help="nodes of every job")
+    parser.add_argument("--ranks-per-node", type=options.positive, metavar="N", help="ranks of a node, instead of --nodes")
+    parser.add_argument("--cpus-per-rank", type=options.positive, metavar="N", help="cores of a rank")
+    parser.add_argument("--gpus-per-rank", type=options.positive, metavar="N", help="GPUs of a rank (default 1 with --device gpu)")
+    parser.add_argument("--module", action="append", dest="modules", metavar="M", help="load this module (may be repeated)")
+    parser.add_argument("--sbatch", action="append", metavar="LINE", help="another option of sbatch, as in --sbatch=--qos=debug (may be "
+                        "repeated)")
+    parser.add_argument("--mpi", metavar="TYPE", help="of srun: pmi2, pmix, ... (default: what suits the installed MPI wheel)")
+
+
+#: Options of `hpcpar.sweep.slurm.Slurm` that the command line has.
+SLURM = ("account", "partition", "time", "constraint", "nodes", "ranks_per_node", "cpus_per_rank", "gpus_per_rank", "modules", "sbatch",
+         "mpi")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the command."""
+    for name, known in (("overlap", OVERLAPS), ("dtype", tuple(DTYPES)), ("launcher", LAUNCHERS), ("device", ("cpu", "gpu"))):
+        if getattr(args, name) not in known:
+            raise unknown(f"--{name}", getattr(args, name), known)
+    asked = slurm.read(args.slurm, {name: getattr(args, name) for name in SLURM})
+    for sign in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: ranks are ended, and the folder stays as it should be
+        signal.signal(sign, _interrupt)
+    out = os.path.abspath(args.out)
+    folder.make(os.path.join(out, "cases"))
+    with alone(out):
+        study = _study(args, out)
+        nodes = {ranks: _nodes(args, asked, study, ranks) for ranks in study.ranks}
+        with Tell() as tell:
+            states = planning.prepare(study, tell.planning)
+            scripts = _dry(args, study, asked, states) if args.dry_run else _run(args, study, asked, states, tell)
+        points, document, missing = report.write(study, states, nodes)
+    if args.json:
+        options.print_json(document | scripts)
+    else:
+        show_points(report.title(study), points)
+        if args.dry_run:
+            _print(scripts)
+    if missing:
+        say(missing)
+    say(f"report: {os.path.join(out, report.PAGE)}")
+    failed = [case for case, status in states.items() if status.state == FAILED]
+    if failed:
+        raise RunError(f"{len(failed)} of {len(states)} cases failed ({', '.join(case.name for case in failed)}); --retry runs them again")
+    return 0
+
+
+def _interrupt(sign: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _study(args: argparse.Namespace, out: str) -> Study:
+    spec = options.network_spec(args.network, args.input, args.classes)
+    network = spec.build()
+    chosen = {"gather": "late", "overlap": args.overlap, "dtype": args.dtype, "bucket_bytes": None}
+    strategies = tuple(dict.fromkeys(s.strip() for s in args.strategies.split(",") if s.strip()))
+    if not strategies:
+        raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
+    ranks = tuple(sorted(set(args.ranks)))
+    largest = args.batch * (ranks[-1] if args.kind == "weak" else 1)
+    data = os.path.abspath(args.data or os.path.join(out, "data.h5"))
+    samples = _samples(network, data) if args.data else _synthetic(network, data, BATCHES * largest, args.dry_run)
+    return Study(
+        args.kind, spec, files.load(args.machine), ranks, strategies, args.batch, chosen, data, samples,
+        args.steps or (0 if args.epochs else STEPS), args.epochs or 1, args.device, out,
+    )
+
+
+def _synthetic(network: Network, path: str, samples: int, dry: bool) -> int:
+    """Make data unless they are there, or nothing is to be run; a sweep of more ranks needs more. Returns the number of samples."""
+    if os.path.exists(path) and (there := _samples(network, path)) >= samples:
+        return there
+    if not dry:
+        say(f"making {samples} synthetic images in {path}")
+        targets = network.classes if isinstance(network.layers[-1], MeanSquaredError) else 0
+        synthetic(path, network.image_shape, network.classes, samples, targets=targets)
+    return samples
+
+
+def _samples(network: Network, path: str) -> int:
+    """Samples of a data file that suits the network."""
+    count, *shape = dataset.info(path)["images"]["shape"]
+    if tuple(shape) != network.image_shape:
+        has, takes = ("x".join(map(str, s)) for s in (shape, network.image_shape))
+        raise InputError(f"data file {path} holds images {has}, the network takes {takes}; make other data, or give --input {has}")
+    return int(count)
+
+
+def _nodes(args: argparse.Namespace, asked: slurm.Slurm, study: Study, ranks: int) -> int:
+    """Nodes that count in node-hours: this one, those asked for, or as the machine has ranks on a node."""
+    if args.launcher == "local":
+        return 1
+    return asked.nodes_for(ranks) or math.ceil(ranks / node_ranks(study.machine))
+
+
+def _todo(args: argparse.Namespace, states: States) -> list[Case]:
+    wanted = (PLANNED, RUNNING, *((FAILED,) if args.retry else ()))  # running: a sweep that was killed left it
+    return [case for case, status in states.items() if status.state in wanted]
+
+
+def _commands(args: argparse.Namespace) -> list[str]:
+    return shlex.split(args.mpiexec) or [local.mpiexec()]
+
+
+def _dry(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: States) -> dict[str, Any]:
+    """What would be run."""
+    todo = _todo(args, states)
+    if args.launcher == "local":
+        return {"commands": [shlex.join(local.command(study, case, _commands(args))) for case in todo]}
+    return {"scripts": list(remote.write(study, asked, todo, args.one_allocation, os.getcwd()).values())}
+
+
+def _print(scripts: dict[str, Any]) -> None:
+    for line in scripts.get("commands", ()):
+        print(line)
+    for path in scripts.get("scripts", ()):
+        with open(path, encoding="utf-8") as f:
+            print(f"# {path}\n{f.read()}")
+
+
+def _run(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: States, tell: Tell) -> dict[str, Any]:
+    todo = _todo(args, states)
+    if args.launcher == "local":
+        launcher = _commands(args) if todo else []
+        limit_s = slurm.seconds(asked.time) if asked.time else None
+        tell.begin(len(todo))
+        for case in todo:
+            tell.running(case)
+            states[case] = local.run(study, case, states[case], launcher, limit_s)
+            tell.ended(case, states[case])
+        return {}
+    scripts = remote.write(study, asked, todo, args.one_allocation, os.getcwd())
+    watch = remote.Watch(study, states)
+    try:
+        begun = remote.submit(study, scripts, states)
+        if begun:
+            tell.say(f"submitted job{'s' if len(begun) > 1 else ''} {', '.join(begun)}")
+        if args.no_wait:
+            watch.look()
+            return {}
+        tell.begin(len(watch.open))
+        watch.wait(lambda case: tell.ended(case, states[case]), tell.jobs)
+    except KeyboardInterrupt:
+        if watch.jobs:
+            tell.say(f"jobs {', '.join(watch.jobs)} go on: the same command collects them; scancel {' '.join(watch.jobs)} ends them")
+        raise
+    return {}

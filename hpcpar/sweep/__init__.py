@@ -1,0 +1,1 @@
+"""Scaling studies: many plans made, run by a launcher, and collected into one report."""

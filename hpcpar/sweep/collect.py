@@ -1,0 +1,79 @@
+"""From case folders to the points of the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from hpcpar.errors import InputError
+from hpcpar.report.compare import compare_one
+from hpcpar.report.points import Parts, Point
+from hpcpar.schedule.steps import Phase
+from hpcpar.sweep import folder
+from hpcpar.sweep.folder import DONE, FAILED, SAME, Status
+from hpcpar.sweep.study import Case, Study
+from hpcpar.train import record
+
+#: Between these percentiles lie the iterations that error bars show.
+SPREAD = (10, 90)
+
+
+def finished(study: Study, case: Case, status: Status, why: str = "") -> Status:
+    """How a case has ended whose launcher has: done where it left a whole record, else failed, for the reason `why` or its log's."""
+    path, code = study.folder(case), folder.exit_status(study.folder(case))
+    if code == 0:
+        try:
+            record.read(os.path.join(path, folder.RECORD))
+            return replace(status, state=DONE, reason="")
+        except InputError as err:
+            why = str(err)
+    line = folder.last_line(os.path.join(path, folder.LOG)) or (folder.last_line(study.job_log(status.job)) if status.job else "")
+    line = line or "it left nothing in its log"
+    return replace(status, state=FAILED, reason=f"{why}: {line}" if why else f"exit status {code}: {line}")
+
+
+def points(study: Study, states: Mapping[Case, Status], nodes: Mapping[int, int]) -> list[Point]:
+    """One point a case.
+
+    Parameters
+    ----------
+    nodes : mapping
+        Nodes by number of ranks.
+    """
+    by_name = {case.name: case for case in states}
+    out = []
+    for case, status in states.items():
+        owner = by_name[status.same_as] if status.state == SAME else case
+        out.append(_point(study, case, owner, status, states[owner], nodes[case.ranks]))
+    return out
+
+
+def _point(study: Study, case: Case, owner: Case, status: Status, ran: Status, nodes: int) -> Point:
+    path = study.folder(case)
+    plan = folder.read_json(os.path.join(path, folder.PLAN)) or {}
+    point = Point(
+        case.name, case.strategy, plan.get("strategy", ""), case.ranks, case.batch, nodes, study.samples // case.batch, ran.state,
+        ran.reason, status.same_as, _predicted(folder.read_json(os.path.join(path, folder.PREDICTION))),
+    )
+    if ran.state != DONE:
+        return point
+    run = record.read(os.path.join(study.folder(owner), folder.RECORD))
+    row = compare_one(run)
+    times = run.iteration_s[:, run.measured].max(axis=0)
+    low, high = (float(np.percentile(times, p)) for p in SPREAD)
+    compute = sum(split["compute"].measured_s for split in row.phases.values())
+    comm = {phase: sum(t.measured_s for part, t in split.items() if part != "compute") for phase, split in row.phases.items()}
+    gradient = comm.get(Phase.GRADIENT.value, 0.0)
+    measured = Parts(row.iteration.measured_s, compute, gradient, sum(comm.values()) - gradient)
+    return replace(point, measured=measured, low_s=low, high_s=high)
+
+
+def _predicted(data: dict[str, dict[str, dict[str, float]]] | None) -> Parts | None:
+    if data is None:
+        return None
+    comm = {phase: row["exposed_communication_s"] for phase, row in data["phases"].items()}
+    gradient = comm[Phase.GRADIENT.value]
+    return Parts(data["iteration_s"], data["compute_s"], gradient, sum(comm.values()) - gradient)  # type: ignore[arg-type]

@@ -1,0 +1,103 @@
+"""Cases run here, one after the other, with mpiexec."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from hpcpar.errors import InputError
+from hpcpar.sweep import folder
+from hpcpar.sweep.collect import finished
+from hpcpar.sweep.folder import PLANNED, RUNNING, Status
+from hpcpar.sweep.scripts import program, run_options
+from hpcpar.sweep.study import Case, Study
+
+#: Seconds that ranks have to end when they are told to.
+_GRACE_S = 5.0
+
+
+def mpiexec() -> str:
+    """The launcher of the installed MPI wheel, or that on PATH.
+
+    Raises
+    ------
+    InputError
+        There is none.
+    """
+    beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+    found = beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
+    if found is None:
+        raise InputError("no mpiexec beside this Python or on PATH; install it with: pip install 'hpcpar[mpi]', or name one with --mpiexec")
+    return found
+
+
+def command(study: Study, case: Case, launcher: Sequence[str]) -> list[str]:
+    """The command of a case."""
+    path = study.folder(case)
+    files = ["--plan", os.path.join(path, folder.PLAN), "--out", os.path.join(path, folder.RECORD)]
+    return [*launcher, "-n", str(case.ranks), *program(), "run", *files, *run_options(study)]
+
+
+def run(study: Study, case: Case, status: Status, launcher: Sequence[str], limit_s: float | None) -> Status:
+    """Run a case and note how it ended.
+
+    Parameters
+    ----------
+    launcher : sequence of str
+        The words before ``-n``.
+    limit_s : float, optional
+        Seconds after which the case is ended.
+
+    Raises
+    ------
+    InputError
+        The launcher cannot be started.
+    """
+    path = study.folder(case)
+    folder.remove(path, (folder.EXIT, folder.RECORD, folder.LOG))
+    folder.write_status(path, replace(status, state=RUNNING, reason=""))
+    late = ""
+    try:
+        ended = _wait(command(study, case, launcher), os.path.join(path, folder.LOG), limit_s)
+        if ended is None:
+            late = f"it was ended after its time, {limit_s:g} s"
+        folder.write_text(os.path.join(path, folder.EXIT), f"{124 if ended is None else ended}\n")
+    except BaseException:
+        folder.write_status(path, replace(status, state=PLANNED, reason=""))
+        raise
+    out = finished(study, case, status, late)
+    folder.write_status(path, out)
+    return out
+
+
+def _wait(words: list[str], log: str, limit_s: float | None) -> int | None:
+    """Exit status of a command; None where its time ran out. However this ends, the command has ended."""
+    with open(log, "wb") as f:
+        try:
+            # a session of its own: Ctrl-C reaches the sweep alone, which then ends the ranks in order
+            child = subprocess.Popen(words, stdout=f, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
+        except OSError as err:
+            raise InputError(f"cannot start {words[0]} ({err.strerror}); name the launcher with --mpiexec") from err
+    try:
+        return child.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if child.poll() is None:
+            _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a launcher and what it has started here."""
+    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, sign)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_GRACE_S)
+            return

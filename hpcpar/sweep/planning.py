@@ -1,0 +1,106 @@
+"""Plans of all cases, before anything is run: what cannot be run says why, and equal plans are run once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+
+from hpcpar.cost.price import Prediction
+from hpcpar.errors import InputError
+from hpcpar.network.graph import Network
+from hpcpar.plan import plan as plans
+from hpcpar.report.tables import amount
+from hpcpar.search import auto
+from hpcpar.sweep import folder
+from hpcpar.sweep.folder import DONE, FAILED, PLANNED, RUNNING, SAME, SKIPPED, SUBMITTED, Status
+from hpcpar.sweep.study import Case, Study, require_same
+from hpcpar.train.supported import require, runs
+
+
+def prepare(study: Study, tell: Callable[[Case], None]) -> dict[Case, Status]:
+    """Make what is missing of every case's folder: its plan, its prediction and its status.
+
+    Parameters
+    ----------
+    tell : callable
+        Called before a case is planned.
+
+    Raises
+    ------
+    InputError
+        An option is wrong, or a case was run with others.
+    """
+    network = study.spec.build()
+    out: dict[Case, Status] = {}
+    for case in study.cases():
+        path, request = study.folder(case), study.request(case)
+        known = folder.read_status(path)
+        if known is not None and known.state in (DONE, SUBMITTED, RUNNING):
+            require_same(case, known.request, request, study.out)
+        if known is None or known.request != request or known.state == SKIPPED:
+            tell(case)
+            known = _plan(study, network, case, path)
+        out[case] = known
+    return _shared(study, out)
+
+
+def _plan(study: Study, network: Network, case: Case, path: str) -> Status:
+    request = study.request(case)
+    folder.make(path)
+    try:
+        plan, prediction = _possible(study, network, case)
+    except _Impossible as err:
+        status = Status(SKIPPED, reason=str(err), request=request)
+    else:
+        plans.save(plan, os.path.join(path, folder.PLAN))
+        folder.write_text(os.path.join(path, folder.PREDICTION), json.dumps(prediction.to_json(), indent=1) + "\n")
+        status = Status(PLANNED, request=request)
+    folder.write_status(path, status)
+    return status
+
+
+class _Impossible(Exception):
+    """A case cannot be run at this size."""
+
+
+def _possible(study: Study, network: Network, case: Case) -> tuple[plans.Plan, Prediction]:
+    if case.batch > study.samples:
+        raise _Impossible(f"a batch of {case.batch} is more than the {study.samples} samples of the data")
+    where = (network, study.spec, case.ranks, case.batch, study.machine)
+    options = {**study.planning, "samples": study.samples}
+    try:
+        if case.strategy == "auto":
+            found = auto.best(*where, accept=runs(network), **options)[0]
+        else:
+            found = auto.price_named(network, study.spec, case.strategy, *where[2:], **options)
+        require(network, found.plan)
+    except InputError as err:
+        raise _Impossible(str(err)) from err
+    if found.parts > case.batch:
+        raise _Impossible(f"a batch of {case.batch} cannot be cut into {found.parts} parts")
+    p = found.prediction
+    if not p.fits:
+        raise _Impossible(f"needs {amount(p.memory_bytes)} a rank, the machine has {amount(p.memory_limit_bytes)}")
+    return found.plan, p
+
+
+def _shared(study: Study, states: dict[Case, Status]) -> dict[Case, Status]:
+    """Of cases with one plan but for the strategy's name, one runs: that which has been started, or else the first."""
+    groups: dict[str, list[Case]] = {}
+    for case, status in states.items():
+        if status.state != SKIPPED:
+            plan = folder.read_json(os.path.join(study.folder(case), folder.PLAN))
+            groups.setdefault(json.dumps(plan | {"strategy": ""}, sort_keys=True), []).append(case)
+    for cases in groups.values():
+        owner = next((c for c in cases if states[c].state in (DONE, SUBMITTED, RUNNING, FAILED)), cases[0])
+        for case in cases:
+            state = states[case].state
+            if case is not owner and state in (PLANNED, SAME):
+                states[case] = Status(SAME, same_as=owner.name, request=states[case].request)
+            elif state == SAME:
+                states[case] = Status(PLANNED, request=states[case].request)
+            else:
+                continue
+            folder.write_status(study.folder(case), states[case])
+    return states

@@ -1,0 +1,95 @@
+"""Talking to Slurm: submitting, and asking what became of jobs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterable
+
+from hpcpar.errors import InputError
+
+#: Runs a command: exit status, stdout, stderr.
+Runner = Callable[[list[str]], tuple[int, str, str]]
+
+#: What Slurm no longer knows (its memory of finished jobs is short, and not every site has an accounting).
+GONE = "gone"
+#: States after which nothing more comes of a job.
+_ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT",
+          GONE)
+#: Seconds that a command of Slurm's may take.
+PATIENCE_S = 60.0
+
+
+def run(command: list[str]) -> tuple[int, str, str]:
+    """Run a command of Slurm's; one that hangs counts as failed.
+
+    Raises
+    ------
+    InputError
+        There is no such command.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    except FileNotFoundError as err:
+        raise InputError(f"no {command[0]} on this machine; use --launcher local, or go to a node with Slurm") from err
+    except subprocess.TimeoutExpired:
+        return 1, "", f"{command[0]} did not answer within {PATIENCE_S:.0f} s"
+    return done.returncode, done.stdout, done.stderr
+
+
+def ended(state: str) -> bool:
+    """Whether a job in this state will do no more."""
+    return state in _ENDED
+
+
+def submit(script: str, run: Runner = run) -> str:
+    """Submit a batch script; returns the number of its job.
+
+    Raises
+    ------
+    InputError
+        Slurm does not take it.
+    """
+    status, out, err = run(["sbatch", "--parsable", script])
+    number = out.strip().partition(";")[0]
+    if status or not number.isdigit():
+        why = " ".join((err or out).split()).removeprefix("sbatch: error: ")
+        raise InputError(f"Slurm does not take {script} ({why}); look at account, partition, time and nodes")
+    return number
+
+
+def states(ids: Iterable[str], run: Runner = run) -> dict[str, str]:
+    """The state of each job, as Slurm names it; `GONE` where Slurm knows it no more; left out where Slurm gives no answer now.
+
+    Asked are the queue, for what is waiting or running, then the controller, for what has lately ended, then the accounting.
+    """
+    wanted = list(ids)
+    status, text, _ = run(["squeue", "--noheader", "--states=all", "--format=%A %T"])
+    if status:
+        return {}  # the controller is away: ask again later
+    listed = dict(line.split()[:2] for line in text.splitlines() if len(line.split()) >= 2)
+    out = {}
+    for job in wanted:
+        state = listed.get(job) or _controller(job, run) or _accounting(job, run)
+        if state is not None:
+            out[job] = state
+    return out
+
+
+def _controller(job: str, run: Runner) -> str:
+    """The state that slurmctld remembers; empty where it does not."""
+    _, text, _ = run(["scontrol", "show", "job", job, "--oneliner"])
+    found = re.search(r"\bJobState=(\w+)", text)
+    return found[1] if found else ""
+
+
+def _accounting(job: str, run: Runner) -> str | None:
+    """The state in the accounting; `GONE` where there is none of it, None where a site's accounting gives no answer."""
+    try:
+        status, text, err = run(["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State"])
+    except InputError:  # no such command
+        return GONE
+    if status:
+        return GONE if "disabled" in err else None
+    words = text.split()
+    return words[0] if words else GONE

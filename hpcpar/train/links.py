@@ -1,0 +1,198 @@
+"""What is measured of a level of a machine: messages, one flow against all, collectives by algorithm; and what computing hides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.transfer import LibraryTransfer, Transfer
+from hpcpar.cost.collectives import collective_s
+from hpcpar.cost.links import Wires, route
+from hpcpar.kernels.interface import Backend
+from hpcpar.machine.model import Factors, Level, Machine
+from hpcpar.network.relation import Full
+from hpcpar.plan.config import Config
+from hpcpar.plan.layout import Axis, Layout
+from hpcpar.schedule.rounds import ALGORITHMS
+from hpcpar.schedule.steps import Comm, Group, Kind, Phase
+from hpcpar.train import fit
+from hpcpar.train.gauge import Gauge, bootstrap, outliers
+
+#: Bytes of one ring message, from latency-bound to bandwidth-bound.
+PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
+#: A ring's buffer, of a message for each member, is no larger than this: on very many nodes the largest messages are left out.
+MOST_BYTES = 256 << 20
+#: Bytes of the buffers of collectives.
+BUFFERS = (4096, 128 * 1024, 4 << 20)
+#: A gradient worth hiding.
+LONG_BYTES = 8 << 20
+_ITEM = 4
+
+
+class Steps:
+    """Makes collectives over one digit of a configuration, on buffers of zeros: sums stay zero, however often."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator, self.rank = communicator, communicator.world.rank
+        self._count = 0
+
+    def action(self, kind: Kind, algorithm: str, config: Config, axis: str, n_bytes: int, only: int | None = None) -> Callable[[], None]:
+        """One collective, all groups at work at once; or one group alone, that of rank `only`.
+
+        Parameters
+        ----------
+        n_bytes : int
+            Of the whole buffer.
+        """
+        transfer = self.bind(kind, algorithm, config, axis, n_bytes)
+        if only is not None and self.rank not in Group((config.digits[axis],)).members(only):
+            return lambda: None
+
+        def run() -> None:
+            self.communicator.start(transfer)
+            self.communicator.wait(transfer)
+
+        return run
+
+    def bind(self, kind: Kind, algorithm: str, config: Config, axis: str, n_bytes: int) -> Transfer | LibraryTransfer:
+        """A collective on buffers of its own."""
+        digit = config.digits[axis]
+        # blocks of one size
+        items = max(1, n_bytes // _ITEM // int(digit.size)) * int(digit.size)
+        cut, whole = Layout(config, (Axis(axis, items, items),)), Layout(config, (Axis(axis, items, items, relation=Full()),))
+        holder, wanter = (cut if kind is Kind.ALLGATHER else whole), (cut if kind is Kind.REDUCE_SCATTER else whole)
+        i, self._count = self._count, self._count + 1
+        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, holder, wanter, kind is not Kind.ALLGATHER, Group((digit,)), algorithm, 1,
+                    _ITEM, i + 1)
+        buffer = np.zeros(items, np.float32)
+        held, wanted = (buffer[slice(*layout.box(self.rank)[0])] for layout in (holder, wanter))
+        return self.communicator.bind(step, held, np.zeros_like(wanted) if kind is Kind.REDUCE_SCATTER else wanted)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A level, how sure its numbers are, and the collectives that differ from its model."""
+
+    level: Level
+    quality: dict[str, Any]
+
+
+class LevelProbe:
+    """The gauges of a level.
+
+    Parameters
+    ----------
+    axis : str
+        The digit of `config` in which its neighbours differ.
+    inside : int
+        Ranks of a unit of the level inside: all of them send at once, and one alone where there are several.
+    """
+
+    def __init__(self, steps: Steps, config: Config, axis: str, name: str, ranks: int, inside: int) -> None:
+        world, self.digit = steps.communicator.world, config.digits[axis]
+        self.name, self.ranks, self.inside = name, ranks, inside
+        self.p = int(self.digit.size)
+        self.pieces = [piece for piece in PIECES if piece * self.p <= MOST_BYTES]
+
+        def ring(piece: int, only: int | None = None) -> Gauge:
+            return Gauge(world, steps.action(Kind.ALLGATHER, "ring", config, axis, self.p * piece, only))
+
+        self.messages = [ring(piece) for piece in self.pieces]
+        self.alone = [ring(piece, 0) for piece in self.pieces] if inside > 1 else []
+        self.collectives = {
+            (kind, algorithm): [Gauge(world, steps.action(kind, algorithm, config, axis, n)) for n in BUFFERS]
+            for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER) for algorithm in (*ALGORITHMS[kind], "mpi")
+        }
+
+    @property
+    def gauges(self) -> list[Gauge]:
+        return [*self.messages, *self.alone, *(g for each in self.collectives.values() for g in each)]
+
+    def found(self) -> Found:
+        """The level; every rank has measured the same."""
+        rounds = self._messages_s(self.messages)
+        fitted = fit.hockney(self.pieces, np.median(rounds, axis=0))
+        alpha, beta, small = fitted
+        low, high = bootstrap(rounds, lambda t: fit.hockney(self.pieces, t)).tolist()
+        links, flow = 0.0, beta
+        if self.alone:
+            flow = fit.hockney(self.pieces, np.median(self._messages_s(self.alone), axis=0))[1]
+            links = fit.links(self.inside, flow, beta)
+        quality = {
+            "level": self.name, "ranks": self.p, "alpha_s": [low[0], high[0]], "small_alpha_s": [low[2], high[2]],
+            "beta_s_per_byte": [low[1], high[1]], "alone_beta_s_per_byte": flow,
+            "residual": fit.residual(self.pieces, np.median(rounds, axis=0), fitted),
+            "outliers": sum(outliers(g.samples) for g in self.gauges), "samples": sum(len(g.samples) for g in self.gauges),
+        }
+        beta = flow if links else beta
+        return Found(Level(self.name, self.ranks, alpha, beta, small, fit.SMALL_BYTES, links), quality)
+
+    def _messages_s(self, gauges: list[Gauge]) -> NDArray[np.float64]:
+        """[rounds, sizes] seconds of a message of a ring."""
+        return np.array([g.samples or [g.once_s] for g in gauges]).T / (self.p - 1)
+
+    def factors(self, machine: Machine, ranks: int) -> list[Factors]:
+        """Of the collectives that differ from what the machine (without any) says: by how much."""
+        way = route(Wires(machine), [self.digit], ranks)
+        out = []
+        for (kind, algorithm), gauges in self.collectives.items():
+            sizes = [max(1, n // _ITEM // self.p) * self.p * _ITEM for n in BUFFERS]
+            model = [float(collective_s(kind, algorithm, self.p, n, 1, way, machine.add_s_per_byte)) for n in sizes]
+            off = [fit.differs(np.array(g.samples), m) for g, m in zip(gauges, model, strict=True)]
+            if any(off):
+                values = [g.seconds / m if wrong else 1.0 for g, m, wrong in zip(gauges, model, off, strict=True)]
+                out.append(Factors(self.name, kind.value, algorithm, tuple(sizes), tuple(values)))
+        return out
+
+
+class Hiding:
+    """Part of a long allreduce that equally long computing hides, 0 to 1.
+
+    With computing alone taking A seconds, the allreduce alone B and both together C, the hidden part is (A + B - C) / min(A, B).
+    """
+
+    def __init__(self, steps: Steps, backend: Backend) -> None:
+        communicator = steps.communicator
+        world = communicator.world
+        transfer = steps.bind(Kind.ALLREDUCE, "ring", Config(n=world.size), "n", LONG_BYTES)
+        a, b, c = (backend.zeros((256, 256), "float32") for _ in range(3))
+
+        def product() -> None:
+            backend.gemm(a, b, c)
+            backend.synchronize()
+            communicator.progress()
+
+        def communicate() -> None:
+            communicator.start(transfer)
+            communicator.wait(transfer)
+
+        self._comm = Gauge(world, communicate)
+        self._comm.take()
+        one = Gauge(world, product)
+        one.take()
+        count = max(1, round(self._comm.seconds / one.seconds))
+
+        def compute() -> None:
+            for _ in range(count):
+                product()
+
+        def together() -> None:
+            communicator.start(transfer)
+            compute()
+            communicator.wait(transfer)
+
+        self._compute, self._both = Gauge(world, compute), Gauge(world, together)
+
+    @property
+    def gauges(self) -> list[Gauge]:
+        return [self._comm, self._compute, self._both]
+
+    @property
+    def part(self) -> float:
+        compute, comm, both = (g.seconds for g in (self._compute, self._comm, self._both))
+        return min(1.0, max(0.0, (compute + comm - both) / min(compute, comm)))

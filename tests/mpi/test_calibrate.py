@@ -1,0 +1,110 @@
+"""Calibration on the ranks of the job: what is measured, and that nothing runs away while it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from comparison import CHOOSERS
+from networks import fixed
+from plans import random_plan, staged_plan
+
+from hpcpar.comm.world import World
+from hpcpar.cost.price import price
+from hpcpar.errors import InputError
+from hpcpar.kernels.numpy_backend import NumpyBackend
+from hpcpar.machine import files
+from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.schedule.lower import lower
+from hpcpar.train import calibrate, links, probe
+from hpcpar.train.executor import Executor
+from hpcpar.train.supported import require
+
+#: network, and what to draw a plan with
+CASES = [("lenet5", random_plan, 1), ("lenet5", staged_plan, 2), ("alexnet-two-towers", random_plan, 3), ("resnet", random_plan, 4),
+         ("resnet", staged_plan, 5)]
+
+
+@pytest.mark.parametrize(("name", "draw", "seed"), CASES, ids=[f"{n}-{d.__name__}" for n, d, _ in CASES])
+def test_numbers_stay_ordinary(name: str, draw: Any, seed: int, ranks: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over many iterations on shared memory: neither overflow nor NaN nor denormals, nor growth; weights stay as they are."""
+    network, batch = fixed(name)
+    rng = np.random.default_rng(seed)
+    plan = replace(draw(network, batch, ranks.size, rng), dtype="float32", optimizer="momentum")
+    try:
+        require(network, plan)
+    except InputError as err:
+        pytest.skip(str(err))
+    made: list[Executor] = []
+    monkeypatch.setattr(probe, "Executor", lambda *a: made.append(Executor(*a)) or made[-1])
+    iterate, _ = probe._silent(ranks, network, plan, lower(network, plan, CHOOSERS["ring"]), NumpyBackend())
+    weights = {name: p.flat.copy() for name, p in made[0].parameters.items()}
+    for _ in range(2):
+        iterate()
+    first = _extremes(made[0])
+    for _ in range(100 if name == "lenet5" else 5):
+        iterate()
+    assert all((p.flat == weights[name]).all() for name, p in made[0].parameters.items())
+    for key, (least, most) in _extremes(made[0]).items():
+        assert np.isfinite(most) and most < 1e4, (key, most)
+        assert least > 1e-30, (key, least)
+        assert most == pytest.approx(first[key][1], rel=1e-3), key
+
+
+def _extremes(executor: Executor) -> dict[Any, tuple[float, float]]:
+    """Of every array of the blocks and of the gradients: the smallest size but for zero, and the largest."""
+    out: dict[Any, tuple[float, float]] = {}
+    arrays: dict[Any, Any] = {("gradient", name): p.grad for name, p in executor.parameters.items()}
+    arrays |= {("state", name, i): s for name, p in executor.parameters.items() for i, s in enumerate(p.state)}
+    for here in (*executor.passes, *executor.turns):
+        for name, b in here.blocks.items():
+            arrays |= {(here.part, name, i): a for i, a in enumerate((*b.xs, *b.dxs, b.y, b.dy, b.out, b.dout)) if a is not None}
+    for key, array in arrays.items():
+        size = np.abs(array[array != 0])
+        out[key] = (float(size.min()), float(size.max())) if size.size else (1.0, 0.0)
+    return out
+
+
+@pytest.mark.parametrize("strategy", ["spatial", "pipeline"])
+def test_table_prices_every_compute_step(strategy: str, ranks: World) -> None:
+    machine = files.load("local")
+    spec = NetworkSpec("lenet5", (1, 16, 16), 10)
+    if strategy == "spatial" and ranks.size > 4:
+        pytest.skip("images are too small")
+    plan = make_plan(spec, strategy, ranks.size, 4 * ranks.size, machine=files.to_dict(machine))
+    table = ranks.bcast(probe.compute_table(ranks, plan, NumpyBackend(), {}))
+    found = price(plan.network.build(), plan, replace(machine, compute=table))
+    assert found.measured_compute == 1.0
+    assert 0 < found.compute_s < 1 and all(0 <= s < 1 for s in table.values())
+    assert probe.compute_table(ranks, plan, NumpyBackend(), table) == {}
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one node, and on two by the hosts' names: levels, what is known of them, and the plan's steps; the same on every rank."""
+    if ranks.size % nodes:
+        pytest.skip("unequal nodes")
+    local = ranks.size // nodes
+    monkeypatch.setattr(World, "hostname", property(lambda w: f"node{w.rank // local}"))
+    for name, count in (("ROUNDS", 2), ("VISITS", 2), ("BLOCKS", 1)):
+        monkeypatch.setattr(calibrate, name, count)
+    for name, sizes in (("PIECES", (512, 4096, 65536)), ("BUFFERS", (4096, 65536)), ("LONG_BYTES", 1 << 18)):
+        monkeypatch.setattr(links, name, sizes)
+    plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "data", ranks.size, 2 * ranks.size, machine=files.to_dict(files.load("local")))
+    said: list[str] = []
+    machine = calibrate.calibrate(ranks, NumpyBackend(), [plan], "m", said.append)
+    assert any("about" in line for line in said) and sum("round" in line for line in said) >= 3
+    names = [(name, holds) for name, holds, size in (("node", local if nodes > 1 else 0, local), ("network", 0, nodes)) if size > 1]
+    if names:
+        assert [(level.name, level.ranks) for level in machine.levels] == names
+        assert [q["level"] for q in machine.quality["links"]] == [name for name, _ in names]
+    for level, sure in zip(machine.levels, machine.quality["links"], strict=False):
+        assert 0 < level.alpha_s < 1 and 0 < level.beta_s_per_byte < 1e-3
+        assert sure["beta_s_per_byte"][0] <= sure["beta_s_per_byte"][1] and sure["samples"] > 0
+        assert 0 <= level.links <= local
+    assert {c.level for c in machine.collectives} <= {level.name for level in machine.levels}
+    assert price(plan.network.build(), plan, machine).measured_compute == 1.0
+    assert machine.quality["origin"]["nodes"] == "node#" and files.from_dict(files.to_dict(machine)) == machine
+    assert len({str(each) for each in ranks.comm.allgather(files.to_dict(machine))}) == 1

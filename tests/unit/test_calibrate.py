@@ -1,0 +1,77 @@
+"""What becomes of samples: fits, intervals, outliers, links that are shared, collectives that differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcpar.train import fit
+from hpcpar.train.gauge import Gauge, bootstrap, outliers
+
+SIZES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
+ALPHA_S, BETA_S, SMALL_S = 2e-5, 1e-9, 8e-6
+
+
+def messages() -> np.ndarray:
+    """Seconds as the model says; 4096 bytes take the long ones' latency and the short ones' alike, so the middle of both."""
+    return np.array([(SMALL_S if n < 4096 else ALPHA_S) + BETA_S * n for n in SIZES])
+
+
+def test_fit_finds_what_made_the_times() -> None:
+    alpha, beta, small = fit.hockney(SIZES, messages())
+    assert alpha == pytest.approx(ALPHA_S) and beta == pytest.approx(BETA_S) and small == pytest.approx(SMALL_S)
+    assert fit.residual(SIZES[3:], messages()[3:], (alpha, beta, small)) == pytest.approx(0, abs=1e-9)
+    assert fit.residual(SIZES, 2 * messages(), (alpha, beta, small)) > 0.4
+
+
+def test_interval_holds_the_truth_and_shrinks_with_the_noise() -> None:
+    rng = np.random.default_rng(0)
+
+    def interval(noise: float) -> np.ndarray:
+        rounds = messages() * (1 + noise * rng.random((9, len(SIZES))) - noise / 2)
+        return bootstrap(rounds, lambda t: fit.hockney(SIZES, t))
+
+    wide, narrow = interval(0.2), interval(0.02)
+    assert wide[0, 1] <= BETA_S <= wide[1, 1]
+    assert np.all(narrow[1] - narrow[0] < wide[1] - wide[0])
+
+
+def test_outliers_are_far_above_the_others() -> None:
+    assert outliers([1.0, 1.01, 0.99, 1.02, 5.0, 1.0]) == 1
+    assert outliers([1.0, 1.3, 0.7, 1.2, 0.9]) == 0
+    assert outliers([1.0, 1.0, 1.0, 1.2]) == 0, "however alike the others"
+    assert outliers([]) == 0
+
+
+@pytest.mark.parametrize(("inside", "alone", "together", "found"), [
+    (1, 1.0, 9.0, 0.0), (4, 1.0, 1.1, 0.0), (4, 1.0, 4.0, 1.0), (4, 1.0, 2.0, 2.0),
+])
+def test_links_that_are_shared(inside: int, alone: float, together: float, found: float) -> None:
+    assert fit.links(inside, alone, together) == found
+
+
+def test_a_collective_differs_where_all_samples_say_so() -> None:
+    assert fit.differs(np.array([2.0, 2.1, 1.9]), 1.0) and fit.differs(np.array([0.5, 0.6, 0.5]), 1.0)
+    assert not fit.differs(np.array([1.0, 1.1, 1.05]), 1.0)
+    assert not fit.differs(np.array([0.5, 1.2, 3.0]), 1.0), "they do not agree"
+
+
+class Alone:
+    """A world of one rank."""
+
+    def barrier(self) -> None:
+        pass
+
+    def most(self, value: float) -> float:
+        return value
+
+
+def test_gauge_repeats_short_actions() -> None:
+    calls: list[int] = []
+    world: Any = Alone()
+    gauge = Gauge(world, lambda: calls.append(1))
+    assert len(calls) == 2 and gauge.seconds == gauge.once_s
+    gauge.take()
+    assert len(calls) > 50 and len(gauge.samples) == 1 and gauge.seconds == gauge.samples[0]
