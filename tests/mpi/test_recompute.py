@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from comparison import STEPS, check, facts
+from comparison import check, facts
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
@@ -28,27 +28,28 @@ if P > 1:
 def test_the_same_to_the_bit(network: str, communicator: Communicator) -> None:
     given = facts(network)
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
-    for strategy, options, segments in PLANS:
+    for strategy, options, segments in PLANS if P <= 4 else PLANS[1::3]:  # many ranks share few cores
         plan = make_plan(spec, strategy, P, given.batch, network=given.network, dtype="float64", **options)
         again = replace(plan, recompute=segments)
         what = f"{strategy}, {options}"
         # a stage of two layers keeps all that it has
         assert recompute(given.network, again).again or (options.get("order") == "1f1b" and network != "resnet@8"), what
-        one, two = (check(network, p, "ring", communicator, what, STEPS) for p in (plan, again))
+        one, two = (check(network, p, "ring", communicator, what, 2) for p in (plan, again))
         assert one.losses == two.losses, what
         assert all((one.weights[name] == two.weights[name]).all() for name in one.weights), what
 
 
 def test_memory_and_movements(communicator: Communicator) -> None:
-    """Blocks of images that are cut are half as large, and their halos travel again."""
+    """Blocks take less than two thirds; halos travel again."""
     given = facts("resnet@8")
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
-    plan = make_plan(spec, "spatial", P, given.batch, network=given.network, dtype="float64")
     held, moved = [], []
-    for segments in (0, 4):
-        schedule = lower(given.network, replace(plan, recompute=segments), CHOOSERS["ring"])
-        made = Executor(given.network, replace(plan, recompute=segments), schedule, communicator, backend("cpu"), SEED)
-        held.append(made.memory.alive_bytes)
-        moved.append(sum(isinstance(s, Comm) and s.phase is Phase.RECOMPUTE for s in schedule.steps))
-    assert held[1] < 0.7 * held[0]
-    assert moved[0] == 0 and (moved[1] > 0) == (P > 1)
+    for strategy in ("data", "spatial"):
+        for segments in (0, 4):
+            plan = make_plan(spec, strategy, P, given.batch, network=given.network, dtype="float64", recompute=segments)
+            schedule = lower(given.network, plan, CHOOSERS["ring"])
+            made = Executor(given.network, plan, schedule, communicator, backend("cpu"), SEED)
+            held.append(made.memory.alive_bytes)
+            moved.append(sum(isinstance(s, Comm) and s.phase is Phase.RECOMPUTE for s in schedule.steps))
+    assert held[1] < 2 / 3 * held[0] and held[3] < held[2]
+    assert moved[:3] == [0, 0, 0] and (moved[3] > 0) == (P > 1)
