@@ -31,8 +31,10 @@ FEW = 100
 FIRST = 10
 #: Parts of the sums of gradients that may count as hidden.
 HIDDEN = (0.0, 0.5, 1.0)
-#: Bisections of the price of memory, and of the limit of a sum of which parts share memory.
-BISECTIONS, RELAXED = 24, 4
+#: Bisections of the price of memory.
+BISECTIONS = 24
+#: Parts of what a sum is larger than what is alive at once by, with which it is limited in turn.
+RELAXED = (1.0, 0.8, 0.5, 0.0)
 
 
 @dataclass(frozen=True)
@@ -169,37 +171,34 @@ class Search:
         tables, chosen = _hiding(self.tables, hidden), self.chosen
         bound, places = _solve(tables)
         exact = True
-        if tables.memory(places) > limit and (limit_bytes is not None or not self._fits(chosen, places)):
-            tables, chosen = _hiding(self._whole, hidden), self._everything
-            if limit_bytes is None:
-                places, exact = self._within_device(tables, tables.memory(_solve(tables)[1])), False
-            else:
+        if tables.memory(places) > limit:
+            held = self._held(chosen, places) if limit_bytes is None else 0
+            if limit_bytes is not None:
+                tables, chosen = _hiding(self._whole, hidden), self._everything
                 bound, places, exact = _within(tables, limit)
+            elif held > limit:
+                # arrays that are not alive together share places: the sum may be larger than the limit by about as much as it is here
+                share = tables.memory(places) / held
+                tables, chosen = _hiding(self._whole, hidden), self._everything
+                places, exact = self._within_device(tables, share * limit), False
         return self._found(chosen, places, bound, exact, time.perf_counter() - begin)
 
-    def _within_device(self, tables: Tables, too_much: float) -> list[int]:
-        """The fastest choice that is found to fit the device.
+    def _within_device(self, tables: Tables, sum_bytes: float) -> list[int]:
+        """The fastest choice that is found to fit the device; where none does, one of little memory.
 
-        Tables add up what all arrays take, each in a place of its own; limits of that sum are bisected, from the device's memory, with
-        which everything fits, to `too_much`, as those arrays share places that are not alive together.
+        Tables add up what all arrays take, each in a place of its own: limits of that sum are tried from `sum_bytes` down to the device's
+        memory, with which everything fits.
         """
         limit = float(self.machine.device.memory_bytes)
-        best = _within(tables, limit)[1]
-        low, high = limit, too_much
-        for _ in range(RELAXED):
-            tried = (low + high) / 2
-            places = _within(tables, tried)[1]
-            if not self._fits(self._everything, places):
-                high = tried
-                continue
-            low = tried
-            if tables.price(places) < tables.price(best) or not self._fits(self._everything, best):
-                best = places
-        return best
+        for part in RELAXED:
+            places = _within(tables, limit + part * (sum_bytes - limit))[1]
+            if self._held(self._everything, places) <= limit:
+                break
+        return places
 
-    def _fits(self, chosen: list[Any], places: list[int]) -> bool:
-        """True where what is alive at once fits the device."""
-        return self.held_bytes(self._found(chosen, places, 0.0, False, 0.0).plan) <= self.machine.device.memory_bytes
+    def _held(self, chosen: list[Any], places: list[int]) -> int:
+        """What the largest rank needs at once under a choice."""
+        return self.held_bytes(self._found(chosen, places, 0.0, False, 0.0).plan)
 
     def held_bytes(self, plan: Plan) -> int:
         """What the largest rank needs at once under a plan."""
