@@ -35,7 +35,7 @@ part "kernels" 120 python -m pytest tests/kernels $workers
 part "whole jobs" 420 python -m pytest tests/jobs
 for ranks in 1 2 3 4 6 8; do
   # plugins that these tests do not use would be loaded by every rank
-  part "mpi $ranks ranks" 180 mpiexec -n $ranks python -m pytest tests/mpi -p no:hypothesispytest -p no:xdist
+  part "mpi $ranks ranks" 240 mpiexec -n $ranks python -m pytest tests/mpi -p no:hypothesispytest -p no:xdist
 done
 part "gpu tests" 120 python -m pytest tests/gpu -rs
 
