@@ -32,7 +32,9 @@ part "types" 180 python -m mypy
 workers="-n auto --maxprocesses 4 --dist worksteal"
 part "unit tests" 240 python -m pytest tests/unit $workers
 part "kernels" 120 python -m pytest tests/kernels $workers
-part "whole jobs" 420 python -m pytest tests/jobs
+tools=(tests/jobs/test_{doctor,failures,refine,sweep,trace}.py)
+part "whole jobs" 300 python -m pytest tests/jobs "${tools[@]/#/--ignore=}"
+part "tools" 180 python -m pytest "${tools[@]}"
 for ranks in 1 2 3 4 6 8; do
   # plugins that these tests do not use would be loaded by every rank
   part "mpi $ranks ranks" 240 mpiexec -n $ranks python -m pytest tests/mpi -p no:hypothesispytest -p no:xdist

@@ -203,15 +203,6 @@ def wire_buffer(code: Any, group: Any, held: Any, wanted: Any, item_bytes: int, 
     return np.where(direct, through_bytes, boxes * item_bytes)
 
 
-def apart(network: Network, plan: Plan, out: Outline, moved_bytes: dict[Any, Any]) -> Memory:
-    """If every array had a place of its own: a sum over layers and edges, which a search can add up, and a bound of `memory`."""
-    samples = plan.samples_of_a_pass
-    parts = [layer_memory(network, plan, layer) for layer in network.layers]
-    parts += [edge_memory(network, plan, e) for layer in network.layers if layer.inputs for e in out.edges.into(layer, samples)]
-    wires = sum(wire_bytes(step, moved_bytes) for step in out.steps if isinstance(step, Move))
-    return sum(parts, Memory(0, 0, 0, 0, 0, wires)).flying(plan.microbatches)
-
-
 def landing_bytes(step: Move) -> Any:
     """Where messages land on the largest rank that are added to what it has: of a ring one block, of Bruck's up to half of them."""
     group = math.prod(d.size for d in step.pattern.digits)

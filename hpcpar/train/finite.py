@@ -49,7 +49,7 @@ class Finite:
 
         def look() -> None:
             if gradient is not None and not finite(gradient):
-                self.first = next((name for name, out in there if not finite(out)), None)
+                self.first = self.first or next((name for name, out in there if not finite(out)), None)
 
         return look
 

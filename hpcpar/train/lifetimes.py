@@ -10,10 +10,11 @@ from typing import Any
 from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import Layer
 from hpcpar.schedule.sharing import reads_input, reads_output
-from hpcpar.schedule.steps import Comm, Compute, Op, Phase
+from hpcpar.schedule.steps import PASSES, Comm, Compute, Op, Phase
 from hpcpar.train.arena import Arena
 from hpcpar.train.passes import Pass
 from hpcpar.train.program import Program
+from hpcpar.train.tensors import which_input
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _touched(
 ) -> Iterator[tuple[Array, bool]]:
     """Arrays that a step reads or writes, and whether it makes them."""
     if isinstance(step, Comm):
-        if step.phase in (Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD) and not _of_moments(step):
+        if step.phase in PASSES and not _of_moments(step):
             held, wanted = arrays(step)
             yield held, False
             yield wanted, True
@@ -97,11 +98,11 @@ def _touched(
     if step.op is Op.UPDATE:
         return
     if step.op is Op.ACCUMULATE:
-        consumer, _, which = step.tensor.removesuffix(".gradient").rpartition(".input")
+        consumer, which = step.tensor.rsplit(".", 1)[0], which_input(step.tensor)
         blocks = part(consumer, step.part).blocks[consumer]
         yield part(step.layer, step.part).blocks[step.layer].dout, False
-        yield blocks.arriving.get(int(which or 0)), False
-        yield blocks.dxs[int(which or 0)], False
+        yield blocks.arriving.get(which), False
+        yield blocks.dxs[which], False
         return
     layer, blocks = layers[step.layer], part(step.layer, step.part).blocks[step.layer]
     last = blocks.y is None

@@ -11,7 +11,7 @@ import pytest
 
 from hpcpar.cost.costs import price_family
 from hpcpar.cost.links import Wires
-from hpcpar.cost.memory import apart
+from hpcpar.cost.memory import Memory, edge_memory, layer_memory, wire_bytes
 from hpcpar.cost.price import outline_for, price
 from hpcpar.cost.traffic import traffic
 from hpcpar.machine import files
@@ -146,7 +146,11 @@ def apart_bytes(net: Network, plan: Plan, found: Search, priced: dict[str, Any])
         if isinstance(step, Move):
             t = traffic(step, found.machine, wires, plan.ranks)
             moved[step.key] = (t.sent_bytes, t.through_bytes)
-    return int(apart(net, plan, out, moved).scaled(priced.get("gamma", 1.0)).total_bytes)
+    parts = [layer_memory(net, plan, layer) for layer in net.layers]
+    parts += [edge_memory(net, plan, e) for layer in net.layers if layer.inputs for e in out.edges.into(layer, plan.samples_of_a_pass)]
+    wires = sum(wire_bytes(step, moved) for step in out.steps if isinstance(step, Move))
+    whole = sum(parts, Memory(0, 0, 0, 0, 0, wires)).flying(plan.microbatches)
+    return int(whole.scaled(priced.get("gamma", 1.0)).total_bytes)
 
 
 @pytest.mark.parametrize(("name", "ranks", "batch", "machine"), [
