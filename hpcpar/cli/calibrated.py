@@ -34,9 +34,12 @@ def show_machine(machine: Machine) -> None:
     together, alone = (amount(memory[f"{how}_bytes_per_s"], "B/s") for how in ("together", "alone"))
     say(f"a rank: {amount(d.flops_per_s, 'flop/s')}; copies {together} with all ranks of its node copying, {alone} alone; computing hides "
         f"{machine.overlap:.0%} of a communication")
+    if d.at_once:
+        say(f"more ranks than cores: all ranks of a node together got the time of {d.at_once:.2f} cores, and take turns")
     if "compute" in q:
         c = q["compute"]
-        say(f"{c['steps']} compute steps, each in {c['blocks']} blocks: spread {c['spread']:.0%} (the worst, {c['worst']}: "
+        each = c["samples"] // c["steps"]
+        say(f"{c['steps']} compute steps, each in {each} iterations: spread {c['spread']:.0%} (the worst, {c['worst']}: "
             f"{c['worst_spread']:.0%}), {c['outliers']} outliers of {c['samples']}")
 
 

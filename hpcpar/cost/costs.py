@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.outline import outline
 from hpcpar.schedule.parts import Move, Outline
+from hpcpar.schedule.passing import firsts
 from hpcpar.schedule.stages import stages_of
 from hpcpar.schedule.steps import PASSES, Phase
 
@@ -185,10 +186,21 @@ def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices:
         each = [_sums(out, prices, times, s.all) for s in stages_of(plan, out)]
         # of a family without stages there is one; of a pipeline's stages, the one that computes longest
         compute, measured, comm, sent = each[0] if len(each) == 1 else max(each, key=lambda sums: float(sums[0]))
+        line = replace(line, total_s=np.maximum(line.total_s, _in_turns_s(machine, plan, out, [sums[0] for sums in each])))
         exposed = line.total_s - compute  # the bubble included
     share = np.where(np.greater(compute, 0), measured / np.where(np.greater(compute, 0), compute, 1.0), 0.0)
     total = np.maximum(line.total_s, io_s)
     return Costs(total, compute, comm, exposed, share, sent, io_s, held, tuple(prices), line, times)
+
+
+def _in_turns_s(machine: Machine, plan: Plan, out: Outline, stages_s: list[Any]) -> Any:
+    """What all stages' computing takes at least where their ranks share cores, however well they take turns (s)."""
+    if not machine.device.at_once:
+        return 0.0
+    starts = firsts(out.edges.network, plan)
+    ranks = [max(c.ranks for c in plan.configs.values() if c.first == first) for first in starts]
+    work_s = sum(n * seconds / machine.turns(n) for n, seconds in zip(ranks, stages_s, strict=True))
+    return work_s / plan.ranks * machine.turns(plan.ranks)
 
 
 def _sums(out: Outline, prices: list[StepPrice], often: tuple[int, ...], chosen: Iterable[int]) -> tuple[Any, Any, Any, Any]:

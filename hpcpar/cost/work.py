@@ -44,6 +44,8 @@ class Work:
         What else decides the time.
     fraction : float
         Part of the operation that the step does (below 1 for a convolution's interior and boundary).
+    ranks : int
+        That do it at the same time.
     """
 
     kind: str
@@ -55,12 +57,18 @@ class Work:
     options: Any
     dtype: str
     fraction: Any = 1.0
+    ranks: Any = 1
 
     @property
     def key(self) -> str:
         """Names the operation with its local shapes and options: two steps of one key take the same time (of a single plan)."""
         y = "" if self.kind == "update" else f" y={_shape(self.y)}"
         return f"{self.kind}.{self.op} x={_shape(self.x)}{y}{self.options} {self.dtype}"
+
+    @property
+    def sort(self) -> str:
+        """What kind of work it is, whatever its shapes."""
+        return f"{self.kind}.{self.op} {self.dtype}"
 
     def case(self, i: int) -> Work:
         """One case of a family."""
@@ -70,7 +78,7 @@ class Work:
 
         return replace(
             self, x=tuple(map(pick, self.x)), y=tuple(map(pick, self.y)), flops=pick(self.flops), bytes=pick(self.bytes),
-            options=pick(self.options), fraction=pick(self.fraction),
+            options=pick(self.options), fraction=pick(self.fraction), ranks=pick(self.ranks),
         )
 
 
@@ -133,20 +141,21 @@ class Workload:
             count = shards(network, layer, config).largest_items if sharded else self._weights(layer)
             traffic, flops = UPDATE[plan.optimizer]
             options = "" if plan.optimizer == "momentum" else f" {plan.optimizer}"
-            return Work("update", op.value, (count,), (count,), flops * count, traffic * count * size, options, plan.dtype)
+            return Work("update", op.value, (count,), (count,), flops * count, traffic * count * size, options, plan.dtype,
+                        ranks=config.ranks)
         local = self._local(layer, batch)
         x, y = local.x, local.y
         name = Op.FORWARD.value if op in (Op.INTERIOR, Op.BOUNDARY) else op.value
         if op is Op.ACCUMULATE:
             whole = owned(network, layer, config, batch).largest
             n_y = math.prod(whole)
-            return Work(layer.kind, name, whole, whole, n_y, 3 * n_y * size, "", plan.dtype)
+            return Work(layer.kind, name, whole, whole, n_y, 3 * n_y * size, "", plan.dtype, ranks=config.ranks)
         flops, moved = self._amount(layer, op, local)
         fraction: Any = 1.0
         if op in (Op.INTERIOR, Op.BOUNDARY):
             inside = self._interior(self.edges.into(layer, batch)[0], layer, batch)
             fraction = inside if op is Op.INTERIOR else 1.0 - inside
-        return Work(layer.kind, name, x, y, flops, moved * size, _options(network, layer, x), plan.dtype, fraction)
+        return Work(layer.kind, name, x, y, flops, moved * size, _options(network, layer, x), plan.dtype, fraction, config.ranks)
 
     def _local(self, layer: Layer, batch: Ints) -> _Local:
         """What all operations of a layer have in common; layers that work alike share it."""

@@ -131,7 +131,7 @@ def from_dict(data: Any, where: str = "machine") -> Machine:
     levels = data.get("levels")
     if not isinstance(levels, (list, tuple)) or not levels:
         raise InputError(f"{where}: no [[levels]]; give at least one level of the interconnect with name, ranks, alpha_s, beta_s_per_byte")
-    compute = _table(data.get("compute", {}), f"{where}, [compute]")
+    compute, kinds = (_table(data.get(name, {}), f"{where}, [{name}]") for name in ("compute", "kinds"))
     at = f"{where}, [device]"
     return Machine(
         _text(data, "name", where),
@@ -141,6 +141,7 @@ def from_dict(data: Any, where: str = "machine") -> Machine:
             _number(device, "bandwidth_bytes_per_s", at),
             _number(device, "launch_s", at, 0.0),
             _number(device, "peak_flops_per_s", at, 0.0),
+            _number(device, "at_once", at, 0.0),
         ),
         _levels(levels, where),
         _number(data, "add_s_per_byte", where, 0.0),
@@ -150,6 +151,7 @@ def from_dict(data: Any, where: str = "machine") -> Machine:
         _text(data, "notes", where, ""),
         dict(_table(data.get("quality", {}), f"{where}, [quality]")),
         _collectives(data.get("collectives", ()), where),
+        {kind: _number(kinds, kind, f"{where}, [kinds]") for kind in kinds},
     )
 
 
@@ -202,9 +204,9 @@ def to_dict(machine: Machine) -> dict[str, Any]:
     """The machine as plain data, the content of its file."""
     out = asdict(machine)
     out["levels"] = [{k: v for k, v in level.items() if v is not None} for level in out["levels"]]
-    out["compute"] = dict(out["compute"])
+    out["compute"], out["kinds"] = dict(out["compute"]), dict(out["kinds"])
     out["collectives"] = [{**c, "bytes": list(c["bytes"]), "factors": list(c["factors"])} for c in out["collectives"]]
-    return {name: value for name, value in out.items() if value or name not in ("quality", "collectives")}
+    return {name: value for name, value in out.items() if value or name not in ("quality", "collectives", "kinds")}
 
 
 def save(machine: Machine, path: str) -> None:

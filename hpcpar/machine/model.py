@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hpcpar.machine.measured import Measured
 
 #: A coordinate of a rank, ``rank // stride % size``, as (stride, size).
 Place = tuple[int, int]
@@ -30,6 +33,9 @@ class Device:
         Fixed overhead of a kernel.
     peak_flops_per_s : float
         The data sheet's float32 rate of one rank, for comparison only; 0 where not given.
+    at_once : float
+        So many ranks of a node compute at their full rate at the same time (the time of its cores that they get, where there are fewer
+        cores than ranks); more than that take turns. 0: all of them.
     """
 
     memory_bytes: int
@@ -37,6 +43,7 @@ class Device:
     bandwidth_bytes_per_s: float
     launch_s: float = 0.0
     peak_flops_per_s: float = 0.0
+    at_once: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -120,6 +127,9 @@ class Machine:
         Part of a communication, 0 to 1, that computing really hides: below 1 where ranks drive their messages themselves.
     compute : mapping
         The calibrated table: key of a piece of work (`hpcpar.cost.work`) -> measured seconds.
+    kinds : mapping
+        Kind of work (``conv2d.forward float32``) -> how many times as long as their rooflines say those of the table took:
+        for pieces of work that it does not know.
     collectives : tuple of Factors
     notes : str
         Where the numbers come from.
@@ -137,6 +147,19 @@ class Machine:
     notes: str = ""
     quality: Mapping[str, Any] = field(default_factory=dict, hash=False)
     collectives: tuple[Factors, ...] = ()
+    kinds: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def turns(self, ranks: Any) -> Any:
+        """How many times as long `ranks` neighbouring ranks take for what one of them could do alone: those of a node take turns."""
+        if not self.device.at_once:
+            return 1.0
+        inside = self.levels[0].ranks
+        return np.maximum(1.0, (np.minimum(ranks, inside) if inside else ranks) / self.device.at_once)
+
+    @cached_property
+    def measured(self) -> Measured:
+        """The calibrated table with what follows from it for other numbers of samples."""
+        return Measured(self.compute, self.device.launch_s)
 
     def level_for(self, places: Iterable[Place], ranks: int) -> Level:
         """The innermost level whose units hold every group of ranks that differ in the given places only.

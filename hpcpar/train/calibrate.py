@@ -9,10 +9,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
+from hpcpar.cost.compute import kinds
 from hpcpar.cost.price import price
 from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.interface import Backend
@@ -23,11 +23,12 @@ from hpcpar.plan.plan import Plan
 from hpcpar.train import probe
 from hpcpar.train.gauge import Gauge, outliers
 from hpcpar.train.links import Hiding, LevelProbe, Steps
+from hpcpar.train.probe import Samples, together
 from hpcpar.train.quality import Origin
 from hpcpar.train.rates import Rates
 
-#: Everything is sampled in so many rounds, and every plan visited so often, for so many blocks: spread over the calibration's time.
-ROUNDS, VISITS, BLOCKS = 7, 2, 3
+#: Everything is sampled in so many rounds, and every plan visited so often, spread over the calibration's time.
+ROUNDS, VISITS = 7, 3
 #: Making the weights of a plan anew takes about so long (s) for each byte of them.
 _WEIGHTS_S_PER_BYTE = 1e-8
 
@@ -73,9 +74,10 @@ class Calibration:
                 tell(f"setting up: links between {size} {'ranks of a node' if axis == 'c' else 'nodes'}")
                 self._levels.append(LevelProbe(steps, config, axis, title, holds, inside))
         self._hiding = Hiding(steps, backend) if world.size > 1 else None
-        #: By key: the plan that gave it, and its seconds in every block.
+        self._crowded = probe.crowded(world, backend)
+        #: By key: the plan that gave it; by plan: what its visits gave.
         self._owner: dict[str, int] = {}
-        self._blocks: dict[str, list[NDArray[np.float64]]] = {}
+        self._samples: dict[int, list[Samples]] = {}
 
     @property
     def _gauges(self) -> list[Gauge]:
@@ -105,9 +107,10 @@ class Calibration:
 
     def _visit(self, number: int, plan: Plan) -> None:
         others = {key for key, owner in self._owner.items() if owner != number}
-        for key, seconds in probe.compute_blocks(self.world, plan, self.backend, others, BLOCKS).items():
-            self._owner[key] = number
-            self._blocks.setdefault(key, []).append(seconds)
+        found = probe.compute_samples(self.world, plan, self.backend, others)
+        if found is not None:
+            self._owner |= {work.key: number for work in found.works}
+            self._samples.setdefault(number, []).append(found)
 
     def _expected_s(self, plans: Sequence[Plan]) -> float:
         """How long `run` takes, from first estimates."""
@@ -115,7 +118,7 @@ class Calibration:
         total = ROUNDS * sum(g.sample_s for g in self._gauges)
         for plan in plans:
             found = price(plan.network.build(), plan, machine)
-            total += VISITS * (2 * found.compute_s + BLOCKS * max(probe.BLOCK_S, found.compute_s)
+            total += VISITS * (2 * found.compute_s + max(probe.VISIT_S, probe.FEWEST * found.compute_s)
                                + found.memory.weights_bytes * _WEIGHTS_S_PER_BYTE)
         return total
 
@@ -125,7 +128,11 @@ class Calibration:
         found = [level.found() for level in self._levels]
         levels = tuple(f.level for f in found) or files.load("local").levels
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // self.local
-        device = Device(memory, rates.flops_per_s, rates.copy_bytes_per_s, rates.launch_s)
+        cores = [each.cores for visits in self._samples.values() for each in visits]
+        at_once = float(np.median(cores)) if cores else float(min(self._crowded, len(os.sched_getaffinity(0))))
+        # of one rank, if nobody takes turns with it
+        turns = max(1.0, self._crowded / at_once) if self._crowded else 1.0
+        device = Device(memory, rates.flops_per_s * turns, rates.copy_bytes_per_s * turns, rates.launch_s / turns, at_once=at_once)
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
         notes = f"measured with {world.size} ranks on {self.nodes} node(s), {world.library}, {threads} BLAS thread(s) a rank"
         if world.size == 1:
@@ -141,30 +148,32 @@ class Calibration:
         """Everything, after the last round."""
         machine, world = self._machine(), self.world
         collectives = tuple(f for level in self._levels for f in level.factors(machine, world.size))
-        blocks = {key: np.concatenate(each) for key, each in self._blocks.items()}
+        samples = [together(visits) for visits in self._samples.values()]
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "0")
         hosts = world.comm.allgather(world.hostname)
         quality: dict[str, Any] = {
             "rounds": ROUNDS, "seconds": round(time.perf_counter() - self.begin, 1),
             "origin": asdict(Origin.of(hosts, int(threads) if threads.isdigit() else 0, self.backend.name)), **machine.quality,
         }
-        if blocks:
-            quality["compute"] = _compute_quality(blocks)
-        table = {key: float(np.median(seconds)) for key, seconds in blocks.items()}
-        return replace(machine, compute=table, collectives=collectives, quality=quality)
+        if samples:
+            quality["compute"] = _compute_quality(samples)
+        table = {key: seconds for each in samples for key, seconds in each.table().items()}
+        sorts = kinds(machine.device, (work for each in samples for work in each.works), table)
+        return replace(machine, compute=table, kinds=sorts, collectives=collectives, quality=quality)
 
 
-def _compute_quality(blocks: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
-    """How the blocks of the compute steps differ: quartile range over median, of the middle step and of the worst that counts."""
-    low, middle, high = (np.array([np.percentile(seconds, q) for seconds in blocks.values()]) for q in (25, 50, 75))
+def _compute_quality(samples: list[Samples]) -> dict[str, Any]:
+    """How the iterations of the compute steps differ: quartile range over median, of the middle step and of the worst that counts."""
+    each = {work.key: seconds for found in samples for work, seconds in zip(found.works, found.seconds.T, strict=True)}
+    low, middle, high = (np.array([np.percentile(seconds, q) for seconds in each.values()]) for q in (25, 50, 75))
     spread = (high - low) / np.maximum(middle, 1e-9)
     # steps of no weight differ most
     counts = middle >= np.median(middle)
     worst = int(np.argmax(np.where(counts, spread, -1.0)))
     return {
-        "steps": len(blocks), "blocks": VISITS * BLOCKS, "spread": float(np.median(spread)), "worst_spread": float(spread[worst]),
-        "worst": list(blocks)[worst], "outliers": sum(outliers(list(seconds)) for seconds in blocks.values()),
-        "samples": sum(len(seconds) for seconds in blocks.values()),
+        "steps": len(each), "spread": float(np.median(spread)), "worst_spread": float(spread[worst]),
+        "worst": list(each)[worst], "outliers": sum(outliers(list(seconds)) for seconds in each.values()),
+        "samples": sum(len(seconds) for seconds in each.values()),
     }
 
 

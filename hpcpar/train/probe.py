@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import os
 import time
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.comm.world import World
 from hpcpar.cost.choose import schedule_for
+from hpcpar.cost.work import Work
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError
@@ -21,44 +26,100 @@ from hpcpar.train.program import Program
 from hpcpar.train.silence import Silence
 from hpcpar.train.worksteps import WorkSteps
 
-#: Compute steps are measured for so long (s) at a stretch, but for a whole iteration at least.
-BLOCK_S = 0.08
+#: A plan is visited for about so long (s), for so many iterations at least.
+VISIT_S, FEWEST = 0.6, 3
+#: Part of the iterations that count, in the middle of all of them.
+_MIDDLE = 0.5
+
+
+class Samples(NamedTuple):
+    """What a rank does in an iteration, with all ranks at work.
+
+    Attributes
+    ----------
+    works : list of Work
+    seconds : array
+        [iterations, works] on the slowest rank of each iteration.
+    cores : float
+        With more ranks than cores: so many cores' time the ranks of a node got together; else 0.
+    """
+
+    works: list[Work]
+    seconds: NDArray[np.float64]
+    cores: float
+
+    def table(self) -> dict[str, float]:
+        """Seconds by key: the mean over the iterations that took neither long nor short.
+
+        Whatever interrupts a rank now and then belongs to some iterations: where these are few the median iteration has none of it,
+        where every iteration is interrupted somewhere it has its part.
+        """
+        order = np.argsort(self.seconds.sum(axis=1), kind="stable")
+        n = len(order)
+        aside = int(n * (1 - _MIDDLE) / 2)
+        means = self.seconds[order[aside: n - aside]].mean(axis=0)
+        return {work.key: float(s) for work, s in zip(self.works, means, strict=True)}
+
+
+def together(visits: Sequence[Samples]) -> Samples:
+    """The iterations of several visits of a plan."""
+    return Samples(visits[0].works, np.concatenate([v.seconds for v in visits]), float(np.median([v.cores for v in visits])))
 
 
 def compute_table(world: World, plan: Plan, backend: Backend, known: Collection[str]) -> dict[str, float]:
     """Seconds of every compute step of a plan on this job's ranks, by the key of its work; those in `known` are not measured again."""
-    blocks = compute_blocks(world, plan, backend, known, 5)
-    return {key: float(np.median(seconds)) for key, seconds in blocks.items()}
+    found = compute_samples(world, plan, backend, known)
+    return found.table() if found is not None else {}
 
 
-def compute_blocks(world: World, plan: Plan, backend: Backend, known: Collection[str], blocks: int) -> dict[str, NDArray[np.float64]]:
-    """Seconds [blocks] of every piece of work of a plan, where some are not in `known`; of a table that has them all, none.
+def compute_samples(world: World, plan: Plan, backend: Backend, known: Collection[str]) -> Samples | None:
+    """Every piece of work of a plan that is not in `known`; None where there is none.
 
-    Whole iterations without messages, so that caches are as cold as there, and all ranks at work for the whole of a block. The mean
-    over a block (with more ranks than cores a step that is interrupted counts), the slowest rank's.
+    Whole iterations without messages, so that caches are as cold as there, and all ranks at work. In a run ranks wait for the slowest at
+    almost every layer, and another is the slowest each time: what counts is the slowest rank of every iteration. With more ranks than
+    cores, where whoever is not interrupted has done long before the others, it is the processor's time that counts
+    (`hpcpar.machine.model.Device.at_once`).
     """
     network = plan.network.build()
     schedule = schedule_for(network, plan)
     work = WorkSteps(network, plan, schedule)
-    if all(key in known for key in work.keys):
-        return {}
+    new = [i for i, key in enumerate(work.keys) if key not in known]
+    if not new:
+        return None
     iterate, program = _silent(world, network, plan, schedule, backend)
+    crowd = crowded(world, backend)
+    if crowd:
+        program.clock = time.process_time
     clock = time.perf_counter
     iterate()
     world.barrier()
     begin = clock()
     iterate()
-    block_s = max(BLOCK_S, world.most(clock() - begin))
-    means = np.empty((blocks, len(work.keys)))
-    for i in range(blocks):
-        world.barrier()
-        total, count, begin = np.zeros(len(schedule.steps)), 0, clock()
-        while clock() - begin < block_s:
-            iterate()
-            total, count = total + program.seconds, count + 1
-        means[i] = work.seconds(total / count, world.rank)
-    slowest = world.most_of_each(means)
-    return {key: slowest[:, k] for k, key in enumerate(work.keys) if key not in known}
+    steps_s = np.empty((max(FEWEST, math.ceil(VISIT_S / world.most(clock() - begin))), len(schedule.steps)))
+    world.barrier()
+    begin, used = clock(), time.process_time()
+    for row in steps_s:
+        iterate()
+        row[:] = program.seconds
+    share = (time.process_time() - used) / (clock() - begin)
+    slowest = world.most_of_each(work.seconds(steps_s, world.rank))
+    works = list(work.works.values())
+    return Samples([works[i] for i in new], slowest[:, new], crowd * float(np.mean(world.comm.allgather(share))))
+
+
+def crowded(world: World, backend: Backend) -> int:
+    """Ranks of the fullest node, where its cores are fewer; else 0.
+
+    Ranks whose BLAS has several threads are counted as one core each, and ranks on GPUs not at all.
+    """
+    if backend.name != "cpu":
+        return 0
+    cores: dict[str, set[int]] = {}
+    ranks = Counter[str]()
+    for host, some in world.comm.allgather((world.hostname, os.sched_getaffinity(0))):
+        cores.setdefault(host, set()).update(some)
+        ranks[host] += 1
+    return max((ranks[host] for host in ranks if ranks[host] > len(cores[host])), default=0)
 
 
 def _silent(

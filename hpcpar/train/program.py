@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +22,8 @@ class Program:
     ----------
     seconds : numpy.ndarray
         [steps] of the last run: a compute step's duration, a communication step's exposed time (pack, post, wait, unpack).
+    clock : callable
+        Seconds, of which everything here is a difference.
     started_s, ended_s : numpy.ndarray
         [steps] when each began, and when a communication was complete, on this process's clock; NaN where it takes no part.
     waited_s : numpy.ndarray
@@ -43,6 +46,7 @@ class Program:
         communicator.agree(schedule)
         n = len(schedule.steps)
         self.seconds = np.zeros(n)
+        self.clock: Callable[[], float] = time.perf_counter
         self.started_s, self.ended_s, self.waited_s = np.full((3, n), np.nan)
         self.actions: dict[int, Callable[[], Any]] = {}
         self.transfers: dict[int, Transfer | LibraryTransfer] = {}
@@ -53,41 +57,48 @@ class Program:
         #: Hears of every step before it begins, when everything that it waits for is there.
         self.watch: Callable[[int], None] | None = None
         self.mine = mine
-        self.until = {i: self._until(i, last, reuses) for i in mine if isinstance(schedule.steps[i], Comm)}
+        self._outputs = self._writing(lambda step: step.phase is Phase.FORWARD)
+        self._gradients = self._writing(lambda step: step.phase is Phase.BACKWARD or step.layer == last)
+        self.until = {i: self._until(i, reuses) for i in mine if isinstance(schedule.steps[i], Comm)}
         waits: dict[int, list[int]] = {}
         for i, until in self.until.items():
             waits.setdefault(until, []).append(i)
         self._order = [(i, tuple(waits.get(i, ()))) for i in sorted({*mine, *waits, n})]
 
-    def _until(self, i: int, last: str, reuses: Callable[[Comm, int], bool]) -> int:
+    def _until(self, i: int, reuses: Callable[[Comm, int], bool]) -> int:
         """The step before which this rank must have finished movement `i`."""
         step = self.schedule.steps[i]
         assert isinstance(step, Comm)
         if step.between and not step.wanter.holds(self.communicator.world.rank):
-            return self._overwritten(step, last, reuses)
+            return self._overwritten(step, reuses)
         return step.needed_by
 
-    def _overwritten(self, sent: Comm, last: str, reuses: Callable[[Comm, int], bool]) -> int:
+    def _overwritten(self, sent: Comm, reuses: Callable[[Comm, int], bool]) -> int:
         """The step before which a rank that only sends must have sent: the pass that uses the same memory again.
 
         Gradients have one place for all micro-batches, and the loss makes its gradient in its forward pass.
         """
-        steps = self.schedule.steps
-
-        def again(step: Step) -> bool:
-            if step.part == sent.part:
-                return False
-            if sent.phase is Phase.BACKWARD:
-                return step.phase is Phase.BACKWARD or step.layer == last
-            return step.phase is Phase.FORWARD and reuses(sent, step.part)
-
         if sent.phase not in (Phase.FORWARD, Phase.BACKWARD):
-            return len(steps)
-        return next((i for i in self.mine if i > sent.index and again(steps[i])), len(steps))
+            return len(self.schedule.steps)
+        back = sent.phase is Phase.BACKWARD
+        found = [len(self.schedule.steps)]
+        for part, places in (self._gradients if back else self._outputs).items():
+            after = bisect.bisect_right(places, sent.index)
+            if after < len(places) and part != sent.part and (back or reuses(sent, part)):
+                found.append(places[after])
+        return min(found)
+
+    def _writing(self, writes: Callable[[Step], bool]) -> dict[int, list[int]]:
+        """By micro-batch: those of this rank's steps that write, in order."""
+        out: dict[int, list[int]] = {}
+        for i in self.mine:
+            if writes(self.schedule.steps[i]):
+                out.setdefault(self.schedule.steps[i].part, []).append(i)
+        return out
 
     def run(self) -> None:
         """Do every step of the list once, in order."""
-        clock = time.perf_counter
+        clock = self.clock
         communicator, actions, transfers = self.communicator, self.actions, self.transfers
         synchronize = communicator.backend.synchronize
         self.seconds[:] = 0

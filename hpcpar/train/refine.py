@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.cost.choose import schedule_for
+from hpcpar.cost.compute import kinds
 from hpcpar.cost.price import price
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
@@ -114,9 +115,9 @@ def _check(run: _Run, machine: Machine, where: str, origin: Origin) -> None:
         if (r.threads, r.device) != (record.ranks[0].threads, record.ranks[0].device):
             raise InputError(f"{record.path}: its ranks ran with different threads or devices, which no table can tell apart")
     origin.require(run.origin, record.path, where)
-    kinds = {key.rpartition(" ")[2] for key in machine.compute}
-    if kinds and run.plan.dtype not in kinds:
-        raise InputError(f"{record.path} is of {run.plan.dtype}, but the table of {where} is of {', '.join(sorted(kinds))}; refine with "
+    types = {key.rpartition(" ")[2] for key in machine.compute}
+    if types and run.plan.dtype not in types:
+        raise InputError(f"{record.path} is of {run.plan.dtype}, but the table of {where} is of {', '.join(sorted(types))}; refine with "
                          f"records of that, or calibrate a machine file with --dtype {run.plan.dtype}")
 
 
@@ -150,8 +151,10 @@ def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refine
     # levels are scaled once by a record: what it said is in them
     fresh = [run for run, source in zip(runs, sources, strict=True) if not quality.has(machine.quality, source)]
     linked, links = scaled(machine, [(r.record, r.network, r.plan, r.training, r.schedule) for r in fresh])
+    sorts = kinds(machine.device, (work for run in runs for work in run.work.works.values()), table)
     better = replace(
-        linked, compute={**machine.compute, **table}, quality=quality.with_sources(machine.quality, origin, sources)
+        linked, compute={**machine.compute, **table}, kinds={**machine.kinds, **sorts},
+        quality=quality.with_sources(machine.quality, origin, sources),
     )
     known = sum(key in machine.compute for key in table)
     ratio = statistics.median(ratios) if ratios else 1.0

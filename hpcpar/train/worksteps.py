@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.cost.work import Workload
+from hpcpar.cost.work import Work, Workload
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.lower import samples_of
@@ -24,8 +24,8 @@ class WorkSteps:
 
     Attributes
     ----------
-    keys : tuple of str
-        As in a machine's table.
+    works : dict
+        The pieces of work by their keys, as in a machine's table.
     """
 
     def __init__(self, network: Network, plan: Plan, schedule: Schedule) -> None:
@@ -33,6 +33,7 @@ class WorkSteps:
         load = Workload(network, plan)
         before = {layer.name for layer in network.layers[:switch(network)]} if plan.turns > 1 else set()
         largest = int(plan.batch) // plan.turns if plan.turns > 1 else max(samples_of(plan, m) for m in range(plan.microbatches))
+        self.works: dict[str, Work] = {}
         #: By key: the steps of every measurement of it, and its layer.
         self._whole: dict[str, dict[Any, list[int]]] = defaultdict(lambda: defaultdict(list))
         for step in schedule.steps:
@@ -43,8 +44,14 @@ class WorkSteps:
                 continue
             parts = step.op in (Op.INTERIOR, Op.BOUNDARY)
             one = (step.layer, step.part, step.phase) if parts else (step.layer, step.index)
-            self._whole[load.work(network.by_name[step.layer], step.op, samples).key][one].append(step.index)
-        self.keys = tuple(self._whole)
+            work = load.work(network.by_name[step.layer], step.op, samples)
+            self.works.setdefault(work.key, work)
+            self._whole[work.key][one].append(step.index)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of the pieces of work, in the order of `seconds`."""
+        return tuple(self.works)
 
     def seconds(self, steps_s: NDArray[Any], rank: int) -> NDArray[np.float64]:
         """[..., keys] seconds of every piece of work on a rank, from those of its steps, [..., steps]; 0 where it has none of it.

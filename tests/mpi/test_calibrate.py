@@ -88,8 +88,9 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
         pytest.skip("unequal nodes" if ranks.size % nodes else "many ranks share few cores")
     local = ranks.size // nodes
     monkeypatch.setattr(World, "hostname", property(lambda w: f"node{w.rank // local}"))
-    for name, count in (("ROUNDS", 2), ("VISITS", 2), ("BLOCKS", 1)):
+    for name, count in (("ROUNDS", 2), ("VISITS", 2)):
         monkeypatch.setattr(calibrate, name, count)
+    monkeypatch.setattr(probe, "VISIT_S", 0.01)
     for name, sizes in (("PIECES", (512, 4096, 65536)), ("BUFFERS", (4096, 65536)), ("LONG_BYTES", 1 << 18)):
         monkeypatch.setattr(links, name, sizes)
     plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "data", ranks.size, 2 * ranks.size, machine=files.to_dict(files.load("local")))
