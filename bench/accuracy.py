@@ -8,7 +8,7 @@ shaped links besides (``tests/cluster/network.sh``; root only). A rank has one B
 For every network and number of ranks ``hpcpar calibrate`` measures, on as many ranks, the links, the collectives, the device's rates,
 and the compute steps (alone, without messages) of every strategy at half and at twice the case's batch. From that a case is predicted,
 at its own batch, which makes other local shapes. No iteration of any case, and nothing of what ranks do to each other in one, is part of
-the calibration. What its table has no time for (all that depends on the number of samples) the machine model makes up.
+the calibration. What its table has no time for (all that depends on the number of samples) lies on straight lines through what it has.
 
 Predictions are of two kinds:
 
@@ -69,7 +69,7 @@ RUN_S, FEWEST, MOST = 4.0, 12, 200
 #: A short run, whose bytes and those of a long one differ by iterations alone.
 SHORT = 2
 #: For the estimate: a job's start and end (s), a calibration of the links (s), and iterations that measuring a plan's steps takes.
-START_S, LINKS_S, PROBES = 3.0, 15.0, 10
+START_S, LINKS_S, PROBES = 3.0, 15.0, 15
 #: Seconds after which a job is given up.
 LIMIT_S = 1800.0
 SCRIPT = ROOT / "tests" / "cluster" / "network.sh"

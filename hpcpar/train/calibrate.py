@@ -23,9 +23,9 @@ from hpcpar.plan.plan import Plan
 from hpcpar.train import probe
 from hpcpar.train.gauge import Gauge, outliers
 from hpcpar.train.links import Hiding, LevelProbe, Steps
-from hpcpar.train.probe import Samples, together
 from hpcpar.train.quality import Origin
 from hpcpar.train.rates import Rates
+from hpcpar.train.samples import Samples, together
 
 #: Everything is sampled in so many rounds, and every plan visited so often, spread over the calibration's time.
 ROUNDS, VISITS = 7, 3

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcpar.cost.choose import schedule_for
 from hpcpar.cost.compute import kinds
@@ -24,10 +23,8 @@ from hpcpar.train import quality
 from hpcpar.train.quality import Origin
 from hpcpar.train.record import RunRecord, steps_of
 from hpcpar.train.refine_links import Scaled, scaled
+from hpcpar.train.samples import Samples
 from hpcpar.train.worksteps import WorkSteps
-
-#: As in a calibration: means over parts of a run, and the median of those.
-_BLOCKS = 5
 
 
 @dataclass(frozen=True)
@@ -84,13 +81,15 @@ class _Run:
     schedule: Schedule
     work: WorkSteps
 
-    def seconds(self) -> dict[str, float]:
-        """Of every piece of work, the slowest rank's mean over a part of the run, the median of the parts."""
-        seconds = self.record.seconds[:, self.record.measured].astype(np.float64)
-        parts = np.array_split(np.arange(seconds.shape[1]), min(_BLOCKS, seconds.shape[1]))
-        means = [self.work.seconds(np.array([s[part].mean(axis=0) for part in parts]), rank) for rank, s in enumerate(seconds)]
-        slowest: NDArray[np.float64] = np.median(np.max(means, axis=0), axis=0)
-        return dict(zip(self.work.keys, map(float, slowest), strict=True))
+    def seconds(self, machine: Machine) -> dict[str, float]:
+        """Of every piece of work, as a calibration has it; of ranks that took turns, the slowest's mean over its turns."""
+        recorded = self.record.seconds[:, self.record.measured].astype(np.float64)
+        each = np.array([self.work.seconds(s, rank) for rank, s in enumerate(recorded)])
+        works = list(self.work.works.values())
+        if not machine.device.at_once:
+            return Samples(works, each.max(axis=0), 0.0).table()
+        slowest = each.mean(axis=1).max(axis=0)
+        return {work.key: float(s / machine.turns(work.ranks)) for work, s in zip(works, slowest, strict=True)}
 
     @property
     def origin(self) -> Origin:
@@ -139,7 +138,7 @@ def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refine
     found: dict[str, list[float]] = defaultdict(list)
     for run in runs:
         _check(run, machine, where, origin)
-        for key, seconds in run.seconds().items():
+        for key, seconds in run.seconds(machine).items():
             found[key].append(seconds)
     table = {key: statistics.median(values) for key, values in found.items()}
     ratios = [seconds / machine.compute[key] for key, seconds in table.items() if machine.compute.get(key)]

@@ -17,7 +17,7 @@ from hpcpar.cost.work import Work
 from hpcpar.machine import files
 from hpcpar.machine.measured import REACH, Measured, line_of
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.train.probe import Samples
+from hpcpar.train.samples import Samples
 from hpcpar.train.worksteps import WorkSteps
 
 LOCAL = files.load("local")
