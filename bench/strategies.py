@@ -130,9 +130,11 @@ class Job:
         if out.memory_bytes * self.world.size > MEMORY_SHARE * free:
             out.note = f"needs {amount(out.memory_bytes)} on each rank, {amount(free)} are free"
             return out
-        table = self.world.bcast(probe.compute_table(self.world, plan, self.kernels, self.machine.compute))
+        found = self.world.bcast(probe.compute_samples(self.world, plan, self.kernels, self.machine.compute))
         gc.collect()  # the probe's blocks
-        self.machine = replace(self.machine, compute={**self.machine.compute, **table})
+        if found is not None:
+            device = replace(self.machine.device, at_once=found.cores)
+            self.machine = replace(self.machine, compute={**self.machine.compute, **found.table()}, device=device)
         plan = replace(plan, machine=files.to_dict(self.machine))
         out.predicted_s = float(price(self.network, plan, self.machine).iteration_s)
         out.measured_s = self.measured(plan)

@@ -28,12 +28,6 @@ from hpcpar.train.worksteps import WorkSteps
 VISIT_S, FEWEST = 0.6, 3
 
 
-def compute_table(world: World, plan: Plan, backend: Backend, known: Collection[str]) -> dict[str, float]:
-    """Seconds of every compute step of a plan on this job's ranks, by the key of its work; those in `known` are not measured again."""
-    found = compute_samples(world, plan, backend, known)
-    return found.table() if found is not None else {}
-
-
 def compute_samples(world: World, plan: Plan, backend: Backend, known: Collection[str]) -> Samples | None:
     """Every piece of work of a plan that is not in `known`; None where there is none.
 

@@ -74,11 +74,14 @@ def test_table_prices_every_compute_step(strategy: str, ranks: World) -> None:
     if strategy == "spatial" and ranks.size > 4:
         pytest.skip("images are too small")
     plan = make_plan(spec, strategy, ranks.size, 4 * ranks.size, machine=files.to_dict(machine))
-    table = ranks.bcast(probe.compute_table(ranks, plan, NumpyBackend(), {}))
+    samples = ranks.bcast(probe.compute_samples(ranks, plan, NumpyBackend(), {}))
+    assert samples is not None and len(samples.seconds) >= probe.FEWEST
+    assert samples.cores == 0 if ranks.size == 1 else 0 <= samples.cores <= ranks.size
+    table = samples.table()
     found = price(plan.network.build(), plan, replace(machine, compute=table))
     assert found.measured_compute == 1.0
     assert 0 < found.compute_s < 1 and all(0 <= s < 1 for s in table.values())
-    assert probe.compute_table(ranks, plan, NumpyBackend(), table) == {}
+    assert probe.compute_samples(ranks, plan, NumpyBackend(), table) is None
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -1,0 +1,158 @@
+"""The cases: where, which network, how many ranks, which strategy; and what became of each."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass, field, replace
+
+from bench.unseen.jobs import SCRIPT, output
+from hpcpar.errors import InputError
+from hpcpar.machine import files
+from hpcpar.machine.model import Level, Machine
+from hpcpar.network.builtin import defaults
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.plan.strategies import named
+from hpcpar.report.tables import amount
+from hpcpar.search import auto
+from hpcpar.train.supported import require, runs
+
+#: Network -> image, batch. A network's smallest layers still have pixels for four ranks.
+SIZES = {"lenet5": ((1, 28, 28), 64), "alexnet": ((3, 99, 99), 16), "vgg16": ((3, 64, 64), 8), "resnet50": ((3, 64, 64), 16)}
+#: Of AlexNet's own layer sizes, on links that are slow for them: what one weird trick is about.
+WIRE = ("data", "owt", "auto")
+#: Links of the shaped networks (Mbit/s).
+FAST, SLOW = 1000, 100
+#: Part of the free memory that a plan may take on all ranks together.
+MEMORY_SHARE = 0.7
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where ranks run; without links' rate in the memory of one host."""
+
+    mbit: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.mbit} Mbit/s" if self.mbit else "memory"
+
+    def rough(self) -> Machine:
+        """What a first estimate of times takes it for."""
+        machine = files.load("local")
+        return replace(machine, levels=(Level("network", 0, 1e-4, 8e-6 / self.mbit),)) if self.mbit else machine
+
+    def sent_bytes(self, ranks: int) -> int:
+        """Bytes that all hosts have sent so far, as their interfaces count them."""
+        return sum(int(output(str(SCRIPT), "bytes", str(host))) for host in range(1, ranks + 1))
+
+
+@dataclass(frozen=True)
+class Group:
+    """The cases of a network on a number of ranks: they share a calibration."""
+
+    place: Place
+    network: str
+    image: tuple[int, ...]
+    batch: int
+    ranks: int
+    strategies: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        image = "x".join(map(str, self.image))
+        return f"{self.place.name} {self.network} {image} b{self.batch} p{self.ranks}".replace("/", "").replace(" ", "-")
+
+    def id(self, strategy: str) -> str:
+        return f"{self.name}-{strategy}"
+
+    @property
+    def spec(self) -> NetworkSpec:
+        return NetworkSpec(self.network, self.image, defaults(self.network)[1])
+
+
+@dataclass
+class Result:
+    """What became of a case; `note` says why there is no time.
+
+    Attributes
+    ----------
+    plan : str
+        The strategy that `auto` took; it was not run a second time where it is one of the others.
+    table_part : float
+        Part of the unseen prediction's computing that the calibrated table covers.
+    causes, known_causes : dict
+        Measured less predicted (s) by cause (`hpcpar.report.rows.Term`), of both predictions.
+    wire_ratio : float or None
+        Bytes that the interfaces sent over the schedule's.
+    """
+
+    place: str
+    network: str
+    image: tuple[int, ...]
+    batch: int
+    ranks: int
+    strategy: str
+    note: str = ""
+    plan: str = ""
+    measured_s: float = 0.0
+    quartiles_s: tuple[float, float] = (0.0, 0.0)
+    predicted_s: float = 0.0
+    known_s: float = 0.0
+    table_part: float = 0.0
+    causes: dict[str, float] = field(default_factory=dict)
+    known_causes: dict[str, float] = field(default_factory=dict)
+    iterations: int = 0
+    wire_ratio: float | None = None
+    load: float = 0.0
+    date: str = ""
+
+    @property
+    def accuracy(self) -> float:
+        return 1 - abs(self.predicted_s - self.measured_s) / self.measured_s
+
+    @property
+    def known_accuracy(self) -> float:
+        return 1 - abs(self.known_s - self.measured_s) / self.measured_s
+
+
+def groups(options: argparse.Namespace) -> list[Group]:
+    """Everything that was asked for."""
+    chosen, ranks = options.networks.split(","), [int(p) for p in options.ranks.split(",")]
+
+    def group(place: Place, name: str, p: int) -> Group:
+        # on one rank all strategies are the same
+        every = (*named(p), "auto") if p > 1 else ("data",)
+        return Group(place, name, *SIZES[name], p, tuple(options.strategies.split(",")) if options.strategies and p > 1 else every)
+
+    out = [group(Place(), name, p) for p in ranks for name in chosen]
+    if options.network == "shaped":
+        # more ranks, or faster links between so many, are bound by the cores; on slow links only what has few weights
+        places = [(Place(FAST if p <= 4 else SLOW), p) for p in ranks if p > 1]
+        out += [group(place, name, p) for place, p in places for name in chosen if name == "lenet5" or place.mbit == FAST]
+        if "alexnet" in chosen:
+            out += [Group(place, "alexnet", (3, 227, 227), 16, p, WIRE) for place, p in places if place.mbit == FAST]
+    return out
+
+
+def possible(group: Group, network: Network, machine: Machine, strategy: str, batch: int) -> Plan:
+    """The plan of a strategy.
+
+    Raises
+    ------
+    InputError
+        It cannot be run here.
+    """
+    where = (network, group.spec, group.ranks, batch, machine)
+    if strategy == "auto":
+        found = auto.best(*where, accept=runs(network), bucket_bytes=None)[0]
+    else:
+        found = auto.price_named(network, group.spec, strategy, *where[2:], bucket_bytes=None)
+    require(network, found.plan)
+    if found.parts > batch:
+        raise InputError(f"a batch of {batch} cannot be cut into {found.parts} parts")
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    if found.memory_bytes * group.ranks > MEMORY_SHARE * free:
+        raise InputError(f"needs {amount(found.memory_bytes)} on each rank, {amount(free)} are free")
+    return found.plan

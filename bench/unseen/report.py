@@ -1,0 +1,87 @@
+"""What is printed of the cases: each of them, each group's summary, and what was off."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from bench.unseen.cases import Result
+from hpcpar.report.tables import seconds
+
+
+def tau(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Kendall's tau-b of predicted and measured times."""
+    if len(pairs) < 3:
+        return None
+    from scipy.stats import kendalltau
+
+    found = float(kendalltau(*zip(*pairs, strict=True)).statistic)
+    return found if found == found else None
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table as Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}%"
+
+
+def report(found: Sequence[Result]) -> str:
+    """All tables."""
+    done = [r for r in found if r.measured_s]
+    parts = [table(
+        ("where", "network", "P", "strategy", "measured", "unseen", "accuracy", "of the table", "steps known", "accuracy", "wire"),
+        [(r.place, r.network, r.ranks, f"{r.strategy}: {r.plan}" if r.plan else r.strategy, seconds(r.measured_s),
+          f"{r.predicted_s / r.measured_s:.2f} x", percent(r.accuracy), f"{r.table_part:.0%}", f"{r.known_s / r.measured_s:.2f} x",
+          percent(r.known_accuracy), f"{r.wire_ratio:.3f}" if r.wire_ratio else "-") for r in done],
+    )]
+    together: dict[tuple[Any, ...], list[Result]] = {}
+    for r in done:
+        together.setdefault((r.place, r.network, r.image, r.ranks), []).append(r)
+    parts.append(table(
+        ("where", "network", "P", "cases", "unseen: mean", "least", "tau", "steps known: mean", "least", "tau", "auto over data: predicted",
+         "measured"), [_summary(each) for each in together.values()],
+    ))
+    parts.append(table(
+        ("where", "network", "P", "of the iterations: compute, unseen", "compute, steps known", "communication", "waiting", "bubble",
+         "between"), [_off(each) for each in together.values()],
+    ))
+    if done:
+        for name, values in (("unseen", [r.accuracy for r in done]), ("steps known", [r.known_accuracy for r in done])):
+            parts.append(f"{name}: {len(done)} cases, mean accuracy {percent(statistics.mean(values))}, least {percent(min(values))}\n")
+        loads = [r.load for r in done]
+        parts.append(f"{min(r.date for r in done)} to {max(r.date for r in done)}, {len(os.sched_getaffinity(0))} cores, load average "
+                     f"before a case {min(loads):.1f} to {max(loads):.1f}\n")
+    parts += [f"not run: {r.place}, {r.network}, {r.ranks} ranks, {r.strategy}: {r.note}" for r in found if r.note]
+    return "\n".join(parts)
+
+
+def _summary(each: Sequence[Result]) -> tuple[object, ...]:
+    first, by = each[0], {r.strategy: r for r in each}
+    unseen, known = [r.accuracy for r in each], [r.known_accuracy for r in each]
+    apart = [r for r in each if r.strategy != "auto"]
+    orders = [tau([(value(r), r.measured_s) for r in apart]) for value in (lambda r: r.predicted_s, lambda r: r.known_s)]
+    told = ["-" if t is None else f"{t:.2f}" for t in orders]
+    faster = ("-", "-")
+    if "auto" in by and "data" in by:
+        a, d = by["auto"], by["data"]
+        faster = (f"{d.known_s / a.known_s:.2f}", f"{d.measured_s / a.measured_s:.2f}")
+    return (first.place, first.network, first.ranks, len(each), percent(statistics.mean(unseen)), percent(min(unseen)), told[0],
+            percent(statistics.mean(known)), percent(min(known)), told[1], *faster)
+
+
+def _off(each: Sequence[Result]) -> tuple[object, ...]:
+    """Measured less predicted by cause, in the median case, over the measured iteration."""
+    first = each[0]
+
+    def part(known: bool, cause: str) -> str:
+        values = [(r.known_causes if known else r.causes).get(cause, 0.0) / r.measured_s for r in each]
+        return f"{100 * statistics.median(values):+.0f}%"
+
+    return (first.place, first.network, first.ranks, part(False, "compute"),
+            *(part(True, cause) for cause in ("compute", "communication", "waiting", "bubble", "between")))

@@ -1,0 +1,224 @@
+"""Running cases, one after the other: a calibration for each group, predictions from it, then the iterations."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bench.unseen.cases import FAST, Group, Place, Result, possible
+from bench.unseen.jobs import SCRIPT, Failed, output
+from hpcpar.cost.choose import schedule_for
+from hpcpar.cost.price import price
+from hpcpar.errors import InputError
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
+from hpcpar.plan import plan as plans
+from hpcpar.plan.plan import Plan
+from hpcpar.report.compare import compare_one
+from hpcpar.report.rows import Row
+from hpcpar.report.tables import seconds
+from hpcpar.search import auto
+from hpcpar.sweep.scripts import program
+from hpcpar.train import record
+from hpcpar.train.worksteps import WorkSteps
+
+#: Batches whose compute steps are measured, over the cases'.
+SEEN = (0.5, 2.0)
+#: A run lasts about so long (s), within limits of iterations.
+RUN_S, FEWEST, MOST = 4.0, 12, 200
+#: A short run, whose bytes and those of a long one differ by iterations alone.
+SHORT = 2
+#: For the estimate: a job's start and end (s), a calibration of the links (s), and iterations that measuring a plan's steps takes.
+START_S, LINKS_S, PROBES = 3.0, 15.0, 15
+
+
+class Bench:
+    """Runs cases, and keeps what became of them.
+
+    Parameters
+    ----------
+    folder : Path
+        For the results, and what they are made of.
+    launcher : sequence of str
+        The words before ``-n`` where ranks are to be started in one host's memory.
+    """
+
+    def __init__(self, folder: Path, launcher: Sequence[str]) -> None:
+        self.folder, self.launcher = folder, launcher
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file = folder / "results.json"
+        rows = json.loads(self.file.read_text()) if self.file.exists() else {}
+        self.results = {id: Result(**(row | {"image": tuple(row["image"])})) for id, row in rows.items()}
+
+    def missing(self, group: Group) -> list[str]:
+        """Strategies without a result."""
+        return [s for s in group.strategies if group.id(s) not in self.results or self.results[group.id(s)].note.startswith("failed")]
+
+    def _keep(self, group: Group, result: Result) -> None:
+        self.results[group.id(result.strategy)] = result
+        text = json.dumps({id: asdict(r) for id, r in self.results.items()}, indent=1) + "\n"
+        new = self.file.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.file)
+        what = result.note or (f"unseen {seconds(result.predicted_s)}, steps known {seconds(result.known_s)}, "
+                               f"measured {seconds(result.measured_s)}")
+        print(f"{group.name} {result.strategy}: {what}", file=sys.stderr, flush=True)
+
+    def _job(self, group: Group, *words: str) -> None:
+        start = [str(SCRIPT), "run"] if group.place.mbit else self.launcher
+        output(*start, "-n", str(group.ranks), *program(), *words)
+
+    def run(self, group: Group) -> None:
+        """The cases of a group that have no result yet."""
+        here, network, missing = self.folder / group.name, group.spec.build(), self.missing(group)
+        here.mkdir(exist_ok=True)
+        rough, own = group.place.rough(), {}
+        for strategy in group.strategies:
+            if strategy != "auto":
+                try:
+                    own[strategy] = possible(group, network, rough, strategy, group.batch)
+                except InputError as err:
+                    if strategy in missing:
+                        self._keep(group, self._result(group, strategy, note=str(err)))
+        try:
+            if group.place.mbit:
+                output(str(SCRIPT), "up", str(group.ranks), str(group.place.mbit))
+            unseen, known = self._calibrated(group, network, here, rough, own)
+            data = self._data(group)
+        except Failed as err:
+            for strategy in self.missing(group):
+                self._keep(group, self._result(group, strategy, note=f"failed: {err}"))
+            return
+        for strategy in self.missing(group):
+            self._keep(group, self._case(group, network, strategy, here, data, unseen, known))
+
+    @staticmethod
+    def _result(group: Group, strategy: str, **more: Any) -> Result:
+        return Result(group.place.name, group.network, group.image, group.batch, group.ranks, strategy, **more)
+
+    def _data(self, group: Group) -> Path:
+        image = "x".join(map(str, group.image))
+        path = self.folder / f"{image}-{group.spec.classes}.h5"
+        if not path.exists():
+            output(*program(), "data", "synthetic", str(path), "--input", image, "--classes", str(group.spec.classes), "--samples", "128")
+        return path
+
+    def _calibrated(self, group: Group, network: Network, here: Path, rough: Machine, own: dict[str, Plan]) -> tuple[Machine, Machine]:
+        """The machine without and with the compute steps of the cases' own plans."""
+        seen: list[Plan] = []
+        for factor in SEEN:
+            for strategy in own:
+                try:
+                    seen.append(possible(group, network, rough, strategy, max(1, round(factor * group.batch))))
+                except InputError:
+                    continue  # the case's own batch can be run, this one cannot
+        path = here / "machine.toml"
+        known = files.load(str(path)) if path.exists() else rough
+        # strategies may have been added since
+        if not _keys(network, (*seen, *own.values())) <= known.compute.keys():
+            names = []
+            for i, plan in enumerate((*seen, *own.values())):
+                names.append(str(here / f"steps{i}.json"))
+                plans.save(plan, names[-1])
+            self._job(group, "calibrate", "--for", *names, "-o", str(path))
+            known = files.load(str(path))
+        keys = _keys(network, seen)
+        unseen = replace(known, compute={key: s for key, s in known.compute.items() if key in keys})
+        files.save(unseen, str(here / "unseen.toml"))
+        return unseen, known
+
+    def _case(self, group: Group, network: Network, strategy: str, here: Path, data: Path, unseen: Machine, known: Machine) -> Result:
+        out = self._result(group, strategy, load=round(os.getloadavg()[0], 2), date=datetime.now().isoformat(timespec="minutes"))
+        try:
+            plan = possible(group, network, known, strategy, group.batch)
+        except InputError as err:
+            out.note = str(err)
+            return out
+        if strategy == "auto":
+            out.plan = plan.strategy
+            for name in group.strategies:
+                other = self.results.get(group.id(name))
+                if name == plan.strategy and other is not None and other.measured_s:
+                    return replace(other, strategy="auto", plan=name)
+        file, path = str(here / f"{strategy.replace(':', '-')}.json"), here / f"{strategy.replace(':', '-')}.h5"
+        plans.save(plan, file)
+        expected_s = float(price(network, plan, known).iteration_s)
+        steps = int(min(MOST, max(FEWEST, RUN_S / expected_s)))
+
+        def train(count: int) -> None:
+            self._job(group, "run", "--plan", file, "--machine", str(here / "unseen.toml"), "--data", str(data), "--steps", str(count),
+                      "--rate", "0.0001", "--out", str(path))
+
+        try:
+            if group.place.mbit:
+                begin = group.place.sent_bytes(group.ranks)
+                train(SHORT)
+                middle = group.place.sent_bytes(group.ranks)
+                train(steps)
+                sent = (group.place.sent_bytes(group.ranks) - middle - (middle - begin)) / (steps - SHORT)
+            else:
+                train(steps)
+        except Failed as err:
+            out.note = f"failed: {err}"
+            return out
+        run = record.read(str(path))
+        row = compare_one(run)
+        known_row = compare_one(replace(run, prediction=price(network, plan, known, samples=run.samples).to_json(steps=True)))
+        out.iterations, out.measured_s = row.compared, row.iteration.measured_s
+        out.quartiles_s = (row.iteration.low_s or 0.0, row.iteration.high_s or 0.0)
+        out.predicted_s, out.known_s = row.iteration.predicted_s or 0.0, known_row.iteration.predicted_s or 0.0
+        out.table_part = float(run.prediction["measured_compute"])
+        out.causes, out.known_causes = _causes(row), _causes(known_row)
+        if group.place.mbit and (planned := int(run.sent_bytes.sum())):
+            out.wire_ratio = sent / planned
+        return out
+
+
+def _keys(network: Network, found: Iterable[Plan]) -> set[str]:
+    """What a machine's table has of plans' compute steps."""
+    return {key for plan in found for key in WorkSteps(network, plan, schedule_for(network, plan)).keys}
+
+
+def _causes(row: Row) -> dict[str, float]:
+    out: dict[str, float] = {}
+    for term in row.terms:
+        out[term.cause] = out.get(term.cause, 0.0) + term.excess_s
+    return out
+
+
+@contextmanager
+def hosts(found: Iterable[Group]) -> Iterator[None]:
+    """Hosts for the groups that need them; their links are set when a group comes."""
+    if not any(group.place.mbit for group in found):
+        yield
+        return
+    with suppress(Failed):
+        Place(FAST).sent_bytes(1)
+        raise SystemExit(f"hosts are up already; when nobody needs them any more: {SCRIPT} down")
+    try:
+        yield
+    finally:
+        output(str(SCRIPT), "down")
+
+
+def estimate_s(bench: Bench, todo: Sequence[Group]) -> float:
+    """How long the groups will take, from first estimates of data parallelism alone."""
+    total, cores = 0.0, len(os.sched_getaffinity(0))
+    for group in todo:
+        machine = group.place.rough()
+        found = auto.price_named(group.spec.build(), group.spec, "data", group.ranks, group.batch, machine).prediction
+        # strategies other than data compute more, and ranks share cores
+        work_s = 1.5 * found.compute_s * max(1.0, group.ranks / cores)
+        step_s, count = work_s + found.exposed_communication_s, len(bench.missing(group))
+        lasts = min(MOST, max(FEWEST, RUN_S / step_s)) * step_s
+        total += LINKS_S + (1 + sum(SEEN)) * len(group.strategies) * PROBES * work_s
+        total += count * (START_S + lasts) * (2 if group.place.mbit else 1)
+    return total
