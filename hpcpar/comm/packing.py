@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 #: Arrays begin at multiples of so many bytes: a cache line, and what vector units like.
 ALIGNMENT_BYTES = 64
@@ -41,8 +43,8 @@ def pack(sizes: Sequence[int], alive: Sequence[int]) -> tuple[list[int], int]:
     ]
     least, best, order = most(sizes, alive), _Layout([], 1 << 62), orders[0]
     for tried in orders:
-        found = _fit(sizes, alive, tried)
-        if found.total < best.total:
+        found = _fit(sizes, alive, tried, best.total - 1)
+        if found is not None:
             best, order = found, tried
         if best.total <= least:
             break
@@ -56,28 +58,33 @@ def pack(sizes: Sequence[int], alive: Sequence[int]) -> tuple[list[int], int]:
         a, b = tried.index(draw.choice(top)), draw.randrange(len(tried))
         if tried == order:
             tried[a], tried[b] = tried[b], tried[a]
-        found = _fit(sizes, alive, tried)
-        if found.total <= best.total:
+        found = _fit(sizes, alive, tried, best.total)
+        if found is not None:
             best, order = found, tried
     return (best.places, best.total) if there else ([0] * len(sizes), 0)
 
 
+@dataclass(frozen=True)
 class _Layout:
-    def __init__(self, places: list[int], total: int) -> None:
-        self.places, self.total = places, total
+    places: list[int]
+    total: int
 
 
-def _fit(sizes: Sequence[int], alive: Sequence[int], order: Sequence[int]) -> _Layout:
+def _fit(sizes: Sequence[int], alive: Sequence[int], order: Sequence[int], limit: int) -> _Layout | None:
+    """Place the arrays in an order; None where they need more than `limit`."""
     places, total = [0] * len(sizes), 0
-    placed: list[int] = []
+    placed: list[tuple[int, int, int]] = []  # start, stop, life: from the lowest up, so that the first gap is found first
     for i in order:
         at, life, size = 0, alive[i], sizes[i]
-        for start, stop in sorted((places[j], places[j] + sizes[j]) for j in placed if alive[j] & life):
+        for start, stop, other in placed:
             if at + size <= start:
                 break
-            at = max(at, stop)
+            if stop > at and other & life:
+                at = stop
         places[i], total = at, max(total, at + size)
-        placed.append(i)
+        if total > limit:
+            return None
+        bisect.insort(placed, (at, at + size, life))
     return _Layout(places, total)
 
 
