@@ -59,7 +59,8 @@ class Reference:
         for i, layer in enumerate(network.layers):
             if layer.has_weights:
                 self.weights[layer.name] = [t.requires_grad_() for t in self._initial(i, layer)]
-        self._adam = {k: torch.optim.Adam(v) for k, v in self.weights.items()} if optimizer == "adam" else {}
+        self._moments = {k: [[torch.zeros_like(t) for t in v] for _ in range(2)] for k, v in self.weights.items()}
+        self._updates = dict.fromkeys(self.weights, 0)
         self._velocity = {k: [torch.zeros_like(t) for t in v] for k, v in self.weights.items()}
         self.outputs: dict[str, np.ndarray] = {}
         self.gradients: dict[str, np.ndarray] = {}
@@ -199,9 +200,7 @@ class Reference:
             tensors = self.weights[layer.name]
             self.weight_gradients[layer.name] = [t.grad.numpy().copy() for t in tensors]
             if self.optimizer == "adam":
-                adam = self._adam[layer.name]
-                adam.param_groups[0].update(lr=rate, weight_decay=decay)
-                adam.step()
+                self._adam(layer.name, tensors, rate, decay)
             else:
                 with self.torch.no_grad():
                     for t, v in zip(tensors, self._velocity[layer.name], strict=True):
@@ -209,6 +208,17 @@ class Reference:
                         t.add_(v)
             for t in tensors:
                 t.grad = None
+
+    def _adam(self, name: str, tensors: list[Any], rate: float, decay: float) -> None:
+        """PyTorch's function: its class loads the compiler, which takes seconds."""
+        from torch.optim.adam import adam
+
+        mean, square = self._moments[name]
+        steps = [self.torch.tensor(float(self._updates[name])) for _ in tensors]
+        with self.torch.no_grad():
+            adam(tensors, [t.grad for t in tensors], mean, square, [], steps, foreach=False, amsgrad=False, beta1=0.9, beta2=0.999,
+                 lr=rate, weight_decay=decay, eps=1e-8, maximize=False)
+        self._updates[name] += 1
 
     def evaluate(self, images: np.ndarray, targets: np.ndarray) -> float:
         """Loss without dropout, by running statistics (of synchronised normalisation); `outputs` are those of this pass."""
