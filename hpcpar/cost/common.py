@@ -158,12 +158,12 @@ def _touched(mine: Axis, other: Axis, own_parts: Any, parts: Any, sizes: Any) ->
 
 
 def standing_for_all(ranks: Any, dimensions: int) -> Any:
-    """[8, ...] ranks: all of up to 8; of more, the last and one in the middle of all, of the first half, of the first quarter, ..."""
+    """[8 at most, ...] ranks: all of up to 8; of more, the last and one in the middle of all, of the first half, first quarter, ..."""
     ranks = np.asarray(ranks)
-    each = np.arange(STANDING_FOR_ALL).reshape(-1, *([1] * max(dimensions, ranks.ndim)))
+    each = np.arange(min(STANDING_FOR_ALL, int(ranks.max()))).reshape(-1, *([1] * max(dimensions, ranks.ndim)))
     part = np.maximum(ranks >> each // 2, 1)
     spread = np.where(each % 2 == 0, part - 1, 2 * part // 3)
-    spread[-1] = 0
+    spread[STANDING_FOR_ALL - 1:] = 0
     return np.where(ranks <= STANDING_FOR_ALL, np.minimum(each, ranks - 1), spread)
 
 

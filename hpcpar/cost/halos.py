@@ -34,6 +34,9 @@ def sides(own: Axis, need: Axis, parts: int) -> tuple[tuple[int, ...], tuple[int
     Items along this axis: `kept` of the needed interval the part holds itself, the others come from parts below and above. Third, of the
     part through whose buffers most goes: (kept, received, sent, 0, 0).
     """
+    if parts == 1:  # nobody to receive from
+        alone = (int(own.extent), 0, 0, 0, 0)
+        return alone, alone, alone
     (o0, o1), (w0, w1) = intervals(own, parts), intervals(need, parts)
     i = np.arange(parts)
     received: list[Sequence[int]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,11 @@ class Memory:
                 + self.wire_bytes)
 
     def __add__(self, other: Memory) -> Memory:
-        return Memory(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Memory(
+            self.weights_bytes + other.weights_bytes, self.optimizer_bytes + other.optimizer_bytes,
+            self.activations_bytes + other.activations_bytes, self.gradients_bytes + other.gradients_bytes,
+            self.kept_bytes + other.kept_bytes, self.wire_bytes + other.wire_bytes,
+        )
 
     def flying(self, microbatches: int) -> Memory:
         """With what every micro-batch in flight keeps for its backward pass; they share gradients and the wire."""
@@ -152,7 +156,7 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
     y = owned(network, layer, config, plan.samples_of_a_pass).largest_items
     shared = y * size if training and len(network.consumers[layer.name]) > 1 else 0
     activations, gradients = shared, shared if layer.name in network.trained else 0
-    if np.any(np.greater(config.k, 1)):
+    if config.reduces:
         parts = partial(network, layer, config, plan.samples_of_a_pass).largest_items
         cut = np.greater(config.k, 1)
         activations = activations + np.where(cut, parts, 0) * size

@@ -81,7 +81,6 @@ def _own(values: Any, i: int, cuts: Cuts) -> Any:
 def _stacked(cuts: Sequence[Cuts]) -> Cuts:
     columns = np.ones((3, len(cuts), max(each.ranks.size for each in cuts)), np.int64)
     for i, each in enumerate(cuts):
-        for column, values in zip(columns, (each.digit.stride, each.digit.size, each.ranks), strict=True):
-            column[i, : np.size(values)] = np.ravel(values)
+        columns[:, i, : each.ranks.size] = each.columns
     stride, size, ranks = columns.reshape(3, len(cuts), *CASES[cuts[0].axis])
     return Cuts(Digit(stride, size), 0, ranks)

@@ -13,7 +13,7 @@ from hpcpar.network.relation import Groups, Relation, Same, Window
 from hpcpar.plan.boxes import Interval, block
 from hpcpar.plan.config import Ints
 
-SAME = Same()
+SAME, POINT = Same(), Window(1)
 #: Arrays of up to so many entries are looked up one by one.
 FEW = 128
 
@@ -58,7 +58,8 @@ class Axis:
     @property
     def pointwise(self) -> bool:
         """True for a window of a single index."""
-        return (self.variants[0] if self.variants else self).relation == Window(1)
+        relation = (self.variants[0] if self.variants else self).relation
+        return isinstance(relation, Window) and relation == POINT
 
     def interval(self, parts: int, index: int) -> Interval:
         """The interval of part `index`; all of an axis that is not cut, even where windows leave out its end."""
@@ -99,8 +100,9 @@ def tabulate(function: Callable[..., Any], axes: tuple[Axis, ...], degree: Ints)
     if not isinstance(degree, np.ndarray):
         return np.asarray(function(*axes, degree))
     if degree.size <= FEW:
-        known = {v: function(*axes, v) for v in set(degree.ravel().tolist())}
-        whole = np.array([known[v] for v in degree.ravel().tolist()])
+        each = degree.ravel().tolist()
+        known = {v: function(*axes, v) for v in set(each)}
+        whole = np.array([known[v] for v in each])
         return whole.reshape(degree.shape + whole.shape[1:])
     values, at = np.unique(degree, return_inverse=True)
     return np.array([function(*axes, int(v)) for v in values])[at.reshape(degree.shape)]
@@ -111,4 +113,5 @@ def entry(values: Any, at: tuple[Any, ...], more: int = 0) -> Any:
     shape = values.shape[: values.ndim - more] if isinstance(values, np.ndarray) else ()
     if not shape:
         return values
-    return values[tuple(i if n > 1 else 0 for n, i in zip(shape, at[-len(shape):], strict=True))]
+    here = at[-len(shape):]
+    return values[tuple(i if n > 1 else 0 for n, i in zip(shape, here, strict=True)) if 1 in shape else here]

@@ -94,6 +94,11 @@ class Config:
         return self.n * self.c * self.d * self.h * self.w * self.k
 
     @cached_property
+    def reduces(self) -> bool:
+        """True where a reduction is cut (k), in some case."""
+        return bool(np.any(np.greater(self.k, 1)))
+
+    @cached_property
     def ranks(self) -> Ints:
         return self.parts * self.replicas
 

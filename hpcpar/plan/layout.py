@@ -44,6 +44,11 @@ class Cuts:
     where: Any = None
     axis: int = -1
 
+    @cached_property
+    def columns(self) -> Any:
+        """[3, ways]: strides, sizes and ranks of the different ways."""
+        return np.array([np.ravel(v) for v in (self.digit.stride, self.digit.size, self.ranks)], np.int64)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -75,22 +80,18 @@ class Layout:
 
     def cuts(self, axis: Axis) -> Cuts:
         """How an axis is cut; of a family whose every case is paired with every case of another, each way once."""
-        found = self._cuts.get(axis.name)
-        if found is None:
-            found = self._cuts[axis.name] = self._cut(axis.name)
-        return found
-
-    @cached_property
-    def _cuts(self) -> dict[str, Cuts]:
-        return {}
+        memo, key = self.config.memo, ("cuts", axis.name, self.summed)
+        if key not in memo:
+            memo[key] = self._cut(axis.name)
+        return memo[key]
 
     def _cut(self, name: str) -> Cuts:
         digit = self.digits.get(name, Digit(1, 1))
         first, ranks = self.config.first, self.config.ranks
         if np.ndim(ranks) != 2 or ranks.size == 1 or np.ndim(first) or isinstance(digit, Merged):
             return Cuts(digit, first, ranks)
-        # channels of a sum are cut by k too
-        key = ("cuts", name if name in self.digits else "", self.summed)
+        # axes that are not cut are alike; channels of a sum are cut by k too
+        key = ("ways", name if name in self.digits else "", self.summed and name == "c")
         if key not in self.config.memo:
             self.config.memo[key] = _ways(digit, first, ranks)
         return self.config.memo[key]
@@ -196,9 +197,9 @@ def paired(values: Any, *cuts: Cuts) -> Any:
 
 
 def _ways(digit: Digit, first: int, ranks: Any) -> Cuts:
-    columns = np.array(np.broadcast_arrays(digit.stride, digit.size, ranks)).reshape(3, -1)
+    columns = (np.broadcast_to(values, ranks.shape).ravel().tolist() for values in (digit.stride, digit.size, ranks))
     known: dict[tuple[int, ...], int] = {}
-    where = [known.setdefault(way, len(known)) for way in zip(*columns.tolist(), strict=True)]
+    where = [known.setdefault(way, len(known)) for way in zip(*columns, strict=True)]
     axis = -2 if ranks.shape[1] == 1 else -1
     stride, size, lives = np.array(list(known), np.int64).T.reshape(3, *CASES[axis])
     return Cuts(Digit(stride, size), first, lives, np.array(where, np.intp), axis)

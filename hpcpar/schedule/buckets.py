@@ -51,9 +51,10 @@ class Buckets:
 
     def _joins(self, layer: Layer) -> bool:
         """Only whole gradients can lie side by side in one buffer: rows of channels that are cut differ from rank to rank."""
+        if self.plan.synchronisation != "allreduce" or self.plan.bucket_bytes == 0:
+            return False
         config = self.plan.configs[layer.name]
-        whole = np.all(np.equal(config.c, 1)) and np.all(np.equal(config.k, 1))
-        return self.plan.synchronisation == "allreduce" and self.plan.bucket_bytes > 0 and bool(whole)
+        return bool(np.all(np.equal(config.c, 1)) and np.all(np.equal(config.k, 1)))
 
     def _fits(self, layer: Layer, size: int) -> bool:
         """True where a layer may join the open bucket: the same ranks sum it."""

@@ -64,7 +64,7 @@ class Builder:
 
     # -- single steps ----------------------------------------------------------------------------------------------
     def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True, tensor: str = "") -> None:
-        if np.any(present):
+        if present is True or np.any(present):
             self.steps.append(Task(phase, layer, op, batch, present, self.part, tensor))
 
     def move(
@@ -166,7 +166,7 @@ class Builder:
     def sum_of_parts(self, layer: Layer, batch: Ints, phase: Phase) -> Move | None:
         """The partial sums of a cut reduction (k) added; backward its adjoint, the gradient of the sum given to every part."""
         config = self.plan.configs[layer.name]
-        if not np.any(np.greater(config.k, 1)):
+        if not config.reduces:
             return None
         if not layer.products or getattr(layer, "groups", 1) > 1:
             raise InputError(f"layer '{layer.name}' ({layer.kind}): only convolutions of one group and linear layers can be cut by k")

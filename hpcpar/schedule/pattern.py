@@ -144,7 +144,7 @@ def covered(held: Axis, wanted: Axis, parts: int) -> bool:
 
 
 def _some(flags: Flags) -> bool:
-    return bool(np.any(flags))
+    return bool(flags.any() if isinstance(flags, np.ndarray) else flags)
 
 
 def relate(owned: Layout, needed: Layout) -> Relation:
