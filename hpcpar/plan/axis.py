@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -53,7 +53,7 @@ class Axis:
     @cached_property
     def unnamed(self) -> Axis:
         """The same whatever cuts it: rows and columns of a square image are alike."""
-        return replace(self, name="") if self.name else self
+        return Axis("", self.extent, self.out_extent, self.granule, self.relation, self.variants) if self.name else self
 
     @property
     def pointwise(self) -> bool:

@@ -66,11 +66,17 @@ class Space:
         return self._families[shape, behind]
 
     def one(self, index: int, behind: bool = False) -> Config:
-        """A single configuration, or that of an elementwise layer behind this one."""
-        found: dict[str, Any] = {name: int(self.degrees[index, i]) for i, name in enumerate(FIELDS)}
-        if behind:
-            found["c"], found["k"] = found["c"] * found["k"], 1
-        return Config(**found)
+        """A single configuration, or that of an elementwise layer behind this one: always the same object."""
+        if (index, behind) not in self._ones:
+            found: dict[str, Any] = dict(zip(FIELDS, self.degrees[index].tolist(), strict=True))
+            if behind:
+                found["c"], found["k"] = found["c"] * found["k"], 1
+            self._ones[index, behind] = Config(**found)
+        return self._ones[index, behind]
+
+    @cached_property
+    def _ones(self) -> dict[tuple[int, bool], Config]:
+        return {}
 
     def find(self, config: Config) -> int | None:
         """The place of a configuration; None where it is not in the space."""
