@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The main job from nothing: plan, predict, run and compare the training of a LeNet-5 on real handwritten digits.
-# Leaves everything in runs/quickstart. HPCPAR_RANKS=4 sets the number of MPI ranks.
+# Leaves everything in runs/quickstart. HPCPAR_RANKS=4 sets the number of MPI ranks; by default as many as cores, 2 to 4 of them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-ranks=${HPCPAR_RANKS:-4}
+cores=$(nproc)
+ranks=${HPCPAR_RANKS:-$((cores < 2 ? 2 : cores > 4 ? 4 : cores))}
 out=runs/quickstart
 
 bash jobs/setup-venv.sh mpi,plot,digits
