@@ -18,7 +18,7 @@ def roofline_s(machine: Machine, work: Work) -> Any:
 
     On a calibrated machine, so many times that as pieces of work of its kind took there.
     """
-    return machine.kinds.get(work.sort, 1.0) * machine.turns(work.ranks) * plain_roofline_s(machine.device, work)
+    return machine.kinds.get(work.sort, 1.0) * machine.crowding(work.ranks) * plain_roofline_s(machine.device, work)
 
 
 def plain_roofline_s(device: Device, work: Work) -> Any:
@@ -72,6 +72,6 @@ def timed(machine: Machine, work: Work) -> tuple[Any, Any]:
         found = machine.measured.time(work.key)
         if found is None:
             return roofline_s(machine, work), np.False_
-        return machine.turns(work.ranks) * work.fraction * found.seconds, np.bool_(found.reached)
+        return machine.crowding(work.ranks) * work.fraction * found.seconds, np.bool_(found.reached)
     cases = [timed(machine, work.case(i)) for i in range(shape[0])]
     return np.array([s for s, _ in cases]), np.array([known for _, known in cases])

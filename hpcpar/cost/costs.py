@@ -199,8 +199,8 @@ def _in_turns_s(machine: Machine, plan: Plan, out: Outline, stages_s: list[Any])
         return 0.0
     starts = firsts(out.edges.network, plan)
     ranks = [max(c.ranks for c in plan.configs.values() if c.first == first) for first in starts]
-    work_s = sum(n * seconds / machine.turns(n) for n, seconds in zip(ranks, stages_s, strict=True))
-    return work_s / plan.ranks * machine.turns(plan.ranks)
+    work_s = sum(n * seconds / machine.crowding(n) for n, seconds in zip(ranks, stages_s, strict=True))
+    return work_s / plan.ranks * machine.crowding(plan.ranks)
 
 
 def _sums(out: Outline, prices: list[StepPrice], often: tuple[int, ...], chosen: Iterable[int]) -> tuple[Any, Any, Any, Any]:

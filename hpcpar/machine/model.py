@@ -149,7 +149,7 @@ class Machine:
     collectives: tuple[Factors, ...] = ()
     kinds: Mapping[str, float] = field(default_factory=dict, hash=False)
 
-    def turns(self, ranks: Any) -> Any:
+    def crowding(self, ranks: Any) -> Any:
         """How many times as long `ranks` neighbouring ranks take for what one of them could do alone: those of a node take turns."""
         if not self.device.at_once:
             return 1.0

@@ -74,7 +74,7 @@ class Calibration:
                 tell(f"setting up: links between {size} {'ranks of a node' if axis == 'c' else 'nodes'}")
                 self._levels.append(LevelProbe(steps, config, axis, title, holds, inside))
         self._hiding = Hiding(steps, backend) if world.size > 1 else None
-        self._crowded = probe.crowded(world, backend)
+        self._crowd = probe.crowded(world, backend)
         #: By key: the plan that gave it; by plan: what its visits gave.
         self._owner: dict[str, int] = {}
         self._samples: dict[int, list[Samples]] = {}
@@ -129,10 +129,10 @@ class Calibration:
         levels = tuple(f.level for f in found) or files.load("local").levels
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // self.local
         cores = [each.cores for visits in self._samples.values() for each in visits]
-        at_once = float(np.median(cores)) if cores else float(min(self._crowded, len(os.sched_getaffinity(0))))
+        at_once = float(np.median(cores)) if cores else float(self._crowd.cores)
         # of one rank, if nobody takes turns with it
-        turns = max(1.0, self._crowded / at_once) if self._crowded else 1.0
-        device = Device(memory, rates.flops_per_s * turns, rates.copy_bytes_per_s * turns, rates.launch_s / turns, at_once=at_once)
+        crowding = max(1.0, self._crowd.ranks / at_once) if at_once else 1.0
+        device = Device(memory, rates.flops_per_s * crowding, rates.copy_bytes_per_s * crowding, rates.launch_s / crowding, at_once=at_once)
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
         notes = f"measured with {world.size} ranks on {self.nodes} node(s), {world.library}, {threads} BLAS thread(s) a rank"
         if world.size == 1:

@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def compute_samples(world: World, plan: Plan, backend: Backend, known: Collectio
         return None
     iterate, program = _silent(world, network, plan, schedule, backend)
     crowd = crowded(world, backend)
-    if crowd:
+    if crowd.ranks:
         program.clock = time.process_time
     clock = time.perf_counter
     iterate()
@@ -60,22 +61,32 @@ def compute_samples(world: World, plan: Plan, backend: Backend, known: Collectio
     share = (time.process_time() - used) / (clock() - begin)
     slowest = world.most_of_each(work.seconds(steps_s, world.rank))
     works = list(work.works.values())
-    return Samples([works[i] for i in new], slowest[:, new], crowd * float(np.mean(world.comm.allgather(share))))
+    # whoever has less to do leaves its core to others before they end: together no more than there are
+    cores = min(float(crowd.cores), crowd.ranks * float(np.mean(world.comm.allgather(share))))
+    return Samples([works[i] for i in new], slowest[:, new], cores)
 
 
-def crowded(world: World, backend: Backend) -> int:
-    """Ranks of the fullest node, where its cores are fewer; else 0.
+class Crowd(NamedTuple):
+    """Ranks of a node, and the cores that they may run on."""
+
+    ranks: int
+    cores: int
+
+
+def crowded(world: World, backend: Backend) -> Crowd:
+    """The fullest of the nodes that have fewer cores than ranks; nobody where there is none.
 
     Ranks whose BLAS has several threads are counted as one core each, and ranks on GPUs not at all.
     """
     if backend.name != "cpu":
-        return 0
+        return Crowd(0, 0)
     cores: dict[str, set[int]] = {}
     ranks = Counter[str]()
     for host, some in world.comm.allgather((world.hostname, os.sched_getaffinity(0))):
         cores.setdefault(host, set()).update(some)
         ranks[host] += 1
-    return max((ranks[host] for host in ranks if ranks[host] > len(cores[host])), default=0)
+    nodes = [Crowd(count, len(cores[host])) for host, count in ranks.items()]
+    return max((node for node in nodes if node.ranks > node.cores), default=Crowd(0, 0))
 
 
 def _silent(

@@ -89,7 +89,7 @@ class _Run:
         if not machine.device.at_once:
             return Samples(works, each.max(axis=0), 0.0).table()
         slowest = each.mean(axis=1).max(axis=0)
-        return {work.key: float(s / machine.turns(work.ranks)) for work, s in zip(works, slowest, strict=True)}
+        return {work.key: float(s / machine.crowding(work.ranks)) for work, s in zip(works, slowest, strict=True)}
 
     @property
     def origin(self) -> Origin:
