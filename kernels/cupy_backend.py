@@ -121,7 +121,9 @@ class CupyBackend(Backend):
         self._conv.backward_weight(x, dy, spec, dw, dbias, tick)
 
     # -- fully connected ------------------------------------------------------------------------------------
-    def gemm(self, a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> None:
+    def gemm(
+        self, a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False, tick: Tick | None = None
+    ) -> None:
         if out.size == 0:
             return
         left = a.T if transpose_a else a
@@ -247,7 +249,9 @@ class CupyBackend(Backend):
         return cupy_loss.mean_squared_error(self._launch, x, targets, scale, dx)
 
     # -- update ---------------------------------------------------------------------------------------------
-    def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float) -> None:
+    def sgd_update(
+        self, w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float, tick: Tick | None = None
+    ) -> None:
         if velocity is None:
             self._update("plain_update", (w, grad), (rate, decay))
         else:
@@ -255,7 +259,7 @@ class CupyBackend(Backend):
 
     def adam_update(
         self, w: Array, grad: Array, first: Array, second: Array, rate: float, beta1: float, beta2: float, eps: float, step: int,
-        decay: float,
+        decay: float, tick: Tick | None = None,
     ) -> None:
         corrected = (rate / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step))
         self._update("adam_update", (w, first, second, grad), (*corrected, beta1, beta2, eps, decay))

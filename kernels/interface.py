@@ -133,7 +133,9 @@ class Backend(ABC):
 
     # -- fully connected ------------------------------------------------------------------------------------
     @abstractmethod
-    def gemm(self, a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> None:
+    def gemm(
+        self, a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False, tick: Tick | None = None
+    ) -> None:
         """out = op(a) @ op(b) for matrices."""
 
     @abstractmethod
@@ -277,7 +279,9 @@ class Backend(ABC):
 
     # -- update ---------------------------------------------------------------------------------------------
     @abstractmethod
-    def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float) -> None:
+    def sgd_update(
+        self, w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float, tick: Tick | None = None
+    ) -> None:
         """OWT's rule: velocity = momentum * velocity - rate * (grad + decay * w); w += velocity. Arrays of one shape.
 
         Without a velocity: w -= rate * (grad + decay * w), whatever the momentum.
@@ -286,7 +290,7 @@ class Backend(ABC):
     @abstractmethod
     def adam_update(
         self, w: Array, grad: Array, first: Array, second: Array, rate: float, beta1: float, beta2: float, eps: float, step: int,
-        decay: float,
+        decay: float, tick: Tick | None = None,
     ) -> None:
         """Adam with bias correction, the decay a part of the gradient g = grad + decay * w (as torch.optim.Adam). Arrays of one shape.
 

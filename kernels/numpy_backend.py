@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.kernels import numpy_batchnorm, numpy_conv, numpy_elementwise, numpy_loss, numpy_lrn, numpy_pool, numpy_update
+from hpcpar.kernels import numpy_batchnorm, numpy_conv, numpy_elementwise, numpy_gemm, numpy_loss, numpy_lrn, numpy_pool, numpy_update
 from hpcpar.kernels.interface import Array, Backend, ConvSpec, PoolSpec, Tick
-from hpcpar.kernels.numpy_blocks import Scratch, blas_input, is_blas_matrix
+from hpcpar.kernels.numpy_blocks import Scratch
 
 
 class NumpyBackend(Backend):
@@ -66,12 +66,10 @@ class NumpyBackend(Backend):
         numpy_conv.conv_backward_weight(x, dy, spec, dw, dbias, self._scratch, tick)
 
     # -- fully connected ------------------------------------------------------------------------------------
-    def gemm(self, a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> None:
-        left, right = blas_input(a.T if transpose_a else a), blas_input(b.T if transpose_b else b)
-        if is_blas_matrix(out):
-            np.matmul(left, right, out=out)
-        else:
-            out[...] = left @ right
+    def gemm(
+        self, a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False, tick: Tick | None = None
+    ) -> None:
+        numpy_gemm.gemm(a.T if transpose_a else a, b.T if transpose_b else b, out, tick)
 
     def add_bias(self, y: Array, bias: Array) -> None:
         y += bias
@@ -168,14 +166,16 @@ class NumpyBackend(Backend):
         return numpy_loss.mean_squared_error(x, targets, scale, dx)
 
     # -- update ---------------------------------------------------------------------------------------------
-    def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float) -> None:
-        numpy_update.sgd_update(w, grad, velocity, rate, momentum, decay, self._scratch)
+    def sgd_update(
+        self, w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float, tick: Tick | None = None
+    ) -> None:
+        numpy_update.sgd_update(w, grad, velocity, rate, momentum, decay, self._scratch, tick)
 
     def adam_update(
         self, w: Array, grad: Array, first: Array, second: Array, rate: float, beta1: float, beta2: float, eps: float, step: int,
-        decay: float,
+        decay: float, tick: Tick | None = None,
     ) -> None:
-        numpy_update.adam_update(w, grad, first, second, rate, beta1, beta2, eps, step, decay, self._scratch)
+        numpy_update.adam_update(w, grad, first, second, rate, beta1, beta2, eps, step, decay, self._scratch, tick)
 
     def all_finite(self, x: Array) -> bool:
         return numpy_elementwise.all_finite(x)

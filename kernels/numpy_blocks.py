@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpcpar.kernels.interface import Array
+from hpcpar.kernels.interface import Array, Tick
+
+T = TypeVar("T")
 
 #: Items in a block of an elementwise kernel: a few such blocks stay in a core's L2 cache.
 BLOCK_ITEMS = 1 << 15
+#: So many blocks of an elementwise kernel take about a millisecond.
+TICK_BLOCKS = 32
 #: Most planes of a volume in a block of a convolution, so that rows, too, stay together.
 PLANES = 16
 
@@ -121,3 +126,11 @@ def flat_blocks(a: Array, *others: Array) -> Iterator[tuple[Array, ...]]:
     step = BLOCK_ITEMS // inner
     for start in range(0, a.shape[0], step):
         yield tuple(b[start : start + step] for b in (a, *others))
+
+
+def ticking(blocks: Iterable[T], tick: Tick | None) -> Iterator[T]:
+    """The blocks of an elementwise kernel, with a tick after some of them."""
+    for i, block in enumerate(blocks, 1):
+        yield block
+        if tick is not None and i % TICK_BLOCKS == 0:
+            tick()

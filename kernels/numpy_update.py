@@ -6,13 +6,15 @@ import math
 
 import numpy as np
 
-from hpcpar.kernels.interface import Array
-from hpcpar.kernels.numpy_blocks import Scratch, flat_blocks
+from hpcpar.kernels.interface import Array, Tick
+from hpcpar.kernels.numpy_blocks import Scratch, flat_blocks, ticking
 
 
-def sgd_update(w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float, scratch: Scratch) -> None:
+def sgd_update(
+    w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float, scratch: Scratch, tick: Tick | None
+) -> None:
     """See `Backend.sgd_update`."""
-    for w_part, g_part, *v_part in flat_blocks(w, grad, *(() if velocity is None else (velocity,))):
+    for w_part, g_part, *v_part in ticking(flat_blocks(w, grad, *(() if velocity is None else (velocity,))), tick):
         step = np.multiply(w_part, decay, out=scratch.get("step", w_part.shape, w.dtype))
         step += g_part
         step *= -rate
@@ -24,12 +26,12 @@ def sgd_update(w: Array, grad: Array, velocity: Array | None, rate: float, momen
 
 def adam_update(
     w: Array, grad: Array, first: Array, second: Array, rate: float, beta1: float, beta2: float, eps: float, step: int, decay: float,
-    scratch: Scratch,
+    scratch: Scratch, tick: Tick | None,
 ) -> None:
     """See `Backend.adam_update`."""
     rate /= 1 - beta1**step
     spread = 1 / math.sqrt(1 - beta2**step)
-    for w_part, g_part, m_part, v_part in flat_blocks(w, grad, first, second):
+    for w_part, g_part, m_part, v_part in ticking(flat_blocks(w, grad, first, second), tick):
         gradient = np.multiply(w_part, decay, out=scratch.get("step", w_part.shape, w.dtype))
         gradient += g_part
         part = np.multiply(gradient, 1 - beta1, out=scratch.get("part", w_part.shape, w.dtype))

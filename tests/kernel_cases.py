@@ -113,6 +113,9 @@ def test_gemm(backend: Backend, m: int, n: int, k: int, transpose_a: bool, trans
         out = blank(backend, (m, n), dtype, style)
         backend.gemm(place(backend, a, style), place(backend, b, style), out, transpose_a=transpose_a, transpose_b=transpose_b)
         check(out, want)
+        out = blank(backend, (m, n), dtype, style)
+        backend.gemm(place(backend, a, style), place(backend, b, style), out, transpose_a=transpose_a, transpose_b=transpose_b, tick=int)
+        check(out, want)
 
 
 # -- losses and update -----------------------------------------------------------------------------------------

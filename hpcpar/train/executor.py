@@ -341,7 +341,7 @@ class Executor:
         p = self.parameters[layer]
         if p.updates:
             often = len(self.turns) if self.turns and self._place[layer] >= self._switch else 1
-            self.rule.update(self.backend, p, self.step * often + turn)
+            self.rule.update(self.backend, p, self.step * often + turn, self.communicator.progress)
 
     # -- running ---------------------------------------------------------------------------------------------------
     def iterate(self, images: np.ndarray, labels: np.ndarray, step: int, rate: float, momentum: float, decay: float) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcpar.errors import InputError
-from hpcpar.kernels.interface import Backend
+from hpcpar.kernels.interface import Backend, Tick
 from hpcpar.plan.plan import OPTIMIZERS
 from hpcpar.train.parameters import Parameters
 
@@ -55,11 +55,11 @@ class Rule:
         """The numbers of the iteration."""
         self.rate, self.momentum, self.decay = rate, momentum, decay
 
-    def update(self, backend: Backend, p: Parameters, count: int) -> None:
-        """Apply the gradient to what this rank updates, after `count` updates before."""
+    def update(self, backend: Backend, p: Parameters, count: int, tick: Tick | None = None) -> None:
+        """Apply the gradient to what this rank updates, after `count` updates before; other gradients progress meanwhile (`tick`)."""
         w, grad = p.updated(p.flat), p.updated(p.grad)
         if self.optimizer == "adam":
             first, second = p.state
-            backend.adam_update(w, grad, first, second, self.rate, self.momentum, self.BETA, self.EPS, count + 1, self.decay)
+            backend.adam_update(w, grad, first, second, self.rate, self.momentum, self.BETA, self.EPS, count + 1, self.decay, tick)
         else:
-            backend.sgd_update(w, grad, p.state[0] if p.state else None, self.rate, self.momentum, self.decay)
+            backend.sgd_update(w, grad, p.state[0] if p.state else None, self.rate, self.momentum, self.decay, tick)

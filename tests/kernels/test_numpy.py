@@ -14,7 +14,16 @@ pytest.register_assert_rewrite("kernel_cases", "kernel_conv_cases", "kernel_norm
 
 from kernel_cases import *  # noqa: E402, F403
 
-from hpcpar.kernels import numpy_batchnorm, numpy_blocks, numpy_columns, numpy_conv, numpy_elementwise, numpy_lrn, numpy_places  # noqa: E402
+from hpcpar.kernels import (  # noqa: E402
+    numpy_batchnorm,
+    numpy_blocks,
+    numpy_columns,
+    numpy_conv,
+    numpy_elementwise,
+    numpy_gemm,
+    numpy_lrn,
+    numpy_places,
+)
 from hpcpar.kernels.interface import Backend, ConvSpec, Segment  # noqa: E402
 from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
 
@@ -29,6 +38,8 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
                 patch.setattr(module, "TILE", 3)
             patch.setattr(numpy_conv, "NARROW", 8)
             patch.setattr(numpy_blocks, "PLANES", 2)
+            patch.setattr(numpy_blocks, "TICK_BLOCKS", 2)
+            patch.setattr(numpy_gemm, "PART_BYTES", 100)
             patch.setattr(numpy_places, "WHOLE", 1)
             patch.setattr(numpy_batchnorm, "SHORT", 3)
             for module in (numpy_batchnorm, numpy_blocks, numpy_elementwise, numpy_lrn, numpy_places):

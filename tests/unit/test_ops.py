@@ -15,6 +15,7 @@ pytest.register_assert_rewrite("ops_support")
 
 from ops_support import DTYPES, at, boxes, close, gather, make, parameters, random, reference, torch  # noqa: E402
 
+from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
 from hpcpar.network.layers import (  # noqa: E402
     LRN,
     Add,
@@ -210,3 +211,22 @@ def test_every_layer_kind_is_tested_or_elementwise() -> None:
 
     tested = {type(layer) for layer, *_ in (*PLAIN.values(), *PRODUCTS.values())} | {BatchNorm}
     assert {kind.__name__ for kind in OPS} - {kind.__name__ for kind in tested} == {"ReLU", "Dropout", "Flatten"}
+
+
+def test_long_kernels_tick() -> None:
+    """Products and updates of large layers let communication progress every few milliseconds; small ones need not."""
+    numpy, ticks = NumpyBackend(), []
+    w, x = np.ones((4096, 2304), np.float32), np.ones((4, 2304), np.float32)
+    y, grad, velocity = np.empty((4, 4096), np.float32), np.zeros_like(w), np.zeros_like(w)
+    for long in (
+        lambda tick: numpy.gemm(x, w, y, transpose_b=True, tick=tick),
+        lambda tick: numpy.gemm(y, x, grad, transpose_a=True, tick=tick),
+        lambda tick: numpy.gemm(y, w, x, tick=tick),
+        lambda tick: numpy.sgd_update(w.ravel(), grad.ravel(), velocity.ravel(), 0.1, 0.9, 0.0, tick),
+    ):
+        ticks.clear()
+        long(lambda: ticks.append(1))
+        assert 2 <= len(ticks) <= 10
+    ticks.clear()
+    numpy.gemm(x[:, :64], w[:64, :64], y[:, :64], tick=lambda: ticks.append(1))
+    assert not ticks

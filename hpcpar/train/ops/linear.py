@@ -17,7 +17,7 @@ class LinearOp(Op):
         if self.empty:
             return
         p, b = self.parameters, self.blocks
-        self.backend.gemm(b.x, p.weight, b.y, transpose_b=True)
+        self.backend.gemm(b.x, p.weight, b.y, transpose_b=True, tick=self.ctx.tick)
         if p.bias is not None:
             self.backend.add_bias(b.y, p.bias)
 
@@ -27,13 +27,13 @@ class LinearOp(Op):
         if self.empty:
             dx[...] = 0
         else:
-            self.backend.gemm(self.blocks.dy, self.parameters.weight, dx)
+            self.backend.gemm(self.blocks.dy, self.parameters.weight, dx, tick=self.ctx.tick)
 
     def backward_weight(self) -> None:
         p, b = self.parameters, self.blocks
         if self.empty:
             p.grad[...] = 0
             return
-        self.backend.gemm(b.dy, b.x, p.dweight, transpose_a=True)
+        self.backend.gemm(b.dy, b.x, p.dweight, transpose_a=True, tick=self.ctx.tick)
         if p.dbias is not None:
             self.backend.sum_samples(b.dy, p.dbias)

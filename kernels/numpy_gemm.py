@@ -1,0 +1,45 @@
+"""Matrix products by BLAS, in parts between which communication progresses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hpcpar.kernels.interface import Array, Tick
+from hpcpar.kernels.numpy_blocks import blas_input, is_blas_matrix
+
+#: Most operations and most bytes of a part: some milliseconds of a core, many times what a call of BLAS costs.
+PART_FLOPS, PART_BYTES = 1 << 29, 1 << 25
+#: Rows of a part that BLAS needs for its usual rate.
+MANY_ROWS = 128
+
+
+def gemm(left: Array, right: Array, out: Array, tick: Tick | None) -> None:
+    """out = left @ right; with a `tick`, in parts: by rows, which lie together, or by columns where there are few rows."""
+    left, right = blas_input(left), blas_input(right)
+    parts = _parts(left, right) if tick is not None else 1
+    columns = out.shape[0] < MANY_ROWS * parts
+    extent = out.shape[int(columns)]
+    parts = min(parts, max(1, extent))
+    for i in range(parts):
+        part = slice(i * extent // parts, (i + 1) * extent // parts)
+        if columns:
+            _multiply(left, right[:, part], out[:, part])
+        else:
+            _multiply(left[part], right, out[part])
+        if tick is not None and parts > 1:
+            tick()
+
+
+def _parts(left: Array, right: Array) -> int:
+    (m, k), n = left.shape, right.shape[1]
+    n_bytes = (m * k + k * n + m * n) * left.itemsize
+    return max(1, math.ceil(2 * m * k * n / PART_FLOPS), math.ceil(n_bytes / PART_BYTES))
+
+
+def _multiply(left: Array, right: Array, out: Array) -> None:
+    if is_blas_matrix(out):
+        np.matmul(left, right, out=out)
+    else:
+        out[...] = left @ right
