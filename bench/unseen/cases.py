@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from bench.unseen.jobs import SCRIPT, output
 from hpcpar.errors import InputError
@@ -73,19 +76,43 @@ class Group:
 
 
 @dataclass
-class Result:
-    """What became of a case; `note` says why there is no time.
+class Turn:
+    """A case in one round: predicted from the round's calibration, and run after it.
 
     Attributes
     ----------
-    plan : str
-        The strategy that `auto` took; it was not run a second time where it is one of the others.
+    predicted_s, known_s : float
+        Without and with the compute steps of the case's own plan.
     table_part : float
         Part of the unseen prediction's computing that the calibrated table covers.
     causes, known_causes : dict
         Measured less predicted (s) by cause (`hpcpar.report.rows.Term`), of both predictions.
     wire_ratio : float or None
         Bytes that the interfaces sent over the schedule's.
+    """
+
+    measured_s: float
+    predicted_s: float
+    known_s: float
+    table_part: float
+    causes: dict[str, float]
+    known_causes: dict[str, float]
+    iterations: int
+    wire_ratio: float | None
+    load: float
+    date: str
+
+
+@dataclass
+class Result:
+    """What became of a case; `note` says why it was not run.
+
+    Attributes
+    ----------
+    plan : str
+        The strategy that `auto` took; it was not run a second time where it is one of the others.
+    turns : list of Turn
+        One for each round.
     """
 
     place: str
@@ -96,17 +123,28 @@ class Result:
     strategy: str
     note: str = ""
     plan: str = ""
-    measured_s: float = 0.0
-    quartiles_s: tuple[float, float] = (0.0, 0.0)
-    predicted_s: float = 0.0
-    known_s: float = 0.0
-    table_part: float = 0.0
-    causes: dict[str, float] = field(default_factory=dict)
-    known_causes: dict[str, float] = field(default_factory=dict)
-    iterations: int = 0
-    wire_ratio: float | None = None
-    load: float = 0.0
-    date: str = ""
+    turns: list[Turn] = field(default_factory=list)
+
+    def mean(self, what: Callable[[Turn], float]) -> float:
+        """Over the rounds."""
+        return statistics.mean(what(turn) for turn in self.turns)
+
+    @property
+    def measured_s(self) -> float:
+        return self.mean(lambda turn: turn.measured_s)
+
+    @property
+    def predicted_s(self) -> float:
+        return self.mean(lambda turn: turn.predicted_s)
+
+    @property
+    def known_s(self) -> float:
+        return self.mean(lambda turn: turn.known_s)
+
+    @property
+    def wire_ratio(self) -> float | None:
+        found = [turn.wire_ratio for turn in self.turns if turn.wire_ratio]
+        return statistics.mean(found) if found else None
 
     @property
     def accuracy(self) -> float:
@@ -115,6 +153,20 @@ class Result:
     @property
     def known_accuracy(self) -> float:
         return 1 - abs(self.known_s - self.measured_s) / self.measured_s
+
+    @property
+    def single(self) -> list[float]:
+        """The accuracy of each round alone, without the steps of the case's own plan."""
+        return [1 - abs(turn.predicted_s - turn.measured_s) / turn.measured_s for turn in self.turns]
+
+    def cause_s(self, known: bool, cause: str) -> float:
+        """Measured less predicted (s) by this cause."""
+        return self.mean(lambda turn: (turn.known_causes if known else turn.causes).get(cause, 0.0))
+
+    @classmethod
+    def load(cls, row: dict[str, Any]) -> Result:
+        """From plain data."""
+        return cls(**(row | {"image": tuple(row["image"]), "turns": [Turn(**turn) for turn in row["turns"]]}))
 
 
 def groups(options: argparse.Namespace) -> list[Group]:

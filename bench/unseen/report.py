@@ -10,6 +10,9 @@ from typing import Any
 from bench.unseen.cases import Result
 from hpcpar.report.tables import seconds
 
+#: The accuracy that no case should be under.
+LEAST = 0.85
+
 
 def tau(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Kendall's tau-b of predicted and measured times."""
@@ -33,12 +36,14 @@ def percent(value: float | None) -> str:
 
 def report(found: Sequence[Result]) -> str:
     """All tables."""
-    done = [r for r in found if r.measured_s]
+    done = [r for r in found if r.turns]
     parts = [table(
-        ("where", "network", "P", "strategy", "measured", "unseen", "accuracy", "of the table", "steps known", "accuracy", "wire"),
+        ("where", "network", "P", "strategy", "measured", "unseen", "accuracy", "rounds alone", "of the table", "steps known", "accuracy",
+         "wire"),
         [(r.place, r.network, r.ranks, f"{r.strategy}: {r.plan}" if r.plan else r.strategy, seconds(r.measured_s),
-          f"{r.predicted_s / r.measured_s:.2f} x", percent(r.accuracy), f"{r.table_part:.0%}", f"{r.known_s / r.measured_s:.2f} x",
-          percent(r.known_accuracy), f"{r.wire_ratio:.3f}" if r.wire_ratio else "-") for r in done],
+          f"{r.predicted_s / r.measured_s:.2f} x", percent(r.accuracy), " ".join(f"{100 * a:.0f}" for a in r.single),
+          f"{r.mean(lambda turn: turn.table_part):.0%}", f"{r.known_s / r.measured_s:.2f} x", percent(r.known_accuracy),
+          f"{r.wire_ratio:.3f}" if r.wire_ratio else "-") for r in done],
     )]
     together: dict[tuple[Any, ...], list[Result]] = {}
     for r in done:
@@ -52,10 +57,13 @@ def report(found: Sequence[Result]) -> str:
          "between"), [_off(each) for each in together.values()],
     ))
     if done:
-        for name, values in (("unseen", [r.accuracy for r in done]), ("steps known", [r.known_accuracy for r in done])):
-            parts.append(f"{name}: {len(done)} cases, mean accuracy {percent(statistics.mean(values))}, least {percent(min(values))}\n")
-        loads = [r.load for r in done]
-        parts.append(f"{min(r.date for r in done)} to {max(r.date for r in done)}, {len(os.sched_getaffinity(0))} cores, load average "
+        alone = [a for r in done for a in r.single]
+        for name, values in (("unseen", [r.accuracy for r in done]), ("rounds alone", alone), ("known", [r.known_accuracy for r in done])):
+            parts.append(f"{name}: {len(values)}, mean accuracy {percent(statistics.mean(values))}, least {percent(min(values))}, "
+                         f"{sum(v < LEAST for v in values)} under {LEAST:.0%}\n")
+        turns = [turn for r in done for turn in r.turns]
+        loads = [turn.load for turn in turns]
+        parts.append(f"{min(t.date for t in turns)} to {max(t.date for t in turns)}, {len(os.sched_getaffinity(0))} cores, load average "
                      f"before a case {min(loads):.1f} to {max(loads):.1f}\n")
     parts += [f"not run: {r.place}, {r.network}, {r.ranks} ranks, {r.strategy}: {r.note}" for r in found if r.note]
     return "\n".join(parts)
@@ -80,7 +88,7 @@ def _off(each: Sequence[Result]) -> tuple[object, ...]:
     first = each[0]
 
     def part(known: bool, cause: str) -> str:
-        values = [(r.known_causes if known else r.causes).get(cause, 0.0) / r.measured_s for r in each]
+        values = [r.cause_s(known, cause) / r.measured_s for r in each]
         return f"{100 * statistics.median(values):+.0f}%"
 
     return (first.place, first.network, first.ranks, part(False, "compute"),

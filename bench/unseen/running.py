@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench.unseen.cases import FAST, Group, Place, Result, possible
+from bench.unseen.cases import FAST, Group, Place, Result, Turn, possible
 from bench.unseen.jobs import SCRIPT, Failed, output
 from hpcpar.cost.choose import schedule_for
 from hpcpar.cost.price import price
@@ -32,8 +32,10 @@ from hpcpar.train.worksteps import WorkSteps
 
 #: Batches whose compute steps are measured, over the cases'.
 SEEN = (0.5, 2.0)
-#: A run lasts about so long (s), within limits of iterations.
-RUN_S, FEWEST, MOST = 4.0, 12, 200
+#: Calibrations and runs take turns so often: the speed of a shared machine changes by a tenth within minutes.
+ROUNDS = 3
+#: A run of a round lasts about so long (s), within limits of iterations.
+RUN_S, FEWEST, MOST = 2.5, 8, 200
 #: A short run, whose bytes and those of a long one differ by iterations alone.
 SHORT = 2
 #: For the estimate: a job's start and end (s), a calibration of the links (s), and iterations that measuring a plan's steps takes.
@@ -56,11 +58,16 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / "results.json"
         rows = json.loads(self.file.read_text()) if self.file.exists() else {}
-        self.results = {id: Result(**(row | {"image": tuple(row["image"])})) for id, row in rows.items()}
+        self.results = {id: Result.load(row) for id, row in rows.items()}
 
     def missing(self, group: Group) -> list[str]:
-        """Strategies without a result."""
-        return [s for s in group.strategies if group.id(s) not in self.results or self.results[group.id(s)].note.startswith("failed")]
+        """Strategies that are not done."""
+        return [s for s in group.strategies if self._rounds(group, s) < ROUNDS]
+
+    def _rounds(self, group: Group, strategy: str) -> int:
+        """Rounds that a case has behind it; all of them where it cannot be run."""
+        known = self.results.get(group.id(strategy))
+        return 0 if known is None or known.note.startswith("failed") else ROUNDS if known.note else len(known.turns)
 
     def _keep(self, group: Group, result: Result) -> None:
         self.results[group.id(result.strategy)] = result
@@ -68,8 +75,11 @@ class Bench:
         new = self.file.with_suffix(".new")
         new.write_text(text)
         new.replace(self.file)
-        what = result.note or (f"unseen {seconds(result.predicted_s)}, steps known {seconds(result.known_s)}, "
-                               f"measured {seconds(result.measured_s)}")
+        what = result.note
+        if result.turns:
+            last = result.turns[-1]
+            what = (f"round {len(result.turns)} of {ROUNDS}: unseen {seconds(last.predicted_s)}, steps known {seconds(last.known_s)}, "
+                    f"measured {seconds(last.measured_s)}")
         print(f"{group.name} {result.strategy}: {what}", file=sys.stderr, flush=True)
 
     def _job(self, group: Group, *words: str) -> None:
@@ -91,14 +101,19 @@ class Bench:
         try:
             if group.place.mbit:
                 output(str(SCRIPT), "up", str(group.ranks), str(group.place.mbit))
-            unseen, known = self._calibrated(group, network, here, rough, own)
             data = self._data(group)
+            for number in range(ROUNDS):
+                todo = [s for s in self.missing(group) if self._rounds(group, s) == number]
+                if todo:
+                    unseen, known = self._calibrated(group, network, here, rough, own, number)
+                    for strategy in todo:
+                        try:
+                            self._keep(group, self._case(group, network, strategy, here, data, unseen, known))
+                        except Failed as err:
+                            self._keep(group, self._result(group, strategy, note=f"failed: {err}"))
         except Failed as err:
             for strategy in self.missing(group):
                 self._keep(group, self._result(group, strategy, note=f"failed: {err}"))
-            return
-        for strategy in self.missing(group):
-            self._keep(group, self._case(group, network, strategy, here, data, unseen, known))
 
     @staticmethod
     def _result(group: Group, strategy: str, **more: Any) -> Result:
@@ -111,8 +126,10 @@ class Bench:
             output(*program(), "data", "synthetic", str(path), "--input", image, "--classes", str(group.spec.classes), "--samples", "128")
         return path
 
-    def _calibrated(self, group: Group, network: Network, here: Path, rough: Machine, own: dict[str, Plan]) -> tuple[Machine, Machine]:
-        """The machine without and with the compute steps of the cases' own plans."""
+    def _calibrated(
+        self, group: Group, network: Network, here: Path, rough: Machine, own: dict[str, Plan], number: int
+    ) -> tuple[Machine, Machine]:
+        """The machine without and with the compute steps of the cases' own plans, as a round's calibration finds it."""
         seen: list[Plan] = []
         for factor in SEEN:
             for strategy in own:
@@ -120,7 +137,7 @@ class Bench:
                     seen.append(possible(group, network, rough, strategy, max(1, round(factor * group.batch))))
                 except InputError:
                     continue  # the case's own batch can be run, this one cannot
-        path = here / "machine.toml"
+        path = here / f"machine{number}.toml"
         known = files.load(str(path)) if path.exists() else rough
         # strategies may have been added since
         if not _keys(network, (*seen, *own.values())) <= known.compute.keys():
@@ -136,49 +153,52 @@ class Bench:
         return unseen, known
 
     def _case(self, group: Group, network: Network, strategy: str, here: Path, data: Path, unseen: Machine, known: Machine) -> Result:
-        out = self._result(group, strategy, load=round(os.getloadavg()[0], 2), date=datetime.now().isoformat(timespec="minutes"))
-        try:
-            plan = possible(group, network, known, strategy, group.batch)
-        except InputError as err:
-            out.note = str(err)
+        """One round more of a case."""
+        out = self.results.get(group.id(strategy))
+        if out is None or out.note:
+            out = self._result(group, strategy)
+        name = strategy.replace(":", "-")
+        file, path = here / f"{name}.json", here / f"{name}-{len(out.turns)}.h5"
+        if not out.turns:
+            # what `auto` takes in the first round is what all rounds run
+            try:
+                plan = possible(group, network, known, strategy, group.batch)
+            except InputError as err:
+                out.note = str(err)
+                return out
+            plans.save(plan, str(file))
+            if strategy == "auto":
+                out.plan = plan.strategy
+        other = self.results.get(group.id(out.plan))
+        if out.plan in group.strategies and other is not None and len(other.turns) > len(out.turns):
+            out.turns.append(other.turns[len(out.turns)])
             return out
-        if strategy == "auto":
-            out.plan = plan.strategy
-            for name in group.strategies:
-                other = self.results.get(group.id(name))
-                if name == plan.strategy and other is not None and other.measured_s:
-                    return replace(other, strategy="auto", plan=name)
-        file, path = str(here / f"{strategy.replace(':', '-')}.json"), here / f"{strategy.replace(':', '-')}.h5"
-        plans.save(plan, file)
-        expected_s = float(price(network, plan, known).iteration_s)
-        steps = int(min(MOST, max(FEWEST, RUN_S / expected_s)))
+        plan = plans.load(str(file))
+        load, date = round(os.getloadavg()[0], 2), datetime.now().isoformat(timespec="minutes")
+        steps = int(min(MOST, max(FEWEST, RUN_S / float(price(network, plan, known).iteration_s))))
 
         def train(count: int) -> None:
-            self._job(group, "run", "--plan", file, "--machine", str(here / "unseen.toml"), "--data", str(data), "--steps", str(count),
+            self._job(group, "run", "--plan", str(file), "--machine", str(here / "unseen.toml"), "--data", str(data), "--steps", str(count),
                       "--rate", "0.0001", "--out", str(path))
 
-        try:
-            if group.place.mbit:
-                begin = group.place.sent_bytes(group.ranks)
-                train(SHORT)
-                middle = group.place.sent_bytes(group.ranks)
-                train(steps)
-                sent = (group.place.sent_bytes(group.ranks) - middle - (middle - begin)) / (steps - SHORT)
-            else:
-                train(steps)
-        except Failed as err:
-            out.note = f"failed: {err}"
-            return out
+        sent = 0.0
+        if group.place.mbit:
+            begin = group.place.sent_bytes(group.ranks)
+            train(SHORT)
+            middle = group.place.sent_bytes(group.ranks)
+            train(steps)
+            sent = (group.place.sent_bytes(group.ranks) - middle - (middle - begin)) / (steps - SHORT)
+        else:
+            train(steps)
         run = record.read(str(path))
         row = compare_one(run)
         known_row = compare_one(replace(run, prediction=price(network, plan, known, samples=run.samples).to_json(steps=True)))
-        out.iterations, out.measured_s = row.compared, row.iteration.measured_s
-        out.quartiles_s = (row.iteration.low_s or 0.0, row.iteration.high_s or 0.0)
-        out.predicted_s, out.known_s = row.iteration.predicted_s or 0.0, known_row.iteration.predicted_s or 0.0
-        out.table_part = float(run.prediction["measured_compute"])
-        out.causes, out.known_causes = _causes(row), _causes(known_row)
-        if group.place.mbit and (planned := int(run.sent_bytes.sum())):
-            out.wire_ratio = sent / planned
+        planned = int(run.sent_bytes.sum())
+        out.turns.append(Turn(
+            row.iteration.measured_s, row.iteration.predicted_s or 0.0, known_row.iteration.predicted_s or 0.0,
+            float(run.prediction["measured_compute"]), _causes(row), _causes(known_row), row.compared,
+            sent / planned if sent and planned else None, load, date,
+        ))
         return out
 
 
@@ -221,4 +241,4 @@ def estimate_s(bench: Bench, todo: Sequence[Group]) -> float:
         lasts = min(MOST, max(FEWEST, RUN_S / step_s)) * step_s
         total += LINKS_S + (1 + sum(SEEN)) * len(group.strategies) * PROBES * work_s
         total += count * (START_S + lasts) * (2 if group.place.mbit else 1)
-    return total
+    return ROUNDS * total

@@ -38,8 +38,8 @@ up() {
     ip link set "${prefix}v$i" mtu $mtu up
     ip -n "$ns" link set eth0 mtu $mtu up
     ip -n "$ns" link set lo up
-    # no slow start after idle time, and no deep queue before the bucket
-    ip netns exec "$ns" sysctl -qw net.ipv4.tcp_slow_start_after_idle=0 net.ipv4.tcp_notsent_lowat=16384
+    # no slow start after idle time
+    ip netns exec "$ns" sysctl -qw net.ipv4.tcp_slow_start_after_idle=0
     ip netns exec "$ns" tc qdisc replace dev eth0 root tbf rate "${rate}mbit" burst $burst limit 8388608
     tc qdisc replace dev "${prefix}v$i" root tbf rate "${rate}mbit" burst $burst limit 8388608
     # what 'ip netns exec' puts over /etc/hosts
