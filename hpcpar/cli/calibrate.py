@@ -41,6 +41,7 @@ def add(subparsers: argparse._SubParsersAction) -> None:
     p.add_argument("--strategy", default="", metavar="A,B", help="strategies to measure, with --network (default: every named one)")
     p.add_argument("--dtype", default="float32", help="float32 or float64")
     p.add_argument("--device", default="cpu", help="cpu or gpu")
+    p.add_argument("--direct", action="store_true", help="hand GPU buffers to MPI, as 'hpcpar run --direct' does")
     p.add_argument("--json", action="store_true", help="print the machine as JSON")
 
 
@@ -105,7 +106,7 @@ def _run(args: argparse.Namespace, w: World) -> int:
         if w.rank == 0:
             print(f"calibrating: {what}", file=sys.stderr, flush=True)
 
-    machine = calibrate(w, kernels, chosen, Path(args.out).stem, tell)
+    machine = calibrate(w, kernels, chosen, Path(args.out).stem, tell, args.direct)
     if w.rank == 0:
         files.save(machine, args.out)
         show_machine(machine)

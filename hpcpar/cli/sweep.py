@@ -57,6 +57,7 @@ def add(subparsers: Any) -> None:
         p.add_argument("--data", default="", metavar="FILE.h5", help=f"data file (default: synthetic, {BATCHES} of the largest "
                        "mini-batches)")
         p.add_argument("--device", default="cpu", metavar="cpu|gpu", help="where ranks compute (default cpu)")
+        p.add_argument("--direct", action="store_true", help="hand GPU buffers to MPI, as 'hpcpar run --direct' does")
         p.add_argument("--out", required=True, metavar="FOLDER", help="folder of the sweep: the same command goes on where it stopped")
         p.add_argument("--retry", action="store_true", help="also run again what has failed")
         p.add_argument("--dry-run", action="store_true", help="plan, and print the commands or batch scripts; run nothing")
@@ -97,6 +98,8 @@ def main(args: argparse.Namespace) -> int:
     for name, known in (("overlap", OVERLAPS), ("dtype", tuple(DTYPES)), ("launcher", LAUNCHERS), ("device", ("cpu", "gpu"))):
         if getattr(args, name) not in known:
             raise unknown(f"--{name}", getattr(args, name), known)
+    if args.direct and args.device != "gpu":
+        raise InputError("--direct is about GPU buffers, --device is cpu; give --device gpu, or leave --direct out")
     asked = slurm.read(args.slurm, {name: getattr(args, name) for name in SLURM})
     for sign in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: ranks are ended, and the folder stays as it should be
         signal.signal(sign, _interrupt)
@@ -141,7 +144,7 @@ def _study(args: argparse.Namespace, out: str) -> Study:
     samples = _samples(network, data) if args.data else _synthetic(network, data, BATCHES * largest, args.dry_run)
     return Study(
         args.kind, spec, files.load(args.machine), ranks, strategies, args.batch, chosen, data, samples,
-        args.steps or (0 if args.epochs else STEPS), args.epochs or 1, args.device, out,
+        args.steps or (0 if args.epochs else STEPS), args.epochs or 1, args.device, out, args.direct,
     )
 
 

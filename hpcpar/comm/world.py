@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,6 +55,14 @@ class World:
     @property
     def hostname(self) -> str:
         return socket.gethostname()
+
+    @property
+    def kernel(self) -> str:
+        """What the hosts of one machine have in common, though as containers they have names of their own: when it was booted."""
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        except OSError:
+            return self.hostname
 
     def barrier(self) -> None:
         self.comm.Barrier()

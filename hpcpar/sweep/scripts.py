@@ -63,7 +63,7 @@ def program() -> list[str]:
 def run_options(study: Study) -> list[str]:
     """The options of ``hpcpar run`` that all cases share."""
     length = ["--steps", str(study.steps)] if study.steps else ["--epochs", str(study.epochs)]
-    return ["--data", study.data, *length, "--device", study.device]
+    return ["--data", study.data, *length, "--device", study.device, *(["--direct"] if study.direct else [])]
 
 
 def fill(template: str, parts: Mapping[str, Sequence[str]], launch: Sequence[str]) -> str:

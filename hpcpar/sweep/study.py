@@ -48,6 +48,8 @@ class Study:
         Length of every run; `steps` wins where it is not 0.
     out : str
         The folder of the sweep, as an absolute path.
+    direct : bool
+        GPU buffers are handed to MPI.
     """
 
     kind: str
@@ -63,6 +65,7 @@ class Study:
     epochs: int
     device: str
     out: str
+    direct: bool = False
 
     def cases(self) -> list[Case]:
         """Every case, size by size.
@@ -94,7 +97,7 @@ class Study:
         return asdict(case) | {
             "network": self.spec.name, "input": list(self.spec.shape), "classes": self.spec.classes, **self.planning,
             "machine": f"{self.machine.name} ({machine})", "data": self.data, "steps": self.steps, "epochs": self.epochs,
-            "device": self.device,
+            "device": f"{self.device}, buffers handed to MPI" if self.direct else self.device,
         }
 
 

@@ -58,14 +58,16 @@ class Calibration:
     ----------
     tell : callable
         Hears what is being done.
+    direct : bool
+        As in `hpcpar.comm.communicator.Communicator`.
     """
 
-    def __init__(self, world: World, backend: Backend, name: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, world: World, backend: Backend, name: str, tell: Callable[[str], None], direct: bool = False) -> None:
         self.world, self.backend, self.name, self._tell = world, backend, name, tell
         self.begin = time.perf_counter()
         local = self.local = ranks_per_node(world)
         nodes = self.nodes = world.size // local
-        steps, config = Steps(Communicator(world, backend)), Config(n=nodes, c=local)
+        steps, config = Steps(Communicator(world, backend, direct)), Config(n=nodes, c=local)
         tell("setting up: rates of a device")
         self._rates = Rates(world, backend, world.rank % local == 0)
         self._levels: list[LevelProbe] = []
@@ -132,7 +134,10 @@ class Calibration:
         at_once = float(np.median(cores)) if cores else float(self._crowd.cores)
         # of one rank, if nobody takes turns with it
         crowding = max(1.0, self._crowd.ranks / at_once) if at_once else 1.0
-        device = Device(memory, rates.flops_per_s * crowding, rates.copy_bytes_per_s * crowding, rates.launch_s / crowding, at_once=at_once)
+        # of a level's unit, where nodes are containers that share a machine
+        share = (self.local if self.local > 1 else world.size) / self._crowd.ranks if at_once else 1.0
+        device = Device(memory, rates.flops_per_s * crowding, rates.copy_bytes_per_s * crowding, rates.launch_s / crowding,
+                        at_once=at_once * share)
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
         notes = f"measured with {world.size} ranks on {self.nodes} node(s), {world.library}, {threads} BLAS thread(s) a rank"
         if world.size == 1:
@@ -177,6 +182,8 @@ def _compute_quality(samples: list[Samples]) -> dict[str, Any]:
     }
 
 
-def calibrate(world: World, backend: Backend, plans: Sequence[Plan], name: str, tell: Callable[[str], None]) -> Machine:
+def calibrate(
+    world: World, backend: Backend, plans: Sequence[Plan], name: str, tell: Callable[[str], None], direct: bool = False
+) -> Machine:
     """Measure this job's ranks: levels, device rates, and the compute steps of `plans`. All ranks get the same machine."""
-    return Calibration(world, backend, name, tell).run(plans)
+    return Calibration(world, backend, name, tell, direct).run(plans)

@@ -35,7 +35,10 @@ _ITEM = 4
 
 
 class Steps:
-    """Makes collectives over one digit of a configuration, on buffers of zeros: sums stay zero, however often."""
+    """Makes collectives over one digit of a configuration, on buffers of zeros: sums stay zero, however often.
+
+    Buffers are where a run's are, in a device's memory too: what staging them takes is part of a message's time.
+    """
 
     def __init__(self, communicator: Communicator) -> None:
         self.communicator, self.rank = communicator, communicator.world.rank
@@ -69,9 +72,10 @@ class Steps:
         i, self._count = self._count, self._count + 1
         step = Comm(i, Phase.FORWARD, "probe", "probe", kind, holder, wanter, kind is not Kind.ALLGATHER, Group((digit,)), algorithm, 1,
                     _ITEM, i + 1)
-        buffer = np.zeros(items, np.float32)
+        backend = self.communicator.backend
+        buffer = backend.zeros((items,), "float32")
         held, wanted = (buffer[slice(*layout.box(self.rank)[0])] for layout in (holder, wanter))
-        return self.communicator.bind(step, held, np.zeros_like(wanted) if kind is Kind.REDUCE_SCATTER else wanted)
+        return self.communicator.bind(step, held, backend.zeros(wanted.shape, "float32") if kind is Kind.REDUCE_SCATTER else wanted)
 
 
 @dataclass(frozen=True)

@@ -67,26 +67,27 @@ def compute_samples(world: World, plan: Plan, backend: Backend, known: Collectio
 
 
 class Crowd(NamedTuple):
-    """Ranks of a node, and the cores that they may run on."""
+    """Ranks of a machine, and the cores that they may run on."""
 
     ranks: int
     cores: int
 
 
 def crowded(world: World, backend: Backend) -> Crowd:
-    """The fullest of the nodes that have fewer cores than ranks; nobody where there is none.
+    """The fullest of the machines that have fewer cores than ranks; nobody where there is none.
 
-    Ranks whose BLAS has several threads are counted as one core each, and ranks on GPUs not at all.
+    Nodes that are containers of one machine share its cores. Ranks whose BLAS has several threads are counted as one core each, and
+    ranks on GPUs not at all.
     """
     if backend.name != "cpu":
         return Crowd(0, 0)
     cores: dict[str, set[int]] = {}
     ranks = Counter[str]()
-    for host, some in world.comm.allgather((world.hostname, os.sched_getaffinity(0))):
-        cores.setdefault(host, set()).update(some)
-        ranks[host] += 1
-    nodes = [Crowd(count, len(cores[host])) for host, count in ranks.items()]
-    return max((node for node in nodes if node.ranks > node.cores), default=Crowd(0, 0))
+    for kernel, some in world.comm.allgather((world.kernel, os.sched_getaffinity(0))):
+        cores.setdefault(kernel, set()).update(some)
+        ranks[kernel] += 1
+    machines = [Crowd(count, len(cores[kernel])) for kernel, count in ranks.items()]
+    return max((machine for machine in machines if machine.ranks > machine.cores), default=Crowd(0, 0))
 
 
 def _silent(

@@ -112,6 +112,8 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
         assert 0 < level.alpha_s < 1 and 0 < level.beta_s_per_byte < 1e-3
         assert sure["beta_s_per_byte"][0] <= sure["beta_s_per_byte"][1] and sure["samples"] > 0
         assert 0 <= level.links <= local
+    # whatever the hosts' names: all ranks are on the cores of this machine
+    assert machine.crowding(ranks.size) >= ranks.size / len(os.sched_getaffinity(0)) * (1 - 1e-9)
     assert {c.level for c in machine.collectives} <= {level.name for level in machine.levels}
     assert price(plan.network.build(), plan, machine).measured_compute == 1.0
     assert machine.quality["origin"]["nodes"] == "node#" and files.from_dict(files.to_dict(machine)) == machine

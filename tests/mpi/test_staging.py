@@ -14,9 +14,12 @@ from hpcpar.comm.world import world
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.network.builtin import network
 from hpcpar.plan.boxes import local
+from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.schedule.lower import lower
+from hpcpar.schedule.steps import Kind
 from hpcpar.train.executor import Executor
+from hpcpar.train.links import Steps
 from tests.strategies import one_pass
 
 
@@ -58,6 +61,18 @@ def _losses(backend: NumpyBackend, strategy: str, direct: bool) -> list[float]:
         out.append(executor.iterate(*mine, i, 0.05, 0.9, 0.0)[0])
         trace.check(communicator.trace, schedule, w.rank)
     return out
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_links_are_measured_as_runs_use_them(direct: bool) -> None:
+    """A calibration's buffers are the device's: staged, or handed to MPI."""
+    w = world()
+    steps = Steps(Communicator(w, PretendedGpu(), direct))
+    for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER) if w.size > 1 else ():
+        transfer = steps.bind(kind, "ring", Config(n=w.size), "n", 4096)
+        assert isinstance(transfer, Transfer) and transfer.buffers.on_device is direct
+        steps.communicator.start(transfer)
+        steps.communicator.wait(transfer)
 
 
 @pytest.mark.parametrize("direct", [False, True])

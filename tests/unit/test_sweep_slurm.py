@@ -60,7 +60,7 @@ def options(tmp_path: Path, text: str, **given: Any) -> Slurm:
     ("gpu-p8", "gpu", FULL, False),
 ])
 def test_scripts_are_as_they_were(tmp_path: Path, name: str, device: str, toml: str, one: bool) -> None:
-    asked, study = options(tmp_path, toml), replace(STUDY, device=device)
+    asked, study = options(tmp_path, toml), replace(STUDY, device=device, direct=device == "gpu")
     job = scripts.jobs(SMALL + LARGE, one)[-1]
     text = scripts.script(study, asked, job, "/home/me/project")
     path = GOLDEN / f"{name}.sbatch"
