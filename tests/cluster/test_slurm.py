@@ -1,4 +1,4 @@
-"""``hpcpar sweep --launcher slurm`` under a real Slurm, and what ``hpcpar run`` says to a wrong ``srun --mpi``."""
+"""``hpcpar sweep --launcher slurm`` and ``hpcpar doctor`` under a real Slurm, and what both say to a wrong ``srun --mpi``."""
 
 from __future__ import annotations
 
@@ -114,3 +114,15 @@ def test_a_job_that_slurm_refuses_is_bad_input(sweep: Sweep) -> None:
     done = sweep("--partition", "none", ranks="2")
     assert done.returncode == 2
     assert "Slurm does not take" in done.stderr and "partition" in done.stderr
+
+
+@pytest.mark.parametrize(("mpi", "status", "told"), [("pmi2", "ok", "the world has 2 rank(s) on 2 node(s)"), ("none", "problem", "MPI sees")])
+def test_doctor_sees_the_launcher(slurm: dict[str, str], mpi: str, status: str, told: str) -> None:
+    """Two ranks on two nodes are one world; ranks that came up alone are a problem, whose remedy is the --mpi to use."""
+    command = ["srun", f"--mpi={mpi}", "--nodes=2", "--ntasks=2", sys.executable, "-m", "hpcpar", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=slurm)
+    # srun's own status is the highest of its ranks'
+    assert done.returncode == (0 if status == "ok" else 2), done.stderr
+    (launcher,) = [f for f in json.loads(done.stdout)["findings"] if f["subject"] == "launcher"]
+    assert launcher["status"] == status and launcher["what"].startswith("srun (Slurm step") and told in launcher["what"]
+    assert status == "ok" or "--mpi=pmi2" in launcher["remedy"]
