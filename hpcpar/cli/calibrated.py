@@ -33,7 +33,7 @@ def show_machine(machine: Machine) -> None:
     memory, d = q["memory"], machine.device
     together, alone = (amount(memory[f"{how}_bytes_per_s"], "B/s") for how in ("together", "alone"))
     say(f"a rank: {amount(d.flops_per_s, 'flop/s')}; copies {together} with all ranks of its node copying, {alone} alone; computing hides "
-        f"{machine.overlap:.0%} of a communication")
+        f"{machine.overlap:.0%} of a communication, which then goes on at {machine.progress:.0%} of its rate")
     if d.at_once:
         say(f"more ranks than cores: all ranks of a node together got the time of {d.at_once:.2f} cores, and take turns")
     if "compute" in q:

@@ -178,11 +178,11 @@ def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices:
     times = tuple(repeats(plan, s.phase) for s in out.steps)
     staged = plan.microbatches > 1 or any(np.any(np.not_equal(c.first, 0)) for c in plan.configs.values())
     if not staged:
-        line = timeline(items, machine.overlap, len(machine.levels))
+        line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
         compute, measured, comm, sent = _sums(out, prices, times, range(len(items)))
         exposed = line.exposed_s
     else:
-        line = pipeline(plan, out, items, machine.overlap, len(machine.levels))
+        line = pipeline(plan, out, items, machine.overlap, len(machine.levels), machine.progress)
         each = [_sums(out, prices, times, s.all) for s in stages_of(plan, out)]
         # of a family without stages there is one; of a pipeline's stages, the one that computes longest
         compute, measured, comm, sent = each[0] if len(each) == 1 else max(each, key=lambda sums: float(sums[0]))

@@ -20,7 +20,7 @@ from hpcpar.schedule.stages import stages_of
 from hpcpar.schedule.steps import Phase
 
 
-def pipeline(plan: Plan, out: Outline, items: list[Item], hidden: float, levels: int) -> Timeline:
+def pipeline(plan: Plan, out: Outline, items: list[Item], hidden: float, levels: int, rate: float = 1.0) -> Timeline:
     """Lay out an iteration; spans are those of the first micro-batch, and of the end."""
     stages = stages_of(plan, out)
     micro = plan.microbatches
@@ -28,7 +28,7 @@ def pipeline(plan: Plan, out: Outline, items: list[Item], hidden: float, levels:
     waits: list[Any] = [0.0] * len(items)
 
     def part(indices: list[int], times: int) -> Any:
-        line = _line(items, indices, hidden, levels)
+        line = _line(items, indices, hidden, levels, rate)
         for i, span, wait in zip(indices, line.spans, line.waits_s, strict=True):
             spans[i], waits[i] = span, wait * times
         return line.total_s
@@ -69,7 +69,7 @@ def _shift(spans: list[Span], indices: list[int], by: float) -> None:
         spans[i] = replace(spans[i], start_s=spans[i].start_s + by, end_s=spans[i].end_s + by)
 
 
-def _line(items: list[Item], indices: list[int], hidden: float, levels: int) -> Timeline:
+def _line(items: list[Item], indices: list[int], hidden: float, levels: int, rate: float) -> Timeline:
     """The timeline of some of the steps; what is needed by none of them is needed at their end."""
     place = {old: new for new, old in enumerate(indices)}
     chosen = []
@@ -78,4 +78,4 @@ def _line(items: list[Item], indices: list[int], hidden: float, levels: int) -> 
         if by is not None:
             by = next((place[j] for j in range(by, len(items)) if j in place), len(indices))
         chosen.append(replace(items[i], needed_by=by))
-    return timeline(chosen, hidden, levels)
+    return timeline(chosen, hidden, levels, rate)

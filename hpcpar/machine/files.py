@@ -23,7 +23,7 @@ else:
 
 _PRESETS = resources.files("hpcpar.machine") / "presets"
 #: Numbers that must be greater than 0; the others may be 0.
-_POSITIVE = ("memory_bytes", "flops_per_s", "bandwidth_bytes_per_s", "beta_s_per_byte")
+_POSITIVE = ("memory_bytes", "flops_per_s", "bandwidth_bytes_per_s", "beta_s_per_byte", "progress")
 
 
 def presets() -> list[str]:
@@ -152,6 +152,7 @@ def from_dict(data: Any, where: str = "machine") -> Machine:
         dict(_table(data.get("quality", {}), f"{where}, [quality]")),
         _collectives(data.get("collectives", ()), where),
         {kind: _number(kinds, kind, f"{where}, [kinds]") for kind in kinds},
+        min(1.0, _number(data, "progress", where, 1.0)),
     )
 
 

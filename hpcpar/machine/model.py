@@ -125,6 +125,9 @@ class Machine:
         Cost of copying a byte between a tensor and a wire buffer.
     overlap : float
         Part of a communication, 0 to 1, that computing really hides: below 1 where ranks drive their messages themselves.
+    progress : float
+        How fast that part goes on while ranks compute, of how fast it does while they wait, above 0 to 1: below 1 where messages stand
+        still until a rank looks after them.
     compute : mapping
         The calibrated table: key of a piece of work (`hpcpar.cost.work`) -> measured seconds.
     kinds : mapping
@@ -148,6 +151,7 @@ class Machine:
     quality: Mapping[str, Any] = field(default_factory=dict, hash=False)
     collectives: tuple[Factors, ...] = ()
     kinds: Mapping[str, float] = field(default_factory=dict, hash=False)
+    progress: float = 1.0
 
     def crowding(self, ranks: Any) -> Any:
         """How many times as long `ranks` neighbouring ranks take for what one of them could do alone: those of a node take turns."""

@@ -146,8 +146,10 @@ class Calibration:
             "links": [f.quality for f in found],
             "memory": {"alone_bytes_per_s": rates.alone_bytes_per_s, "together_bytes_per_s": rates.copy_bytes_per_s},
         }
-        hidden = self._hiding.part if self._hiding else 1.0
-        return Machine(self.name, device, levels, rates.add_s_per_byte, rates.pack_s_per_byte, hidden, {}, notes, quality)
+        hidden, progress = (self._hiding.part, self._hiding.progress) if self._hiding else (1.0, 1.0)
+        return Machine(
+            self.name, device, levels, rates.add_s_per_byte, rates.pack_s_per_byte, hidden, {}, notes, quality, progress=progress
+        )
 
     def _whole(self) -> Machine:
         """Everything, after the last round."""

@@ -31,6 +31,10 @@ MOST_BYTES = 256 << 20
 BUFFERS = (4096, 128 * 1024, 4 << 20)
 #: A gradient worth hiding.
 LONG_BYTES = 8 << 20
+#: Computing beside it, over its own time: enough to hide all of it that can be hidden, and so little that all of the computing can be.
+MUCH, LITTLE = 1.5, 0.25
+#: Least progress beside computing.
+SLOWEST = 0.01
 _ITEM = 4
 
 
@@ -155,9 +159,10 @@ class LevelProbe:
 
 
 class Hiding:
-    """Part of a long allreduce that equally long computing hides, 0 to 1.
+    """What computing hides of a long allreduce.
 
-    With computing alone taking A seconds, the allreduce alone B and both together C, the hidden part is (A + B - C) / min(A, B).
+    With computing alone taking A seconds, the allreduce alone B and both together C, A + B - C are hidden: with much computing a part of
+    the allreduce, with little a part of the computing.
     """
 
     def __init__(self, steps: Steps, backend: Backend) -> None:
@@ -179,24 +184,38 @@ class Hiding:
         self._comm.take()
         one = Gauge(world, product)
         one.take()
-        count = max(1, round(self._comm.seconds / one.seconds))
 
-        def compute() -> None:
-            for _ in range(count):
-                product()
+        def pair(ratio: float) -> tuple[Gauge, Gauge]:
+            """Computing that takes so many times as long as the allreduce, alone and with it."""
+            count = max(1, round(ratio * self._comm.seconds / one.seconds))
 
-        def together() -> None:
-            communicator.start(transfer)
-            compute()
-            communicator.wait(transfer)
+            def compute() -> None:
+                for _ in range(count):
+                    product()
 
-        self._compute, self._both = Gauge(world, compute), Gauge(world, together)
+            def together() -> None:
+                communicator.start(transfer)
+                compute()
+                communicator.wait(transfer)
+
+            return Gauge(world, compute), Gauge(world, together)
+
+        self._much, self._little = pair(MUCH), pair(LITTLE)
 
     @property
     def gauges(self) -> list[Gauge]:
-        return [self._comm, self._compute, self._both]
+        return [self._comm, *self._much, *self._little]
 
     @property
     def part(self) -> float:
-        compute, comm, both = (g.seconds for g in (self._compute, self._comm, self._both))
-        return min(1.0, max(0.0, (compute + comm - both) / min(compute, comm)))
+        """`hpcpar.machine.model.Machine.overlap`."""
+        return min(1.0, max(0.0, self._hidden_s(self._much) / self._comm.seconds))
+
+    @property
+    def progress(self) -> float:
+        """`hpcpar.machine.model.Machine.progress`."""
+        return min(1.0, max(SLOWEST, self._hidden_s(self._little) / self._little[0].seconds))
+
+    def _hidden_s(self, gauges: tuple[Gauge, Gauge]) -> float:
+        compute, both = gauges
+        return compute.seconds + self._comm.seconds - both.seconds

@@ -77,18 +77,19 @@ def test_blocking_is_the_plain_sum_exactly() -> None:
     assert timeline(steps, levels=3).total_s == plain_sum(s.seconds for s in steps)
 
 
-@pytest.mark.parametrize("hidden", [1.0, 0.3])
-def test_a_family_in_time_is_each_of_its_cases(hidden: float) -> None:
+@pytest.mark.parametrize(("hidden", "rate"), [(1.0, 1.0), (0.3, 1.0), (0.7, 0.4)])
+def test_a_family_in_time_is_each_of_its_cases(hidden: float, rate: float) -> None:
     """Cases side by side, some without some of the steps, are laid out as each alone."""
     cases = [random_steps(seed, 60) for seed in range(5)]
     rng = random.Random(9)
     shape = cases[0]
     seconds = [[case[i].seconds * (rng.random() < 0.8) for case in cases] for i in range(60)]
     levels = [[case[i].level for case in cases] for i in range(60)]
-    together = timeline([Item(np.array(t), s.needed_by, np.array(v)) for s, t, v in zip(shape, seconds, levels, strict=True)], hidden, 3)
+    items = [Item(np.array(t), s.needed_by, np.array(v)) for s, t, v in zip(shape, seconds, levels, strict=True)]
+    together = timeline(items, hidden, 3, rate)
 
     def alone(j: int) -> Timeline:
-        return timeline([Item(t[j], s.needed_by, v[j]) for s, t, v in zip(shape, seconds, levels, strict=True)], hidden, 3)
+        return timeline([Item(t[j], s.needed_by, v[j]) for s, t, v in zip(shape, seconds, levels, strict=True)], hidden, 3, rate)
 
     for j in range(5):
         line = alone(j)
@@ -120,6 +121,30 @@ def test_what_the_program_drives_itself_is_not_hidden() -> None:
     half = timeline(steps, hidden=0.5)
     assert (half.total_s, half.exposed_s) == (8.0, 1.0)
     assert timeline(steps, hidden=0.0).total_s == plain_sum(s.seconds for s in steps)
+
+
+def test_communication_that_goes_on_slowly_beside_computing() -> None:
+    """At half the rate 5 s of computing hide 2.5 s of 6; what is left takes as long as ever."""
+    steps = [compute(1.0), comm(6.0, 3), compute(5.0), compute(1.0)]
+    line = timeline(steps, rate=0.5)
+    assert (line.total_s, line.exposed_s) == (10.5, 3.5)
+    assert (line.spans[1].start_s, line.spans[1].end_s) == (1.0, 9.5)
+    # a short one ends while the program computes, and one behind it begins then
+    steps = [compute(1.0), comm(1.0, 4), comm(0.5, 4), compute(5.0), compute(1.0)]
+    line = timeline(steps, rate=0.5)
+    assert line.total_s == 7.0 and line.exposed_s == 0.0
+    assert [(s.start_s, s.end_s) for s in line.spans[1:3]] == [(1.0, 3.0), (3.0, 4.0)]
+    # what the program drives itself goes on at the full rate
+    line = timeline([comm(2.0, 2), compute(4.0)], hidden=0.5, rate=0.5)
+    assert (line.total_s, line.exposed_s, line.spans[0].end_s) == (5.0, 1.0, 3.0)
+
+
+def test_a_rate_of_one_changes_nothing_and_a_lower_one_never_helps() -> None:
+    for seed in range(20):
+        steps = random_steps(seed, 50)
+        totals = [float(timeline(steps, hidden, 3, rate).total_s) for hidden in (1.0, 0.6) for rate in (1.0, 1 - 1e-12, 0.5, 0.1)]
+        for full, nearly, half, tenth in (totals[:4], totals[4:]):
+            assert nearly == pytest.approx(full) and full <= half * (1 + 1e-12) and half <= tenth * (1 + 1e-12)
 
 
 def test_the_program_is_never_busy_twice() -> None:
