@@ -22,7 +22,7 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
 from hpcpar.train import probe
 from hpcpar.train.gauge import Gauge, outliers
-from hpcpar.train.links import Hiding, LevelProbe, Steps
+from hpcpar.train.links import Hiding, LevelProbe, Steps, computing
 from hpcpar.train.quality import Origin
 from hpcpar.train.rates import Rates
 from hpcpar.train.samples import Samples, together
@@ -70,13 +70,15 @@ class Calibration:
         steps, config = Steps(Communicator(world, backend, direct)), Config(n=nodes, c=local)
         tell("setting up: rates of a device")
         self._rates = Rates(world, backend, world.rank % local == 0)
+        self._crowd = probe.crowded(world, backend)
+        # ranks that take turns would wait for each other's computing
+        before = None if self._crowd.ranks else computing(backend)
         self._levels: list[LevelProbe] = []
         for axis, size, title, holds, inside in (("c", local, "node", 0 if nodes == 1 else local, 1), ("n", nodes, "network", 0, local)):
             if size > 1:
                 tell(f"setting up: links between {size} {'ranks of a node' if axis == 'c' else 'nodes'}")
-                self._levels.append(LevelProbe(steps, config, axis, title, holds, inside))
-        self._hiding = Hiding(steps, backend) if world.size > 1 else None
-        self._crowd = probe.crowded(world, backend)
+                self._levels.append(LevelProbe(steps, config, axis, title, holds, inside, before))
+        self._hiding = Hiding(steps, backend, before) if world.size > 1 else None
         #: By key: the plan that gave it; by plan: what its visits gave.
         self._owner: dict[str, int] = {}
         self._samples: dict[int, list[Samples]] = {}

@@ -13,6 +13,8 @@ from hpcpar.comm.world import World
 
 #: A sample is a mean over about so long (s), at most so many repetitions.
 _SAMPLE_S, _MOST = 0.01, 200
+#: As long as that, where something is done before every repetition.
+_AFTER_S = 0.02
 #: A sample that exceeds the median by so many times the median deviation, and by half, is an outlier.
 _FAR, _HALF = 5.0, 1.5
 _RESAMPLES = 200
@@ -26,6 +28,11 @@ class Gauge:
     A sample is the slowest rank's mean over some repetitions: with more ranks than cores a single short action either owns its core
     or waits for long.
 
+    Parameters
+    ----------
+    before : callable, optional
+        What is done before every repetition, outside its time.
+
     Attributes
     ----------
     once_s : float
@@ -33,28 +40,39 @@ class Gauge:
     samples : list of float
     """
 
-    def __init__(self, world: World, action: Callable[[], None]) -> None:
-        self._world, self._action = world, action
+    def __init__(self, world: World, action: Callable[[], None], before: Callable[[], None] | None = None) -> None:
+        self._world, self._action, self._before = world, action, before
         action()
+        begin = time.perf_counter()
         self.once_s = self._mean(1)
-        self._count = int(min(_MOST, max(1, _SAMPLE_S / max(self.once_s, 1e-7))))
+        self._each_s = world.most(time.perf_counter() - begin) if before is not None else self.once_s
+        self._count = int(min(_MOST, max(1, (_SAMPLE_S if before is None else _AFTER_S) / max(self._each_s, 1e-7))))
         self.samples: list[float] = []
 
     @property
     def sample_s(self) -> float:
         """How long a sample takes, about."""
-        return self._count * self.once_s
+        return self._count * self._each_s
 
     def take(self) -> None:
         """Take a sample."""
         self.samples.append(self._mean(self._count))
 
     def _mean(self, count: int) -> float:
+        clock, action, before = time.perf_counter, self._action, self._before
         self._world.barrier()
-        begin = time.perf_counter()
+        begin = clock()
+        if before is None:
+            for _ in range(count):
+                action()
+            return self._world.most((clock() - begin) / count)
+        lasts = 0.0
         for _ in range(count):
-            self._action()
-        return self._world.most((time.perf_counter() - begin) / count)
+            before()
+            begin = clock()
+            action()
+            lasts += clock() - begin
+        return self._world.most(lasts / count)
 
     @property
     def seconds(self) -> float:

@@ -36,6 +36,8 @@ MUCH, LITTLE = 1.5, 0.25
 #: Least progress beside computing.
 SLOWEST = 0.01
 _ITEM = 4
+#: About what a core keeps in caches of its own.
+CACHE_BYTES = 1 << 20
 
 
 class Steps:
@@ -82,6 +84,19 @@ class Steps:
         return self.communicator.bind(step, held, backend.zeros(wanted.shape, "float32") if kind is Kind.REDUCE_SCATTER else wanted)
 
 
+def computing(backend: Backend) -> Callable[[], None]:
+    """Computing such as comes before a message in an iteration: what messages need is not in a core's caches any more."""
+    a, b, c = (backend.zeros((256, 256), "float32") for _ in range(3))
+    x, y = (backend.zeros((CACHE_BYTES // _ITEM,), "float32") for _ in range(2))
+
+    def compute() -> None:
+        backend.gemm(a, b, c)
+        backend.unpack(x, y)
+        backend.synchronize()
+
+    return compute
+
+
 @dataclass(frozen=True)
 class Found:
     """A level, how sure its numbers are, and the collectives that differ from its model."""
@@ -99,21 +114,25 @@ class LevelProbe:
         The digit of `config` in which its neighbours differ.
     inside : int
         Ranks of a unit of the level inside: all of them send at once, and one alone where there are several.
+    before : callable, optional
+        What is done before every message or collective: see `computing`.
     """
 
-    def __init__(self, steps: Steps, config: Config, axis: str, name: str, ranks: int, inside: int) -> None:
+    def __init__(
+        self, steps: Steps, config: Config, axis: str, name: str, ranks: int, inside: int, before: Callable[[], None] | None
+    ) -> None:
         world, self.digit = steps.communicator.world, config.digits[axis]
         self.name, self.ranks, self.inside = name, ranks, inside
         self.p = int(self.digit.size)
         self.pieces = [piece for piece in PIECES if piece * self.p <= MOST_BYTES]
 
         def ring(piece: int, only: int | None = None) -> Gauge:
-            return Gauge(world, steps.action(Kind.ALLGATHER, "ring", config, axis, self.p * piece, only))
+            return Gauge(world, steps.action(Kind.ALLGATHER, "ring", config, axis, self.p * piece, only), before)
 
         self.messages = [ring(piece) for piece in self.pieces]
         self.alone = [ring(piece, 0) for piece in self.pieces] if inside > 1 else []
         self.collectives = {
-            (kind, algorithm): [Gauge(world, steps.action(kind, algorithm, config, axis, n)) for n in BUFFERS]
+            (kind, algorithm): [Gauge(world, steps.action(kind, algorithm, config, axis, n), before) for n in BUFFERS]
             for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER) for algorithm in (*ALGORITHMS[kind], "mpi")
         }
 
@@ -165,7 +184,7 @@ class Hiding:
     the allreduce, with little a part of the computing.
     """
 
-    def __init__(self, steps: Steps, backend: Backend) -> None:
+    def __init__(self, steps: Steps, backend: Backend, before: Callable[[], None] | None) -> None:
         communicator = steps.communicator
         world = communicator.world
         transfer = steps.bind(Kind.ALLREDUCE, "ring", Config(n=world.size), "n", LONG_BYTES)
@@ -180,7 +199,7 @@ class Hiding:
             communicator.start(transfer)
             communicator.wait(transfer)
 
-        self._comm = Gauge(world, communicate)
+        self._comm = Gauge(world, communicate, before)
         self._comm.take()
         one = Gauge(world, product)
         one.take()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hpcpar.train import fit
+from hpcpar.train import gauge as gauges
 from hpcpar.train.gauge import Gauge, bootstrap, outliers
 
 SIZES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
@@ -75,3 +76,19 @@ def test_gauge_repeats_short_actions() -> None:
     assert len(calls) == 2 and gauge.seconds == gauge.once_s
     gauge.take()
     assert len(calls) > 50 and len(gauge.samples) == 1 and gauge.seconds == gauge.samples[0]
+
+
+def test_what_is_done_before_an_action_is_outside_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, done = [0.0], []
+    monkeypatch.setattr(gauges.time, "perf_counter", lambda: now[0])
+
+    def takes(what: str, seconds: float) -> None:
+        done.append(what)
+        now[0] += seconds
+
+    world: Any = Alone()
+    gauge = Gauge(world, lambda: takes("message", 1e-5), lambda: takes("computing", 1e-3))
+    done.clear()
+    gauge.take()
+    assert gauge.seconds == pytest.approx(1e-5) and gauge.sample_s == pytest.approx(0.02, rel=0.1)
+    assert done == ["computing", "message"] * (len(done) // 2) and len(done) // 2 == round(gauge.sample_s / 1.01e-3)
