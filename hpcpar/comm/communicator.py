@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from typing import Any
@@ -21,6 +22,8 @@ from hpcpar.schedule.steps import Comm, Schedule
 #: That is many times longer than a sleep: else a rank that slept makes its partner sleep, and so on through all rounds.
 _YIELDS = 1000
 _SLEEP_S = 2e-5
+#: Where nothing has come for so long, it sleeps longer: a rank with little to do in a plan leaves its core to those that have more.
+_LONG_S, _LONG_SLEEP_S = 0.05, 1e-3
 #: Seconds after which a wait without any progress ends the job (0: never), and how many unless the environment says so.
 _STALL_VARIABLE, _STALL_S = "HPCPAR_STALL_S", 300.0
 
@@ -112,7 +115,9 @@ class Communicator:
 
         A job in which nothing at all advances for long is ended: a rank is stuck, or lost.
         """
-        polls, seen, since = 0, -1, 0.0
+        polls, seen, since, idle_s = 0, -1, 0.0, 0.0
+        # the library's collectives may advance in every poll, and do not tell
+        long_s = math.inf if any(isinstance(t, LibraryTransfer) for t in self._active) else _LONG_S
         while not transfer.progress():
             for other in self._active:
                 if other is not transfer:
@@ -122,11 +127,12 @@ class Communicator:
                 # free where a core is idle; with more ranks than cores, the rank that is waited for runs at once
                 os.sched_yield()
                 continue
-            time.sleep(_SLEEP_S)
+            time.sleep(_LONG_SLEEP_S if idle_s > long_s else _SLEEP_S)
             done = sum(t.advanced for t in self._active)
             if done != seen:
                 seen, since = done, time.monotonic()
-            elif self._stall_s and time.monotonic() - since > self._stall_s:
+            idle_s = time.monotonic() - since
+            if self._stall_s and idle_s > self._stall_s:
                 self._stuck(transfer)
         self._active.remove(transfer)
         transfer.finish()
