@@ -117,7 +117,7 @@ def test_a_job_that_slurm_refuses_is_bad_input(sweep: Sweep) -> None:
 
 
 @pytest.mark.parametrize(("mpi", "status", "told"), [
-    ("pmi2", "ok", "the world has 2 rank(s) on 2 node(s)"), ("none", "problem", "MPI sees"),
+    ("pmi2", "ok", "2 ranks on 2 node(s); the world has 2 rank(s)"), ("none", "problem", "MPI sees"),
 ])
 def test_doctor_sees_the_launcher(slurm: dict[str, str], mpi: str, status: str, told: str) -> None:
     """Two ranks on two nodes are one world; ranks that came up alone are a problem, whose remedy is the --mpi to use."""
