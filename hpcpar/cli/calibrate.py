@@ -46,6 +46,7 @@ def add(subparsers: argparse._SubParsersAction) -> None:
 
 
 def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backend]:
+    options.check_direct(args)
     chosen = [plans.load(path) for path in args.plans]
     for path, plan in zip(args.plans, chosen, strict=True):
         if plan.ranks != ranks:

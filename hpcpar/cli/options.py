@@ -156,3 +156,14 @@ def print_json(data: Any) -> None:
     except ValueError as err:
         raise InputError(f"a number of the result is not finite ({err}); check the machine's rates") from err
     sys.stdout.write("\n")
+
+
+def check_direct(args: argparse.Namespace) -> None:
+    """Refuse ``--direct`` where there are no GPU buffers.
+
+    Raises
+    ------
+    InputError
+    """
+    if args.direct and args.device != "gpu":
+        raise InputError(f"--direct is about GPU buffers, --device is {args.device}; give --device gpu, or leave --direct out")

@@ -98,8 +98,7 @@ def main(args: argparse.Namespace) -> int:
     for name, known in (("overlap", OVERLAPS), ("dtype", tuple(DTYPES)), ("launcher", LAUNCHERS), ("device", ("cpu", "gpu"))):
         if getattr(args, name) not in known:
             raise unknown(f"--{name}", getattr(args, name), known)
-    if args.direct and args.device != "gpu":
-        raise InputError("--direct is about GPU buffers, --device is cpu; give --device gpu, or leave --direct out")
+    options.check_direct(args)
     asked = slurm.read(args.slurm, {name: getattr(args, name) for name in SLURM})
     for sign in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: ranks are ended, and the folder stays as it should be
         signal.signal(sign, _interrupt)

@@ -262,3 +262,8 @@ def test_a_plan_that_does_not_fit_is_listed(sweep: Sweep, launcher: Launcher, tm
     status, document = sweep("--machine", str(tmp_path / "small.toml"), ranks="2")
     assert status == 0 and launcher.ran == []
     assert all(re.fullmatch(r"needs .* a rank, the machine has 1 kB", p["reason"]) for p in document["points"])
+
+
+def test_gpu_buffers_without_a_gpu(sweep: Sweep) -> None:
+    assert sweep("--direct")[0] == 2
+    assert "--direct is about GPU buffers, --device is cpu" in sweep.said  # type: ignore[attr-defined]
