@@ -12,11 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.sizes import PASSES_ON, Ends, gradients, values
-from hpcpar.network.graph import Network
+from hpcpar.cost.sizes import PASSES_ON, Sizes
 from hpcpar.network.layers import Layer, Loss
-from hpcpar.plan.layout import owned, partial
-from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.parts import Move, Outline
 from hpcpar.schedule.sharing import in_place, passes_gradient, reads_input, reads_output
@@ -47,7 +44,7 @@ class Case:
 
     def of(self, value: Any) -> Any:
         """The entry of an array over cases."""
-        return np.ravel(value)[self.at] if np.ndim(value) else value
+        return value.flat[self.at] if isinstance(value, np.ndarray) and value.ndim else value
 
 
 def kinds_of_cases(out: Outline) -> list[tuple[Case, Any]]:
@@ -93,26 +90,38 @@ class Ledger:
     """Adds up what is alive: bytes by what they are for, from one step to another."""
 
     born: dict[int, list[tuple[int, Any]]] = field(default_factory=lambda: defaultdict(list))
+    gone: dict[int, list[tuple[int, Any]]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, what: int, size_bytes: Any, first: int, last: int) -> None:
-        if np.any(size_bytes):
-            self.born[first].append((what, size_bytes))
-            self.born[max(first, last) + 1].append((what, -size_bytes))
+        if isinstance(size_bytes, int) and not size_bytes:
+            return
+        self.born[first].append((what, size_bytes))
+        self.gone[max(first, last) + 1].append((what, size_bytes))
 
     def peak(self, turn: int) -> Peak:
         """The most of the sum; `turn` is the step at which the backward pass begins."""
         now: list[Any] = [0, 0, 0]
         most: list[Any] = [0, 0, 0]
         before: Any = 0
-        for at in sorted(self.born):
-            for what, size in self.born[at]:
+        for at in sorted({*self.born, *self.gone}):
+            for what, size in self.gone.get(at, ()):
+                now[what] = now[what] - size
+            for what, size in self.born.get(at, ()):
                 now[what] = now[what] + size
             if at <= turn:
                 before = now[VALUE]
-            more = now[VALUE] + now[GRADIENT] > most[VALUE] + most[GRADIENT]
-            most[:WIRE] = [np.where(more, new, old) for new, old in zip(now[:WIRE], most[:WIRE], strict=True)]
-            most[WIRE] = np.maximum(most[WIRE], now[WIRE])
+            if at in self.born:
+                more = now[VALUE] + now[GRADIENT] > most[VALUE] + most[GRADIENT]
+                most[:WIRE] = [_chosen(more, new, old) for new, old in zip(now[:WIRE], most[:WIRE], strict=True)]
+                most[WIRE] = _chosen(now[WIRE] > most[WIRE], now[WIRE], most[WIRE])
         return Peak(most[VALUE], most[GRADIENT], most[WIRE], before)
+
+
+def _chosen(flag: Any, this: Any, other: Any) -> Any:
+    """`this` where `flag` holds, in every case or in some."""
+    if isinstance(flag, bool):
+        return this if flag else other
+    return np.where(flag, this, other)
 
 
 class Alive:
@@ -120,6 +129,8 @@ class Alive:
 
     Parameters
     ----------
+    sizes : Sizes
+        Of the plan's arrays, for any case and any layers.
     names : set of str
         The layers; edges from and to others have one end here.
     wire_bytes : callable
@@ -129,9 +140,10 @@ class Alive:
     """
 
     def __init__(
-        self, network: Network, plan: Plan, out: Outline, names: set[str], training: bool, wire_bytes: Callable[[Move], Any], case: Case
+        self, sizes: Sizes, out: Outline, names: set[str], training: bool, wire_bytes: Callable[[Move], Any], case: Case
     ) -> None:
-        self.network, self.plan, self.out, self.names, self.training, self.case = network, plan, out, names, training, case
+        self.network, self.plan, self.sizes = sizes.network, sizes.plan, sizes
+        self.out, self.names, self.training, self.case = out, names, training, case
         self.clock, self.ledger, self.wire_bytes = Clock(out, case), Ledger(), wire_bytes
         self._end = len(out.steps)
 
@@ -203,38 +215,37 @@ class Alive:
         return self.out.edges.into(layer, self.plan.samples_of_a_pass)
 
     # -- arrays ----------------------------------------------------------------------------------------------------
-    def _add(self, what: int, items: Any, first: int, last: int) -> None:
-        self.ledger.add(what, items * self.plan.item_bytes, first, last)
-
     def _layer(self, layer: Layer) -> None:
         network, plan = self.network, self.plan
-        config, samples = plan.configs[layer.name], plan.samples_of_a_pass
+        config = plan.configs[layer.name]
         readers = network.consumers[layer.name]
         if len(readers) > 1:
             self._many(layer, readers)
         if self._in_parts(layer):
-            parts = partial(network, layer, config, samples).largest_items
+            parts = self.sizes.partial(layer)
             for again in (False, True)[:1 + (layer.name in self.clock.again)]:
                 first, last = (self.clock.again if again else self.clock.forward)[layer.name]
-                self._add(VALUE, parts, first, self._sent(f"{layer.name}.output", last, again)[1])
+                self.ledger.add(VALUE, parts, first, self._sent(f"{layer.name}.output", last, again)[1])
             if self.training and config.scatter and layer.name in network.trained:
                 last = self.clock.backward[layer.name][1]
-                self._add(GRADIENT, parts, self._sent(f"{layer.name}.output.gradient", last)[0], last)
+                self.ledger.add(GRADIENT, parts, self._sent(f"{layer.name}.output.gradient", last)[0], last)
         for e in self._into(layer) if layer.inputs else ():
             if e.producer.name in self.names:
                 self._edge(e)
             else:
                 first, last = self._sent(e.tensor, self.clock.forward[layer.name][0])
-                self._add(VALUE, e.needed.largest_items, first, max(self._read(e), last))
+                needed_bytes, _ = self.sizes.ends(e)
+                self.ledger.add(VALUE, needed_bytes, first, max(self._read(e), last))
                 if self.training and e.producer.name in network.trained:
                     first = self._gradient_made(layer)
-                    self._add(GRADIENT, e.needed.largest_items, first, self._sent(f"{e.tensor}.gradient", first)[1])
+                    self.ledger.add(GRADIENT, needed_bytes, first, self._sent(f"{e.tensor}.gradient", first)[1])
         for name in readers:
             if name not in self.names and len(readers) == 1:
                 (e,) = (e for e in self._into(network.by_name[name]) if e.producer is layer)
-                self._add(VALUE, e.owned.largest_items, self._made(layer), max(self._looked_at(layer), self._sent(e.tensor, self._end)[1]))
+                _, owned_bytes = self.sizes.ends(e)
+                self.ledger.add(VALUE, owned_bytes, self._made(layer), max(self._looked_at(layer), self._sent(e.tensor, self._end)[1]))
                 if self.training and layer.name in network.trained:
-                    self._add(GRADIENT, e.owned.largest_items, self._sent(f"{e.tensor}.gradient", 0)[0], self._returned(layer))
+                    self.ledger.add(GRADIENT, owned_bytes, self._sent(f"{e.tensor}.gradient", 0)[0], self._returned(layer))
 
     def _gradient_made(self, layer: Layer) -> int:
         """When a layer makes the gradient of its input: the loss does with its value."""
@@ -245,7 +256,7 @@ class Alive:
     def _many(self, layer: Layer, readers: tuple[str, ...]) -> None:
         """An output that several layers read, and its gradient, which is a sum."""
         edges = [e for name in dict.fromkeys(readers) for e in self._into(self.network.by_name[name]) if e.producer is layer]
-        size = owned(self.network, layer, self.plan.configs[layer.name], self.plan.samples_of_a_pass).largest_items
+        size = self.sizes.owned(layer)
 
         def last(forward: bool, again: bool) -> int:
             out = self._looked_at(layer, forward)
@@ -255,37 +266,36 @@ class Alive:
             return out
 
         twice = layer.name in self.clock.again
-        self._add(VALUE, size, self._made(layer), last(twice, False))
+        self.ledger.add(VALUE, size, self._made(layer), last(twice, False))
         if twice:
-            self._add(VALUE, size, self._made(layer, True), last(False, True))
+            self.ledger.add(VALUE, size, self._made(layer, True), last(False, True))
         if self.training and layer.name in self.network.trained:
             first = min(self.clock.backward.get(e.consumer.name, (self._end, 0))[0] for e in edges)
-            self._add(GRADIENT, size, first, self._returned(layer))
+            self.ledger.add(GRADIENT, size, first, self._returned(layer))
 
     def _edge(self, e: Edge) -> None:
         network = self.network
-        made = owned(network, e.consumer, self.plan.configs[e.consumer.name], self.plan.samples_of_a_pass)
-        ends, shared = Ends.of(e, made), len(network.consumers[e.producer.name]) > 1
-        x = values(ends, e, shared)
+        shared = len(network.consumers[e.producer.name]) > 1
+        x = self.sizes.values(e, shared)
         twice = e.producer.name in self.clock.again
         for again in (False, True)[:1 + twice]:
             forward = twice and not again
             read, looked = self._read(e, forward), self._looked_at(e.producer, forward)
             begin, end = self._sent(e.tensor, read, again)
-            self._add(VALUE, x.both, self._made(e.producer, again), max(read, looked))
+            self.ledger.add(VALUE, x.both, self._made(e.producer, again), max(read, looked))
             if not again or e.tensor in self.clock.moves_again:
-                self._add(VALUE, x.reader, begin, read)
-            self._add(VALUE, x.owner, self._made(e.producer, again), max(end, looked))
+                self.ledger.add(VALUE, x.reader, begin, read)
+            self.ledger.add(VALUE, x.owner, self._made(e.producer, again), max(end, looked))
         if not self.training or e.producer.name not in network.trained:
             return
-        dx = gradients(network, ends, e)
+        dx = self.sizes.gradients(e, shared)
         first, tensor = self._gradient_made(e.consumer), f"{e.tensor}.gradient"
         begin, end = self._sent(tensor, self.clock.backward[e.consumer.name][1])
         if shared:
             last = max(end, self.clock.sums.get(e.tensor, end))
-            self._add(GRADIENT, dx.reader, first, last)
-            self._add(GRADIENT, dx.owner, begin, last)
+            self.ledger.add(GRADIENT, dx.reader, first, last)
+            self.ledger.add(GRADIENT, dx.owner, begin, last)
             return
-        self._add(GRADIENT, dx.both, first, self._returned(e.producer))
-        self._add(GRADIENT, dx.reader, first, end)
-        self._add(GRADIENT, dx.owner, begin, self._returned(e.producer))
+        self.ledger.add(GRADIENT, dx.both, first, self._returned(e.producer))
+        self.ledger.add(GRADIENT, dx.reader, first, end)
+        self.ledger.add(GRADIENT, dx.owner, begin, self._returned(e.producer))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcpar.cost.alive import Alive, kinds_of_cases
-from hpcpar.cost.sizes import Ends, gradients, values
+from hpcpar.cost.sizes import Ends, Sizes, gradients, plain, values
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import LRN, BatchNorm, Dropout, Layer, MaxPool2d, MaxPool3d
 from hpcpar.plan.layout import owned, parameters, partial, shards
@@ -89,24 +89,23 @@ def memory(network: Network, plan: Plan, out: Outline, moved_bytes: dict[Any, An
     moved_bytes : dict
         Of each movement from rank to rank, by its key: what the busiest rank sends, and what goes through the buffers of one at most.
     """
-    starts = firsts(network, plan)
+    sizes, starts = Sizes(network, plan, out.edges), firsts(network, plan)
     everything = {layer.name for layer in network.layers}
     # stages hold their own layers, and activations of the micro-batches in flight
     stages = [{name for name in everything if len(starts) == 1 or plan.configs[name].first == first} for first in starts]
     each = [
-        _of(network, plan, out, moved_bytes, names, training, in_flight(plan.order, len(stages), s, plan.microbatches))
+        _of(sizes, out, moved_bytes, names, training, in_flight(plan.order, len(stages), s, plan.microbatches))
         for s, names in enumerate(stages)
     ]
     return each[0] if len(each) == 1 else each[int(np.argmax([m.total_bytes for m in each]))]
 
 
-def _of(
-    network: Network, plan: Plan, out: Outline, moved_bytes: dict[Any, Any], names: set[str], training: bool, flying: int
-) -> Memory:
+def _of(sizes: Sizes, out: Outline, moved_bytes: dict[Any, Any], names: set[str], training: bool, flying: int) -> Memory:
+    network, plan = sizes.network, sizes.plan
     kept = sum((constant(network, plan, layer, training) for layer in network.layers if layer.name in names), NOTHING)
     blocks: list[Any] = [0, 0, 0]
     for case, here in kinds_of_cases(out):
-        peak = Alive(network, plan, out, names, training, lambda step: _wire(step, moved_bytes, names, plan), case).peak()
+        peak = Alive(sizes, out, names, training, lambda step: _wire(step, moved_bytes, names, sizes), case).peak()
         # micro-batches in flight keep what their backward pass needs, while one passes
         values = peak.values_bytes + (flying - 1) * peak.forward_values_bytes
         found = (values, peak.gradients_bytes, peak.wire_bytes)
@@ -116,13 +115,16 @@ def _of(
     )
 
 
-def _wire(step: Move, moved_bytes: dict[Any, Any], names: set[str], plan: Plan) -> Any:
+def _wire(step: Move, moved_bytes: dict[Any, Any], names: set[str], sizes: Sizes) -> Any:
     """Buffers of a movement in a stage of a pipeline: from stage to stage, several micro-batches may be on their way."""
     here, there = step.wanter.config.first, step.holder.config.first
-    if np.all(np.equal(here, there)):
-        return wire_bytes(step, moved_bytes) + landing_bytes(step) if step.layer in names else 0
-    inside = any(plan.configs[name].first in (here, there) for name in names)
-    return moved_bytes[step.key][0] * plan.microbatches if inside else 0
+    if here is there or np.all(np.equal(here, there)):
+        if step.layer not in names:
+            return 0
+        # as they cost alike (`Move.key`), but for what a forward pass and others may be done by
+        return sizes.once(("wire", step.key, step.phase), lambda: plain(wire_bytes(step, moved_bytes) + landing_bytes(step)))
+    inside = any(sizes.plan.configs[name].first in (here, there) for name in names)
+    return plain(moved_bytes[step.key][0] * sizes.plan.microbatches) if inside else 0
 
 
 def constant(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:

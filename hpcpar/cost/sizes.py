@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Loss
-from hpcpar.plan.layout import Layout
-from hpcpar.schedule.edges import Edge
+from hpcpar.network.layers import Layer, Loss
+from hpcpar.plan.layout import Layout, owned, partial
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.sharing import begins_sum, in_place, passes_gradient
 from hpcpar.schedule.steps import CODES, Kind
 
@@ -101,3 +103,64 @@ def _one_of_many(network: Network, ends: Ends, e: Edge) -> Arrays:
     if begins_sum(network, e.producer, e.consumer, e.which):
         return Arrays(0, np.where(still & np.equal(need, own), 0, need), 0)
     return Arrays(0, need, np.where(still, 0, own))
+
+
+class Sizes:
+    """Bytes of a plan's arrays on the largest rank; those of layers and of edges that are alike are worked out once.
+
+    An array that no case has is 0, and one number stands for cases that are all alike.
+    """
+
+    def __init__(self, network: Network, plan: Plan, edges: Edges) -> None:
+        self.network, self.plan, self.edges = network, plan, edges
+        self._known: dict[Any, Any] = {}
+
+    def once(self, key: Any, find: Callable[[], Any]) -> Any:
+        """What was found for the key before, or is found now."""
+        if key not in self._known:
+            self._known[key] = find()
+        return self._known[key]
+
+    def owned(self, layer: Layer) -> Any:
+        """The layer's output."""
+        return self._output("owned", owned, layer)
+
+    def partial(self, layer: Layer) -> Any:
+        """The layer's output before partial sums are added."""
+        return self._output("partial", partial, layer)
+
+    def _output(self, what: str, layout: Callable[..., Layout], layer: Layer) -> Any:
+        config, samples = self.plan.configs[layer.name], self.plan.samples_of_a_pass
+        key = (what, self.edges.key(layer, samples))
+        return self.once(key, lambda: self._bytes(layout(self.network, layer, config, samples).largest_items))
+
+    def ends(self, e: Edge) -> tuple[Any, Any]:
+        """What the consumer needs, and what the producer owns."""
+        return self.once(("ends", e.key), lambda: (self._bytes(e.needed.largest_items), self._bytes(e.owned.largest_items)))
+
+    def values(self, e: Edge, shared: bool) -> Arrays:
+        """See `values`."""
+        key = ("values", e.key, shared, in_place(e.consumer, e.producer))
+        return self.once(key, lambda: self._of_arrays(values(self._ends(e), e, shared)))
+
+    def gradients(self, e: Edge, shared: bool) -> Arrays:
+        """See `gradients`."""
+        key = ("gradients", e.key, shared and (1 + begins_sum(self.network, e.producer, e.consumer, e.which)))
+        return self.once(key, lambda: self._of_arrays(gradients(self.network, self._ends(e), e)))
+
+    def _ends(self, e: Edge) -> Ends:
+        samples = self.plan.samples_of_a_pass
+        return self.once(("Ends", e.key), lambda: Ends.of(e, owned(self.network, e.consumer, self.plan.configs[e.consumer.name], samples)))
+
+    def _of_arrays(self, found: Arrays) -> Arrays:
+        return Arrays(self._bytes(found.both), self._bytes(found.reader), self._bytes(found.owner))
+
+    def _bytes(self, items: Any) -> Any:
+        return plain(items * self.plan.item_bytes)
+
+
+def plain(size: Any) -> Any:
+    """A size for every case as one number where it is a single one, or none in any case."""
+    if not np.ndim(size) or not np.any(size):
+        return int(np.max(size))
+    return size
