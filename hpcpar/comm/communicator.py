@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from typing import Any
 
 from hpcpar.comm.agreement import agree
 from hpcpar.comm.buffers import Buffers
+from hpcpar.comm.patience import Patience, crowded
 from hpcpar.comm.trace import Trace
 from hpcpar.comm.transfer import LibraryTransfer, Transfer
 from hpcpar.comm.wires import place
@@ -18,12 +18,6 @@ from hpcpar.kernels.interface import Array, Backend
 from hpcpar.schedule.exchange import exchange
 from hpcpar.schedule.steps import Comm, Schedule
 
-#: A waiting rank offers its core to others after every fruitless poll, and after so many of them it sleeps between polls.
-#: That is many times longer than a sleep: else a rank that slept makes its partner sleep, and so on through all rounds.
-_YIELDS = 1000
-_SLEEP_S = 2e-5
-#: Where nothing has come for so long, it sleeps longer: a rank with little to do in a plan leaves its core to those that have more.
-_LONG_S, _LONG_SLEEP_S = 0.05, 1e-3
 #: Seconds after which a wait without any progress ends the job (0: never), and how many unless the environment says so.
 _STALL_VARIABLE, _STALL_S = "HPCPAR_STALL_S", 300.0
 
@@ -55,6 +49,7 @@ class Communicator:
         self.world, self.backend, self.direct = world, backend, direct
         self.trace = Trace()
         self._stall_s = _stall_s()
+        self._patience = Patience(crowded(world, backend).ranks > 0)
         self._comm: Any = world.comm.Dup()
         self._groups: dict[tuple[int, ...], Any] = {}
         self._active: list[Transfer | LibraryTransfer] = []
@@ -116,18 +111,16 @@ class Communicator:
         A job in which nothing at all advances for long is ended: a rank is stuck, or lost.
         """
         polls, seen, since, idle_s = 0, -1, 0.0, 0.0
-        # the library's collectives may advance in every poll, and do not tell
-        long_s = math.inf if any(isinstance(t, LibraryTransfer) for t in self._active) else _LONG_S
+        # what may advance in every poll without telling needs many
+        tells = all(t.tells for t in self._active)
         while not transfer.progress():
             for other in self._active:
                 if other is not transfer:
                     other.progress()
             polls += 1
-            if polls < _YIELDS:
-                # free where a core is idle; with more ranks than cores, the rank that is waited for runs at once
-                os.sched_yield()
+            if self._patience.yields(polls):
                 continue
-            time.sleep(_LONG_SLEEP_S if idle_s > long_s else _SLEEP_S)
+            self._patience.sleep(idle_s if tells else 0.0)
             done = sum(t.advanced for t in self._active)
             if done != seen:
                 seen, since = done, time.monotonic()

@@ -20,6 +20,9 @@ class Transfer:
     as the round that each depends on is complete, so several segments of a ring are in flight at once.
     """
 
+    #: `advanced` grows with everything that happens.
+    tells = True
+
     def __init__(self, step: Comm, ex: Exchange, buffers: Buffers, world: World, comm: Any, tag: int, trace: Trace) -> None:
         self.step, self.ex, self.buffers, self.trace = step, ex, buffers, trace
         self._mpi = world.mpi
@@ -98,6 +101,9 @@ class Transfer:
 class LibraryTransfer:
     """A collective done by the MPI library itself (``--collectives mpi``), nonblocking."""
 
+    #: What the library does in between is not ours to see.
+    tells = False
+
     def __init__(self, step: Comm, ex: Exchange, buffers: Buffers, world: World, group: Any, trace: Trace) -> None:
         self.step, self.ex, self.buffers, self.trace = step, ex, buffers, trace
         self._mpi, self._group = world.mpi, group
@@ -136,7 +142,7 @@ class LibraryTransfer:
 
     @property
     def advanced(self) -> int:
-        """What the library does meanwhile is not ours to see."""
+        """Nothing before its end; see `tells`."""
         return 0
 
     def awaited(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.patience import crowded
 from hpcpar.comm.world import World
 from hpcpar.cost.compute import kinds
 from hpcpar.cost.price import price
@@ -21,7 +22,7 @@ from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
 from hpcpar.train import probe
-from hpcpar.train.gauge import Gauge, outliers
+from hpcpar.train.gauge import Before, Gauge, outliers
 from hpcpar.train.links import Hiding, LevelProbe, Steps, computing
 from hpcpar.train.quality import Origin
 from hpcpar.train.rates import Rates
@@ -70,9 +71,8 @@ class Calibration:
         steps, config = Steps(Communicator(world, backend, direct)), Config(n=nodes, c=local)
         tell("setting up: rates of a device")
         self._rates = Rates(world, backend, world.rank % local == 0)
-        self._crowd = probe.crowded(world, backend)
-        # ranks that take turns would wait for each other's computing
-        before = None if self._crowd.ranks else computing(backend)
+        self._crowd = crowded(world, backend)
+        before = Before(computing(backend), turns=self._crowd.ranks > 0)
         self._levels: list[LevelProbe] = []
         for axis, size, title, holds, inside in (("c", local, "node", 0 if nodes == 1 else local, 1), ("n", nodes, "network", 0, local)):
             if size > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,28 @@ from hpcpar.comm.world import World
 
 #: A sample is a mean over about so long (s), at most so many repetitions.
 _SAMPLE_S, _MOST = 0.01, 200
-#: As long as that, where something is done before every repetition.
-_AFTER_S = 0.02
+#: As long as that, where something is done before every repetition; where ranks take turns, some of a scheduler's slices.
+_AFTER_S, _TURNS_S = 0.02, 0.05
 #: A sample that exceeds the median by so many times the median deviation, and by half, is an outlier.
 _FAR, _HALF = 5.0, 1.5
 _RESAMPLES = 200
 #: Percentiles of a confidence interval of 90%.
 INTERVAL = (5.0, 95.0)
+
+
+@dataclass(frozen=True)
+class Before:
+    """What is done before every repetition of a thing that is measured, outside its time.
+
+    Attributes
+    ----------
+    turns : bool
+        There are more ranks than cores. Whoever waits for another then waits for that one's computing, which is not the message's time, and
+        takes a part of its core meanwhile, which is: what counts is by how much repetitions take longer than what is done before alone.
+    """
+
+    action: Callable[[], None]
+    turns: bool = False
 
 
 class Gauge:
@@ -28,11 +44,6 @@ class Gauge:
     A sample is the slowest rank's mean over some repetitions: with more ranks than cores a single short action either owns its core
     or waits for long.
 
-    Parameters
-    ----------
-    before : callable, optional
-        What is done before every repetition, outside its time.
-
     Attributes
     ----------
     once_s : float
@@ -40,13 +51,14 @@ class Gauge:
     samples : list of float
     """
 
-    def __init__(self, world: World, action: Callable[[], None], before: Callable[[], None] | None = None) -> None:
+    def __init__(self, world: World, action: Callable[[], None], before: Before | None = None) -> None:
         self._world, self._action, self._before = world, action, before
         action()
         begin = time.perf_counter()
-        self.once_s = self._mean(1)
+        self.once_s = self._sample(1)
         self._each_s = world.most(time.perf_counter() - begin) if before is not None else self.once_s
-        self._count = int(min(_MOST, max(1, (_SAMPLE_S if before is None else _AFTER_S) / max(self._each_s, 1e-7))))
+        lasts = _SAMPLE_S if before is None else _TURNS_S if before.turns else _AFTER_S
+        self._count = int(min(_MOST, max(1, lasts / max(self._each_s, 1e-7))))
         self.samples: list[float] = []
 
     @property
@@ -56,23 +68,33 @@ class Gauge:
 
     def take(self) -> None:
         """Take a sample."""
-        self.samples.append(self._mean(self._count))
+        self.samples.append(self._sample(self._count))
 
-    def _mean(self, count: int) -> float:
-        clock, action, before = time.perf_counter, self._action, self._before
-        self._world.barrier()
-        begin = clock()
+    def _sample(self, count: int) -> float:
+        action, before = self._action, self._before
         if before is None:
-            for _ in range(count):
-                action()
-            return self._world.most((clock() - begin) / count)
-        lasts = 0.0
+            return self._mean(count, action)
+        if before.turns:
+            more = self._mean(count, before.action, action) - self._mean(count, before.action)
+            # never less than without computing
+            return max(more, self._mean(count, action))
+        clock, lasts = time.perf_counter, 0.0
+        self._world.barrier()
         for _ in range(count):
-            before()
+            before.action()
             begin = clock()
             action()
             lasts += clock() - begin
         return self._world.most(lasts / count)
+
+    def _mean(self, count: int, *actions: Callable[[], None]) -> float:
+        """Seconds of the actions, one after the other."""
+        self._world.barrier()
+        begin = time.perf_counter()
+        for _ in range(count):
+            for action in actions:
+                action()
+        return self._world.most((time.perf_counter() - begin) / count)
 
     @property
     def seconds(self) -> float:

@@ -21,7 +21,7 @@ from hpcpar.plan.layout import Axis, Layout
 from hpcpar.schedule.rounds import ALGORITHMS
 from hpcpar.schedule.steps import Comm, Group, Kind, Phase
 from hpcpar.train import fit
-from hpcpar.train.gauge import Gauge, bootstrap, outliers
+from hpcpar.train.gauge import Before, Gauge, bootstrap, outliers
 
 #: Bytes of one ring message, from latency-bound to bandwidth-bound.
 PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
@@ -114,12 +114,12 @@ class LevelProbe:
         The digit of `config` in which its neighbours differ.
     inside : int
         Ranks of a unit of the level inside: all of them send at once, and one alone where there are several.
-    before : callable, optional
+    before : Before
         What is done before every message or collective: see `computing`.
     """
 
     def __init__(
-        self, steps: Steps, config: Config, axis: str, name: str, ranks: int, inside: int, before: Callable[[], None] | None
+        self, steps: Steps, config: Config, axis: str, name: str, ranks: int, inside: int, before: Before
     ) -> None:
         world, self.digit = steps.communicator.world, config.digits[axis]
         self.name, self.ranks, self.inside = name, ranks, inside
@@ -184,7 +184,7 @@ class Hiding:
     the allreduce, with little a part of the computing.
     """
 
-    def __init__(self, steps: Steps, backend: Backend, before: Callable[[], None] | None) -> None:
+    def __init__(self, steps: Steps, backend: Backend, before: Before) -> None:
         communicator = steps.communicator
         world = communicator.world
         transfer = steps.bind(Kind.ALLREDUCE, "ring", Config(n=world.size), "n", LONG_BYTES)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections import Counter
 from collections.abc import Callable, Collection
-from typing import NamedTuple
 
 import numpy as np
 
+from hpcpar.comm.patience import crowded
 from hpcpar.comm.world import World
 from hpcpar.cost.choose import schedule_for
 from hpcpar.kernels.interface import Backend
@@ -64,30 +62,6 @@ def compute_samples(world: World, plan: Plan, backend: Backend, known: Collectio
     # whoever has less to do leaves its core to others before they end: together no more than there are
     cores = min(float(crowd.cores), crowd.ranks * float(np.mean(world.comm.allgather(share))))
     return Samples([works[i] for i in new], slowest[:, new], cores)
-
-
-class Crowd(NamedTuple):
-    """Ranks of a machine, and the cores that they may run on."""
-
-    ranks: int
-    cores: int
-
-
-def crowded(world: World, backend: Backend) -> Crowd:
-    """The fullest of the machines that have fewer cores than ranks; nobody where there is none.
-
-    Nodes that are containers of one machine share its cores. Ranks whose BLAS has several threads are counted as one core each, and
-    ranks on GPUs not at all.
-    """
-    if backend.name != "cpu":
-        return Crowd(0, 0)
-    cores: dict[str, set[int]] = {}
-    ranks = Counter[str]()
-    for kernel, some in world.comm.allgather((world.kernel, os.sched_getaffinity(0))):
-        cores.setdefault(kernel, set()).update(some)
-        ranks[kernel] += 1
-    machines = [Crowd(count, len(cores[kernel])) for kernel, count in ranks.items()]
-    return max((machine for machine in machines if machine.ranks > machine.cores), default=Crowd(0, 0))
 
 
 def _silent(

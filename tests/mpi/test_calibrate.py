@@ -12,6 +12,7 @@ from comparison import CHOOSERS
 from networks import fixed
 from plans import random_plan, staged_plan
 
+from hpcpar.comm.patience import crowded
 from hpcpar.comm.world import World
 from hpcpar.cost.price import price
 from hpcpar.errors import InputError
@@ -78,7 +79,7 @@ def test_table_prices_every_compute_step(strategy: str, ranks: World) -> None:
     samples = ranks.bcast(probe.compute_samples(ranks, plan, NumpyBackend(), {}))
     assert samples is not None and len(samples.seconds) >= probe.FEWEST
     # cores count only where they are fewer than the ranks
-    crowd = probe.crowded(ranks, NumpyBackend())
+    crowd = crowded(ranks, NumpyBackend())
     assert crowd.ranks == (ranks.size if ranks.size > len(os.sched_getaffinity(0)) else 0)
     assert 0 < samples.cores <= crowd.cores if crowd.ranks else samples.cores == 0
     table = samples.table()

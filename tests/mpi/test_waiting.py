@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hpcpar.comm import communicator
+from hpcpar.comm import patience
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
 from hpcpar.kernels.numpy_backend import NumpyBackend
@@ -32,9 +32,9 @@ def test_whoever_waits_long_leaves_the_core_to_others(algorithm: str, monkeypatc
         slept.append(seconds)
         sleep(seconds)
 
-    monkeypatch.setattr(communicator.time, "sleep", recorded)
+    monkeypatch.setattr(patience.time, "sleep", recorded)
     steps.communicator.start(transfer)
     steps.communicator.wait(transfer)
     if ranks.rank:
-        assert slept[0] == communicator._SLEEP_S
-        assert (communicator._LONG_SLEEP_S in slept) == (algorithm == "ring")
+        assert slept[0] == patience.SHORT_S
+        assert (patience.LONG_S in slept) == (algorithm == "ring")

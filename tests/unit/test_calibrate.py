@@ -9,7 +9,7 @@ import pytest
 
 from hpcpar.train import fit
 from hpcpar.train import gauge as gauges
-from hpcpar.train.gauge import Gauge, bootstrap, outliers
+from hpcpar.train.gauge import Before, Gauge, bootstrap, outliers
 
 SIZES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
 ALPHA_S, BETA_S, SMALL_S = 2e-5, 1e-9, 8e-6
@@ -87,8 +87,30 @@ def test_what_is_done_before_an_action_is_outside_its_time(monkeypatch: pytest.M
         now[0] += seconds
 
     world: Any = Alone()
-    gauge = Gauge(world, lambda: takes("message", 1e-5), lambda: takes("computing", 1e-3))
+    gauge = Gauge(world, lambda: takes("message", 1e-5), Before(lambda: takes("computing", 1e-3)))
     done.clear()
     gauge.take()
     assert gauge.seconds == pytest.approx(1e-5) and gauge.sample_s == pytest.approx(0.02, rel=0.1)
     assert done == ["computing", "message"] * (len(done) // 2) and len(done) // 2 == round(gauge.sample_s / 1.01e-3)
+
+
+@pytest.mark.parametrize(("waits_s", "seconds"), [(2e-4, 2.1e-4), (-5e-6, 1e-5)])
+def test_in_turns_what_counts_is_what_a_message_adds_to_computing(
+    waits_s: float, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message after computing makes others wait besides; however others disturb, it is never taken for shorter than one alone."""
+    now, last = [0.0], [""]
+    monkeypatch.setattr(gauges.time, "perf_counter", lambda: now[0])
+
+    def computes() -> None:
+        now[0] += 1e-3
+        last[0] = "computing"
+
+    def sends() -> None:
+        now[0] += 1e-5 + (waits_s if last[0] == "computing" else 0.0)
+        last[0] = "message"
+
+    world: Any = Alone()
+    gauge = Gauge(world, sends, Before(computes, turns=True))
+    gauge.take()
+    assert gauge.seconds == pytest.approx(seconds, rel=0.05)
