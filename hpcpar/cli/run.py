@@ -13,6 +13,7 @@ from hpcpar.cli.launch import limit_threads
 
 limit_threads()
 
+from hpcpar.cli.options import check_direct  # noqa: E402
 from hpcpar.cli.progress import Teller  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
 from hpcpar.cost.price import Prediction, price  # noqa: E402
@@ -121,6 +122,7 @@ def _summary(job: Training | Inference, run: record.RunRecord, prediction: Predi
 
 def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, Options]:
     """Everything that can be wrong before a rank knows of the others."""
+    check_direct(args)
     given = {name: getattr(args, name) for name in TRAINING if getattr(args, name) is not None}
     if args.forward_only and given:
         raise InputError(f"--{next(iter(given))} is of a training, but --forward-only does not train; leave one of them out")

@@ -59,6 +59,9 @@ class Gauge:
         self._each_s = world.most(time.perf_counter() - begin) if before is not None else self.once_s
         lasts = _SAMPLE_S if before is None else _TURNS_S if before.turns else _AFTER_S
         self._count = int(min(_MOST, max(1, lasts / max(self._each_s, 1e-7))))
+        if before is not None and before.turns and self._count == 1:
+            # so long that what computing adds to it does not matter
+            self._before, self._each_s = None, self.once_s
         self.samples: list[float] = []
 
     @property

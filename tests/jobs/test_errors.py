@@ -103,9 +103,11 @@ def test_no_length(option: str, hpcpar: Run, plan: Make, digits: Path) -> None:
     said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, option, -1), 2, option)
 
 
-def test_gpu_buffers_without_a_gpu(hpcpar: Run, tmp_path: Path) -> None:
-    said(hpcpar(2, "calibrate", "--direct", "-o", tmp_path / "m.toml"), 2, "--direct is about GPU buffers, --device is cpu")
+def test_gpu_buffers_without_a_gpu(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+    told = "--direct is about GPU buffers, --device is cpu"
+    said(hpcpar(2, "calibrate", "--direct", "-o", tmp_path / "m.toml"), 2, told)
     assert not (tmp_path / "m.toml").exists()
+    said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--direct"), 2, told)
 
 
 def test_unwritable_record(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:

@@ -114,3 +114,18 @@ def test_in_turns_what_counts_is_what_a_message_adds_to_computing(
     gauge = Gauge(world, sends, Before(computes, turns=True))
     gauge.take()
     assert gauge.seconds == pytest.approx(seconds, rel=0.05)
+
+
+def test_in_turns_what_takes_long_is_measured_without_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, done = [0.0], list[str]()
+    monkeypatch.setattr(gauges.time, "perf_counter", lambda: now[0])
+
+    def takes(what: str, seconds: float) -> None:
+        done.append(what)
+        now[0] += seconds
+
+    world: Any = Alone()
+    gauge = Gauge(world, lambda: takes("message", 0.1), Before(lambda: takes("computing", 1e-3), turns=True))
+    done.clear()
+    gauge.take()
+    assert done == ["message"] and gauge.seconds == pytest.approx(0.1)
