@@ -121,7 +121,7 @@ def _wire(step: Move, moved_bytes: dict[Any, Any], names: set[str], sizes: Sizes
     if here is there or np.all(np.equal(here, there)):
         if step.layer not in names:
             return 0
-        # as they cost alike (`Move.key`), but for what a forward pass and others may be done by
+        # moves of one key cost alike; in another phase they may be done by another algorithm
         return sizes.once(("wire", step.key, step.phase), lambda: plain(wire_bytes(step, moved_bytes) + landing_bytes(step)))
     inside = any(sizes.plan.configs[name].first in (here, there) for name in names)
     return plain(moved_bytes[step.key][0] * sizes.plan.microbatches) if inside else 0

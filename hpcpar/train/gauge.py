@@ -44,6 +44,11 @@ class Gauge:
     A sample is the slowest rank's mean over some repetitions: with more ranks than cores a single short action either owns its core
     or waits for long.
 
+    Parameters
+    ----------
+    before : Before, optional
+        What is done before every repetition.
+
     Attributes
     ----------
     once_s : float
