@@ -234,7 +234,7 @@ class Alive:
                 self._edge(e)
             else:
                 first, last = self._sent(e.tensor, self.clock.forward[layer.name][0])
-                needed_bytes, _ = self.sizes.ends(e)
+                needed_bytes = self.sizes.needed(e)
                 self.ledger.add(VALUE, needed_bytes, first, max(self._read(e), last))
                 if self.training and e.producer.name in network.trained:
                     first = self._gradient_made(layer)
@@ -242,7 +242,7 @@ class Alive:
         for name in readers:
             if name not in self.names and len(readers) == 1:
                 (e,) = (e for e in self._into(network.by_name[name]) if e.producer is layer)
-                _, owned_bytes = self.sizes.ends(e)
+                owned_bytes = self.sizes.held(e)
                 self.ledger.add(VALUE, owned_bytes, self._made(layer), max(self._looked_at(layer), self._sent(e.tensor, self._end)[1]))
                 if self.training and layer.name in network.trained:
                     self.ledger.add(GRADIENT, owned_bytes, self._sent(f"{e.tensor}.gradient", 0)[0], self._returned(layer))

@@ -134,9 +134,13 @@ class Sizes:
         key = (what, self.edges.key(layer, samples))
         return self.once(key, lambda: self._bytes(layout(self.network, layer, config, samples).largest_items))
 
-    def ends(self, e: Edge) -> tuple[Any, Any]:
-        """What the consumer needs, and what the producer owns."""
-        return self.once(("ends", e.key), lambda: (self._bytes(e.needed.largest_items), self._bytes(e.owned.largest_items)))
+    def needed(self, e: Edge) -> Any:
+        """What the consumer needs of an edge's tensor."""
+        return self._bytes(self._ends(e).need)
+
+    def held(self, e: Edge) -> Any:
+        """What the producer owns of it."""
+        return self._bytes(self._ends(e).own)
 
     def values(self, e: Edge, shared: bool) -> Arrays:
         """See `values`."""
@@ -145,12 +149,12 @@ class Sizes:
 
     def gradients(self, e: Edge, shared: bool) -> Arrays:
         """See `gradients`."""
-        key = ("gradients", e.key, shared and (1 + begins_sum(self.network, e.producer, e.consumer, e.which)))
+        key = ("gradients", e.key, shared, begins_sum(self.network, e.producer, e.consumer, e.which))
         return self.once(key, lambda: self._of_arrays(gradients(self.network, self._ends(e), e)))
 
     def _ends(self, e: Edge) -> Ends:
         samples = self.plan.samples_of_a_pass
-        return self.once(("Ends", e.key), lambda: Ends.of(e, owned(self.network, e.consumer, self.plan.configs[e.consumer.name], samples)))
+        return self.once(("ends", e.key), lambda: Ends.of(e, owned(self.network, e.consumer, self.plan.configs[e.consumer.name], samples)))
 
     def _of_arrays(self, found: Arrays) -> Arrays:
         return Arrays(self._bytes(found.both), self._bytes(found.reader), self._bytes(found.owner))

@@ -21,10 +21,12 @@ def test_whoever_waits_long_leaves_the_core_to_others(algorithm: str, monkeypatc
     ranks = world()
     if ranks.size == 1:
         pytest.skip("nobody to wait for")
-    steps = Steps(Communicator(ranks, NumpyBackend()))
+    backend = NumpyBackend()
+    steps = Steps(Communicator(ranks, backend))
+    crowd = patience.crowded(ranks, backend).ranks > 0
     transfer = steps.bind(Kind.ALLREDUCE, algorithm, Config(n=ranks.size), "n", 4096)
     ranks.barrier()
-    sleep, slept = time.sleep, list[float]()
+    sleep, slept, yielded = time.sleep, list[float](), list[bool]()
     if ranks.rank == 0:
         sleep(0.5)
 
@@ -33,8 +35,11 @@ def test_whoever_waits_long_leaves_the_core_to_others(algorithm: str, monkeypatc
         sleep(seconds)
 
     monkeypatch.setattr(patience.time, "sleep", recorded)
+    monkeypatch.setattr(patience.os, "sched_yield", lambda: yielded.append(not slept))
     steps.communicator.start(transfer)
     steps.communicator.wait(transfer)
     if ranks.rank:
         assert slept[0] == patience.SHORT_S
+        # with fewer cores than ranks sooner
+        assert sum(yielded) + 1 == (patience.YIELDS_IN_A_CROWD if crowd else patience.YIELDS)
         assert (patience.LONG_S in slept) == (algorithm == "ring")
