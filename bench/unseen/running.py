@@ -36,6 +36,8 @@ SEEN = (0.5, 2.0)
 ROUNDS = 3
 #: A run of a round lasts about so long (s), within limits of iterations.
 RUN_S, FEWEST, MOST = 2.5, 8, 200
+#: Iterations of an epoch: what a rank does at an epoch's end makes it late for the next iteration.
+EPOCH = 16
 #: A short run, whose bytes and those of a long one differ by iterations alone.
 SHORT = 2
 #: For the estimate: a job's start and end (s), a calibration of the links (s), and iterations that measuring a plan's steps takes.
@@ -120,10 +122,11 @@ class Bench:
         return Result(group.place.name, group.network, group.image, group.batch, group.ranks, strategy, **more)
 
     def _data(self, group: Group) -> Path:
-        image = "x".join(map(str, group.image))
-        path = self.folder / f"{image}-{group.spec.classes}.h5"
+        image, samples = "x".join(map(str, group.image)), EPOCH * group.batch
+        path = self.folder / f"{image}-{group.spec.classes}-{samples}.h5"
         if not path.exists():
-            output(*program(), "data", "synthetic", str(path), "--input", image, "--classes", str(group.spec.classes), "--samples", "128")
+            output(*program(), "data", "synthetic", str(path), "--input", image, "--classes", str(group.spec.classes),
+                   "--samples", str(samples))
         return path
 
     def _calibrated(
