@@ -186,21 +186,31 @@ def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices:
         each = [_sums(out, prices, times, s.all) for s in stages_of(plan, out)]
         # of a family without stages there is one; of a pipeline's stages, the one that computes longest
         compute, measured, comm, sent = each[0] if len(each) == 1 else max(each, key=lambda sums: float(sums[0]))
-        line = replace(line, total_s=np.maximum(line.total_s, _in_turns_s(machine, plan, out, [sums[0] for sums in each])))
+        spent = [(compute_s, comm_s) for compute_s, _, comm_s, _ in each]
+        line = replace(line, total_s=np.maximum(line.total_s, _in_turns_s(machine, plan, out, spent)))
         exposed = line.total_s - compute  # the bubble included
     share = np.where(np.greater(compute, 0), measured / np.where(np.greater(compute, 0), compute, 1.0), 0.0)
     total = np.maximum(line.total_s, io_s)
     return Costs(total, compute, comm, exposed, share, sent, io_s, held, tuple(prices), line, times)
 
 
-def _in_turns_s(machine: Machine, plan: Plan, out: Outline, stages_s: list[Any]) -> Any:
-    """What all stages' computing takes at least where their ranks share cores, however well they take turns (s)."""
+def _in_turns_s(machine: Machine, plan: Plan, out: Outline, stages_s: list[tuple[Any, Any]]) -> Any:
+    """What all stages take at least where their ranks share cores, however well they take turns (s).
+
+    Parameters
+    ----------
+    stages_s : list of (float, float)
+        Of each stage, what a rank computes, and its communication: of that, what computing cannot hide takes a core. Messages were
+        calibrated with all ranks at work.
+    """
     if not machine.device.at_once:
         return 0.0
     starts = firsts(out.edges.network, plan)
     ranks = [max(c.ranks for c in plan.configs.values() if c.first == first) for first in starts]
-    work_s = sum(n * seconds / machine.crowding(n) for n, seconds in zip(ranks, stages_s, strict=True))
-    return work_s / plan.ranks * machine.crowding(plan.ranks)
+    together, busy = machine.crowding(plan.ranks), 1.0 - machine.overlap
+    work_s = sum(n * (compute_s / machine.crowding(n) + busy * comm_s / together)
+                 for n, (compute_s, comm_s) in zip(ranks, stages_s, strict=True))
+    return work_s / plan.ranks * together
 
 
 def _sums(out: Outline, prices: list[StepPrice], often: tuple[int, ...], chosen: Iterable[int]) -> tuple[Any, Any, Any, Any]:

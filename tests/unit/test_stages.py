@@ -120,7 +120,8 @@ def uniform(layers: int) -> Network:
     return net.add(SoftmaxCrossEntropy, "loss").build()
 
 
-def laid_out(p: int, micro: int, forward_s: list[float], backward_s: list[float], hop_s: float, update_s: float = 0.0) -> Timeline:
+def laid_out(p: int, micro: int, forward_s: list[float], backward_s: list[float], hop_s: float, update_s: float = 0.0,
+             hidden: float = 1.0) -> Timeline:
     """A pipeline of p stages whose times are given, whatever their layers take."""
     network = uniform(p)
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -134,7 +135,7 @@ def laid_out(p: int, micro: int, forward_s: list[float], backward_s: list[float]
             items[chosen[0]] = replace(items[chosen[0]], seconds=seconds)
         assert len(stage.into) == (s > 0) and len(stage.back) == (s < p - 1)
     assert sorted(i for stage in found for i in stage.all) == list(range(len(out.steps)))
-    return pipeline(plan, out, items, 1.0, 1)
+    return pipeline(plan, out, items, hidden, 1)
 
 
 @pytest.mark.parametrize("micro", [1, 2, 4, 7])
@@ -145,6 +146,28 @@ def test_equal_stages_take_paradls_time(p: int, micro: int) -> None:
     assert line.total_s == pytest.approx((p + micro - 1) * 5.0 + 0.5, rel=1e-12)
     line = laid_out(p, micro, [2.0] * p, [3.0] * p, 0.25, 0.5)
     assert line.total_s == pytest.approx((p + micro - 1) * 5.0 + 2 * (p - 1) * 0.25 + 0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("hidden", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("micro", [1, 2, 7])
+def test_what_computing_cannot_hide_of_a_message_keeps_both_stages_busy(micro: int, hidden: float) -> None:
+    """The first message each way is waited for as a whole; of every further one each stage has half of what is not hidden to do."""
+    line = laid_out(2, micro, [2.0] * 2, [3.0] * 2, 0.25, hidden=hidden)
+    assert line.total_s == pytest.approx((1 + micro) * 5.0 + 2 * 0.25 + (micro - 1) * (1 - hidden) * 0.25, rel=1e-12)
+
+
+def test_in_turns_messages_take_cores_too() -> None:
+    """Two stages on one core, where nothing is hidden: all that either of them computes, sends and receives, one after the other."""
+    spec = NetworkSpec("alexnet", (3, 67, 67), 20)
+    network = spec.build()
+    crowd = replace(MACHINE, overlap=0.0, device=replace(MACHINE.device, at_once=1.0))
+    plan = make_plan(spec, "pipeline:2x1", 2, 64, network=network, machine=files.to_dict(crowd), microbatches=8)
+    found = price(network, plan, crowd)
+    compute_s = sum(s.seconds * s.repeats for s in found.steps if not s.is_comm)
+    comm_s = sum(s.seconds * s.repeats for s in found.steps if s.is_comm)
+    assert comm_s > 0
+    # messages were calibrated with both at work: each rank's part of one takes half of its time
+    assert found.iteration_s == pytest.approx(compute_s + comm_s / 2, rel=1e-12)
 
 
 @pytest.mark.parametrize("micro", [1, 3, 8])
