@@ -45,10 +45,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", default="", help="numbers of ranks (default 1,2,4,8)")
     parser.add_argument("--networks", default="", help=f"some of {', '.join(SIZES)} (default: all)")
     parser.add_argument("--strategies", default="", help="only these, on more than one rank (default: every named one, and auto)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often calibrations and runs take turns (default 3)")
     parser.add_argument("--launcher", default="", metavar="WORDS", help="what starts ranks, before -n (default: this Python's mpiexec)")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "accuracy", help="for results and records (default runs/accuracy)")
     parser.add_argument("--report", action="store_true", help="run nothing: print the tables of what is there")
     options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: give 1 or more")
     options.ranks = options.ranks or ("1,2" if options.quick else "1,2,4,8")
     options.networks = options.networks or ("lenet5" if options.quick else ",".join(SIZES))
     options.strategies = options.strategies or ("data,filter,owt,auto" if options.quick else "")
@@ -62,7 +65,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    bench, wanted = Bench(options.folder, options.launcher.split() or [mpiexec()]), groups(options)
+    bench, wanted = Bench(options.folder, options.launcher.split() or [mpiexec()], options.rounds), groups(options)
     todo = [] if options.report else [group for group in wanted if bench.missing(group)]
     count, begin = sum(len(bench.missing(group)) for group in todo), time.perf_counter()
     if todo:

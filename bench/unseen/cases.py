@@ -125,26 +125,26 @@ class Result:
     plan: str = ""
     turns: list[Turn] = field(default_factory=list)
 
-    def mean(self, what: Callable[[Turn], float]) -> float:
-        """Over the rounds."""
-        return statistics.mean(what(turn) for turn in self.turns)
+    def median(self, what: Callable[[Turn], float]) -> float:
+        """Over the rounds: of three, one may be disturbed."""
+        return statistics.median(what(turn) for turn in self.turns)
 
     @property
     def measured_s(self) -> float:
-        return self.mean(lambda turn: turn.measured_s)
+        return self.median(lambda turn: turn.measured_s)
 
     @property
     def predicted_s(self) -> float:
-        return self.mean(lambda turn: turn.predicted_s)
+        return self.median(lambda turn: turn.predicted_s)
 
     @property
     def known_s(self) -> float:
-        return self.mean(lambda turn: turn.known_s)
+        return self.median(lambda turn: turn.known_s)
 
     @property
     def wire_ratio(self) -> float | None:
         found = [turn.wire_ratio for turn in self.turns if turn.wire_ratio]
-        return statistics.mean(found) if found else None
+        return statistics.median(found) if found else None
 
     @property
     def accuracy(self) -> float:
@@ -161,7 +161,7 @@ class Result:
 
     def cause_s(self, known: bool, cause: str) -> float:
         """Measured less predicted (s) by this cause."""
-        return self.mean(lambda turn: (turn.known_causes if known else turn.causes).get(cause, 0.0))
+        return self.median(lambda turn: (turn.known_causes if known else turn.causes).get(cause, 0.0))
 
     @classmethod
     def load(cls, row: dict[str, Any]) -> Result:

@@ -42,7 +42,7 @@ def report(found: Sequence[Result]) -> str:
          "wire"),
         [(r.place, r.network, r.ranks, f"{r.strategy}: {r.plan}" if r.plan else r.strategy, seconds(r.measured_s),
           f"{r.predicted_s / r.measured_s:.2f} x", percent(r.accuracy), " ".join(f"{100 * a:.0f}" for a in r.single),
-          f"{r.mean(lambda turn: turn.table_part):.0%}", f"{r.known_s / r.measured_s:.2f} x", percent(r.known_accuracy),
+          f"{r.median(lambda turn: turn.table_part):.0%}", f"{r.known_s / r.measured_s:.2f} x", percent(r.known_accuracy),
           f"{r.wire_ratio:.3f}" if r.wire_ratio else "-") for r in done],
     )]
     together: dict[tuple[Any, ...], list[Result]] = {}

@@ -32,8 +32,6 @@ from hpcpar.train.worksteps import WorkSteps
 
 #: Batches whose compute steps are measured, over the cases'.
 SEEN = (0.5, 2.0)
-#: Calibrations and runs take turns so often: the speed of a shared machine changes by a tenth within minutes.
-ROUNDS = 3
 #: A run of a round lasts about so long (s), within limits of iterations.
 RUN_S, FEWEST, MOST = 2.5, 8, 200
 #: Iterations of an epoch: what a rank does at an epoch's end makes it late for the next iteration.
@@ -53,10 +51,12 @@ class Bench:
         For the results, and what they are made of.
     launcher : sequence of str
         The words before ``-n`` where ranks are to be started in one host's memory.
+    rounds : int
+        Calibrations and runs take turns so often: the speed of a shared machine changes by a tenth within minutes.
     """
 
-    def __init__(self, folder: Path, launcher: Sequence[str]) -> None:
-        self.folder, self.launcher = folder, launcher
+    def __init__(self, folder: Path, launcher: Sequence[str], rounds: int) -> None:
+        self.folder, self.launcher, self.rounds = folder, launcher, rounds
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / "results.json"
         rows = json.loads(self.file.read_text()) if self.file.exists() else {}
@@ -64,12 +64,12 @@ class Bench:
 
     def missing(self, group: Group) -> list[str]:
         """Strategies that are not done."""
-        return [s for s in group.strategies if self._rounds(group, s) < ROUNDS]
+        return [s for s in group.strategies if self._rounds(group, s) < self.rounds]
 
     def _rounds(self, group: Group, strategy: str) -> int:
         """Rounds that a case has behind it; all of them where it cannot be run."""
         known = self.results.get(group.id(strategy))
-        return 0 if known is None or known.note.startswith("failed") else ROUNDS if known.note else len(known.turns)
+        return 0 if known is None or known.note.startswith("failed") else self.rounds if known.note else len(known.turns)
 
     def _keep(self, group: Group, result: Result) -> None:
         self.results[group.id(result.strategy)] = result
@@ -80,7 +80,7 @@ class Bench:
         what = result.note
         if result.turns:
             last = result.turns[-1]
-            what = (f"round {len(result.turns)} of {ROUNDS}: unseen {seconds(last.predicted_s)}, steps known {seconds(last.known_s)}, "
+            what = (f"round {len(result.turns)} of {self.rounds}: unseen {seconds(last.predicted_s)}, steps known {seconds(last.known_s)}, "
                     f"measured {seconds(last.measured_s)}")
         print(f"{group.name} {result.strategy}: {what}", file=sys.stderr, flush=True)
 
@@ -104,7 +104,7 @@ class Bench:
             if group.place.mbit:
                 output(str(SCRIPT), "up", str(group.ranks), str(group.place.mbit))
             data = self._data(group)
-            for number in range(ROUNDS):
+            for number in range(self.rounds):
                 todo = [s for s in self.missing(group) if self._rounds(group, s) == number]
                 if todo:
                     unseen, known = self._calibrated(group, network, here, rough, own, number)
@@ -244,4 +244,4 @@ def estimate_s(bench: Bench, todo: Sequence[Group]) -> float:
         lasts = min(MOST, max(FEWEST, RUN_S / step_s)) * step_s
         total += LINKS_S + (1 + sum(SEEN)) * len(group.strategies) * PROBES * work_s
         total += count * (START_S + lasts) * (2 if group.place.mbit else 1)
-    return ROUNDS * total
+    return bench.rounds * total
