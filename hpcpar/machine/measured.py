@@ -15,6 +15,8 @@ import numpy as np
 
 #: Where a key has its number of samples.
 _SAMPLES = re.compile(r"(?<= [xy]=)\d+")
+#: Kind of work of which a single sample is no smaller case of the others: BLAS multiplies a vector in another way, several times as fast.
+_PRODUCT = "linear."
 #: So many times fewer or more samples than were measured still count as measured.
 REACH = 2.0
 
@@ -51,6 +53,9 @@ class Measured:
         for key, seconds in table.items():
             line, samples = line_of(key)
             points[line].append((samples, seconds))
+        for line, each in points.items():
+            if line.startswith(_PRODUCT) and len(each) > 1:
+                points[line] = [point for point in each if point[0] > 1]
         self._lines = {line: np.array(sorted(each), float).T for line, each in points.items()}
 
     def time(self, key: str) -> Time | None:

@@ -56,6 +56,17 @@ def test_what_grows_as_a_line_is_met_for_every_batch(constant: float, slope: flo
     assert found.reached == (min(batches) / REACH <= n <= max(batches) * REACH)
 
 
+def test_a_vector_times_a_matrix_says_nothing_of_matrices() -> None:
+    """A fully connected layer of one sample lies on no line with others, unless nothing else is known."""
+    key = "linear.forward x={0}x4096 y={0}x4096 float32"
+    table = Measured({key.format(n): seconds for n, seconds in ((1, 1.0), (4, 12.0), (8, 20.0))}, 0.0)
+    assert [table.time(key.format(n)) for n in (1, 2, 6)] == [(1.0, True), (8.0, True), (16.0, True)]
+    alone = Measured({key.format(1): 1.0}, 0.0).time(key.format(2))
+    assert alone == (2.0, True)
+    conv = Measured({KEY.format(n): seconds for n, seconds in ((1, 1.0), (4, 12.0), (8, 20.0))}, 0.0).time(KEY.format(2))
+    assert conv is not None and conv.seconds == pytest.approx(1.0 + 11.0 / 3)
+
+
 @given(st.dictionaries(st.integers(1, 64), st.floats(1e-6, 1.0), min_size=1, max_size=4), st.integers(1, 300))
 def test_noise_makes_no_time_negative_and_beyond_the_ends_no_more_samples_faster(points: dict[int, float], n: int) -> None:
     table = Measured({KEY.format(b): s for b, s in points.items()}, 1e-6)
