@@ -49,6 +49,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--launcher", default="", metavar="WORDS", help="what starts ranks, before -n (default: this Python's mpiexec)")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "accuracy", help="for results and records (default runs/accuracy)")
     parser.add_argument("--report", action="store_true", help="run nothing: print the tables of what is there")
+    parser.add_argument("--again", action="store_true", help="run nothing: predict what was run again, from the same calibrations")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error(f"--rounds {options.rounds}: give 1 or more")
@@ -66,7 +67,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     bench, wanted = Bench(options.folder, options.launcher.split() or [mpiexec()], options.rounds), groups(options)
-    todo = [] if options.report else [group for group in wanted if bench.missing(group)]
+    todo = [] if options.report or options.again else [group for group in wanted if bench.missing(group)]
+    for group in wanted if options.again else ():
+        bench.again(group)
     count, begin = sum(len(bench.missing(group)) for group in todo), time.perf_counter()
     if todo:
         print(f"{count} cases to run, about {max(1, round(estimate_s(bench, todo) / 60))} minutes", file=sys.stderr, flush=True)

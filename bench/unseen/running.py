@@ -28,6 +28,7 @@ from hpcpar.report.tables import seconds
 from hpcpar.search import auto
 from hpcpar.sweep.scripts import program
 from hpcpar.train import record
+from hpcpar.train.record import RunRecord
 from hpcpar.train.worksteps import WorkSteps
 
 #: Batches whose compute steps are measured, over the cases'.
@@ -150,8 +151,7 @@ class Bench:
                 plans.save(plan, names[-1])
             self._job(group, "calibrate", "--for", *names, "-o", str(path))
             known = files.load(str(path))
-        keys = _keys(network, seen)
-        unseen = replace(known, compute={key: s for key, s in known.compute.items() if key in keys})
+        unseen = _only(known, network, seen)
         files.save(unseen, str(here / "unseen.toml"))
         return unseen, known
 
@@ -194,20 +194,48 @@ class Bench:
         else:
             train(steps)
         run = record.read(str(path))
-        row = compare_one(run)
-        known_row = compare_one(replace(run, prediction=price(network, plan, known, samples=run.samples).to_json(steps=True)))
         planned = int(run.sent_bytes.sum())
-        out.turns.append(Turn(
-            row.iteration.measured_s, row.iteration.predicted_s or 0.0, known_row.iteration.predicted_s or 0.0,
-            float(run.prediction["measured_compute"]), _causes(row), _causes(known_row), row.compared,
-            sent / planned if sent and planned else None, load, date,
-        ))
+        out.turns.append(_turn(run, network, plan, unseen, known, sent / planned if sent and planned else None, load, date))
         return out
+
+    def again(self, group: Group) -> None:
+        """Predict what was run of a group again, from the calibrations that it was predicted from."""
+        here, network = self.folder / group.name, group.spec.build()
+        for strategy in group.strategies:
+            result = self.results.get(group.id(strategy))
+            for number, turn in enumerate(result.turns if result else ()):
+                # what `auto` took may have been run as one of the others alone
+                names = [name.replace(":", "-") for name in (strategy, result.plan)]
+                name = next(name for name in names if (here / f"{name}-{number}.h5").exists())
+                plan, run = plans.load(str(here / f"{name}.json")), record.read(str(here / f"{name}-{number}.h5"))
+                known = files.load(str(here / f"machine{number}.toml"))
+                seen = [p for p in map(plans.load, map(str, here.glob("steps*.json"))) if p.batch != group.batch]
+                result.turns[number] = _turn(run, network, plan, _only(known, network, seen), known, turn.wire_ratio, turn.load, turn.date)
+            if result is not None and result.turns:
+                self._keep(group, result)
 
 
 def _keys(network: Network, found: Iterable[Plan]) -> set[str]:
     """What a machine's table has of plans' compute steps."""
     return {key for plan in found for key in WorkSteps(network, plan, schedule_for(network, plan)).keys}
+
+
+def _only(machine: Machine, network: Network, seen: Iterable[Plan]) -> Machine:
+    """A machine that knows the compute steps of these plans alone."""
+    keys = _keys(network, seen)
+    return replace(machine, compute={key: s for key, s in machine.compute.items() if key in keys})
+
+
+def _turn(
+    run: RunRecord, network: Network, plan: Plan, unseen: Machine, known: Machine, wire_ratio: float | None, load: float, date: str
+) -> Turn:
+    """A run beside both predictions."""
+    found = [price(network, plan, machine, samples=run.samples).to_json(steps=True) for machine in (unseen, known)]
+    row, known_row = (compare_one(replace(run, prediction=prediction)) for prediction in found)
+    return Turn(
+        row.iteration.measured_s, row.iteration.predicted_s or 0.0, known_row.iteration.predicted_s or 0.0,
+        float(found[0]["measured_compute"]), _causes(row), _causes(known_row), row.compared, wire_ratio, load, date,
+    )
 
 
 def _causes(row: Row) -> dict[str, float]:
