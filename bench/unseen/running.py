@@ -201,18 +201,19 @@ class Bench:
     def again(self, group: Group) -> None:
         """Predict what was run of a group again, from the calibrations that it was predicted from."""
         here, network = self.folder / group.name, group.spec.build()
+        seen = [p for p in map(plans.load, map(str, here.glob("steps*.json"))) if p.batch != group.batch]
         for strategy in group.strategies:
             result = self.results.get(group.id(strategy))
-            for number, turn in enumerate(result.turns if result else ()):
+            if result is None or not result.turns:
+                continue
+            for number, turn in enumerate(result.turns):
                 # what `auto` took may have been run as one of the others alone
                 names = [name.replace(":", "-") for name in (strategy, result.plan)]
                 name = next(name for name in names if (here / f"{name}-{number}.h5").exists())
                 plan, run = plans.load(str(here / f"{name}.json")), record.read(str(here / f"{name}-{number}.h5"))
                 known = files.load(str(here / f"machine{number}.toml"))
-                seen = [p for p in map(plans.load, map(str, here.glob("steps*.json"))) if p.batch != group.batch]
                 result.turns[number] = _turn(run, network, plan, _only(known, network, seen), known, turn.wire_ratio, turn.load, turn.date)
-            if result is not None and result.turns:
-                self._keep(group, result)
+            self._keep(group, result)
 
 
 def _keys(network: Network, found: Iterable[Plan]) -> set[str]:

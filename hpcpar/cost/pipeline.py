@@ -4,7 +4,8 @@ Stage s computes micro-batch m forward once stage s - 1 has sent it m, and backw
 plan's order (GPipe: all forward first; or one forward, one backward). With GPipe, stages of equal times F and B and S micro-batches this
 is ParaDL's (p + S - 1) (F + B). Then each stage sums and applies its gradients.
 
-What computing cannot hide of a message between stages keeps both of them busy, each for half of it.
+What computing cannot hide of a message between stages keeps both of them busy, each for half of it (one from further away is counted to
+the neighbour).
 """
 
 from __future__ import annotations
@@ -40,17 +41,19 @@ def pipeline(plan: Plan, out: Outline, items: list[Item], hidden: float, levels:
     back = [sum((items[i].seconds for i in s.back), np.float64(0)) for s in stages]
     n, busy = len(stages), (1.0 - hidden) / 2
     none = np.float64(0)
+    # what leaves a stage for the next one, and for the one before
+    on, home = [*into[1:], none], [none, *back[:-1]]
     marks: list[tuple[int, Phase, int, Any, Any]] = []
     free = [none] * n  # when each stage has done what it has begun
     done: dict[Cell, Any] = {}
     for cell in cells(plan.order, n, micro, training=any(s.backward or s.back for s in stages)):
         s, forth = cell.stage, cell.phase is Phase.FORWARD
         before = done.get(replace(cell, stage=s - 1 if forth else s + 1))
-        coming, moves = (into[s], stages[s].into) if forth else (back[s], stages[s].back)
+        coming, going, moves = (into[s], on[s], stages[s].into) if forth else (back[s], home[s], stages[s].back)
         taking = busy * coming
         ready = free[s] if before is None else np.maximum(free[s], before + coming - taking) + taking
         done[cell] = ready + (forward if forth else backward)[s]
-        free[s] = done[cell] + busy * (into[s + 1] if forth and s + 1 < n else back[s - 1] if not forth and s else none)
+        free[s] = done[cell] + busy * going
         marks.append((s, cell.phase, cell.part, ready, done[cell]))
         if cell.part == 0:
             _shift(spans, stages[s].forward if forth else stages[s].backward, ready)
