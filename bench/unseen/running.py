@@ -209,7 +209,9 @@ class Bench:
             for number, turn in enumerate(result.turns):
                 # what `auto` took may have been run as one of the others alone
                 names = [name.replace(":", "-") for name in (strategy, result.plan)]
-                name = next(name for name in names if (here / f"{name}-{number}.h5").exists())
+                name = next((name for name in names if (here / f"{name}-{number}.h5").exists()), None)
+                if name is None:
+                    raise SystemExit(f"{here} has no record of round {number + 1} of {strategy}; --again needs what runs left there")
                 plan, run = plans.load(str(here / f"{name}.json")), record.read(str(here / f"{name}-{number}.h5"))
                 known = files.load(str(here / f"machine{number}.toml"))
                 result.turns[number] = _turn(run, network, plan, _only(known, network, seen), known, turn.wire_ratio, turn.load, turn.date)
