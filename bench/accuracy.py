@@ -16,7 +16,7 @@ Predictions are of two kinds:
 * *steps known*: the same links and rates, but the compute steps of the case's own plan were measured too, alone, as a user has them
   measured with ``--for plan.json``. What is still off is not the compute steps' model.
 
-``auto`` is chosen with the steps known. Measured is the median over the iterations of one run, each as long as its slowest rank.
+``auto`` is chosen with the steps known. Measured is the slowest rank's median over the iterations of one run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Simulated against measured: per run, phase, layer and step, and which terms are off.
 
-The measured time of an iteration is the largest over ranks, and of these the median over the iterations after the warm-up. Steps are
-those of the rank that computes longest, the mean over the iterations; phases and layers are sums over steps. Of a pipeline, phases are
-means over its stages, which work at the same time, and the bubble is a phase of its own. Communication means exposed communication:
-what compute does not hide; waiting is the part of it before the last partner took part.
+The measured time of an iteration is the slowest rank's median over the iterations after the warm-up. Steps are those of the rank that
+computes longest, the mean over the iterations; phases and layers are sums over steps. Of a pipeline, phases are means over its stages,
+which work at the same time, and the bubble is a phase of its own. Communication means exposed communication: what compute does not hide;
+waiting is the part of it before the last partner took part.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _last(values: NDArray[Any] | None) -> float | None:
 
 def compare_one(record: RunRecord) -> Row:
     """The comparison of one run."""
-    iteration_s = record.iteration_s[:, record.measured].max(axis=0)
+    iteration_s = record.slowest_s
     low, high = np.percentile(iteration_s, (25, 75))
     iteration = Times(float(np.median(iteration_s)), number(record.prediction, "iteration_s"), float(low), float(high))
     batches = _batches(record)

@@ -125,7 +125,7 @@ def show(rows: Sequence[Row], console: Console | None = None, everything: bool =
         _show_one(row, console, everything)
     compared = ", ".join(f"{row.compared} of {row.iterations}" for row in rows)
     console.print(
-        f"\nMeasured after the warm-up ({compared} iterations): an iteration is the slowest rank's, the median; its parts are those of the "
+        f"\nMeasured after the warm-up ({compared} iterations): an iteration is the slowest rank's median; its parts are those of the "
         "rank that computes longest, the mean without the extreme tenths. Communication is what computing does not hide; waiting is the "
         "part of it before the last partner took part. Shares are of all deviations, whatever their sign.", style="dim", highlight=False,
     )

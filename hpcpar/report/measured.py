@@ -77,7 +77,7 @@ def stage_by_stage(record: RunRecord, stages: Sequence[int]) -> list[NDArray[np.
 def view(record: RunRecord, ranks: NDArray[np.int64], times: Clocked | None) -> View:
     """The steps on the ranks that `busiest` or `stage_by_stage` chose."""
     seconds = np.take_along_axis(record.seconds[:, record.measured], ranks[None], axis=0)[0].astype(np.float64)
-    order = np.argsort(record.iteration_s[:, record.measured].max(axis=0), kind="stable")
+    order = np.argsort(record.slowest_s, kind="stable")
     cut = len(order) // 10
     mean = seconds[order[cut:len(order) - cut]].mean(axis=0)
     if times is None:

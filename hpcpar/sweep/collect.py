@@ -62,8 +62,7 @@ def _point(study: Study, case: Case, owner: Case, status: Status, ran: Status, n
         return point
     run = record.read(os.path.join(study.folder(owner), folder.RECORD))
     row = compare_one(run)
-    times = run.iteration_s[:, run.measured].max(axis=0)
-    low, high = (float(np.percentile(times, p)) for p in SPREAD)
+    low, high = (float(np.percentile(run.slowest_s, p)) for p in SPREAD)
     compute = sum(split["compute"].measured_s for split in row.phases.values())
     comm = {phase: sum(t.measured_s for part, t in split.items() if part != "compute") for phase, split in row.phases.items()}
     gradient = comm.get(Phase.GRADIENT.value, 0.0)

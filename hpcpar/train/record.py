@@ -136,6 +136,16 @@ class RunRecord:
         """The iterations that comparisons use: those after the warm-up, or all where nothing would be left."""
         return slice(self.warmup if self.warmup < self.iterations else 0, None)
 
+    @property
+    def slowest_s(self) -> NDArray[np.float64]:
+        """[iterations compared] seconds on the slowest rank, the one with the largest median.
+
+        Not the largest over ranks of every iteration: whoever ends one late begins the next late, so that an iteration that is long on one
+        rank is short on another, and the largest would add up to more than the epoch takes.
+        """
+        times = self.iteration_s[:, self.measured]
+        return np.asarray(times[np.median(times, axis=1).argmax()], np.float64)
+
 
 def steps_of(schedule: Schedule) -> list[StepInfo]:
     """The table of a schedule's steps."""

@@ -162,6 +162,6 @@ def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refine
 
 def _change(run: _Run, before: Machine, after: Machine) -> Change:
     then, now = (float(price(run.network, run.plan, m, training=run.training).iteration_s) for m in (before, after))
-    measured = float(np.median(run.record.iteration_s[:, run.record.measured].max(axis=0)))
+    measured = float(np.median(run.record.slowest_s))
     plan = run.plan
     return Change(run.record.path, f"{plan.network.name} {plan.strategy}", int(plan.ranks), len(run.work.keys), then, now, measured)

@@ -59,6 +59,16 @@ def test_without_starts_and_after_too_long_a_warmup(tmp_path: Path) -> None:
     assert got.start_s is None and got.test_loss is None and got.measured == slice(0, None)
 
 
+def test_iterations_of_the_slowest_rank_add_up_to_the_epoch() -> None:
+    # each rank is late by one in every third iteration, and begins the next as much later
+    late = np.array([[2.0, 0.0, 1.0] * 4, [1.0, 2.0, 0.0] * 4, [0.0, 1.0, 2.0] * 4])
+    record = replace(sample(3, 12), iteration_s=late + 10.0, warmup=3)
+    assert record.slowest_s.shape == (9,)
+    assert record.slowest_s.sum() == 9 * 11.0 and np.median(record.slowest_s) == 11.0
+    slower = replace(record, iteration_s=late + np.array([[10.0], [10.5], [10.0]]))
+    np.testing.assert_array_equal(slower.slowest_s, slower.iteration_s[1, 3:])
+
+
 def test_shapes_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="messages"):
         record.write(str(tmp_path / "run.h5"), replace(sample(), messages=np.zeros((2, 4))))
