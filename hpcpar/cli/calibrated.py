@@ -35,7 +35,8 @@ def show_machine(machine: Machine) -> None:
     say(f"a rank: {amount(d.flops_per_s, 'flop/s')}; copies {together} with all ranks of its node copying, {alone} alone; computing hides "
         f"{machine.overlap:.0%} of a communication, which then goes on at {machine.progress:.0%} of its rate")
     if d.at_once:
-        say(f"more ranks than cores: all ranks of a node together got the time of {d.at_once:.2f} cores, and take turns")
+        say(f"more ranks than cores: all ranks of a node together got the time of {d.at_once:.2f} cores, and take turns; "
+            f"the last of them is up to {seconds(max((late_s for _, late_s in machine.late), default=0.0))} late for a message")
     if "compute" in q:
         c = q["compute"]
         each = c["samples"] // c["steps"]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hpcpar.cost.choose import chooser
 from hpcpar.cost.compute import timed
+from hpcpar.cost.lateness import partners
 from hpcpar.cost.links import Wires
 from hpcpar.cost.memory import Memory, memory
 from hpcpar.cost.pipeline import pipeline
@@ -172,22 +173,26 @@ def _producers(network: Network, plan: Plan, layer: Any) -> Any:
 
 
 def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices: list[StepPrice], held: Memory, io_s: Any) -> Costs:
+    late_s = machine.late_s if machine.late else None
     items = [
-        Item(p.seconds, s.needed_by if isinstance(s, Move) else None, p.level) for s, p in zip(out.steps, prices, strict=True)
+        Item(p.seconds, s.needed_by, p.level, partners(s, plan.ranks) if late_s else 1.0) if isinstance(s, Move) else Item(p.seconds)
+        for s, p in zip(out.steps, prices, strict=True)
     ]
     times = tuple(repeats(plan, s.phase) for s in out.steps)
     staged = plan.microbatches > 1 or any(np.any(np.not_equal(c.first, 0)) for c in plan.configs.values())
     if not staged:
-        line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
+        line = timeline(items, machine.overlap, len(machine.levels), machine.progress, late_s)
         compute, measured, comm, sent = _sums(out, prices, times, range(len(items)))
         exposed = line.exposed_s
     else:
-        line = pipeline(plan, out, items, machine.overlap, len(machine.levels), machine.progress)
         each = [_sums(out, prices, times, s.all) for s in stages_of(plan, out)]
         # of a family without stages there is one; of a pipeline's stages, the one that computes longest
         compute, measured, comm, sent = each[0] if len(each) == 1 else max(each, key=lambda sums: float(sums[0]))
-        spent = [(compute_s, comm_s) for compute_s, _, comm_s, _ in each]
-        line = replace(line, total_s=np.maximum(line.total_s, _in_turns_s(machine, plan, out, spent)))
+        line = pipeline(
+            plan, out, items, machine.overlap, len(machine.levels), machine.progress,
+            soonest_s=_in_turns_s(machine, plan, out, [(compute_s, comm_s) for compute_s, _, comm_s, _ in each]),
+            late_s=late_s,
+        )
         exposed = line.total_s - compute  # the bubble included
     share = np.where(np.greater(compute, 0), measured / np.where(np.greater(compute, 0), compute, 1.0), 0.0)
     total = np.maximum(line.total_s, io_s)

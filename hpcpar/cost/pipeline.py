@@ -5,7 +5,7 @@ plan's order (GPipe: all forward first; or one forward, one backward). With GPip
 is ParaDL's (p + S - 1) (F + B). Then each stage sums and applies its gradients.
 
 What computing cannot hide of a message between stages keeps both of them busy, each for half of it (one from further away is counted to
-the neighbour).
+the neighbour). Where ranks take turns on cores, an iteration takes no less than their work, and whoever gets a message is late for it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcpar.cost.lateness import Late
 from hpcpar.cost.timeline import Block, Item, Span, Timeline, timeline
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.parts import Outline
@@ -23,15 +24,27 @@ from hpcpar.schedule.stages import stages_of
 from hpcpar.schedule.steps import Phase
 
 
-def pipeline(plan: Plan, out: Outline, items: list[Item], hidden: float, levels: int, rate: float = 1.0) -> Timeline:
-    """Lay out an iteration; spans are those of the first micro-batch, and of the end."""
+def pipeline(
+    plan: Plan, out: Outline, items: list[Item], hidden: float, levels: int, rate: float = 1.0, *, soonest_s: Any = 0.0,
+    late_s: Late | None = None,
+) -> Timeline:
+    """Lay out an iteration; spans are those of the first micro-batch, and of the end.
+
+    Parameters
+    ----------
+    soonest_s : float
+        What the ranks' work takes on the cores that they share, however well they take turns.
+    late_s : callable, optional
+        From what a stage has computed before it sends, how late the one is that waits for it. All of that counts: while one is late, the
+        others have nothing to do.
+    """
     stages = stages_of(plan, out)
     micro = plan.microbatches
     spans: list[Span] = [Span(0.0, 0.0)] * len(items)
     waits: list[Any] = [0.0] * len(items)
 
     def part(indices: list[int], times: int) -> Any:
-        line = _line(items, indices, hidden, levels, rate)
+        line = _line(items, indices, hidden, levels, rate, late_s)
         for i, span, wait in zip(indices, line.spans, line.waits_s, strict=True):
             spans[i], waits[i] = span, wait * times
         return line.total_s
@@ -59,7 +72,7 @@ def pipeline(plan: Plan, out: Outline, items: list[Item], hidden: float, levels:
             _shift(spans, stages[s].forward if forth else stages[s].backward, ready)
             for i in moves:
                 spans[i] = Span(ready - coming, ready, "network")
-    total: Any = none
+    total: Any = soonest_s
     for s, stage in enumerate(stages):
         end = part(stage.last, 1)
         _shift(spans, stage.last, free[s])
@@ -67,6 +80,8 @@ def pipeline(plan: Plan, out: Outline, items: list[Item], hidden: float, levels:
         marks.append((s, Phase.UPDATE, micro - 1, free[s], free[s] + end))
         for i in (*stage.into, *stage.back):
             waits[i] = items[i].seconds * micro
+    if late_s is not None:
+        total = total + micro * sum(map(late_s, (*forward[:-1], *backward[1:])))
     blocks = [Block(s, phase.value, m, float(a), float(b)) for s, phase, m, a, b in marks] if np.ndim(total) == 0 else []
     return Timeline(tuple(spans), tuple(waits), total, tuple(blocks))
 
@@ -76,7 +91,9 @@ def _shift(spans: list[Span], indices: list[int], by: float) -> None:
         spans[i] = replace(spans[i], start_s=spans[i].start_s + by, end_s=spans[i].end_s + by)
 
 
-def _line(items: list[Item], indices: list[int], hidden: float, levels: int, rate: float) -> Timeline:
+def _line(
+    items: list[Item], indices: list[int], hidden: float, levels: int, rate: float, late_s: Late | None
+) -> Timeline:
     """The timeline of some of the steps; what is needed by none of them is needed at their end."""
     place = {old: new for new, old in enumerate(indices)}
     chosen = []
@@ -85,4 +102,4 @@ def _line(items: list[Item], indices: list[int], hidden: float, levels: int, rat
         if by is not None:
             by = next((place[j] for j in range(by, len(items)) if j in place), len(indices))
         chosen.append(replace(items[i], needed_by=by))
-    return timeline(chosen, hidden, levels, rate)
+    return timeline(chosen, hidden, levels, rate, late_s)

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcpar.cost.lateness import Late, Lateness
+
 
 @dataclass(frozen=True)
 class Item:
@@ -25,11 +27,14 @@ class Item:
         Of a communication: index of the first step that needs it (the number of steps: the end). None for computing.
     level : int
         Of a communication: the level of the machine that it crosses.
+    partners : float
+        Of a communication: the part of the other ranks that a rank waits for.
     """
 
     seconds: Any
     needed_by: int | None = None
     level: Any = 0
+    partners: Any = 1.0
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,9 @@ class _Clock:
                 del self._open[key]
 
 
-def timeline(items: Sequence[Item], hidden: float = 1.0, levels: int = 1, rate: float = 1.0) -> Timeline:
+def timeline(
+    items: Sequence[Item], hidden: float = 1.0, levels: int = 1, rate: float = 1.0, late_s: Late | None = None
+) -> Timeline:
     """Lay the steps out in time.
 
     Parameters
@@ -145,6 +152,8 @@ def timeline(items: Sequence[Item], hidden: float = 1.0, levels: int = 1, rate: 
         Levels of the machine.
     rate : float
         How fast that part goes on while the program computes, of how fast it does while the program waits (above 0, to 1).
+    late_s : callable, optional
+        Where ranks take turns on cores, how late they are after computing.
     """
     waiting: dict[int, list[int]] = {}
     for i, item in enumerate(items):
@@ -156,10 +165,17 @@ def timeline(items: Sequence[Item], hidden: float = 1.0, levels: int = 1, rate: 
     waits: list[Any] = [0.0] * len(items)
     network: list[Any] = [0.0] * levels  # when its levels are free, on its clock
 
+    late = None if late_s is None else Lateness(late_s)
+
     def wait(at: int) -> None:
         for index in waiting.pop(at, ()):
             # what does not happen in a case is waited for by nobody
-            waits[index] = waits[index] + clock.reach(np.where(np.greater(items[index].seconds, 0), ends[index], 0.0))
+            happens = np.greater(items[index].seconds, 0)
+            if late is not None:
+                longer = late.wait(happens, items[index].partners)
+                waits[index] = waits[index] + longer
+                clock.drive(longer)
+            waits[index] = waits[index] + clock.reach(np.where(happens, ends[index], 0.0))
 
     for i, item in enumerate(items):
         wait(i)
@@ -167,6 +183,8 @@ def timeline(items: Sequence[Item], hidden: float = 1.0, levels: int = 1, rate: 
         begins.append(clock.program_s)
         if item.needed_by is None:
             clock.compute(cost)
+            if late is not None:
+                late.compute(cost)
             continue
         begin = np.maximum(clock.network_s, network[0] if levels == 1 else np.choose(item.level, network))
         ends[i] = begin + cost

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from importlib import resources
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 import tomli_w
@@ -153,7 +153,20 @@ def from_dict(data: Any, where: str = "machine") -> Machine:
         _collectives(data.get("collectives", ()), where),
         {kind: _number(kinds, kind, f"{where}, [kinds]") for kind in kinds},
         min(1.0, _number(data, "progress", where, 1.0)),
+        _late(data.get("late", ()), where),
     )
+
+
+def _late(entries: Any, where: str) -> tuple[tuple[float, float], ...]:
+    """Pairs of numbers, the first of each growing."""
+    pairs = [entry if isinstance(entry, (list, tuple)) else () for entry in entries] if isinstance(entries, (list, tuple)) else [()]
+    if any(len(pair) != 2 for pair in pairs):
+        raise InputError(f"{where}: 'late' must be pairs of seconds: late = [[computing, lateness], ...]")
+    out = tuple((_number({"late": a}, "late", where), _number({"late": b}, "late", where)) for a, b in pairs)
+    computed = [0.0, *(a for a, _ in out)]
+    if any(a >= b for a, b in pairwise(computed)):
+        raise InputError(f"{where}: the first seconds of the pairs of 'late' must be greater than 0 and grow")
+    return out
 
 
 def _levels(levels: Any, where: str) -> tuple[Level, ...]:
@@ -207,7 +220,8 @@ def to_dict(machine: Machine) -> dict[str, Any]:
     out["levels"] = [{k: v for k, v in level.items() if v is not None} for level in out["levels"]]
     out["compute"], out["kinds"] = dict(out["compute"]), dict(out["kinds"])
     out["collectives"] = [{**c, "bytes": list(c["bytes"]), "factors": list(c["factors"])} for c in out["collectives"]]
-    return {name: value for name, value in out.items() if value or name not in ("quality", "collectives", "kinds")}
+    out["late"] = [list(pair) for pair in out["late"]]
+    return {name: value for name, value in out.items() if value or name not in ("quality", "collectives", "kinds", "late")}
 
 
 def save(machine: Machine, path: str) -> None:

@@ -128,6 +128,9 @@ class Machine:
     progress : float
         How fast that part goes on while ranks compute, of how fast it does while they wait, above 0 to 1: below 1 where messages stand
         still until a rank looks after them.
+    late : tuple of (float, float)
+        Where ranks take turns on cores: after computing for so long they are late for a message by so much (s, s), on the lines between
+        these, from nothing on, and beyond the last as there. Empty where every rank has a core.
     compute : mapping
         The calibrated table: key of a piece of work (`hpcpar.cost.work`) -> measured seconds.
     kinds : mapping
@@ -152,6 +155,14 @@ class Machine:
     collectives: tuple[Factors, ...] = ()
     kinds: Mapping[str, float] = field(default_factory=dict, hash=False)
     progress: float = 1.0
+    late: tuple[tuple[float, float], ...] = ()
+
+    def late_s(self, computing_s: Any) -> Any:
+        """How late ranks that take turns on cores are for a message of all of them, after each has computed for so long (s)."""
+        if not self.late:
+            return 0.0
+        computed_s, late_s = zip((0.0, 0.0), *self.late, strict=True)
+        return np.interp(computing_s, computed_s, late_s)
 
     def crowding(self, ranks: Any) -> Any:
         """How many times as long `ranks` neighbouring ranks take for what one of them could do alone: those of a node take turns."""

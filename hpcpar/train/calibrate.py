@@ -22,7 +22,8 @@ from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
 from hpcpar.train import probe
-from hpcpar.train.gauge import Before, Gauge, outliers
+from hpcpar.train.gauge import Gauge, outliers
+from hpcpar.train.lateness import TURNS_S, Lateness
 from hpcpar.train.links import Hiding, LevelProbe, Steps, computing
 from hpcpar.train.quality import Origin
 from hpcpar.train.rates import Rates
@@ -72,13 +73,20 @@ class Calibration:
         tell("setting up: rates of a device")
         self._rates = Rates(world, backend, world.rank % local == 0)
         self._crowd = crowded(world, backend)
-        before = Before(computing(backend), turns=self._crowd.ranks > 0)
+        turns = self._crowd.ranks > 0
+        before = computing(backend)
+
+        def gauge(action: Callable[[], None]) -> Gauge:
+            """Of messages: after computing, as in an iteration; but where ranks take turns, what they wait for each other then is apart."""
+            return Gauge(world, action, lasts_s=TURNS_S) if turns else Gauge(world, action, before)
+
         self._levels: list[LevelProbe] = []
         for axis, size, title, holds, inside in (("c", local, "node", 0 if nodes == 1 else local, 1), ("n", nodes, "network", 0, local)):
             if size > 1:
                 tell(f"setting up: links between {size} {'ranks of a node' if axis == 'c' else 'nodes'}")
-                self._levels.append(LevelProbe(steps, config, axis, title, holds, inside, before))
-        self._hiding = Hiding(steps, backend, before) if world.size > 1 else None
+                self._levels.append(LevelProbe(steps, config, axis, title, holds, inside, gauge))
+        self._hiding = Hiding(steps, backend, gauge) if world.size > 1 else None
+        self._lateness = Lateness(steps, backend) if turns else None
         #: By key: the plan that gave it; by plan: what its visits gave.
         self._owner: dict[str, int] = {}
         self._samples: dict[int, list[Samples]] = {}
@@ -86,7 +94,8 @@ class Calibration:
     @property
     def _gauges(self) -> list[Gauge]:
         levels = [g for level in self._levels for g in level.gauges]
-        return [*self._rates.gauges, *levels, *(self._hiding.gauges if self._hiding else [])]
+        return [*self._rates.gauges, *levels, *(self._hiding.gauges if self._hiding else []),
+                *(self._lateness.gauges if self._lateness else [])]
 
     def run(self, plans: Sequence[Plan]) -> Machine:
         """Measure; all ranks get the same machine."""
@@ -150,7 +159,8 @@ class Calibration:
         }
         hidden, progress = (self._hiding.part, self._hiding.progress) if self._hiding else (1.0, 1.0)
         return Machine(
-            self.name, device, levels, rates.add_s_per_byte, rates.pack_s_per_byte, hidden, {}, notes, quality, progress=progress
+            self.name, device, levels, rates.add_s_per_byte, rates.pack_s_per_byte, hidden, {}, notes, quality, progress=progress,
+            late=self._lateness.late if self._lateness else (),
         )
 
     def _whole(self) -> Machine:

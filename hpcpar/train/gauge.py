@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,28 +13,13 @@ from hpcpar.comm.world import World
 
 #: A sample is a mean over about so long (s), at most so many repetitions.
 _SAMPLE_S, _MOST = 0.01, 200
-#: As long as that, where something is done before every repetition; where ranks take turns, some of a scheduler's slices.
-_AFTER_S, _TURNS_S = 0.02, 0.05
+#: As long as that, where something is done before every repetition.
+_AFTER_S = 0.02
 #: A sample that exceeds the median by so many times the median deviation, and by half, is an outlier.
 _FAR, _HALF = 5.0, 1.5
 _RESAMPLES = 200
 #: Percentiles of a confidence interval of 90%.
 INTERVAL = (5.0, 95.0)
-
-
-@dataclass(frozen=True)
-class Before:
-    """What is done before every repetition of a thing that is measured, outside its time.
-
-    Attributes
-    ----------
-    turns : bool
-        There are more ranks than cores. Whoever waits for another then waits for that one's computing, which is not the message's time, and
-        takes a part of its core meanwhile, which is: what counts is by how much repetitions take longer than what is done before alone.
-    """
-
-    action: Callable[[], None]
-    turns: bool = False
 
 
 class Gauge:
@@ -46,8 +30,10 @@ class Gauge:
 
     Parameters
     ----------
-    before : Before, optional
-        What is done before every repetition.
+    before : callable, optional
+        What is done before every repetition, outside its time.
+    lasts_s : float, optional
+        A sample is a mean over so long, however many repetitions that are.
 
     Attributes
     ----------
@@ -56,18 +42,28 @@ class Gauge:
     samples : list of float
     """
 
-    def __init__(self, world: World, action: Callable[[], None], before: Before | None = None) -> None:
+    def __init__(
+        self, world: World, action: Callable[[], None], before: Callable[[], None] | None = None, lasts_s: float | None = None
+    ) -> None:
         self._world, self._action, self._before = world, action, before
         action()
         begin = time.perf_counter()
         self.once_s = self._sample(1)
         self._each_s = world.most(time.perf_counter() - begin) if before is not None else self.once_s
-        lasts = _SAMPLE_S if before is None else _TURNS_S if before.turns else _AFTER_S
-        self._count = int(min(_MOST, max(1, lasts / max(self._each_s, 1e-7))))
-        if before is not None and before.turns and self._count == 1:
-            # so long that what computing adds to it does not matter
-            self._before, self._each_s = None, self.once_s
+        if lasts_s is None:
+            lasts_s = _SAMPLE_S if before is None else _AFTER_S
+            self._count = int(min(_MOST, max(1, lasts_s / max(self._each_s, 1e-7))))
+        else:
+            self._count = self._lasting(lasts_s)
         self.samples: list[float] = []
+
+    def _lasting(self, lasts_s: float) -> int:
+        """Repetitions that last so long: by as many as show it, as a single one may be interrupted."""
+        count = 1
+        while self._each_s * count < lasts_s / 2:
+            count *= 4
+            self._each_s = self._sample(count)
+        return max(1, round(lasts_s / self._each_s))
 
     @property
     def sample_s(self) -> float:
@@ -80,29 +76,19 @@ class Gauge:
 
     def _sample(self, count: int) -> float:
         action, before = self._action, self._before
-        if before is None:
-            return self._mean(count, action)
-        if before.turns:
-            more = self._mean(count, before.action, action) - self._mean(count, before.action)
-            # never less than without computing
-            return max(more, self._mean(count, action))
         clock, lasts = time.perf_counter, 0.0
         self._world.barrier()
+        if before is None:
+            begin = clock()
+            for _ in range(count):
+                action()
+            return self._world.most((clock() - begin) / count)
         for _ in range(count):
-            before.action()
+            before()
             begin = clock()
             action()
             lasts += clock() - begin
         return self._world.most(lasts / count)
-
-    def _mean(self, count: int, *actions: Callable[[], None]) -> float:
-        """Seconds of the actions, one after the other."""
-        self._world.barrier()
-        begin = time.perf_counter()
-        for _ in range(count):
-            for action in actions:
-                action()
-        return self._world.most((time.perf_counter() - begin) / count)
 
     @property
     def seconds(self) -> float:

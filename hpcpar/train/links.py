@@ -21,7 +21,7 @@ from hpcpar.plan.layout import Axis, Layout
 from hpcpar.schedule.rounds import ALGORITHMS
 from hpcpar.schedule.steps import Comm, Group, Kind, Phase
 from hpcpar.train import fit
-from hpcpar.train.gauge import Before, Gauge, bootstrap, outliers
+from hpcpar.train.gauge import Gauge, bootstrap, outliers
 
 #: Bytes of one ring message, from latency-bound to bandwidth-bound.
 PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
@@ -36,6 +36,8 @@ MUCH, LITTLE = 1.5, 0.25
 #: Least progress beside computing.
 SLOWEST = 0.01
 _ITEM = 4
+#: Makes a gauge of an action.
+Gauged = Callable[[Callable[[], None]], Gauge]
 #: About what a core keeps in caches of its own.
 CACHE_BYTES = 1 << 20
 
@@ -114,25 +116,25 @@ class LevelProbe:
         The digit of `config` in which its neighbours differ.
     inside : int
         Ranks of a unit of the level inside: all of them send at once, and one alone where there are several.
-    before : Before
-        What is done before every message or collective: see `computing`.
+    gauge : callable
+        Makes the gauge of messages or of a collective.
     """
 
     def __init__(
-        self, steps: Steps, config: Config, axis: str, name: str, ranks: int, inside: int, before: Before
+        self, steps: Steps, config: Config, axis: str, name: str, ranks: int, inside: int, gauge: Gauged
     ) -> None:
-        world, self.digit = steps.communicator.world, config.digits[axis]
+        self.digit = config.digits[axis]
         self.name, self.ranks, self.inside = name, ranks, inside
         self.p = int(self.digit.size)
         self.pieces = [piece for piece in PIECES if piece * self.p <= MOST_BYTES]
 
         def ring(piece: int, only: int | None = None) -> Gauge:
-            return Gauge(world, steps.action(Kind.ALLGATHER, "ring", config, axis, self.p * piece, only), before)
+            return gauge(steps.action(Kind.ALLGATHER, "ring", config, axis, self.p * piece, only))
 
         self.messages = [ring(piece) for piece in self.pieces]
         self.alone = [ring(piece, 0) for piece in self.pieces] if inside > 1 else []
         self.collectives = {
-            (kind, algorithm): [Gauge(world, steps.action(kind, algorithm, config, axis, n), before) for n in BUFFERS]
+            (kind, algorithm): [gauge(steps.action(kind, algorithm, config, axis, n)) for n in BUFFERS]
             for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER) for algorithm in (*ALGORITHMS[kind], "mpi")
         }
 
@@ -184,7 +186,7 @@ class Hiding:
     the allreduce, with little a part of the computing.
     """
 
-    def __init__(self, steps: Steps, backend: Backend, before: Before) -> None:
+    def __init__(self, steps: Steps, backend: Backend, gauge: Gauged) -> None:
         communicator = steps.communicator
         world = communicator.world
         transfer = steps.bind(Kind.ALLREDUCE, "ring", Config(n=world.size), "n", LONG_BYTES)
@@ -199,7 +201,7 @@ class Hiding:
             communicator.start(transfer)
             communicator.wait(transfer)
 
-        self._comm = Gauge(world, communicate, before)
+        self._comm = gauge(communicate)
         self._comm.take()
         one = Gauge(world, product)
         one.take()

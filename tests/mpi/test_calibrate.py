@@ -115,6 +115,7 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
         assert 0 <= level.links <= local
     # whatever the hosts' names: all ranks are on the cores of this machine
     assert machine.crowding(ranks.size) >= ranks.size / len(os.sched_getaffinity(0)) * (1 - 1e-9)
+    assert bool(machine.late) == (ranks.size > len(os.sched_getaffinity(0))) and all(late_s >= 0 for _, late_s in machine.late)
     assert {c.level for c in machine.collectives} <= {level.name for level in machine.levels}
     assert price(plan.network.build(), plan, machine).measured_compute == 1.0
     assert machine.quality["origin"]["nodes"] == "node#" and files.from_dict(files.to_dict(machine)) == machine

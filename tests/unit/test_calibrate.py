@@ -9,7 +9,8 @@ import pytest
 
 from hpcpar.train import fit
 from hpcpar.train import gauge as gauges
-from hpcpar.train.gauge import Before, Gauge, bootstrap, outliers
+from hpcpar.train.gauge import Gauge, bootstrap, outliers
+from hpcpar.train.lateness import PRODUCTS, Lateness
 
 SIZES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
 ALPHA_S, BETA_S, SMALL_S = 2e-5, 1e-9, 8e-6
@@ -87,45 +88,67 @@ def test_what_is_done_before_an_action_is_outside_its_time(monkeypatch: pytest.M
         now[0] += seconds
 
     world: Any = Alone()
-    gauge = Gauge(world, lambda: takes("message", 1e-5), Before(lambda: takes("computing", 1e-3)))
+    gauge = Gauge(world, lambda: takes("message", 1e-5), lambda: takes("computing", 1e-3))
     done.clear()
     gauge.take()
     assert gauge.seconds == pytest.approx(1e-5) and gauge.sample_s == pytest.approx(0.02, rel=0.1)
     assert done == ["computing", "message"] * (len(done) // 2) and len(done) // 2 == round(gauge.sample_s / 1.01e-3)
 
 
-@pytest.mark.parametrize(("waits_s", "seconds"), [(2e-4, 2.1e-4), (-5e-6, 1e-5)])
-def test_in_turns_what_counts_is_what_a_message_adds_to_computing(
-    waits_s: float, seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A message after computing makes others wait besides; however others disturb, it is never taken for shorter than one alone."""
-    now, last = [0.0], [""]
+def test_a_sample_lasts_as_long_as_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, done = [0.0], [0]
     monkeypatch.setattr(gauges.time, "perf_counter", lambda: now[0])
 
-    def computes() -> None:
-        now[0] += 1e-3
-        last[0] = "computing"
-
-    def sends() -> None:
-        now[0] += 1e-5 + (waits_s if last[0] == "computing" else 0.0)
-        last[0] = "message"
+    def acts() -> None:
+        now[0] += 1e-5
+        done[0] += 1
 
     world: Any = Alone()
-    gauge = Gauge(world, sends, Before(computes, turns=True))
+    gauge = Gauge(world, acts, lasts_s=0.05)
+    done[0] = 0
     gauge.take()
-    assert gauge.seconds == pytest.approx(seconds, rel=0.05)
+    assert done[0] == pytest.approx(5000, abs=1) and gauge.seconds == pytest.approx(1e-5) and gauge.sample_s == pytest.approx(0.05)
 
 
-def test_in_turns_what_takes_long_is_measured_without_computing(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, done = [0.0], list[str]()
-    monkeypatch.setattr(gauges.time, "perf_counter", lambda: now[0])
+class Crowd(Alone):
+    """All of a job, with a clock that shows what is done: after computing a message waits for the last rank, up to a limit."""
 
-    def takes(what: str, seconds: float) -> None:
-        done.append(what)
-        now[0] += seconds
+    size = 4
+    product_s, message_s, most_s = 2e-5, 1e-5, 1e-3
 
-    world: Any = Alone()
-    gauge = Gauge(world, lambda: takes("message", 0.1), Before(lambda: takes("computing", 1e-3), turns=True))
-    done.clear()
-    gauge.take()
-    assert done == ["message"] and gauge.seconds == pytest.approx(0.1)
+    def __init__(self) -> None:
+        self.now = self.computed = 0.0
+        self.world = self.communicator = self
+
+    def barrier(self) -> None:
+        self.computed = 0.0
+
+    def zeros(self, *_: Any) -> None:
+        pass
+
+    unpack = zeros
+
+    def gemm(self, *_: Any) -> None:
+        self.now += self.product_s
+        self.computed += self.product_s
+
+    def action(self, *_: Any) -> Any:
+        def act() -> None:
+            self.now += self.message_s + self.late_s(self.computed)
+            self.computed = 0.0
+
+        return act
+
+    def late_s(self, computed_s: float) -> float:
+        return min(self.most_s, computed_s / 2)
+
+
+def test_lateness_is_what_both_in_turns_take_longer_than_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    job: Any = Crowd()
+    monkeypatch.setattr(gauges.time, "perf_counter", lambda: job.now)
+    lateness = Lateness(job, job)
+    for gauge in lateness.gauges:
+        assert gauge.sample_s >= 0.045
+        gauge.take()
+    computed_s = np.array(PRODUCTS) * job.product_s
+    np.testing.assert_allclose(lateness.late, [(s, job.late_s(s)) for s in computed_s], rtol=1e-6)

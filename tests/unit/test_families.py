@@ -106,6 +106,13 @@ def test_every_setting(name: str, setting: Setting) -> None:
     check(ALEXNET, name, FEW, setting)
 
 
+@pytest.mark.parametrize("name", ["grid", "domain", "ds", "filter"])
+def test_ranks_in_turns(name: str) -> None:
+    machine = SETTINGS[0].machine
+    crowd = replace(machine, overlap=0.3, progress=0.5, late=((1e-4, 5e-5), (1e-3, 2e-4)), device=replace(machine.device, at_once=2.0))
+    check(ALEXNET, name, FEW, replace(SETTINGS[0], machine=crowd))
+
+
 @pytest.mark.parametrize(("name", "setting"), [(name, SETTINGS[i % 3]) for i, name in enumerate(NAMES)], ids=NAMES)
 def test_resnet50(name: str, setting: Setting) -> None:
     """A graph with sums of several layers, and batch normalisation."""

@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpcpar.errors import InputError
@@ -51,12 +52,24 @@ def test_content_is_kept(tmp_path: Path) -> None:
     assert files.from_dict(files.to_dict(machine)) == machine
 
 
+def test_lateness_lies_on_lines_through_what_was_measured(tmp_path: Path) -> None:
+    assert files.from_dict(good()).late_s(1.0) == 0.0
+    machine = files.from_dict(good() | {"late": [[1e-3, 2e-4], [3e-3, 6e-4], [9e-3, 0]]})
+    assert machine.late_s(np.array([0.0, 5e-4, 1e-3, 2e-3, 6e-3, 1.0])) == pytest.approx([0.0, 1e-4, 2e-4, 4e-4, 3e-4, 0.0])
+    files.save(machine, str(tmp_path / "m.toml"))
+    assert files.load(str(tmp_path / "m.toml")) == machine
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"name": None}, "'name' is missing"),
     ({"device": {"memory_bytes": 1, "flops_per_s": 1.0}}, "'bandwidth_bytes_per_s' is missing"),
     ({"device": {"memory_bytes": 1, "flops_per_s": -1.0, "bandwidth_bytes_per_s": 1.0}}, "'flops_per_s' = -1.0 must be greater than 0"),
     ({"device": {"memory_bytes": 1, "flops_per_s": "fast", "bandwidth_bytes_per_s": 1.0}}, "not a finite number"),
     ({"levels": []}, "no [[levels]]"),
+    ({"late": [[1e-3]]}, "'late' must be pairs of seconds"),
+    ({"late": 3.0}, "'late' must be pairs of seconds"),
+    ({"late": [[1e-3, -1.0]]}, "'late' = -1.0 must be at least 0"),
+    ({"late": [[2e-3, 1e-4], [1e-3, 1e-4]]}, "must be greater than 0 and grow"),
     ({"levels": [{"name": "a", "ranks": 0, "alpha_s": -1.0, "beta_s_per_byte": 1.0}]}, "'alpha_s' = -1.0 must be at least 0"),
     ({"levels": [{"name": n, "ranks": r, "alpha_s": 0, "beta_s_per_byte": 1} for n, r in (("a", 4), ("b", 6))]},
      "must hold whole units"),
