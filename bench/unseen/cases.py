@@ -7,6 +7,7 @@ import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from bench.unseen.jobs import SCRIPT, output
@@ -103,6 +104,11 @@ class Turn:
     date: str
 
 
+def accuracy(predicted_s: float, measured_s: float) -> float:
+    """ParaDL's."""
+    return 1 - abs(predicted_s - measured_s) / measured_s
+
+
 @dataclass
 class Result:
     """What became of a case; `note` says why it was not run.
@@ -148,16 +154,21 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        return 1 - abs(self.predicted_s - self.measured_s) / self.measured_s
+        return accuracy(self.predicted_s, self.measured_s)
 
     @property
     def known_accuracy(self) -> float:
-        return 1 - abs(self.known_s - self.measured_s) / self.measured_s
+        return accuracy(self.known_s, self.measured_s)
 
     @property
     def single(self) -> list[float]:
         """The accuracy of each round alone, without the steps of the case's own plan."""
-        return [1 - abs(turn.predicted_s - turn.measured_s) / turn.measured_s for turn in self.turns]
+        return [accuracy(turn.predicted_s, turn.measured_s) for turn in self.turns]
+
+    @property
+    def repeated(self) -> list[float]:
+        """The accuracy of each round's run if the one of the round before is its prediction: how well the machine repeats itself."""
+        return [accuracy(before.measured_s, turn.measured_s) for before, turn in pairwise(self.turns)]
 
     def cause_s(self, known: bool, cause: str) -> float:
         """Measured less predicted (s) by this cause."""

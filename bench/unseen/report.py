@@ -57,8 +57,13 @@ def report(found: Sequence[Result]) -> str:
          "between"), [_off(each) for each in together.values()],
     ))
     if done:
-        alone = [a for r in done for a in r.single]
-        for name, values in (("unseen", [r.accuracy for r in done]), ("rounds alone", alone), ("known", [r.known_accuracy for r in done])):
+        sets = {
+            "unseen": [r.accuracy for r in done], "steps known": [r.known_accuracy for r in done],
+            "rounds alone": [a for r in done for a in r.single], "runs by the round before": [a for r in done for a in r.repeated],
+        }
+        for name, values in sets.items():
+            if not values:
+                continue
             parts.append(f"{name}: {len(values)}, mean accuracy {percent(statistics.mean(values))}, least {percent(min(values))}, "
                          f"{sum(v < LEAST for v in values)} under {LEAST:.0%}\n")
         turns = [turn for r in done for turn in r.turns]
