@@ -91,9 +91,7 @@ def _shift(spans: list[Span], indices: list[int], by: float) -> None:
         spans[i] = replace(spans[i], start_s=spans[i].start_s + by, end_s=spans[i].end_s + by)
 
 
-def _line(
-    items: list[Item], indices: list[int], hidden: float, levels: int, rate: float, late_s: Late | None
-) -> Timeline:
+def _line(items: list[Item], indices: list[int], hidden: float, levels: int, rate: float, late_s: Late | None) -> Timeline:
     """The timeline of some of the steps; what is needed by none of them is needed at their end."""
     place = {old: new for new, old in enumerate(indices)}
     chosen = []
