@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from typing import Any
 
 from bench.unseen.cases import Result
@@ -12,16 +13,24 @@ from hpcpar.report.tables import seconds
 
 #: The accuracy that no case should be under.
 LEAST = 0.85
+#: Times that differ by less have no order that is worth predicting.
+APART = 0.1
 
 
-def tau(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Kendall's tau-b of predicted and measured times."""
-    if len(pairs) < 3:
+def tau(times: Sequence[tuple[float, float]], apart: float = 0.0) -> float | None:
+    """Kendall's tau-b of predicted and measured times; or of those pairs that as measured are `apart`, a part of the longer one, at least.
+
+    What takes the same time has no order that could be predicted.
+    """
+    if len(times) < 3:
         return None
-    from scipy.stats import kendalltau
+    if not apart:
+        from scipy.stats import kendalltau
 
-    found = float(kendalltau(*zip(*pairs, strict=True)).statistic)
-    return found if found == found else None
+        found = float(kendalltau(*zip(*times, strict=True)).statistic)
+        return found if found == found else None
+    pairs = [(p - q) * (m - n) for (p, m), (q, n) in combinations(times, 2) if abs(m - n) >= apart * max(m, n)]
+    return sum((x > 0) - (x < 0) for x in pairs) / len(pairs) if pairs else None
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -49,8 +58,8 @@ def report(found: Sequence[Result]) -> str:
     for r in done:
         together.setdefault((r.place, r.network, r.image, r.ranks), []).append(r)
     parts.append(table(
-        ("where", "network", "P", "cases", "unseen: mean", "least", "tau", "steps known: mean", "least", "tau", "auto over data: predicted",
-         "measured"), [_summary(each) for each in together.values()],
+        ("where", "network", "P", "cases", "unseen: mean", "least", "tau", f"{APART:.0%} apart", "steps known: mean", "least",
+         "auto over data: predicted", "measured"), [_summary(each) for each in together.values()],
     ))
     parts.append(table(
         ("where", "network", "P", "of the iterations: compute, unseen", "compute, steps known", "communication", "waiting", "bubble",
@@ -78,14 +87,14 @@ def _summary(each: Sequence[Result]) -> tuple[object, ...]:
     first, by = each[0], {r.strategy: r for r in each}
     unseen, known = [r.accuracy for r in each], [r.known_accuracy for r in each]
     apart = [r for r in each if r.strategy != "auto"]
-    orders = [tau([(value(r), r.measured_s) for r in apart]) for value in (lambda r: r.predicted_s, lambda r: r.known_s)]
+    orders = [tau([(r.predicted_s, r.measured_s) for r in apart], least) for least in (0.0, APART)]
     told = ["-" if t is None else f"{t:.2f}" for t in orders]
     faster = ("-", "-")
     if "auto" in by and "data" in by:
         a, d = by["auto"], by["data"]
         faster = (f"{d.known_s / a.known_s:.2f}", f"{d.measured_s / a.measured_s:.2f}")
-    return (first.place, first.network, first.ranks, len(each), percent(statistics.mean(unseen)), percent(min(unseen)), told[0],
-            percent(statistics.mean(known)), percent(min(known)), told[1], *faster)
+    return (first.place, first.network, first.ranks, len(each), percent(statistics.mean(unseen)), percent(min(unseen)), *told,
+            percent(statistics.mean(known)), percent(min(known)), *faster)
 
 
 def _off(each: Sequence[Result]) -> tuple[object, ...]:
