@@ -5,10 +5,13 @@ and 8 ranks; how long it will take is printed first), ``--quick`` for a few case
 shaped links besides (``tests/cluster/network.sh``; root only). A rank has one BLAS thread. Finished cases are kept in the folder's
 ``results.json`` and not run again; those that failed are.
 
-For every network and number of ranks ``hpcpar calibrate`` measures, on as many ranks, the links, the collectives, the device's rates,
+For every network and number of ranks a calibration measures, on as many ranks, the links, the collectives, the device's rates,
 and the compute steps (alone, without messages) of every strategy at half and at twice the case's batch. From that a case is predicted,
 at its own batch, which makes other local shapes. No iteration of any case, and nothing of what ranks do to each other in one, is part of
 the calibration. What its table has no time for (all that depends on the number of samples) lies on straight lines through what it has.
+
+The speed of a shared machine changes from minute to minute. So both are done in one job, in turns: whenever a case's compute steps have
+been measured it runs for some iterations (``bench/unseen/turns.py``).
 
 Predictions are of two kinds:
 
@@ -16,7 +19,7 @@ Predictions are of two kinds:
 * *steps known*: the same links and rates, but the compute steps of the case's own plan were measured too, alone, as a user has them
   measured with ``--for plan.json``. What is still off is not the compute steps' model.
 
-``auto`` is chosen with the steps known. Measured is the slowest rank's median over the iterations of one run.
+``auto`` is chosen with the steps known, from a calibration before. Measured is the slowest rank's median over the iterations of a job.
 """
 
 from __future__ import annotations
@@ -45,14 +48,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", default="", help="numbers of ranks (default 1,2,4,8)")
     parser.add_argument("--networks", default="", help=f"some of {', '.join(SIZES)} (default: all)")
     parser.add_argument("--strategies", default="", help="only these, on more than one rank (default: every named one, and auto)")
-    parser.add_argument("--rounds", type=int, default=3, help="how often calibrations and runs take turns (default 3)")
+    parser.add_argument("--jobs", type=int, default=1, help="jobs for each case, whose medians count (default 1)")
     parser.add_argument("--launcher", default="", metavar="WORDS", help="what starts ranks, before -n (default: this Python's mpiexec)")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "accuracy", help="for results and records (default runs/accuracy)")
     parser.add_argument("--report", action="store_true", help="run nothing: print the tables of what is there")
     parser.add_argument("--again", action="store_true", help="run nothing: predict what was run again, from the same calibrations")
     options = parser.parse_args(arguments)
-    if options.rounds < 1:
-        parser.error(f"--rounds {options.rounds}: give 1 or more")
+    if options.jobs < 1:
+        parser.error(f"--jobs {options.jobs}: give 1 or more")
     options.ranks = options.ranks or ("1,2" if options.quick else "1,2,4,8")
     options.networks = options.networks or ("lenet5" if options.quick else ",".join(SIZES))
     options.strategies = options.strategies or ("data,filter,owt,auto" if options.quick else "")
@@ -66,7 +69,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    bench, wanted = Bench(options.folder, options.launcher.split() or [mpiexec()], options.rounds), groups(options)
+    bench, wanted = Bench(options.folder, options.launcher.split() or [mpiexec()], options.jobs), groups(options)
     todo = [] if options.report or options.again else [group for group in wanted if bench.missing(group)]
     for group in wanted if options.again else ():
         bench.again(group)

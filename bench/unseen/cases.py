@@ -7,7 +7,6 @@ import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 from bench.unseen.jobs import SCRIPT, output
@@ -29,7 +28,7 @@ SIZES = {"lenet5": ((1, 28, 28), 64), "alexnet": ((3, 99, 99), 16), "vgg16": ((3
 WIRE = ("data", "owt", "auto")
 #: Links of the shaped networks (Mbit/s).
 FAST, SLOW = 1000, 100
-#: Part of the free memory that a plan may take on all ranks together.
+#: Part of the free memory that plans may take on all ranks together.
 MEMORY_SHARE = 0.7
 
 
@@ -79,7 +78,7 @@ class Group:
 
 @dataclass
 class Turn:
-    """A case in one round: predicted from the round's calibration, and run after it.
+    """A case in one job: predicted from the job's calibration, and run in turns with it.
 
     Attributes
     ----------
@@ -121,7 +120,7 @@ class Result:
     plan : str
         The strategy that `auto` took; it was not run a second time where it is one of the others.
     turns : list of Turn
-        One for each round.
+        One for each job.
     """
 
     place: str
@@ -135,7 +134,7 @@ class Result:
     turns: list[Turn] = field(default_factory=list)
 
     def median(self, what: Callable[[Turn], float]) -> float:
-        """Over the rounds: of three, one may be disturbed."""
+        """Over the jobs."""
         return statistics.median(what(turn) for turn in self.turns)
 
     @property
@@ -165,13 +164,8 @@ class Result:
 
     @property
     def single(self) -> list[float]:
-        """The accuracy of each round alone, without the steps of the case's own plan."""
+        """The accuracy of each job alone, without the steps of the case's own plan."""
         return [accuracy(turn.predicted_s, turn.measured_s) for turn in self.turns]
-
-    @property
-    def repeated(self) -> list[float]:
-        """The accuracy of each round's run if the one of the round before is its prediction: how well the machine repeats itself."""
-        return [accuracy(before.measured_s, turn.measured_s) for before, turn in pairwise(self.turns)]
 
     def cause_s(self, known: bool, cause: str) -> float:
         """Measured less predicted (s) by this cause."""
@@ -202,6 +196,11 @@ def groups(options: argparse.Namespace) -> list[Group]:
     return out
 
 
+def free_bytes() -> float:
+    """Memory that plans may take on all ranks together."""
+    return MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
 def possible(group: Group, network: Network, machine: Machine, strategy: str, batch: int) -> Plan:
     """The plan of a strategy.
 
@@ -218,7 +217,6 @@ def possible(group: Group, network: Network, machine: Machine, strategy: str, ba
     require(network, found.plan)
     if found.parts > batch:
         raise InputError(f"a batch of {batch} cannot be cut into {found.parts} parts")
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    if found.memory_bytes * group.ranks > MEMORY_SHARE * free:
-        raise InputError(f"needs {amount(found.memory_bytes)} on each rank, {amount(free)} are free")
+    if found.memory_bytes * group.ranks > free_bytes():
+        raise InputError(f"needs {amount(found.memory_bytes)} on each rank, {amount(free_bytes())} are free for all")
     return found.plan

@@ -47,7 +47,7 @@ def report(found: Sequence[Result]) -> str:
     """All tables."""
     done = [r for r in found if r.turns]
     parts = [table(
-        ("where", "network", "P", "strategy", "measured", "unseen", "accuracy", "rounds alone", "of the table", "steps known", "accuracy",
+        ("where", "network", "P", "strategy", "measured", "unseen", "accuracy", "jobs alone", "of the table", "steps known", "accuracy",
          "wire"),
         [(r.place, r.network, r.ranks, f"{r.strategy}: {r.plan}" if r.plan else r.strategy, seconds(r.measured_s),
           f"{r.predicted_s / r.measured_s:.2f} x", percent(r.accuracy), " ".join(f"{100 * a:.0f}" for a in r.single),
@@ -68,7 +68,7 @@ def report(found: Sequence[Result]) -> str:
     if done:
         sets = {
             "unseen": [r.accuracy for r in done], "steps known": [r.known_accuracy for r in done],
-            "rounds alone": [a for r in done for a in r.single], "runs by the round before": [a for r in done for a in r.repeated],
+            "jobs alone": [a for r in done for a in r.single],
         }
         for name, values in sets.items():
             if not values:

@@ -1,9 +1,11 @@
-"""Running cases, one after the other: a calibration for each group, predictions from it, then the iterations."""
+"""Running cases: for each group jobs in which a calibration and the cases take turns, and predictions from it."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,8 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench.unseen.cases import FAST, Group, Place, Result, Turn, possible
-from bench.unseen.jobs import SCRIPT, Failed, output
+from bench.unseen.cases import FAST, Group, Place, Result, Turn, free_bytes, possible
+from bench.unseen.jobs import ROOT, SCRIPT, Failed, output
+from bench.unseen.turns import Case, Job
 from hpcpar.cost.choose import schedule_for
 from hpcpar.cost.price import price
 from hpcpar.errors import InputError
@@ -28,19 +31,18 @@ from hpcpar.report.tables import seconds
 from hpcpar.search import auto
 from hpcpar.sweep.scripts import program
 from hpcpar.train import record
+from hpcpar.train.calibrate import ROUNDS
 from hpcpar.train.record import RunRecord
 from hpcpar.train.worksteps import WorkSteps
 
 #: Batches whose compute steps are measured, over the cases'.
 SEEN = (0.5, 2.0)
-#: A run of a round lasts about so long (s), within limits of iterations.
-RUN_S, FEWEST, MOST = 2.5, 8, 200
+#: Whenever its compute steps have been measured a case runs for about so long (s), within limits of iterations.
+SLICE_S, FEWEST, MOST = 0.8, 3, 50
 #: Iterations of an epoch: what a rank does at an epoch's end makes it late for the next iteration.
 EPOCH = 16
-#: A short run, whose bytes and those of a long one differ by iterations alone.
-SHORT = 2
-#: For the estimate: a job's start and end (s), a calibration of the links (s), and iterations that measuring a plan's steps takes.
-START_S, LINKS_S, PROBES = 3.0, 15.0, 15
+#: For the estimate: a job's start and end (s), a calibration of the links (s), and a visit to a plan's steps (s) and in iterations.
+START_S, LINKS_S, VISIT_S, PROBES = 5.0, 20.0, 0.4, 3
 
 
 class Bench:
@@ -52,25 +54,25 @@ class Bench:
         For the results, and what they are made of.
     launcher : sequence of str
         The words before ``-n`` where ranks are to be started in one host's memory.
-    rounds : int
-        Calibrations and runs take turns so often: the speed of a shared machine changes by a tenth within minutes.
+    jobs : int
+        Jobs for each case.
     """
 
-    def __init__(self, folder: Path, launcher: Sequence[str], rounds: int) -> None:
-        self.folder, self.launcher, self.rounds = folder, launcher, rounds
+    def __init__(self, folder: Path, launcher: Sequence[str], jobs: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.file = folder / "results.json"
+        self.folder, self.launcher, self.jobs = folder.resolve(), launcher, jobs
+        self.file = self.folder / "results.json"
         rows = json.loads(self.file.read_text()) if self.file.exists() else {}
         self.results = {id: Result.load(row) for id, row in rows.items()}
 
     def missing(self, group: Group) -> list[str]:
         """Strategies that are not done."""
-        return [s for s in group.strategies if self._rounds(group, s) < self.rounds]
+        return [s for s in group.strategies if self._done(group, s) < self.jobs]
 
-    def _rounds(self, group: Group, strategy: str) -> int:
-        """Rounds that a case has behind it; all of them where it cannot be run."""
+    def _done(self, group: Group, strategy: str) -> int:
+        """Jobs that a case has behind it; all of them where it cannot be run."""
         known = self.results.get(group.id(strategy))
-        return 0 if known is None or known.note.startswith("failed") else self.rounds if known.note else len(known.turns)
+        return 0 if known is None or known.note.startswith("failed") else self.jobs if known.note else len(known.turns)
 
     def _keep(self, group: Group, result: Result) -> None:
         self.results[group.id(result.strategy)] = result
@@ -81,42 +83,85 @@ class Bench:
         what = result.note
         if result.turns:
             last = result.turns[-1]
-            what = (f"round {len(result.turns)} of {self.rounds}: unseen {seconds(last.predicted_s)}, steps known {seconds(last.known_s)}, "
+            what = (f"job {len(result.turns)} of {self.jobs}: unseen {seconds(last.predicted_s)}, steps known {seconds(last.known_s)}, "
                     f"measured {seconds(last.measured_s)}")
         print(f"{group.name} {result.strategy}: {what}", file=sys.stderr, flush=True)
 
     def _job(self, group: Group, *words: str) -> None:
         start = [str(SCRIPT), "run"] if group.place.mbit else self.launcher
-        output(*start, "-n", str(group.ranks), *program(), *words)
+        output(*start, "-n", str(group.ranks), *words)
 
     def run(self, group: Group) -> None:
         """The cases of a group that have no result yet."""
-        here, network, missing = self.folder / group.name, group.spec.build(), self.missing(group)
+        here, network = self.folder / group.name, group.spec.build()
         here.mkdir(exist_ok=True)
-        rough, own = group.place.rough(), {}
-        for strategy in group.strategies:
-            if strategy != "auto":
-                try:
-                    own[strategy] = possible(group, network, rough, strategy, group.batch)
-                except InputError as err:
-                    if strategy in missing:
-                        self._keep(group, self._result(group, strategy, note=str(err)))
         try:
             if group.place.mbit:
                 output(str(SCRIPT), "up", str(group.ranks), str(group.place.mbit))
             data = self._data(group)
-            for number in range(self.rounds):
-                todo = [s for s in self.missing(group) if self._rounds(group, s) == number]
-                if todo:
-                    unseen, known = self._calibrated(group, network, here, rough, own, number)
-                    for strategy in todo:
-                        try:
-                            self._keep(group, self._case(group, network, strategy, here, data, unseen, known))
-                        except Failed as err:
-                            self._keep(group, self._result(group, strategy, note=f"failed: {err}"))
+            chosen = self._chosen(group, network, here)
+            taken = chosen["auto"].strategy if "auto" in chosen else ""
+            if taken in chosen:
+                del chosen["auto"]  # the same is not run twice
+            for number in range(self.jobs):
+                todo = {s: chosen[s] for s in self.missing(group) if s in chosen and self._done(group, s) == number}
+                for part, some in enumerate(_fitting(network, todo, group)):
+                    self._in_turns(group, network, here, data, some, f"{number}-{part}")
+            if taken in chosen and "auto" in group.strategies:
+                self._keep(group, self._result(group, "auto", plan=taken, turns=self.results[group.id(taken)].turns))
         except Failed as err:
             for strategy in self.missing(group):
                 self._keep(group, self._result(group, strategy, note=f"failed: {err}"))
+
+    def _chosen(self, group: Group, network: Network, here: Path) -> dict[str, Plan]:
+        """The cases' plans: chosen on the machine as a calibration found it that knows the steps of all of them, and kept."""
+        paths = {s: here / f"{s.replace(':', '-')}.json" for s in group.strategies}
+        lacking = [s for s in self.missing(group) if not paths[s].exists()]
+        if lacking:
+            rough, own = group.place.rough(), []
+            for strategy in group.strategies:
+                with suppress(InputError):
+                    if strategy != "auto":
+                        own.append(possible(group, network, rough, strategy, group.batch))
+            names = [str(here / f"first{i}.json") for i in range(len(own))]
+            for plan, name in zip(own, names, strict=True):
+                plans.save(plan, name)
+            self._job(group, *program(), "calibrate", "--for", *names, "-o", str(here / "first.toml"))
+            known = files.load(str(here / "first.toml"))
+            for strategy in lacking:
+                try:
+                    plans.save(possible(group, network, known, strategy, group.batch), str(paths[strategy]))
+                except InputError as err:
+                    self._keep(group, self._result(group, strategy, note=str(err)))
+        return {s: plans.load(str(path)) for s, path in paths.items() if path.exists()}
+
+    def _in_turns(self, group: Group, network: Network, here: Path, data: Path, todo: dict[str, Plan], name: str) -> None:
+        """One job more of these cases."""
+        print(f"{group.name}: a calibration and {', '.join(todo)} in turns", file=sys.stderr, flush=True)
+        first = files.load(str(here / "first.toml"))
+        load, date = round(os.getloadavg()[0], 2), datetime.now().isoformat(timespec="minutes")
+        cases = []
+        for strategy, plan in todo.items():
+            file, seen = strategy.replace(":", "-"), []
+            for factor in SEEN:
+                # what `auto` takes at another batch is another plan; and not every batch can be run
+                with suppress(InputError):
+                    if strategy != "auto":
+                        other = possible(group, network, group.place.rough(), strategy, max(1, round(factor * group.batch)))
+                        seen.append(str(here / f"{file}-{other.batch}.json"))
+                        plans.save(other, seen[-1])
+            steps = math.ceil(SLICE_S / float(price(network, plan, first).iteration_s))
+            cases.append(Case(str(here / f"{file}.json"), seen, min(MOST, max(FEWEST, steps)), str(here / f"{file}-{name}.h5")))
+        job = Job(cases, str(data), str(here / f"machine{name}.toml"), bool(group.place.mbit), str(here / f"wire{name}.json"))
+        job.save(here / f"job{name}.json")
+        self._job(group, sys.executable, str(ROOT / "bench" / "unseen" / "turns.py"), str(here / f"job{name}.json"))
+        for strategy, turn in zip(todo, _turns(network, job, load, date), strict=True):
+            out = self.results.get(group.id(strategy))
+            if out is None or out.note:
+                out = self._result(group, strategy)
+            out.turns.append(turn)
+            out.plan = todo[strategy].strategy if strategy == "auto" else ""
+            self._keep(group, out)
 
     @staticmethod
     def _result(group: Group, strategy: str, **more: Any) -> Result:
@@ -130,92 +175,31 @@ class Bench:
                    "--samples", str(samples))
         return path
 
-    def _calibrated(
-        self, group: Group, network: Network, here: Path, rough: Machine, own: dict[str, Plan], number: int
-    ) -> tuple[Machine, Machine]:
-        """The machine without and with the compute steps of the cases' own plans, as a round's calibration finds it."""
-        seen: list[Plan] = []
-        for factor in SEEN:
-            for strategy in own:
-                try:
-                    seen.append(possible(group, network, rough, strategy, max(1, round(factor * group.batch))))
-                except InputError:
-                    continue  # the case's own batch can be run, this one cannot
-        path = here / f"machine{number}.toml"
-        known = files.load(str(path)) if path.exists() else rough
-        # strategies may have been added since
-        if not _keys(network, (*seen, *own.values())) <= known.compute.keys():
-            names = []
-            for i, plan in enumerate((*seen, *own.values())):
-                names.append(str(here / f"steps{i}.json"))
-                plans.save(plan, names[-1])
-            self._job(group, "calibrate", "--for", *names, "-o", str(path))
-            known = files.load(str(path))
-        unseen = _only(known, network, seen)
-        files.save(unseen, str(here / "unseen.toml"))
-        return unseen, known
-
-    def _case(self, group: Group, network: Network, strategy: str, here: Path, data: Path, unseen: Machine, known: Machine) -> Result:
-        """One round more of a case."""
-        out = self.results.get(group.id(strategy))
-        if out is None or out.note:
-            out = self._result(group, strategy)
-        name = strategy.replace(":", "-")
-        file, path = here / f"{name}.json", here / f"{name}-{len(out.turns)}.h5"
-        if not out.turns:
-            # what `auto` takes in the first round is what all rounds run
-            try:
-                plan = possible(group, network, known, strategy, group.batch)
-            except InputError as err:
-                out.note = str(err)
-                return out
-            plans.save(plan, str(file))
-            if strategy == "auto":
-                out.plan = plan.strategy
-        other = self.results.get(group.id(out.plan))
-        if out.plan in group.strategies and other is not None and len(other.turns) > len(out.turns):
-            out.turns.append(other.turns[len(out.turns)])
-            return out
-        plan = plans.load(str(file))
-        load, date = round(os.getloadavg()[0], 2), datetime.now().isoformat(timespec="minutes")
-        steps = int(min(MOST, max(FEWEST, RUN_S / float(price(network, plan, known).iteration_s))))
-
-        def train(count: int) -> None:
-            self._job(group, "run", "--plan", str(file), "--machine", str(here / "unseen.toml"), "--data", str(data), "--steps", str(count),
-                      "--rate", "0.0001", "--out", str(path))
-
-        sent = 0.0
-        if group.place.mbit:
-            begin = group.place.sent_bytes(group.ranks)
-            train(SHORT)
-            middle = group.place.sent_bytes(group.ranks)
-            train(steps)
-            sent = (group.place.sent_bytes(group.ranks) - middle - (middle - begin)) / (steps - SHORT)
-        else:
-            train(steps)
-        run = record.read(str(path))
-        planned = int(run.sent_bytes.sum())
-        out.turns.append(_turn(run, network, plan, unseen, known, sent / planned if sent and planned else None, load, date))
-        return out
-
     def again(self, group: Group) -> None:
         """Predict what was run of a group again, from the calibrations that it was predicted from."""
         here, network = self.folder / group.name, group.spec.build()
-        seen = [p for p in map(plans.load, map(str, here.glob("steps*.json"))) if p.batch != group.batch]
-        for strategy in group.strategies:
-            result = self.results.get(group.id(strategy))
-            if result is None or not result.turns:
-                continue
-            for number, turn in enumerate(result.turns):
-                # what `auto` took may have been run as one of the others alone
-                names = [name.replace(":", "-") for name in (strategy, result.plan)]
-                name = next((name for name in names if (here / f"{name}-{number}.h5").exists()), None)
-                if name is None:
-                    raise SystemExit(f"{here} has no record of round {number + 1} of {strategy}; --again needs what runs left there")
-                plan, run = plans.load(str(here / f"{name}.json")), record.read(str(here / f"{name}-{number}.h5"))
-                known = files.load(str(here / f"machine{number}.toml"))
-                result.turns[number] = _turn(run, network, plan, _only(known, network, seen), known, turn.wire_ratio, turn.load, turn.date)
-            self._keep(group, result)
+        found = {s: self.results[group.id(s)] for s in group.strategies if group.id(s) in self.results}
+        for path in sorted(here.glob("job*.json")):
+            job, number = Job.load(path), int(path.stem[3:].split("-")[0])
+            cases = [(s, turn) for case in job.cases for s in found if Path(case.plan).stem == s.replace(":", "-")
+                     for turn in found[s].turns[number:number + 1]]
+            for (strategy, old), turn in zip(cases, _turns(network, job, 0.0, ""), strict=True):
+                found[strategy].turns[number] = replace(turn, load=old.load, date=old.date)
+                self._keep(group, found[strategy])
+
+
+def _fitting(network: Network, todo: dict[str, Plan], group: Group) -> Iterator[dict[str, Plan]]:
+    """Some plans at a time, whose ranks all have room in memory together."""
+    some: dict[str, Plan] = {}
+    left = free_bytes()
+    for strategy, plan in todo.items():
+        needs = price(network, plan, files.from_dict(plan.machine)).memory_bytes * group.ranks
+        if some and needs > left:
+            yield some
+            some, left = {}, free_bytes()
+        some[strategy], left = plan, left - needs
+    if some:
+        yield some
 
 
 def _keys(network: Network, found: Iterable[Plan]) -> set[str]:
@@ -227,6 +211,18 @@ def _only(machine: Machine, network: Network, seen: Iterable[Plan]) -> Machine:
     """A machine that knows the compute steps of these plans alone."""
     keys = _keys(network, seen)
     return replace(machine, compute={key: s for key, s in machine.compute.items() if key in keys})
+
+
+def _turns(network: Network, job: Job, load: float, date: str) -> Iterator[Turn]:
+    """The runs of a job beside both predictions."""
+    known = files.load(job.machine)
+    unseen = _only(known, network, [plans.load(path) for case in job.cases for path in case.seen])
+    wire = json.loads(Path(job.wire).read_text())
+    for case in job.cases:
+        run, plan = record.read(case.record), plans.load(case.plan)
+        sent, planned = wire[case.plan], int(run.sent_bytes.sum())
+        ratio = statistics.median(sent) / planned if sent and planned else None
+        yield _turn(run, network, plan, unseen, known, ratio, load, date)
 
 
 def _turn(
@@ -272,7 +268,8 @@ def estimate_s(bench: Bench, todo: Sequence[Group]) -> float:
         # strategies other than data compute more, and ranks share cores
         work_s = 1.5 * found.compute_s * max(1.0, group.ranks / cores)
         step_s, count = work_s + found.exposed_communication_s, len(bench.missing(group))
-        lasts = min(MOST, max(FEWEST, RUN_S / step_s)) * step_s
-        total += LINKS_S + (1 + sum(SEEN)) * len(group.strategies) * PROBES * work_s
-        total += count * (START_S + lasts) * (2 if group.place.mbit else 1)
-    return bench.rounds * total
+        visits_s = ROUNDS * (VISIT_S + PROBES * work_s) * (count + len(SEEN) * len(group.strategies))
+        runs_s = ROUNDS * count * min(MOST, max(FEWEST, SLICE_S / step_s)) * step_s
+        total += bench.jobs * (START_S + LINKS_S + visits_s + runs_s)
+        total += START_S + LINKS_S + ROUNDS * (VISIT_S + PROBES * work_s) * count  # the calibration that plans are chosen from
+    return total

@@ -12,7 +12,7 @@ _LOOSE = 0.5
 
 
 def show_machine(machine: Machine) -> None:
-    """Levels with confidence intervals, collectives that differ, rates, and how the compute steps' samples spread."""
+    """Levels with confidence intervals, collectives, rates, and how the compute steps' samples spread."""
     q = machine.quality
     rows = []
     for level, sure in zip(machine.levels, q["links"], strict=False):
@@ -26,7 +26,7 @@ def show_machine(machine: Machine) -> None:
         show("links (90% intervals; the bandwidth's with all ranks at work)",
              ("level", "ranks", "latency", "", "short", "bandwidth", "", "shared links", "fit's error", "outliers"), rows)
     if machine.collectives:
-        show("collectives that take other times than these links say",
+        show("collectives beside what these links say",
              ("level", "collective", "algorithm", "times as long, by size of the buffer"),
              [(c.level, c.kind, c.algorithm, ", ".join(f"{amount(n)}: {f:.2f}" for n, f in zip(c.bytes, c.factors, strict=True)))
               for c in machine.collectives], left=4)

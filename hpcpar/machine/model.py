@@ -92,7 +92,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Factors:
-    """Where an algorithm of a collective takes other times on a level than alpha and beta say.
+    """What an algorithm of a collective takes on a level beside what alpha and beta say.
 
     Attributes
     ----------

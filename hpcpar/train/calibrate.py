@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -29,8 +29,8 @@ from hpcpar.train.quality import Origin
 from hpcpar.train.rates import Rates
 from hpcpar.train.samples import Samples, together
 
-#: Everything is sampled in so many rounds, and every plan visited so often, spread over the calibration's time.
-ROUNDS, VISITS = 7, 3
+#: Everything is sampled, and every plan visited, in so many rounds, spread over the calibration's time.
+ROUNDS = 7
 #: Making the weights of a plan anew takes about so long (s) for each byte of them.
 _WEIGHTS_S_PER_BYTE = 1e-8
 
@@ -99,23 +99,27 @@ class Calibration:
 
     def run(self, plans: Sequence[Plan]) -> Machine:
         """Measure; all ranks get the same machine."""
+        for _ in self.visits(plans):
+            pass
+        return self.found()
+
+    def visits(self, plans: Sequence[Plan]) -> Iterator[int]:
+        """Measure, with a pause after every visit of a plan: its number."""
         gauges = self._gauges
         round_s, expected_s = sum(g.sample_s for g in gauges), self.world.most(self._expected_s(plans))
         self._tell(f"{ROUNDS} rounds of {len(gauges)} measurements, {len(plans)} plans: about {expected_s:.0f} s "
                    f"({ROUNDS * round_s:.0f} s for the links and rates)")
-        visits = list(range(len(plans))) * VISITS
-        done = 0
         for i in range(ROUNDS):
             self._tell(f"round {i + 1} of {ROUNDS}, {time.perf_counter() - self.begin:.0f} s")
             for gauge in gauges:
                 gauge.take()
-            until = len(visits) * (i + 1) // ROUNDS
-            for visit in visits[done:until]:
-                plan = plans[visit]
-                self._tell(f"compute steps of {plan.network.name} under {plan.strategy} ({done + 1} of {len(visits)})")
-                self._visit(visit, plan)
-                done += 1
-        # the slowest rank's times are already common to all; what each fitted itself is not
+            for number, plan in enumerate(plans):
+                self._tell(f"compute steps of {plan.network.name} under {plan.strategy} ({number + 1} of {len(plans)})")
+                self._visit(number, plan)
+                yield number
+
+    def found(self) -> Machine:
+        """What the rounds say. The slowest rank's times are already common to all; what each rank fitted itself is not."""
         return self.world.bcast(self._whole())
 
     def _visit(self, number: int, plan: Plan) -> None:
@@ -131,7 +135,7 @@ class Calibration:
         total = ROUNDS * sum(g.sample_s for g in self._gauges)
         for plan in plans:
             found = price(plan.network.build(), plan, machine)
-            total += VISITS * (2 * found.compute_s + max(probe.VISIT_S, probe.FEWEST * found.compute_s)
+            total += ROUNDS * (2 * found.compute_s + max(probe.VISIT_S, probe.FEWEST * found.compute_s)
                                + found.memory.weights_bytes * _WEIGHTS_S_PER_BYTE)
         return total
 

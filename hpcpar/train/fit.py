@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +11,6 @@ from numpy.typing import NDArray
 SMALL_BYTES = 4096
 #: Where flows of one unit together are slower than one alone by less than this, nobody shares.
 _SHARES = 1.15
-#: A collective differs from the model where it is off by so many times, and by more than its samples differ.
-_DIFFERS = 1.15
 
 
 def hockney(sizes: Sequence[int], seconds: NDArray[np.float64]) -> tuple[float, float, float]:
@@ -44,11 +41,3 @@ def links(inside: int, alone: float, together: float) -> float:
         Inverse bandwidth of the one flow that leaves a unit, and of each where all its ranks send at once.
     """
     return 0.0 if inside == 1 or together < _SHARES * alone else inside * alone / together
-
-
-def differs(samples: NDArray[np.float64], model_s: float) -> bool:
-    """True where a collective's samples [rounds] say that the model is off."""
-    ratio: Any = samples / model_s
-    middle = float(np.median(ratio))
-    low, high = np.percentile(ratio, (10, 90))
-    return (middle > _DIFFERS and low > 1.0) or (middle < 1.0 / _DIFFERS and high < 1.0)

@@ -101,7 +101,7 @@ def computing(backend: Backend) -> Callable[[], None]:
 
 @dataclass(frozen=True)
 class Found:
-    """A level, how sure its numbers are, and the collectives that differ from its model."""
+    """A level, and how sure its numbers are."""
 
     level: Level
     quality: dict[str, Any]
@@ -166,16 +166,14 @@ class LevelProbe:
         return np.array([g.samples or [g.once_s] for g in gauges]).T / (self.p - 1)
 
     def factors(self, machine: Machine, ranks: int) -> list[Factors]:
-        """Of the collectives that differ from what the machine (without any) says: by how much."""
+        """How many times as long as the machine (without any) says collectives take."""
         way = route(Wires(machine), [self.digit], ranks)
+        sizes = tuple(max(1, n // _ITEM // self.p) * self.p * _ITEM for n in BUFFERS)
         out = []
         for (kind, algorithm), gauges in self.collectives.items():
-            sizes = [max(1, n // _ITEM // self.p) * self.p * _ITEM for n in BUFFERS]
             model = [float(collective_s(kind, algorithm, self.p, n, 1, way, machine.add_s_per_byte)) for n in sizes]
-            off = [fit.differs(np.array(g.samples), m) for g, m in zip(gauges, model, strict=True)]
-            if any(off):
-                values = [g.seconds / m if wrong else 1.0 for g, m, wrong in zip(gauges, model, off, strict=True)]
-                out.append(Factors(self.name, kind.value, algorithm, tuple(sizes), tuple(values)))
+            times = tuple(g.seconds / m for g, m in zip(gauges, model, strict=True))
+            out.append(Factors(self.name, kind.value, algorithm, sizes, times))
         return out
 
 

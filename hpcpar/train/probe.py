@@ -24,13 +24,14 @@ from hpcpar.train.silence import Silence
 from hpcpar.train.worksteps import WorkSteps
 
 #: A plan is visited for about so long (s), for so many iterations at least.
-VISIT_S, FEWEST = 0.6, 3
+VISIT_S, FEWEST = 0.25, 1
 
 
 def compute_samples(world: World, plan: Plan, backend: Backend, known: Collection[str]) -> Samples | None:
     """Every piece of work of a plan that is not in `known`; None where there is none.
 
-    Whole iterations without messages, so that caches are as cold as there, and all ranks at work. In a run ranks wait for the slowest at
+    Whole iterations without messages, so that caches are as cold as there, and all ranks at work; every step with its share of what a rank
+    does between them. In a run ranks wait for the slowest at
     almost every layer, and another is the slowest each time: what counts is the slowest rank of every iteration. With more ranks than
     cores, where whoever is not interrupted has done long before the others, it is the processor's time that counts
     (`hpcpar.machine.model.Device.at_once`).
@@ -53,9 +54,13 @@ def compute_samples(world: World, plan: Plan, backend: Backend, known: Collectio
     steps_s = np.empty((max(FEWEST, math.ceil(VISIT_S / world.most(clock() - begin))), len(schedule.steps)))
     world.barrier()
     begin, used = clock(), time.process_time()
+    computing = list(program.actions)
     for row in steps_s:
+        started = program.clock()
         iterate()
         row[:] = program.seconds
+        # what lies between the steps belongs to them
+        row[computing] += (program.clock() - started - row.sum()) / max(1, len(computing))
     share = (time.process_time() - used) / (clock() - begin)
     slowest = world.most_of_each(work.seconds(steps_s, world.rank))
     works = list(work.works.values())

@@ -12,12 +12,16 @@ from comparison import CHOOSERS
 from networks import fixed
 from plans import random_plan, staged_plan
 
+from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.patience import crowded
 from hpcpar.comm.world import World
+from hpcpar.cost.collectives import collective_s
+from hpcpar.cost.links import Wires, route
 from hpcpar.cost.price import price
 from hpcpar.errors import InputError
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
+from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.schedule.lower import lower
 from hpcpar.train import calibrate, links, probe
@@ -96,8 +100,7 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
         pytest.skip("unequal nodes" if ranks.size % nodes else "many ranks share few cores")
     local = ranks.size // nodes
     monkeypatch.setattr(World, "hostname", property(lambda w: f"node{w.rank // local}"))
-    for name, count in (("ROUNDS", 2), ("VISITS", 2)):
-        monkeypatch.setattr(calibrate, name, count)
+    monkeypatch.setattr(calibrate, "ROUNDS", 2)
     monkeypatch.setattr(probe, "VISIT_S", 0.01)
     for name, sizes in (("PIECES", (512, 4096, 65536)), ("BUFFERS", (4096, 65536)), ("LONG_BYTES", 1 << 18)):
         monkeypatch.setattr(links, name, sizes)
@@ -116,7 +119,30 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
     # whatever the hosts' names: all ranks are on the cores of this machine
     assert machine.crowding(ranks.size) >= ranks.size / len(os.sched_getaffinity(0)) * (1 - 1e-9)
     assert bool(machine.late) == (ranks.size > len(os.sched_getaffinity(0))) and all(late_s >= 0 for _, late_s in machine.late)
-    assert {c.level for c in machine.collectives} <= {level.name for level in machine.levels}
+    assert {c.level for c in machine.collectives} == {name for name, _ in names}
     assert price(plan.network.build(), plan, machine).measured_compute == 1.0
     assert machine.quality["origin"]["nodes"] == "node#" and files.from_dict(files.to_dict(machine)) == machine
     assert len({str(each) for each in ranks.comm.allgather(files.to_dict(machine))}) == 1
+
+
+class Told:
+    """A gauge that says what it is told."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = self.once_s = seconds
+        self.samples: list[float] = []
+
+
+def test_collectives_are_priced_as_measured(ranks: World) -> None:
+    if ranks.size == 1:
+        pytest.skip("one rank has no links")
+    rng = np.random.default_rng(ranks.size)
+    config = Config(n=ranks.size)
+    steps = links.Steps(Communicator(ranks, NumpyBackend()))
+    level = links.LevelProbe(steps, config, "n", "node", 0, 1, lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
+    plain = replace(files.load("local"), levels=(level.found().level,))
+    way = route(Wires(replace(plain, collectives=tuple(level.factors(plain, ranks.size)))), [config.digits["n"]], ranks.size)
+    for (kind, algorithm), gauges in level.collectives.items():
+        for n_bytes, gauge in zip(links.BUFFERS, gauges, strict=True):
+            whole = n_bytes // (4 * ranks.size) * 4 * ranks.size  # blocks of one size
+            assert collective_s(kind, algorithm, ranks.size, whole, 1, way, plain.add_s_per_byte) == pytest.approx(gauge.seconds)

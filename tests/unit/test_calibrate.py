@@ -1,4 +1,4 @@
-"""What becomes of samples: fits, intervals, outliers, links that are shared, collectives that differ."""
+"""What becomes of samples: fits, intervals, outliers, links that are shared."""
 
 from __future__ import annotations
 
@@ -52,12 +52,6 @@ def test_outliers_are_far_above_the_others() -> None:
 ])
 def test_links_that_are_shared(inside: int, alone: float, together: float, found: float) -> None:
     assert fit.links(inside, alone, together) == found
-
-
-def test_a_collective_differs_where_all_samples_say_so() -> None:
-    assert fit.differs(np.array([2.0, 2.1, 1.9]), 1.0) and fit.differs(np.array([0.5, 0.6, 0.5]), 1.0)
-    assert not fit.differs(np.array([1.0, 1.1, 1.05]), 1.0)
-    assert not fit.differs(np.array([0.5, 1.2, 3.0]), 1.0), "they do not agree"
 
 
 class Alone:

@@ -1,4 +1,4 @@
-"""What is said of cases that no calibration has seen: accuracies over rounds, and how strategies are ranked."""
+"""What is said of cases that no calibration has seen: accuracies over jobs, and how strategies are ranked."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from bench.unseen.report import APART, tau
 
 
 def case(*times: tuple[float, float]) -> Result:
-    """Of each round the predicted and the measured time."""
+    """Of each job the predicted and the measured time."""
     turns = [Turn(measured, predicted, predicted, 1.0, {}, {}, 8, None, 0.0, "") for predicted, measured in times]
     return Result("memory", "lenet5", (1, 28, 28), 64, 2, "data", turns=turns)
 
 
-def test_medians_over_rounds_and_each_alone() -> None:
+def test_medians_over_jobs_and_each_alone() -> None:
     result = case((9.0, 10.0), (12.0, 16.0), (11.0, 10.0))
     assert result.accuracy == pytest.approx(0.9)  # 11 beside 10
     assert result.single == pytest.approx([0.9, 0.75, 0.9])
-    assert result.repeated == pytest.approx([10 / 16, 0.4])
 
 
 def test_pairs_that_take_the_same_time_have_no_order() -> None:

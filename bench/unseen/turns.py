@@ -1,0 +1,127 @@
+"""A calibration and the cases' iterations in turns, inside one job: ``mpiexec -n P python bench/unseen/turns.py JOB.json``.
+
+Whenever the calibration has measured a case's compute steps the case trains for some iterations, as ``hpcpar run`` does. A machine whose
+speed changes from minute to minute changes for both. The calibration hears nothing of the iterations.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from hpcpar.cli.launch import limit_threads
+
+limit_threads()
+
+from hpcpar.comm.world import World, world  # noqa: E402
+from hpcpar.cost.price import price  # noqa: E402
+from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
+from hpcpar.machine import files  # noqa: E402
+from hpcpar.machine.model import Machine  # noqa: E402
+from hpcpar.plan import plan as plans  # noqa: E402
+from hpcpar.train import collect, record  # noqa: E402
+from hpcpar.train.calibrate import Calibration  # noqa: E402
+from hpcpar.train.job import Options  # noqa: E402
+from hpcpar.train.loop import Training  # noqa: E402
+from hpcpar.train.optimizer import SGD  # noqa: E402
+
+#: The rate hardly matters, but that weights stay ordinary.
+SMALL = SGD(1e-4)
+#: Bytes that a host has sent.
+COUNTER = Path("/sys/class/net/eth0/statistics/tx_bytes")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan to run.
+
+    Attributes
+    ----------
+    seen : list of str
+        Plans of other batches whose compute steps are measured before its own.
+    steps : int
+        Iterations after every visit.
+    """
+
+    plan: str
+    seen: list[str]
+    steps: int
+    record: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done.
+
+    Attributes
+    ----------
+    counts : bool
+        Note what the hosts send, one rank each: `wire` gets bytes of an iteration, by case and visit.
+    """
+
+    cases: list[Case]
+    data: str
+    machine: str
+    counts: bool
+    wire: str
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Job:
+        row = json.loads(path.read_text())
+        return cls(**(row | {"cases": [Case(**case) for case in row["cases"]]}))
+
+
+def _sent_bytes(w: World) -> int:
+    """By all hosts so far."""
+    w.barrier()
+    return sum(w.comm.allgather(int(COUNTER.read_text())))
+
+
+def _write(w: World, case: Case, training: Training, machine: Machine, started: str) -> None:
+    prediction = price(training.network, training.plan, machine, samples=training.measured.samples)
+    run = collect.record(w, training, "cpu", prediction.to_json(steps=True), files.to_dict(machine), started, " ".join(sys.argv))
+    if run is not None:
+        record.write(case.record, run)
+
+
+def main() -> int:
+    job, w, backend = Job.load(Path(sys.argv[1])), world(), NumpyBackend()
+    with w.guard():
+        started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        own = [plans.load(case.plan) for case in job.cases]
+        trainings = [
+            Training(w, plan.network.build(), plan, backend, Options(job.data, steps=case.steps, sgd=SMALL))
+            for case, plan in zip(job.cases, own, strict=True)
+        ]
+        wire: dict[str, list[float]] = {case.plan: [] for case in job.cases}
+        calibration = Calibration(w, backend, Path(job.machine).stem, lambda _: None)
+        every = [path for case in job.cases for path in (*case.seen, case.plan)]
+        running = {every.index(case.plan): (case, training) for case, training in zip(job.cases, trainings, strict=True)}
+        for number in calibration.visits([plans.load(path) for path in every]):
+            if number not in running:
+                continue
+            case, training = running[number]
+            before = _sent_bytes(w) if job.counts else 0
+            training.run(lambda _: None)
+            if job.counts:
+                wire[case.plan].append((_sent_bytes(w) - before) / case.steps)
+        machine = calibration.found()
+        for case, training in zip(job.cases, trainings, strict=True):
+            training.close()
+            _write(w, case, training, machine, started)
+        if w.rank == 0:
+            files.save(machine, job.machine)
+            Path(job.wire).write_text(json.dumps(wire) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
