@@ -1,8 +1,10 @@
-"""Commands that the bench runs."""
+"""Commands that the bench runs, and what a job of a calibration and cases in turns is told."""
 
 from __future__ import annotations
 
+import json
 import subprocess
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -10,6 +12,49 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "cluster" / "network.sh"
 #: Seconds after which a job is given up.
 LIMIT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan to run.
+
+    Attributes
+    ----------
+    seen : list of str
+        Plans of other batches whose compute steps are measured before its own.
+    steps : int
+        Iterations after every visit.
+    """
+
+    plan: str
+    seen: list[str]
+    steps: int
+    record: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done.
+
+    Attributes
+    ----------
+    counts : bool
+        Note what the hosts send, one rank each: `wire` gets bytes of an iteration, by case and visit.
+    """
+
+    cases: list[Case]
+    data: str
+    machine: str
+    counts: bool
+    wire: str
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Job:
+        row = json.loads(path.read_text())
+        return cls(**(row | {"cases": [Case(**case) for case in row["cases"]]}))
 
 
 class Failed(Exception):

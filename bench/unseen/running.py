@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.unseen.cases import FAST, Group, Place, Result, Turn, free_bytes, possible
-from bench.unseen.jobs import ROOT, SCRIPT, Failed, output
-from bench.unseen.turns import Case, Job
+from bench.unseen.jobs import ROOT, SCRIPT, Case, Failed, Job, output
 from hpcpar.cost.choose import schedule_for
 from hpcpar.cost.price import price
 from hpcpar.errors import InputError
@@ -39,6 +38,8 @@ from hpcpar.train.worksteps import WorkSteps
 SEEN = (0.5, 2.0)
 #: Whenever its compute steps have been measured a case runs for about so long (s), within limits of iterations.
 SLICE_S, FEWEST, MOST = 0.8, 3, 50
+#: Part of the memory for plans that those of one job may take.
+ROOM = 0.5
 #: Iterations of an epoch: what a rank does at an epoch's end makes it late for the next iteration.
 EPOCH = 16
 #: For the estimate: a job's start and end (s), a calibration of the links (s), and a visit to a plan's steps (s) and in iterations.
@@ -189,14 +190,14 @@ class Bench:
 
 
 def _fitting(network: Network, todo: dict[str, Plan], group: Group) -> Iterator[dict[str, Plan]]:
-    """Some plans at a time, whose ranks all have room in memory together."""
+    """Some plans at a time, whose ranks all have room in memory together, beside a calibration and images."""
     some: dict[str, Plan] = {}
-    left = free_bytes()
+    left = room = ROOM * free_bytes()
     for strategy, plan in todo.items():
         needs = price(network, plan, files.from_dict(plan.machine)).memory_bytes * group.ranks
         if some and needs > left:
             yield some
-            some, left = {}, free_bytes()
+            some, left = {}, room
         some[strategy], left = plan, left - needs
     if some:
         yield some

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from hpcpar.cli.launch import limit_threads
 
 limit_threads()
 
+from bench.unseen.jobs import Case, Job  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
 from hpcpar.cost.price import price  # noqa: E402
 from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
@@ -34,49 +34,6 @@ from hpcpar.train.optimizer import SGD  # noqa: E402
 SMALL = SGD(1e-4)
 #: Bytes that a host has sent.
 COUNTER = Path("/sys/class/net/eth0/statistics/tx_bytes")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A plan to run.
-
-    Attributes
-    ----------
-    seen : list of str
-        Plans of other batches whose compute steps are measured before its own.
-    steps : int
-        Iterations after every visit.
-    """
-
-    plan: str
-    seen: list[str]
-    steps: int
-    record: str
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is to be done.
-
-    Attributes
-    ----------
-    counts : bool
-        Note what the hosts send, one rank each: `wire` gets bytes of an iteration, by case and visit.
-    """
-
-    cases: list[Case]
-    data: str
-    machine: str
-    counts: bool
-    wire: str
-
-    def save(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
-
-    @classmethod
-    def load(cls, path: Path) -> Job:
-        row = json.loads(path.read_text())
-        return cls(**(row | {"cases": [Case(**case) for case in row["cases"]]}))
 
 
 def _sent_bytes(w: World) -> int:

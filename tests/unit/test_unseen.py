@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bench.unseen.cases import Result, Turn
+from bench.unseen.jobs import Case, Job
 from bench.unseen.report import APART, tau
 
 
@@ -25,3 +28,10 @@ def test_pairs_that_take_the_same_time_have_no_order() -> None:
     assert tau(times) == pytest.approx(4 / 6) and tau(times, APART) == 1.0
     assert tau([*times, (3.0, 9.0)], APART) == pytest.approx((8 - 1) / 9)
     assert tau([(1.0, 1.0), (2.0, 1.01), (3.0, 1.02)], APART) is None and tau(times[:2]) is None
+
+
+def test_what_a_job_is_told_comes_back_from_its_file(tmp_path: Path) -> None:
+    cases = [Case("data.json", ["data-8.json", "data-32.json"], 50, "data.h5"), Case("auto.json", [], 3, "auto.h5")]
+    job = Job(cases, "images.h5", "machine.toml", True, "wire.json")
+    job.save(tmp_path / "job.json")
+    assert Job.load(tmp_path / "job.json") == job
