@@ -31,10 +31,9 @@ def compute_samples(world: World, plan: Plan, backend: Backend, known: Collectio
     """Every piece of work of a plan that is not in `known`; None where there is none.
 
     Whole iterations without messages, so that caches are as cold as there, and all ranks at work; every step with its share of what a rank
-    does between them. In a run ranks wait for the slowest at
-    almost every layer, and another is the slowest each time: what counts is the slowest rank of every iteration. With more ranks than
-    cores, where whoever is not interrupted has done long before the others, it is the processor's time that counts
-    (`hpcpar.machine.model.Device.at_once`).
+    does between them. In a run ranks wait for the slowest at almost every layer, and another is the slowest each time: what counts is the
+    slowest rank of every iteration. With more ranks than cores those who are done leave their cores to others: there it is the processor's
+    time that counts (`hpcpar.machine.model.Device.at_once`), of all ranks that have the work.
     """
     network = plan.network.build()
     schedule = schedule_for(network, plan)
@@ -62,11 +61,12 @@ def compute_samples(world: World, plan: Plan, backend: Backend, known: Collectio
         # what lies between the steps belongs to them
         row[computing] += (program.clock() - started - row.sum()) / max(1, len(computing))
     share = (time.process_time() - used) / (clock() - begin)
-    slowest = world.most_of_each(work.seconds(steps_s, world.rank))
+    mine = work.seconds(steps_s, world.rank)
+    seconds = world.mean_of_each(mine, mine > 0) if crowd.ranks else world.most_of_each(mine)
     works = list(work.works.values())
     # whoever has less to do leaves its core to others before they end: together no more than there are
     cores = min(float(crowd.cores), crowd.ranks * float(np.mean(world.comm.allgather(share))))
-    return Samples([works[i] for i in new], slowest[:, new], cores)
+    return Samples([works[i] for i in new], seconds[:, new], cores)
 
 
 def _silent(

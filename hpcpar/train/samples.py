@@ -21,7 +21,7 @@ class Samples(NamedTuple):
     ----------
     works : list of Work
     seconds : array
-        [iterations, works] on the slowest rank of each iteration.
+        [iterations, works] on the slowest rank of each iteration; with more ranks than cores the mean of the ranks.
     cores : float
         With more ranks than cores: so many cores' time the ranks of a node got together; else 0.
     """
