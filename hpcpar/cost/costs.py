@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcpar.cost.choose import chooser
 from hpcpar.cost.compute import timed
+from hpcpar.cost.lateness import partners
 from hpcpar.cost.links import Wires
 from hpcpar.cost.memory import Memory, memory
 from hpcpar.cost.pipeline import pipeline
@@ -174,7 +175,7 @@ def _producers(network: Network, plan: Plan, layer: Any) -> Any:
 def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices: list[StepPrice], held: Memory, io_s: Any) -> Costs:
     late_s = machine.late_s if machine.late else None
     items = [
-        Item(p.seconds, s.needed_by, p.level) if isinstance(s, Move) else Item(p.seconds)
+        Item(p.seconds, s.needed_by, p.level, partners(s, plan.ranks) if late_s else 1.0) if isinstance(s, Move) else Item(p.seconds)
         for s, p in zip(out.steps, prices, strict=True)
     ]
     times = tuple(repeats(plan, s.phase) for s in out.steps)

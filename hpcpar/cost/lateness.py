@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-#: From what ranks have computed, how late the last of them is for a message (s): `hpcpar.machine.model.Machine.late_s`.
+from hpcpar.schedule.parts import Move
+from hpcpar.schedule.steps import CODES, Kind
+
+#: From what ranks have computed, how late the last of all of them is for a message (s): `hpcpar.machine.model.Machine.late_s`.
 Late = Callable[[Any], Any]
 
 
 class Lateness:
-    """A walk through the steps of a rank. Messages with nothing computed in between are late once."""
+    """A walk through the steps of a rank.
+
+    Who waits for few of the others waits less: the last of few is not as late as the last of all, and those who are not waited for fill the
+    cores meanwhile. Messages with nothing computed in between are late once.
+    """
 
     def __init__(self, late_s: Late) -> None:
         self._late_s = late_s
         self._computed: Any = 0.0  # before what is waited for now
+        self._counted: Any = 0.0
         self._waited: Any = False
 
     def compute(self, seconds: Any) -> None:
         """The rank computes."""
         some = np.greater(seconds, 0)
-        self._computed = np.where(self._waited & some, 0.0, self._computed) + seconds
+        new = self._waited & some
+        self._computed = np.where(new, 0.0, self._computed) + seconds
+        self._counted = np.where(new, 0.0, self._counted)
         self._waited = self._waited & ~some
 
-    def wait(self, happens: Any) -> Any:
-        """How long it waits for whoever is late, in cases where that `happens`."""
-        late = np.where(happens & ~np.asarray(self._waited), self._late_s(self._computed), 0.0)
+    def wait(self, happens: Any, partners: Any) -> Any:
+        """How long it waits for `partners`, a part of the others, in cases where that `happens`."""
+        late = np.maximum(np.sqrt(partners) * self._late_s(self._computed) - self._counted, 0.0)
+        late = np.where(happens, late, 0.0)
+        self._counted = self._counted + late
         self._waited = self._waited | happens
         return late
+
+
+def partners(step: Move, ranks: Any) -> Any:
+    """The part of all other ranks that a rank waits for in a step: its group, its neighbours in a halo, or everybody."""
+    code, config = step.pattern.code, step.wanter.config
+    group = math.prod(d.size for d in step.pattern.digits)
+    near = math.prod(np.minimum(degree, 3) for degree in (config.d, config.h, config.w))
+    together = np.where(np.equal(code, CODES[Kind.HALO]), near, np.where(np.equal(code, CODES[Kind.REDISTRIBUTE]), ranks, group))
+    return (np.minimum(together, ranks) - 1) / np.maximum(ranks - 1, 1)

@@ -27,11 +27,14 @@ class Item:
         Of a communication: index of the first step that needs it (the number of steps: the end). None for computing.
     level : int
         Of a communication: the level of the machine that it crosses.
+    partners : float
+        Of a communication: the part of the other ranks that a rank waits for.
     """
 
     seconds: Any
     needed_by: int | None = None
     level: Any = 0
+    partners: Any = 1.0
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,7 @@ def timeline(
             # what does not happen in a case is waited for by nobody
             happens = np.greater(items[index].seconds, 0)
             if late is not None:
-                longer = late.wait(happens)
+                longer = late.wait(happens, items[index].partners)
                 waits[index] = waits[index] + longer
                 clock.drive(longer)
             waits[index] = waits[index] + clock.reach(np.where(happens, ends[index], 0.0))

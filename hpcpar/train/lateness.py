@@ -11,15 +11,15 @@ from hpcpar.kernels.interface import Backend
 from hpcpar.plan.config import Config
 from hpcpar.schedule.steps import Kind
 from hpcpar.train.gauge import Gauge
-from hpcpar.train.links import Steps
+from hpcpar.train.links import CACHE_BYTES, Steps
 
 #: A sample lasts some of a scheduler's slices.
 TURNS_S = 0.05
-#: Products between two messages, each of so many rows and columns, beside a copy of as many numbers as it reads.
-PRODUCTS = (1, 4, 16, 64, 256)
-_SIZE = 128
-#: A message that takes little by itself, of a round for each of the others.
-_BYTES = 64
+#: Products between two messages, each of so many rows and columns, beside a copy after which a core's caches hold nothing else.
+PRODUCTS = (1, 4, 16, 64)
+_SIZE, _ITEM = 128, 4
+#: What a rank sends to each of the others: little, but so much that a library asks before it sends.
+_BYTES = 16 * 1024
 
 
 class Lateness:
@@ -33,7 +33,7 @@ class Lateness:
         config, n_bytes = Config(n=world.size), _BYTES * world.size
         message = steps.action(Kind.ALLGATHER, "ring", config, "n", n_bytes)
         a, b, c = (backend.zeros((_SIZE, _SIZE), "float32") for _ in range(3))
-        x, y = (backend.zeros((2 * _SIZE * _SIZE,), "float32") for _ in range(2))
+        x, y = (backend.zeros((CACHE_BYTES // _ITEM,), "float32") for _ in range(2))
 
         def compute(count: int) -> Callable[[], None]:
             def act() -> None:
