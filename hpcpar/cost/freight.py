@@ -123,16 +123,18 @@ def freight(steps: Sequence[tuple[Move, tuple[int, ...]]], ranks: int) -> Freigh
     moving: list[int] = []
     halos: list[Part] = []
     collectives: list[Part] = []
+    known: dict[int, tuple[bool, _Indices, _Indices]] = {}
     for i, load in enumerate(loads):
-        code = load.step.pattern.code
-        counts = np.bincount(code.ravel(), minlength=len(KINDS))
-        code = code if code.shape == load.shape else np.broadcast_to(code, load.shape)
-        if counts[REDISTRIBUTE]:
+        pattern = load.step.pattern
+        if id(pattern) not in known:
+            known[id(pattern)] = _cases(pattern.code, load.shape)
+        redistributes, *found = known[id(pattern)]
+        if redistributes:
             moving.append(i)
-        if counts[HALO]:
-            _append(halos, i, code == HALO)
-        if counts[COLLECTIVE].any():
-            _append(collectives, i, COLLECTIVE[code])
+        for parts, at in zip((halos, collectives), found, strict=True):
+            if at is not None:
+                begin = parts[-1][2] if parts else 0
+                parts.append((i, begin, begin + len(at[0]), at))
     _amounts([loads[i] for i in moving], ranks)
     return Freight(loads, moving, _halos(loads, halos) if halos else None, _collectives(loads, collectives) if collectives else None)
 
@@ -149,10 +151,15 @@ def _amounts(loads: list[Load], ranks: int) -> None:
         load.amounts = amounts(load.step.holder, load.step.wanter, ranks)
 
 
-def _append(parts: list[Part], i: int, chosen: Any) -> None:
-    at = np.nonzero(chosen)
-    begin = parts[-1][2] if parts else 0
-    parts.append((i, begin, begin + len(at[0]), at))
+_Indices = tuple[Any, ...] | None
+
+
+def _cases(code: Any, shape: tuple[int, ...]) -> tuple[bool, _Indices, _Indices]:
+    """Whether some cases are redistributions, which ones are halos, and which are collectives."""
+    counts = np.bincount(code.ravel(), minlength=len(KINDS))
+    whole = code if code.shape == shape else np.broadcast_to(code, shape)
+    return (bool(counts[REDISTRIBUTE]), np.nonzero(whole == HALO) if counts[HALO] else None,
+            np.nonzero(COLLECTIVE[whole]) if counts[COLLECTIVE].any() else None)
 
 
 def _halos(loads: list[Load], parts: list[Part]) -> Halos:
@@ -194,7 +201,7 @@ def _collectives(loads: list[Load], parts: list[Part]) -> Collectives:
         held, wanted = entry(step.holder.largest_items, at), entry(step.wanter.largest_items, at)
         n_bytes[a:b] = np.where(code[a:b] == _GATHERS, wanted, held) * step.item_bytes
         # layers under the same configurations have the same groups
-        key = (step.pattern.code.tobytes(), *map(id, step.pattern.digits)) if len(loads[i].shape) == 1 else a
+        key = id(step.pattern)
         same = known.setdefault(key, slice(a, b))
         if same.start != a:
             ranks[a:b], digits[..., a:b] = ranks[same], digits[..., same]

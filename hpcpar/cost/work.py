@@ -108,8 +108,10 @@ class _Local:
     ----------
     n_x, n_first, n_y : int
         Items of all inputs, of the first, of the output.
-    weights : int
-        Weights and biases.
+    flops : float
+        Of the forward pass, of the backward pass in the data, and of that in the weights.
+    moved : int
+        Values that each of them moves at least: inputs, output, and weights.
     """
 
     x: tuple[Any, ...]
@@ -117,7 +119,9 @@ class _Local:
     n_x: Any
     n_y: Any
     n_first: Any
-    weights: Any
+    flops: Any
+    moved: Any
+    options: Any
 
 
 class Workload:
@@ -143,29 +147,31 @@ class Workload:
             options = "" if plan.optimizer == "momentum" else f" {plan.optimizer}"
             return Work("update", op.value, (count,), (count,), flops * count, traffic * count * size, options, plan.dtype,
                         ranks=config.ranks)
-        local = self._local(layer, batch)
-        x, y = local.x, local.y
         name = Op.FORWARD.value if op in (Op.INTERIOR, Op.BOUNDARY) else op.value
         if op is Op.ACCUMULATE:
             whole = owned(network, layer, config, batch).largest
             n_y = math.prod(whole)
             return Work(layer.kind, name, whole, whole, n_y, 3 * n_y * size, "", plan.dtype, ranks=config.ranks)
+        local = self._local(layer, batch)
         flops, moved = self._amount(layer, op, local)
         fraction: Any = 1.0
         if op in (Op.INTERIOR, Op.BOUNDARY):
             inside = self._interior(self.edges.into(layer, batch)[0], layer, batch)
             fraction = inside if op is Op.INTERIOR else 1.0 - inside
-        return Work(layer.kind, name, x, y, flops, moved * size, _options(network, layer, x), plan.dtype, fraction, config.ranks)
+        return Work(layer.kind, name, local.x, local.y, flops, moved * size, local.options, plan.dtype, fraction, config.ranks)
 
     def _local(self, layer: Layer, batch: Ints) -> _Local:
         """What all operations of a layer have in common; layers that work alike share it."""
         key = (self.edges.key(layer, batch), *(self.network.granules[name] for name in layer.inputs))
         if key not in self._known:
-            needs, made = self.edges.needs(layer, batch), partial(self.network, layer, self.plan.configs[layer.name], batch)
-            n_x = sum(need.largest_items for need in needs)
+            network, config = self.network, self.plan.configs[layer.name]
+            needs, made = self.edges.needs(layer, batch), partial(network, layer, config, batch)
+            n_x, n_y = sum(need.largest_items for need in needs), made.largest_items
+            x = needs[0].largest if needs else ()
             self._known[key] = _Local(
-                needs[0].largest if needs else (), made.largest, n_x, made.largest_items, needs[0].largest_items if needs else 1,
-                self._weights(layer) if layer.has_weights else 0,
+                x, made.largest, n_x, n_y, needs[0].largest_items if needs else 1,
+                layer.forward_flops(network.input_shape(layer)) / math.prod(network.shapes[layer.name]) * n_y / config.k,
+                n_x + n_y + (self._weights(layer) if layer.has_weights else 0), _options(network, layer, x),
             )
         return self._known[key]
 
@@ -174,7 +180,7 @@ class Workload:
 
     def _amount(self, layer: Layer, op: Op, local: _Local) -> tuple[Any, Any]:
         """Flops, and values moved. Backward in the data and in the weights cost as many flops as forward each."""
-        network, back, n_x, n_y = self.network, op is Op.BACKWARD, local.n_x, local.n_y
+        back, n_x, n_y = op is Op.BACKWARD, local.n_x, local.n_y
         if isinstance(layer, Flatten) or (isinstance(layer, Add) and back):
             return 0.0 * n_y, 0 * n_y
         if isinstance(layer, BatchNorm):
@@ -182,14 +188,10 @@ class Workload:
             return float(flops) * local.n_first, values * local.n_first
         if isinstance(layer, Concat):
             return 0.0 * n_y, 2 * n_y
-        x = network.input_shape(layer)
-        k = self.plan.configs[layer.name].k
-        flops = layer.forward_flops(x) / math.prod(network.shapes[layer.name]) * n_y / k
-        moved = n_x + n_y + local.weights
         if back and not layer.products:
             # gradients, beside what was kept of the forward pass
-            moved = moved + (n_y if layer.elementwise or isinstance(layer, Loss) else n_x + n_y)
-        return flops, moved
+            return local.flops, local.moved + (n_y if layer.elementwise or isinstance(layer, Loss) else n_x + n_y)
+        return local.flops, local.moved
 
     def _interior(self, e: Edge, layer: Layer, batch: Ints) -> Any:
         """Part of the outputs of a middle rank that need no halo."""

@@ -197,9 +197,11 @@ def paired(values: Any, *cuts: Cuts) -> Any:
 
 
 def _ways(digit: Digit, first: int, ranks: Any) -> Cuts:
-    columns = (np.broadcast_to(values, ranks.shape).ravel().tolist() for values in (digit.stride, digit.size, ranks))
+    values = (digit.stride, digit.size, ranks)
+    columns = (v.ravel().tolist() if isinstance(v, np.ndarray) else itertools.repeat(v, ranks.size) for v in values)
     known: dict[tuple[int, ...], int] = {}
-    where = [known.setdefault(way, len(known)) for way in zip(*columns, strict=True)]
+    # the stride of a single part means nothing
+    where = [known.setdefault((stride if size > 1 else 1, size, lives), len(known)) for stride, size, lives in zip(*columns, strict=True)]
     axis = -2 if ranks.shape[1] == 1 else -1
     stride, size, lives = np.array(list(known), np.int64).T.reshape(3, *CASES[axis])
     return Cuts(Digit(stride, size), first, lives, np.array(where, np.intp), axis)

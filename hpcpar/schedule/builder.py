@@ -17,10 +17,10 @@ from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import Buckets, Pending
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.parts import IS_DIRECT, NOT_YET, Chooser, Move, Outline, Task
-from hpcpar.schedule.pattern import NOTHING, Flags, Pattern, collective
+from hpcpar.schedule.pattern import NOTHING, Flags, Pattern, collective_along
 from hpcpar.schedule.recompute import Recompute, recompute
 from hpcpar.schedule.steps import CODES, Kind, Op, Phase
-from hpcpar.schedule.weights import gradient, gradient_digits, update
+from hpcpar.schedule.weights import SUMMED, gradient, update
 
 #: Sums of many squares need the digits, and are few.
 MOMENT_BYTES = 8
@@ -40,13 +40,18 @@ def moments_layout(network: Network, plan: Plan, layer: Layer) -> Layout:
 class Builder:
     """Steps in order; movements learn later which step needs them.
 
+    Parameters
+    ----------
+    choose : callable or None
+        Picks algorithm and segments of every collective; None leaves them open.
+
     Attributes
     ----------
     part : int
         The turn, or the micro-batch, that the steps belong to.
     """
 
-    def __init__(self, network: Network, plan: Plan, choose: Chooser, training: bool = True) -> None:
+    def __init__(self, network: Network, plan: Plan, choose: Chooser | None, training: bool = True) -> None:
         self.network, self.plan, self.choose, self.training = network, plan, choose, training
         self.part = 0
         self.edges = Edges(network, plan)
@@ -76,8 +81,7 @@ class Builder:
             return None
         size = self.plan.item_bytes if item_bytes is None else item_bytes
         step = Move(phase, layer, tensor, holder, wanter, pattern, size, (key, phase is Phase.BACKWARD, size), part=self.part, root=root)
-        direct = IS_DIRECT[pattern.code]
-        if not direct.all():
+        if self.choose is not None and not (direct := IS_DIRECT[pattern.code]).all():
             if step.key not in self._chosen:
                 algorithm, segments = self.choose(step)
                 self._chosen[step.key] = (algorithm, segments, step.quote)
@@ -159,7 +163,7 @@ class Builder:
         if self.plan.batch_norm == "local":
             return None
         layout = moments_layout(self.network, self.plan, layer)
-        pattern = collective(Kind.ALLREDUCE, gradient_digits(layer, self.plan))
+        pattern = collective_along(Kind.ALLREDUCE, self.plan.configs[layer.name], SUMMED)
         tensor = f"{layer.name}.moments{'.gradient' if phase is Phase.BACKWARD else ''}"
         return self.move(phase, layer.name, tensor, pattern, layout, layout, ("moments", self.edges.key(layer, 0)), MOMENT_BYTES)
 
@@ -171,11 +175,11 @@ class Builder:
         if not layer.products or getattr(layer, "groups", 1) > 1:
             raise InputError(f"layer '{layer.name}' ({layer.kind}): only convolutions of one group and linear layers can be cut by k")
         parts, whole = partial(self.network, layer, config, batch), owned(self.network, layer, config, batch)
-        digits, key = (config.digits["k"],), ("sum", self.edges.key(layer, batch))
+        key = ("sum", self.edges.key(layer, batch))
         if phase is Phase.BACKWARD:
-            pattern = collective(Kind.ALLGATHER, digits) if config.scatter else NOTHING
+            pattern = collective_along(Kind.ALLGATHER, config, ("k",)) if config.scatter else NOTHING
             return self.move(Phase.BACKWARD, layer.name, f"{layer.name}.output.gradient", pattern, whole, parts, key)
-        pattern = collective(Kind.REDUCE_SCATTER if config.scatter else Kind.ALLREDUCE, digits)
+        pattern = collective_along(Kind.REDUCE_SCATTER if config.scatter else Kind.ALLREDUCE, config, ("k",))
         return self.move(phase, layer.name, f"{layer.name}.output", pattern, parts, whole, key)
 
     def loss(self, batch: Ints) -> Move | None:
@@ -183,7 +187,7 @@ class Builder:
         last, plan = self.network.layers[-1], self.plan
         config = plan.configs[last.name]
         layout = loss_layout(plan, last)
-        pattern = collective(Kind.ALLREDUCE, (config.digits["n"], config.digits["c"]))
+        pattern = collective_along(Kind.ALLREDUCE, config, ("n", "c"))
         key = ("loss", self.edges.key(last, batch))
         sums = self.alone(self.move(Phase.LOSS, last.name, "loss", pattern, layout, layout, key, item_bytes=8))
         some = np.not_equal(config.ranks, plan.ranks)

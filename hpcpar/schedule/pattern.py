@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcpar.network.relation import Columns, Full, Granule, Groups, Offset, Same, Window
 from hpcpar.plan.axis import entry
-from hpcpar.plan.config import Digit
+from hpcpar.plan.config import Config, Digit
 from hpcpar.plan.layout import Axis, Layout, intervals, paired, tabulate
 from hpcpar.schedule.steps import CODES, Group, Kind
 
@@ -101,6 +101,15 @@ def collective(kind: Kind, digits: tuple[Digit, ...]) -> Pattern:
     for d in digits:
         some = some | np.greater(d.size, 1)
     return Pattern(np.where(some, CODES[kind], 0), kind is not Kind.ALLGATHER and kind is not Kind.BROADCAST, digits)
+
+
+def collective_along(kind: Kind, config: Config, names: tuple[str, ...]) -> Pattern:
+    """A collective over the ranks that differ along some axes of a configuration; the same object for layers that share it."""
+
+    def work_out() -> Pattern:
+        return collective(kind, tuple(config.digits[name] for name in names))
+
+    return config.remembered((kind, names), work_out) if config.shared else work_out()
 
 
 @dataclass

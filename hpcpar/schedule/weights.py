@@ -10,17 +10,20 @@ from hpcpar.plan.layout import parameters, shards
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import Pending, bucket_layout
 from hpcpar.schedule.parts import NOT_YET, Move
-from hpcpar.schedule.pattern import collective
+from hpcpar.schedule.pattern import collective_along
 from hpcpar.schedule.steps import Kind, Op, Phase
 
 if TYPE_CHECKING:
     from hpcpar.schedule.builder import Builder
 
+#: Axes along which a weight's gradient is a partial sum: every cut of the output but those by channel.
+SUMMED = ("n", "d", "h", "w")
+
 
 def gradient_digits(layer: Layer, plan: Plan) -> tuple[Digit, ...]:
-    """Coordinates over which a weight's gradient is a partial sum: every cut of the output but those by channel."""
+    """Coordinates over which a weight's gradient is a partial sum."""
     digits = plan.configs[layer.name].digits
-    return tuple(digits[a] for a in ("n", "d", "h", "w"))
+    return tuple(digits[name] for name in SUMMED)
 
 
 def gradient(b: Builder, layers: tuple[Layer, ...]) -> Move | None:
@@ -35,7 +38,7 @@ def gradient(b: Builder, layers: tuple[Layer, ...]) -> Move | None:
         layout = bucket_layout(b.network, b.plan, layers)
         key = ("bucket", layout.axes[0].extent, config.key)
     total = shards(b.network, layer, config) if kind is Kind.REDUCE_SCATTER else layout
-    tensor, pattern = f"{layer.name}.weight.gradient", collective(kind, gradient_digits(layer, b.plan))
+    tensor, pattern = f"{layer.name}.weight.gradient", collective_along(kind, config, SUMMED)
     move = b.alone(b.move(Phase.GRADIENT, layer.name, tensor, pattern, layout, total, key))
     if move is not None:
         move.covers = tuple(other.name for other in layers)
@@ -64,6 +67,6 @@ def hand_out(b: Builder, layer: Layer) -> Move | None:
     layout = parameters(b.network, layer, b.plan.configs[layer.name])
     sharded = b.plan.synchronisation == "sharded"
     part = shards(b.network, layer, b.plan.configs[layer.name]) if sharded else layout
-    pattern = collective(Kind.ALLGATHER if sharded else Kind.BROADCAST, gradient_digits(layer, b.plan))
+    pattern = collective_along(Kind.ALLGATHER if sharded else Kind.BROADCAST, b.plan.configs[layer.name], SUMMED)
     key = ("weight out", b.edges.key(layer, 0))
     return b.move(Phase.UPDATE, layer.name, f"{layer.name}.weight", pattern, part, layout, key)

@@ -104,11 +104,6 @@ MOST_MOVED = 2 * MOST_CASES
 _kept: OrderedDict[Any, tuple[Lowering, Network, Sequence[Unit], int]] = OrderedDict()
 
 
-def _undecided(step: Move) -> tuple[str, int]:
-    """A collective's price is that of its cheapest algorithm, whichever it is."""
-    return "auto", 1
-
-
 class Lowerer:
     """Lowers units and edges of a plan's network; keeps what it knows of families and edges.
 
@@ -189,7 +184,8 @@ class Lowerer:
         configs: dict[str, Config] = {}
         for unit in units:
             configs |= self.family(unit, (-1,))
-        b = Builder(self.network, replace(self.plan, configs=configs), _undecided)
+        # a collective's price is that of its cheapest algorithm, whichever it is
+        b = Builder(self.network, replace(self.plan, configs=configs), None)
         keys, lowered = [], {}
         for unit in units:
             keys.append(tuple((self._signature(layer), configs[layer.name].key) for layer in unit.layers))
@@ -247,7 +243,7 @@ class Lowerer:
         link, plan = group[0][0], self.plan
         g = geometry([layouts for _, layouts in group])
         e = Edge(link.producer.layers[-1], link.layer, link.which, g.have, g.want, g.forward, g.backward, "stack")
-        b = Builder(self.network, plan, _undecided)
+        b = Builder(self.network, plan, None)
         b.edge(e)
         shape = (len(group), np.shape(g.have.config.n)[0], np.shape(g.want.config.n)[1])
 
