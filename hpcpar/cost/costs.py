@@ -188,10 +188,13 @@ def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices:
         each = [_sums(out, prices, times, s.all) for s in stages_of(plan, out)]
         # of a family without stages there is one; of a pipeline's stages, the one that computes longest
         compute, measured, comm, sent = each[0] if len(each) == 1 else max(each, key=lambda sums: float(sums[0]))
+        ranks: list[int] = []  # of each stage, where they share cores
+        if machine.late or machine.device.at_once:
+            ranks = [max(c.ranks for c in plan.configs.values() if c.first == first) for first in firsts(out.edges.network, plan)]
         line = pipeline(
             plan, out, items, machine.overlap, len(machine.levels), machine.progress,
-            soonest_s=_in_turns_s(machine, plan, out, [(compute_s, comm_s) for compute_s, _, comm_s, _ in each]),
-            late_s=late_s,
+            soonest_s=_in_turns_s(machine, plan, ranks, [(compute_s, comm_s) for compute_s, _, comm_s, _ in each]),
+            late_s=late_s, parts=[n / max(1, plan.ranks - 1) for n in ranks],
         )
         exposed = line.total_s - compute  # the bubble included
     share = np.where(np.greater(compute, 0), measured / np.where(np.greater(compute, 0), compute, 1.0), 0.0)
@@ -199,19 +202,19 @@ def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices:
     return Costs(total, compute, comm, exposed, share, sent, io_s, held, tuple(prices), line, times)
 
 
-def _in_turns_s(machine: Machine, plan: Plan, out: Outline, stages_s: list[tuple[Any, Any]]) -> Any:
+def _in_turns_s(machine: Machine, plan: Plan, ranks: list[int], stages_s: list[tuple[Any, Any]]) -> Any:
     """What all stages take at least where their ranks share cores, however well they take turns (s).
 
     Parameters
     ----------
+    ranks : list of int
+        Of each stage.
     stages_s : list of (float, float)
         Of each stage, what a rank computes, and its communication: of that, what computing cannot hide takes a core. Messages were
         calibrated with all ranks at work.
     """
     if not machine.device.at_once:
         return 0.0
-    starts = firsts(out.edges.network, plan)
-    ranks = [max(c.ranks for c in plan.configs.values() if c.first == first) for first in starts]
     together, busy = machine.crowding(plan.ranks), 1.0 - machine.overlap
     work_s = sum(n * (compute_s / machine.crowding(n) + busy * comm_s / together)
                  for n, (compute_s, comm_s) in zip(ranks, stages_s, strict=True))

@@ -15,11 +15,15 @@ from hpcpar.schedule.steps import CODES, Kind
 Late = Callable[[Any], Any]
 
 
+def last_of(part: Any, late_s: Any) -> Any:
+    """How late the last of a part of the other ranks is, where the last of all is by `late_s`: of few not as much, by the root."""
+    return np.sqrt(part) * late_s
+
+
 class Lateness:
     """A walk through the steps of a rank.
 
-    Who waits for few of the others waits less: the last of few is not as late as the last of all, and those who are not waited for fill the
-    cores meanwhile. Messages with nothing computed in between are late once.
+    Messages with nothing computed in between are late once.
     """
 
     def __init__(self, late_s: Late) -> None:
@@ -38,7 +42,7 @@ class Lateness:
 
     def wait(self, happens: Any, partners: Any) -> Any:
         """How long it waits for `partners`, a part of the others, in cases where that `happens`."""
-        late = np.maximum(np.sqrt(partners) * self._late_s(self._computed) - self._counted, 0.0)
+        late = np.maximum(last_of(partners, self._late_s(self._computed)) - self._counted, 0.0)
         late = np.where(happens, late, 0.0)
         self._counted = self._counted + late
         self._waited = self._waited | happens

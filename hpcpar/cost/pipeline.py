@@ -10,12 +10,13 @@ the neighbour). Where ranks take turns on cores, an iteration takes no less than
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.lateness import Late
+from hpcpar.cost.lateness import Late, last_of
 from hpcpar.cost.timeline import Block, Item, Span, Timeline, timeline
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.parts import Outline
@@ -26,7 +27,7 @@ from hpcpar.schedule.steps import Phase
 
 def pipeline(
     plan: Plan, out: Outline, items: list[Item], hidden: float, levels: int, rate: float = 1.0, *, soonest_s: Any = 0.0,
-    late_s: Late | None = None,
+    late_s: Late | None = None, parts: Sequence[float] = (),
 ) -> Timeline:
     """Lay out an iteration; spans are those of the first micro-batch, and of the end.
 
@@ -35,8 +36,10 @@ def pipeline(
     soonest_s : float
         What the ranks' work takes on the cores that they share, however well they take turns.
     late_s : callable, optional
-        From what a stage has computed before it sends, how late the one is that waits for it. All of that counts: while one is late, the
-        others have nothing to do.
+        From what a stage has computed before it sends, how late it is for those who wait for it. All of that counts: while one is late,
+        the others have nothing to do.
+    parts : sequence of float
+        Of each stage, the part that its ranks are of those that another rank may wait for.
     """
     stages = stages_of(plan, out)
     micro = plan.microbatches
@@ -81,7 +84,8 @@ def pipeline(
         for i in (*stage.into, *stage.back):
             waits[i] = items[i].seconds * micro
     if late_s is not None:
-        total = total + micro * sum(map(late_s, (*forward[:-1], *backward[1:])))
+        senders = (*zip(parts[:-1], forward[:-1], strict=True), *zip(parts[1:], backward[1:], strict=True))
+        total = total + micro * sum(last_of(part, late_s(computed_s)) for part, computed_s in senders)
     blocks = [Block(s, phase.value, m, float(a), float(b)) for s, phase, m, a, b in marks] if np.ndim(total) == 0 else []
     return Timeline(tuple(spans), tuple(waits), total, tuple(blocks))
 
