@@ -182,11 +182,15 @@ class Bench:
         found = {s: self.results[group.id(s)] for s in group.strategies if group.id(s) in self.results}
         for path in sorted(here.glob("job*.json")):
             job, number = Job.load(path), int(path.stem[3:].split("-")[0])
-            cases = [(s, turn) for case in job.cases for s in found if Path(case.plan).stem == s.replace(":", "-")
-                     for turn in found[s].turns[number:number + 1]]
-            for (strategy, old), turn in zip(cases, _turns(network, job, 0.0, ""), strict=True):
-                found[strategy].turns[number] = replace(turn, load=old.load, date=old.date)
-                self._keep(group, found[strategy])
+            if not Path(job.machine).exists():
+                continue  # it was stopped
+            by_plan = {str(here / f"{s.replace(':', '-')}.json"): result for s, result in found.items()}
+            for case, turn in zip(job.cases, _turns(network, job, 0.0, ""), strict=True):
+                result = by_plan.get(case.plan)
+                if result is not None and number < len(result.turns):
+                    old = result.turns[number]
+                    result.turns[number] = replace(turn, load=old.load, date=old.date)
+                    self._keep(group, result)
 
 
 def _fitting(network: Network, todo: dict[str, Plan], group: Group) -> Iterator[dict[str, Plan]]:

@@ -171,11 +171,14 @@ def timeline(
         for index in waiting.pop(at, ()):
             # what does not happen in a case is waited for by nobody
             happens = np.greater(items[index].seconds, 0)
+            end = np.where(happens, ends[index], 0.0)
             if late is not None:
                 longer = late.wait(happens, items[index].partners)
+                # what is under way stands still until the last is there
+                end = np.where(np.greater(end, clock.network_s), end + longer, end)
                 waits[index] = waits[index] + longer
                 clock.drive(longer)
-            waits[index] = waits[index] + clock.reach(np.where(happens, ends[index], 0.0))
+            waits[index] = waits[index] + clock.reach(end)
 
     for i, item in enumerate(items):
         wait(i)

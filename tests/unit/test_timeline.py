@@ -67,6 +67,8 @@ def test_ranks_in_turns_are_late_for_what_they_wait_for() -> None:
     # for a quarter of the others half of that, and what comes to it when more of them are waited for at once
     few = [compute(4.0), Item(1.0, 3, 0, 0.25), Item(1.0, 3, 0, 1.0), compute(4.0), Item(1.0, 5, 0, 0.25)]
     assert timeline(few, hidden=0.0, late_s=late_s).waits_s == pytest.approx((0.0, 1.2, 1.2, 0.0, 1.2))
+    # nor does it run on meanwhile
+    assert timeline([compute(2.0), comm(1.0, 2), compute(1.0)], late_s=late_s).total_s == pytest.approx(2.0 + 1.0 + 0.2 + 1.0)
     cases = timeline([compute(2.0), Item(np.array([1.0, 0.0]), 2), compute(1.0), comm(1.0, 4)], hidden=0.0, late_s=late_s)
     np.testing.assert_allclose(cases.total_s, [4.0 + 1.0 + 0.2 + 0.1, 4.0 + 0.3])
 
