@@ -39,7 +39,7 @@ SEEN = (0.5, 2.0)
 #: Whenever its compute steps have been measured a case runs for about so long (s), within limits of iterations.
 SLICE_S, FEWEST, MOST = 0.8, 3, 50
 #: Part of the memory for plans that those of one job may take.
-ROOM = 0.5
+ROOM = 0.4
 #: Iterations of an epoch: what a rank does at an epoch's end makes it late for the next iteration.
 EPOCH = 16
 #: For the estimate: a job's start and end (s), a calibration of the links (s), and a visit to a plan's steps (s) and in iterations.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -123,6 +124,7 @@ class Calibration:
         return self.world.bcast(self._whole())
 
     def _visit(self, number: int, plan: Plan) -> None:
+        gc.collect()  # the arrays of the plan before, which know each other
         others = {key for key, owner in self._owner.items() if owner != number}
         found = probe.compute_samples(self.world, plan, self.backend, others)
         if found is not None:
