@@ -146,3 +146,8 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
         for n_bytes, gauge in zip(links.BUFFERS, gauges, strict=True):
             whole = n_bytes // (4 * ranks.size) * 4 * ranks.size  # blocks of one size
             assert collective_s(kind, algorithm, ranks.size, whole, 1, way, plain.add_s_per_byte) == pytest.approx(gauge.seconds)
+
+
+def test_what_ranks_take_in_the_mean_is_of_those_that_have_the_work(ranks: World) -> None:
+    values = np.array([1.0 + ranks.rank, 5.0 if ranks.rank == 0 else 0.0, 0.0])
+    np.testing.assert_allclose(ranks.mean_of_each(values, values > 0), [(1 + ranks.size) / 2, 5.0, 0.0])
