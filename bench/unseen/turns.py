@@ -75,8 +75,9 @@ def main() -> int:
             training.close()
             _write(w, case, training, machine, started)
         if w.rank == 0:
-            files.save(machine, job.machine)
             Path(job.wire).write_text(json.dumps(wire) + "\n")
+            # last: where it is, the job is whole
+            files.save(machine, job.machine)
     return 0
 
 
