@@ -108,7 +108,7 @@ class Bench:
                 todo = {s: chosen[s] for s in self.missing(group) if s in chosen and self._done(group, s) == number}
                 for part, some in enumerate(_fitting(network, todo, group)):
                     self._in_turns(group, network, here, data, some, f"{number}-{part}")
-            if taken in chosen and "auto" in group.strategies:
+            if taken in chosen:
                 self._keep(group, self._result(group, "auto", plan=taken, turns=self.results[group.id(taken)].turns))
         except Failed as err:
             for strategy in self.missing(group):
@@ -191,6 +191,8 @@ class Bench:
                     old = result.turns[number]
                     result.turns[number] = replace(turn, load=old.load, date=old.date)
                     self._keep(group, result)
+        if "auto" in found and found["auto"].plan in found:
+            self._keep(group, replace(found["auto"], turns=found[found["auto"].plan].turns))
 
 
 def _fitting(network: Network, todo: dict[str, Plan], group: Group) -> Iterator[dict[str, Plan]]:

@@ -123,12 +123,13 @@ def freight(steps: Sequence[tuple[Move, tuple[int, ...]]], ranks: int) -> Freigh
     moving: list[int] = []
     halos: list[Part] = []
     collectives: list[Part] = []
-    known: dict[int, tuple[bool, _Indices, _Indices]] = {}
+    known: dict[Any, tuple[bool, _Indices, _Indices]] = {}
     for i, load in enumerate(loads):
         pattern = load.step.pattern
-        if id(pattern) not in known:
-            known[id(pattern)] = _cases(pattern.code, load.shape)
-        redistributes, *found = known[id(pattern)]
+        key = (id(pattern), load.shape)
+        if key not in known:
+            known[key] = _cases(pattern.code, load.shape)
+        redistributes, *found = known[key]
         if redistributes:
             moving.append(i)
         for parts, at in zip((halos, collectives), found, strict=True):
@@ -201,7 +202,7 @@ def _collectives(loads: list[Load], parts: list[Part]) -> Collectives:
         held, wanted = entry(step.holder.largest_items, at), entry(step.wanter.largest_items, at)
         n_bytes[a:b] = np.where(code[a:b] == _GATHERS, wanted, held) * step.item_bytes
         # layers under the same configurations have the same groups
-        key = id(step.pattern)
+        key = (id(step.pattern), loads[i].shape)
         same = known.setdefault(key, slice(a, b))
         if same.start != a:
             ranks[a:b], digits[..., a:b] = ranks[same], digits[..., same]
