@@ -79,10 +79,16 @@ def test_compare(runs: dict[str, Path], hpcpar: Run) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_trace(name: str, runs: dict[str, Path], hpcpar: Run, tmp_path: Path) -> None:
     out = tmp_path / "trace.json"
-    done = hpcpar(0, "trace", runs[name], "-o", out)
+    # all of them: ranks in step may pass several iterations without waiting for each other
+    done = hpcpar(0, "trace", runs[name], "-o", out, "--iterations", 30)
     assert done.returncode == 0, done.stderr
     events = json.loads(out.read_text())["traceEvents"]
     check(events)
     assert [e["args"]["name"].partition(":")[0] for e in events if e["name"] == "process_name"] == ["simulated", "measured"]
     arrows = sum(e["ph"] == "s" for e in events if e["pid"] == 2)
     assert (arrows > 0) == (CASES[name][0] > 1)
+    if name == "data":
+        # nothing but collectives of both ranks: an arrow for each wait
+        run = record.read(str(runs[name]))
+        times = clocked(run, origin(run))
+        assert times is not None and arrows == (times.waiting_s > 0).sum()
