@@ -8,9 +8,11 @@ from typing import Any
 
 from hpcpar.comm.agreement import agree
 from hpcpar.comm.buffers import Buffers
-from hpcpar.comm.patience import Patience, crowded
+from hpcpar.comm.crowd import crowded
+from hpcpar.comm.patience import Patience
 from hpcpar.comm.trace import Trace
 from hpcpar.comm.transfer import LibraryTransfer, Transfer
+from hpcpar.comm.turns import turns
 from hpcpar.comm.wires import place
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError
@@ -49,7 +51,7 @@ class Communicator:
         self.world, self.backend, self.direct = world, backend, direct
         self.trace = Trace()
         self._stall_s = _stall_s()
-        self._patience = Patience(crowded(world, backend).ranks > 0)
+        self.patience = Patience(turns(world) if crowded(world, backend).ranks else None)
         self._comm: Any = world.comm.Dup()
         self._groups: dict[tuple[int, ...], Any] = {}
         self._active: list[Transfer | LibraryTransfer] = []
@@ -118,9 +120,8 @@ class Communicator:
                 if other is not transfer:
                     other.progress()
             polls += 1
-            if self._patience.yields(polls):
+            if not self.patience.pause(polls, idle_s if tells else 0.0):
                 continue
-            self._patience.sleep(idle_s if tells else 0.0)
             done = sum(t.advanced for t in self._active)
             if done != seen:
                 seen, since = done, time.monotonic()

@@ -4,45 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
-from typing import NamedTuple
 
-from hpcpar.comm.world import World
-from hpcpar.kernels.interface import Backend
+from hpcpar.comm.turns import Turns
 
 #: A waiting rank offers its core to others after every fruitless poll, and after so many of them it sleeps between polls.
 #: That is many times longer than a sleep: else a rank that slept makes its partner sleep, and so on through all rounds.
 YIELDS = 1000
-#: With more ranks than cores, where each of those polls takes time from whoever is waited for, and it sleeps soon.
-YIELDS_IN_A_CROWD = 50
 #: The shortest sleep and the longest (s).
 SHORT_S, LONG_S = 2e-5, 1e-3
 #: A sleep over the time in which nothing has come: a rank with little to do in a plan leaves its core to those that have more.
-PART, PART_IN_A_CROWD = 1 / 50, 1 / 16
-
-
-class Crowd(NamedTuple):
-    """Ranks of a machine, and the cores that they may run on."""
-
-    ranks: int
-    cores: int
-
-
-def crowded(world: World, backend: Backend) -> Crowd:
-    """The fullest of the machines that have fewer cores than ranks; nobody where there is none. Every rank must call it.
-
-    Nodes that are containers of one machine share its cores. Ranks whose BLAS has several threads are counted as one core each, and
-    ranks on GPUs not at all.
-    """
-    if backend.name != "cpu":
-        return Crowd(0, 0)
-    cores: dict[str, set[int]] = {}
-    ranks = Counter[str]()
-    for kernel, some in world.comm.allgather((world.kernel, os.sched_getaffinity(0))):
-        cores.setdefault(kernel, set()).update(some)
-        ranks[kernel] += 1
-    machines = [Crowd(count, len(cores[kernel])) for kernel, count in ranks.items()]
-    return max((machine for machine in machines if machine.ranks > machine.cores), default=Crowd(0, 0))
+PART = 1 / 50
 
 
 class Patience:
@@ -50,22 +21,32 @@ class Patience:
 
     Parameters
     ----------
-    crowd : bool
-        There are more ranks than cores.
+    turns : Turns or None
+        With whom a rank takes turns on its core, where there are more ranks than cores.
     """
 
-    def __init__(self, crowd: bool) -> None:
-        self._yields = YIELDS_IN_A_CROWD if crowd else YIELDS
-        self._part = PART_IN_A_CROWD if crowd else PART
+    def __init__(self, turns: Turns | None) -> None:
+        self.turns = turns if turns is not None and turns.mates else None
 
-    def yields(self, polls: int) -> bool:
-        """Offer the core to others after a fruitless poll; False if there were so many that it is time to sleep."""
-        if polls >= self._yields:
+    def pause(self, polls: int, idle_s: float) -> bool:
+        """After a fruitless poll, leave the core to others; True if it is time to see whether anything has come lately.
+
+        Parameters
+        ----------
+        polls : int
+            So many were fruitless.
+        idle_s : float
+            So long nothing has come.
+        """
+        if self.turns is not None:
+            self.turns.hand_on()
+            # the others on the core only wait as well
+            if idle_s >= LONG_S / PART:
+                time.sleep(LONG_S)
+        elif polls < YIELDS:
+            # free where a core is idle
+            os.sched_yield()
             return False
-        # free where a core is idle; with more ranks than cores, the rank that is waited for runs at once
-        os.sched_yield()
+        else:
+            time.sleep(min(LONG_S, max(SHORT_S, PART * idle_s)))
         return True
-
-    def sleep(self, idle_s: float) -> None:
-        """Sleep, the longer the longer nothing has come."""
-        time.sleep(min(LONG_S, max(SHORT_S, self._part * idle_s)))

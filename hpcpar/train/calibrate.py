@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcpar.comm.communicator import Communicator
-from hpcpar.comm.patience import crowded
+from hpcpar.comm.crowd import crowded
 from hpcpar.comm.world import World
 from hpcpar.cost.compute import kinds
 from hpcpar.cost.price import price
@@ -148,7 +148,7 @@ class Calibration:
         levels = tuple(f.level for f in found) or files.load("local").levels
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // self.local
         cores = [each.cores for visits in self._samples.values() for each in visits]
-        at_once = float(np.median(cores)) if cores else float(self._crowd.cores)
+        at_once = float(np.median(cores)) if cores else self._crowd.at_once
         # of one rank, if nobody takes turns with it
         crowding = max(1.0, self._crowd.ranks / at_once) if at_once else 1.0
         # of a level's unit, where nodes are containers that share a machine

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from hpcpar.comm.patience import crowded
+from hpcpar.comm.crowd import crowded
 from hpcpar.comm.world import World
 from hpcpar.cost.choose import schedule_for
 from hpcpar.kernels.interface import Backend
@@ -65,7 +65,7 @@ def compute_samples(world: World, plan: Plan, backend: Backend, known: Collectio
     seconds = world.mean_of_each(mine, mine > 0) if crowd.ranks else world.most_of_each(mine)
     works = list(work.works.values())
     # whoever has less to do leaves its core to others before they end: together no more than there are
-    cores = min(float(crowd.cores), crowd.ranks * float(np.mean(world.comm.allgather(share))))
+    cores = min(crowd.at_once, crowd.ranks * float(np.mean(world.comm.allgather(share))))
     return Samples([works[i] for i in new], seconds[:, new], cores)
 
 

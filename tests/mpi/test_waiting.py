@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from hpcpar.comm import patience
 from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.crowd import crowded
+from hpcpar.comm.turns import Turns
 from hpcpar.comm.world import world
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.plan.config import Config
 from hpcpar.schedule.steps import Kind
 from hpcpar.train.links import Steps
+
+#: What a rank that computes is busy for (s).
+BUSY_S = 0.3
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "mpi"])
@@ -23,7 +30,6 @@ def test_whoever_waits_long_leaves_the_core_to_others(algorithm: str, monkeypatc
         pytest.skip("nobody to wait for")
     backend = NumpyBackend()
     steps = Steps(Communicator(ranks, backend))
-    crowd = patience.crowded(ranks, backend).ranks > 0
     transfer = steps.bind(Kind.ALLREDUCE, algorithm, Config(n=ranks.size), "n", 4096)
     ranks.barrier()
     sleep, slept, yielded = time.sleep, list[float](), list[bool]()
@@ -39,7 +45,58 @@ def test_whoever_waits_long_leaves_the_core_to_others(algorithm: str, monkeypatc
     steps.communicator.start(transfer)
     steps.communicator.wait(transfer)
     if ranks.rank:
-        assert slept[0] == patience.SHORT_S
-        # with fewer cores than ranks sooner
-        assert sum(yielded) + 1 == (patience.YIELDS_IN_A_CROWD if crowd else patience.YIELDS)
+        if not steps.communicator.patience.turns:
+            assert slept[0] == patience.SHORT_S and sum(yielded) + 1 == patience.YIELDS
         assert (patience.LONG_S in slept) == (algorithm == "ring")
+
+
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """All ranks on one core, as far as that is possible."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield
+    os.sched_setaffinity(0, allowed)
+
+
+def test_a_rank_that_computes_has_its_core_to_itself(one_core: None) -> None:
+    """The first of those on a core computes: the others hardly look, until it hands the core on; then all look again and again."""
+    ranks = world()
+    allowed = ranks.comm.allgather(min(os.sched_getaffinity(0)))
+    turns = Turns(ranks, dict(enumerate(allowed)))
+    mates = sorted([ranks.rank, *turns.mates])
+    assert mates == [r for r, core in enumerate(allowed) if core == allowed[ranks.rank]]
+    if len(mates) == 1:
+        pytest.skip("nobody on this rank's core")
+    ranks.barrier()
+    begin, used, looks = time.perf_counter(), time.process_time(), 0
+    if ranks.rank == mates[0]:
+        while time.perf_counter() - begin < BUSY_S:
+            pass
+        assert time.process_time() - used > BUSY_S / 2
+    else:
+        while time.perf_counter() - begin < BUSY_S:
+            turns.hand_on()
+            looks += 1
+        # one in two milliseconds for each, as nobody hands it on; and what those hand on to each other
+        assert time.process_time() - used < BUSY_S / 4
+    ranks.barrier()
+    begin, looks = time.perf_counter(), 0
+    while time.perf_counter() - begin < BUSY_S:
+        turns.hand_on()
+        looks += 1
+    # far more often than without being handed the core
+    assert looks > 2 * BUSY_S / 2e-3
+    ranks.barrier()
+
+
+def test_each_rank_of_a_crowd_has_one_core() -> None:
+    ranks = world()
+    crowd = crowded(ranks, NumpyBackend())
+    if not crowd.ranks:
+        pytest.skip("as many cores as ranks")
+    Communicator(ranks, NumpyBackend())
+    mine = os.sched_getaffinity(0)
+    everybody = ranks.comm.allgather(sorted(mine))
+    counts = [everybody.count([core]) for core in {c for cores in everybody for c in cores}]
+    assert len(mine) == 1 and crowd.at_once == crowd.ranks / max(counts)

@@ -1,21 +1,51 @@
-"""How long a rank sleeps between its polls."""
+"""What a rank does between its polls, and on which core."""
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import Mock
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpcpar.comm import patience
+from hpcpar.comm.crowd import cores
 
 
-@pytest.mark.parametrize("crowd", [False, True])
-def test_in_a_crowd_one_sleeps_soon_and_longer(crowd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept = list[float]()
-    monkeypatch.setattr(patience.time, "sleep", slept.append)
-    waits = patience.Patience(crowd)
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    out = list[float]()
+    monkeypatch.setattr(patience.time, "sleep", out.append)
+    return out
+
+
+@pytest.mark.parametrize("turns", [None, Mock(mates=[])])
+def test_alone_on_a_core_one_polls_long_and_then_sleeps(turns: Any, slept: list[float]) -> None:
+    waits = patience.Patience(turns)
     polls = 1
-    while waits.yields(polls):
+    while not waits.pause(polls, 0.0):
         polls += 1
-    for idle_s in (0.0, 0.008, 1.0):
-        waits.sleep(idle_s)
-    assert polls == (50 if crowd else 1000)
-    assert slept == pytest.approx([2e-5, 0.008 / (16 if crowd else 50), 1e-3])
+    for idle_s in (0.008, 1.0):
+        assert waits.pause(polls, idle_s)
+    assert polls == 1000 and slept == pytest.approx([2e-5, 0.008 / 50, 1e-3])
+
+
+def test_with_others_on_the_core_one_hands_it_on(slept: list[float]) -> None:
+    turns = Mock(mates=[1])
+    waits = patience.Patience(turns)
+    for polls, idle_s in enumerate((0.0, 0.01, 0.04, 1.0), 1):
+        assert waits.pause(polls, idle_s)
+    # only if nothing comes for long it sleeps as well
+    assert turns.hand_on.call_count == 4 and slept == [1e-3]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, unique=True), st.integers(1, 20))
+def test_ranks_that_may_run_anywhere_are_spread_evenly(some: list[int], ranks: int) -> None:
+    found = cores([frozenset(some)] * ranks)
+    counts = [found.count(core) for core in some]
+    assert sum(counts) == ranks and max(counts) - min(counts) <= 1
+
+
+def test_ranks_stay_where_they_may_run() -> None:
+    assert cores([frozenset({0}), frozenset({0, 1}), frozenset({0, 1}), frozenset({3})]) == [0, 1, 0, 3]
