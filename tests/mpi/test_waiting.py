@@ -52,40 +52,37 @@ def test_whoever_waits_long_leaves_the_core_to_others(algorithm: str, monkeypatc
 
 @pytest.fixture
 def one_core() -> Iterator[None]:
-    """All ranks on one core, as far as that is possible."""
+    """All ranks on one core."""
     allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})
+    os.sched_setaffinity(0, {min(world().comm.allgather(min(allowed)))})
     yield
     os.sched_setaffinity(0, allowed)
 
 
 def test_a_rank_that_computes_has_its_core_to_itself(one_core: None) -> None:
-    """The first of those on a core computes: the others hardly look, until it hands the core on; then all look again and again."""
+    """Rank 0 computes: the others hardly look, until it hands the core on; then all look again and again."""
     ranks = world()
-    allowed = ranks.comm.allgather(min(os.sched_getaffinity(0)))
-    turns = Turns(ranks, dict(enumerate(allowed)))
-    mates = sorted([ranks.rank, *turns.mates])
-    assert mates == [r for r, core in enumerate(allowed) if core == allowed[ranks.rank]]
-    if len(mates) == 1:
-        pytest.skip("nobody on this rank's core")
+    if ranks.size == 1:
+        pytest.skip("nobody to hand the core on to")
+    turns = Turns(ranks, dict.fromkeys(range(ranks.size), 0))
+    assert sorted([ranks.rank, *turns.mates]) == list(range(ranks.size))
     ranks.barrier()
-    begin, used, looks = time.perf_counter(), time.process_time(), 0
-    if ranks.rank == mates[0]:
+    begin, used = time.perf_counter(), time.process_time()
+    if ranks.rank == 0:
         while time.perf_counter() - begin < BUSY_S:
             pass
         assert time.process_time() - used > BUSY_S / 2
     else:
         while time.perf_counter() - begin < BUSY_S:
             turns.hand_on()
-            looks += 1
-        # one in two milliseconds for each, as nobody hands it on; and what those hand on to each other
-        assert time.process_time() - used < BUSY_S / 4
+        # a look in two milliseconds
+        assert time.process_time() - used < BUSY_S / 8
     ranks.barrier()
     begin, looks = time.perf_counter(), 0
     while time.perf_counter() - begin < BUSY_S:
         turns.hand_on()
         looks += 1
-    # far more often than without being handed the core
+    # far more often than if nobody handed the core on
     assert looks > 2 * BUSY_S / 2e-3
     ranks.barrier()
 
