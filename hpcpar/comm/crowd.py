@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hpcpar.comm.world import World
 from hpcpar.kernels.interface import Backend
 
@@ -30,8 +33,7 @@ def cores(allowed: Iterable[frozenset[int]]) -> list[int]:
 
 def own_cores(world: World) -> dict[int, int]:
     """The cores of all ranks of this rank's machine, also of nodes that are containers of it. Every rank must call it."""
-    machine = {rank: allowed for rank, (kernel, allowed) in enumerate(_allowed(world)) if kernel == world.kernel}
-    return dict(zip(machine, cores(machine.values()), strict=True))
+    return {rank: core for rank, (kernel, core) in enumerate(_places(world)) if kernel == world.kernel}
 
 
 def crowded(world: World, backend: Backend) -> Crowd:
@@ -42,13 +44,31 @@ def crowded(world: World, backend: Backend) -> Crowd:
     """
     if backend.name != "cpu":
         return Crowd(0, 0.0)
-    machines: dict[str, list[frozenset[int]]] = {}
-    for kernel, allowed in _allowed(world):
-        machines.setdefault(kernel, []).append(allowed)
-    full = [each for each in machines.values() if len(each) > len(set().union(*each))]
-    return max((Crowd(len(each), len(each) / max(Counter(cores(each)).values())) for each in full), default=Crowd(0, 0.0))
+    crowds = []
+    for ranks in _machines(world).values():
+        if len(ranks) > len(frozenset().union(*ranks.values())):
+            crowds.append(Crowd(len(ranks), len(ranks) / max(Counter(cores(ranks.values())).values())))
+    return max(crowds, default=Crowd(0, 0.0))
 
 
-def _allowed(world: World) -> list[tuple[str, frozenset[int]]]:
-    """Every rank's machine, and the cores that it may run on."""
-    return list(world.comm.allgather((world.kernel, frozenset(os.sched_getaffinity(0)))))
+def on_each_core(world: World, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[cores, ...] sums over the ranks of a core. Every rank must call it."""
+    together: dict[tuple[str, int], NDArray[np.float64]] = {}
+    for place, each in zip(_places(world), world.comm.allgather(values), strict=True):
+        together[place] = together.get(place, 0.0) + each
+    return np.stack(list(together.values()))
+
+
+def _places(world: World) -> list[tuple[str, int]]:
+    """Every rank's machine and core."""
+    found = {rank: (kernel, core) for kernel, ranks in _machines(world).items()
+             for rank, core in zip(ranks, cores(ranks.values()), strict=True)}
+    return [found[rank] for rank in range(world.size)]
+
+
+def _machines(world: World) -> dict[str, dict[int, frozenset[int]]]:
+    """Of every machine the ranks, with the cores that they may run on."""
+    out: dict[str, dict[int, frozenset[int]]] = {}
+    for rank, (kernel, allowed) in enumerate(world.comm.allgather((world.kernel, frozenset(os.sched_getaffinity(0))))):
+        out.setdefault(kernel, {})[rank] = allowed
+    return out

@@ -100,12 +100,6 @@ class World:
         self.comm.Allreduce(np.ascontiguousarray(values), out, op=self.mpi.MAX)
         return out
 
-    def mean_of_each(self, values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """The mean of all ranks for every entry, of those where it `counts`; 0 where it does nowhere."""
-        sums = np.stack([np.where(counts, values, 0.0), counts]).astype(np.float64)
-        self.comm.Allreduce(self.mpi.IN_PLACE, sums, op=self.mpi.SUM)
-        return np.asarray(sums[0] / np.maximum(sums[1], 1.0))
-
     def bcast_array(self, array: np.ndarray | None, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Rank 0's array on every rank."""
         out = np.empty(shape, dtype) if array is None else np.ascontiguousarray(array)

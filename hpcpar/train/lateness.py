@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hpcpar.comm.crowd import on_each_core
+from hpcpar.comm.world import World
 from hpcpar.kernels.interface import Backend
 from hpcpar.plan.config import Config
 from hpcpar.schedule.steps import Kind
@@ -22,10 +24,42 @@ _SIZE, _ITEM = 128, 4
 _BYTES = 16 * 1024
 
 
-class Lateness:
-    """Gauges of computing, of messages, and of both in turns.
+class Cycle(Gauge):
+    """Computing and a message in turns.
 
-    Whoever has computed waits until the operating system has given the others their turn: both in turns take longer than each alone.
+    Attributes
+    ----------
+    computing_s : list of float
+        In every sample, the processor's time that the ranks of the slowest core computed for between two messages, together.
+    """
+
+    def __init__(self, world: World, compute: Callable[[], None], message: Callable[[], None]) -> None:
+        self.computing_s: list[float] = []
+        self._used, self._times = 0.0, 0
+        used = time.process_time
+
+        def both() -> None:
+            begin = used()
+            compute()
+            self._used += used() - begin
+            self._times += 1
+            message()
+
+        super().__init__(world, both, lasts_s=TURNS_S)
+
+    def take(self) -> None:
+        """Take a sample."""
+        self._used, self._times = 0.0, 0
+        super().take()
+        self.computing_s.append(float(on_each_core(self._world, np.array(self._used / self._times)).max()))
+
+
+class Lateness:
+    """Gauges of messages, and of messages after computing.
+
+    Whoever has computed waits until the others have had their turn: both in turns take longer than messages alone and what a prediction
+    counts for the computing, the processor's time of all ranks on a core. Both are of one sample: that a machine's speed changes is no part
+    of it.
     """
 
     def __init__(self, steps: Steps, backend: Backend) -> None:
@@ -43,36 +77,24 @@ class Lateness:
 
             return act
 
-        def both(computing: Callable[[], None]) -> Callable[[], None]:
-            def act() -> None:
-                computing()
-                message()
-
-            return act
-
-        def gauge(action: Callable[[], None]) -> Gauge:
-            return Gauge(world, action, lasts_s=TURNS_S)
-
-        self._message = gauge(message)
-        self._computing = [gauge(compute(n)) for n in PRODUCTS]
-        self._both = [gauge(both(compute(n))) for n in PRODUCTS]
+        self._message = Gauge(world, message, lasts_s=TURNS_S)
+        self._cycles = [Cycle(world, compute(n), message) for n in PRODUCTS]
 
     @property
     def gauges(self) -> list[Gauge]:
-        return [self._message, *self._computing, *self._both]
+        return [self._message, *self._cycles]
 
     @property
     def late(self) -> tuple[tuple[float, float], ...]:
         """`hpcpar.machine.model.Machine.late`: medians over the rounds, which do not fall where ranks compute for longer."""
         out: list[tuple[float, float]] = []
         late_s = 0.0
-        for computing, both in zip(self._computing, self._both, strict=True):
-            late_s = max(late_s, float(np.median(_samples(both) - _samples(computing) - _samples(self._message))))
+        for cycle in self._cycles:
+            computing_s = np.array(cycle.computing_s)
+            if not len(computing_s):  # before the first round
+                return ()
+            late_s = max(late_s, float(np.median(np.array(cycle.samples) - computing_s - np.array(self._message.samples))))
             # on a machine that is disturbed more computing may seem to take less
-            if not out or computing.seconds > out[-1][0]:
-                out.append((computing.seconds, late_s))
+            if not out or np.median(computing_s) > out[-1][0]:
+                out.append((float(np.median(computing_s)), late_s))
         return tuple(out)
-
-
-def _samples(gauge: Gauge) -> NDArray[np.float64]:
-    return np.array(gauge.samples or [gauge.once_s])

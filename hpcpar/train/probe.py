@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Collection
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hpcpar.comm.crowd import crowded
+from hpcpar.comm.crowd import crowded, on_each_core
 from hpcpar.comm.world import World
 from hpcpar.cost.choose import schedule_for
 from hpcpar.kernels.interface import Backend
@@ -32,8 +33,8 @@ def compute_samples(world: World, plan: Plan, backend: Backend, known: Collectio
 
     Whole iterations without messages, so that caches are as cold as there, and all ranks at work; every step with its share of what a rank
     does between them. In a run ranks wait for the slowest at almost every layer, and another is the slowest each time: what counts is the
-    slowest rank of every iteration. With more ranks than cores those who are done leave their cores to others: there it is the processor's
-    time that counts (`hpcpar.machine.model.Device.at_once`), of all ranks that have the work.
+    slowest rank of every iteration. With more ranks than cores it is the processor's time that counts
+    (`hpcpar.machine.model.Device.at_once`), of the core that its ranks take longest on together.
     """
     network = plan.network.build()
     schedule = schedule_for(network, plan)
@@ -62,11 +63,22 @@ def compute_samples(world: World, plan: Plan, backend: Backend, known: Collectio
         row[computing] += (program.clock() - started - row.sum()) / max(1, len(computing))
     share = (time.process_time() - used) / (clock() - begin)
     mine = work.seconds(steps_s, world.rank)
-    seconds = world.mean_of_each(mine, mine > 0) if crowd.ranks else world.most_of_each(mine)
+    seconds = _slowest_core(world, mine, crowd.at_once) if crowd.ranks else world.most_of_each(mine)
     works = list(work.works.values())
     # whoever has less to do leaves its core to others before they end: together no more than there are
     cores = min(crowd.at_once, crowd.ranks * float(np.mean(world.comm.allgather(share))))
     return Samples([works[i] for i in new], seconds[:, new], cores)
+
+
+def _slowest_core(world: World, mine: NDArray[np.float64], at_once: float) -> NDArray[np.float64]:
+    """[iterations, works] for every work, of the core whose ranks take longest together, a rank's part as a prediction counts it.
+
+    Predictions multiply it with how many times more ranks have the work than compute at once.
+    """
+    ranks = sum(np.array(world.comm.allgather((mine > 0).any(axis=0)), float))
+    cores = on_each_core(world, mine) / np.maximum(1.0, ranks / at_once)
+    longest = np.median(cores, axis=1).argmax(axis=0)
+    return np.asarray(np.take_along_axis(cores, longest[None, None], axis=0)[0])
 
 
 def _silent(

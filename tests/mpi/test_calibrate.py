@@ -13,7 +13,7 @@ from networks import fixed
 from plans import random_plan, staged_plan
 
 from hpcpar.comm.communicator import Communicator
-from hpcpar.comm.patience import crowded
+from hpcpar.comm.crowd import crowded, on_each_core, own_cores
 from hpcpar.comm.world import World
 from hpcpar.cost.collectives import collective_s
 from hpcpar.cost.links import Wires, route
@@ -85,7 +85,7 @@ def test_table_prices_every_compute_step(strategy: str, ranks: World) -> None:
     # cores count only where they are fewer than the ranks
     crowd = crowded(ranks, NumpyBackend())
     assert crowd.ranks == (ranks.size if ranks.size > len(os.sched_getaffinity(0)) else 0)
-    assert 0 < samples.cores <= crowd.cores if crowd.ranks else samples.cores == 0
+    assert 0 < samples.cores <= crowd.at_once if crowd.ranks else samples.cores == 0
     table = samples.table()
     found = price(plan.network.build(), plan, replace(machine, compute=table))
     assert found.measured_compute == 1.0
@@ -148,6 +148,9 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
             assert collective_s(kind, algorithm, ranks.size, whole, 1, way, plain.add_s_per_byte) == pytest.approx(gauge.seconds)
 
 
-def test_what_ranks_take_in_the_mean_is_of_those_that_have_the_work(ranks: World) -> None:
-    values = np.array([1.0 + ranks.rank, 5.0 if ranks.rank == 0 else 0.0, 0.0])
-    np.testing.assert_allclose(ranks.mean_of_each(values, values > 0), [(1 + ranks.size) / 2, 5.0, 0.0])
+def test_what_the_ranks_of_a_core_take_together(ranks: World) -> None:
+    core_of = own_cores(ranks)
+    assert sorted(core_of) == list(range(ranks.size))
+    values = np.array([[1.0 + ranks.rank, 5.0 if ranks.rank == 0 else 0.0]])
+    expected = [[sum(1.0 + r for r in core_of if core_of[r] == core), 5.0 * (core_of[0] == core)] for core in sorted(set(core_of.values()))]
+    np.testing.assert_allclose(sorted(on_each_core(ranks, values)[:, 0].tolist()), sorted(expected))

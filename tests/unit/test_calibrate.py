@@ -105,14 +105,18 @@ def test_a_sample_lasts_as_long_as_is_asked_for(monkeypatch: pytest.MonkeyPatch)
 
 
 class Crowd(Alone):
-    """All of a job, with a clock that shows what is done: after computing a message waits for the last rank, up to a limit."""
+    """One of two ranks of a core, with clocks that show what is done: computing takes two turns, and a message waits up to a limit."""
 
-    size = 4
+    size, kernel = 2, "here"
     product_s, message_s, most_s = 2e-5, 1e-5, 1e-3
 
     def __init__(self) -> None:
-        self.now = self.computed = 0.0
-        self.world = self.communicator = self
+        self.now = self.computed = self.used = 0.0
+        self.world = self.communicator = self.comm = self
+
+    def allgather(self, mine: Any) -> Any:
+        """Of both, on one core."""
+        return [(mine[0], frozenset({0})) if isinstance(mine, tuple) else mine] * 2
 
     def barrier(self) -> None:
         self.computed = 0.0
@@ -123,8 +127,9 @@ class Crowd(Alone):
     unpack = zeros
 
     def gemm(self, *_: Any) -> None:
-        self.now += self.product_s
-        self.computed += self.product_s
+        self.now += 2 * self.product_s
+        self.used += self.product_s
+        self.computed += 2 * self.product_s
 
     def action(self, *_: Any) -> Any:
         def act() -> None:
@@ -140,9 +145,11 @@ class Crowd(Alone):
 def test_lateness_is_what_both_in_turns_take_longer_than_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     job: Any = Crowd()
     monkeypatch.setattr(gauges.time, "perf_counter", lambda: job.now)
+    monkeypatch.setattr(gauges.time, "process_time", lambda: job.used)
     lateness = Lateness(job, job)
+    assert lateness.late == ()
     for gauge in lateness.gauges:
         assert gauge.sample_s >= 0.045
         gauge.take()
-    computed_s = np.array(PRODUCTS) * job.product_s
+    computed_s = 2 * np.array(PRODUCTS) * job.product_s
     np.testing.assert_allclose(lateness.late, [(s, job.late_s(s)) for s in computed_s], rtol=1e-6)
