@@ -18,10 +18,12 @@ import numpy as np
 from hpcpar.network.relation import Granule, Groups, Same
 from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Axis, Cuts, Layout, intervals, paired, tabulate
-from hpcpar.plan.stack import members
+from hpcpar.plan.stack import members, stack_axes
 
 #: Up to so many ranks, all of them count in a redistribution; of more, as many stand for all.
 STANDING_FOR_ALL = 8
+#: Numbers of an array that tensors of a stack are worked on together in: enough to make calls cheap, few enough for a processor's cache.
+MOST = 65_536
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,29 @@ def common(holder: Layout, wanter: Layout, ranks: Any, known: Alongs | None = No
     alike = [all(other is each[0] for other in each) for each in zip(*known, strict=True)]
     lines = [[(a, b, h.cuts(a), w.cuts(b), each) for a, b, each in zip(h.axes, w.axes, found, strict=True)]
              for (h, w), found in zip(pairs, known, strict=True)]
-    whole = reduce(_times, itertools.compress(lines[0], alike), _Product())
-    return [reduce(_times, itertools.compress(each, map(operator.not_, alike)), whole).common for each in lines]
+    whole = reduce(_times, (_stacked([line]) for line in itertools.compress(lines[0], alike)), _Product())
+    if all(alike):
+        return [whole.common]
+    cases = len(known[0][0].overlap) * int(np.size(holder.config.n)) * int(np.size(wanter.config.n))
+    step = max(1, MOST // cases)
+    every = list(itertools.compress(zip(*lines, strict=True), map(operator.not_, alike)))
+    return [reduce(_times, (_stacked(each[i: i + step]) for each in every), whole).common for i in range(0, len(pairs), step)]
+
+
+#: An axis of two layouts, how each cuts it, and what they have in common along it.
+_Line = tuple[Axis, Axis, Cuts, Cuts, Along]
+
+
+def _stacked(lines: Sequence[_Line]) -> _Line:
+    """The same axis of several tensors of a stack, which comes after the axis of ranks and before those of cases."""
+    a, b, x, y, first = lines[0]
+    if len(lines) == 1:
+        return a, b, x, y, Along(first.overlap[:, None], (first.sizes[0][:, None], first.sizes[1][:, None]), first.touched)
+    found = [line[-1] for line in lines]
+    sizes = (np.stack([each.sizes[0] for each in found], axis=1), np.stack([each.sizes[1] for each in found], axis=1))
+    touched = (np.stack([each.touched[0] for each in found]), np.stack([each.touched[1] for each in found]))
+    overlap = np.stack([each.overlap for each in found], axis=1)
+    return stack_axes([line[0] for line in lines]), stack_axes([line[1] for line in lines]), x, y, Along(overlap, sizes, touched)
 
 
 class _Product(NamedTuple):
@@ -119,7 +142,7 @@ class _Product(NamedTuple):
         return Common(holder, wanter, self.kept, self.kept.min(axis=0) > 0)
 
 
-def _times(product: _Product, line: tuple[Axis, Axis, Cuts, Cuts, Along]) -> _Product:
+def _times(product: _Product, line: _Line) -> _Product:
     """With one axis more."""
     a, b, x, y, found = line
     overlap = paired(found.overlap, x, y)

@@ -77,7 +77,9 @@ def _amounts(holder: Layout, wanter: Layout, both: list[tuple[Side, Side, Common
     parts = math.prod(d.size for d in holder.spare) // math.prod(d.size for d in holder.copies)
     room = np.empty(np.shape(both[0][2].kept))
     found = [(*_lacking(h, askers, c, room), *_lacking(w, parts, c, room)) for h, w, c in both]
-    out, out_count, into, into_count = found[0] if len(found) == 1 else map(np.stack, zip(*found, strict=True))
+    whole = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
+    # a tensor by itself is no stack
+    out, out_count, into, into_count = (each if len(each) > 1 else each[0] for each in whole)
     # where nobody receives, nobody sends
     some = into > 0
     return Amounts(np.where(some, out, 0), np.where(some, out_count, 0), into, into_count, block)

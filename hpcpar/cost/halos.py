@@ -38,23 +38,17 @@ def sides(own: Axis, need: Axis, parts: int) -> tuple[tuple[int, ...], tuple[int
         alone = (int(own.extent), 0, 0, 0, 0)
         return alone, alone, alone
     (o0, o1), (w0, w1) = intervals(own, parts), intervals(need, parts)
-    i = np.arange(parts)
     received: list[Sequence[int]] = []
     given: list[Sequence[int]] = []
     through = np.zeros((2, parts), np.int64)
     for begin in range(0, parts, _CHUNK):
-        rows = slice(begin, begin + _CHUNK)
-        # [wanting part, holding part]
-        common = np.maximum(0, np.minimum(w1[rows, None], o1) - np.maximum(w0[rows, None], o0))
-        below, above = i[None, :] < i[rows, None], i[None, :] > i[rows, None]
-        received.append(_busiest(common, below, above, np.diagonal(common, begin)))
-        through[0, rows] = (common * (below | above)).sum(1)
-    for begin in range(0, parts, _CHUNK):
-        columns = slice(begin, begin + _CHUNK)
-        common = np.maximum(0, np.minimum(o1[columns, None], w1) - np.maximum(o0[columns, None], w0))
-        below, above = i[None, :] < i[columns, None], i[None, :] > i[columns, None]
-        given.append(_busiest(common, below, above, np.diagonal(common, begin)))
-        through[1, columns] = (common * (below | above)).sum(1)
+        some = slice(begin, begin + _CHUNK)
+        # [wanting part, holding part], and the other way round
+        for way, (found, (a0, a1), (b0, b1)) in enumerate(((received, (w0, w1), (o0, o1)), (given, (o0, o1), (w0, w1)))):
+            common = np.maximum(0, np.minimum(a1[some, None], b1) - np.maximum(a0[some, None], b0))
+            moved = common.sum(1) - np.diagonal(common, begin)
+            found.append(_busiest(common, moved, begin))
+            through[way, some] = moved
     at = int(through.sum(axis=0).argmax())
     kept = max(0, int(min(o1[at], w1[at]) - max(o0[at], w0[at])))
     both = (kept, int(through[0, at]), int(through[1, at]), 0, 0)
@@ -66,10 +60,12 @@ def _moved(side: Iterable[int]) -> int:
     return below + above
 
 
-def _busiest(common: Any, below: Any, above: Any, kept: Any) -> list[int]:
-    low, high = (common * below).sum(1), (common * above).sum(1)
-    at = int(np.argmax(low + high))
-    return [int(kept[at]), int(low[at]), int(high[at]), int(((common > 0) & below)[at].sum()), int(((common > 0) & above)[at].sum())]
+def _busiest(common: Any, moved: Any, begin: int) -> list[int]:
+    """The part, of some from `begin` on, that shares most with others, as much as `moved` says."""
+    at = int(np.argmax(moved))
+    own, line = begin + at, common[at]
+    below = int(line[:own].sum())
+    return [int(line[own]), below, int(moved[at]) - below, int(np.count_nonzero(line[:own])), int(np.count_nonzero(line[own + 1:]))]
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from hpcpar.cost.alive import Alive, kinds_of_cases
-from hpcpar.cost.sizes import Ends, Sizes, gradients, plain, values
+from hpcpar.cost.sizes import Ends, Sizes, gradients, plain, values, where
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import LRN, BatchNorm, Dropout, Layer, MaxPool2d, MaxPool3d
-from hpcpar.plan.layout import owned, parameters, partial, shards
+from hpcpar.plan.axis import entry
+from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.parts import Move, Outline
@@ -23,6 +24,8 @@ from hpcpar.schedule.steps import CODES, Kind
 INDEX_BYTES = 2
 #: Of batch normalisation, for each channel: two sums and their gradients, mean and deviation, as float64.
 MOMENTS_BYTES = 48
+#: The place of a case of a family; None for all.
+Place = tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -127,43 +130,58 @@ def _wire(step: Move, moved_bytes: dict[Any, Any], names: set[str], sizes: Sizes
     return plain(moved_bytes[step.key][0] * sizes.plan.microbatches) if inside else 0
 
 
-def constant(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:
-    """What a layer needs all the time: weights, state, and what it keeps for its backward pass."""
+def constant(network: Network, plan: Plan, layer: Layer, training: bool = True, at: Place = None) -> Memory:
+    """What a layer needs all the time: weights, state, and what it keeps for its backward pass; of all cases, or of one."""
     config, size = plan.configs[layer.name], plan.item_bytes
-    y = owned(network, layer, config, plan.samples_of_a_pass).largest_items
+    y = _items(owned(network, layer, config, plan.samples_of_a_pass), at)
     weights: Any = 0
     state: Any = 0
     kept: Any = 0
     if layer.has_weights:
-        count = parameters(network, layer, config).largest_items
+        count = _items(parameters(network, layer, config), at)
         weights = (1 + training) * count
         if training:
-            part = shards(network, layer, config).largest_items if plan.synchronisation == "sharded" else count
+            part = _items(shards(network, layer, config), at) if plan.synchronisation == "sharded" else count
             state = OPTIMIZERS[plan.optimizer] * part
     if training and isinstance(layer, MaxPool2d | MaxPool3d):
         kept = INDEX_BYTES * y
     elif training and isinstance(layer, LRN | Dropout):
         kept = size * y
     if isinstance(layer, BatchNorm):
-        channels = owned(network, layer, config, plan.samples_of_a_pass).largest[1]
+        channels = _entry(owned(network, layer, config, plan.samples_of_a_pass).largest[1], at)
         weights, kept = weights + 2 * channels, MOMENTS_BYTES * channels
     if training and plan.microbatches > 1 and layer.has_weights:
         weights = weights + count  # what further micro-batches add is computed aside
     return Memory(weights * size, state * size, 0, 0, kept, 0)
 
 
-def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:
-    """What a layer's own configuration decides: what is there all the time, and outputs that several layers read."""
+def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True, at: Place = None) -> Memory:
+    """What a layer's own configuration decides: what is there all the time, and outputs that several layers read.
+
+    Parameters
+    ----------
+    at : tuple of int, optional
+        The place of a case of a family, of all by default.
+    """
     config, size = plan.configs[layer.name], plan.item_bytes
-    y = owned(network, layer, config, plan.samples_of_a_pass).largest_items
+    y = _items(owned(network, layer, config, plan.samples_of_a_pass), at)
     shared = y * size if training and len(network.consumers[layer.name]) > 1 else 0
     activations, gradients = shared, shared if layer.name in network.trained else 0
     if config.reduces:
-        parts = partial(network, layer, config, plan.samples_of_a_pass).largest_items
-        cut = np.greater(config.k, 1)
-        activations = activations + np.where(cut, parts, 0) * size
-        gradients = gradients + (np.where(cut, parts, 0) * size if training and config.scatter else 0)
-    return constant(network, plan, layer, training) + Memory(0, 0, activations, gradients, 0, 0)
+        parts = _items(partial(network, layer, config, plan.samples_of_a_pass), at)
+        summed = where(np.greater(_entry(config.k, at), 1), parts, 0) * size
+        activations = activations + summed
+        gradients = gradients + (summed if training and config.scatter else 0)
+    return constant(network, plan, layer, training, at) + Memory(0, 0, activations, gradients, 0, 0)
+
+
+def _items(layout: Layout, at: Place) -> Any:
+    """Of the largest box."""
+    return _entry(layout.largest_items, at)
+
+
+def _entry(values: Any, at: Place) -> Any:
+    return values if at is None else entry(values, at)
 
 
 def edge_memory(network: Network, plan: Plan, e: Edge, ends: Ends | None = None) -> Memory:
@@ -203,10 +221,10 @@ def wire_buffer(code: Any, group: Any, held: Any, wanted: Any, item_bytes: int, 
         Sent and received from rank to rank.
     """
     direct = (code == CODES[Kind.HALO]) | (code == CODES[Kind.REDISTRIBUTE])
-    boxes = np.where(code == CODES[Kind.ALLGATHER], wanted, 0)
-    boxes = np.where((code == CODES[Kind.REDUCE_SCATTER]) | (code == CODES[Kind.BROADCAST]), held, boxes)
-    boxes = np.where(code == CODES[Kind.REDUCE], (group - 1) * held, boxes)
-    return np.where(direct, through_bytes, boxes * item_bytes)
+    boxes = where(code == CODES[Kind.ALLGATHER], wanted, 0)
+    boxes = where((code == CODES[Kind.REDUCE_SCATTER]) | (code == CODES[Kind.BROADCAST]), held, boxes)
+    boxes = where(code == CODES[Kind.REDUCE], (group - 1) * held, boxes)
+    return where(direct, through_bytes, boxes * item_bytes)
 
 
 def landing_bytes(step: Move) -> Any:

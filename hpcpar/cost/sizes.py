@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, Loss
+from hpcpar.plan.axis import entry
 from hpcpar.plan.layout import Layout, owned, partial
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edge, Edges
@@ -44,6 +45,10 @@ class Ends:
         codes = (np.asarray(pattern.code) for pattern in (e.forward, e.backward))
         return cls(e.needed.largest_items, e.owned.largest_items, made.largest_items, *codes)
 
+    def at(self, place: tuple[int, ...]) -> Ends:
+        """Those of a case of a family."""
+        return Ends(*(entry(value, place) for value in (self.need, self.own, self.made, self.forward, self.backward)))
+
 
 @dataclass(frozen=True)
 class Arrays:
@@ -66,19 +71,24 @@ class Arrays:
         return self.both + self.reader + self.owner
 
 
+def where(flag: Any, yes: Any, no: Any) -> Any:
+    """As NumPy's; of a single case without making an array."""
+    return np.where(flag, yes, no) if np.ndim(flag) else yes if flag else no
+
+
 def values(ends: Ends, e: Edge, shared: bool) -> Arrays:
     """The consumer's input and the producer's output; the latter is elsewhere where several layers read it (`shared`)."""
     need, own, code, layer = ends.need, ends.own, ends.forward, e.consumer
     still = code == 0
     if shared:
-        return Arrays(0, np.where(still, 0, need), 0)
+        return Arrays(0, where(still, 0, need), 0)
     reuse = np.equal(need, ends.made) & (not isinstance(layer, Loss) and in_place(layer, e.producer) and len(layer.inputs) == 1)
     halo = code == CODES[Kind.HALO]
     inside = halo | ((code != CODES[Kind.REDISTRIBUTE]) & (need >= own))
-    moved = np.where(halo, np.maximum(need, own), np.where(reuse, 0, need))
-    both = np.where(still, np.where(reuse & np.equal(need, own), 0, own), np.where(inside, moved, 0))
+    moved = where(halo, np.maximum(need, own), where(reuse, 0, need))
+    both = where(still, where(reuse & np.equal(need, own), 0, own), where(inside, moved, 0))
     apart = ~still & ~inside
-    return Arrays(both, np.where(apart, moved, 0), np.where(apart, own, 0))
+    return Arrays(both, where(apart, moved, 0), where(apart, own, 0))
 
 
 def gradients(network: Network, ends: Ends, e: Edge) -> Arrays:
@@ -87,13 +97,13 @@ def gradients(network: Network, ends: Ends, e: Edge) -> Arrays:
     if len(network.consumers[e.producer.name]) > 1:
         return _one_of_many(network, ends, e)
     again = np.equal(need, ends.made) & passes_gradient(e.consumer)
-    whole = np.where(again, 0, need)
+    whole = where(again, 0, need)
     part = ((code == 0) | (code == CODES[Kind.ALLGATHER])) & (need < own)
     halo = code == CODES[Kind.HALO]
     view = (code == CODES[Kind.ALLREDUCE]) | ((code == 0) & (need >= own))
-    both = np.where(part, own, np.where(halo, np.maximum(need, own), np.where(view, whole, 0)))
+    both = where(part, own, where(halo, np.maximum(need, own), where(view, whole, 0)))
     apart = ~(part | halo | view)
-    return Arrays(both, np.where(apart, whole, 0), np.where(apart, own, 0))
+    return Arrays(both, where(apart, whole, 0), where(apart, own, 0))
 
 
 def _one_of_many(network: Network, ends: Ends, e: Edge) -> Arrays:
@@ -101,8 +111,8 @@ def _one_of_many(network: Network, ends: Ends, e: Edge) -> Arrays:
     need, own, code = ends.need, ends.own, ends.backward
     still = (code == 0) | (code == CODES[Kind.ALLREDUCE])
     if begins_sum(network, e.producer, e.consumer, e.which):
-        return Arrays(0, np.where(still & np.equal(need, own), 0, need), 0)
-    return Arrays(0, need, np.where(still, 0, own))
+        return Arrays(0, where(still & np.equal(need, own), 0, need), 0)
+    return Arrays(0, need, where(still, 0, own))
 
 
 class Sizes:

@@ -92,7 +92,7 @@ class Pattern:
 
 
 KINDS: tuple[Kind | None, ...] = (None, *CODES)
-NOTHING = Pattern(np.int64(0), False)
+NOTHING = Pattern(np.int8(0), False)
 
 
 def collective(kind: Kind, digits: tuple[Digit, ...]) -> Pattern:

@@ -6,6 +6,8 @@ import itertools
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
+
 from hpcpar.plan.boxes import Box
 from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Layout
@@ -38,8 +40,8 @@ class Kind(str, Enum):
     BROADCAST = "broadcast"
 
 
-#: Kinds as numbers, for arrays of them; 0 stands for no communication.
-CODES = {kind: code for code, kind in enumerate(Kind, 1)}
+#: Kinds as small numbers, for large arrays of them; 0 stands for no communication.
+CODES = {kind: np.int8(code) for code, kind in enumerate(Kind, 1)}
 
 
 class Op(str, Enum):

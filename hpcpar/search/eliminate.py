@@ -18,8 +18,8 @@ from hpcpar.errors import InputError
 
 #: Entries of the largest table that an elimination may make.
 MOST_ENTRIES = 200_000_000
-#: Entries of one block of a minimisation: what a core's cache holds.
-BLOCK = 32_768
+#: Entries of one block of a minimisation: what the cache of a core holds (its second level).
+BLOCK = 131_072
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class _Solver:
 
     def _minimise(self, node: int, factors: list[_Factor], others: tuple[int, ...]) -> Any:
         """min over the node of its own table and all factors."""
-        axes = (*others, node)
+        axes = (node, *others)
         key = (id(self.nodes[node]), *((id(f.table), *map(axes.index, f.nodes)) for f in factors))
         if key not in self._known:
             arranged = []
@@ -185,19 +185,19 @@ class _Solver:
 
 
 def _blocks(arranged: list[Any], own: Any, sizes: list[int]) -> Any:
-    """Minimise over the last axis in blocks of the first."""
+    """Minimise over the first axis, whose rows are compared as wholes, in blocks of the second."""
     table = np.empty(sizes)
     # what is small is added first, and the node's own table to the smallest
     first, *rest = sorted(arranged, key=lambda t: t.size)
-    first = first + own
+    first = first + own.reshape(-1, *(1 for _ in sizes))
     rows = max(1, BLOCK // (math.prod(sizes[1:]) * len(own)))
-    room = np.empty((min(rows, sizes[0]), *sizes[1:], len(own)))
+    room = np.empty((len(own), min(rows, sizes[0]), *sizes[1:]))
     for begin in range(0, sizes[0], rows):
         part = slice(begin, begin + rows)
-        whole = first[part] if first.shape[0] > 1 else first
+        whole = first[:, part] if first.shape[1] > 1 else first
         for t in rest:
-            here = t[part] if t.shape[0] > 1 else t
+            here = t[:, part] if t.shape[1] > 1 else t
             shape = np.broadcast_shapes(whole.shape, here.shape)
-            whole = np.add(whole, here, out=room[: shape[0]]) if shape[1:] == room.shape[1:] and shape[0] > 1 else whole + here
-        np.min(whole, axis=-1, out=table[part])
+            whole = np.add(whole, here, out=room[:, : shape[1]]) if shape[2:] == room.shape[2:] and shape[1] > 1 else whole + here
+        np.min(whole, axis=0, out=table[part])
     return table

@@ -9,7 +9,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +19,8 @@ from hpcpar.cost.memory import Ends, Memory, edge_memory, layer_memory
 from hpcpar.cost.work import Work, Workload
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, Loss
-from hpcpar.plan.axis import entry
 from hpcpar.plan.config import Config
-from hpcpar.plan.layout import needed, owned
+from hpcpar.plan.layout import Layout, needed, owned
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.stack import structure
 from hpcpar.schedule.builder import Builder
@@ -194,20 +192,20 @@ class Lowerer:
         return keys, lowered
 
     def _node(self, unit: Unit, b: Builder) -> Part:
-        before, network, batch = len(b.steps), self.network, self.plan.samples_of_a_pass
+        before, batch = len(b.steps), self.plan.samples_of_a_pass
         for layer in unit.layers:
             b.node(layer, batch)
 
-        @cache
-        def held() -> Any:
-            total = sum((layer_memory(network, b.plan, layer) for layer in unit.layers), NO_MEMORY)
-            for producer, layer in zip(unit.layers, unit.layers[1:], strict=False):
+        def boxes(at: tuple[int, ...] | None) -> Any:
+            total = sum((layer_memory(self.network, b.plan, layer, at=at) for layer in unit.layers), NO_MEMORY)
+            made = [owned(self.network, layer, b.plan.configs[layer.name], batch) for layer in unit.layers]
+            for producer, layer, have, then in zip(unit.layers, unit.layers[1:], made, made[1:], strict=False):
                 # nothing moves inside a unit
-                have, (want,) = owned(network, producer, b.plan.configs[producer.name], batch), b.edges.needs(layer, batch)
-                total = total + edge_memory(network, b.plan, Edge(producer, layer, 0, have, want, NOTHING, NOTHING, None))
+                e = Edge(producer, layer, 0, have, b.edges.needs(layer, batch)[0], NOTHING, NOTHING, None)
+                total = total + self._edge_memory(e, then, at)
             return self._holds(total)
 
-        return Part(b.plan, b.edges, b.steps[before:], (len(unit.space),), lambda at: held() if at is None else entry(held(), at))
+        return Part(b.plan, b.edges, b.steps[before:], (len(unit.space),), boxes)
 
     def _signature(self, layer: Layer) -> Any:
         readers = len(self.network.consumers[layer.name])
@@ -247,13 +245,12 @@ class Lowerer:
         b.edge(e)
         shape = (len(group), np.shape(g.have.config.n)[0], np.shape(g.want.config.n)[1])
 
-        def boxes(at: tuple[int, ...] | None) -> Any:
-            ends = Ends.of(e, g.made)
-            if at is not None:
-                ends = Ends(*(entry(value, at) for value in (ends.need, ends.own, ends.made, ends.forward, ends.backward)))
-            return self._holds(edge_memory(self.network, plan, e, ends))
+        return Part(plan, b.edges, b.steps, shape, lambda at: self._holds(self._edge_memory(e, g.made, at)))
 
-        return Part(plan, b.edges, b.steps, shape, boxes)
+    def _edge_memory(self, e: Edge, made: Layout, at: tuple[int, ...] | None) -> Memory:
+        """Of all cases, or of one; `made` is what ranks own of the consumer's output."""
+        ends = Ends.of(e, made)
+        return edge_memory(self.network, self.plan, e, ends if at is None else ends.at(at))
 
 
 def _options(plan: Plan) -> tuple[Any, ...]:
