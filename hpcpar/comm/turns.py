@@ -44,16 +44,18 @@ class Turns:
         place = _SHARED if _SHARED.is_dir() else Path(tempfile.gettempdir())
         stat = place.stat()
         # containers of a machine that have no place in common do not see each other
-        places = world.comm.allgather((world.kernel, stat.st_dev, stat.st_ino))
+        places = world.comm.allgather((stat.st_dev, stat.st_ino))
         meeting = [rank for rank in core_of if places[rank] == places[world.rank]]
         mates = [rank for rank in meeting if core_of[rank] == core_of[world.rank]]
         first = meeting[0] == world.rank
         folders = world.comm.allgather(world.agree(lambda: _folder(place, meeting) if first else None))
         folder = Path(folders[meeting[0]])
-        self._waits, self._pipes = world.agree(lambda: _open(folder, mates))
-        world.barrier()
-        if first:
-            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            # all have opened theirs when they agree
+            self._waits, self._pipes = world.agree(lambda: _open(folder, mates))
+        finally:
+            if first:
+                shutil.rmtree(folder, ignore_errors=True)
         self._rank, turn = world.rank, mates.index(world.rank)
         #: The other ranks on this rank's core, the next one first.
         self.mates = [*mates[turn + 1:], *mates[:turn]]

@@ -75,7 +75,7 @@ def _slowest_core(world: World, mine: NDArray[np.float64], at_once: float) -> ND
 
     Predictions multiply it with how many times more ranks have the work than compute at once.
     """
-    ranks = sum(np.array(world.comm.allgather((mine > 0).any(axis=0)), float))
+    ranks = np.sum(world.comm.allgather((mine > 0).any(axis=0)), axis=0)
     cores = on_each_core(world, mine) / np.maximum(1.0, ranks / at_once)
     longest = np.median(cores, axis=1).argmax(axis=0)
     return np.asarray(np.take_along_axis(cores, longest[None, None], axis=0)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcpar.comm import patience
+from hpcpar.comm import patience, turns
 from hpcpar.comm.crowd import cores
+from hpcpar.errors import RunError
 
 
 @pytest.fixture
@@ -49,3 +51,9 @@ def test_ranks_that_may_run_anywhere_are_spread_evenly(some: list[int], ranks: i
 
 def test_ranks_stay_where_they_may_run() -> None:
     assert cores([frozenset({0}), frozenset({0, 1}), frozenset({0, 1}), frozenset({3})]) == [0, 1, 0, 3]
+
+
+def test_where_ranks_cannot_meet_one_line_says_so(tmp_path: Path) -> None:
+    for meet in (turns._folder, turns._open):
+        with pytest.raises(RunError, match=r"cannot meet in .*nowhere: No such file or directory; start no more than cores"):
+            meet(tmp_path / "nowhere", [0])
