@@ -104,31 +104,30 @@ class Communicator:
 
     def progress(self) -> None:
         """Advance every step in flight."""
-        for transfer in self._active:
-            transfer.progress()
+        self._active = [transfer for transfer in self._active if not transfer.progress()]
 
     def wait(self, transfer: Transfer | LibraryTransfer) -> None:
         """Return when a step is complete and its result in place; other steps advance meanwhile.
 
         A job in which nothing at all advances for long is ended: a rank is stuck, or lost.
         """
-        polls, seen, since, idle_s = 0, -1, 0.0, 0.0
+        polls, seen, since, idle_s = 0, (-1, -1), 0.0, 0.0
         # what may advance in every poll without telling needs many
         tells = all(t.tells for t in self._active)
         while not transfer.progress():
-            for other in self._active:
-                if other is not transfer:
-                    other.progress()
+            self.progress()
             polls += 1
             if not self.patience.pause(polls, idle_s if tells else 0.0):
                 continue
-            done = sum(t.advanced for t in self._active)
+            # what is complete is out of it
+            done = (len(self._active), sum(t.advanced for t in self._active))
             if done != seen:
                 seen, since = done, time.monotonic()
             idle_s = time.monotonic() - since
             if self._stall_s and idle_s > self._stall_s:
                 self._stuck(transfer)
-        self._active.remove(transfer)
+        if transfer in self._active:
+            self._active.remove(transfer)
         transfer.finish()
 
     def _stuck(self, transfer: Transfer | LibraryTransfer) -> None:

@@ -52,6 +52,32 @@ def test_whoever_waits_long_leaves_the_core_to_others(algorithm: str, monkeypatc
         assert (patience.LONG_S in slept) == (algorithm == "ring")
 
 
+def test_what_is_complete_is_looked_at_no_more() -> None:
+    """A pipeline has many messages in flight, and looks after all of them between steps."""
+    ranks = world()
+    if ranks.size == 1:
+        pytest.skip("nobody to wait for")
+    steps = Steps(Communicator(ranks, NumpyBackend()))
+    transfer = steps.bind(Kind.ALLREDUCE, "ring", Config(n=ranks.size), "n", 4096)
+    looked: list[bool] = []
+    progress = transfer.progress
+
+    def counted() -> bool:
+        looked.append(progress())
+        return looked[-1]
+
+    transfer.progress = counted  # type: ignore[method-assign]
+    for _ in range(2):  # and again in the next iteration
+        looked.clear()
+        steps.communicator.start(transfer)
+        while True not in looked:
+            steps.communicator.progress()
+        seen = len(looked)
+        steps.communicator.progress()
+        assert len(looked) == seen
+        steps.communicator.wait(transfer)
+
+
 @pytest.fixture
 def one_core() -> Iterator[None]:
     """All ranks on one core."""
