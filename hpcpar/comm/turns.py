@@ -11,6 +11,7 @@ import os
 import select
 import shutil
 import tempfile
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from hpcpar.errors import RunError
 
 #: A rank that nobody hands the core to looks after so long (ms): the others may be busy with what hands nothing on, as files.
 _LONGEST_MS = 2.0
-#: Where ranks of a machine meet.
-_SHARED = Path("/dev/shm")
+#: Where ranks of a machine may meet, the best first: containers of one need not have both in common.
+_PLACES = (Path("/dev/shm"), Path("/tmp"), Path(tempfile.gettempdir()))
 
 
 class Turns:
@@ -41,11 +42,9 @@ class Turns:
     """
 
     def __init__(self, world: World, core_of: dict[int, int]) -> None:
-        place = _SHARED if _SHARED.is_dir() else Path(tempfile.gettempdir())
-        stat = place.stat()
-        # containers of a machine that have no place in common do not see each other
-        places = world.comm.allgather((stat.st_dev, stat.st_ino))
-        meeting = [rank for rank in core_of if places[rank] == places[world.rank]]
+        places = world.comm.allgather([_identity(place) or (-1, world.rank) for place in _PLACES])
+        at, meeting = meet(places, list(core_of), world.rank)
+        place = _PLACES[at]
         mates = [rank for rank in meeting if core_of[rank] == core_of[world.rank]]
         first = meeting[0] == world.rank
         folders = world.comm.allgather(world.agree(lambda: _folder(place, meeting) if first else None))
@@ -76,6 +75,28 @@ class Turns:
         if self._turn.poll(_LONGEST_MS):
             os.read(self._mine, 64)
         waits[rank] = 0
+
+
+def meet(places: Sequence[Sequence[tuple[int, int]]], ranks: list[int], rank: int) -> tuple[int, list[int]]:
+    """Where the ranks of a machine meet: in the place that falls into fewest parts, the first of such; and with whom a rank does.
+
+    Containers that have no place in common do not see each other.
+
+    Parameters
+    ----------
+    places : sequence
+        Of every rank of the job, what each place is known by.
+    """
+    at = min(range(len(places[rank])), key=lambda i: len({places[r][i] for r in ranks}))
+    return at, [r for r in ranks if places[r][at] == places[rank][at]]
+
+
+def _identity(place: Path) -> tuple[int, int] | None:
+    """What a place is known by in all containers that have it; None where nothing can be written."""
+    if not os.access(place, os.W_OK):
+        return None
+    stat = place.stat()
+    return stat.st_dev, stat.st_ino
 
 
 def _folder(place: Path, ranks: list[int]) -> str:

@@ -53,6 +53,14 @@ def test_ranks_stay_where_they_may_run() -> None:
     assert cores([frozenset({0}), frozenset({0, 1}), frozenset({0, 1}), frozenset({3})]) == [0, 1, 0, 3]
 
 
+def test_ranks_meet_where_most_of_a_machine_do() -> None:
+    """Of the first of two places everybody has one of their own, as containers; a job's other machine is nobody's business."""
+    places = [[(1, 1), (7, 7)], [(2, 1), (7, 7)], [(3, 1), (8, 8)], [(1, 1), (7, 7)]]
+    assert turns.meet(places, [0, 1, 2], 0) == (1, [0, 1])
+    assert turns.meet(places, [0, 1, 2], 2) == (1, [2])
+    assert turns.meet(places, [0, 3], 3) == (0, [0, 3])
+
+
 def test_where_ranks_cannot_meet_one_line_says_so(tmp_path: Path) -> None:
     for meet in (turns._folder, turns._open):
         with pytest.raises(RunError, match=r"cannot meet in .*nowhere: No such file or directory; start no more than cores"):
