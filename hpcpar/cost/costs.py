@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -189,12 +190,12 @@ def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices:
         # of a family without stages there is one; of a pipeline's stages, the one that computes longest
         compute, measured, comm, sent = each[0] if len(each) == 1 else max(each, key=lambda sums: float(sums[0]))
         ranks: list[int] = []  # of each stage, where they share cores
-        if machine.late or machine.device.at_once:
+        if machine.relay or machine.device.at_once:
             ranks = [max(c.ranks for c in plan.configs.values() if c.first == first) for first in firsts(out.edges.network, plan)]
         line = pipeline(
             plan, out, items, machine.overlap, len(machine.levels), machine.progress,
             soonest_s=_in_turns_s(machine, plan, ranks, [(compute_s, comm_s) for compute_s, _, comm_s, _ in each]),
-            late_s=late_s, parts=[n / max(1, plan.ranks - 1) for n in ranks],
+            late_s=late_s, hop_s=partial(_hop_s, machine, plan, ranks) if machine.relay else None,
         )
         exposed = line.total_s - compute  # the bubble included
     share = np.where(np.greater(compute, 0), measured / np.where(np.greater(compute, 0), compute, 1.0), 0.0)
@@ -219,6 +220,15 @@ def _in_turns_s(machine: Machine, plan: Plan, ranks: list[int], stages_s: list[t
     work_s = sum(n * (compute_s / machine.crowding(n) + busy * comm_s / together)
                  for n, (compute_s, comm_s) in zip(ranks, stages_s, strict=True))
     return work_s / plan.ranks * together
+
+
+def _hop_s(machine: Machine, plan: Plan, ranks: list[int], stage: int, computed_s: Any) -> Any:
+    """What the cores need for a message of a stage beyond its computing (s), as was calibrated where half of all ranks sent one; less the
+    latency that `_in_turns_s` counts."""
+    n, together = ranks[stage], machine.crowding(plan.ranks)
+    each_s = computed_s / machine.crowding(n)
+    latency_s = (1.0 - machine.overlap) * machine.levels[0].latency_s(0.0)
+    return n / plan.ranks * np.maximum(2 * machine.relay_s(each_s * together / 2) - latency_s, 0.0)
 
 
 def _sums(out: Outline, prices: list[StepPrice], often: tuple[int, ...], chosen: Iterable[int]) -> tuple[Any, Any, Any, Any]:

@@ -5,18 +5,18 @@ plan's order (GPipe: all forward first; or one forward, one backward). With GPip
 is ParaDL's (p + S - 1) (F + B). Then each stage sums and applies its gradients.
 
 What computing cannot hide of a message between stages keeps both of them busy, each for half of it (one from further away is counted to
-the neighbour). Where ranks take turns on cores, an iteration takes no less than their work, and whoever gets a message is late for it.
+the neighbour). Where ranks take turns on cores, an iteration takes no less than their work, and handing a message on keeps cores busy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.lateness import Late, last_of
+from hpcpar.cost.lateness import Late
 from hpcpar.cost.timeline import Block, Item, Span, Timeline, timeline
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.parts import Outline
@@ -27,7 +27,7 @@ from hpcpar.schedule.steps import Phase
 
 def pipeline(
     plan: Plan, out: Outline, items: list[Item], hidden: float, levels: int, rate: float = 1.0, *, soonest_s: Any = 0.0,
-    late_s: Late | None = None, parts: Sequence[float] = (),
+    late_s: Late | None = None, hop_s: Callable[[int, Any], Any] | None = None,
 ) -> Timeline:
     """Lay out an iteration; spans are those of the first micro-batch, and of the end.
 
@@ -36,10 +36,9 @@ def pipeline(
     soonest_s : float
         What the ranks' work takes on the cores that they share, however well they take turns.
     late_s : callable, optional
-        From what a stage has computed before it sends, how late it is for those who wait for it. All of that counts: while one is late,
-        the others have nothing to do.
-    parts : sequence of float
-        Of each stage, the part that its ranks are of those that another rank may wait for.
+        As for `hpcpar.cost.timeline.timeline`, of the messages inside a stage.
+    hop_s : callable, optional
+        From a stage and what it has computed before it sends, what handing a message on takes the cores beyond that. All of that counts.
     """
     stages = stages_of(plan, out)
     micro = plan.microbatches
@@ -83,9 +82,8 @@ def pipeline(
         marks.append((s, Phase.UPDATE, micro - 1, free[s], free[s] + end))
         for i in (*stage.into, *stage.back):
             waits[i] = items[i].seconds * micro
-    if late_s is not None:
-        senders = (*zip(parts[:-1], forward[:-1], strict=True), *zip(parts[1:], backward[1:], strict=True))
-        total = total + micro * sum(last_of(part, late_s(computed_s)) for part, computed_s in senders)
+    if hop_s is not None:
+        total = total + micro * sum(hop_s(s, forward[s]) + hop_s(s + 1, backward[s + 1]) for s in range(n - 1))
     blocks = [Block(s, phase.value, m, float(a), float(b)) for s, phase, m, a, b in marks] if np.ndim(total) == 0 else []
     return Timeline(tuple(spans), tuple(waits), total, tuple(blocks))
 

@@ -153,19 +153,20 @@ def from_dict(data: Any, where: str = "machine") -> Machine:
         _collectives(data.get("collectives", ()), where),
         {kind: _number(kinds, kind, f"{where}, [kinds]") for kind in kinds},
         min(1.0, _number(data, "progress", where, 1.0)),
-        _late(data.get("late", ()), where),
+        _pairs(data, "late", where, above=0.0),
+        _pairs(data, "relay", where),
     )
 
 
-def _late(entries: Any, where: str) -> tuple[tuple[float, float], ...]:
-    """Pairs of numbers, the first of each growing."""
+def _pairs(data: Mapping[str, Any], name: str, where: str, above: float = -1.0) -> tuple[tuple[float, float], ...]:
+    """Pairs of numbers that are at least 0, the first of each growing, from above a number on."""
+    entries = data.get(name, ())
     pairs = [entry if isinstance(entry, (list, tuple)) else () for entry in entries] if isinstance(entries, (list, tuple)) else [()]
     if any(len(pair) != 2 for pair in pairs):
-        raise InputError(f"{where}: 'late' must be pairs of seconds: late = [[computing, lateness], ...]")
-    out = tuple((_number({"late": a}, "late", where), _number({"late": b}, "late", where)) for a, b in pairs)
-    computed = [0.0, *(a for a, _ in out)]
-    if any(a >= b for a, b in pairwise(computed)):
-        raise InputError(f"{where}: the first seconds of the pairs of 'late' must be greater than 0 and grow")
+        raise InputError(f"{where}: '{name}' must be pairs of seconds: {name} = [[computing, what follows from it], ...]")
+    out = tuple((_number({name: a}, name, where), _number({name: b}, name, where)) for a, b in pairs)
+    if any(a >= b for a, b in pairwise([above, *(a for a, _ in out)])):
+        raise InputError(f"{where}: the first seconds of the pairs of '{name}' must {'be greater than 0 and ' if above == 0 else ''}grow")
     return out
 
 
@@ -220,8 +221,8 @@ def to_dict(machine: Machine) -> dict[str, Any]:
     out["levels"] = [{k: v for k, v in level.items() if v is not None} for level in out["levels"]]
     out["compute"], out["kinds"] = dict(out["compute"]), dict(out["kinds"])
     out["collectives"] = [{**c, "bytes": list(c["bytes"]), "factors": list(c["factors"])} for c in out["collectives"]]
-    out["late"] = [list(pair) for pair in out["late"]]
-    return {name: value for name, value in out.items() if value or name not in ("quality", "collectives", "kinds", "late")}
+    out |= {name: [list(pair) for pair in out[name]] for name in ("late", "relay")}
+    return {name: value for name, value in out.items() if value or name not in ("quality", "collectives", "kinds", "late", "relay")}
 
 
 def save(machine: Machine, path: str) -> None:

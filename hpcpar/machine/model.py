@@ -131,6 +131,9 @@ class Machine:
     late : tuple of (float, float)
         Where ranks take turns on cores: after computing for so long they are late for a message by so much (s, s), on the lines between
         these, from nothing on, and beyond the last as there. Empty where every rank has a core.
+    relay : tuple of (float, float)
+        Where ranks take turns on cores and half of them hand a message to the other half: after computing for so long, all on a core
+        together, it takes the core so much longer (s, s), on the lines between these. Empty where every rank has a core.
     compute : mapping
         The calibrated table: key of a piece of work (`hpcpar.cost.work`) -> measured seconds.
     kinds : mapping
@@ -156,6 +159,7 @@ class Machine:
     kinds: Mapping[str, float] = field(default_factory=dict, hash=False)
     progress: float = 1.0
     late: tuple[tuple[float, float], ...] = ()
+    relay: tuple[tuple[float, float], ...] = ()
 
     def late_s(self, computing_s: Any) -> Any:
         """How late ranks that take turns on cores are for a message of all of them, after each has computed for so long (s)."""
@@ -163,6 +167,13 @@ class Machine:
             return 0.0
         computed_s, late_s = zip((0.0, 0.0), *self.late, strict=True)
         return np.interp(computing_s, computed_s, late_s)
+
+    def relay_s(self, computing_s: Any) -> Any:
+        """What a core needs beyond computing where half of its ranks, having computed for so long together, hand on to the others (s)."""
+        if not self.relay:
+            return 0.0
+        computed_s, beyond_s = zip(*self.relay, strict=True)
+        return np.interp(computing_s, computed_s, beyond_s)
 
     def crowding(self, ranks: Any) -> Any:
         """How many times as long `ranks` neighbouring ranks take for what one of them could do alone: those of a node take turns."""

@@ -166,7 +166,7 @@ class Calibration:
         hidden, progress = (self._hiding.part, self._hiding.progress) if self._hiding else (1.0, 1.0)
         return Machine(
             self.name, device, levels, rates.add_s_per_byte, rates.pack_s_per_byte, hidden, {}, notes, quality, progress=progress,
-            late=self._lateness.late if self._lateness else (),
+            late=self._lateness.late if self._lateness else (), relay=self._lateness.relay if self._lateness else (),
         )
 
     def _whole(self) -> Machine:

@@ -1,9 +1,10 @@
-"""How late ranks are for a message where they take turns on cores, after computing for more or less long."""
+"""What ranks that take turns on cores need for each other's messages, after computing for more or less long."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -20,32 +21,44 @@ TURNS_S = 0.05
 #: Products between two messages, each of so many rows and columns, beside a copy after which a core's caches hold nothing else.
 PRODUCTS = (1, 4, 16, 64)
 _SIZE, _ITEM = 128, 4
-#: What a rank sends to each of the others: little, but so much that a library asks before it sends.
-_BYTES = 16 * 1024
+#: What a rank sends to each of the others: so much that a library asks before it sends; and so little that a slow link takes no time,
+#: in which lateness would be hidden.
+_BYTES = (16 * 1024, 2 * 1024)
+#: What a rank hands to one of the other half, and products before it.
+RELAY_BYTES, RELAY_PRODUCTS = 2 * 1024, (0, 1, 4, 16)
 
 
 class Cycle(Gauge):
-    """Computing and a message in turns.
+    """Computing and messages in turns.
+
+    Parameters
+    ----------
+    before : callable, optional
+        The messages before the computing, of ranks that wait for others to compute first.
 
     Attributes
     ----------
     computing_s : list of float
-        In every sample, the processor's time that the ranks of the slowest core computed for between two messages, together.
+        In every sample, the processor's time that the ranks of the slowest core computed for in a cycle, together.
     """
 
-    def __init__(self, world: World, compute: Callable[[], None], message: Callable[[], None]) -> None:
+    def __init__(
+        self, world: World, compute: Callable[[], None], message: Callable[[], None], first: Callable[[], None] | None = None
+    ) -> None:
         self.computing_s: list[float] = []
         self._used, self._times = 0.0, 0
         used = time.process_time
 
-        def both() -> None:
+        def all_of_it() -> None:
+            if first is not None:
+                first()
             begin = used()
             compute()
             self._used += used() - begin
             self._times += 1
             message()
 
-        super().__init__(world, both, lasts_s=TURNS_S)
+        super().__init__(world, all_of_it, lasts_s=TURNS_S)
 
     def take(self) -> None:
         """Take a sample."""
@@ -53,48 +66,68 @@ class Cycle(Gauge):
         super().take()
         self.computing_s.append(float(on_each_core(self._world, np.array(self._used / self._times)).max()))
 
+    def beyond_s(self, alone: Gauge | None = None) -> float:
+        """How much longer a cycle takes than its computing and, of the same samples, messages alone: that a machine's speed changes is no
+        part of it. The median over the rounds."""
+        rest = np.array(self.samples) - np.array(self.computing_s)
+        return float(np.median(rest if alone is None else rest - np.array(alone.samples)))
+
 
 class Lateness:
     """Gauges of messages, and of messages after computing.
 
     Whoever has computed waits until the others have had their turn: both in turns take longer than messages alone and what a prediction
-    counts for the computing, the processor's time of all ranks on a core. Both are of one sample: that a machine's speed changes is no part
-    of it.
+    counts for the computing, the processor's time of all ranks on a core.
     """
 
     def __init__(self, steps: Steps, backend: Backend) -> None:
         world = steps.communicator.world
-        config, n_bytes = Config(n=world.size), _BYTES * world.size
-        message = steps.action(Kind.ALLGATHER, "ring", config, "n", n_bytes)
+        config = Config(n=world.size)
         a, b, c = (backend.zeros((_SIZE, _SIZE), "float32") for _ in range(3))
         x, y = (backend.zeros((CACHE_BYTES // _ITEM,), "float32") for _ in range(2))
 
-        def compute(count: int) -> Callable[[], None]:
-            def act() -> None:
-                for _ in range(count):
-                    backend.gemm(a, b, c)
-                    backend.unpack(x, y)
+        def compute(count: int) -> None:
+            for _ in range(count):
+                backend.gemm(a, b, c)
+                backend.unpack(x, y)
 
-            return act
-
-        self._message = Gauge(world, message, lasts_s=TURNS_S)
-        self._cycles = [Cycle(world, compute(n), message) for n in PRODUCTS]
+        self._sets: list[tuple[Gauge, list[Cycle]]] = []
+        for n_bytes in _BYTES:
+            message = steps.action(Kind.ALLGATHER, "ring", config, "n", n_bytes * world.size)
+            cycles = [Cycle(world, partial(compute, n), message) for n in PRODUCTS]
+            self._sets.append((Gauge(world, message, lasts_s=TURNS_S), cycles))
+        first, then = steps.relay(RELAY_BYTES)
+        self._relays = [Cycle(world, partial(compute, n), then, first) for n in RELAY_PRODUCTS]
 
     @property
     def gauges(self) -> list[Gauge]:
-        return [self._message, *self._cycles]
+        return [*(g for alone, cycles in self._sets for g in (alone, *cycles)), *self._relays]
 
     @property
     def late(self) -> tuple[tuple[float, float], ...]:
-        """`hpcpar.machine.model.Machine.late`: medians over the rounds, which do not fall where ranks compute for longer."""
+        """`hpcpar.machine.model.Machine.late`: of the message that shows most of it, not falling where ranks compute for longer."""
         out: list[tuple[float, float]] = []
         late_s = 0.0
-        for cycle in self._cycles:
-            computing_s = np.array(cycle.computing_s)
-            if not len(computing_s):  # before the first round
+        for same in zip(*(cycles for _, cycles in self._sets), strict=True):
+            if not same[0].samples:  # before the first round
                 return ()
-            late_s = max(late_s, float(np.median(np.array(cycle.samples) - computing_s - np.array(self._message.samples))))
+            found = [(cycle.beyond_s(alone), float(np.median(cycle.computing_s)))
+                     for (alone, _), cycle in zip(self._sets, same, strict=True)]
+            most_s, computing_s = max(found)
+            late_s = max(late_s, most_s)
             # on a machine that is disturbed more computing may seem to take less
-            if not out or np.median(computing_s) > out[-1][0]:
-                out.append((float(np.median(computing_s)), late_s))
+            if not out or computing_s > out[-1][0]:
+                out.append((computing_s, late_s))
+        return tuple(out)
+
+    @property
+    def relay(self) -> tuple[tuple[float, float], ...]:
+        """`hpcpar.machine.model.Machine.relay`: of a message there, and of one back."""
+        out: list[tuple[float, float]] = []
+        for count, cycle in zip(RELAY_PRODUCTS, self._relays, strict=True):
+            if not cycle.samples:
+                return ()
+            computing_s = float(np.median(cycle.computing_s)) / 2 if count else 0.0
+            if not out or computing_s > out[-1][0]:
+                out.append((computing_s, max(0.0, cycle.beyond_s() / 2)))
         return tuple(out)

@@ -16,6 +16,7 @@ from hpcpar.cost.links import Wires, route
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine.model import Factors, Level, Machine
 from hpcpar.network.relation import Full
+from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Axis, Layout
 from hpcpar.schedule.rounds import ALGORITHMS
@@ -28,7 +29,7 @@ PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
 #: A ring's buffer, of a message for each member, is no larger than this: on very many nodes the largest messages are left out.
 MOST_BYTES = 256 << 20
 #: Bytes of the buffers of collectives.
-BUFFERS = (4096, 128 * 1024, 4 << 20)
+BUFFERS = (4096, 32 * 1024, 128 * 1024, 1 << 20, 4 << 20)
 #: A gradient worth hiding.
 LONG_BYTES = 8 << 20
 #: Computing beside it, over its own time: enough to hide all of it that can be hidden, and so little that all of the computing can be.
@@ -84,6 +85,50 @@ class Steps:
         buffer = backend.zeros((items,), "float32")
         held, wanted = (buffer[slice(*layout.box(self.rank)[0])] for layout in (holder, wanter))
         return self.communicator.bind(step, held, backend.zeros(wanted.shape, "float32") if kind is Kind.REDUCE_SCATTER else wanted)
+
+    def relay(self, n_bytes: int) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Half of the ranks hand something to the other half, which hands it back.
+
+        Parameters
+        ----------
+        n_bytes : int
+            Of a rank's message, where the halves are equal.
+
+        Returns
+        -------
+        first, then : callable
+            What a rank does before it computes, and after.
+        """
+        world, go, wait = self.communicator.world, self.communicator.start, self.communicator.wait
+        half = world.size // 2
+        there, back = (self._handing(a, b, n_bytes) for a, b in ((0, half), (half, 0)))
+        begins = world.rank < half
+
+        def first() -> None:
+            if not begins:
+                go(there)
+                wait(there)
+
+        def then() -> None:
+            if begins:
+                go(there)
+            go(back)
+            if begins:
+                wait(there)
+            wait(back)
+
+        return first, then
+
+    def _handing(self, holder: int, wanter: int, n_bytes: int) -> Transfer | LibraryTransfer:
+        """From the half that begins at a rank to the other."""
+        size = self.communicator.world.size
+        counts = {0: size // 2, size // 2: size - size // 2}
+        items = n_bytes // _ITEM * counts[0] * counts[size // 2]
+        a, b = (Layout(Config(n=counts[at], first=at), (Axis("n", items, items),)) for at in (holder, wanter))
+        i, self._count = self._count, self._count + 1
+        step = Comm(i, Phase.FORWARD, "probe", "probe", Kind.REDISTRIBUTE, a, b, False, None, "direct", 1, _ITEM, i + 1)
+        held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32") for layout in (a, b))
+        return self.communicator.bind(step, held, wanted)
 
 
 def computing(backend: Backend) -> Callable[[], None]:

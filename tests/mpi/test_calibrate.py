@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from plans import random_plan, staged_plan
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.crowd import crowded, on_each_core, own_cores
 from hpcpar.comm.world import World
+from hpcpar.cost.choose import schedule_for
 from hpcpar.cost.collectives import collective_s
 from hpcpar.cost.links import Wires, route
 from hpcpar.cost.price import price
@@ -119,7 +121,8 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
     # whatever the hosts' names: all ranks are on the cores of this machine
     crowd = crowded(ranks, NumpyBackend())
     assert machine.crowding(ranks.size) >= (ranks.size / crowd.at_once * (1 - 1e-9) if crowd.ranks else 1.0)
-    assert bool(machine.late) == (crowd.ranks > 0) and all(late_s >= 0 for _, late_s in machine.late)
+    assert bool(machine.late) == bool(machine.relay) == (crowd.ranks > 0)
+    assert all(seconds >= 0 for _, seconds in (*machine.late, *machine.relay))
     assert {c.level for c in machine.collectives} == {name for name, _ in names}
     assert price(plan.network.build(), plan, machine).measured_compute == 1.0
     assert machine.quality["origin"]["nodes"] == "node#" and files.from_dict(files.to_dict(machine)) == machine
@@ -147,6 +150,45 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
         for n_bytes, gauge in zip(links.BUFFERS, gauges, strict=True):
             whole = n_bytes // (4 * ranks.size) * 4 * ranks.size  # blocks of one size
             assert collective_s(kind, algorithm, ranks.size, whole, 1, way, plain.add_s_per_byte) == pytest.approx(gauge.seconds)
+
+
+def test_half_of_the_ranks_hand_to_the_other_half(ranks: World) -> None:
+    """Whoever is of the second half computes when the first half has, and the first half waits for that."""
+    if ranks.size == 1:
+        pytest.skip("one rank has no links")
+    communicator = Communicator(ranks, NumpyBackend())
+    first, then = links.Steps(communicator).relay(2048)
+    times_s = []
+    for _ in range(3):
+        first()
+        begin_s = time.perf_counter()
+        time.sleep(0.01)
+        end_s = time.perf_counter()
+        then()
+        times_s.append((begin_s, end_s, time.perf_counter()))
+    half = ranks.size // 2
+    every = ranks.comm.allgather(times_s)
+    for leading, following in zip(zip(*every[:half], strict=True), zip(*every[half:], strict=True), strict=True):
+        assert min(begin for begin, _, _ in following) >= min(end for _, end, _ in leading)
+        assert max(done for _, _, done in leading) >= min(end for _, end, _ in following)
+    assert sum(communicator.trace.sent_bytes.values()) > 0
+
+
+def test_whoever_would_wait_in_a_silent_iteration_hands_the_core_on(ranks: World) -> None:
+    """As often as it would wait in a run: what others compute meanwhile empties its caches."""
+    plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "filter", ranks.size, 2 * ranks.size, machine=files.to_dict(files.load("local")))
+    network = plan.network.build()
+    iterate, program = probe._silent(ranks, network, plan, schedule_for(network, plan), NumpyBackend())
+    handed: list[int] = []
+
+    class Counted:
+        def hand_on(self) -> None:
+            handed.append(1)
+
+    patience: Any = program.communicator.patience
+    patience.turns = Counted()
+    iterate()
+    assert len(handed) == len(program.transfers) > (0 if ranks.size > 1 else -1)
 
 
 def test_what_the_ranks_of_a_core_take_together(ranks: World) -> None:

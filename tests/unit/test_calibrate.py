@@ -10,7 +10,7 @@ import pytest
 from hpcpar.train import fit
 from hpcpar.train import gauge as gauges
 from hpcpar.train.gauge import Gauge, bootstrap, outliers
-from hpcpar.train.lateness import PRODUCTS, Lateness
+from hpcpar.train.lateness import PRODUCTS, RELAY_PRODUCTS, Lateness
 
 SIZES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
 ALPHA_S, BETA_S, SMALL_S = 2e-5, 1e-9, 8e-6
@@ -131,12 +131,24 @@ class Crowd(Alone):
         self.used += self.product_s
         self.computed += 2 * self.product_s
 
-    def action(self, *_: Any) -> Any:
+    def action(self, kind: Any, algorithm: str, config: Any, axis: str, n_bytes: int) -> Any:
+        """A message; in a long one half of the lateness is hidden."""
         def act() -> None:
-            self.now += self.message_s + self.late_s(self.computed)
+            self.now += self.message_s + self.late_s(self.computed) * (0.5 if n_bytes > 2 * 2048 else 1.0)
             self.computed = 0.0
 
         return act
+
+    def relay(self, n_bytes: int) -> Any:
+        def first() -> None:
+            self.now += self.message_s
+            self.computed = 0.0
+
+        def then() -> None:
+            self.now += self.message_s + 2 * self.late_s(self.computed)
+            self.computed = 0.0
+
+        return first, then
 
     def late_s(self, computed_s: float) -> float:
         return min(self.most_s, computed_s / 2)
@@ -147,9 +159,12 @@ def test_lateness_is_what_both_in_turns_take_longer_than_each_alone(monkeypatch:
     monkeypatch.setattr(gauges.time, "perf_counter", lambda: job.now)
     monkeypatch.setattr(gauges.time, "process_time", lambda: job.used)
     lateness = Lateness(job, job)
-    assert lateness.late == ()
+    assert lateness.late == lateness.relay == ()
     for gauge in lateness.gauges:
         assert gauge.sample_s >= 0.045
         gauge.take()
     computed_s = 2 * np.array(PRODUCTS) * job.product_s
     np.testing.assert_allclose(lateness.late, [(s, job.late_s(s)) for s in computed_s], rtol=1e-6)
+    # there and back: each way half of the computing, one message, and half of what the two need beyond that
+    computed_s = 2 * np.array(RELAY_PRODUCTS) * job.product_s
+    np.testing.assert_allclose(lateness.relay, [(s / 2, job.message_s + job.late_s(s)) for s in computed_s], rtol=1e-6)

@@ -60,6 +60,15 @@ def test_lateness_lies_on_lines_through_what_was_measured(tmp_path: Path) -> Non
     assert files.load(str(tmp_path / "m.toml")) == machine
 
 
+def test_handing_on_lies_on_lines_through_what_was_measured(tmp_path: Path) -> None:
+    """Also after nothing has been computed."""
+    assert files.from_dict(good()).relay_s(1.0) == 0.0
+    machine = files.from_dict(good() | {"relay": [[0.0, 1e-4], [2e-3, 3e-4]]})
+    assert machine.relay_s(np.array([0.0, 1e-3, 2e-3, 1.0])) == pytest.approx([1e-4, 2e-4, 3e-4, 3e-4])
+    files.save(machine, str(tmp_path / "m.toml"))
+    assert files.load(str(tmp_path / "m.toml")) == machine
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"name": None}, "'name' is missing"),
     ({"device": {"memory_bytes": 1, "flops_per_s": 1.0}}, "'bandwidth_bytes_per_s' is missing"),
@@ -70,6 +79,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"late": 3.0}, "'late' must be pairs of seconds"),
     ({"late": [[1e-3, -1.0]]}, "'late' = -1.0 must be at least 0"),
     ({"late": [[2e-3, 1e-4], [1e-3, 1e-4]]}, "must be greater than 0 and grow"),
+    ({"relay": [[0.0, 1e-4], [0.0, 1e-4]]}, "the first seconds of the pairs of 'relay' must grow"),
     ({"levels": [{"name": "a", "ranks": 0, "alpha_s": -1.0, "beta_s_per_byte": 1.0}]}, "'alpha_s' = -1.0 must be at least 0"),
     ({"levels": [{"name": n, "ranks": r, "alpha_s": 0, "beta_s_per_byte": 1} for n, r in (("a", 4), ("b", 6))]},
      "must hold whole units"),

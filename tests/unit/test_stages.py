@@ -170,17 +170,33 @@ def test_in_turns_messages_take_cores_too() -> None:
     assert found.iteration_s == pytest.approx(compute_s + comm_s / 2, rel=1e-12)
 
 
-def test_in_turns_whoever_gets_a_message_is_late() -> None:
+@pytest.mark.parametrize("latency_s", [0.0, 1e-5])
+def test_in_turns_handing_on_keeps_cores_busy(latency_s: float) -> None:
     """Each way every micro-batch comes to every further stage: all of that on top of what the work takes on the cores.
 
-    One rank sends, of two that could.
+    One rank of three sends, half of them did in the calibration; latency that counts anyway is taken off.
     """
     spec = NetworkSpec("alexnet", (3, 67, 67), 20)
     network = spec.build()
-    crowd = replace(MACHINE, overlap=0.0, device=replace(MACHINE.device, at_once=1.0))
+    level = replace(MACHINE.levels[0], alpha_s=latency_s, small_alpha_s=None)
+    crowd = replace(MACHINE, overlap=0.0, levels=(level,), device=replace(MACHINE.device, at_once=1.0))
     plan = make_plan(spec, "pipeline:3x1", 3, 64, network=network, machine=files.to_dict(crowd), microbatches=8)
-    in_time, late = price(network, plan, crowd), price(network, plan, replace(crowd, late=((1e-9, 2e-5),)))
-    assert late.iteration_s == pytest.approx(in_time.iteration_s + 2 * 2 * 8 * 2e-5 * 0.5**0.5, rel=1e-12)
+    free, busy = price(network, plan, crowd), price(network, plan, replace(crowd, relay=((0.0, 2e-5),)))
+    assert busy.iteration_s == pytest.approx(free.iteration_s + 2 * 2 * 8 / 3 * (2 * 2e-5 - latency_s), rel=1e-12)
+
+
+def test_in_turns_handing_on_takes_as_long_as_computing_before_it_makes_it() -> None:
+    """A rank of two computes as long before it sends as the core, of which the other waits, did in the calibration."""
+    spec = NetworkSpec("alexnet", (3, 67, 67), 20)
+    network = spec.build()
+    level = replace(MACHINE.levels[0], alpha_s=0.0, small_alpha_s=None)
+    crowd = replace(MACHINE, overlap=0.0, levels=(level,), device=replace(MACHINE.device, at_once=1.0))
+    plan = make_plan(spec, "pipeline:2x1", 2, 64, network=network, machine=files.to_dict(crowd), microbatches=8)
+    free, busy = price(network, plan, crowd), price(network, plan, replace(crowd, relay=((0.0, 0.0), (1e3, 1e2))))
+    # a tenth of what the first computes forward, and the second backward
+    forward_s = sum(s.seconds for s in free.steps if not s.is_comm and s.stage == 0 and s.phase == "forward")
+    backward_s = sum(s.seconds for s in free.steps if not s.is_comm and s.stage == 1 and s.phase == "backward")
+    assert busy.iteration_s == pytest.approx(free.iteration_s + 8 * 0.1 * (forward_s + backward_s), rel=1e-12)
 
 
 @pytest.mark.parametrize("micro", [1, 3, 8])
