@@ -18,6 +18,8 @@ from hpcpar.train.links import CACHE_BYTES, Steps
 
 #: A sample lasts some of a scheduler's slices.
 TURNS_S = 0.05
+#: Of so many parts of a sample the middle one counts, as of a run's iterations the middle one does.
+PARTS = 5
 #: Products between two messages, each of so many rows and columns, beside a copy after which a core's caches hold nothing else.
 PRODUCTS = (1, 4, 16, 64)
 _SIZE, _ITEM = 128, 4
@@ -46,7 +48,7 @@ class Cycle(Gauge):
         self, world: World, compute: Callable[[], None], message: Callable[[], None], first: Callable[[], None] | None = None
     ) -> None:
         self.computing_s: list[float] = []
-        self._used, self._times = 0.0, 0
+        self._used = self._computed = 0.0
         used = time.process_time
 
         def all_of_it() -> None:
@@ -55,16 +57,25 @@ class Cycle(Gauge):
             begin = used()
             compute()
             self._used += used() - begin
-            self._times += 1
             message()
 
         super().__init__(world, all_of_it, lasts_s=TURNS_S)
 
+    def _sample(self, count: int) -> float:
+        self._world.barrier()
+        each, parts = max(1, round(count / PARTS)), []
+        for _ in range(PARTS):
+            begin, used = time.perf_counter(), self._used
+            for _ in range(each):
+                self._action()
+            parts.append(((time.perf_counter() - begin) / each, (self._used - used) / each))
+        lasts, self._computed = np.median(parts, axis=0).tolist()
+        return self._world.most(lasts)
+
     def take(self) -> None:
         """Take a sample."""
-        self._used, self._times = 0.0, 0
         super().take()
-        self.computing_s.append(float(on_each_core(self._world, np.array(self._used / self._times)).max()))
+        self.computing_s.append(float(on_each_core(self._world, np.array(self._computed)).max()))
 
     def beyond_s(self, alone: Gauge | None = None) -> float:
         """How much longer a cycle takes than its computing and, of the same samples, messages alone: that a machine's speed changes is no

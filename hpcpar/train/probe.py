@@ -73,12 +73,16 @@ def compute_samples(world: World, plan: Plan, backend: Backend, known: Collectio
 def _slowest_core(world: World, mine: NDArray[np.float64], at_once: float) -> NDArray[np.float64]:
     """[iterations, works] for every work, of the core whose ranks take longest together, a rank's part as a prediction counts it.
 
-    Predictions multiply it with how many times more ranks have the work than compute at once.
+    Predictions multiply it with how many times more ranks have the work than compute at once. Every second iteration tells which core that
+    is in the others: where cores take as long as each other, the one that happens to take longest is no measure.
     """
     ranks = np.sum(world.comm.allgather((mine > 0).any(axis=0)), axis=0)
     cores = on_each_core(world, mine) / np.maximum(1.0, ranks / at_once)
-    longest = np.median(cores, axis=1).argmax(axis=0)
-    return np.asarray(np.take_along_axis(cores, longest[None, None], axis=0)[0])
+    out = np.empty(cores.shape[1:])
+    for rows, others in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+        longest = np.median(cores[:, others if len(out) > 1 else rows], axis=1).argmax(axis=0)
+        out[rows] = np.take_along_axis(cores[:, rows], longest[None, None], axis=0)[0]
+    return out
 
 
 def _silent(

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from hpcpar.train import fit
+from hpcpar.train import fit, probe
 from hpcpar.train import gauge as gauges
 from hpcpar.train.gauge import Gauge, bootstrap, outliers
 from hpcpar.train.lateness import PRODUCTS, RELAY_PRODUCTS, Lateness
@@ -168,3 +169,32 @@ def test_lateness_is_what_both_in_turns_take_longer_than_each_alone(monkeypatch:
     # there and back: each way half of the computing, one message, and half of what the two need beyond that
     computed_s = 2 * np.array(RELAY_PRODUCTS) * job.product_s
     np.testing.assert_allclose(lateness.relay, [(s / 2, job.message_s + job.late_s(s)) for s in computed_s], rtol=1e-6)
+
+
+class Pair(Alone):
+    """Two ranks with a core each: this one, and another that took what is told."""
+
+    size, kernel, rank = 2, "here", 0
+
+    def __init__(self, other: NDArray[np.float64]) -> None:
+        self.comm, self.other = self, other
+
+    def allgather(self, mine: Any) -> list[Any]:
+        if isinstance(mine, tuple):
+            return [("here", frozenset({core})) for core in (0, 1)]
+        return [mine, self.other if mine.dtype == float else (self.other > 0).any(axis=0)]
+
+
+def test_the_core_that_takes_longest_counts_but_not_the_one_that_happens_to() -> None:
+    rng = np.random.default_rng(0)
+    mine, other = rng.lognormal(0.0, 0.3, (2, 12, 400))
+    mine[:, :100] *= 2  # of these steps one core has twice as much
+    pair: Any = Pair(other)
+    found = np.median(probe._slowest_core(pair, mine, 2.0), axis=0)
+    assert found.shape == (400,)
+    assert np.mean(found[:100]) == pytest.approx(np.mean(np.median(mine[:, :100], axis=0)), rel=1e-3)
+    # of the others both as much: no more than either of them, where the larger of the two medians would be a twentieth more
+    assert np.mean(found[100:]) == pytest.approx(np.mean(np.median(mine[:, 100:], axis=0)), rel=0.03)
+    assert np.mean(np.maximum(np.median(mine, axis=0), np.median(other, axis=0))[100:]) > 1.04 * np.mean(found[100:])
+    single: Any = Pair(other[:1])
+    np.testing.assert_array_equal(probe._slowest_core(single, mine[:1], 2.0), np.maximum(mine, other)[:1])
