@@ -80,7 +80,8 @@ def _slowest_core(world: World, mine: NDArray[np.float64], at_once: float) -> ND
     cores = on_each_core(world, mine) / np.maximum(1.0, ranks / at_once)
     out = np.empty(cores.shape[1:])
     for rows, others in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
-        longest = np.median(cores[:, others if len(out) > 1 else rows], axis=1).argmax(axis=0)
+        told = cores[:, others]
+        longest = np.median(told if told.shape[1] else cores[:, rows], axis=1).argmax(axis=0)
         out[rows] = np.take_along_axis(cores[:, rows], longest[None, None], axis=0)[0]
     return out
 
