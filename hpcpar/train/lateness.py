@@ -27,7 +27,7 @@ _SIZE, _ITEM = 128, 4
 #: in which lateness would be hidden.
 _BYTES = (16 * 1024, 2 * 1024)
 #: What a rank hands to one of the other half, and products before it.
-RELAY_BYTES, RELAY_PRODUCTS = 2 * 1024, (0, 1, 4, 16)
+_RELAY_BYTES, RELAY_PRODUCTS = 2 * 1024, (0, 1, 4, 16)
 
 
 class Cycle(Gauge):
@@ -35,7 +35,7 @@ class Cycle(Gauge):
 
     Parameters
     ----------
-    before : callable, optional
+    first : callable, optional
         The messages before the computing, of ranks that wait for others to compute first.
 
     Attributes
@@ -60,6 +60,7 @@ class Cycle(Gauge):
             message()
 
         super().__init__(world, all_of_it, lasts_s=TURNS_S)
+        self._count = max(PARTS, self._count)
 
     def _sample(self, count: int) -> float:
         self._world.barrier()
@@ -78,8 +79,10 @@ class Cycle(Gauge):
         self.computing_s.append(float(on_each_core(self._world, np.array(self._computed)).max()))
 
     def beyond_s(self, alone: Gauge | None = None) -> float:
-        """How much longer a cycle takes than its computing and, of the same samples, messages alone: that a machine's speed changes is no
-        part of it. The median over the rounds."""
+        """How much longer a cycle takes than its computing and, of the same samples, messages alone; the median over the rounds.
+
+        That a machine's speed changes from one sample to the next is no part of it.
+        """
         rest = np.array(self.samples) - np.array(self.computing_s)
         return float(np.median(rest if alone is None else rest - np.array(alone.samples)))
 
@@ -107,7 +110,7 @@ class Lateness:
             message = steps.action(Kind.ALLGATHER, "ring", config, "n", n_bytes * world.size)
             cycles = [Cycle(world, partial(compute, n), message) for n in PRODUCTS]
             self._sets.append((Gauge(world, message, lasts_s=TURNS_S), cycles))
-        first, then = steps.relay(RELAY_BYTES)
+        first, then = steps.relay(_RELAY_BYTES)
         self._relays = [Cycle(world, partial(compute, n), then, first) for n in RELAY_PRODUCTS]
 
     @property

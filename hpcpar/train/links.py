@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +93,7 @@ class Steps:
         Parameters
         ----------
         n_bytes : int
-            Of a rank's message, where the halves are equal.
+            Of a message where the halves are equal; else some are twice as long.
 
         Returns
         -------
@@ -123,7 +124,7 @@ class Steps:
         """From the half that begins at a rank to the other."""
         size = self.communicator.world.size
         counts = {0: size // 2, size // 2: size - size // 2}
-        items = n_bytes // _ITEM * counts[0] * counts[size // 2]
+        items = n_bytes // _ITEM * math.lcm(*counts.values())
         a, b = (Layout(Config(n=counts[at], first=at), (Axis("n", items, items),)) for at in (holder, wanter))
         i, self._count = self._count, self._count + 1
         step = Comm(i, Phase.FORWARD, "probe", "probe", Kind.REDISTRIBUTE, a, b, False, None, "direct", 1, _ITEM, i + 1)
