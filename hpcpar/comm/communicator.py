@@ -114,8 +114,10 @@ class Communicator:
         polls, seen, since, idle_s = 0, (-1, -1), 0.0, 0.0
         # what may advance in every poll without telling needs many
         tells = all(t.tells for t in self._active)
-        while not transfer.progress():
+        while True:
             self.progress()
+            if transfer not in self._active:
+                break
             polls += 1
             if not self.patience.pause(polls, idle_s if tells else 0.0):
                 continue
@@ -126,8 +128,6 @@ class Communicator:
             idle_s = time.monotonic() - since
             if self._stall_s and idle_s > self._stall_s:
                 self._stuck(transfer)
-        if transfer in self._active:
-            self._active.remove(transfer)
         transfer.finish()
 
     def _stuck(self, transfer: Transfer | LibraryTransfer) -> None:
