@@ -11,7 +11,7 @@ at its own batch, which makes other local shapes. No iteration of any case, and 
 the calibration. What its table has no time for (all that depends on the number of samples) lies on straight lines through what it has.
 
 The speed of a shared machine changes from minute to minute. So both are done in one job, in turns: whenever a case's compute steps have
-been measured it runs for some iterations (``bench/unseen/turns.py``).
+been measured, or those of its plan at another batch, it runs for some iterations (``bench/unseen/turns.py``).
 
 Predictions are of two kinds:
 

@@ -23,7 +23,7 @@ class Case:
     seen : list of str
         Plans of other batches whose compute steps are measured before its own.
     steps : int
-        Iterations after every visit.
+        Iterations after every visit of one of these plans.
     """
 
     plan: str

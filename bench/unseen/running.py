@@ -36,8 +36,8 @@ from hpcpar.train.worksteps import WorkSteps
 
 #: Batches whose compute steps are measured, over the cases'.
 SEEN = (0.5, 2.0)
-#: Whenever its compute steps have been measured a case runs for about so long (s), within limits of iterations.
-SLICE_S, FEWEST, MOST = 0.8, 3, 50
+#: In every round a case runs for about so long (s), a part of it after each visit of one of its plans, within limits of iterations.
+SLICE_S, FEWEST, MOST = 0.8, 2, 50
 #: Part of the memory for plans that those of one job may take.
 ROOM = 0.4
 #: Iterations of an epoch: what a rank does at an epoch's end makes it late for the next iteration.
@@ -151,7 +151,7 @@ class Bench:
                         other = possible(group, network, group.place.rough(), strategy, max(1, round(factor * group.batch)))
                         seen.append(str(here / f"{file}-{other.batch}.json"))
                         plans.save(other, seen[-1])
-            steps = math.ceil(SLICE_S / float(price(network, plan, first).iteration_s))
+            steps = math.ceil(SLICE_S / (1 + len(seen)) / float(price(network, plan, first).iteration_s))
             cases.append(Case(str(here / f"{file}.json"), seen, min(MOST, max(FEWEST, steps)), str(here / f"{file}-{name}.h5")))
         job = Job(cases, str(data), str(here / f"machine{name}.toml"), bool(group.place.mbit), str(here / f"wire{name}.json"))
         job.save(here / f"job{name}.json")
@@ -276,7 +276,8 @@ def estimate_s(bench: Bench, todo: Sequence[Group]) -> float:
         work_s = 1.5 * found.compute_s * max(1.0, group.ranks / cores)
         step_s, count = work_s + found.exposed_communication_s, len(bench.missing(group))
         visits_s = ROUNDS * (VISIT_S + PROBES * work_s) * (count + len(SEEN) * len(group.strategies))
-        runs_s = ROUNDS * count * min(MOST, max(FEWEST, SLICE_S / step_s)) * step_s
+        visits = 1 + len(SEEN)
+        runs_s = ROUNDS * count * visits * min(MOST, max(FEWEST, SLICE_S / visits / step_s)) * step_s
         total += bench.jobs * (START_S + LINKS_S + visits_s + runs_s)
         total += START_S + LINKS_S + ROUNDS * (VISIT_S + PROBES * work_s) * count  # the calibration that plans are chosen from
     return total

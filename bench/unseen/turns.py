@@ -1,7 +1,7 @@
 """A calibration and the cases' iterations in turns, inside one job: ``mpiexec -n P python bench/unseen/turns.py JOB.json``.
 
-Whenever the calibration has measured a case's compute steps the case trains for some iterations, as ``hpcpar run`` does. A machine whose
-speed changes from minute to minute changes for both. The calibration hears nothing of the iterations.
+Whenever the calibration has measured compute steps of one of a case's plans the case trains for some iterations, as ``hpcpar run`` does. A
+machine whose speed changes from second to second changes for both. The calibration hears nothing of the iterations.
 """
 
 from __future__ import annotations
@@ -60,12 +60,9 @@ def main() -> int:
         ]
         wire: dict[str, list[float]] = {case.plan: [] for case in job.cases}
         calibration = Calibration(w, backend, Path(job.machine).stem, lambda _: None)
-        every = [path for case in job.cases for path in (*case.seen, case.plan)]
-        running = {every.index(case.plan): (case, training) for case, training in zip(job.cases, trainings, strict=True)}
-        for number in calibration.visits([plans.load(path) for path in every]):
-            if number not in running:
-                continue
-            case, training = running[number]
+        every = [(path, case, training) for case, training in zip(job.cases, trainings, strict=True) for path in (*case.seen, case.plan)]
+        for number in calibration.visits([plans.load(path) for path, *_ in every]):
+            _, case, training = every[number]
             before = _sent_bytes(w) if job.counts else 0
             training.run(lambda _: None)
             if job.counts:
