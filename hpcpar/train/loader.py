@@ -176,9 +176,7 @@ class Loader:
             else:
                 raw = np.empty((len(chosen), *shape_of(self._box)), self._images.dtype)
                 self._read(chosen, raw)
-            filled = images[: len(chosen)]
-            np.subtract(raw, self._mean, out=filled, dtype=self.dtype, casting="unsafe")
-            filled *= self._scale
+            normalise(raw, self._mean, self._scale, images[: len(chosen)])
         return images, labels
 
     def _read(self, chosen: NDArray[np.int64], out: NDArray[Any]) -> None:
@@ -226,6 +224,12 @@ class Loader:
 
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def normalise(raw: NDArray[Any], mean: NDArray[Any], scale: NDArray[Any], out: NDArray[Any]) -> None:
+    """Images [n, c, ...] as a network takes them, from the values of a file; mean and scale are of the channels."""
+    np.subtract(raw, mean, out=out, dtype=out.dtype, casting="unsafe")
+    out *= scale
 
 
 def _inside(box: Box, shape: tuple[int, ...]) -> bool:

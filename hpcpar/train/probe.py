@@ -19,9 +19,11 @@ from hpcpar.plan.boxes import shape
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train.executor import Executor
+from hpcpar.train.loader import normalise
 from hpcpar.train.program import Program
 from hpcpar.train.samples import Samples
 from hpcpar.train.silence import Silence
+from hpcpar.train.stamps import Stamps
 from hpcpar.train.worksteps import WorkSteps
 
 #: A plan is visited for about so long (s), for so many iterations at least.
@@ -89,16 +91,24 @@ def _slowest_core(world: World, mine: NDArray[np.float64], at_once: float) -> ND
 def _silent(
     world: World, network: Network, plan: Plan, schedule: Schedule, backend: Backend
 ) -> tuple[Callable[[], None], Program]:
-    """An iteration of training without messages, on random data; its weights stay as they are."""
+    """An iteration of training without messages, on random data, with what a run's loop does between two; its weights stay as they are."""
     executor = Executor(network, plan, schedule, Silence(world, backend), backend, 0)
-    assert executor.training is not None
+    program = executor.training
+    assert program is not None
     rng = np.random.default_rng(world.rank)
-    images = rng.standard_normal((len(executor.image_rows), *shape(executor.image_box))).astype(plan.dtype)
+    images = np.empty((len(executor.image_rows), *shape(executor.image_box)), plan.dtype)
+    raw = rng.integers(0, 256, images.shape, np.uint8)
+    order = rng.permutation(len(raw))
+    mean, scale = (np.full((images.shape[1], *(1 for _ in images.shape[2:])), value, plan.dtype) for value in (127.5, 1 / 64))
+    stamps = Stamps(world, len(schedule.steps))
     regression = isinstance(network.layers[-1], MeanSquaredError)
     count = int(plan.batch)
     truth = rng.standard_normal((count, network.classes)).astype(plan.dtype) if regression else rng.integers(0, network.classes, count)
 
     def iterate() -> None:
+        normalise(raw[order], mean, scale, images)
+        begin = time.perf_counter()
         executor.iterate(images, truth, 0, 0.0, 0.9, 0.0)
+        stamps.add(program, begin)
 
-    return iterate, executor.training
+    return iterate, program
