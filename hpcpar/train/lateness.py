@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -23,6 +24,9 @@ PARTS = 5
 #: Products between two messages, each of so many rows and columns, beside a copy after which a core's caches hold nothing else.
 PRODUCTS = (1, 4, 16, 64)
 _SIZE, _ITEM = 128, 4
+#: So many messages take turns, as an iteration has many, and copies go through so many times as much memory: what one of them needs was
+#: last in use as many messages ago.
+MESSAGES = 8
 #: What a rank sends to each of the others: so much that a library asks before it sends; and so little that a slow link takes no time,
 #: in which lateness would be hidden.
 _BYTES = (16 * 1024, 2 * 1024)
@@ -71,7 +75,8 @@ class Cycle(Gauge):
                 self._action()
             parts.append(((time.perf_counter() - begin) / each, (self._used - used) / each))
         lasts, self._computed = np.median(parts, axis=0).tolist()
-        return self._world.most(lasts)
+        # whoever gets the core later ends a part later: over all parts no rank takes longer than the others
+        return float(np.mean(self._world.comm.allgather(lasts)))
 
     def take(self) -> None:
         """Take a sample."""
@@ -98,20 +103,22 @@ class Lateness:
         world = steps.communicator.world
         config = Config(n=world.size)
         a, b, c = (backend.zeros((_SIZE, _SIZE), "float32") for _ in range(3))
-        x, y = (backend.zeros((CACHE_BYTES // _ITEM,), "float32") for _ in range(2))
+        x, y = (backend.zeros((MESSAGES, CACHE_BYTES // _ITEM), "float32") for _ in range(2))
+        places = itertools.cycle(range(MESSAGES))
 
         def compute(count: int) -> None:
             for _ in range(count):
                 backend.gemm(a, b, c)
-                backend.unpack(x, y)
+                place = next(places)
+                backend.unpack(x[place], y[place])
 
         self._sets: list[tuple[Gauge, list[Cycle]]] = []
         for n_bytes in _BYTES:
-            message = steps.action(Kind.ALLGATHER, "ring", config, "n", n_bytes * world.size)
-            cycles = [Cycle(world, partial(compute, n), message) for n in PRODUCTS]
-            self._sets.append((Gauge(world, message, lasts_s=TURNS_S), cycles))
-        first, then = steps.relay(_RELAY_BYTES)
-        self._relays = [Cycle(world, partial(compute, n), then, first) for n in RELAY_PRODUCTS]
+            messages = [steps.action(Kind.ALLGATHER, "ring", config, "n", n_bytes * world.size) for _ in range(MESSAGES)]
+            cycles = [Cycle(world, partial(compute, n), _in_turn(messages)) for n in PRODUCTS]
+            self._sets.append((Gauge(world, messages[0], lasts_s=TURNS_S), cycles))
+        firsts, thens = zip(*(steps.relay(_RELAY_BYTES) for _ in range(MESSAGES)), strict=True)
+        self._relays = [Cycle(world, partial(compute, n), _in_turn(thens), _in_turn(firsts)) for n in RELAY_PRODUCTS]
 
     @property
     def gauges(self) -> list[Gauge]:
@@ -145,3 +152,9 @@ class Lateness:
             if not out or computing_s > out[-1][0]:
                 out.append((computing_s, max(0.0, cycle.beyond_s() / 2)))
         return tuple(out)
+
+
+def _in_turn(actions: Iterable[Callable[[], None]]) -> Callable[[], None]:
+    """One after the other, again and again."""
+    following = itertools.cycle(actions)
+    return lambda: next(following)()
