@@ -26,8 +26,8 @@ def show_machine(machine: Machine) -> None:
         show("links (90% intervals; the bandwidth's with all ranks at work)",
              ("level", "ranks", "latency", "", "short", "bandwidth", "", "shared links", "fit's error", "outliers"), rows)
     if machine.collectives:
-        show("collectives beside what these links say",
-             ("level", "collective", "algorithm", "times as long, by size of the buffer"),
+        show("movements beside what these links say",
+             ("level", "movement", "algorithm", "times as long, by size of the buffer (direct: of a rank's messages)"),
              [(c.level, c.kind, c.algorithm, ", ".join(f"{amount(n)}: {f:.2f}" for n, f in zip(c.bytes, c.factors, strict=True)))
               for c in machine.collectives], left=4)
     memory, d = q["memory"], machine.device

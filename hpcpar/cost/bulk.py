@@ -83,15 +83,15 @@ class Bulk:
                 place[begin:end].reshape(shape)[...] = grid.place(found.block, layout.config.ranks)
         out, out_count, into, into_count, size, handling = lines
         there = Amounts(out, out_count, into, into_count, None)
-        seconds = redistribution_s(there, grid.at(pairs[0]), grid.at(pairs[1]), size, handling, self.machine)
+        seconds = redistribution_s(there, grid.at(pairs[0]), grid.at(pairs[1]), size, handling, self.wires)
         for (load, found_s), begin, end in zip(loads, ends, ends[1:], strict=False):
             found_s[...] = np.where(np.equal(load.step.pattern.code, REDISTRIBUTE), seconds[begin:end].reshape(load.shape), 0.0)
 
     # -- halos -----------------------------------------------------------------------------------------------------
     def _halos(self, laid: Halos) -> Any:
-        into, out, _ = neighbours(laid.whole, laid.size, self.wires, self.ranks)
+        into, out, level = neighbours(laid.whole, laid.size, self.wires, self.ranks)
         swapped = [(np.where(laid.back, y, x), np.where(laid.back, x, y)) for x, y in zip(into, out, strict=True)]
-        return halo_s([x for x, _ in swapped], [y for _, y in swapped], laid.size, self.machine, laid.back)
+        return halo_s([x for x, _ in swapped], [y for _, y in swapped], level, laid.size, self.wires, laid.back)
 
     # -- collectives -----------------------------------------------------------------------------------------------
     def _collectives(self, laid: Collectives) -> Any:

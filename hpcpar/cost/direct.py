@@ -15,10 +15,10 @@ import numpy as np
 
 from hpcpar.cost.common import Alongs, Common, Side, common, ends, widest
 from hpcpar.cost.links import Links, Wires
-from hpcpar.machine.model import Machine
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.parts import Move
+from hpcpar.schedule.steps import Kind
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _amounts(holder: Layout, wanter: Layout, both: list[tuple[Side, Side, Common
     return Amounts(np.where(some, out, 0), np.where(some, out_count, 0), into, into_count, block)
 
 
-def redistribution(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
+def redistribution(step: Move, wires: Wires, ranks: Any) -> Direct:
     """Any movement between two layouts, on its busiest rank."""
     holder, wanter, size = step.holder, step.wanter, step.item_bytes
     found = amounts(holder, wanter, ranks)
@@ -95,17 +95,18 @@ def redistribution(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Di
     else:
         sending, receiving = (_apart(holder, wanter, layout.config.ranks, wires) for layout in (holder, wanter))
         level = wires.between(*ends(holder, wanter))
-    per_byte = machine.add_s_per_byte if np.any(step.pattern.reduce) else machine.copy_s_per_byte
-    seconds = redistribution_s(found, sending, receiving, size, per_byte, machine)
+    per_byte = wires.machine.add_s_per_byte if np.any(step.pattern.reduce) else wires.machine.copy_s_per_byte
+    seconds = redistribution_s(found, sending, receiving, size, per_byte, wires)
     out, into = (np.round(items).astype(np.int64) for items in (found.out, found.into))
     return Direct(seconds, np.ceil(found.out_count).astype(np.int64), out, out + into, level)
 
 
-def redistribution_s(found: Amounts, sending: Spread, receiving: Spread, item_bytes: Ints, s_per_byte: Any, machine: Machine) -> Any:
+def redistribution_s(found: Amounts, sending: Spread, receiving: Spread, item_bytes: Ints, s_per_byte: Any, wires: Wires) -> Any:
     """Seconds of sending and receiving at once, then of handling what came (`s_per_byte`) and, before, packing what goes."""
     out, into = found.out * item_bytes, found.into * item_bytes
     seconds = np.maximum(sending.seconds(out, found.out_count), receiving.seconds(into, found.into_count))
-    return seconds + into * s_per_byte + out * machine.copy_s_per_byte
+    seconds = seconds + into * s_per_byte + out * wires.machine.copy_s_per_byte
+    return seconds * wires.factor(sending.level, Kind.REDISTRIBUTE, "direct", np.maximum(out, into))
 
 
 def _lacking(side: Side, copies: Any, both: Common, room: Any) -> tuple[Any, Any]:
@@ -125,19 +126,22 @@ class Spread:
     ----------
     alpha_s, s_per_byte : float
         Latency of a message, and inverse bandwidth.
+    level : int
+        Index of the outermost level that they cross.
     savings : tuple of (float, float)
         (Seconds less, for messages of up to so many bytes), where small messages have a latency of their own.
     """
 
     alpha_s: Any
     s_per_byte: Any
+    level: Any
     savings: tuple[tuple[Any, Any], ...] = ()
 
     @classmethod
-    def of(cls, parts: Sequence[tuple[Any, Links]]) -> Spread:
+    def of(cls, parts: Sequence[tuple[Any, Links]], level: Any) -> Spread:
         """The mean over links that each take a part of the messages."""
         savings = tuple((part * (x.alpha_s - x.small_alpha_s), x.small_bytes) for part, x in parts if x.small_alpha_s is not x.alpha_s)
-        return cls(sum(part * x.alpha_s for part, x in parts), sum(part * x.beta_s_per_byte for part, x in parts), savings)
+        return cls(sum(part * x.alpha_s for part, x in parts), sum(part * x.beta_s_per_byte for part, x in parts), level, savings)
 
     def seconds(self, n_bytes: Any, count: Any) -> Any:
         """Seconds of `count` messages of `n_bytes` in all."""
@@ -151,7 +155,7 @@ class Spread:
     def at(self, places: Any) -> Spread:
         """Those of some cases."""
         savings = tuple((saved[places], np.broadcast_to(small, saved.shape)[places]) for saved, small in self.savings)
-        return Spread(self.alpha_s[places], self.s_per_byte[places], savings)
+        return Spread(self.alpha_s[places], self.s_per_byte[places], self.level[places] if np.ndim(self.level) else self.level, savings)
 
 
 def spread(block: Any, active: Any, wires: Wires, ranks: Any) -> Spread:
@@ -167,10 +171,10 @@ def spread(block: Any, active: Any, wires: Wires, ranks: Any) -> Spread:
     away = (block - unit) / np.maximum(block - 1, 1)  # part of the other ranks that lies outside the unit
     far = wires.links(index, lambda u: np.minimum(u, active) * (1 - np.minimum(u, block) / block))
     close = wires.links(np.maximum(index - 1, 0), lambda u: np.minimum(u, active))
-    return Spread.of(((away, far), (np.where(unit > 1, 1 - away, 0.0), close)))
+    return Spread.of(((away, far), (np.where(unit > 1, 1 - away, 0.0), close)), index)
 
 
 def _apart(holder: Layout, wanter: Layout, active: Any, wires: Wires) -> Spread:
     """The links of messages between two stages that live on different ranks."""
-    links = wires.links(wires.between(*ends(holder, wanter)), lambda unit: np.minimum(unit, active))
-    return Spread.of(((1.0, links),))
+    level = wires.between(*ends(holder, wanter))
+    return Spread.of(((1.0, wires.links(level, lambda unit: np.minimum(unit, active))),), level)

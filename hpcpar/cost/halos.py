@@ -18,11 +18,11 @@ import numpy as np
 from hpcpar.cost.common import reach
 from hpcpar.cost.direct import Direct
 from hpcpar.cost.links import Wires
-from hpcpar.machine.model import Machine
 from hpcpar.network.relation import Window
 from hpcpar.plan.config import Digit, Ints
 from hpcpar.plan.layout import Axis, Layout, intervals, tabulate
 from hpcpar.schedule.parts import Move
+from hpcpar.schedule.steps import Kind
 
 _CHUNK = 256
 
@@ -121,7 +121,7 @@ def through_items(halo: Halo) -> Any:
 Sums = list[Any]
 
 
-def halo(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
+def halo(step: Move, wires: Wires, ranks: Any) -> Direct:
     """A halo exchange, or its adjoint, whose parts send back what they received."""
     back = bool(np.any(step.pattern.reduce))
     own, need = (step.wanter, step.holder) if back else (step.holder, step.wanter)
@@ -129,13 +129,15 @@ def halo(step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
         ("halo", step.item_bytes), own, need, lambda: neighbours(halo_of(own, need), step.item_bytes, wires, ranks))
     if back:
         into, out = out, into
-    return Direct(halo_s(into, out, step.item_bytes, machine, back), out[1], out[2], through_items(halo_of(own, need)), level)
+    return Direct(halo_s(into, out, level, step.item_bytes, wires, back), out[1], out[2], through_items(halo_of(own, need)), level)
 
 
-def halo_s(into: Sums, out: Sums, item_bytes: Ints, machine: Machine, back: Any) -> Any:
+def halo_s(into: Sums, out: Sums, level: Any, item_bytes: Ints, wires: Wires, back: Any) -> Any:
     """Seconds of the busiest part, packing and unpacking (or, of an adjoint, adding) included."""
+    machine = wires.machine
     handled = into[2] * item_bytes * np.where(back, machine.add_s_per_byte, machine.copy_s_per_byte)
-    return np.maximum(into[0], out[0]) + handled + out[2] * item_bytes * machine.copy_s_per_byte
+    seconds = np.maximum(into[0], out[0]) + handled + out[2] * item_bytes * machine.copy_s_per_byte
+    return seconds * wires.factor(level, Kind.HALO, "direct", np.maximum(into[2], out[2]) * item_bytes)
 
 
 def neighbours(halo: Halo, item_bytes: Ints, wires: Wires, ranks: Any) -> tuple[Sums, Sums, Any]:

@@ -123,7 +123,7 @@ class Wires:
         return Links(alpha, beta, small, self._bytes[index])
 
     def factor(self, index: Any, kind: Kind, algorithm: str, n_bytes: Any) -> Any:
-        """How many times as long a collective of a buffer takes on a level as alpha and beta say, as far as that is known."""
+        """How many times as long a collective of a buffer, or a direct movement, takes on a level as alpha and beta say; else 1."""
         out: Any = 1.0
         for known in self.machine.collectives:
             if (known.kind, known.algorithm) == (kind.value, algorithm):

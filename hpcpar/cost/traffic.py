@@ -42,8 +42,8 @@ class Traffic:
     level: Any
 
 
-def _direct(kind: Kind, step: Move, wires: Wires, machine: Machine, ranks: Any) -> Direct:
-    return (halo if kind is Kind.HALO else redistribution)(step, wires, machine, ranks)
+def _direct(kind: Kind, step: Move, wires: Wires, ranks: Any) -> Direct:
+    return (halo if kind is Kind.HALO else redistribution)(step, wires, ranks)
 
 
 def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any) -> Traffic:
@@ -57,7 +57,7 @@ def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any) -> Traffic:
     for kind in kinds_of(step):
         here = np.equal(step.pattern.code, CODES[kind])
         if kind in (Kind.HALO, Kind.REDISTRIBUTE):
-            found = _direct(kind, step, wires, machine, ranks)
+            found = _direct(kind, step, wires, ranks)
             values = (found.seconds, found.messages, found.items)
             level = np.where(here, found.level, level)
             through = np.where(here, found.through, through)
@@ -124,7 +124,7 @@ def paper_comm_s(step: Move, machine: Machine, wires: Wires, network: Network, p
     for kind in kinds_of(step):
         cost: Any
         if kind is Kind.REDISTRIBUTE:
-            cost = _direct(kind, step, wires, machine, plan.ranks).seconds
+            cost = _direct(kind, step, wires, plan.ranks).seconds
         elif kind is Kind.HALO:
             cost = _paper_halo_s(step, wires, network, plan)
         else:

@@ -92,14 +92,15 @@ class Level:
 
 @dataclass(frozen=True)
 class Factors:
-    """What an algorithm of a collective takes on a level beside what alpha and beta say.
+    """What an algorithm of a collective, or direct messages, take on a level beside what alpha and beta say.
 
     Attributes
     ----------
     level, kind, algorithm : str
-        Name of the level that its groups cross, and of collective and algorithm (`hpcpar.schedule.steps`).
+        Name of the level that its groups cross, and of collective and algorithm (`hpcpar.schedule.steps`); ``direct`` of halos and
+        redistributions.
     bytes : tuple of float
-        Sizes of the whole buffer, growing.
+        Sizes of the whole buffer, growing; of direct messages what the busiest rank sends or receives.
     factors : tuple of float
         How many times as long it takes, at each size; between them by the logarithm of the size, beyond them as at the last.
     """

@@ -23,6 +23,7 @@ from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
 from hpcpar.train import probe
+from hpcpar.train.exchanges import Exchanges
 from hpcpar.train.gauge import Gauge, outliers
 from hpcpar.train.lateness import TURNS_S, Lateness
 from hpcpar.train.links import Hiding, LevelProbe, Steps, computing
@@ -82,10 +83,12 @@ class Calibration:
             return Gauge(world, action, lasts_s=TURNS_S) if turns else Gauge(world, action, before)
 
         self._levels: list[LevelProbe] = []
+        self._exchanges: list[Exchanges] = []
         for axis, size, title, holds, inside in (("c", local, "node", 0 if nodes == 1 else local, 1), ("n", nodes, "network", 0, local)):
             if size > 1:
                 tell(f"setting up: links between {size} {'ranks of a node' if axis == 'c' else 'nodes'}")
                 self._levels.append(LevelProbe(steps, config, axis, title, holds, inside, gauge))
+                self._exchanges.append(Exchanges(steps, axis, title, nodes, local, gauge))
         self._hiding = Hiding(steps, backend, gauge) if world.size > 1 else None
         self._lateness = Lateness(steps, backend) if turns else None
         #: By key: the plan that gave it; by plan: what its visits gave.
@@ -94,7 +97,7 @@ class Calibration:
 
     @property
     def _gauges(self) -> list[Gauge]:
-        levels = [g for level in self._levels for g in level.gauges]
+        levels = [g for level in self._levels for g in level.gauges] + [g for exchanges in self._exchanges for g in exchanges.gauges]
         return [*self._rates.gauges, *levels, *(self._hiding.gauges if self._hiding else []),
                 *(self._lateness.gauges if self._lateness else [])]
 
@@ -172,7 +175,8 @@ class Calibration:
     def _whole(self) -> Machine:
         """Everything, after the last round."""
         machine, world = self._machine(), self.world
-        collectives = tuple(f for level in self._levels for f in level.factors(machine, world.size))
+        collectives = tuple(f for level, exchanges in zip(self._levels, self._exchanges, strict=True)
+                            for f in (*level.factors(machine, world.size), *exchanges.factors(machine)))
         samples = [together(visits) for visits in self._samples.values()]
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "0")
         hosts = world.comm.allgather(world.hostname)

@@ -37,7 +37,8 @@ LONG_BYTES = 8 << 20
 MUCH, LITTLE = 1.5, 0.25
 #: Least progress beside computing.
 SLOWEST = 0.01
-_ITEM = 4
+#: Bytes of a number that is sent.
+ITEM = 4
 #: Makes a gauge of an action.
 Gauged = Callable[[Callable[[], None]], Gauge]
 #: About what a core keeps in caches of its own.
@@ -65,7 +66,10 @@ class Steps:
         transfer = self.bind(kind, algorithm, config, axis, n_bytes)
         if only is not None and self.rank not in Group((config.digits[axis],)).members(only):
             return lambda: None
+        return self.whole(transfer)
 
+    def whole(self, transfer: Transfer | LibraryTransfer) -> Callable[[], None]:
+        """From a movement's start to its end."""
         def run() -> None:
             self.communicator.start(transfer)
             self.communicator.wait(transfer)
@@ -76,12 +80,12 @@ class Steps:
         """A collective on buffers of its own."""
         digit = config.digits[axis]
         # blocks of one size
-        items = max(1, n_bytes // _ITEM // int(digit.size)) * int(digit.size)
+        items = max(1, n_bytes // ITEM // int(digit.size)) * int(digit.size)
         cut, whole = Layout(config, (Axis(axis, items, items),)), Layout(config, (Axis(axis, items, items, relation=Full()),))
         holder, wanter = (cut if kind is Kind.ALLGATHER else whole), (cut if kind is Kind.REDUCE_SCATTER else whole)
         i, self._count = self._count, self._count + 1
         step = Comm(i, Phase.FORWARD, "probe", "probe", kind, holder, wanter, kind is not Kind.ALLGATHER, Group((digit,)), algorithm, 1,
-                    _ITEM, i + 1)
+                    ITEM, i + 1)
         backend = self.communicator.backend
         buffer = backend.zeros((items,), "float32")
         held, wanted = (buffer[slice(*layout.box(self.rank)[0])] for layout in (holder, wanter))
@@ -102,7 +106,10 @@ class Steps:
         """
         world, go, wait = self.communicator.world, self.communicator.start, self.communicator.wait
         half = world.size // 2
-        there, back = (self._handing(a, b, n_bytes) for a, b in ((0, half), (half, 0)))
+        counts = {0: half, half: world.size - half}
+        items = n_bytes // ITEM * math.lcm(*counts.values())
+        halves = {at: Layout(Config(n=count, first=at), (Axis("n", items, items),)) for at, count in counts.items()}
+        there, back = (self.direct(Kind.REDISTRIBUTE, halves[a], halves[b]) for a, b in ((0, half), (half, 0)))
         begins = world.rank < half
 
         def first() -> None:
@@ -120,22 +127,18 @@ class Steps:
 
         return first, then
 
-    def _handing(self, holder: int, wanter: int, n_bytes: int) -> Transfer | LibraryTransfer:
-        """From the half that begins at a rank to the other."""
-        size = self.communicator.world.size
-        counts = {0: size // 2, size // 2: size - size // 2}
-        items = n_bytes // _ITEM * math.lcm(*counts.values())
-        a, b = (Layout(Config(n=counts[at], first=at), (Axis("n", items, items),)) for at in (holder, wanter))
+    def direct(self, kind: Kind, holder: Layout, wanter: Layout) -> Transfer | LibraryTransfer:
+        """Messages from rank to rank, between buffers of their own."""
         i, self._count = self._count, self._count + 1
-        step = Comm(i, Phase.FORWARD, "probe", "probe", Kind.REDISTRIBUTE, a, b, False, None, "direct", 1, _ITEM, i + 1)
-        held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32") for layout in (a, b))
+        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, holder, wanter, False, None, "direct", 1, ITEM, i + 1)
+        held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32") for layout in (holder, wanter))
         return self.communicator.bind(step, held, wanted)
 
 
 def computing(backend: Backend) -> Callable[[], None]:
     """Computing such as comes before a message in an iteration: what messages need is not in a core's caches any more."""
     a, b, c = (backend.zeros((256, 256), "float32") for _ in range(3))
-    x, y = (backend.zeros((CACHE_BYTES // _ITEM,), "float32") for _ in range(2))
+    x, y = (backend.zeros((CACHE_BYTES // ITEM,), "float32") for _ in range(2))
 
     def compute() -> None:
         backend.gemm(a, b, c)
@@ -214,7 +217,7 @@ class LevelProbe:
     def factors(self, machine: Machine, ranks: int) -> list[Factors]:
         """How many times as long as the machine (without any) says collectives take."""
         way = route(Wires(machine), [self.digit], ranks)
-        sizes = tuple(max(1, n // _ITEM // self.p) * self.p * _ITEM for n in BUFFERS)
+        sizes = tuple(max(1, n // ITEM // self.p) * self.p * ITEM for n in BUFFERS)
         out = []
         for (kind, algorithm), gauges in self.collectives.items():
             model = [float(collective_s(kind, algorithm, self.p, n, 1, way, machine.add_s_per_byte)) for n in sizes]

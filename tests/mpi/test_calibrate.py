@@ -18,6 +18,8 @@ from hpcpar.comm.crowd import crowded, on_each_core, own_cores
 from hpcpar.comm.world import World
 from hpcpar.cost.choose import schedule_for
 from hpcpar.cost.collectives import collective_s
+from hpcpar.cost.direct import redistribution
+from hpcpar.cost.halos import halo
 from hpcpar.cost.links import Wires, route
 from hpcpar.cost.price import price
 from hpcpar.errors import InputError
@@ -26,7 +28,11 @@ from hpcpar.machine import files
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.schedule.lower import lower
+from hpcpar.schedule.parts import Move
+from hpcpar.schedule.pattern import NOTHING
+from hpcpar.schedule.steps import CODES, Kind, Phase
 from hpcpar.train import calibrate, links, probe
+from hpcpar.train.exchanges import MESSAGES, Exchanges
 from hpcpar.train.executor import Executor
 from hpcpar.train.supported import require
 
@@ -150,6 +156,35 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
         for n_bytes, gauge in zip(links.BUFFERS, gauges, strict=True):
             whole = n_bytes // (4 * ranks.size) * 4 * ranks.size  # blocks of one size
             assert collective_s(kind, algorithm, ranks.size, whole, 1, way, plain.add_s_per_byte) == pytest.approx(gauge.seconds)
+
+
+def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
+    """Of the ranks of one node, and between nodes of two."""
+    if ranks.size == 1:
+        pytest.skip("one rank has no links")
+    rng = np.random.default_rng(ranks.size)
+    steps = links.Steps(Communicator(ranks, NumpyBackend()))
+    plain = files.load("local") if ranks.size % 2 else files.load("p100x4x4")
+    plain = replace(plain, levels=(replace(plain.levels[0], name="node", ranks=2), replace(plain.levels[-1], name="network", ranks=0)))
+    places = [("c", "node", 1, ranks.size)] if ranks.size % 2 else [("c", "node", ranks.size // 2, 2), ("n", "network", ranks.size // 2, 2)]
+    for axis, name, nodes, local in places:
+        if (local if axis == "c" else nodes) == 1:
+            continue
+        machine = plain if ranks.size % 2 == 0 else replace(plain, levels=(replace(plain.levels[0], ranks=0),))
+        told = Exchanges(steps, axis, name, nodes, local, lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
+        wires = Wires(replace(machine, collectives=tuple(told.factors(machine))))
+        for kind, moved in told.moved.items():
+            assert len(moved) == len(MESSAGES)
+            for holder, wanter, gauge in moved:
+                step = Move(Phase.FORWARD, "probe", "probe", holder, wanter, replace(NOTHING, code=CODES[kind]), 4, None)
+                found = (halo if kind is Kind.HALO else redistribution)(step, wires, ranks.size)
+                assert float(found.seconds) == pytest.approx(gauge.seconds), (kind, axis)
+                assert wires.machine.levels[int(found.level)].name == name
+                # what it is said to send is what is sent
+                action = steps.whole(steps.direct(kind, holder, wanter))
+                steps.communicator.trace.clear()
+                action()
+                assert ranks.most(sum(steps.communicator.trace.sent_bytes.values())) == int(found.items) * 4
 
 
 def test_half_of_the_ranks_hand_to_the_other_half(ranks: World) -> None:

@@ -39,6 +39,22 @@ def test_price_of_a_collective_that_differs(n: float, factor: float) -> None:
         assert seconds(MACHINE, kind, name, n, digit) == seconds(PLAIN, kind, name, n, digit), (kind, name)
 
 
+@pytest.mark.parametrize("kind", ["halo", "redistribute"])
+def test_direct_movements_that_differ(kind: str) -> None:
+    """Those of a level alone, by what the busiest rank moves; other levels and kinds stay."""
+    plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), "spatial", 4, 16, machine=files.to_dict(PLAIN))
+    plan = replace(plan, overlap="none")
+    network = plan.network.build()
+    plain = price(network, plan, PLAIN).steps
+    slow = {level: price(network, plan, replace(PLAIN, collectives=(Factors(level, kind, "direct", (1e3, 1e6), (3.0, 3.0)),))).steps
+            for level in (PLAIN.levels[0].name, "network")}
+    there = [step.is_comm and f".{kind}" in step.label for step in plain]
+    assert any(there)
+    for before, inside, across, here in zip(plain, *slow.values(), there, strict=True):
+        assert inside.seconds == pytest.approx(before.seconds * (3.0 if here else 1.0), rel=1e-12)
+        assert across.seconds == before.seconds
+
+
 def test_cases_of_a_family_are_priced_as_alone() -> None:
     digit = Digit(np.array([1, 4]), np.array([4, 4]))
     both = seconds(MACHINE, Kind.ALLREDUCE, "ring", np.array([2e3, 2e3]), digit)

@@ -15,6 +15,7 @@ from hpcpar.cost.memory import Memory, edge_memory, layer_memory, wire_bytes
 from hpcpar.cost.price import outline_for, price
 from hpcpar.cost.traffic import traffic
 from hpcpar.machine import files
+from hpcpar.machine.model import Factors, Machine
 from hpcpar.network import builtin
 from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network
@@ -99,9 +100,13 @@ def network(name: str) -> Network:
 def search(name: str, ranks: int, batch: int, machine: str, **options: Any) -> Search:
     """The whole tables, nothing pruned."""
     net = network(name)
+    return whole(net, NetworkSpec(name, net.image_shape, net.classes), ranks, batch, files.load(machine), **options)
+
+
+def whole(net: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, **options: Any) -> Search:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layerwise, "FEW", 10**9)
-        return Search(net, NetworkSpec(name, net.image_shape, net.classes), ranks, batch, files.load(machine), **options)
+        return Search(net, spec, ranks, batch, machine, **options)
 
 
 def check(found: Search, seed: int = 0, **priced: Any) -> None:
@@ -168,6 +173,14 @@ def test_tables_are_the_priced_schedule(name: str, ranks: int, batch: int, machi
 ])
 def test_tables_follow_the_options(options: dict[str, Any]) -> None:
     check(search("residual", 4, 8, "p100x4x4", **options))
+
+
+def test_tables_follow_what_movements_were_measured_to_take() -> None:
+    found = search("lenet5", 4, 16, "p100x4x4")
+    known = tuple(Factors(level.name, kind, "direct", (100.0, 1e5), (3.0, 0.5)) for level in found.machine.levels
+                  for kind in ("halo", "redistribute"))
+    spec = NetworkSpec("lenet5", found.network.image_shape, found.network.classes)
+    check(whole(found.network, spec, 4, 16, replace(found.machine, collectives=known)), seed=4)
 
 
 def test_tables_follow_micro_batches() -> None:
