@@ -7,7 +7,7 @@ a million ranks as for sixteen.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,10 +16,11 @@ import numpy as np
 
 from hpcpar.cost.choose import chooser
 from hpcpar.cost.compute import timed
+from hpcpar.cost.cores import Cores
 from hpcpar.cost.lateness import partners
 from hpcpar.cost.links import Wires
 from hpcpar.cost.memory import Memory, memory
-from hpcpar.cost.pipeline import pipeline
+from hpcpar.cost.pipeline import Works, pipeline
 from hpcpar.cost.timeline import Item, Timeline, timeline
 from hpcpar.cost.traffic import paper_comm_s, traffic
 from hpcpar.cost.work import Workload
@@ -31,7 +32,7 @@ from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.outline import outline
 from hpcpar.schedule.parts import Move, Outline
-from hpcpar.schedule.passing import firsts
+from hpcpar.schedule.passing import Cell, firsts
 from hpcpar.schedule.stages import stages_of
 from hpcpar.schedule.steps import PASSES, Phase
 
@@ -189,13 +190,14 @@ def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices:
         each = [_sums(out, prices, times, s.all) for s in stages_of(plan, out)]
         # of a family without stages there is one; of a pipeline's stages, the one that computes longest
         compute, measured, comm, sent = each[0] if len(each) == 1 else max(each, key=lambda sums: float(sums[0]))
-        ranks: list[int] = []  # of each stage, where they share cores
-        if machine.relay or machine.device.at_once:
-            ranks = [max(c.ranks for c in plan.configs.values() if c.first == first) for first in firsts(out.edges.network, plan)]
+        ranks: list[range] = []  # of each stage, where they share cores
+        if len(each) > 1 and machine.device.at_once:
+            ranks = [range(first, first + max(int(c.ranks) for c in plan.configs.values() if c.first == first))
+                     for first in firsts(out.edges.network, plan)]
         line = pipeline(
             plan, out, items, machine.overlap, len(machine.levels), machine.progress,
-            soonest_s=_in_turns_s(machine, plan, ranks, [(compute_s, comm_s) for compute_s, _, comm_s, _ in each]),
-            late_s=late_s, hop_s=partial(_hop_s, machine, plan, ranks) if machine.relay else None,
+            late_s=late_s, soonest_s=partial(_in_turns_s, machine, plan, ranks) if ranks and machine.device.at_once else None,
+            hop_s=partial(_hop_s, machine, plan, ranks) if ranks and machine.relay else None,
         )
         exposed = line.total_s - compute  # the bubble included
     share = np.where(np.greater(compute, 0), measured / np.where(np.greater(compute, 0), compute, 1.0), 0.0)
@@ -203,29 +205,28 @@ def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices:
     return Costs(total, compute, comm, exposed, share, sent, io_s, held, tuple(prices), line, times)
 
 
-def _in_turns_s(machine: Machine, plan: Plan, ranks: list[int], stages_s: list[tuple[Any, Any]]) -> Any:
-    """What all stages take at least where their ranks share cores, however well they take turns (s).
+def _in_turns_s(machine: Machine, plan: Plan, ranks: list[range], passes: Sequence[Cell], works: Works) -> float:
+    """What all stages take at least where their ranks share cores (s).
 
     Parameters
     ----------
-    ranks : list of int
+    ranks : list of range
         Of each stage.
-    stages_s : list of (float, float)
-        Of each stage, what a rank computes, and its communication: of that, what computing cannot hide takes a core. Messages were
-        calibrated with all ranks at work.
+    works : Works
+        Of each stage with all of its ranks at once. Messages were calibrated with all ranks of the job at work.
     """
-    if not machine.device.at_once:
-        return 0.0
-    together, busy = machine.crowding(plan.ranks), 1.0 - machine.overlap
-    work_s = sum(n * (compute_s / machine.crowding(n) + busy * comm_s / together)
-                 for n, (compute_s, comm_s) in zip(ranks, stages_s, strict=True))
-    return work_s / plan.ranks * together
+    alone, together = [machine.crowding(len(some)) for some in ranks], machine.crowding(plan.ranks)
+    of_pass = ((Phase.FORWARD, works.forward, works.messages_forward), (Phase.BACKWARD, works.backward, works.messages_backward))
+    work_s = {(s, phase): float(compute[s] / alone[s] + messages[s] / together)
+              for phase, compute, messages in of_pass for s in range(len(ranks))}
+    last_s = [float(a / b) for a, b in zip(works.last, alone, strict=True)]
+    return Cores.shared(machine, plan.ranks, ranks).soonest_s(passes, work_s, last_s)
 
 
-def _hop_s(machine: Machine, plan: Plan, ranks: list[int], stage: int, computed_s: Any) -> Any:
+def _hop_s(machine: Machine, plan: Plan, ranks: list[range], stage: int, computed_s: Any) -> Any:
     """What the cores need for a message of a stage beyond its computing (s), as was calibrated where half of all ranks sent one; less the
     latency that `_in_turns_s` counts."""
-    n, together = ranks[stage], machine.crowding(plan.ranks)
+    n, together = len(ranks[stage]), machine.crowding(plan.ranks)
     each_s = computed_s / machine.crowding(n)
     latency_s = (1.0 - machine.overlap) * machine.levels[0].latency_s(0.0)
     return n / plan.ranks * np.maximum(2 * machine.relay_s(each_s * together / 2) - latency_s, 0.0)

@@ -10,9 +10,9 @@ the neighbour). Where ranks take turns on cores, an iteration takes no less than
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,18 +25,28 @@ from hpcpar.schedule.stages import stages_of
 from hpcpar.schedule.steps import Phase
 
 
+class Works(NamedTuple):
+    """What a stage has to do (s): in a micro-batch's forward and backward pass, and at the end; and with messages in either pass."""
+
+    forward: list[Any]
+    backward: list[Any]
+    last: list[Any]
+    messages_forward: list[Any]
+    messages_backward: list[Any]
+
+
 def pipeline(
-    plan: Plan, out: Outline, items: list[Item], hidden: float, levels: int, rate: float = 1.0, *, soonest_s: Any = 0.0,
-    late_s: Late | None = None, hop_s: Callable[[int, Any], Any] | None = None,
+    plan: Plan, out: Outline, items: list[Item], hidden: float, levels: int, rate: float = 1.0, *, late_s: Late | None = None,
+    soonest_s: Callable[[Sequence[Cell], Works], float] | None = None, hop_s: Callable[[int, Any], Any] | None = None,
 ) -> Timeline:
     """Lay out an iteration; spans are those of the first micro-batch, and of the end.
 
     Parameters
     ----------
-    soonest_s : float
-        What the ranks' work takes on the cores that they share, however well they take turns.
     late_s : callable, optional
         As for `hpcpar.cost.timeline.timeline`, of the messages inside a stage.
+    soonest_s : callable, optional
+        From the passes of all stages and what their ranks have to do to when that is done at the soonest on the cores that they share.
     hop_s : callable, optional
         From a stage and what it has computed before it sends, what handing a message on takes the cores beyond that. All of that counts.
     """
@@ -61,7 +71,8 @@ def pipeline(
     marks: list[tuple[int, Phase, int, Any, Any]] = []
     free = [none] * n  # when each stage has done what it has begun
     done: dict[Cell, Any] = {}
-    for cell in cells(plan.order, n, micro, training=any(s.backward or s.back for s in stages)):
+    passes = cells(plan.order, n, micro, training=any(s.backward or s.back for s in stages))
+    for cell in passes:
         s, forth = cell.stage, cell.phase is Phase.FORWARD
         before = done.get(replace(cell, stage=s - 1 if forth else s + 1))
         coming, going, moves = (into[s], on[s], stages[s].into) if forth else (back[s], home[s], stages[s].back)
@@ -74,14 +85,17 @@ def pipeline(
             _shift(spans, stages[s].forward if forth else stages[s].backward, ready)
             for i in moves:
                 spans[i] = Span(ready - coming, ready, "network")
-    total: Any = soonest_s
-    for s, stage in enumerate(stages):
-        end = part(stage.last, 1)
+    total: Any = 0.0
+    ends = [part(stage.last, 1) for stage in stages]
+    for s, (stage, end) in enumerate(zip(stages, ends, strict=True)):
         _shift(spans, stage.last, free[s])
         total = np.maximum(total, free[s] + end)
         marks.append((s, Phase.UPDATE, micro - 1, free[s], free[s] + end))
         for i in (*stage.into, *stage.back):
             waits[i] = items[i].seconds * micro
+    if soonest_s is not None:
+        total = np.maximum(total, soonest_s(passes, Works(forward, backward, ends, [busy * (a + b) for a, b in zip(into, on, strict=True)],
+                                                          [busy * (a + b) for a, b in zip(back, home, strict=True)])))
     if hop_s is not None:
         total = total + micro * sum(hop_s(s, forward[s]) + hop_s(s + 1, backward[s + 1]) for s in range(n - 1))
     blocks = [Block(s, phase.value, m, float(a), float(b)) for s, phase, m, a, b in marks] if np.ndim(total) == 0 else []
