@@ -31,6 +31,8 @@ PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
 MOST_BYTES = 256 << 20
 #: Bytes of the buffers of collectives.
 BUFFERS = (4096, 32 * 1024, 128 * 1024, 1 << 20, 4 << 20)
+#: And of long ones, if links pass as much on in so many seconds.
+LONG_BUFFER, LONG_BUFFER_S = 16 << 20, 0.1
 #: A gradient worth hiding.
 LONG_BYTES = 8 << 20
 #: Computing beside it, over its own time: enough to hide all of it that can be hidden, and so little that all of the computing can be.
@@ -182,8 +184,11 @@ class LevelProbe:
 
         self.messages = [ring(piece) for piece in self.pieces]
         self.alone = [ring(piece, 0) for piece in self.pieces] if inside > 1 else []
+        last = self.messages[-1].once_s / (self.p * self.pieces[-1])
+        long = LONG_BUFFER * last <= LONG_BUFFER_S
+        self.buffers = (*BUFFERS, LONG_BUFFER) if long else BUFFERS
         self.collectives = {
-            (kind, algorithm): [gauge(steps.action(kind, algorithm, config, axis, n)) for n in BUFFERS]
+            (kind, algorithm): [gauge(steps.action(kind, algorithm, config, axis, n)) for n in self.buffers]
             for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER) for algorithm in (*ALGORITHMS[kind], "mpi")
         }
 
@@ -217,7 +222,7 @@ class LevelProbe:
     def factors(self, machine: Machine, ranks: int) -> list[Factors]:
         """How many times as long as the machine (without any) says collectives take."""
         way = route(Wires(machine), [self.digit], ranks)
-        sizes = tuple(max(1, n // ITEM // self.p) * self.p * ITEM for n in BUFFERS)
+        sizes = tuple(max(1, n // ITEM // self.p) * self.p * ITEM for n in self.buffers)
         out = []
         for (kind, algorithm), gauges in self.collectives.items():
             model = [float(collective_s(kind, algorithm, self.p, n, 1, way, machine.add_s_per_byte)) for n in sizes]

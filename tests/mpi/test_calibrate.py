@@ -153,7 +153,7 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
     plain = replace(files.load("local"), levels=(level.found().level,))
     way = route(Wires(replace(plain, collectives=tuple(level.factors(plain, ranks.size)))), [config.digits["n"]], ranks.size)
     for (kind, algorithm), gauges in level.collectives.items():
-        for n_bytes, gauge in zip(links.BUFFERS, gauges, strict=True):
+        for n_bytes, gauge in zip(level.buffers, gauges, strict=True):
             whole = n_bytes // (4 * ranks.size) * 4 * ranks.size  # blocks of one size
             assert collective_s(kind, algorithm, ranks.size, whole, 1, way, plain.add_s_per_byte) == pytest.approx(gauge.seconds)
 
