@@ -58,8 +58,8 @@ def report(found: Sequence[Result]) -> str:
     for r in done:
         together.setdefault((r.place, r.network, r.image, r.ranks), []).append(r)
     parts.append(table(
-        ("where", "network", "P", "cases", "unseen: mean", "least", "tau", f"{APART:.0%} apart", "steps known: mean", "least",
-         "auto over data: predicted", "measured"), [_summary(each) for each in together.values()],
+        ("where", "network", "P", "cases", "unseen: mean", "least", "tau", f"{APART:.0%} apart", "job against job", "steps known: mean",
+         "least", "auto over data: predicted", "measured"), [_summary(each) for each in together.values()],
     ))
     parts.append(table(
         ("where", "network", "P", "of the iterations: compute, unseen", "compute, steps known", "communication", "waiting", "bubble",
@@ -88,13 +88,21 @@ def _summary(each: Sequence[Result]) -> tuple[object, ...]:
     unseen, known = [r.accuracy for r in each], [r.known_accuracy for r in each]
     apart = [r for r in each if r.strategy != "auto"]
     orders = [tau([(r.predicted_s, r.measured_s) for r in apart], least) for least in (0.0, APART)]
-    told = ["-" if t is None else f"{t:.2f}" for t in orders]
+    told = ["-" if t is None else f"{t:.2f}" for t in (*orders, repeated(apart))]
     faster = ("-", "-")
     if "auto" in by and "data" in by:
         a, d = by["auto"], by["data"]
         faster = (f"{d.known_s / a.known_s:.2f}", f"{d.measured_s / a.measured_s:.2f}")
     return (first.place, first.network, first.ranks, len(each), percent(statistics.mean(unseen)), percent(min(unseen)), *told,
             percent(statistics.mean(known)), percent(min(known)), *faster)
+
+
+def repeated(each: Sequence[Result]) -> float | None:
+    """Kendall's tau of what two jobs measured, the mean over all two of them: how well measuring again ranks as before."""
+    jobs = range(min((len(r.turns) for r in each), default=0))
+    found = [tau([(r.turns[a].measured_s, r.turns[b].measured_s) for r in each]) for a, b in combinations(jobs, 2)]
+    known = [t for t in found if t is not None]
+    return statistics.mean(known) if known else None
 
 
 def _off(each: Sequence[Result]) -> tuple[object, ...]:

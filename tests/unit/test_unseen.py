@@ -8,7 +8,7 @@ import pytest
 
 from bench.unseen.cases import Result, Turn
 from bench.unseen.jobs import Case, Job
-from bench.unseen.report import APART, tau
+from bench.unseen.report import APART, repeated, tau
 
 
 def case(*times: tuple[float, float]) -> Result:
@@ -28,6 +28,13 @@ def test_pairs_that_take_the_same_time_have_no_order() -> None:
     assert tau(times) == pytest.approx(4 / 6) and tau(times, APART) == 1.0
     assert tau([*times, (3.0, 9.0)], APART) == pytest.approx((8 - 1) / 9)
     assert tau([(1.0, 1.0), (2.0, 1.01), (3.0, 1.02)], APART) is None and tau(times[:2]) is None
+
+
+def test_what_jobs_measured_ranks_each_other() -> None:
+    """Of three pairs two jobs agree on two, the third job with the first on none and with the second on one."""
+    jobs = [case((1.0, 1.0), (1.0, 1.0), (1.0, 3.0)), case((1.0, 2.0), (1.0, 3.0), (1.0, 2.0)), case((1.0, 3.0), (1.0, 2.0), (1.0, 1.0))]
+    assert repeated(jobs) == pytest.approx((1 / 3 - 1 - 1 / 3) / 3)
+    assert repeated([case((1.0, 1.0))] * 3) is None and repeated([]) is None
 
 
 def test_what_a_job_is_told_comes_back_from_its_file(tmp_path: Path) -> None:
