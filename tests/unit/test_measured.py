@@ -129,9 +129,13 @@ def test_ranks_that_share_cores_take_turns() -> None:
     alone, shared = price(network, plan, LOCAL), price(network, plan, crowd)
     work_s = sum(step.seconds * step.repeats for step in alone.steps if not step.is_comm)
     assert shared.compute_s == alone.compute_s
-    assert shared.iteration_s == pytest.approx(max(alone.iteration_s, work_s / 2))
+    # a core has nothing to do while the first micro-batch and the last one are with the other core's stages
+    assert max(alone.iteration_s, work_s / 2) < shared.iteration_s < work_s
     crowd = replace(crowd, device=replace(crowd.device, at_once=1.0))
-    assert price(network, plan, crowd).iteration_s == pytest.approx(work_s) and work_s > alone.iteration_s
+    # on one core all of it, and what the stages wait for the loss
+    loss_s = sum(step.seconds for step in alone.steps if step.is_comm and step.phase == "loss")
+    assert work_s * (1 - 1e-12) <= price(network, plan, crowd).iteration_s <= (work_s + 4 * loss_s) * (1 + 1e-12)
+    assert work_s > alone.iteration_s and loss_s < work_s / 100
 
 
 def test_the_middle_iterations_count() -> None:
