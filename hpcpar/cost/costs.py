@@ -196,7 +196,7 @@ def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices:
                      for first in firsts(out.edges.network, plan)]
         line = pipeline(
             plan, out, items, machine.overlap, len(machine.levels), machine.progress,
-            late_s=late_s, soonest_s=partial(_in_turns_s, machine, plan, ranks) if ranks and machine.device.at_once else None,
+            late_s=late_s, soonest_s=partial(_in_turns_s, machine, plan, ranks) if ranks else None,
             hop_s=partial(_hop_s, machine, plan, ranks) if ranks and machine.relay else None,
         )
         exposed = line.total_s - compute  # the bubble included

@@ -31,7 +31,7 @@ PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
 MOST_BYTES = 256 << 20
 #: Bytes of the buffers of collectives.
 BUFFERS = (4096, 32 * 1024, 128 * 1024, 1 << 20, 4 << 20)
-#: And of long ones, if links pass as much on in so many seconds.
+#: And of long ones, where a ring of the longest messages passes as many bytes on in so many seconds.
 LONG_BUFFER, LONG_BUFFER_S = 16 << 20, 0.1
 #: A gradient worth hiding.
 LONG_BYTES = 8 << 20
