@@ -31,7 +31,7 @@ from hpcpar.schedule.lower import lower
 from hpcpar.schedule.parts import Move
 from hpcpar.schedule.pattern import NOTHING
 from hpcpar.schedule.steps import CODES, Kind, Phase
-from hpcpar.train import calibrate, links, probe
+from hpcpar.train import calibrate, lateness, links, probe
 from hpcpar.train.exchanges import MESSAGES, Exchanges
 from hpcpar.train.executor import Executor
 from hpcpar.train.supported import require
@@ -112,6 +112,10 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
     monkeypatch.setattr(probe, "VISIT_S", 0.01)
     for name, sizes in (("PIECES", (512, 4096, 65536)), ("BUFFERS", (4096, 65536)), ("LONG_BYTES", 1 << 18)):
         monkeypatch.setattr(links, name, sizes)
+    for module, name, less in (
+        (calibrate, "TURNS_S", 0.005), (lateness, "TURNS_S", 0.005), (lateness, "PRODUCTS", (1, 4)), (lateness, "RELAY_PRODUCTS", (0, 1)),
+    ):
+        monkeypatch.setattr(module, name, less)
     plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "data", ranks.size, 2 * ranks.size, machine=files.to_dict(files.load("local")))
     said: list[str] = []
     machine = calibrate.calibrate(ranks, NumpyBackend(), [plan], "m", said.append)
