@@ -143,11 +143,13 @@ class Result:
 
     @property
     def predicted_s(self) -> float:
-        return self.median(lambda turn: turn.predicted_s)
+        """A job's prediction belongs to its measurement, as both are of the same minutes: the median of what one is of the other counts."""
+        return self.measured_s * self.median(lambda turn: turn.predicted_s / turn.measured_s)
 
     @property
     def known_s(self) -> float:
-        return self.median(lambda turn: turn.known_s)
+        """As `predicted_s`, with the steps of the case's own plan."""
+        return self.measured_s * self.median(lambda turn: turn.known_s / turn.measured_s)
 
     @property
     def wire_ratio(self) -> float | None:

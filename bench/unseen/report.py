@@ -17,20 +17,19 @@ LEAST = 0.85
 APART = 0.1
 
 
-def tau(times: Sequence[tuple[float, float]], apart: float = 0.0) -> float | None:
-    """Kendall's tau-b of predicted and measured times; or of those pairs that as measured are `apart`, a part of the longer one, at least.
+def agree(times: Sequence[tuple[float, float]], apart: float = 0.0) -> list[int]:
+    """Of every pair of predicted and measured times 1 where both are ordered alike, else -1; of those pairs only that as measured are
+    `apart`, a part of the longer one, at least.
 
     What takes the same time has no order that could be predicted.
     """
-    if len(times) < 3:
-        return None
-    if not apart:
-        from scipy.stats import kendalltau
-
-        found = float(kendalltau(*zip(*times, strict=True)).statistic)
-        return found if found == found else None
     pairs = [(p - q) * (m - n) for (p, m), (q, n) in combinations(times, 2) if abs(m - n) >= apart * max(m, n)]
-    return sum((x > 0) - (x < 0) for x in pairs) / len(pairs) if pairs else None
+    return [(x > 0) - (x < 0) for x in pairs]
+
+
+def tau(agreeing: Sequence[int]) -> float | None:
+    """Kendall's tau."""
+    return statistics.mean(agreeing) if len(agreeing) > 1 else None
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -75,6 +74,11 @@ def report(found: Sequence[Result]) -> str:
                 continue
             parts.append(f"{name}: {len(values)}, mean accuracy {percent(statistics.mean(values))}, least {percent(min(values))}, "
                          f"{sum(v < LEAST for v in values)} under {LEAST:.0%}\n")
+        for what, apart in (("all", 0.0), (f"those {APART:.0%} apart", APART)):
+            pairs = [one for each in together.values() for one in ordered(each, apart)]
+            order = tau(pairs)
+            if order is not None:
+                parts.append(f"Kendall's tau over pairs of strategies of the same row, {what}: {len(pairs)}, {order:.2f}\n")
         turns = [turn for r in done for turn in r.turns]
         loads = [turn.load for turn in turns]
         parts.append(f"{min(t.date for t in turns)} to {max(t.date for t in turns)}, {len(os.sched_getaffinity(0))} cores, load average "
@@ -87,8 +91,7 @@ def _summary(each: Sequence[Result]) -> tuple[object, ...]:
     first, by = each[0], {r.strategy: r for r in each}
     unseen, known = [r.accuracy for r in each], [r.known_accuracy for r in each]
     apart = [r for r in each if r.strategy != "auto"]
-    orders = [tau([(r.predicted_s, r.measured_s) for r in apart], least) for least in (0.0, APART)]
-    told = ["-" if t is None else f"{t:.2f}" for t in (*orders, repeated(apart))]
+    told = ["-" if t is None else f"{t:.2f}" for t in (*(tau(ordered(each, least)) for least in (0.0, APART)), repeated(apart))]
     faster = ("-", "-")
     if "auto" in by and "data" in by:
         a, d = by["auto"], by["data"]
@@ -97,10 +100,15 @@ def _summary(each: Sequence[Result]) -> tuple[object, ...]:
             percent(statistics.mean(known)), percent(min(known)), *faster)
 
 
+def ordered(each: Sequence[Result], apart: float) -> list[int]:
+    """Which pairs of a group's strategies are ordered as predicted; the plan of `auto` may be another's."""
+    return agree([(r.predicted_s, r.measured_s) for r in each if r.strategy != "auto"], apart)
+
+
 def repeated(each: Sequence[Result]) -> float | None:
     """Kendall's tau of what two jobs measured, the mean over all two of them: how well measuring again ranks as before."""
     jobs = range(min((len(r.turns) for r in each), default=0))
-    found = [tau([(r.turns[a].measured_s, r.turns[b].measured_s) for r in each]) for a, b in combinations(jobs, 2)]
+    found = [tau(agree([(r.turns[a].measured_s, r.turns[b].measured_s) for r in each])) for a, b in combinations(jobs, 2)]
     known = [t for t in found if t is not None]
     return statistics.mean(known) if known else None
 

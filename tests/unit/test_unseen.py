@@ -8,7 +8,7 @@ import pytest
 
 from bench.unseen.cases import Result, Turn
 from bench.unseen.jobs import Case, Job
-from bench.unseen.report import APART, repeated, tau
+from bench.unseen.report import APART, agree, repeated, tau
 
 
 def case(*times: tuple[float, float]) -> Result:
@@ -18,16 +18,19 @@ def case(*times: tuple[float, float]) -> Result:
 
 
 def test_medians_over_jobs_and_each_alone() -> None:
+    """What a job predicts is set beside what it measures, however fast the machine was then."""
     result = case((9.0, 10.0), (12.0, 16.0), (11.0, 10.0))
-    assert result.accuracy == pytest.approx(0.9)  # 11 beside 10
+    assert result.accuracy == pytest.approx(0.9)  # 9 beside 10
     assert result.single == pytest.approx([0.9, 0.75, 0.9])
+    assert case((8.0, 10.0), (4.0, 5.0), (16.0, 20.0)).predicted_s == pytest.approx(8.0)
+    assert case((10.0, 10.0), (6.0, 5.0), (24.0, 20.0)).accuracy == pytest.approx(0.8)  # the medians would be 10 beside 10
 
 
 def test_pairs_that_take_the_same_time_have_no_order() -> None:
     times = [(1.0, 1.02), (1.1, 1.0), (2.0, 2.0), (4.0, 3.0)]
-    assert tau(times) == pytest.approx(4 / 6) and tau(times, APART) == 1.0
-    assert tau([*times, (3.0, 9.0)], APART) == pytest.approx((8 - 1) / 9)
-    assert tau([(1.0, 1.0), (2.0, 1.01), (3.0, 1.02)], APART) is None and tau(times[:2]) is None
+    assert tau(agree(times)) == pytest.approx(4 / 6) and tau(agree(times, APART)) == 1.0
+    assert tau(agree([*times, (3.0, 9.0)], APART)) == pytest.approx((8 - 1) / 9)
+    assert tau(agree([(1.0, 1.0), (2.0, 1.01), (3.0, 1.02)], APART)) is None and tau(agree(times[:2])) is None
 
 
 def test_what_jobs_measured_ranks_each_other() -> None:
