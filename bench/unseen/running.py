@@ -72,8 +72,12 @@ class Bench:
 
     def _done(self, group: Group, strategy: str) -> int:
         """Jobs that a case has behind it; all of them where it cannot be run."""
-        known = self.results.get(group.id(strategy))
-        return 0 if known is None or known.note.startswith("failed") else self.jobs if known.note else len(known.turns)
+        known = self._known(group, strategy)
+        return self.jobs if known.note and not known.note.startswith("failed") else len(known.turns)
+
+    def _known(self, group: Group, strategy: str) -> Result:
+        """What became of a case so far."""
+        return self.results.get(group.id(strategy)) or self._result(group, strategy)
 
     def _keep(self, group: Group, result: Result) -> None:
         self.results[group.id(result.strategy)] = result
@@ -112,7 +116,7 @@ class Bench:
                 self._keep(group, self._result(group, "auto", plan=taken, turns=self.results[group.id(taken)].turns))
         except Failed as err:
             for strategy in self.missing(group):
-                self._keep(group, self._result(group, strategy, note=f"failed: {err}"))
+                self._keep(group, replace(self._known(group, strategy), note=f"failed: {err}"))
 
     def _chosen(self, group: Group, network: Network, here: Path) -> dict[str, Plan]:
         """The cases' plans: chosen on the machine as a calibration found it that knows the steps of all of them, and kept."""
@@ -157,12 +161,9 @@ class Bench:
         job.save(here / f"job{name}.json")
         self._job(group, sys.executable, str(ROOT / "bench" / "unseen" / "turns.py"), str(here / f"job{name}.json"))
         for strategy, turn in zip(todo, _turns(network, job, load, date), strict=True):
-            out = self.results.get(group.id(strategy))
-            if out is None or out.note:
-                out = self._result(group, strategy)
-            out.turns.append(turn)
-            out.plan = todo[strategy].strategy if strategy == "auto" else ""
-            self._keep(group, out)
+            out = self._known(group, strategy)
+            plan = todo[strategy].strategy if strategy == "auto" else ""
+            self._keep(group, replace(out, note="", plan=plan, turns=[*out.turns, turn]))
 
     @staticmethod
     def _result(group: Group, strategy: str, **more: Any) -> Result:

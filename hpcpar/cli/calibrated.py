@@ -36,18 +36,22 @@ def show_machine(machine: Machine) -> None:
         f"{machine.overlap:.0%} of a communication, which then goes on at {machine.progress:.0%} of its rate")
     if d.at_once:
         say(f"more ranks than cores: all ranks of a node together got the time of {d.at_once:.2f} cores, and take turns; "
-            f"the last of them is up to {seconds(max((late_s for _, late_s in machine.late), default=0.0))} late for a message")
+            f"the last of them is up to {seconds(_most(machine.late))} late for a message, and one that is handed on takes a core up to "
+            f"{seconds(_most(machine.relay))} more")
     if "compute" in q:
         c = q["compute"]
         each = c["samples"] // c["steps"]
         say(f"{c['steps']} compute steps, each in {each} iterations: spread {c['spread']:.0%} (the worst, {c['worst']}: "
             f"{c['worst_spread']:.0%}), {c['outliers']} outliers of {c['samples']}")
-
-
     worst = max((sure["residual"] for sure in q["links"]), default=0.0)
     if worst > _LOOSE:
         say(f"note: latency and bandwidth fit the messages with an error of {worst:.0%}: the machine was not quiet, or has more ranks than "
             "cores; calibrate again when it is, or trust communication less")
+
+
+def _most(lines: Sequence[tuple[float, float]]) -> float:
+    """The longest of times after computing for more or less long (s)."""
+    return max((longer_s for _, longer_s in lines), default=0.0)
 
 
 def _between(interval: Sequence[float]) -> str:

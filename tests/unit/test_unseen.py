@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.unseen.cases import Result, Turn
-from bench.unseen.jobs import Case, Job
+from bench.unseen import running
+from bench.unseen.cases import Group, Place, Result, Turn
+from bench.unseen.jobs import Case, Failed, Job
 from bench.unseen.report import APART, agree, repeated, tau
+from hpcpar.machine import files
 
 
 def case(*times: tuple[float, float]) -> Result:
@@ -45,3 +47,29 @@ def test_what_a_job_is_told_comes_back_from_its_file(tmp_path: Path) -> None:
     job = Job(cases, "images.h5", "machine.toml", True, "wire.json")
     job.save(tmp_path / "job.json")
     assert Job.load(tmp_path / "job.json") == job
+
+
+def test_a_job_that_fails_leaves_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(Place(), "lenet5", (1, 28, 28), 64, 2, ("data",))
+    turn, jobs = case((9.0, 10.0)).turns[0], 0
+
+    def job(bench: running.Bench, group: Group, *words: str) -> None:
+        nonlocal jobs
+        if "calibrate" in words:
+            files.save(files.load("local"), words[-1])
+            return
+        jobs += 1
+        if jobs == 2:
+            raise Failed("a rank died")
+
+    monkeypatch.setattr(running.Bench, "_job", job)
+    monkeypatch.setattr(running.Bench, "_data", lambda bench, group: tmp_path / "images.h5")
+    monkeypatch.setattr(running, "_turns", lambda network, job, load, date: [turn] * len(job.cases))
+    bench = running.Bench(tmp_path, [], 3)
+    bench.run(group)
+    failed = bench.results[group.id("data")]
+    assert failed.note == "failed: a rank died" and len(failed.turns) == 1 and bench.missing(group) == ["data"]
+    bench = running.Bench(tmp_path, [], 3)
+    bench.run(group)
+    whole = bench.results[group.id("data")]
+    assert not whole.note and len(whole.turns) == 3 and jobs == 4 and bench.missing(group) == []
