@@ -2,8 +2,8 @@
 
 Run: ``python bench/accuracy.py`` (LeNet-5, AlexNet, VGG-16 and ResNet-50 at reduced image size, every strategy that can run, on 1, 2, 4
 and 8 ranks; how long it will take is printed first), ``--quick`` for a few cases, ``--network shaped`` for hosts that are joined by
-shaped links besides (``tests/cluster/network.sh``; root only). A rank has one BLAS thread. Finished cases are kept in the folder's
-``results.json`` and not run again; those that failed are.
+shaped links instead (``tests/cluster/network.sh``; root only), ``--network both``. A rank has one BLAS thread. Finished cases are kept
+in the folder's ``results.json`` and not run again; those that failed are.
 
 For every network and number of ranks a calibration measures, on as many ranks, the links, the collectives, the device's rates,
 and the compute steps (alone, without messages) of every strategy at half and at twice the case's batch. From that a case is predicted,
@@ -44,7 +44,8 @@ from hpcpar.sweep.local import mpiexec  # noqa: E402
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="LeNet-5 on 1 and 2 ranks, four strategies: less than two minutes")
-    parser.add_argument("--network", choices=("memory", "shaped"), default="memory", help="'shaped': also between hosts (default memory)")
+    parser.add_argument("--network", choices=("memory", "shaped", "both"), default="memory",
+                        help="'memory': on this host (default); 'shaped': between hosts; 'both'")
     parser.add_argument("--ranks", default="", help="numbers of ranks (default 1,2,4,8)")
     parser.add_argument("--networks", default="", help=f"some of {', '.join(SIZES)} (default: all)")
     parser.add_argument("--strategies", default="", help="only these, on more than one rank (default: every named one, and auto)")

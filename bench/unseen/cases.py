@@ -188,13 +188,14 @@ def groups(options: argparse.Namespace) -> list[Group]:
         every = (*named(p), "auto") if p > 1 else ("data",)
         return Group(place, name, *SIZES[name], p, tuple(options.strategies.split(",")) if options.strategies and p > 1 else every)
 
-    out = [group(Place(), name, p) for p in ranks for name in chosen]
-    if options.network == "shaped":
+    out = [group(Place(), name, p) for p in ranks for name in chosen] if options.network != "shaped" else []
+    if options.network != "memory":
         # more ranks, or faster links between so many, are bound by the cores; on slow links only what has few weights
         places = [(Place(FAST if p <= 4 else SLOW), p) for p in ranks if p > 1]
         out += [group(place, name, p) for place, p in places for name in chosen if name == "lenet5" or place.mbit == FAST]
-        if "alexnet" in chosen:
-            out += [Group(place, "alexnet", (3, 227, 227), 16, p, WIRE) for place, p in places if place.mbit == FAST]
+        wire = tuple(s for s in WIRE if not options.strategies or s in options.strategies.split(","))
+        if "alexnet" in chosen and wire:
+            out += [Group(place, "alexnet", (3, 227, 227), 16, p, wire) for place, p in places if place.mbit == FAST]
     return out
 
 
