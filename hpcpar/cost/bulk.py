@@ -8,22 +8,36 @@ from __future__ import annotations
 
 import itertools
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcpar.cost.choose import allowed, offers
 from hpcpar.cost.direct import Amounts, Spread, redistribution_s, spread
-from hpcpar.cost.freight import COLLECTIVE, REDISTRIBUTE, Collectives, Freight, Halos, Load
+from hpcpar.cost.freight import REDISTRIBUTE, Collectives, Freight, Halos, Load
 from hpcpar.cost.halos import halo_s, neighbours
 from hpcpar.cost.links import Route, Wires
 from hpcpar.cost.traffic import copied
 from hpcpar.machine.model import Machine
+from hpcpar.schedule.paired import COLLECTIVE
 from hpcpar.schedule.pattern import KINDS
 from hpcpar.schedule.steps import CODES, Kind
 
 #: Cases of redistributions that are priced together: enough to make calls cheap, few enough for a processor's cache.
 CASES = 16_384
+
+
+class _Some(NamedTuple):
+    """Some tensors and cases of a load, with the places of both ends' links for each of its cases."""
+
+    load: int
+    links: Any
+    tensors: slice
+    cases: slice
+
+    @property
+    def size(self) -> int:
+        return (self.tensors.stop - self.tensors.start) * (self.cases.stop - self.cases.start)
 
 
 class Bulk:
@@ -43,10 +57,10 @@ class Bulk:
         self.machine, self.wires, self.collectives, self.chosen_on, self.ranks = machine, wires, collectives, chosen_on, ranks
 
     def seconds(self, freight: Freight) -> list[Any]:
-        """The seconds of every movement, for each of its cases."""
-        out = [np.zeros(load.shape) for load in freight.loads]
+        """The seconds of every movement, [tensors, cases]."""
+        out = [np.zeros((load.tensors, load.cases)) for load in freight.loads]
         if freight.moving:
-            self._redistributions([(freight.loads[i], out[i]) for i in freight.moving])
+            self._redistributions(freight, out)
         priced = []
         if freight.halos is not None:
             priced.append((freight.halos.parts, self._halos(freight.halos)))
@@ -54,38 +68,44 @@ class Bulk:
             priced.append((freight.collectives.parts, self._collectives(freight.collectives)))
         for parts, seconds in priced:
             for i, begin, end, at in parts:
-                out[i][at] = seconds[begin:end]
+                out[i][:, at] = seconds[begin:end].reshape(-1, len(at))
         return out
 
     # -- redistributions -------------------------------------------------------------------------------------------
-    def _redistributions(self, loads: list[tuple[Load, Any]]) -> None:
-        grid = _Grid([load for load, _ in loads], self.wires, self.ranks)
-        batch: list[tuple[Load, Any]] = []
-        cases = 0
-        for i, (load, seconds) in enumerate(loads, 1):
-            batch.append((load, seconds))
-            cases += seconds.size
-            if cases > CASES or i == len(loads):
-                self._redistribute(batch, cases, grid)
-                batch, cases = [], 0
+    def _redistributions(self, freight: Freight, out: list[Any]) -> None:
+        links = spread(*freight.spans, self.wires, self.ranks)
+        batch = list[_Some]()
+        room, lines, places = CASES, np.empty((6, CASES)), np.empty((2, CASES), np.intp)
+        for i, both in freight.moving:
+            tensors, cases = out[i].shape
+            step = max(1, CASES // cases)
+            for tensor in range(0, tensors, step):
+                for begin in range(0, cases, CASES):
+                    some = _Some(i, both, slice(tensor, min(tensor + step, tensors)), slice(begin, min(begin + CASES, cases)))
+                    if some.size > room:
+                        self._redistribute(freight.loads, batch, links, out, lines, places)
+                        batch, room = [], CASES
+                    batch.append(some)
+                    room -= some.size
+        self._redistribute(freight.loads, batch, links, out, lines, places)
 
-    def _redistribute(self, loads: list[tuple[Load, Any]], cases: int, grid: _Grid) -> None:
-        lines, pairs = np.empty((6, cases)), np.empty((2, cases), np.intp)
-        ends = [0, *itertools.accumulate(out.size for _, out in loads)]
-        for (load, _), begin, end in zip(loads, ends, ends[1:], strict=False):
-            step, shape, found = load.step, load.shape, load.amounts
-            assert found is not None
-            s_per_byte = self.machine.add_s_per_byte if np.any(step.pattern.reduce) else self.machine.copy_s_per_byte
-            values = (found.out, found.out_count, found.into, found.into_count, step.item_bytes, s_per_byte)
-            for line, value in zip(lines, values, strict=True):
-                line[begin:end].reshape(shape)[...] = value
-            for place, layout in zip(pairs, (step.holder, step.wanter), strict=True):
-                place[begin:end].reshape(shape)[...] = grid.place(found.block, layout.config.ranks)
-        out, out_count, into, into_count, size, handling = lines
-        there = Amounts(out, out_count, into, into_count, None)
-        seconds = redistribution_s(there, grid.at(pairs[0]), grid.at(pairs[1]), size, handling, self.wires)
-        for (load, found_s), begin, end in zip(loads, ends, ends[1:], strict=False):
-            found_s[...] = np.where(np.equal(load.step.pattern.code, REDISTRIBUTE), seconds[begin:end].reshape(load.shape), 0.0)
+    def _redistribute(self, loads: list[Load], batch: list[_Some], links: Spread, out: list[Any], lines: Any, places: Any) -> None:
+        ends = [0, *itertools.accumulate(some.size for some in batch)]
+        for (i, both, tensors, cases), begin, end in zip(batch, ends, ends[1:], strict=False):
+            load = loads[i]
+            assert load.moved is not None
+            found = load.moved.sums[:, tensors, cases]
+            lines[:4, begin:end].reshape(found.shape)[...] = found
+            lines[4, begin:end] = load.item_bytes
+            lines[5, begin:end] = self.machine.add_s_per_byte if load.adds else self.machine.copy_s_per_byte
+            places[:, begin:end].reshape(2, *found.shape[1:])[...] = both[:, None, cases]
+        sent, sent_count, into, into_count, size, handling = lines[:, : ends[-1]]
+        there = Amounts(sent, sent_count, into, into_count, None)
+        sending, receiving = (links.at(each[: ends[-1]]) for each in places)
+        seconds = redistribution_s(there, sending, receiving, size, handling, self.wires)
+        for (i, _, tensors, cases), begin, end in zip(batch, ends, ends[1:], strict=False):
+            here = out[i][tensors, cases]
+            np.copyto(here, seconds[begin:end].reshape(here.shape), where=loads[i].moves.code[cases] == REDISTRIBUTE)
 
     # -- halos -----------------------------------------------------------------------------------------------------
     def _halos(self, laid: Halos) -> Any:
@@ -114,27 +134,3 @@ class Bulk:
             _, plain = offers(kind, way.p, n_bytes, chosen_on, add, names)
             best = np.choose(np.argmin(np.stack(plain), axis=0), every)
         return copied(kind, best, n_bytes, self.machine, way)
-
-
-class _Grid:
-    """The links of redistributions for every block and every number of active ranks that occur: few, whatever the number of cases."""
-
-    def __init__(self, loads: list[Load], wires: Wires, ranks: int) -> None:
-        there = np.zeros(ranks + 1, bool)
-        for load in loads:
-            assert load.amounts is not None
-            there[load.amounts.block] = True
-            for layout in (load.step.holder, load.step.wanter):
-                there[layout.config.ranks] = True
-        values = np.flatnonzero(there)
-        self._place = np.cumsum(there) - 1
-        self._width = len(values)
-        self._whole = spread(np.repeat(values, len(values)), np.tile(values, len(values)), wires, ranks)
-
-    def place(self, block: Any, active: Any) -> Any:
-        """Where the links of a block and a number of active ranks stand."""
-        return self._place[block] * self._width + self._place[active]
-
-    def at(self, places: Any) -> Spread:
-        """The links at some places."""
-        return self._whole.at(places)

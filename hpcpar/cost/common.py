@@ -1,29 +1,22 @@
-"""What two layouts of a tensor have in common, on a few ranks spread over all of them, in closed form.
-
-Where layouts are families that are paired (each configuration of one with each of the other), configurations that cut an axis alike are
-worked out once for that axis.
-"""
+"""What two layouts of a tensor have in common, on a few ranks spread over all of them, in closed form."""
 
 from __future__ import annotations
 
-import itertools
-import operator
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcpar.network.relation import Granule, Groups, Same
+from hpcpar.network.relation import Granule, Relation, Same
+from hpcpar.plan.axis import Axis, interval_arrays, intervals, tabulate
 from hpcpar.plan.config import Digit
-from hpcpar.plan.layout import Axis, Cuts, Layout, intervals, paired, tabulate
-from hpcpar.plan.stack import members, stack_axes
+from hpcpar.plan.layout import Layout
 
 #: Up to so many ranks, all of them count in a redistribution; of more, as many stand for all.
 STANDING_FOR_ALL = 8
-#: Numbers of an array that tensors of a stack are worked on together in: enough to make calls cheap, few enough for a processor's cache.
-MOST = 65_536
+ONE = Digit(1, 1)
 
 
 @dataclass(frozen=True)
@@ -63,116 +56,95 @@ class Common:
     own: Any
 
 
+#: Starts and stops of the intervals of some ranks.
+Box = tuple[Any, Any]
+
+
 class Along(NamedTuple):
-    """Two layouts along one axis, for every two ways of cutting it.
+    """Two layouts along one axis.
 
     Attributes
     ----------
     overlap : float
-        What a rank has in both.
-    sizes, touched : tuple of (holder's, wanter's)
-        Of each rank's interval; how many of the other's parts touch the largest.
+        What a rank has in both, [ranks that stand for all, cases].
+    sizes : tuple of (holder's, wanter's)
+        Of each rank's interval.
+    covers, counts : tuple of (holder's, wanter's)
+        How often the other's parts cover the axis, and how many of them touch the largest interval.
     """
 
     overlap: Any
     sizes: tuple[Any, Any]
-    touched: tuple[Any, Any]
+    covers: tuple[Any, Any]
+    counts: tuple[Any, Any]
 
 
-#: For each of the tensors of a stack, for each axis.
-Alongs = Sequence[Sequence[Along]]
+def along(a: Axis, b: Axis, parts: tuple[Any, Any], boxes: tuple[Box, Box], covers: tuple[Any, Any]) -> Along:
+    """Compare two layouts along one axis.
 
-
-def along(a: Axis, b: Axis, x: Cuts, y: Cuts, rank: Any) -> Along:
-    """Compare two layouts along one axis, on some ranks."""
-    (x0, x1), (y0, y1) = _box(a, x, rank), _box(b, y, rank)
+    Parameters
+    ----------
+    parts, boxes, covers : tuple of (holder's, wanter's)
+        How many parts the axis is cut into, what `box` says, and how often the other's parts cover it.
+    """
+    (x0, x1), (y0, y1) = boxes
     overlap = np.maximum(np.minimum(x1, y1) - np.maximum(x0, y0), 0).astype(float)
     sizes = (x1 - x0, y1 - y0)
-    touched = (_touched(a, b, x.digit.size, y.digit.size, sizes[0]), _touched(b, a, y.digit.size, x.digit.size, sizes[1]))
-    return Along(overlap, sizes, touched)
+    return Along(overlap, sizes, covers, touched(a, b, parts, (sizes[0].max(axis=0), sizes[1].max(axis=0))))
 
 
-def common(holder: Layout, wanter: Layout, ranks: Any, known: Alongs | None = None) -> list[Common]:
-    """Compare two layouts of a tensor, or of every tensor of a stack; `known` is what is at hand along axes."""
-    pairs = list(zip(*members(holder, wanter), strict=True))
-    if known is None:
-        rank = np.minimum(holder.config.first, wanter.config.first) + standing_for_all(
-            ranks, max(np.ndim(holder.config.ranks), np.ndim(wanter.config.ranks)))
-        known = [[along(a, b, h.cuts(a), w.cuts(b), rank) for a, b in zip(h.axes, w.axes, strict=True)] for h, w in pairs]
-    # what is the same along an axis of all of them is multiplied once
-    alike = [all(other is each[0] for other in each) for each in zip(*known, strict=True)]
-    lines = [[(a, b, h.cuts(a), w.cuts(b), each) for a, b, each in zip(h.axes, w.axes, found, strict=True)]
-             for (h, w), found in zip(pairs, known, strict=True)]
-    whole = reduce(_times, (_stacked([line]) for line in itertools.compress(lines[0], alike)), _Product())
-    if all(alike):
-        return [whole.common]
-    cases = len(known[0][0].overlap) * int(np.size(holder.config.n)) * int(np.size(wanter.config.n))
-    step = max(1, MOST // cases)
-    every = list(itertools.compress(zip(*lines, strict=True), map(operator.not_, alike)))
-    return [reduce(_times, (_stacked(each[i: i + step]) for each in every), whole).common for i in range(0, len(pairs), step)]
+def touched(a: Axis, b: Axis, parts: tuple[Any, Any], widest: tuple[Any, Any]) -> tuple[Any, Any]:
+    """How many of the other layout's parts touch the holder's and the wanter's largest interval."""
+    return _touched(a, b, *parts, widest[0]), _touched(b, a, *parts[::-1], widest[1])
 
 
-#: An axis of two layouts, how each cuts it, and what they have in common along it.
-_Line = tuple[Axis, Axis, Cuts, Cuts, Along]
+def common(holder: Layout, wanter: Layout, ranks: Any) -> Common:
+    """Compare two layouts of a tensor."""
+    configs = (holder.config, wanter.config)
+    rank = np.minimum(*(c.first for c in configs)) + standing_for_all(ranks, max(np.ndim(c.ranks) for c in configs))
+    at, lives = tuple(rank - c.first for c in configs), tuple(c.ranks for c in configs)
+    axes = []
+    for a, b in zip(holder.axes, wanter.axes, strict=True):
+        x, y = holder.digits.get(a.name, ONE), wanter.digits.get(b.name, ONE)
+        boxes = (box(a, x, at[0], lives[0]), box(b, y, at[1], lives[1]))
+        axes.append(along(a, b, (x.size, y.size), boxes, (_covers(b, y.size), _covers(a, x.size))))
+    return product(axes)
 
 
-def _stacked(lines: Sequence[_Line]) -> _Line:
-    """The same axis of several tensors of a stack, which comes after the axis of ranks and before those of cases."""
-    a, b, x, y, first = lines[0]
-    if len(lines) == 1:
-        return a, b, x, y, Along(first.overlap[:, None], (first.sizes[0][:, None], first.sizes[1][:, None]), first.touched)
-    found = [line[-1] for line in lines]
-    sizes = (np.stack([each.sizes[0] for each in found], axis=1), np.stack([each.sizes[1] for each in found], axis=1))
-    touched = (np.stack([each.touched[0] for each in found]), np.stack([each.touched[1] for each in found]))
-    overlap = np.stack([each.overlap for each in found], axis=1)
-    return stack_axes([line[0] for line in lines]), stack_axes([line[1] for line in lines]), x, y, Along(overlap, sizes, touched)
+def product(axes: Iterable[Along]) -> Common:
+    """Two layouts along all axes."""
+    kept: Any = 1.0
+    items, covers, counts = [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]
+    for axis in axes:
+        kept = kept * axis.overlap
+        for i in (0, 1):
+            items[i], covers[i], counts[i] = items[i] * axis.sizes[i], covers[i] * axis.covers[i], counts[i] * axis.counts[i]
+    holder, wanter = (Side(*each) for each in zip(items, covers, counts, strict=True))
+    return Common(holder, wanter, kept, kept.min(axis=0) > 0)
 
 
-class _Product(NamedTuple):
-    """What two layouts have in common along some axes; of `Side`'s fields those of the holder and of the wanter."""
-
-    kept: Any = None
-    items: tuple[Any, Any] = (1.0, 1.0)
-    covers: tuple[Any, Any] = (1.0, 1.0)
-    counts: tuple[Any, Any] = (1.0, 1.0)
-
-    @property
-    def common(self) -> Common:
-        holder, wanter = (Side(*each) for each in zip(self.items, self.covers, self.counts, strict=True))
-        return Common(holder, wanter, self.kept, self.kept.min(axis=0) > 0)
+def covers_once(relation: Relation) -> bool:
+    """True where parts of an axis lie side by side: each index is needed by one."""
+    return isinstance(relation, Same | Granule)
 
 
-def _times(product: _Product, line: _Line) -> _Product:
-    """With one axis more."""
-    a, b, x, y, found = line
-    overlap = paired(found.overlap, x, y)
-    items = (product.items[0] * paired(found.sizes[0], x, y), product.items[1] * paired(found.sizes[1], x, y))
-    covers, counts = list(product.covers), list(product.counts)
-    for side, (other, theirs) in enumerate(((b, y), (a, x))):
-        parts = theirs.digit.size
-        if isinstance(parts, int) and parts == 1:
-            continue
-        if not isinstance(other.relation, (Same, Granule)):
-            covers[side] = covers[side] * paired(tabulate(_cover, (other,), parts), x, y)
-        counts[side] = counts[side] * paired(found.touched[side], x, y)
-    kept = overlap if product.kept is None else product.kept * overlap
-    return _Product(kept, items, (covers[0], covers[1]), (counts[0], counts[1]))
+def _covers(axis: Axis, parts: Any) -> Any:
+    """How often the parts of an axis cover it."""
+    return 1.0 if covers_once(axis.relation) or (isinstance(parts, int) and parts == 1) else tabulate(_cover, (axis,), parts)
 
 
-def _box(axis: Axis, cuts: Cuts, rank: Any) -> tuple[Any, Any]:
+def box(axis: Axis, digit: Digit, at: Any, lives: Any) -> Box:
     """(start, stop) of several ranks along an axis; empty where the layer does not live."""
-    at = rank - cuts.first
-    lives = (at >= 0) & (at < cuts.ranks)
-    start, stop = interval_arrays(axis, cuts.digit.size, np.where(lives, cuts.digit.of(at), 0))
-    return np.where(lives, start, 0), np.where(lives, stop, 0)
+    there = (at >= 0) & (at < lives)
+    start, stop = interval_arrays(axis, digit.size, np.where(there, digit.of(at), 0))
+    return np.where(there, start, 0), np.where(there, stop, 0)
 
 
-def _touched(mine: Axis, other: Axis, own_parts: Any, parts: Any, sizes: Any) -> Any:
+def _touched(mine: Axis, other: Axis, own_parts: Any, parts: Any, widest_box: Any) -> Any:
     """How many parts of another layout touch the largest box along an axis."""
     if not np.ndim(parts) and parts == 1:
         return 1
-    widest_box = sizes.max(axis=0)
-    most = np.clip(widest_box, 1, parts) if isinstance(other.relation, (Same, Granule)) else parts  # an index lies in one part
+    most = np.clip(widest_box, 1, parts) if covers_once(other.relation) else parts  # an index lies in one part
     touched = np.ceil(widest_box * parts / np.maximum(other.extent, 1))
     if isinstance(mine.relation, Same) and isinstance(other.relation, Same):
         # blocks nest: an even number of them makes up, or lies in, one of the other cut
@@ -201,38 +173,25 @@ def widest(holder: Layout, wanter: Layout, ranks: Any) -> Any:
     out: Any = 1
     a, b = holder.config, wanter.config
     same = np.equal(a.first, b.first) & np.equal(a.ranks, b.ranks)
-    for x_axis, y_axis in zip(holder.axes, wanter.axes, strict=True):
-        x_cuts, y_cuts = holder.cuts(x_axis), wanter.cuts(y_axis)
-        x, y = x_cuts.digit, y_cuts.digit
-        far = np.maximum(reach(x), reach(y))
-        if isinstance(x_axis.relation, Same) and isinstance(y_axis.relation, Same):
-            far = np.where(np.equal(x.stride, y.stride) & np.equal(x.size, y.size), 1, far)
-        out = np.maximum(out, paired(far, x_cuts, y_cuts))
+    for x, y in zip(holder.axes, wanter.axes, strict=True):
+        out = np.maximum(out, far(x, y, holder.digits.get(x.name, ONE), wanter.digits.get(y.name, ONE)))
     for layout in (holder, wanter):
         out = np.maximum(out, reduce(np.maximum, map(reach, layout.spare), 1))
     first, last = ends(holder, wanter)
     return np.minimum(np.where(same, out, last - first + 1), ranks)
 
 
+def far(a: Axis, b: Axis, x: Digit, y: Digit) -> Any:
+    """Aligned ranks within which a movement stays along an axis of two layouts."""
+    out = np.maximum(reach(x), reach(y))
+    if isinstance(a.relation, Same) and isinstance(b.relation, Same):
+        return np.where(np.equal(x.stride, y.stride) & np.equal(x.size, y.size), 1, out)
+    return out
+
+
 def reach(digit: Digit) -> Any:
     """Aligned ranks within which a coordinate's neighbours all lie."""
     return np.where(np.greater(digit.size, 1), digit.stride * digit.size, 1)
-
-
-def interval_arrays(axis: Axis, parts: Any, index: Any) -> tuple[Any, Any]:
-    """`Axis.interval` for arrays of degrees and indices."""
-    units = axis.out_extent // axis.granule
-    start, stop = index * units // parts * axis.granule, (index + 1) * units // parts * axis.granule
-    relation = axis.relation
-    if not isinstance(relation, Same):
-        start, stop = relation.needed_array(start, stop, axis.extent)
-    if isinstance(relation, Groups):
-        coarse, fine = relation.groups % parts == 0, parts % relation.groups == 0
-        blocks, place = np.where(fine, relation.groups, parts), np.where(fine, index * relation.groups // parts, index)
-        start = np.where(coarse | fine, place * axis.extent // blocks, start)
-        stop = np.where(coarse | fine, (place + 1) * axis.extent // blocks, stop)
-    whole = np.equal(parts, 1)
-    return np.where(whole, 0, start), np.where(whole, axis.extent, stop)
 
 
 @lru_cache(maxsize=50_000)

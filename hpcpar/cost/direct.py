@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcpar.cost.common import Alongs, Common, Side, common, ends, widest
+from hpcpar.cost.common import Common, Side, common, ends, widest
 from hpcpar.cost.links import Links, Wires
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout
@@ -55,34 +55,56 @@ class Amounts:
     block: Any
 
 
-def amounts(holder: Layout, wanter: Layout, ranks: Any, known: Alongs | None = None) -> Amounts:
+class Shares(NamedTuple):
+    """Of a movement, for how many wanters a holder's box is, and how many summands a wanter gets; and of the movement back."""
+
+    askers: Any
+    summands: Any
+    askers_back: Any
+    summands_back: Any
+
+
+def shares(holder: tuple[Any, Any], wanter: tuple[Any, Any]) -> Shares:
+    """From the ranks that hold the same box of each of two layouts, and those of them that hold the same values too."""
+    # of all copies of a part, each wanter asks one
+    return Shares(wanter[0] / holder[1], holder[0] // holder[1], holder[0] / wanter[1], wanter[0] // wanter[1])
+
+
+def copies(layout: Layout) -> tuple[Any, Any]:
+    """Ranks that hold the same box, and those of them that hold the same values too."""
+    return math.prod(d.size for d in layout.spare), math.prod(d.size for d in layout.copies)
+
+
+def amounts(holder: Layout, wanter: Layout, ranks: Any) -> Amounts:
     """The amounts of a movement between two layouts; with partial sums, every holder of a part of the sum sends its own.
 
-    Those of the movement back are found along with them. `known` is what is at hand along axes.
+    Those of the movement back are found along with them.
     """
     key = ("amounts", id(wanter), id(ranks) if isinstance(ranks, np.ndarray) else ranks)
     if key not in holder.memo:
-        block = widest(holder, wanter, ranks)
-        both = common(holder, wanter, ranks, known)
+        both, block = common(holder, wanter, ranks), widest(holder, wanter, ranks)
+        there, back = there_and_back(both, shares(copies(holder), copies(wanter)), np.empty(np.shape(both.kept)))
         # what the keys name is kept, so that nothing else gets its id
-        holder.memo[key] = (_amounts(holder, wanter, [(c.holder, c.wanter, c) for c in both], block), wanter, ranks)
-        back = _amounts(wanter, holder, [(c.wanter, c.holder, c) for c in both], block)
-        wanter.memo["amounts", id(holder), key[2]] = (back, holder, ranks)
+        holder.memo[key] = (Amounts(*there, block), wanter, ranks)
+        wanter.memo["amounts", id(holder), key[2]] = (Amounts(*back, block), holder, ranks)
     return holder.memo[key][0]
 
 
-def _amounts(holder: Layout, wanter: Layout, both: list[tuple[Side, Side, Common]], block: Any) -> Amounts:
-    # of all copies of a part, each wanter asks one
-    askers = math.prod(d.size for d in wanter.spare) / math.prod(d.size for d in holder.copies)
-    parts = math.prod(d.size for d in holder.spare) // math.prod(d.size for d in holder.copies)
-    room = np.empty(np.shape(both[0][2].kept))
-    found = [(*_lacking(h, askers, c, room), *_lacking(w, parts, c, room)) for h, w, c in both]
-    whole = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
-    # a tensor by itself is no stack
-    out, out_count, into, into_count = (each if len(each) > 1 else each[0] for each in whole)
+#: Items sent, messages, items received, messages.
+Sums = tuple[Any, Any, Any, Any]
+
+
+def there_and_back(both: Common, share: Shares, room: Any) -> tuple[Sums, Sums]:
+    """What a movement amounts to, and the one back; `room` is to work in."""
+    holder, wanter = both.holder, both.wanter
+    return (_sums(_lacking(holder, share.askers, both, room), _lacking(wanter, share.summands, both, room)),
+            _sums(_lacking(wanter, share.askers_back, both, room), _lacking(holder, share.summands_back, both, room)))
+
+
+def _sums(sent: tuple[Any, Any], received: tuple[Any, Any]) -> Sums:
     # where nobody receives, nobody sends
-    some = into > 0
-    return Amounts(np.where(some, out, 0), np.where(some, out_count, 0), into, into_count, block)
+    some = received[0] > 0
+    return np.where(some, sent[0], 0), np.where(some, sent[1], 0), *received
 
 
 def redistribution(step: Move, wires: Wires, ranks: Any) -> Direct:
@@ -109,13 +131,13 @@ def redistribution_s(found: Amounts, sending: Spread, receiving: Spread, item_by
     return seconds * wires.factor(sending.level, Kind.REDISTRIBUTE, "direct", np.maximum(out, into))
 
 
-def _lacking(side: Side, copies: Any, both: Common, room: Any) -> tuple[Any, Any]:
+def _lacking(side: Side, times: Any, both: Common, room: Any) -> tuple[Any, Any]:
     """Items that cross to others, at most over ranks, and messages; `room` is to work in."""
-    kept, cover = both.kept, side.cover * copies
+    cover = side.cover * times
     fits = room.shape == np.broadcast_shapes(np.shape(side.items), np.shape(cover))
     missing = np.multiply(side.items, cover, out=room if fits else None)
-    total = np.subtract(missing, kept, out=room if fits else None).max(axis=0)
-    return total, np.where(total > 0, np.maximum(1, side.count * copies - both.own), 0)
+    total = np.subtract(missing, both.kept, out=room if fits else None).max(axis=0)
+    return total, np.where(total > 0, np.maximum(1, side.count * times - both.own), 0)
 
 
 @dataclass(frozen=True)

@@ -2,80 +2,143 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcpar.cost.direct import Amounts, amounts
-from hpcpar.cost.halos import Halo, halo_of, through_items
-from hpcpar.cost.memory import wire_buffer, wire_bytes
-from hpcpar.cost.slots import all_along
-from hpcpar.plan.axis import entry
+from hpcpar.cost.direct import amounts
+from hpcpar.cost.halos import Halo, through_items
+from hpcpar.cost.memory import wire_buffer
 from hpcpar.plan.config import Digit
-from hpcpar.plan.layout import Layout
+from hpcpar.schedule.paired import COLLECTIVE, Moves
 from hpcpar.schedule.parts import Move
-from hpcpar.schedule.pattern import KINDS
 from hpcpar.schedule.steps import CODES, Kind
 
 HALO, REDISTRIBUTE = CODES[Kind.HALO], CODES[Kind.REDISTRIBUTE]
-#: Of each code, whether it is a collective's.
-COLLECTIVE = np.array([kind not in (None, Kind.HALO, Kind.REDISTRIBUTE) for kind in KINDS])
 _GATHERS = CODES[Kind.ALLGATHER]
+
+
+class Moved(NamedTuple):
+    """Redistributions.
+
+    Attributes
+    ----------
+    sums : array
+        [items sent, messages, items received, messages; tensors, cases]: see `hpcpar.cost.direct.there_and_back`.
+    span : array of int
+        Of each case the aligned ranks among which it stays.
+    lives : tuple of array of int
+        The ranks that hold the tensors, and that want them; of the same shape as `span`, or to be broadcast to it.
+    """
+
+    sums: Any
+    span: Any
+    lives: tuple[Any, Any]
 
 
 @dataclass(eq=False)
 class Load:
-    """A movement, and what of it goes from rank to rank.
+    """What of the movements of some tensors decides their prices and their buffers: all under the same configurations, in the same way.
 
     Attributes
     ----------
-    shape : tuple of int
-        Of its cases.
-    halo : tuple or None
-        Cases that are halos, and the items that go through the buffers of the rank with most of them.
+    tensors : int
+    moves : Moves
+        The patterns, with an entry for each case.
+    adds : bool
+        What arrives is added.
+    lives : array of int
+        Ranks that hold the tensors, of each collective.
+    items : array of int
+        [tensors, collectives]: of the largest boxes that decide the price.
+    moved : Moved or None
+        Of all cases, where some are redistributions.
+    halo : Halo or None
+        What the cases move that are halos, those of one tensor after those of the other.
     """
 
-    step: Move
-    shape: tuple[int, ...]
-    amounts: Amounts | None = None
-    halo: tuple[Any, Any] | None = None
+    tensors: int
+    moves: Moves
+    adds: bool
+    item_bytes: int
+    lives: Any
+    items: Any
+    moved: Moved | None = None
+    halo: Halo | None = None
+
+    @classmethod
+    def of(cls, step: Move, cases: int, ranks: int) -> Load:
+        """The load of a layer's own movement, which is never a halo."""
+        code = np.broadcast_to(step.pattern.code, cases)
+        at = np.flatnonzero(COLLECTIVE[code])
+        digits = np.ones((2, len(step.pattern.digits), len(at)), np.int64)
+        for i, d in enumerate(step.pattern.digits):
+            digits[0, i], digits[1, i] = _some(d.stride, at), _some(d.size, at)
+        moves = Moves(code, at, Digit(*digits))
+        lives = (step.holder.config.ranks, step.wanter.config.ranks)
+        items = sent_items(code[at], _some(step.holder.largest_items, at), _some(step.wanter.largest_items, at))[None]
+        moved = None
+        if (code == REDISTRIBUTE).any():
+            found = amounts(step.holder, step.wanter, ranks)
+            sums = np.stack(np.broadcast_arrays(found.out, found.out_count, found.into, found.into_count))[:, None]
+            moved = Moved(sums, np.broadcast_to(found.block, cases), lives)
+        return cls(1, moves, bool(np.any(step.pattern.reduce)), step.item_bytes, _some(lives[0], at), items, moved)
+
+    @property
+    def cases(self) -> int:
+        return len(self.moves.code)
 
     @cached_property
-    def through_bytes(self) -> Any:
-        """What goes from rank to rank through the buffers of the rank with most of it; 0 in a collective."""
-        out: Any = np.int64(0)
-        if self.amounts is not None:
-            moved = _whole_items(self.amounts.out, self.amounts.into)
-            out = np.where(np.equal(self.step.pattern.code, REDISTRIBUTE), moved, 0)
+    def halos(self) -> Any:
+        """The cases that are halos."""
+        return np.flatnonzero(self.moves.code == HALO)
+
+    @cached_property
+    def _through(self) -> Any:
+        """[tensors, halos]: items that go through the buffers of the rank with most of them."""
+        assert self.halo is not None
+        return through_items(self.halo).reshape(self.tensors, -1)
+
+    def wire_bytes(self, held: Any, wanted: Any, tensor: int, at: Any) -> Any:
+        """The wire buffer of a tensor in some cases.
+
+        Parameters
+        ----------
+        held, wanted : int
+            Items of its largest boxes before and after, in these cases.
+        """
+        code = self.moves.code[at]
+        through, group = np.zeros(len(at), np.int64), np.ones(len(at), np.int64)
+        if self.moved is not None:
+            out, into = (np.round(self.moved.sums[i, tensor, at]).astype(np.int64) for i in (0, 2))
+            through = np.where(code == REDISTRIBUTE, out + into, 0)
         if self.halo is not None:
-            out = np.array(np.broadcast_to(out, self.shape))
-            out[self.halo[0]] = self.halo[1]
-        return out * self.step.item_bytes
-
-    def wire_bytes(self, at: tuple[int, ...] | None = None) -> Any:
-        """The wire buffer, of all cases or of one."""
-        step = self.step
-        if at is None:
-            return wire_bytes(step, {step.key: (0, self.through_bytes)})
-        code = entry(step.pattern.code, at)
-        if not code:
-            return 0
-        moved: Any = 0
-        if code == REDISTRIBUTE and self.amounts is not None:
-            moved = _whole_items(entry(self.amounts.out, at), entry(self.amounts.into, at)) * step.item_bytes
-        elif code == HALO:
-            moved = entry(self.through_bytes, at)
-        held, wanted = (entry(layout.largest_items, at) for layout in (step.holder, step.wanter))
-        group = math.prod(int(entry(d.size, at)) for d in step.pattern.digits)
-        return wire_buffer(code, group, held, wanted, step.item_bytes, moved)
+            here = np.flatnonzero(code == HALO)
+            through[here] = self._through[tensor, np.searchsorted(self.halos, at[here])]
+        here = np.flatnonzero(COLLECTIVE[code])
+        group[here] = self.moves.digits.size[:, np.searchsorted(self.moves.at, at[here])].prod(axis=0)
+        return wire_buffer(code, group, held, wanted, self.item_bytes, through * self.item_bytes)
 
 
-#: Cases of a movement: its place among the loads, where its cases begin and end, and their indices.
-Part = tuple[int, int, int, tuple[Any, ...]]
+def sent_items(code: Any, held: Any, wanted: Any) -> Any:
+    """Items of the largest boxes that decide a collective's price: those before and after are `held` and `wanted`."""
+    return np.where(code == _GATHERS, wanted, held)
+
+
+def _some(values: Any, at: Any) -> Any:
+    """Of some cases; a number is of all."""
+    return values[at] if np.ndim(values) else values
+
+
+class Part(NamedTuple):
+    """Cases of a movement: its place among the loads, where its cases begin and end, and their indices, the same of each tensor."""
+
+    load: int
+    begin: int
+    end: int
+    at: Any
 
 
 @dataclass(frozen=True)
@@ -107,116 +170,78 @@ class Freight:
 
     Attributes
     ----------
-    moving : list of int
-        The loads of which some cases are redistributions.
+    moving : list of (int, array of int)
+        The places of loads with redistributions; and for each of their cases the places of both ends' links in `spans`.
+    spans : tuple of (block, active)
+        For each of the links of redistributions the aligned ranks among which they lie, and the ranks that use them at once: few, whatever
+        the number of cases.
     """
 
     loads: list[Load]
-    moving: list[int]
+    moving: list[tuple[int, Any]]
+    spans: tuple[Any, Any]
     halos: Halos | None
     collectives: Collectives | None
 
 
-def freight(steps: Sequence[tuple[Move, tuple[int, ...]]], ranks: int) -> Freight:
-    """Movements, each with the shape of its cases, laid end to end."""
-    loads = [Load(step, shape) for step, shape in steps]
-    moving: list[int] = []
-    halos: list[Part] = []
-    collectives: list[Part] = []
-    known: dict[Any, tuple[bool, _Indices, _Indices]] = {}
+def freight(loads: list[Load], ranks: int) -> Freight:
+    """Movements laid end to end."""
+    halos, collectives = list[Part](), list[Part]()
     for i, load in enumerate(loads):
-        pattern = load.step.pattern
-        key = (id(pattern), load.shape)
-        if key not in known:
-            known[key] = _cases(pattern.code, load.shape)
-        redistributes, *found = known[key]
-        if redistributes:
-            moving.append(i)
-        for parts, at in zip((halos, collectives), found, strict=True):
-            if at is not None:
-                begin = parts[-1][2] if parts else 0
-                parts.append((i, begin, begin + len(at[0]), at))
-    _amounts([loads[i] for i in moving], ranks)
-    return Freight(loads, moving, _halos(loads, halos) if halos else None, _collectives(loads, collectives) if collectives else None)
+        found = [(collectives, load.moves.at)]
+        if load.halo is not None:
+            found.append((halos, load.halos))
+        for parts, at in found:
+            if len(at):
+                begin = parts[-1].end if parts else 0
+                parts.append(Part(i, begin, begin + load.tensors * len(at), at))
+    return Freight(
+        loads, *_spans(loads, ranks), _halos(loads, halos) if halos else None, _collectives(loads, collectives) if collectives else None,
+    )
 
 
-def _amounts(loads: list[Load], ranks: int) -> None:
-    """What redistributions move; there and back at once."""
-    pairs: dict[Any, tuple[Layout, Layout]] = {}
-    for load in loads:
-        pair = (load.step.holder, load.step.wanter)
-        pairs.setdefault(frozenset(map(id, pair)), pair)
-    for pair, known in zip(pairs.values(), all_along(list(pairs.values()), ranks), strict=True):
-        amounts(*pair, ranks, known)
-    for load in loads:
-        load.amounts = amounts(load.step.holder, load.step.wanter, ranks)
-
-
-_Indices = tuple[Any, ...] | None
-
-
-def _cases(code: Any, shape: tuple[int, ...]) -> tuple[bool, _Indices, _Indices]:
-    """Whether some cases are redistributions, which ones are halos, and which are collectives."""
-    counts = np.bincount(code.ravel(), minlength=len(KINDS))
-    whole = code if code.shape == shape else np.broadcast_to(code, shape)
-    return (bool(counts[REDISTRIBUTE]), np.nonzero(whole == HALO) if counts[HALO] else None,
-            np.nonzero(COLLECTIVE[whole]) if counts[COLLECTIVE].any() else None)
+def _spans(loads: list[Load], ranks: int) -> tuple[list[tuple[int, Any]], tuple[Any, Any]]:
+    there = np.zeros(ranks + 1, bool)
+    moving = [(i, load.moved) for i, load in enumerate(loads) if load.moved is not None]
+    for _, moved in moving:
+        for values in (moved.span, *moved.lives):
+            there[values] = True
+    values, place = np.flatnonzero(there), np.cumsum(there, dtype=np.int16) - 1
+    out = []
+    for i, moved in moving:
+        span, both = place[moved.span] * len(values), np.empty((2, *moved.span.shape), np.int16)
+        for links, lives in zip(both, moved.lives, strict=True):
+            np.add(span, place[lives], out=links)
+        out.append((i, both.reshape(2, -1)))
+    return out, (np.repeat(values, len(values)), np.tile(values, len(values)))
 
 
 def _halos(loads: list[Load], parts: list[Part]) -> Halos:
-    total = parts[-1][2]
-    halos = []
-    for i, *_ in parts:
-        step = loads[i].step
-        own, need = (step.wanter, step.holder) if np.any(step.pattern.reduce) else (step.holder, step.wanter)
-        halos.append(halo_of(own, need))
+    total = parts[-1].end
+    halos = [loads[part.load].halo or Halo(1, [], []) for part in parts]
     width = max(len(halo.digits) for halo in halos)
     # an axis that is not cut: one part, that keeps everything
     found = np.zeros((width, total, 3, 5), np.int64)
     found[..., 0] = 1
     digits = np.ones((width, 2, total), np.int64)
     rest, back, size = np.empty(total, np.int64), np.empty(total, bool), np.empty(total, np.int64)
-    for (i, a, b, at), halo in zip(parts, halos, strict=True):
-        step = loads[i].step
-        rest[a:b] = entry(halo.rest, at)
-        back[a:b], size[a:b] = np.any(step.pattern.reduce), step.item_bytes
+    for (i, a, b, _), halo in zip(parts, halos, strict=True):
+        rest[a:b], back[a:b], size[a:b] = halo.rest, loads[i].adds, loads[i].item_bytes
         for axis, (sides, digit) in enumerate(zip(halo.found, halo.digits, strict=True)):
-            found[axis, a:b] = entry(sides, at, 2)
-            digits[axis, 0, a:b], digits[axis, 1, a:b] = entry(digit.stride, at), entry(digit.size, at)
-    whole = Halo(rest, list(found), [Digit(*d) for d in digits])
-    through = through_items(whole)
-    for i, a, b, at in parts:
-        loads[i].halo = (at, through[a:b])
-    return Halos(parts, whole, size, back)
+            found[axis, a:b], digits[axis, 0, a:b], digits[axis, 1, a:b] = sides, digit.stride, digit.size
+    return Halos(parts, Halo(rest, list(found), [Digit(*d) for d in digits]), size, back)
 
 
 def _collectives(loads: list[Load], parts: list[Part]) -> Collectives:
-    total = parts[-1][2]
-    width = max(len(loads[i].step.pattern.digits) for i, *_ in parts)
-    digits = np.ones((2, width, total), np.int64)
-    code, n_bytes, ranks = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total, np.int64)
-    known: dict[Any, slice] = {}
+    total = parts[-1].end
+    code, n_bytes, p, near, block, ranks = np.empty((6, total), np.int64)
     for i, a, b, at in parts:
-        step = loads[i].step
-        code[a:b] = entry(step.pattern.code, at)
-        held, wanted = entry(step.holder.largest_items, at), entry(step.wanter.largest_items, at)
-        n_bytes[a:b] = np.where(code[a:b] == _GATHERS, wanted, held) * step.item_bytes
-        # layers under the same configurations have the same groups
-        key = (id(step.pattern), loads[i].shape)
-        same = known.setdefault(key, slice(a, b))
-        if same.start != a:
-            ranks[a:b], digits[..., a:b] = ranks[same], digits[..., same]
-            continue
-        ranks[a:b] = entry(step.holder.config.ranks, at)
-        for j, d in enumerate(step.pattern.digits):
-            digits[0, j, a:b], digits[1, j, a:b] = entry(d.stride, at), entry(d.size, at)
-    stride, size = digits
-    many = size > 1
-    block = np.where(many, stride * size, 1).max(axis=0)
-    near = np.where(many, stride, ranks).min(axis=0)
-    return Collectives(parts, code, n_bytes, size.prod(axis=0), near, block, ranks)
+        load = loads[i]
+        shape, (stride, size) = (load.tensors, len(at)), (load.moves.digits.stride, load.moves.digits.size)
+        many = size > 1
+        values = (load.moves.code[at], load.items * load.item_bytes, size.prod(axis=0), np.where(many, stride, load.lives).min(axis=0),
+                  np.where(many, stride * size, 1).max(axis=0), load.lives)
+        for line, value in zip((code, n_bytes, p, near, block, ranks), values, strict=True):
+            line[a:b].reshape(shape)[...] = value
+    return Collectives(parts, code, n_bytes, p, near, block, ranks)
 
-
-def _whole_items(out: Any, into: Any) -> Any:
-    """Items that go and come, each as a whole number."""
-    return np.round(out).astype(np.int64) + np.round(into).astype(np.int64)

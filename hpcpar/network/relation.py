@@ -67,6 +67,11 @@ class Window:
     dilation: int = 1
 
     @property
+    def pointwise(self) -> bool:
+        """True where output i reads input i alone."""
+        return (self.kernel == 1) & (self.stride == 1) & (self.padding == 0) & (self.dilation == 1)
+
+    @property
     def span(self) -> int:
         """Input indices from the first to one past the last that a single output reads."""
         return self.dilation * (self.kernel - 1) + 1

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.network.relation import Groups, Relation, Same, Window
+from hpcpar.network.relation import Groups, Relation, Same
 from hpcpar.plan.boxes import Interval, block
 from hpcpar.plan.config import Ints
 
-SAME, POINT = Same(), Window(1)
+SAME = Same()
 #: Arrays of up to so many entries are looked up one by one.
 FEW = 128
 
@@ -32,16 +32,13 @@ class Axis:
         Size and indivisible unit of the output axis that is cut.
     relation : Relation
         From output to this tensor; `Same` where the tensor is the output itself.
-    variants : tuple of Axis
-        Of a stack (see `hpcpar.plan.stack`): the axes of several tensors, whose numbers this one has in arrays.
     """
 
     name: str
     extent: Ints
     out_extent: Ints
-    granule: int = 1
+    granule: Ints = 1
     relation: Relation = SAME
-    variants: tuple[Axis, ...] = ()
 
     @cached_property
     def _hash(self) -> int:
@@ -53,13 +50,12 @@ class Axis:
     @cached_property
     def unnamed(self) -> Axis:
         """The same whatever cuts it: rows and columns of a square image are alike."""
-        return Axis("", self.extent, self.out_extent, self.granule, self.relation, self.variants) if self.name else self
+        return Axis("", self.extent, self.out_extent, self.granule, self.relation) if self.name else self
 
-    @property
-    def pointwise(self) -> bool:
-        """True for a window of a single index."""
-        relation = (self.variants[0] if self.variants else self).relation
-        return isinstance(relation, Window) and relation == POINT
+    def at(self, entries: Any) -> Axis:
+        """Some of several axes in one: all numbers are arrays."""
+        relation = type(self.relation)(**{name: values[entries] for name, values in vars(self.relation).items()})
+        return Axis(self.name, self.extent[entries], self.out_extent[entries], self.granule[entries], relation)
 
     def interval(self, parts: int, index: int) -> Interval:
         """The interval of part `index`; all of an axis that is not cut, even where windows leave out its end."""
@@ -85,17 +81,41 @@ def intervals(axis: Axis, parts: int) -> tuple[Any, Any]:
     return found[:, 0], found[:, 1]
 
 
+def interval_arrays(axis: Axis, parts: Any, index: Any) -> tuple[Any, Any]:
+    """`Axis.interval` for arrays of degrees and indices."""
+    units = axis.out_extent // axis.granule
+    start, stop = index * units // parts * axis.granule, (index + 1) * units // parts * axis.granule
+    relation = axis.relation
+    if not isinstance(relation, Same):
+        start, stop = relation.needed_array(start, stop, axis.extent)
+    if isinstance(relation, Groups):
+        coarse, fine = relation.groups % parts == 0, parts % relation.groups == 0
+        blocks, place = np.where(fine, relation.groups, parts), np.where(fine, index * relation.groups // parts, index)
+        start = np.where(coarse | fine, place * axis.extent // blocks, start)
+        stop = np.where(coarse | fine, (place + 1) * axis.extent // blocks, stop)
+    whole = np.equal(parts, 1)
+    return np.where(whole, 0, start), np.where(whole, axis.extent, stop)
+
+
+def each_part(axis: Axis, parts: Any) -> tuple[Any, Any, Any]:
+    """Starts and stops of all parts of several axes laid end to end, and where those of each axis begin.
+
+    Parameters
+    ----------
+    axis, parts : [axes]
+        Each axis, and how many parts it is cut into.
+    """
+    ends = np.cumsum(parts)
+    whose = np.repeat(np.arange(len(parts)), parts)
+    start, stop = interval_arrays(axis.at(whose), parts[whose], np.arange(ends[-1]) - (ends - parts)[whose])
+    return start, stop, ends - parts
+
+
 def tabulate(function: Callable[..., Any], axes: tuple[Axis, ...], degree: Ints) -> Any:
-    """``function(*axes, degree)`` for every case; it is called once for each degree that occurs (and each axis of a stack).
+    """``function(*axes, degree)`` for every case; it is called once for each degree that occurs.
 
     What it says of axes must not depend on their names.
     """
-    count = max((len(a.variants) for a in axes), default=0)
-    if count:
-        rows = [tabulate(function, tuple(a.variants[e] if a.variants else a for a in axes), degree) for e in range(count)]
-        found = np.stack(rows)
-        # the axis of the stack comes before those of the cases, of which a plain number has none
-        return found.reshape(count, 1, 1, *found.shape[1:]) if np.ndim(degree) == 0 else found
     axes = tuple(a.unnamed for a in axes)
     if not isinstance(degree, np.ndarray):
         return np.asarray(function(*axes, degree))

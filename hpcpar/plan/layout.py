@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -22,32 +22,24 @@ from hpcpar.plan.config import Config, Digit, Ints, Merged
 
 #: The axis of a weight that sharded synchronisation cuts over all ranks whose gradients are summed.
 SHARD = "shard"
-#: Shapes of families that are paired, by the axis of their cases.
-CASES = {-2: (-1, 1), -1: (1, -1)}
-
 
 @dataclass(frozen=True, eq=False)
-class Cuts:
-    """The ways in which the configurations of a family cut an axis: a coordinate, and the ranks that the layer lives on.
+class Ways:
+    """The different ways in which the configurations of a family cut an axis.
 
     Attributes
     ----------
-    where : array of int or None
-        For each configuration its place among the different ways; None where there is an entry for each configuration.
-    axis : int
-        Along which the different ways lie in arrays: one of `CASES`.
+    columns : array of int
+        [3, ways]: stride and size of the coordinate, and the ranks that the layer lives on.
+    where : array of int
+        For each configuration its place among the ways.
     """
 
-    digit: Digit
-    first: Ints
-    ranks: Ints
-    where: Any = None
-    axis: int = -1
+    columns: Any
+    where: Any
 
-    @cached_property
-    def columns(self) -> Any:
-        """[3, ways]: strides, sizes and ranks of the different ways."""
-        return np.array([np.ravel(v) for v in (self.digit.stride, self.digit.size, self.ranks)], np.int64)
+    def __len__(self) -> int:
+        return self.columns.shape[1]
 
 
 @dataclass(frozen=True)
@@ -78,23 +70,26 @@ class Layout:
         """The global tensor's shape."""
         return tuple(a.extent for a in self.axes)
 
-    def cuts(self, axis: Axis) -> Cuts:
-        """How an axis is cut; of a family whose every case is paired with every case of another, each way once."""
-        memo, key = self.config.memo, ("cuts", axis.name, self.summed)
+    def ways(self, axis: Axis) -> Ways:
+        """The ways in which a family's configurations cut an axis; axes that are not cut are alike, channels of a sum are cut by k too."""
+        digit = self.digits.get(axis.name)
+        memo, key = self.config.memo, ("ways", axis.name if digit is not None else "", self.summed and axis.name == "c")
         if key not in memo:
-            memo[key] = self._cut(axis.name)
+            memo[key] = _ways(Digit(1, 1) if digit is None else digit, self.config.ranks)
         return memo[key]
 
-    def _cut(self, name: str) -> Cuts:
-        digit = self.digits.get(name, Digit(1, 1))
-        first, ranks = self.config.first, self.config.ranks
-        if np.ndim(ranks) != 2 or ranks.size == 1 or np.ndim(first) or isinstance(digit, Merged):
-            return Cuts(digit, first, ranks)
-        # axes that are not cut are alike; channels of a sum are cut by k too
-        key = ("ways", name if name in self.digits else "", self.summed and name == "c")
-        if key not in self.config.memo:
-            self.config.memo[key] = _ways(digit, first, ranks)
-        return self.config.memo[key]
+    @cached_property
+    def cutting(self) -> Any:
+        """Equal for layouts whose axes are cut and related alike, whatever their extents."""
+        axes = tuple((a.name, type(a.relation), getattr(a.relation, "groups", 0)) for a in self.axes)
+        return (axes, self.summed, self.partial)
+
+    def of_cutting(self, what: str, find: Callable[[Layout], Any]) -> Any:
+        """Something that is the same for all layouts under this configuration that are cut alike."""
+        memo, key = self.config.memo, (what, self.cutting)
+        if key not in memo:
+            memo[key] = find(self)
+        return memo[key]
 
     @cached_property
     def digits(self) -> dict[str, Digit]:
@@ -187,24 +182,13 @@ class Layout:
         yield from sorted(self.config.first + sum(i * s for i, s in zip(at, strides, strict=True)) for at in itertools.product(*ranges))
 
 
-def paired(values: Any, *cuts: Cuts) -> Any:
-    """What was worked out for every two cuts, for every two configurations that cut so."""
-    shape = getattr(values, "shape", ())
-    for each in cuts:
-        if each.where is not None and shape[each.axis:][:1] not in ((), (1,)):
-            values = values.take(each.where, axis=each.axis)
-    return values
-
-
-def _ways(digit: Digit, first: int, ranks: Any) -> Cuts:
+def _ways(digit: Digit, ranks: Any) -> Ways:
     values = (digit.stride, digit.size, ranks)
     columns = (v.ravel().tolist() if isinstance(v, np.ndarray) else itertools.repeat(v, ranks.size) for v in values)
     known: dict[tuple[int, ...], int] = {}
     # the stride of a single part means nothing
     where = [known.setdefault((stride if size > 1 else 1, size, lives), len(known)) for stride, size, lives in zip(*columns, strict=True)]
-    axis = -2 if ranks.shape[1] == 1 else -1
-    stride, size, lives = np.array(list(known), np.int64).T.reshape(3, *CASES[axis])
-    return Cuts(Digit(stride, size), first, lives, np.array(where, np.intp), axis)
+    return Ways(np.array(list(known), np.int64).T, np.array(where, np.intp))
 
 
 def _largest(axis: Axis, degree: Ints) -> Any:

@@ -113,12 +113,6 @@ class Builder:
             for _ in self.network.consumers[layer.name][1:]:
                 self.compute(Phase.BACKWARD, layer, Op.ACCUMULATE, batch)
 
-    def edge(self, e: Edge) -> None:
-        """Everything that the configurations at both ends of an edge decide: its movements."""
-        self.wait(self.fetch(e))
-        if e.producer.name in self.trains:
-            self.wait(self.give_back(e))
-
     # -- forward ---------------------------------------------------------------------------------------------------
     def forward(self, layers: Sequence[Layer], batch: Ints) -> None:
         for layer in layers:

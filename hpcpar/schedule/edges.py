@@ -12,7 +12,7 @@ from hpcpar.network.layers import Input, Layer
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, needed, owned
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.pattern import Pattern, backward_pattern, forward_pattern, relate
+from hpcpar.schedule.pattern import Pattern, patterns
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,7 @@ class Edges:
         if key not in self._known:
             have = owned(network, producer, configs[producer.name], batch)
             want = self.needs(layer, batch)[which]
-            rel = relate(have, want)
-            self._known[key] = (have, want, forward_pattern(have, want, rel), backward_pattern(have, want, rel))
+            self._known[key] = (have, want, *patterns(have, want))
         return Edge(producer, layer, which, *self._known[key], key)
 
 

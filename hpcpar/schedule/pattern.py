@@ -6,19 +6,21 @@ strides and decisions are numbers or arrays with an entry for each case.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcpar.network.relation import Columns, Full, Granule, Groups, Offset, Same, Window
 from hpcpar.plan.axis import entry
-from hpcpar.plan.config import Config, Digit
-from hpcpar.plan.layout import Axis, Layout, intervals, paired, tabulate
+from hpcpar.plan.config import Config, Digit, Ints
+from hpcpar.plan.layout import Axis, Layout, intervals, tabulate
 from hpcpar.schedule.steps import CODES, Group, Kind
 
+#: Axes of a configuration along which gradients may be partial sums.
+PARTIAL = ("n", "c", "d", "h", "w", "k")
 #: A decision, or one for each case.
 Flags = Any
 ONE = Digit(1, 1)
@@ -29,7 +31,7 @@ class Cut:
     """How a layout cuts one axis: part ``digit.of(rank)`` of `digit.size` blocks, exactly or widened by a halo."""
 
     digit: Digit
-    granule: int
+    granule: Ints
     exact: Flags
     regular: Flags = True
 
@@ -61,7 +63,7 @@ def _cut(axis: Axis, digit: Digit) -> Cut:
         regular = coarse | fine
         return Cut(Digit(stride, np.where(fine & ~coarse, relation.groups, size)), 1, regular, regular)
     assert isinstance(relation, Window)
-    return Cut(digit, 1, whole | axis.pointwise)
+    return Cut(digit, 1, whole | relation.pointwise)
 
 
 @dataclass(frozen=True)
@@ -136,13 +138,26 @@ class Relation:
     inexact: Flags = False
     irregular: Flags = False
 
+    @classmethod
+    def of(cls, axes: Sequence[Facing], elsewhere: Flags) -> Relation:
+        """Over all axes; `elsewhere` where the layers live on different ranks."""
+        out = cls([], [], irregular=elsewhere)
+        for axis in axes:
+            out.halo, out.inexact, out.irregular = out.halo | axis.halo, out.inexact | axis.inexact, out.irregular | axis.irregular
+            for found, digit in ((out.gather, axis.gather), (out.narrow, axis.narrow)):
+                if _some(np.greater(digit.size, 1)):
+                    found.append(digit)
+        depends = [axis.depends for axis in axes if _some(np.greater(axis.depends.size, 1))]
+        if out.gather and depends:
+            out.irregular = out.irregular | _where(_any(out.gather) & np.logical_not(out.irregular), mixed_digits, out.gather, depends)
+        return out
+
 
 def _union(fine: Cut, coarse: Cut) -> Flags:
     """True where each part of `coarse` is a union of consecutive parts of `fine` held by neighbouring coordinates."""
-    if fine.granule != coarse.granule:
-        return np.equal(coarse.parts, 1)
     ratio, rest = np.divmod(fine.parts, coarse.parts)
-    return np.equal(coarse.parts, 1) | ((rest == 0) & (coarse.digit.stride == fine.digit.stride * ratio))
+    nested = np.equal(fine.granule, coarse.granule) & (rest == 0) & (coarse.digit.stride == fine.digit.stride * ratio)
+    return np.equal(coarse.parts, 1) | nested
 
 
 @lru_cache(maxsize=50_000)
@@ -156,40 +171,58 @@ def _some(flags: Flags) -> bool:
     return bool(flags.any() if isinstance(flags, np.ndarray) else flags)
 
 
+class Facing(NamedTuple):
+    """How the needed intervals of an axis relate to the owned ones; see `Relation`.
+
+    Attributes
+    ----------
+    depends : Digit
+        The parts of what is needed.
+    """
+
+    depends: Digit
+    gather: Digit
+    narrow: Digit
+    halo: Flags
+    inexact: Flags
+    irregular: Flags
+
+
+def facing(a: Axis, b: Axis, x: Digit, y: Digit, inside: Callable[[], Flags]) -> Facing:
+    """Compare an owned axis `a`, cut by `x`, with a needed one `b`, cut by `y`.
+
+    Parameters
+    ----------
+    inside : callable
+        Whether every part holds what it needs, for equal cuts; asked for only where that matters.
+    """
+    have, want = _cut(a, x), _cut(b, y)
+    irregular = np.logical_not(want.regular)
+    halo = np.logical_not(want.exact) & want.regular
+    inexact: Flags = False
+    if _some(halo):
+        other = np.not_equal(want.digit.stride, have.digit.stride) | np.not_equal(want.parts, have.parts)
+        held = inside()
+        irregular, inexact, halo = irregular | (halo & other), halo & ~other & held, halo & ~other & ~held
+    exact = np.asarray(want.exact)
+    gathers, narrows = _union(have, want) & exact, _union(want, have) & exact
+    gather, narrow = (Digit(fine.digit.stride, np.where(chosen, fine.parts // coarse.parts, 1))
+                      for chosen, fine, coarse in ((gathers, have, want), (narrows & ~gathers, want, have)))
+    return Facing(want.digit, gather, narrow, halo, inexact, irregular | (exact & ~gathers & ~narrows))
+
+
 def relate(owned: Layout, needed: Layout) -> Relation:
-    """Compare what ranks own of a tensor with what they need of it; of configurations that are paired, each two ways of a cut once."""
+    """Compare what ranks own of a tensor with what they need of it."""
     elsewhere = np.not_equal(owned.config.first, needed.config.first) | np.not_equal(owned.config.ranks, needed.config.ranks)
-    out = Relation([], [], irregular=elsewhere)
-    depends: list[Digit] = []
+    axes = []
     for a, b in zip(owned.axes, needed.axes, strict=True):
-        x, y = owned.cuts(a), needed.cuts(b)
-        have, want = _cut(a, x.digit), _cut(b, y.digit)
-        cuts = _some(np.greater(want.parts, 1))
-        if not cuts and not _some(np.greater(have.parts, 1)):
-            continue
-        if cuts:
-            depends.append(Digit(paired(want.digit.stride, x, y), paired(want.parts, x, y)))
-        irregular = np.logical_not(want.regular)
-        halo = np.logical_not(want.exact) & want.regular
-        if _some(halo):
-            other = np.not_equal(want.digit.stride, have.digit.stride) | np.not_equal(want.parts, have.parts)
-            inside = tabulate(covered, (a, b), x.digit.size)
-            irregular = irregular | (halo & other)
-            out.inexact = out.inexact | paired(halo & ~other & inside, x, y)
-            out.halo = out.halo | paired(halo & ~other & ~inside, x, y)
-        exact = np.asarray(want.exact)
-        gathers, narrows = _union(have, want) & exact, _union(want, have) & exact
-        for found, chosen, fine, coarse in ((out.gather, gathers, have, want), (out.narrow, narrows & ~gathers, want, have)):
-            size = np.where(chosen, fine.parts // coarse.parts, 1)
-            if _some(size > 1):
-                found.append(Digit(paired(fine.digit.stride, x, y), paired(size, x, y)))
-        out.irregular = out.irregular | paired(irregular | (exact & ~gathers & ~narrows), x, y)
-    if out.gather and depends:
-        out.irregular = out.irregular | _where(_any(out.gather) & np.logical_not(out.irregular), _mixed, out.gather, depends)
-    return out
+        x, y = owned.digits.get(a.name, ONE), needed.digits.get(b.name, ONE)
+        if _some(np.greater(x.size, 1)) or _some(np.greater(y.size, 1)):
+            axes.append(facing(a, b, x, y, partial(tabulate, covered, (a, b), x.size)))
+    return Relation.of(axes, elsewhere)
 
 
-def _where(some: Flags, decide: Callable[..., Flags], *digits: list[Digit]) -> Flags:
+def _where(some: Flags, decide: Callable[..., Flags], *digits: Sequence[Digit]) -> Flags:
     """A decision about coordinates in some cases, and False in the others; it is worked out for these cases alone.
 
     Parameters
@@ -210,50 +243,72 @@ def _where(some: Flags, decide: Callable[..., Flags], *digits: list[Digit]) -> F
     return out
 
 
-def _mixed(groups: Digit, others: Digit) -> Flags:
+def mixed_digits(groups: Digit, others: Digit) -> Flags:
     """True where a coordinate of a group and one that a box depends on share factors of the rank: the group's boxes differ."""
     stride, size = groups.stride[:, None], groups.size[:, None]
     overlap = (size > 1) & (others.size > 1) & (stride < others.stride * others.size) & (others.stride < stride * size)
     return overlap.any(axis=(0, 1))
 
 
-def _any(digits: list[Digit]) -> Flags:
+def _any(digits: Sequence[Digit]) -> Flags:
     out: Flags = False
     for d in digits:
         out = out | np.greater(d.size, 1)
     return out
 
 
-def forward_pattern(owned: Layout, needed: Layout, rel: Relation | None = None) -> Pattern:
-    """From owned boxes (disjoint parts, maybe replicated) to needed boxes; `rel` is how they relate, where it is at hand."""
-    rel = relate(owned, needed) if rel is None else rel
-    gather = _any(rel.gather)
-    general = rel.irregular | (gather & (rel.halo | rel.inexact | _any(rel.narrow)))
-    code = np.where(
-        general, CODES[Kind.REDISTRIBUTE], np.where(gather, CODES[Kind.ALLGATHER], np.where(rel.halo, CODES[Kind.HALO], 0))
-    )
+def patterns(owned: Layout, needed: Layout) -> tuple[Pattern, Pattern]:
+    """Of the movement from owned boxes to needed ones, and of its adjoint."""
+    rel = relate(owned, needed)
+    return forward_pattern(rel), backward_pattern(rel, [d for d in partial_digits(needed).values() if _some(np.greater(d.size, 1))])
+
+
+def forward_pattern(rel: Relation) -> Pattern:
+    """From owned boxes (disjoint parts, maybe replicated) to needed boxes."""
+    code = forward_code(_any(rel.gather), _any(rel.narrow), rel.halo, rel.inexact, rel.irregular)
     return Pattern(code, False, tuple(rel.gather))
 
 
-def partial_digits(needed: Layout) -> list[Digit]:
+def forward_code(gather: Flags, narrow: Flags, halo: Flags, inexact: Flags, irregular: Flags) -> Any:
+    """The code of a movement; whether some axis is gathered or narrowed, and the others of `Relation`."""
+    general = irregular | (gather & (halo | inexact | narrow))
+    return np.where(
+        general, CODES[Kind.REDISTRIBUTE], np.where(gather, CODES[Kind.ALLGATHER], np.where(halo, CODES[Kind.HALO], 0))
+    )
+
+
+def partial_digits(needed: Layout) -> dict[str, Digit]:
     """Coordinates over which the gradients of a needed box are partial sums: parts of the work that need the same box."""
-    out = []
+    out = {}
     by_name = {a.name: a for a in needed.axes}
-    for name in ("n", "c", "d", "h", "w", "k"):
+    for name in PARTIAL:
         digit = needed.config.digits[name]
         if f"all {name}" in by_name or not _some(np.greater(digit.size, 1)):
             continue  # the layer's output has no such axis: ranks along it are replicas
         kept = cut(needed, by_name[name]).parts if name in by_name else 1
-        out.append(Digit(digit.stride, digit.size // kept))
-    return [d for d in out if _some(np.greater(d.size, 1))]
+        out[name] = Digit(digit.stride, digit.size // kept)
+    return out
 
 
-def backward_pattern(owned: Layout, needed: Layout, rel: Relation | None = None) -> Pattern:
+def backward_pattern(rel: Relation, partials: Sequence[Digit]) -> Pattern:
     """The adjoint: from gradients of needed boxes (partial sums where parts need the same) to totals on owned boxes."""
-    rel, partials = relate(owned, needed) if rel is None else rel, partial_digits(needed)
     partial, gather, narrow = _any(partials), _any(rel.gather), _any(rel.narrow)
-    halo, inexact = rel.halo, rel.inexact
-    same = _where(partial & gather & np.logical_not(rel.irregular | halo | inexact | narrow), _same, rel.gather, partials)
+    same = _where(partial & gather & np.logical_not(rel.irregular | rel.halo | rel.inexact | narrow), same_digits, rel.gather, partials)
+    code = backward_code(partial, same, gather, narrow, rel.halo, rel.inexact, rel.irregular)
+    gathers = code == CODES[Kind.ALLGATHER]
+    digits = tuple(Digit(d.stride, np.where(gathers, 1, d.size)) for d in partials)
+    digits += tuple(Digit(d.stride, np.where(gathers, d.size, 1)) for d in rel.narrow)
+    return Pattern(code, (code != 0) & ~gathers, digits)
+
+
+def backward_code(partial: Flags, same: Flags, gather: Flags, narrow: Flags, halo: Flags, inexact: Flags, irregular: Flags) -> Any:
+    """The code of the adjoint of a movement.
+
+    Parameters
+    ----------
+    partial : bool
+        Gradients are partial sums, over ranks that together gather a needed box where `same`.
+    """
     # without partial sums
     alone = np.where(
         halo, np.where(gather | narrow, CODES[Kind.REDISTRIBUTE], CODES[Kind.HALO]),
@@ -264,14 +319,10 @@ def backward_pattern(owned: Layout, needed: Layout, rel: Relation | None = None)
         halo | inexact | narrow, CODES[Kind.REDISTRIBUTE],
         np.where(np.logical_not(gather), CODES[Kind.ALLREDUCE], np.where(same, CODES[Kind.REDUCE_SCATTER], CODES[Kind.REDISTRIBUTE])),
     )
-    code = np.where(rel.irregular, CODES[Kind.REDISTRIBUTE], np.where(partial, sums, alone))
-    gathers = code == CODES[Kind.ALLGATHER]
-    digits = tuple(Digit(d.stride, np.where(gathers, 1, d.size)) for d in partials)
-    digits += tuple(Digit(d.stride, np.where(gathers, d.size, 1)) for d in rel.narrow)
-    return Pattern(code, (code != 0) & ~gathers, digits)
+    return np.where(irregular, CODES[Kind.REDISTRIBUTE], np.where(partial, sums, alone))
 
 
-def _same(a: Digit, b: Digit) -> Flags:
+def same_digits(a: Digit, b: Digit) -> Flags:
     """True where both name the same coordinates (those of size 1 do not count)."""
     alike = (a.stride[:, None] == b.stride) & (a.size[:, None] == b.size)
     return ((a.size == 1) | alike.any(axis=1)).all(axis=0) & ((b.size == 1) | alike.any(axis=0)).all(axis=0)

@@ -5,70 +5,61 @@ Searches of one process ask for the same again (on other machines, under other l
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcpar.cost.freight import Freight, Load, freight
+from hpcpar.cost.freight import REDISTRIBUTE, Freight, Load, Moved, freight, sent_items
 from hpcpar.cost.memory import NOTHING as NO_MEMORY
 from hpcpar.cost.memory import Ends, Memory, edge_memory, layer_memory
+from hpcpar.cost.paired import Measures
 from hpcpar.cost.work import Work, Workload
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, Loss
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout, needed, owned
+from hpcpar.plan.lines import Block, Lines
 from hpcpar.plan.plan import Plan
-from hpcpar.plan.stack import structure
 from hpcpar.schedule.builder import Builder
-from hpcpar.schedule.edges import Edge, Edges
-from hpcpar.schedule.parts import Move, Task
+from hpcpar.schedule.edges import Edge
+from hpcpar.schedule.paired import Patterns
+from hpcpar.schedule.parts import Move
 from hpcpar.schedule.pattern import NOTHING
 from hpcpar.schedule.sharing import begins_sum, in_place, passes_gradient
-from hpcpar.search.geometry import MOST_CASES, Three, geometry
+from hpcpar.schedule.steps import Phase
 from hpcpar.search.tables import Held, Link, Unit
+
+#: What the producer's ranks own, what the consumer's need of it, and what they own of the consumer's output.
+Three = tuple[Layout, Layout, Layout]
+
+
+class Step(NamedTuple):
+    """A step of a part, by the place of its movement or piece of work among those that cost alike; `present` in some cases."""
+
+    phase: Phase
+    moves: bool
+    place: int
+    present: Any = True
 
 
 @dataclass
 class Part:
-    """The steps of a unit, or of edges of one structure, and the memory that they need.
+    """The steps of a unit, or of edges that are alike.
 
     Attributes
     ----------
-    boxes : callable
-        From the place of a case (None: all) to the bytes that are held beside wire buffers.
-    lines : list
-        Of each step, its place among the movements or the pieces of work that cost alike.
-    wires : dict
-        The movements with a wire buffer of their own, by tensor.
+    held : list of Held
+        Bytes of the unit, or of each edge.
+    shape : tuple of int
+        Of the cases of each.
     """
 
-    plan: Plan
-    edges: Edges
-    steps: list[Task | Move]
+    steps: list[Step]
+    held: list[Held]
     shape: tuple[int, ...]
-    boxes: Callable[[tuple[int, ...] | None], Any]
-    lines: list[int] = field(default_factory=list)
-    wires: dict[str, int] = field(default_factory=dict)
-
-    def key(self, step: Task | Move) -> Any:
-        """Equal for steps of units that cost alike; stacks share nothing."""
-        if len(self.shape) > 1:
-            return id(step)
-        if isinstance(step, Move):
-            return step.key
-        return (self.edges.key(step.layer, step.batch), step.op)
-
-    def held(self, loads: list[Load]) -> Held:
-        """Bytes of all cases, or of one."""
-        wires = [loads[i] for i in self.wires.values()]
-        return Held(
-            lambda: np.zeros(self.shape) + self.boxes(None) + sum(load.wire_bytes() for load in wires),
-            lambda at: float(self.boxes(at) + sum(load.wire_bytes(at) for load in wires)),
-        )
 
 
 class Lowering(NamedTuple):
@@ -79,25 +70,23 @@ class Lowering(NamedTuple):
     node_keys, edge_keys : list
         What units and edges are equal by.
     nodes : dict
-        From a unit's key to its part's place.
-    groups : list
-        The keys of the edges of each stack, whose parts follow those of the nodes.
-    held : list of Held
-        Of each part.
+        From a unit's key to its part.
+    edges : list
+        The keys of edges that are alike, and their part.
     """
 
     node_keys: list[Any]
     edge_keys: list[Any]
-    nodes: dict[Any, int]
-    groups: list[list[Any]]
-    parts: list[Part]
-    held: list[Held]
+    nodes: dict[Any, Part]
+    edges: list[tuple[list[Any], Part]]
     freight: Freight
     works: list[Work]
 
 
-#: Cases of movements that are kept: there and back, those of as many pairs of configurations as geometries are kept of.
-MOST_MOVED = 2 * MOST_CASES
+#: Cases of movements that are kept, there and back.
+MOST_MOVED = 1_200_000
+#: Pairs of configurations that are compared at once: enough to make calls cheap, few enough for a processor's cache.
+TOGETHER = 8192
 #: The latest lowerings of all configurations; with the network and the units, so that no others get their ids.
 _kept: OrderedDict[Any, tuple[Lowering, Network, Sequence[Unit], int]] = OrderedDict()
 
@@ -127,48 +116,27 @@ class Lowerer:
             return _kept[key][0]
         found = self._lower(units, links, known)
         if whole and not known:
-            _kept[key] = (found, self.network, units, sum(math.prod(load.shape) for load in found.freight.loads))
+            _kept[key] = (found, self.network, units, sum(load.tensors * load.cases for load in found.freight.loads))
             while sum(cases for *_, cases in _kept.values()) > MOST_MOVED:
                 _kept.popitem(last=False)
         return found
 
     def _lower(self, units: Sequence[Unit], links: Sequence[Link], known: dict[Any, Any]) -> Lowering:
-        node_keys, nodes = self._nodes(units)
-        edge_keys, groups = self._edges(links, known)
-        parts = [*nodes.values(), *(part for _, part in groups)]
-        moves, works, loads = dict[Any, int](), dict[Any, int](), dict[int, Workload]()
-        steps: list[tuple[Move, tuple[int, ...]]] = []
-        done: list[Work] = []
-        for part in parts:
-            load = loads.setdefault(id(part.edges), Workload(self.network, part.plan, part.edges))
-            for step in part.steps:
-                key = part.key(step)
-                if isinstance(step, Move):
-                    place = moves.setdefault(key, len(steps))
-                    if place == len(steps):
-                        steps.append((step, part.shape))
-                    part.wires.setdefault(step.tensor, place)
-                else:
-                    place = works.setdefault(key, len(done))
-                    if place == len(done):
-                        done.append(load.work(step.layer, step.op, step.batch))
-                part.lines.append(place)
-        laid = freight(steps, self.plan.ranks)
-        return Lowering(
-            node_keys, edge_keys, {key: i for i, key in enumerate(nodes)}, [keys for keys, _ in groups], parts,
-            [part.held(laid.loads) for part in parts], laid, done,
-        )
+        loads, works = list[Load](), list[Work]()
+        node_keys, nodes = self._nodes(units, loads, works)
+        edge_keys, edges = self._edges(links, known, loads)
+        return Lowering(node_keys, edge_keys, nodes, edges, freight(loads, self.plan.ranks), works)
 
-    def family(self, unit: Unit, shape: tuple[int, ...], chosen: Any = None) -> dict[str, Config]:
+    def family(self, unit: Unit, chosen: Any = None) -> dict[str, Config]:
         """The configurations of a unit's layers as arrays; the same objects for equal spaces, so that equal layers share prices."""
         out = {}
         for i, layer in enumerate(unit.layers):
             if chosen is None or len(chosen) == len(unit.space):
-                out[layer.name] = unit.space.family(shape, i > 0)
+                out[layer.name] = unit.space.family(i > 0)
                 continue
-            key = (id(unit.space), shape, chosen.tobytes(), i > 0)
+            key = (id(unit.space), chosen.tobytes(), i > 0)
             if key not in self._families:
-                self._families[key] = unit.space.config(chosen, shape, i > 0)
+                self._families[key] = unit.space.config(chosen, i > 0)
             out[layer.name] = self._families[key]
         return out
 
@@ -178,23 +146,41 @@ class Lowerer:
         return (memory if self.gamma == 1.0 else memory.scaled(self.gamma)).total_bytes
 
     # -- nodes -----------------------------------------------------------------------------------------------------
-    def _nodes(self, units: Sequence[Unit]) -> tuple[list[Any], dict[Any, Part]]:
+    def _nodes(self, units: Sequence[Unit], loads: list[Load], works: list[Work]) -> tuple[list[Any], dict[Any, Part]]:
         configs: dict[str, Config] = {}
         for unit in units:
-            configs |= self.family(unit, (-1,))
+            configs |= self.family(unit)
         # a collective's price is that of its cheapest algorithm, whichever it is
         b = Builder(self.network, replace(self.plan, configs=configs), None)
+        work = Workload(self.network, b.plan, b.edges)
+        moves, done = dict[Any, int](), dict[Any, int]()
         keys, lowered = [], {}
         for unit in units:
             keys.append(tuple((self._signature(layer), configs[layer.name].key) for layer in unit.layers))
-            if keys[-1] not in lowered:
-                lowered[keys[-1]] = self._node(unit, b)
+            if keys[-1] in lowered:
+                continue
+            before, cases = len(b.steps), len(unit.space)
+            for layer in unit.layers:
+                b.node(layer, self.plan.samples_of_a_pass)
+            steps, wires = [], dict[str, tuple[Load, Move]]()
+            for step in b.steps[before:]:
+                if isinstance(step, Move):
+                    place = moves.setdefault(step.key, len(loads))
+                    if place == len(loads):
+                        loads.append(Load.of(step, cases, self.plan.ranks))
+                    wires.setdefault(step.tensor, (loads[place], step))
+                    steps.append(Step(step.phase, True, place))
+                else:
+                    place = done.setdefault((b.edges.key(step.layer, step.batch), step.op), len(works))
+                    if place == len(works):
+                        works.append(work.work(step.layer, step.op, step.batch))
+                    steps.append(Step(step.phase, False, place, step.present))
+            lowered[keys[-1]] = Part(steps, [self._held(unit, b, list(wires.values()))], (cases,))
         return keys, lowered
 
-    def _node(self, unit: Unit, b: Builder) -> Part:
-        before, batch = len(b.steps), self.plan.samples_of_a_pass
-        for layer in unit.layers:
-            b.node(layer, batch)
+    def _held(self, unit: Unit, b: Builder, wires: list[tuple[Load, Move]]) -> Held:
+        """The bytes of a unit's configurations."""
+        batch = self.plan.samples_of_a_pass
 
         def boxes(at: tuple[int, ...] | None) -> Any:
             total = sum((layer_memory(self.network, b.plan, layer, at=at) for layer in unit.layers), NO_MEMORY)
@@ -205,7 +191,14 @@ class Lowerer:
                 total = total + self._edge_memory(e, then, at)
             return self._holds(total)
 
-        return Part(b.plan, b.edges, b.steps[before:], (len(unit.space),), boxes)
+        def wire(load: Load, step: Move, at: Any) -> Any:
+            held, wanted = (np.broadcast_to(layout.largest_items, load.cases)[at] for layout in (step.holder, step.wanter))
+            return load.wire_bytes(held, wanted, 0, at)
+
+        return Held(
+            lambda: np.zeros(len(unit.space)) + boxes(None) + sum(wire(*each, np.arange(len(unit.space))) for each in wires),
+            lambda at: float(boxes(at) + sum(wire(*each, np.array(at))[0] for each in wires)),
+        )
 
     def _signature(self, layer: Layer) -> Any:
         readers = len(self.network.consumers[layer.name])
@@ -213,39 +206,79 @@ class Lowerer:
         return (self.network.signatures[layer.name], readers, last, any(name in self.network.trained for name in layer.inputs))
 
     # -- edges -----------------------------------------------------------------------------------------------------
-    def _edges(self, links: Sequence[Link], known: dict[Any, Any]) -> tuple[list[Any], list[tuple[list[Any], Part]]]:
-        """Edges of one structure are lowered together, as a stack."""
-        keys, groups, new, batch = [], dict[Any, dict[Any, Any]](), set(), self.plan.samples_of_a_pass
+    def _edges(
+        self, links: Sequence[Link], known: dict[Any, Any], loads: list[Load]
+    ) -> tuple[list[Any], list[tuple[list[Any], Part]]]:
+        """Edges are lowered together, their cases laid end to end."""
+        keys, new, batch = [], dict[Any, tuple[Link, Three]](), self.plan.samples_of_a_pass
         for link in links:
-            configs = self.family(link.producer, (-1, 1), link.rows) | self.family(link.consumer, (1, -1), link.columns)
+            configs = self.family(link.producer, link.rows) | self.family(link.consumer, link.columns)
             tail, layer = link.producer.layers[-1], link.layer
             shared = len(self.network.consumers[tail.name]) > 1
             trains = tail.name in self.network.trained
             begins = begins_sum(self.network, tail, layer, link.which)
             flags = (isinstance(layer, Loss), in_place(layer, tail), passes_gradient(layer), len(layer.inputs) > 1, shared, begins, trains)
             a, c = configs[tail.name], configs[layer.name]
-            key = (self.network.signatures[tail.name], self.network.signatures[layer.name], link.which, a.key, c.key, flags)
-            keys.append(key)
-            if key in known or key in new:
-                continue
-            new.add(key)
-            layouts = (
-                owned(self.network, tail, a, batch), needed(self.network, layer, c, batch, link.which),
-                owned(self.network, layer, c, batch),
-            )
-            groups.setdefault((*map(structure, layouts), flags), {})[key] = (link, layouts)
-        return keys, [(list(group), self._stacked(list(group.values()))) for group in groups.values()]
+            keys.append((self.network.signatures[tail.name], self.network.signatures[layer.name], link.which, a.key, c.key, flags))
+            if keys[-1] not in known and keys[-1] not in new:
+                new[keys[-1]] = (link, (
+                    owned(self.network, tail, a, batch), needed(self.network, layer, c, batch, link.which),
+                    owned(self.network, layer, c, batch),
+                ))
+        if not new:
+            return keys, []
+        edges, names = list(new.values()), list(new)
+        trained = [link.producer.layers[-1].name in self.network.trained for link, _ in edges]
+        lines = Lines([(have, want) for _, (have, want, _) in edges])
+        patterns, measures = Patterns(lines), Measures(lines, self.plan.ranks)
+        out = []
+        for block in _together(lines, patterns.alike(trained)):
+            for group, pair in zip(block.groups, self._laid(block, patterns, measures, trained), strict=True):
+                steps = [Step(phase, True, len(loads) + i) for i, phase in enumerate((Phase.FORWARD, Phase.BACKWARD))]
+                held = [self._held_at_edge(*edges[i], pair, tensor, group.shape) for tensor, i in enumerate(group.members)]
+                out.append(([names[i] for i in group.members], Part(steps, held, group.shape)))
+                loads += pair
+        return keys, out
 
-    def _stacked(self, group: list[tuple[Link, Three]]) -> Part:
-        """The movements of edges of one structure."""
-        link, plan = group[0][0], self.plan
-        g = geometry([layouts for _, layouts in group])
-        e = Edge(link.producer.layers[-1], link.layer, link.which, g.have, g.want, g.forward, g.backward, "stack")
-        b = Builder(self.network, plan, None)
-        b.edge(e)
-        shape = (len(group), np.shape(g.have.config.n)[0], np.shape(g.want.config.n)[1])
+    def _laid(self, block: Block, patterns: Patterns, measures: Measures, trained: list[bool]) -> Iterator[list[Load]]:
+        """The movements of edges that are alike, there and back."""
+        ways, spans = patterns.of(block), measures.spans(block)
+        sums = np.empty((2, 4, sum(len(group.members) * group.size for group in block.groups)))
+        measures.amounts(block, sums)
+        end = 0
+        for group in block.groups:
+            begin, end = end, end + len(group.members) * group.size
+            items = [np.stack([_items(block.lines.pairs[i][side]) for i in group.members]) for side in (0, 1)]
+            lives, loads = (group.have.config.ranks[:, None], group.want.config.ranks), []
+            for way, moves in enumerate(ways):
+                mine = moves.of(group.cases)
+                if way and not trained[group.members[0]]:
+                    mine = mine.none()
+                held, wanted = np.divmod(mine.at, group.shape[1])[::1 - 2 * way]
+                sent = sent_items(mine.code[mine.at], items[way][:, held], items[1 - way][:, wanted])
+                load = Load(len(group.members), mine, bool(way), self.plan.item_bytes, lives[way].ravel()[held], sent)
+                if (mine.code == REDISTRIBUTE).any():
+                    found = sums[way, :, begin:end].reshape(4, load.tensors, -1)
+                    load.moved = Moved(found, spans[group.cases].reshape(group.shape), lives[::1 - 2 * way])
+                if len(load.halos):
+                    load.halo = measures.halo(group, block.index[:, group.cases][:, load.halos])
+                loads.append(load)
+            yield loads
 
-        return Part(plan, b.edges, b.steps, shape, lambda at: self._holds(self._edge_memory(e, g.made, at)))
+    def _held_at_edge(self, link: Link, layouts: Three, loads: list[Load], tensor: int, shape: tuple[int, int]) -> Held:
+        """The bytes of an edge's pairs of configurations, which is one of several that are alike."""
+        own, need, made = (_items(layout) for layout in layouts)
+        e = Edge(link.producer.layers[-1], link.layer, link.which, *layouts[:2], NOTHING, NOTHING, None)
+
+        def held(cases: Any) -> Any:
+            row, column = np.divmod(cases, shape[1])
+            ends = Ends(need[column], own[row], made[column], *(load.moves.code[cases] for load in loads))
+            there, back = (load.wire_bytes(*items, tensor, cases)
+                           for load, items in zip(loads, ((ends.own, ends.need), (ends.need, ends.own)), strict=True))
+            return self._holds(edge_memory(self.network, self.plan, e, ends)) + there + back
+
+        return Held(lambda: np.zeros(shape) + held(np.arange(shape[0] * shape[1])).reshape(shape),
+                    lambda at: float(held(np.array([at[0] * shape[1] + at[1]]))[0]))
 
     def _edge_memory(self, e: Edge, made: Layout, at: tuple[int, ...] | None) -> Memory:
         """Of all cases, or of one; `made` is what ranks own of the consumer's output."""
@@ -256,3 +289,20 @@ class Lowerer:
 def _options(plan: Plan) -> tuple[Any, ...]:
     """All of a plan that its layers and edges follow."""
     return tuple(getattr(plan, f.name) for f in fields(plan) if f.name not in ("network", "configs", "machine", "strategy"))
+
+
+def _items(layout: Layout) -> Any:
+    return np.broadcast_to(layout.largest_items, np.shape(layout.config.n))
+
+
+def _together(lines: Lines, alike: list[list[int]]) -> Iterator[Block]:
+    """Pairs of layouts that are alike, by about `TOGETHER` cases."""
+    out, total = list[list[int]](), 0
+    for like in alike:
+        have, want = lines.pairs[like[0]]
+        cases = int(np.size(have.config.n) * np.size(want.config.n))
+        if out and total + cases > TOGETHER:
+            yield Block(lines, out)
+            out, total = [], 0
+        out, total = [*out, like], total + cases
+    yield Block(lines, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +15,9 @@ from hpcpar.cost.links import Wires
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.parts import Move
 from hpcpar.schedule.steps import Phase
 from hpcpar.search.lowering import Lowerer, Part
-from hpcpar.search.tables import Held, Link, Table, Unit
+from hpcpar.search.tables import Link, Table, Unit
 
 
 class TableMaker:
@@ -40,28 +40,28 @@ class TableMaker:
         """OptCNN's tC and tS of units (all that their configurations decide alone), and tX of edges, each for its pairs."""
         low = self.lowerer.lower(units, links, self._edges)
         seconds, costs = self.bulk.seconds(low.freight), timed_all(self.machine, low.works)
-        made = [self._table(part, held, seconds, costs) for part, held in zip(low.parts, low.held, strict=True)]
-        for keys, table in zip(low.groups, made[len(low.nodes):], strict=True):
-            for i, key in enumerate(keys):
-                self._edges[key] = table.of_stack(i)
-        return [made[low.nodes[key]] for key in low.node_keys], [self._edges[key] for key in low.edge_keys]
+        nodes = {key: table for key, part in low.nodes.items() for table in self._tables(part, seconds, costs)}
+        for keys, part in low.edges:
+            self._edges.update(zip(keys, self._tables(part, seconds, costs), strict=True))
+        return [nodes[key] for key in low.node_keys], [self._edges[key] for key in low.edge_keys]
 
-    def _table(self, part: Part, held: Held, moves: list[Any], costs: list[tuple[Any, Any]]) -> Table:
-        """The sum over the steps of a unit, or of stacked edges."""
-        seconds, hideable = np.zeros(part.shape), np.zeros(part.shape)
+    def _tables(self, part: Part, moves: list[Any], costs: list[tuple[Any, Any]]) -> list[Table]:
+        """The sums over the steps of a unit, or of each of some edges."""
+        seconds, hideable = np.zeros((2, len(part.held), math.prod(part.shape)))
         measured: Any = np.bool_(bool(self.machine.compute))
-        for step, line in zip(part.steps, part.lines, strict=True):
-            times = repeats(part.plan, step.phase)
-            if isinstance(step, Move):
-                moved = moves[line]
+        for step in part.steps:
+            times = repeats(self.lowerer.plan, step.phase)
+            if step.moves:
+                moved = moves[step.place]
                 seconds += moved if times == 1 else times * moved
                 if step.phase is Phase.GRADIENT:
                     hideable += moved
             else:
-                cost, known = costs[line]
+                cost, known = costs[step.place]
                 if self.machine.compute:
                     measured = measured & (known | np.equal(cost, 0))
                 if step.present is not True and not np.all(step.present):
                     cost = np.where(step.present, cost, 0.0)
                 seconds += cost if times == 1 else times * cost
-        return Table(seconds, held, hideable, measured)
+        return [Table(s.reshape(part.shape), held, h.reshape(part.shape), measured)
+                for s, held, h in zip(seconds, part.held, hideable, strict=True)]

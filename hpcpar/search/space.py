@@ -41,29 +41,28 @@ class Space:
     def __len__(self) -> int:
         return len(self.degrees)
 
-    def config(self, chosen: Any = slice(None), shape: tuple[int, ...] = (-1,), behind: bool = False) -> Config:
-        """Some of the configurations as one family, arrays of the given shape.
+    def config(self, chosen: Any = slice(None), behind: bool = False) -> Config:
+        """Some of the configurations as one family.
 
         Parameters
         ----------
         behind : bool
             For an elementwise layer behind this one: where a reduction is cut (k), its scattered sums are cut in channels.
         """
-        columns = self.degrees[chosen]
-        found: dict[str, Any] = {name: np.ascontiguousarray(columns[:, i]).reshape(shape) for i, name in enumerate(FIELDS)}
+        found: dict[str, Any] = dict(zip(FIELDS, np.ascontiguousarray(self.degrees[chosen].T), strict=True))
         if behind:
             found["c"], found["k"] = found["c"] * found["k"], np.ones_like(found["k"])
         return Config(**found)
 
     @cached_property
-    def _families(self) -> dict[Any, Config]:
+    def _families(self) -> dict[bool, Config]:
         return {}
 
-    def family(self, shape: tuple[int, ...], behind: bool = False) -> Config:
+    def family(self, behind: bool = False) -> Config:
         """All configurations as one family: always the same object, which layers share."""
-        if (shape, behind) not in self._families:
-            self._families[shape, behind] = self.config(slice(None), shape, behind).share()
-        return self._families[shape, behind]
+        if behind not in self._families:
+            self._families[behind] = self.config(slice(None), behind).share()
+        return self._families[behind]
 
     def one(self, index: int, behind: bool = False) -> Config:
         """A single configuration, or that of an elementwise layer behind this one: always the same object."""

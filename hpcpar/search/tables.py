@@ -106,10 +106,6 @@ class Table:
         held = Held(lambda: self.bytes[rows], lambda place: self.held.at((int(rows[place[0]]),)))
         return Table(self.seconds[rows], held, self.hideable[rows])
 
-    def of_stack(self, i: int) -> Table:
-        """The table of one of several stacked edges."""
-        return Table(self.seconds[i], Held(lambda: self.bytes[i], lambda place: self.held.at((i, *place))), 0.0)
-
     def hiding(self, part: float) -> Table:
         """With a part of the sums of gradients for nothing."""
         return Table(self.seconds - part * self.hideable, self.held, (1 - part) * self.hideable)

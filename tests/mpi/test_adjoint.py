@@ -24,7 +24,7 @@ from hpcpar.plan.layout import owned as output
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.schedule.edges import edges
 from hpcpar.schedule.exchange import exchange
-from hpcpar.schedule.pattern import NOTHING, Pattern, backward_pattern, collective, forward_pattern
+from hpcpar.schedule.pattern import NOTHING, Pattern, collective, patterns
 from hpcpar.schedule.steps import Kind
 
 P = world().size
@@ -192,7 +192,7 @@ def test_movements_are_adjoint(family: Callable[[np.random.Generator], Movement]
     for seed in range(SEEDS):
         rng = np.random.default_rng(seed)
         owned, needed = family(rng)
-        there, back = forward_pattern(owned, needed), backward_pattern(owned, needed)
+        there, back = patterns(owned, needed)
         seen.add((there.kind, back.kind))
         _adjoint(owned, needed, there, back, rng, communicator, f"seed {seed}")
     assert P == 1 or kinds <= seen, f"{family.__name__} should show {kinds}, only {seen} came up"
@@ -283,7 +283,7 @@ def test_halos_reach_past_the_nearest_neighbour(ranks: World) -> None:
     for family in (halo_rows, halo_corners):
         for seed in range(SEEDS):
             owned, needed = family(np.random.default_rng(seed))
-            there = forward_pattern(owned, needed)
+            there, _ = patterns(owned, needed)
             if there.kind is not Kind.HALO:
                 continue
             for rank in range(P):

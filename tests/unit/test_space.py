@@ -96,7 +96,7 @@ def test_one_config_and_find_agree() -> None:
         assert space.one(i, behind=True) == replace(space.one(i), c=space.one(i).c * space.one(i).k, k=1)
         assert all(int(getattr(behind, a)[i]) == getattr(space.one(i, behind=True), a) for a in FIELDS)
     assert space.find(Config(n=3)) is None and space.find(Config(n=32)) is None
-    assert space.config(np.array([2, 0]), (1, -1)).n.shape == (1, 2)
+    assert space.config(np.array([2, 0])).n.shape == (2,)
 
 
 def test_equal_layers_share_a_space() -> None:

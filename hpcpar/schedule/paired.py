@@ -1,0 +1,135 @@
+"""The patterns of movements between many pairs of layouts, every configuration of one with every one of the other, in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcpar.plan.axis import each_part
+from hpcpar.plan.config import Digit
+from hpcpar.plan.layout import Layout
+from hpcpar.plan.lines import Block, Kind, Lines
+from hpcpar.schedule.pattern import (
+    KINDS,
+    PARTIAL,
+    backward_code,
+    facing,
+    forward_code,
+    mixed_digits,
+    partial_digits,
+    same_digits,
+)
+from hpcpar.schedule.steps import CODES
+from hpcpar.schedule.steps import Kind as StepKind
+
+#: What is said of an axis, and of all axes of a case: see `Relation` and `backward_code`.
+_GATHER, _NARROW, _HALO, _INEXACT, _IRREGULAR, _PARTIAL, _SAME = (1 << i for i in range(7))
+_BITS = [np.arange(128) & bit > 0 for bit in (_GATHER, _NARROW, _HALO, _INEXACT, _IRREGULAR)]
+#: The codes of movements and of their adjoints, for all that may be said.
+_FORWARD = forward_code(*_BITS).astype(np.int8)
+_BACKWARD = backward_code(*(np.arange(128) & bit > 0 for bit in (_PARTIAL, _SAME)), *_BITS).astype(np.int8)
+#: Of each code, whether it is a collective's.
+COLLECTIVE = np.array([kind not in (None, StepKind.HALO, StepKind.REDISTRIBUTE) for kind in KINDS])
+
+
+class Moves(NamedTuple):
+    """The patterns of movements.
+
+    Attributes
+    ----------
+    code : array of int
+        See `Pattern`.
+    at : array of int
+        The cases that are collectives.
+    digits : Digit
+        [coordinates, collectives]: those of their groups.
+    """
+
+    code: Any
+    at: Any
+    digits: Digit
+
+    def of(self, cases: slice) -> Moves:
+        """Those of some cases in a row."""
+        some = slice(*np.searchsorted(self.at, (cases.start, cases.stop)))
+        return Moves(self.code[cases], self.at[some] - cases.start, Digit(self.digits.stride[:, some], self.digits.size[:, some]))
+
+    def none(self) -> Moves:
+        """As many cases in which nothing moves."""
+        return Moves(np.zeros_like(self.code), self.at[:0], Digit(self.digits.stride[:, :0], self.digits.size[:, :0]))
+
+
+class Patterns:
+    """How the axes of pairs of layouts face each other, worked out once for each two ways of cutting them."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines, self._flags = lines, np.empty(len(lines), np.uint8)
+        #: Stride held, stride and parts wanted, how many are gathered, how many narrowed.
+        self._digits = np.empty((5, len(lines)), np.int32)
+        for kind in lines.kinds:
+            found = facing(kind.a, kind.b, *lines.cut(kind), lambda kind=kind: _inside(lines, kind))  # type: ignore[misc]
+            values = (lines.x.stride[kind.ways], found.depends.stride, found.depends.size, found.gather.size, found.narrow.size)
+            for row, value in zip(self._digits, values, strict=True):
+                row[kind.ways] = value
+            self._flags[kind.ways] = found.halo * _HALO + found.inexact * _INEXACT + found.irregular * _IRREGULAR
+        self._flags += (self._digits[3] > 1) * np.uint8(_GATHER) + (self._digits[4] > 1) * np.uint8(_NARROW)
+        self._rows = np.concatenate((self._digits, [self._flags]), dtype=np.int32).T.copy()
+
+    def alike(self, also: Sequence[Any]) -> list[list[int]]:
+        """Pairs of layouts that have the same patterns; `also` is equal for them."""
+        return self.lines.alike(self._rows, also)
+
+    def of(self, block: Block) -> tuple[Moves, Moves]:
+        """Each movement, and its adjoint."""
+        flags = self._flags.take(block.index[0])
+        for places in block.index[1:]:
+            flags |= self._flags.take(places)
+        partials = [_partials(group.want) for group in block.groups]
+        for (group, here), found in zip(block.of(flags), partials, strict=True):
+            here |= np.not_equal(group.have.config.ranks[:, None], group.want.config.ranks) * np.uint8(_IRREGULAR)
+            here |= (found[1] > 1).any(axis=0) * np.uint8(_PARTIAL)
+        some = np.flatnonzero(flags & (_GATHER | _IRREGULAR) == _GATHER)
+        if len(some):
+            held, stride, parts, gather, _ = self._digits[:, block.index[:, some]]
+            flags[some] |= mixed_digits(Digit(held, gather), Digit(stride, parts)) * np.uint8(_IRREGULAR)
+        whose = np.empty(len(flags), np.int32)
+        first = 0
+        for (_, here), found in zip(block.of(whose), partials, strict=True):
+            here[...] = np.arange(first, first + found.shape[2])
+            first += found.shape[2]
+        partial = np.concatenate(partials, axis=2)
+        some = np.flatnonzero(flags & (_PARTIAL | _GATHER | _IRREGULAR | _HALO | _INEXACT | _NARROW) == _PARTIAL | _GATHER)
+        if len(some):
+            held, _, _, gather, _ = self._digits[:, block.index[:, some]]
+            flags[some] |= same_digits(Digit(held, gather), Digit(*partial[:, :, whose[some]])) * np.uint8(_SAME)
+        there, back = _FORWARD[flags], _BACKWARD[flags]
+        at = np.flatnonzero(COLLECTIVE[there])
+        held, _, _, gather, _ = self._digits[:, block.index[:, at]]
+        forward = Moves(there, at, Digit(held, gather))
+        at = np.flatnonzero(COLLECTIVE[back])
+        gathers = back[at] == CODES[StepKind.ALLGATHER]
+        _, stride, _, _, narrow = self._digits[:, block.index[:, at]]
+        strides, sizes = partial[:, :, whose[at]]
+        digits = Digit(np.concatenate((strides, stride)), np.concatenate((np.where(gathers, 1, sizes), np.where(gathers, narrow, 1))))
+        return forward, Moves(back, at, digits)
+
+
+def _partials(layout: Layout) -> Any:
+    """[stride or size, axes, configurations] of the coordinates over which gradients are partial sums."""
+    return layout.of_cutting("partials", _work_out_partials)
+
+
+def _work_out_partials(layout: Layout) -> Any:
+    out = np.ones((2, len(PARTIAL), np.size(layout.config.n)), np.int32)
+    for name, digit in partial_digits(layout).items():
+        out[:, PARTIAL.index(name)] = digit.stride, digit.size
+    return out
+
+
+def _inside(lines: Lines, kind: Kind) -> Any:
+    """Whether every part holds the interval that it wants, halo included, for equal cuts."""
+    parts = lines.sides[1].parts[kind.places[1]]
+    (h0, h1, begins), (w0, w1, _) = each_part(kind.held, parts), each_part(kind.own[1], parts)
+    return lines.for_both(kind, np.logical_and.reduceat((w1 <= w0) | ((h0 <= w0) & (w1 <= h1)), begins))
