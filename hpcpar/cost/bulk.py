@@ -119,7 +119,7 @@ class Bulk:
         for kind in KINDS:
             if kind is None or not COLLECTIVE[CODES[kind]]:
                 continue
-            here = np.flatnonzero(laid.code == CODES[kind])
+            here = (laid.code == CODES[kind]).nonzero()[0]
             if len(here):
                 lies = (laid.ranks[here], laid.p[here], laid.near[here], laid.block[here])
                 seconds[here] = self._collective_s(kind, laid.n_bytes[here], *(Route(w, *lies) for w in (self.wires, self.chosen_on)))

@@ -72,7 +72,7 @@ class Load:
     def of(cls, step: Move, cases: int, ranks: int) -> Load:
         """The load of a layer's own movement, which is never a halo."""
         code = np.broadcast_to(step.pattern.code, cases)
-        at = np.flatnonzero(COLLECTIVE[code])
+        at = COLLECTIVE[code].nonzero()[0]
         digits = np.ones((2, len(step.pattern.digits), len(at)), np.int64)
         for i, d in enumerate(step.pattern.digits):
             digits[0, i], digits[1, i] = _some(d.stride, at), _some(d.size, at)
@@ -93,33 +93,49 @@ class Load:
     @cached_property
     def halos(self) -> Any:
         """The cases that are halos."""
-        return np.flatnonzero(self.moves.code == HALO)
+        return (self.moves.code == HALO).nonzero()[0]
 
     @cached_property
-    def _through(self) -> Any:
+    def _halo_items(self) -> Any:
         """[tensors, halos]: items that go through the buffers of the rank with most of them."""
         assert self.halo is not None
         return through_items(self.halo).reshape(self.tensors, -1)
 
-    def wire_bytes(self, held: Any, wanted: Any, tensor: int, at: Any) -> Any:
-        """The wire buffer of a tensor in some cases.
+    def wire_bytes(self, held: Any, wanted: Any, tensor: int = 0, at: int | None = None) -> Any:
+        """The wire buffer of a tensor, of all cases or of one.
 
         Parameters
         ----------
         held, wanted : int
-            Items of its largest boxes before and after, in these cases.
+            Items of its largest boxes before and after.
         """
-        code = self.moves.code[at]
-        through, group = np.zeros(len(at), np.int64), np.ones(len(at), np.int64)
-        if self.moved is not None:
-            out, into = (np.round(self.moved.sums[i, tensor, at]).astype(np.int64) for i in (0, 2))
-            through = np.where(code == REDISTRIBUTE, out + into, 0)
-        if self.halo is not None:
-            here = np.flatnonzero(code == HALO)
-            through[here] = self._through[tensor, np.searchsorted(self.halos, at[here])]
-        here = np.flatnonzero(COLLECTIVE[code])
-        group[here] = self.moves.digits.size[:, np.searchsorted(self.moves.at, at[here])].prod(axis=0)
+        through, group = (self._all(tensor) if at is None else self._one(tensor, at))
+        code = self.moves.code if at is None else self.moves.code[at]
         return wire_buffer(code, group, held, wanted, self.item_bytes, through * self.item_bytes)
+
+    def _all(self, tensor: int) -> tuple[Any, Any]:
+        """Items that go through the buffers of the rank with most of them, of no collective, and the ranks of a collective."""
+        through, group = np.zeros(self.cases, np.int64), np.ones(self.cases, np.int64)
+        if self.moved is not None:
+            np.copyto(through, _both(self.moved.sums[:, tensor]), where=self.moves.code == REDISTRIBUTE)
+        if self.halo is not None:
+            through[self.halos] = self._halo_items[tensor]
+        group[self.moves.at] = self.moves.digits.size.prod(axis=0)
+        return through, group
+
+    def _one(self, tensor: int, at: int) -> tuple[Any, Any]:
+        """The same of one case."""
+        code = self.moves.code[at]
+        if COLLECTIVE[code]:
+            return 0, self.moves.digits.size[:, self.moves.at.searchsorted(at)].prod()
+        if code == HALO:
+            return self._halo_items[tensor, self.halos.searchsorted(at)], 1
+        return _both(self.moved.sums[:, tensor, at]) if code and self.moved is not None else 0, 1
+
+
+def _both(sums: Any) -> Any:
+    """Items sent and received."""
+    return sums[0].round().astype(np.int64) + sums[2].round().astype(np.int64)
 
 
 def sent_items(code: Any, held: Any, wanted: Any) -> Any:
@@ -206,7 +222,7 @@ def _spans(loads: list[Load], ranks: int) -> tuple[list[tuple[int, Any]], tuple[
     for _, moved in moving:
         for values in (moved.span, *moved.lives):
             there[values] = True
-    values, place = np.flatnonzero(there), np.cumsum(there, dtype=np.int16) - 1
+    values, place = there.nonzero()[0], np.cumsum(there, dtype=np.int16) - 1
     out = []
     for i, moved in moving:
         span, both = place[moved.span] * len(values), np.empty((2, *moved.span.shape), np.int16)

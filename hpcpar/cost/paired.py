@@ -138,8 +138,7 @@ class Measures:
         known = {}
         for group, index in block.of(block.index):
             shifts, (mine, theirs) = self.lines.shifts(group.members)[:, :, None, None], (_ends(group.have), _ends(group.want))
-            share = shares((mine.spare[:, None], mine.same[:, None]), (theirs.spare, theirs.same))
-            share = Shares(*(np.broadcast_to(values, group.shape) for values in share))
+            share = shares((mine.spare[:, None], mine.same[:, None]), (theirs.spare[None], theirs.same[None]))
             known[id(group)] = (index[:, None], shifts, share, *self._items(group, index, shifts))
         end = 0
         for pieces in _together(block):
@@ -151,7 +150,7 @@ class Measures:
                 begin = here.stop
                 np.add(index[:, :, rows], shifts[:, members], out=room.index[:, here].reshape(-1, *shape))
                 for line, values in zip(room.share, share, strict=True):
-                    line[here].reshape(shape)[...] = values[rows]
+                    line[here].reshape(shape)[...] = values[rows] if len(values) > 1 else values
                 room.mine[:, here].reshape(-1, *shape)[...] = mine[:, members, rows, None]
                 room.theirs[:, here].reshape(-1, *shape)[...] = theirs[:, members, None]
             both.take(room.index[0], axis=1, out=room.rows, mode="clip")
@@ -252,5 +251,6 @@ def _ends(layout: Layout) -> _Ends:
 
 
 def _work_out_ends(layout: Layout) -> _Ends:
-    values = (layout.config.ranks, *copies(layout), reduce(np.maximum, map(reach, layout.spare), 1))
-    return _Ends(*(np.broadcast_to(v, np.shape(layout.config.n)).astype(RANKS) for v in values))
+    out = np.empty((4, np.size(layout.config.n)), RANKS)
+    out[0], (out[1], out[2]), out[3] = layout.config.ranks, copies(layout), reduce(np.maximum, map(reach, layout.spare), 1)
+    return _Ends(*out)

@@ -73,7 +73,7 @@ class Arrays:
 
 def where(flag: Any, yes: Any, no: Any) -> Any:
     """As NumPy's; of a single case without making an array."""
-    return np.where(flag, yes, no) if np.ndim(flag) else yes if flag else no
+    return np.where(flag, yes, no) if isinstance(flag, np.ndarray) and flag.ndim else yes if flag else no
 
 
 def values(ends: Ends, e: Edge, shared: bool) -> Arrays:

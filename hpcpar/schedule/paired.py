@@ -90,7 +90,7 @@ class Patterns:
         for (group, here), found in zip(block.of(flags), partials, strict=True):
             here |= np.not_equal(group.have.config.ranks[:, None], group.want.config.ranks) * np.uint8(_IRREGULAR)
             here |= (found[1] > 1).any(axis=0) * np.uint8(_PARTIAL)
-        some = np.flatnonzero(flags & (_GATHER | _IRREGULAR) == _GATHER)
+        some = (flags & (_GATHER | _IRREGULAR) == _GATHER).nonzero()[0]
         if len(some):
             held, stride, parts, gather, _ = self._digits[:, block.index[:, some]]
             flags[some] |= mixed_digits(Digit(held, gather), Digit(stride, parts)) * np.uint8(_IRREGULAR)
@@ -100,15 +100,15 @@ class Patterns:
             here[...] = np.arange(first, first + found.shape[2])
             first += found.shape[2]
         partial = np.concatenate(partials, axis=2)
-        some = np.flatnonzero(flags & (_PARTIAL | _GATHER | _IRREGULAR | _HALO | _INEXACT | _NARROW) == _PARTIAL | _GATHER)
+        some = (flags & (_PARTIAL | _GATHER | _IRREGULAR | _HALO | _INEXACT | _NARROW) == _PARTIAL | _GATHER).nonzero()[0]
         if len(some):
             held, _, _, gather, _ = self._digits[:, block.index[:, some]]
             flags[some] |= same_digits(Digit(held, gather), Digit(*partial[:, :, whose[some]])) * np.uint8(_SAME)
         there, back = _FORWARD[flags], _BACKWARD[flags]
-        at = np.flatnonzero(COLLECTIVE[there])
+        at = COLLECTIVE[there].nonzero()[0]
         held, _, _, gather, _ = self._digits[:, block.index[:, at]]
         forward = Moves(there, at, Digit(held, gather))
-        at = np.flatnonzero(COLLECTIVE[back])
+        at = COLLECTIVE[back].nonzero()[0]
         gathers = back[at] == CODES[StepKind.ALLGATHER]
         _, stride, _, _, narrow = self._digits[:, block.index[:, at]]
         strides, sizes = partial[:, :, whose[at]]

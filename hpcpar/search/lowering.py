@@ -19,6 +19,7 @@ from hpcpar.cost.paired import Measures
 from hpcpar.cost.work import Work, Workload
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, Loss
+from hpcpar.plan.axis import entry
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout, needed, owned
 from hpcpar.plan.lines import Block, Lines
@@ -191,14 +192,16 @@ class Lowerer:
                 total = total + self._edge_memory(e, then, at)
             return self._holds(total)
 
-        def wire(load: Load, step: Move, at: Any) -> Any:
-            held, wanted = (np.broadcast_to(layout.largest_items, load.cases)[at] for layout in (step.holder, step.wanter))
-            return load.wire_bytes(held, wanted, 0, at)
+        def wire(load: Load, step: Move, at: tuple[int, ...] | None) -> Any:
+            held, wanted = (layout.largest_items for layout in (step.holder, step.wanter))
+            if at is None:
+                return load.wire_bytes(held, wanted)
+            return load.wire_bytes(entry(held, at), entry(wanted, at), 0, at[0])
 
-        return Held(
-            lambda: np.zeros(len(unit.space)) + boxes(None) + sum(wire(*each, np.arange(len(unit.space))) for each in wires),
-            lambda at: float(boxes(at) + sum(wire(*each, np.array(at))[0] for each in wires)),
-        )
+        def total(at: tuple[int, ...] | None) -> Any:
+            return boxes(at) + sum(wire(*each, at) for each in wires)
+
+        return Held(lambda: np.zeros(len(unit.space)) + total(None), total)
 
     def _signature(self, layer: Layer) -> Any:
         readers = len(self.network.consumers[layer.name])
@@ -267,18 +270,26 @@ class Lowerer:
 
     def _held_at_edge(self, link: Link, layouts: Three, loads: list[Load], tensor: int, shape: tuple[int, int]) -> Held:
         """The bytes of an edge's pairs of configurations, which is one of several that are alike."""
-        own, need, made = (_items(layout) for layout in layouts)
         e = Edge(link.producer.layers[-1], link.layer, link.which, *layouts[:2], NOTHING, NOTHING, None)
+        items = (layouts[1].largest_items, layouts[0].largest_items, layouts[2].largest_items)
 
-        def held(cases: Any) -> Any:
-            row, column = np.divmod(cases, shape[1])
-            ends = Ends(need[column], own[row], made[column], *(load.moves.code[cases] for load in loads))
-            there, back = (load.wire_bytes(*items, tensor, cases)
-                           for load, items in zip(loads, ((ends.own, ends.need), (ends.need, ends.own)), strict=True))
-            return self._holds(edge_memory(self.network, self.plan, e, ends)) + there + back
+        def total(ends: Ends, at: int | None) -> Any:
+            there, back = loads
+            wires = there.wire_bytes(ends.own, ends.need, tensor, at) + back.wire_bytes(ends.need, ends.own, tensor, at)
+            return self._holds(edge_memory(self.network, self.plan, e, ends)) + wires
 
-        return Held(lambda: np.zeros(shape) + held(np.arange(shape[0] * shape[1])).reshape(shape),
-                    lambda at: float(held(np.array([at[0] * shape[1] + at[1]]))[0]))
+        def whole() -> Any:
+            row, column = np.divmod(np.arange(shape[0] * shape[1]), shape[1])
+            ends = (entry(each, (place,)) for each, place in zip(items, (column, row, column), strict=True))
+            return np.zeros(shape) + total(Ends(*ends, *(load.moves.code for load in loads)), None).reshape(shape)
+
+        def one(at: tuple[int, ...]) -> float:
+            row, column = at
+            place = row * shape[1] + column
+            ends = (entry(each, (i,)) for each, i in zip(items, (column, row, column), strict=True))
+            return float(total(Ends(*ends, *(load.moves.code[place] for load in loads)), place))
+
+        return Held(whole, one)
 
     def _edge_memory(self, e: Edge, made: Layout, at: tuple[int, ...] | None) -> Memory:
         """Of all cases, or of one; `made` is what ranks own of the consumer's output."""
@@ -292,7 +303,8 @@ def _options(plan: Plan) -> tuple[Any, ...]:
 
 
 def _items(layout: Layout) -> Any:
-    return np.broadcast_to(layout.largest_items, np.shape(layout.config.n))
+    items = layout.largest_items
+    return items if isinstance(items, np.ndarray) else np.full(np.shape(layout.config.n), items)
 
 
 def _together(lines: Lines, alike: list[list[int]]) -> Iterator[Block]:
