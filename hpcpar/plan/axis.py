@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -79,6 +79,14 @@ def intervals(axis: Axis, parts: int) -> tuple[Any, Any]:
     """Starts and stops of all parts of an axis, as two arrays of `parts` entries."""
     found = np.array([axis.interval(parts, i) for i in range(parts)], np.int64).reshape(parts, 2)
     return found[:, 0], found[:, 1]
+
+
+def column(axes: Sequence[Axis]) -> Axis:
+    """One axis for several that are related alike, with an entry for each."""
+    extent, out_extent, granule = np.array([(a.extent, a.out_extent, a.granule) for a in axes], np.int64).T
+    relations = [a.relation for a in axes]
+    numbers: dict[str, Any] = {f.name: np.array([getattr(r, f.name) for r in relations], np.int64) for f in fields(relations[0])}
+    return Axis("", extent, out_extent, granule, type(relations[0])(**numbers))
 
 
 def interval_arrays(axis: Axis, parts: Any, index: Any) -> tuple[Any, Any]:

@@ -7,13 +7,13 @@ in one go, and found again for each two configurations.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcpar.network.relation import Relation
-from hpcpar.plan.axis import Axis
+from hpcpar.plan.axis import Axis, column
 from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Layout, Ways
 
@@ -116,7 +116,7 @@ class Lines:
         for some in kinds.values():
             end = begin + len(some)
             ways, *mine = (slice(int(e[begin]), int(e[end])) for e in (ends, *own_ends))
-            a, b = (_column([getattr(each, side) for each in lines[begin:end]]) for side in "ab")
+            a, b = (column([getattr(each, side) for each in lines[begin:end]]) for side in "ab")
             here = whose[ways] - begin
             x, y = (one[side][mine[side]] - begin for side in (0, 1))
             self.kinds.append(Kind(a.at(here), b.at(here), lines[begin:end], ways, (a.at(x), b.at(y)), (mine[0], mine[1]), a.at(y)))
@@ -222,11 +222,3 @@ def _axes(pair: Two) -> list[Line]:
 def _number(found: dict[Any, tuple[int, Line]], line: Line) -> int:
     """The place of a line among the different ones."""
     return found.setdefault((line.a, line.b, id(line.x), id(line.y)), (len(found), line))[0]
-
-
-def _column(axes: Sequence[Axis]) -> Axis:
-    """One axis for several that are related alike, with an entry for each."""
-    extent, out_extent, granule = np.array([(a.extent, a.out_extent, a.granule) for a in axes], np.int64).T
-    relations = [a.relation for a in axes]
-    numbers: dict[str, Any] = {f.name: np.array([getattr(r, f.name) for r in relations], np.int64) for f in fields(relations[0])}
-    return Axis("", extent, out_extent, granule, type(relations[0])(**numbers))
