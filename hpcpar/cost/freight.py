@@ -249,15 +249,16 @@ def _halos(loads: list[Load], parts: list[Part]) -> Halos:
 
 
 def _collectives(loads: list[Load], parts: list[Part]) -> Collectives:
-    total = parts[-1].end
-    code, n_bytes, p, near, block, ranks = np.empty((6, total), np.int64)
+    total, width = parts[-1].end, max(len(loads[part.load].moves.digits.size) for part in parts)
+    code, n_bytes, ranks = np.empty((3, total), np.int64)
+    stride, size = np.ones((2, width, total), np.int64)
     for i, a, b, at in parts:
         load = loads[i]
-        shape, (stride, size) = (load.tensors, len(at)), (load.moves.digits.stride, load.moves.digits.size)
-        many = size > 1
-        values = (load.moves.code[at], load.items * load.item_bytes, size.prod(axis=0), np.where(many, stride, load.lives).min(axis=0),
-                  np.where(many, stride * size, 1).max(axis=0), load.lives)
-        for line, value in zip((code, n_bytes, p, near, block, ranks), values, strict=True):
-            line[a:b].reshape(shape)[...] = value
-    return Collectives(parts, code, n_bytes, p, near, block, ranks)
-
+        digits, shape = load.moves.digits, (load.tensors, len(at))
+        code[a:b].reshape(shape)[...], ranks[a:b].reshape(shape)[...] = load.moves.code[at], load.lives
+        np.multiply(load.items, load.item_bytes, out=n_bytes[a:b].reshape(shape))
+        for line, value in ((stride, digits.stride), (size, digits.size)):
+            line[: len(value), a:b].reshape(-1, *shape)[...] = value[:, None]
+    many = size > 1
+    near, block = np.where(many, stride, ranks).min(axis=0), np.where(many, stride * size, 1).max(axis=0)
+    return Collectives(parts, code, n_bytes, size.prod(axis=0), near, block, ranks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,48 +24,52 @@ from hpcpar.plan.layout import Axis, Layout, intervals, tabulate
 from hpcpar.schedule.parts import Move
 from hpcpar.schedule.steps import Kind
 
-_CHUNK = 256
+#: Pairs of parts that are compared at once.
+MOST = 1 << 18
 
 
 @lru_cache(maxsize=50_000)
-def sides(own: Axis, need: Axis, parts: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """What the busiest part of an axis receives, and what the busiest sends: (kept, from below, from above, messages below, above).
+def sides(own: Axis, need: Axis, parts: int) -> Any:
+    """What `sides_of` says of a single axis, [3, 5]."""
+    return sides_of([(own, need)], parts)[0]
+
+
+def sides_of(axes: Sequence[tuple[Axis, Axis]], parts: int) -> Any:
+    """What the busiest part of each axis receives, and what the busiest sends: (kept, from below, from above, messages below, above).
 
     Items along this axis: `kept` of the needed interval the part holds itself, the others come from parts below and above. Third, of the
     part through whose buffers most goes: (kept, received, sent, 0, 0).
+
+    Returns
+    -------
+    ndarray
+        [axes, 3, 5].
     """
+    some = max(1, MOST // parts**2)
+    if len(axes) > some:
+        return np.concatenate([sides_of(axes[i: i + some], parts) for i in range(0, len(axes), some)])
+    out = np.zeros((len(axes), 3, 5), np.int64)
     if parts == 1:  # nobody to receive from
-        alone = (int(own.extent), 0, 0, 0, 0)
-        return alone, alone, alone
-    (o0, o1), (w0, w1) = intervals(own, parts), intervals(need, parts)
-    received: list[Sequence[int]] = []
-    given: list[Sequence[int]] = []
-    through = np.zeros((2, parts), np.int64)
-    for begin in range(0, parts, _CHUNK):
-        some = slice(begin, begin + _CHUNK)
-        # [wanting part, holding part], and the other way round
-        for way, (found, (a0, a1), (b0, b1)) in enumerate(((received, (w0, w1), (o0, o1)), (given, (o0, o1), (w0, w1)))):
-            common = np.maximum(0, np.minimum(a1[some, None], b1) - np.maximum(a0[some, None], b0))
-            moved = common.sum(1) - np.diagonal(common, begin)
-            found.append(_busiest(common, moved, begin))
-            through[way, some] = moved
-    at = int(through.sum(axis=0).argmax())
-    kept = max(0, int(min(o1[at], w1[at]) - max(o0[at], w0[at])))
-    both = (kept, int(through[0, at]), int(through[1, at]), 0, 0)
-    return tuple(max(received, key=_moved)), tuple(max(given, key=_moved)), both
-
-
-def _moved(side: Iterable[int]) -> int:
-    _, below, above, *_ = side
-    return below + above
-
-
-def _busiest(common: Any, moved: Any, begin: int) -> list[int]:
-    """The part, of some from `begin` on, that shares most with others, as much as `moved` says."""
-    at = int(np.argmax(moved))
-    own, line = begin + at, common[at]
-    below = int(line[:own].sum())
-    return [int(line[own]), below, int(moved[at]) - below, int(np.count_nonzero(line[:own])), int(np.count_nonzero(line[own + 1:]))]
+        out[..., 0] = np.array([own.extent for own, _ in axes])[:, None]
+        return out
+    (o0, o1), (w0, w1) = (np.array([intervals(pair[side], parts) for pair in axes]).transpose(1, 0, 2) for side in (0, 1))
+    every = np.arange(len(axes))
+    # [axes, wanting part, holding part]
+    common = np.maximum(0, np.minimum(w1[:, :, None], o1[:, None]) - np.maximum(w0[:, :, None], o0[:, None]))
+    kept = np.diagonal(common, axis1=1, axis2=2)
+    through = np.stack([common.sum(axis=2 - way) - kept for way in (0, 1)])
+    for way, moved in enumerate(through):
+        at = moved.argmax(axis=1)
+        line = common[every, at] if way == 0 else common[every, :, at]
+        below = np.arange(parts) < at[:, None]
+        out[:, way, 0] = kept[every, at]
+        out[:, way, 1] = (line * below).sum(axis=1)
+        out[:, way, 2] = moved[every, at] - out[:, way, 1]
+        out[:, way, 3] = ((line > 0) & below).sum(axis=1)
+        out[:, way, 4] = (line > 0).sum(axis=1) - out[:, way, 3] - (out[:, way, 0] > 0)
+    at = through.sum(axis=0).argmax(axis=1)
+    out[:, 2, 0], out[:, 2, 1], out[:, 2, 2] = kept[every, at], through[0, every, at], through[1, every, at]
+    return out
 
 
 @dataclass(frozen=True)
@@ -144,19 +148,22 @@ def neighbours(halo: Halo, item_bytes: Ints, wires: Wires, ranks: Any) -> tuple[
     """What the busiest part receives and what the busiest sends, over every combination of sides; and the level that is crossed."""
     cuts = list(zip(halo.found, halo.digits, strict=True))
     some = [[bool(found[..., side].any()) for side in (0, 1, 2)] for found in halo.found]
+    # below lies across a unit's boundary if any part does, above if all do
+    levels = [(0, wires.index(d.stride * d.size, ranks), wires.index(d.stride * np.minimum(d.size, 2), ranks)) for d in halo.digits]
+    known: dict[Any, Any] = {}
     into: Sums = [0.0, 0, 0]
     out: Sums = [0.0, 0, 0]
     for place in itertools.product((0, 1, 2), repeat=len(cuts)):
         crossing = [digit for side, digit in zip(place, halo.digits, strict=True) if side]
         if not crossing or not all(there[side] for side, there in zip(place, some, strict=True) if side):
             continue
-        level: Any = 0
-        for side, (_, digit) in zip(place, cuts, strict=True):
-            if side:  # below lies across a unit's boundary if any part does, above if all do
-                level = np.maximum(level, wires.index(digit.stride * (digit.size if side == 1 else np.minimum(digit.size, 2)), ranks))
+        level = functools.reduce(np.maximum, (each[side] for side, each in zip(place, levels, strict=True) if side))
 
         def flows(unit: Any, crossing: list[Digit] = crossing) -> Any:
-            return functools.reduce(np.maximum, (_flows(digit, np.minimum(unit, ranks)) for digit in crossing))
+            for digit in crossing:
+                if (id(digit), unit) not in known:
+                    known[id(digit), unit] = _flows(digit, np.minimum(unit, ranks))
+            return functools.reduce(np.maximum, (known[id(digit), unit] for digit in crossing))
 
         links = wires.links(level, flows)
         for way, sums in enumerate((into, out)):

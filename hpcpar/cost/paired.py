@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcpar.cost.common import Common, Side, box, covers_once, far, reach, standing_for_all, touched
 from hpcpar.cost.direct import Shares, copies, shares, there_and_back
-from hpcpar.cost.halos import Halo, sides
+from hpcpar.cost.halos import Halo, sides_of
 from hpcpar.network.relation import Window
 from hpcpar.plan.axis import each_part
 from hpcpar.plan.config import Digit
@@ -190,11 +190,24 @@ class Measures:
         for kind in self.lines.kinds:
             here = kind.places[1]
             if isinstance(kind.relation, Window):
-                found[here] = [sides(line.a.unnamed, line.b.unnamed, n) for line in kind.lines for n in line.y.columns[1].tolist()]
+                self._sides(kind, found[here])
             else:
                 start, stop, begins = each_part(kind.own[1], parts[here])
                 rest[here] = np.maximum.reduceat(stop - start, begins)
         return rest, found
+
+    def _sides(self, kind: Kind, out: Any) -> None:
+        """What `sides` says of each of the second layout's ways of a kind."""
+        parts = self.lines.sides[1].parts[kind.places[1]]
+        most = int(parts.max()) + 1
+        number = np.repeat(np.arange(len(kind.lines)), [len(line.y) for line in kind.lines])
+        different, at = np.unique(number * most + parts, return_inverse=True)
+        whose, found = different // most, np.empty((len(different), 3, 5), np.int64)
+        for n in set((different % most).tolist()):
+            here = (different % most == n).nonzero()[0]
+            lines = [kind.lines[i] for i in whose[here].tolist()]
+            found[here] = sides_of([(line.a.unnamed, line.b.unnamed) for line in lines], n)
+        out[...] = found[at]
 
     def halo(self, group: Alike, places: Any) -> Halo:
         """What the halos of some cases move, of every pair that is alike: the cases of one after those of the other.

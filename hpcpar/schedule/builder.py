@@ -69,7 +69,7 @@ class Builder:
 
     # -- single steps ----------------------------------------------------------------------------------------------
     def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True, tensor: str = "") -> None:
-        if present is True or np.any(present):
+        if present is True or np.asarray(present).any():
             self.steps.append(Task(phase, layer, op, batch, present, self.part, tensor))
 
     def move(
@@ -77,7 +77,7 @@ class Builder:
         item_bytes: int | None = None, root: int = 0,
     ) -> Move | None:
         """Append a movement; None where it is nothing in every case."""
-        if not np.any(pattern.code):
+        if not np.asarray(pattern.code).any():
             return None
         size = self.plan.item_bytes if item_bytes is None else item_bytes
         step = Move(phase, layer, tensor, holder, wanter, pattern, size, (key, phase is Phase.BACKWARD, size), part=self.part, root=root)
