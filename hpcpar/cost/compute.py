@@ -54,7 +54,7 @@ def timed_all(machine: Machine, works: Sequence[Work]) -> list[tuple[Any, Any]]:
     """`timed` of pieces of work of one type; of a roofline all in one go."""
     if _calibrated(machine) or not works:
         return [timed(machine, work) for work in works]
-    ends = np.cumsum([0, *(max(np.size(work.flops), np.size(work.fraction)) for work in works)])
+    ends = np.cumsum([0, *(max(getattr(work.flops, "size", 1), getattr(work.fraction, "size", 1)) for work in works)])
     flops, moved, fraction = np.empty((3, ends[-1]))
     places = [slice(a, b) for a, b in itertools.pairwise(ends)]
     for here, work in zip(places, works, strict=True):

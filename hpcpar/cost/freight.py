@@ -69,22 +69,17 @@ class Load:
     halo: Halo | None = None
 
     @classmethod
-    def of(cls, step: Move, cases: int, ranks: int) -> Load:
-        """The load of a layer's own movement, which is never a halo."""
-        code = np.broadcast_to(step.pattern.code, cases)
-        at = COLLECTIVE[code].nonzero()[0]
-        digits = np.ones((2, len(step.pattern.digits), len(at)), np.int64)
-        for i, d in enumerate(step.pattern.digits):
-            digits[0, i], digits[1, i] = _some(d.stride, at), _some(d.size, at)
-        moves = Moves(code, at, Digit(*digits))
-        lives = (step.holder.config.ranks, step.wanter.config.ranks)
+    def of(cls, step: Move, moves: Moves, ranks: int) -> Load:
+        """The load of a layer's own movement, which is never a halo; `moves` is its pattern."""
+        at, code = moves.at, moves.code
         items = sent_items(code[at], _some(step.holder.largest_items, at), _some(step.wanter.largest_items, at))[None]
-        moved = None
+        load = cls(1, moves, bool(np.asarray(step.pattern.reduce).any()), step.item_bytes, _some(step.holder.config.ranks, at), items)
         if (code == REDISTRIBUTE).any():
             found = amounts(step.holder, step.wanter, ranks)
             sums = np.stack(np.broadcast_arrays(found.out, found.out_count, found.into, found.into_count))[:, None]
-            moved = Moved(sums, np.broadcast_to(found.block, cases), lives)
-        return cls(1, moves, bool(np.any(step.pattern.reduce)), step.item_bytes, _some(lives[0], at), items, moved)
+            lives = (step.holder.config.ranks, step.wanter.config.ranks)
+            load.moved = Moved(sums, np.broadcast_to(found.block, load.cases), lives)
+        return load
 
     @property
     def cases(self) -> int:
@@ -145,7 +140,7 @@ def sent_items(code: Any, held: Any, wanted: Any) -> Any:
 
 def _some(values: Any, at: Any) -> Any:
     """Of some cases; a number is of all."""
-    return values[at] if np.ndim(values) else values
+    return values[at] if isinstance(values, np.ndarray) and values.ndim else values
 
 
 class Part(NamedTuple):

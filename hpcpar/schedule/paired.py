@@ -14,6 +14,7 @@ from hpcpar.plan.lines import Block, Kind, Lines
 from hpcpar.schedule.pattern import (
     KINDS,
     PARTIAL,
+    Pattern,
     backward_code,
     facing,
     forward_code,
@@ -50,6 +51,16 @@ class Moves(NamedTuple):
     code: Any
     at: Any
     digits: Digit
+
+    @classmethod
+    def by(cls, pattern: Pattern, cases: int) -> Moves:
+        """Of a family that all cases of a pattern are."""
+        code = pattern.code if np.ndim(pattern.code) else np.full(cases, pattern.code)
+        at = COLLECTIVE[code].nonzero()[0]
+        digits = np.ones((2, len(pattern.digits), len(at)), np.int64)
+        for i, d in enumerate(pattern.digits):
+            digits[0, i], digits[1, i] = (v[at] if np.ndim(v) else v for v in (d.stride, d.size))
+        return cls(code, at, Digit(*digits))
 
     def of(self, cases: slice) -> Moves:
         """Those of some cases in a row."""

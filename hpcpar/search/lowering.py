@@ -27,7 +27,7 @@ from hpcpar.plan.lines import Block, Lines
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.builder import Builder
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.paired import Patterns
+from hpcpar.schedule.paired import Moves, Patterns
 from hpcpar.schedule.parts import Move
 from hpcpar.schedule.pattern import NOTHING
 from hpcpar.schedule.sharing import begins_sum, in_place, passes_gradient
@@ -155,7 +155,7 @@ class Lowerer:
         # a collective's price is that of its cheapest algorithm, whichever it is
         b = Builder(self.network, replace(self.plan, configs=configs), None)
         work = Workload(self.network, b.plan, b.edges)
-        moves, done = dict[Any, int](), dict[Any, int]()
+        moves, done, patterns = dict[Any, int](), dict[Any, int](), dict[int, Moves]()
         keys = [tuple((self._signature(layer), configs[layer.name].key) for layer in unit.layers) for unit in units]
         different, lowered = dict[Any, Unit](), dict[Any, Part]()
         for key, unit in zip(keys, units, strict=True):
@@ -170,7 +170,10 @@ class Lowerer:
                 if isinstance(step, Move):
                     place = moves.setdefault(step.key, len(loads))
                     if place == len(loads):
-                        loads.append(Load.of(step, cases, self.plan.ranks))
+                        # layers under the same configurations share their patterns
+                        if id(step.pattern) not in patterns:
+                            patterns[id(step.pattern)] = Moves.by(step.pattern, cases)
+                        loads.append(Load.of(step, patterns[id(step.pattern)], self.plan.ranks))
                     wires.setdefault(step.tensor, (loads[place], step))
                     steps.append(Step(step.phase, True, place))
                 else:
@@ -262,7 +265,7 @@ class Lowerer:
         end = 0
         for group in block.groups:
             begin, end = end, end + len(group.members) * group.size
-            items = [np.stack([_items(block.lines.pairs[i][side]) for i in group.members]) for side in (0, 1)]
+            items = [np.array([_items(block.lines.pairs[i][side]) for i in group.members]) for side in (0, 1)]
             lives, loads = (group.have.config.ranks[:, None], group.want.config.ranks), []
             for way, moves in enumerate(ways):
                 mine = moves.of(group.cases)
