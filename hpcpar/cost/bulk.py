@@ -24,7 +24,7 @@ from hpcpar.schedule.pattern import KINDS
 from hpcpar.schedule.steps import CODES, Kind
 
 #: Cases of redistributions that are priced together: enough to make calls cheap, few enough for a processor's cache.
-CASES = 16_384
+CASES = 4096
 
 
 class _Some(NamedTuple):
