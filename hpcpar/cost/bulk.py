@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcpar.cost.choose import allowed, offers
-from hpcpar.cost.direct import Amounts, Spread, redistribution_s, spread
+from hpcpar.cost.direct import Spread, redistribution_s, spread
 from hpcpar.cost.freight import REDISTRIBUTE, Collectives, Freight, Halos, Load
 from hpcpar.cost.halos import halo_s, neighbours
 from hpcpar.cost.links import Route, Wires
+from hpcpar.cost.paired import Amounts
 from hpcpar.cost.traffic import copied
 from hpcpar.machine.model import Machine
 from hpcpar.schedule.paired import COLLECTIVE

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import lru_cache, reduce
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcpar.network.relation import Granule, Relation, Same
-from hpcpar.plan.axis import Axis, interval_arrays, intervals, tabulate
+from hpcpar.plan.axis import Axis, interval_arrays
 from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Layout
 
 #: Up to so many ranks, all of them count in a redistribution; of more, as many stand for all.
 STANDING_FOR_ALL = 8
-ONE = Digit(1, 1)
 
 
-@dataclass(frozen=True)
-class Side:
-    """One layout beside another.
+class Side(NamedTuple):
+    """One layout beside another, on the ranks that stand for all.
 
     Attributes
     ----------
@@ -31,66 +27,44 @@ class Side:
         How often the other layout's parts cover them.
     count : float
         How many of those parts touch the largest box.
+    spare, same : int
+        Ranks that hold the same box, and those of them that hold the same values too.
     """
 
     items: Any
     cover: Any
     count: Any
+    spare: Any
+    same: Any
 
 
-@dataclass(frozen=True)
-class Common:
-    """Two layouts on the ranks that stand for all.
-
-    Attributes
-    ----------
-    kept : float
-        Items that a rank has in both.
-    own : bool
-        Every rank has some.
-    """
-
-    holder: Side
-    wanter: Side
-    kept: Any
-    own: Any
+#: Items sent, messages, items received, messages.
+Sums = tuple[Any, Any, Any, Any]
 
 
-#: Starts and stops of the intervals of some ranks.
-Box = tuple[Any, Any]
-
-
-class Along(NamedTuple):
-    """Two layouts along one axis.
-
-    Attributes
-    ----------
-    overlap : float
-        What a rank has in both, [ranks that stand for all, cases].
-    sizes : tuple of (holder's, wanter's)
-        Of each rank's interval.
-    covers, counts : tuple of (holder's, wanter's)
-        How often the other's parts cover the axis, and how many of them touch the largest interval.
-    """
-
-    overlap: Any
-    sizes: tuple[Any, Any]
-    covers: tuple[Any, Any]
-    counts: tuple[Any, Any]
-
-
-def along(a: Axis, b: Axis, parts: tuple[Any, Any], boxes: tuple[Box, Box], covers: tuple[Any, Any]) -> Along:
-    """Compare two layouts along one axis.
+def moved(holder: Side, wanter: Side, kept: Any, own: Any) -> Sums:
+    """What a movement amounts to.
 
     Parameters
     ----------
-    parts, boxes, covers : tuple of (holder's, wanter's)
-        How many parts the axis is cut into, what `box` says, and how often the other's parts cover it.
+    kept : float
+        Items that a rank has in both layouts.
+    own : bool
+        Every rank has some.
     """
-    (x0, x1), (y0, y1) = boxes
-    overlap = np.maximum(np.minimum(x1, y1) - np.maximum(x0, y0), 0).astype(float)
-    sizes = (x1 - x0, y1 - y0)
-    return Along(overlap, sizes, covers, touched(a, b, parts, (sizes[0].max(axis=0), sizes[1].max(axis=0))))
+    # of all copies of a part, each wanter asks one
+    sent, sent_count = _lacking(holder, wanter.spare / holder.same, kept, own)
+    into, into_count = _lacking(wanter, holder.spare // holder.same, kept, own)
+    # where nobody receives, nobody sends
+    some = into > 0
+    return np.where(some, sent, 0), np.where(some, sent_count, 0), into, into_count
+
+
+def _lacking(side: Side, times: Any, kept: Any, own: Any) -> tuple[Any, Any]:
+    """Items that cross to others, at most over ranks, and messages."""
+    missing = side.items * (side.cover * times)
+    total = np.subtract(missing, kept, out=missing if missing.shape == kept.shape else None).max(axis=0)
+    return total, np.where(total > 0, np.maximum(1, side.count * times - own), 0)
 
 
 def touched(a: Axis, b: Axis, parts: tuple[Any, Any], widest: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -98,42 +72,12 @@ def touched(a: Axis, b: Axis, parts: tuple[Any, Any], widest: tuple[Any, Any]) -
     return _touched(a, b, *parts, widest[0]), _touched(b, a, *parts[::-1], widest[1])
 
 
-def common(holder: Layout, wanter: Layout, ranks: Any) -> Common:
-    """Compare two layouts of a tensor."""
-    configs = (holder.config, wanter.config)
-    rank = np.minimum(*(c.first for c in configs)) + standing_for_all(ranks, max(np.ndim(c.ranks) for c in configs))
-    at, lives = tuple(rank - c.first for c in configs), tuple(c.ranks for c in configs)
-    axes = []
-    for a, b in zip(holder.axes, wanter.axes, strict=True):
-        x, y = holder.digits.get(a.name, ONE), wanter.digits.get(b.name, ONE)
-        boxes = (box(a, x, at[0], lives[0]), box(b, y, at[1], lives[1]))
-        axes.append(along(a, b, (x.size, y.size), boxes, (_covers(b, y.size), _covers(a, x.size))))
-    return product(axes)
-
-
-def product(axes: Iterable[Along]) -> Common:
-    """Two layouts along all axes."""
-    kept: Any = 1.0
-    items, covers, counts = [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]
-    for axis in axes:
-        kept = kept * axis.overlap
-        for i in (0, 1):
-            items[i], covers[i], counts[i] = items[i] * axis.sizes[i], covers[i] * axis.covers[i], counts[i] * axis.counts[i]
-    holder, wanter = (Side(*each) for each in zip(items, covers, counts, strict=True))
-    return Common(holder, wanter, kept, kept.min(axis=0) > 0)
-
-
 def covers_once(relation: Relation) -> bool:
     """True where parts of an axis lie side by side: each index is needed by one."""
     return isinstance(relation, Same | Granule)
 
 
-def _covers(axis: Axis, parts: Any) -> Any:
-    """How often the parts of an axis cover it."""
-    return 1.0 if covers_once(axis.relation) or (isinstance(parts, int) and parts == 1) else tabulate(_cover, (axis,), parts)
-
-
-def box(axis: Axis, digit: Digit, at: Any, lives: Any) -> Box:
+def box(axis: Axis, digit: Digit, at: Any, lives: Any) -> tuple[Any, Any]:
     """(start, stop) of several ranks along an axis; empty where the layer does not live."""
     there = (at >= 0) & (at < lives)
     start, stop = interval_arrays(axis, digit.size, np.where(there, digit.of(at), 0))
@@ -142,8 +86,6 @@ def box(axis: Axis, digit: Digit, at: Any, lives: Any) -> Box:
 
 def _touched(mine: Axis, other: Axis, own_parts: Any, parts: Any, widest_box: Any) -> Any:
     """How many parts of another layout touch the largest box along an axis."""
-    if not np.ndim(parts) and parts == 1:
-        return 1
     most = np.clip(widest_box, 1, parts) if covers_once(other.relation) else parts  # an index lies in one part
     touched = np.ceil(widest_box * parts / np.maximum(other.extent, 1))
     if isinstance(mine.relation, Same) and isinstance(other.relation, Same):
@@ -162,25 +104,6 @@ def standing_for_all(ranks: Any, dimensions: int) -> Any:
     return np.where(ranks <= STANDING_FOR_ALL, np.minimum(each, ranks - 1), spread)
 
 
-def ends(holder: Layout, wanter: Layout) -> tuple[Any, Any]:
-    """The first and the last rank of both."""
-    a, b = holder.config, wanter.config
-    return np.minimum(a.first, b.first), np.maximum(a.first + a.ranks, b.first + b.ranks) - 1
-
-
-def widest(holder: Layout, wanter: Layout, ranks: Any) -> Any:
-    """Aligned ranks among which a movement stays: up to the slowest coordinate in which the layouts differ."""
-    out: Any = 1
-    a, b = holder.config, wanter.config
-    same = np.equal(a.first, b.first) & np.equal(a.ranks, b.ranks)
-    for x, y in zip(holder.axes, wanter.axes, strict=True):
-        out = np.maximum(out, far(x, y, holder.digits.get(x.name, ONE), wanter.digits.get(y.name, ONE)))
-    for layout in (holder, wanter):
-        out = np.maximum(out, reduce(np.maximum, map(reach, layout.spare), 1))
-    first, last = ends(holder, wanter)
-    return np.minimum(np.where(same, out, last - first + 1), ranks)
-
-
 def far(a: Axis, b: Axis, x: Digit, y: Digit) -> Any:
     """Aligned ranks within which a movement stays along an axis of two layouts."""
     out = np.maximum(reach(x), reach(y))
@@ -194,8 +117,6 @@ def reach(digit: Digit) -> Any:
     return np.where(np.greater(digit.size, 1), digit.stride * digit.size, 1)
 
 
-@lru_cache(maxsize=50_000)
-def _cover(axis: Axis, parts: int) -> float:
-    """How often the parts cover the axis."""
-    start, stop = intervals(axis, parts)
-    return float((stop - start).sum() / axis.extent)
+def copies(layout: Layout) -> tuple[Any, Any]:
+    """Ranks that hold the same box, and those of them that hold the same values too."""
+    return math.prod(d.size for d in layout.spare), math.prod(d.size for d in layout.copies)

@@ -6,15 +6,14 @@ what it holds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.common import Common, Side, common, ends, widest
 from hpcpar.cost.links import Links, Wires
+from hpcpar.cost.paired import Amounts, amounts
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.parts import Move
@@ -44,69 +43,6 @@ class Direct:
     level: Any
 
 
-@dataclass(frozen=True)
-class Amounts:
-    """What the busiest ranks of a redistribution send and receive, in items and messages, among how many aligned ranks."""
-
-    out: Any
-    out_count: Any
-    into: Any
-    into_count: Any
-    block: Any
-
-
-class Shares(NamedTuple):
-    """Of a movement, for how many wanters a holder's box is, and how many summands a wanter gets; and of the movement back."""
-
-    askers: Any
-    summands: Any
-    askers_back: Any
-    summands_back: Any
-
-
-def shares(holder: tuple[Any, Any], wanter: tuple[Any, Any]) -> Shares:
-    """From the ranks that hold the same box of each of two layouts, and those of them that hold the same values too."""
-    # of all copies of a part, each wanter asks one
-    return Shares(wanter[0] / holder[1], holder[0] // holder[1], holder[0] / wanter[1], wanter[0] // wanter[1])
-
-
-def copies(layout: Layout) -> tuple[Any, Any]:
-    """Ranks that hold the same box, and those of them that hold the same values too."""
-    return math.prod(d.size for d in layout.spare), math.prod(d.size for d in layout.copies)
-
-
-def amounts(holder: Layout, wanter: Layout, ranks: Any) -> Amounts:
-    """The amounts of a movement between two layouts; with partial sums, every holder of a part of the sum sends its own.
-
-    Those of the movement back are found along with them.
-    """
-    key = ("amounts", id(wanter), id(ranks) if isinstance(ranks, np.ndarray) else ranks)
-    if key not in holder.memo:
-        both, block = common(holder, wanter, ranks), widest(holder, wanter, ranks)
-        there, back = there_and_back(both, shares(copies(holder), copies(wanter)), np.empty(np.shape(both.kept)))
-        # what the keys name is kept, so that nothing else gets its id
-        holder.memo[key] = (Amounts(*there, block), wanter, ranks)
-        wanter.memo["amounts", id(holder), key[2]] = (Amounts(*back, block), holder, ranks)
-    return holder.memo[key][0]
-
-
-#: Items sent, messages, items received, messages.
-Sums = tuple[Any, Any, Any, Any]
-
-
-def there_and_back(both: Common, share: Shares, room: Any) -> tuple[Sums, Sums]:
-    """What a movement amounts to, and the one back; `room` is to work in."""
-    holder, wanter = both.holder, both.wanter
-    return (_sums(_lacking(holder, share.askers, both, room), _lacking(wanter, share.summands, both, room)),
-            _sums(_lacking(wanter, share.askers_back, both, room), _lacking(holder, share.summands_back, both, room)))
-
-
-def _sums(sent: tuple[Any, Any], received: tuple[Any, Any]) -> Sums:
-    # where nobody receives, nobody sends
-    some = received[0] > 0
-    return np.where(some, sent[0], 0), np.where(some, sent[1], 0), *received
-
-
 def redistribution(step: Move, wires: Wires, ranks: Any) -> Direct:
     """Any movement between two layouts, on its busiest rank."""
     holder, wanter, size = step.holder, step.wanter, step.item_bytes
@@ -116,7 +52,7 @@ def redistribution(step: Move, wires: Wires, ranks: Any) -> Direct:
         level = wires.index(found.block, ranks)
     else:
         sending, receiving = (_apart(holder, wanter, layout.config.ranks, wires) for layout in (holder, wanter))
-        level = wires.between(*ends(holder, wanter))
+        level = wires.between(*_ends(holder, wanter))
     per_byte = wires.machine.add_s_per_byte if np.any(step.pattern.reduce) else wires.machine.copy_s_per_byte
     seconds = redistribution_s(found, sending, receiving, size, per_byte, wires)
     out, into = (np.round(items).astype(np.int64) for items in (found.out, found.into))
@@ -129,15 +65,6 @@ def redistribution_s(found: Amounts, sending: Spread, receiving: Spread, item_by
     seconds = np.maximum(sending.seconds(out, found.out_count), receiving.seconds(into, found.into_count))
     seconds = seconds + into * s_per_byte + out * wires.machine.copy_s_per_byte
     return seconds * wires.factor(sending.level, Kind.REDISTRIBUTE, "direct", np.maximum(out, into))
-
-
-def _lacking(side: Side, times: Any, both: Common, room: Any) -> tuple[Any, Any]:
-    """Items that cross to others, at most over ranks, and messages; `room` is to work in."""
-    cover = side.cover * times
-    fits = room.shape == np.broadcast_shapes(np.shape(side.items), np.shape(cover))
-    missing = np.multiply(side.items, cover, out=room if fits else None)
-    total = np.subtract(missing, both.kept, out=room if fits else None).max(axis=0)
-    return total, np.where(total > 0, np.maximum(1, side.count * times - both.own), 0)
 
 
 @dataclass(frozen=True)
@@ -196,7 +123,13 @@ def spread(block: Any, active: Any, wires: Wires, ranks: Any) -> Spread:
     return Spread.of(((away, far), (np.where(unit > 1, 1 - away, 0.0), close)), index)
 
 
+def _ends(holder: Layout, wanter: Layout) -> tuple[Any, Any]:
+    """The first and the last rank of both."""
+    a, b = holder.config, wanter.config
+    return np.minimum(a.first, b.first), np.maximum(a.first + a.ranks, b.first + b.ranks) - 1
+
+
 def _apart(holder: Layout, wanter: Layout, active: Any, wires: Wires) -> Spread:
     """The links of messages between two stages that live on different ranks."""
-    level = wires.between(*ends(holder, wanter))
+    level = wires.between(*_ends(holder, wanter))
     return Spread.of(((1.0, wires.links(level, lambda unit: np.minimum(unit, active))),), level)

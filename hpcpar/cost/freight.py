@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcpar.cost.direct import amounts
-from hpcpar.cost.halos import Halo, through_items
+from hpcpar.cost.halos import through_items
 from hpcpar.cost.memory import wire_buffer
+from hpcpar.cost.paired import amounts
+from hpcpar.cost.sides import Halo
 from hpcpar.plan.config import Digit
 from hpcpar.schedule.paired import COLLECTIVE, Moves
 from hpcpar.schedule.parts import Move

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,98 +15,11 @@ import numpy as np
 from hpcpar.cost.common import reach
 from hpcpar.cost.direct import Direct
 from hpcpar.cost.links import Wires
-from hpcpar.network.relation import Window
+from hpcpar.cost.paired import halo_of
+from hpcpar.cost.sides import Halo
 from hpcpar.plan.config import Digit, Ints
-from hpcpar.plan.layout import Axis, Layout, intervals, tabulate
 from hpcpar.schedule.parts import Move
 from hpcpar.schedule.steps import Kind
-
-#: Pairs of parts that are compared at once.
-MOST = 1 << 18
-
-
-@lru_cache(maxsize=50_000)
-def sides(own: Axis, need: Axis, parts: int) -> Any:
-    """What `sides_of` says of a single axis, [3, 5]."""
-    return sides_of([(own, need)], parts)[0]
-
-
-def sides_of(axes: Sequence[tuple[Axis, Axis]], parts: int) -> Any:
-    """What the busiest part of each axis receives, and what the busiest sends: (kept, from below, from above, messages below, above).
-
-    Items along this axis: `kept` of the needed interval the part holds itself, the others come from parts below and above. Third, of the
-    part through whose buffers most goes: (kept, received, sent, 0, 0).
-
-    Returns
-    -------
-    ndarray
-        [axes, 3, 5].
-    """
-    some = max(1, MOST // parts**2)
-    if len(axes) > some:
-        return np.concatenate([sides_of(axes[i: i + some], parts) for i in range(0, len(axes), some)])
-    out = np.zeros((len(axes), 3, 5), np.int64)
-    if parts == 1:  # nobody to receive from
-        out[..., 0] = np.array([own.extent for own, _ in axes])[:, None]
-        return out
-    (o0, o1), (w0, w1) = (np.array([intervals(pair[side], parts) for pair in axes]).transpose(1, 0, 2) for side in (0, 1))
-    every = np.arange(len(axes))
-    # [axes, wanting part, holding part]
-    common = np.maximum(0, np.minimum(w1[:, :, None], o1[:, None]) - np.maximum(w0[:, :, None], o0[:, None]))
-    kept = np.diagonal(common, axis1=1, axis2=2)
-    through = np.stack([common.sum(axis=2 - way) - kept for way in (0, 1)])
-    for way, moved in enumerate(through):
-        at = moved.argmax(axis=1)
-        line = common[every, at] if way == 0 else common[every, :, at]
-        below = np.arange(parts) < at[:, None]
-        out[:, way, 0] = kept[every, at]
-        out[:, way, 1] = (line * below).sum(axis=1)
-        out[:, way, 2] = moved[every, at] - out[:, way, 1]
-        out[:, way, 3] = ((line > 0) & below).sum(axis=1)
-        out[:, way, 4] = (line > 0).sum(axis=1) - out[:, way, 3] - (out[:, way, 0] > 0)
-    at = through.sum(axis=0).argmax(axis=1)
-    out[:, 2, 0], out[:, 2, 1], out[:, 2, 2] = kept[every, at], through[0, every, at], through[1, every, at]
-    return out
-
-
-@dataclass(frozen=True)
-class Halo:
-    """What a halo exchange, and its adjoint, moves.
-
-    Attributes
-    ----------
-    rest : int
-        Items across the axes that no window is cut along.
-    found : list of ndarray
-        For each of the others what `sides` says: [..., receiving, giving or both, 5].
-    digits : list of Digit
-        The coordinates that cut them.
-    """
-
-    rest: Any
-    found: list[Any]
-    digits: list[Digit]
-
-
-def halo_of(own: Layout, need: Layout) -> Halo:
-    """The halo between what ranks own and what they need; both directions share it."""
-    key = ("halo", id(need))
-    if key not in own.memo:
-        own.memo[key] = (_halo_of(own, need), need)  # kept, so that no other layout gets its id
-    return own.memo[key][0]
-
-
-def _halo_of(own: Layout, need: Layout) -> Halo:
-    rest: Any = 1
-    found: list[Any] = []
-    digits: list[Digit] = []
-    for a, b, largest in zip(own.axes, need.axes, need.largest, strict=True):
-        if isinstance(b.relation, Window) and np.any(np.greater(need.degree(b), 1)):
-            found.append(tabulate(sides, (a, b), need.degree(b)))
-            digits.append(need.digits[b.name])
-        else:
-            rest = rest * largest
-    return Halo(rest, found, digits)
 
 
 def through_items(halo: Halo) -> Any:

@@ -1,59 +1,28 @@
-"""What movements between many pairs of layouts amount to, every configuration of one with every one of the other, in one go."""
+"""What movements between pairs of layouts amount to, all in one go: of plans, or of every two configurations of a search's layers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcpar.cost.common import Common, Side, box, covers_once, far, reach, standing_for_all, touched
-from hpcpar.cost.direct import Shares, copies, shares, there_and_back
-from hpcpar.cost.halos import Halo, sides_of
-from hpcpar.network.relation import Window
-from hpcpar.plan.axis import each_part
+from hpcpar.cost.common import Side, box, copies, covers_once, far, moved, reach, standing_for_all, touched
+from hpcpar.cost.sides import Halo, sides_of
+from hpcpar.network.relation import Same, Window
+from hpcpar.plan.axis import Axis, each_part
+from hpcpar.plan.boxes import largest_part
 from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Layout
-from hpcpar.plan.lines import Alike, Block, Kind, Lines
+from hpcpar.plan.lines import Alike, Block, Kind, Lines, shape_of
 
 #: Cases whose redistributions are worked out at once: few enough for a processor's cache.
 TOGETHER = 2048
-
-
 #: Type of numbers of ranks, as far as many are kept.
 RANKS = np.int32
-
-
-class _Piece(NamedTuple):
-    """Some of the cases of pairs of layouts that are alike: of some of them, under some of the holder's configurations."""
-
-    group: Alike
-    members: slice
-    rows: slice
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.members.stop - self.members.start, self.rows.stop - self.rows.start, self.group.shape[1]
-
-    @property
-    def size(self) -> int:
-        members, rows, columns = self.shape
-        return members * rows * columns
-
-
-class _Room(NamedTuple):
-    """Memory to work in, each [lines, cases]: places of two ways along axes, shares, products over axes, what is multiplied with them,
-    items of holders and of wanters, and something else.
-    """
-
-    index: Any
-    share: Any
-    rows: Any
-    more: Any
-    mine: Any
-    theirs: Any
-    work: Any
 
 
 class _Ends(NamedTuple):
@@ -65,64 +34,75 @@ class _Ends(NamedTuple):
     reach: Any
 
 
+@dataclass(frozen=True)
+class Amounts:
+    """What the busiest ranks of a redistribution send and receive, in items and messages, among how many aligned ranks."""
+
+    out: Any
+    out_count: Any
+    into: Any
+    into_count: Any
+    block: Any
+
+
 class Measures:
     """What the axes of pairs of layouts have in common, worked out once for each two ways of cutting them.
 
     Parameters
     ----------
     ranks : int
-        Of the job.
+        Of the job; where cases face each other one by one, there may be one number for each.
     """
 
-    def __init__(self, lines: Lines, ranks: int) -> None:
+    def __init__(self, lines: Lines, ranks: Any) -> None:
         self.lines, self.ranks = lines, ranks
-        self._memory: dict[str, Any] = {}
 
     # -- redistributions -------------------------------------------------------------------------------------------
     @cached_property
     def _along(self) -> tuple[Any, Any]:
         """Of each two ways [overlap on ranks that stand for all, cover, counts], and of each side's ways the sizes (see `Along`)."""
-        rank, lines = standing_for_all(self.ranks, 1).ravel(), self.lines
+        rank, lines = standing_for_all(self.ranks, 1), self.lines
+        if rank.shape[1] > 1:
+            rank = np.tile(rank, len(lines) // rank.shape[1])
         sizes = tuple(np.empty((len(rank), len(side.parts))) for side in lines.sides)
         both = np.empty((len(rank) + 3, len(lines)))
         for kind in lines.kinds:
             boxes = []
             for axis, side, places, items in zip(kind.own, lines.sides, kind.places, sizes, strict=True):
-                found = box(axis, Digit(side.stride[places], side.parts[places]), rank[:, None], side.lives[places])
+                at = (rank[:, places] if rank.shape[1] > 1 else rank) - side.behind[places]
+                found = box(axis, Digit(side.stride[places], side.parts[places]), at, side.lives[places])
                 np.subtract(found[1], found[0], out=items[:, places])
-                boxes.append([each.astype(np.int32) for each in found])
-            self._overlap(kind, boxes[0], boxes[1], both[:-3])
+                own = side.of[kind.ways] - places.start
+                boxes.append([each.astype(np.int32).take(own, axis=1) for each in found])
+            (x0, x1), (y0, y1) = boxes
+            np.maximum(np.minimum(x1, y1) - np.maximum(x0, y0), 0, out=both[:-3, kind.ways])
             widest = [items.max(axis=0)[side.of[kind.ways]] for items, side in zip(sizes, lines.sides, strict=True)]
             counts = touched(kind.a, kind.b, (lines.x.size[kind.ways], lines.y.size[kind.ways]), (widest[0], widest[1]))
             for i, values in enumerate((1.0 if covers_once(kind.relation) else self._cover(kind), *counts), -3):
                 both[i, kind.ways] = values
         return both, sizes
 
-    def _overlap(self, kind: Kind, mine: Any, theirs: Any, out: Any) -> None:
-        """What each rank has of the boxes, (start, stop), of both sides, for each two ways of a kind."""
-        room = np.empty((3, len(out) * TOGETHER), np.int32)
-        for begin in range(kind.ways.start, kind.ways.stop, TOGETHER):
-            ways = slice(begin, min(begin + TOGETHER, kind.ways.stop))
-            x, y = (side.of[ways] - places.start for side, places in zip(self.lines.sides, kind.places, strict=True))
-            low, high, other = (each[: len(out) * len(x)].reshape(len(out), -1) for each in room)
-            for found, pick, i in ((low, np.maximum, 0), (high, np.minimum, 1)):
-                mine[i].take(x, axis=1, out=found, mode="clip")
-                pick(found, theirs[i].take(y, axis=1, out=other, mode="clip"), out=found)
-            np.maximum(np.subtract(high, low, out=high), 0, out=out[:, ways])
-
     def _cover(self, kind: Kind) -> Any:
-        start, stop, begins = each_part(kind.own[1], self.lines.sides[1].parts[kind.places[1]])
-        return self.lines.for_both(kind, np.add.reduceat(stop - start, begins) / kind.own[1].extent)
+        """How often the second layout's parts cover an axis, for each two ways of a kind."""
+        axis = kind.own[1]
+
+        def work_out(some: Any, parts: Any) -> Any:
+            start, stop, begins = each_part(axis.at(some), parts)
+            return np.add.reduceat(stop - start, begins) / axis.extent[some]
+
+        return self.lines.for_both(kind, kind.once(self.lines.sides[1].parts[kind.places[1]], work_out))
 
     def spans(self, block: Block) -> Any:
-        """Of each case the aligned ranks among which a movement stays."""
+        """Of each case the aligned ranks among which a movement stays: up to the slowest coordinate in which the layouts differ."""
         out = reduce(np.maximum, (self._distance.take(places) for places in block.index))
         for group, here in block.of(out):
             mine, theirs = _ends(group.have), _ends(group.want)
-            lives, wants = mine.lives[:, None], theirs.lives
-            np.maximum(here, np.maximum(mine.reach[:, None], theirs.reach), out=here)
-            np.copyto(here, np.maximum(lives, wants), where=lives != wants)
-        return np.minimum(out, self.ranks, out=out)
+            (lives, wants), (one, other) = group.facing(mine.lives, theirs.lives), (group.have.config.first, group.want.config.first)
+            np.maximum(here, np.maximum(*group.facing(mine.reach, theirs.reach)), out=here)
+            everything = np.maximum(one + lives, other + wants) - min(one, other)
+            np.copyto(here, everything, where=(lives != wants) | (one != other))
+            np.minimum(here, self.ranks, out=here)
+        return out
 
     @cached_property
     def _distance(self) -> Any:
@@ -132,82 +112,55 @@ class Measures:
             out[kind.ways] = far(kind.a, kind.b, *self.lines.cut(kind))
         return out
 
-    def amounts(self, block: Block, out: Any) -> None:
-        """The amounts of all cases of all pairs, one after the other, into [there or back, what `there_and_back` gives, cases]."""
-        both, _ = self._along
-        known = {}
-        for group, index in block.of(block.index):
-            shifts, (mine, theirs) = self.lines.shifts(group.members)[:, :, None, None], (_ends(group.have), _ends(group.want))
-            share = shares((mine.spare[:, None], mine.same[:, None]), (theirs.spare[None], theirs.same[None]))
-            known[id(group)] = (index[:, None], shifts, share, *self._items(group, index, shifts))
-        end = 0
-        for pieces in _together(block):
-            room = self._room(sum(piece.size for piece in pieces))
-            begin = 0
-            for (group, members, rows), shape, size in ((piece, piece.shape, piece.size) for piece in pieces):
-                index, shifts, share, mine, theirs = known[id(group)]
-                here = slice(begin, begin + size)
-                begin = here.stop
-                np.add(index[:, :, rows], shifts[:, members], out=room.index[:, here].reshape(-1, *shape))
-                for line, values in zip(room.share, share, strict=True):
-                    line[here].reshape(shape)[...] = values[rows] if len(values) > 1 else values
-                room.mine[:, here].reshape(-1, *shape)[...] = mine[:, members, rows, None]
-                room.theirs[:, here].reshape(-1, *shape)[...] = theirs[:, members, None]
-            both.take(room.index[0], axis=1, out=room.rows, mode="clip")
-            for places in room.index[1:]:
-                np.multiply(room.rows, both.take(places, axis=1, out=room.more, mode="clip"), out=room.rows)
-            kept, (cover, touching, touched_back) = room.rows[:-3], room.rows[-3:]
-            found = Common(Side(room.mine, cover, touching), Side(room.theirs, 1.0, touched_back), kept, kept.min(axis=0) > 0)
-            begin, end = end, end + begin
-            for way, sums in zip(out, there_and_back(found, Shares(*room.share), room.work), strict=True):
-                for line, values in zip(way, sums, strict=True):
-                    line[begin:end] = values
+    def amounts(self, group: Alike, index: Any) -> Any:
+        """The amounts of all cases of pairs of layouts that are alike.
 
-    def _room(self, cases: int) -> _Room:
-        """Memory to work in, always the same: new memory costs more than what is done there."""
-        lines = {"index": self.lines.width, "rows": len(self._along[0]), "more": len(self._along[0]), "share": 4}
-        out = {}
-        for name in _Room._fields:
-            count = lines.get(name, len(self._along[0]) - 3)
-            if len(self._memory.get(name, ())) < count * cases:
-                self._memory[name] = np.empty(count * max(cases, TOGETHER), np.intp if name == "index" else np.float64)
-            out[name] = self._memory[name][: count * cases].reshape(count, cases)
-        return _Room(**out)
+        Parameters
+        ----------
+        index : [axes, *group.shape]
+            Places of the two ways that the axes are cut in by the first pair.
+
+        Returns
+        -------
+        ndarray
+            [there or back, what `moved` gives, pairs, *group.shape].
+        """
+        both, shifts = self._along[0], self.lines.shifts(group.members)[:, :, None, None]
+        one, other, (mine, theirs) = _ends(group.have), _ends(group.want), self._items(group, index, shifts)
+        out = np.empty((2, 4, len(group.members), *group.shape))
+        for members, rows in _parts(len(group.members), *group.shape):
+            found = reduce(np.multiply, (both.take(each, axis=1) for each in index[:, None, rows] + shifts[:, members]))
+            kept, (cover, touching, touched_back) = found[:-3], found[-3:]
+            spare, same = group.facing(one.spare, other.spare, rows), group.facing(one.same, other.same, rows)
+            holder = Side(mine[:, members, rows], cover, touching, spare[0], same[0])
+            wanter, own = Side(theirs[:, members], 1.0, touched_back, spare[1], same[1]), kept.min(axis=0) > 0
+            for way, ends in zip(out, ((holder, wanter), (wanter, holder)), strict=True):
+                for line, values in zip(way, moved(*ends, kept, own), strict=True):
+                    line[members, rows] = values
+        return out
 
     def _items(self, group: Alike, index: Any, shifts: Any) -> tuple[Any, Any]:
-        """[ranks, pairs, configurations]: items of the boxes of both ends of some pairs of layouts."""
+        """Items of the boxes of both ends of some pairs of layouts: [ranks, pairs, configurations of one, 1], and of the other."""
         (x, y), (mine, theirs) = self.lines.sides, self._along[1]
-        rows, columns = x.of[index[:, None, :, 0] + shifts[..., 0]], y.of[index[:, None, 0] + shifts[..., 0]]
-        return np.multiply.reduce(mine[:, rows], axis=1), np.multiply.reduce(theirs[:, columns], axis=1)
+        rows = x.of[(index if group.each else index[:, :, :1])[:, None] + shifts]
+        return np.multiply.reduce(mine[:, rows], axis=1), np.multiply.reduce(theirs[:, y.of[index[:, None, :1] + shifts]], axis=1)
 
     # -- halos -----------------------------------------------------------------------------------------------------
     @cached_property
     def _halos(self) -> tuple[Any, Any]:
-        """Of each of the second layout's ways: the largest interval, where no window is cut, and what `sides` says, where one may be."""
+        """Of each of the second layout's ways: the largest interval, and what `sides_of` says where a window may be cut."""
         parts = self.lines.sides[1].parts
         rest, found = np.ones(len(parts), np.int64), np.zeros((len(parts), 3, 5), np.int64)
-        found[..., 0] = 1
         for kind in self.lines.kinds:
-            here = kind.places[1]
+            here, axis = kind.places[1], kind.own[1]
             if isinstance(kind.relation, Window):
-                self._sides(kind, found[here])
+                found[here] = kind.once(parts[here], lambda some, parts, kind=kind: _sides(kind, some, parts))  # type: ignore[misc]
+                rest[here] = axis.extent
+            elif isinstance(kind.relation, Same):
+                rest[here] = largest_part(axis.extent, parts[here], axis.granule)
             else:
-                start, stop, begins = each_part(kind.own[1], parts[here])
-                rest[here] = np.maximum.reduceat(stop - start, begins)
+                rest[here] = kind.once(parts[here], lambda some, parts, axis=axis: _widest(axis.at(some), parts))  # type: ignore[misc]
         return rest, found
-
-    def _sides(self, kind: Kind, out: Any) -> None:
-        """What `sides` says of each of the second layout's ways of a kind."""
-        parts = self.lines.sides[1].parts[kind.places[1]]
-        most = int(parts.max()) + 1
-        number = np.repeat(np.arange(len(kind.lines)), [len(line.y) for line in kind.lines])
-        different, at = np.unique(number * most + parts, return_inverse=True)
-        whose, found = different // most, np.empty((len(different), 3, 5), np.int64)
-        for n in set((different % most).tolist()):
-            here = (different % most == n).nonzero()[0]
-            lines = [kind.lines[i] for i in whose[here].tolist()]
-            found[here] = sides_of([(line.a.unnamed, line.b.unnamed) for line in lines], n)
-        out[...] = found[at]
 
     def halo(self, group: Alike, places: Any) -> Halo:
         """What the halos of some cases move, of every pair that is alike: the cases of one after those of the other.
@@ -218,32 +171,31 @@ class Measures:
             Of the two ways that the axes are cut in by the first pair.
         """
         rest, found = self._halos
-        whole, items, digits, y = [], 1, [], self.lines.y
-        for axis in (places[:, None] + self.lines.shifts(group.members)[:, :, None]).reshape(len(places), -1):
-            theirs = self.lines.sides[1].of[axis]
-            items = items * rest[theirs]
-            if found[theirs, 0, 1:3].any():
+        whole, items, digits, y = list[Any](), 1, list[Digit](), self.lines.y
+        shifted = (places[:, None] + self.lines.shifts(group.members)[:, :, None]).reshape(len(places), -1)
+        for axis, ways in zip(group.want.axes, shifted, strict=False):
+            theirs = self.lines.sides[1].of[ways]
+            if isinstance(axis.relation, Window) and (y.size[ways] > 1).any():
                 whole.append(found[theirs])
-                digits.append(Digit(y.stride[axis], y.size[axis]))
+                digits.append(Digit(y.stride[ways], y.size[ways]))
             else:
-                items = items * found[theirs, 0, 0]
+                items = items * rest[theirs]
         return Halo(items, whole, digits)
 
 
-def _together(block: Block) -> Iterator[list[_Piece]]:
-    """All cases in order, by about `TOGETHER`."""
-    out, room = list[_Piece](), TOGETHER
-    for group in block.groups:
-        rows, columns = group.shape
-        for members, some in _parts(len(group.members), rows, columns):
-            piece = _Piece(group, members, some)
-            if out and piece.size > room:
-                yield out
-                out, room = [], TOGETHER
-            out.append(piece)
-            room -= piece.size
-    if out:
-        yield out
+def _sides(kind: Kind, some: Any, parts: Any) -> Any:
+    """What `sides_of` says of some of the second layout's ways of a kind."""
+    out = np.empty((len(some), 3, 5), np.int64)
+    for n in set(parts.tolist()):
+        here = (parts == n).nonzero()[0]
+        lines = [kind.lines[i] for i in kind.whose[some[here]].tolist()]
+        out[here] = sides_of([(line.a.unnamed, line.b.unnamed) for line in lines], n)
+    return out
+
+
+def _widest(axis: Axis, parts: Any) -> Any:
+    start, stop, begins = each_part(axis, parts)
+    return np.maximum.reduceat(stop - start, begins)
 
 
 def _parts(members: int, rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
@@ -264,6 +216,60 @@ def _ends(layout: Layout) -> _Ends:
 
 
 def _work_out_ends(layout: Layout) -> _Ends:
-    out = np.empty((4, np.size(layout.config.n)), RANKS)
+    out = np.empty((4, np.size(layout.config.ranks)), RANKS)
     out[0], (out[1], out[2]), out[3] = layout.config.ranks, copies(layout), reduce(np.maximum, map(reach, layout.spare), 1)
     return _Ends(*out)
+
+
+# -- of two layouts, case by case --------------------------------------------------------------------------------------
+class _Alone(NamedTuple):
+    """Two layouts alone."""
+
+    shape: tuple[int, ...]
+    block: Block
+    measures: Measures
+
+    @classmethod
+    def of(cls, own: Layout, need: Layout, ranks: Any) -> _Alone:
+        shape = shape_of([(own, need)], ranks)
+        lines = Lines([(own, need)], math.prod(shape))
+        return cls(shape, Block(lines, [[0]]), Measures(lines, ranks))
+
+    @property
+    def only(self) -> tuple[Alike, Any]:
+        return next(self.block.of(self.block.index))
+
+    def shaped(self, values: Any, *more: int) -> Any:
+        """An entry for each case, or that of a single one; `more` axes follow."""
+        return values.reshape((*self.shape, *more))[()]
+
+
+def amounts(holder: Layout, wanter: Layout, ranks: Any) -> Amounts:
+    """The amounts of a movement between two layouts; with partial sums, every holder of a part of the sum sends its own.
+
+    Those of the movement back are found along with them.
+    """
+    number = id(ranks) if isinstance(ranks, np.ndarray) else ranks
+    for way, (own, need) in enumerate(((holder, wanter), (wanter, holder))):
+        if ("amounts", id(need), number) in own.memo:
+            return own.memo["amounts", id(need), number][0][way]
+    way = int(not all(isinstance(axis.relation, Same) for axis in holder.axes))
+    own, need = (wanter, holder) if way else (holder, wanter)
+    alone = _Alone.of(own, need, ranks)
+    span, sums = alone.shaped(alone.measures.spans(alone.block)), alone.measures.amounts(*alone.only)
+    there, back = (Amounts(*map(alone.shaped, each), span) for each in sums)  # type: ignore[call-arg]
+    # what the keys name is kept, so that nothing else gets its id
+    own.memo["amounts", id(need), number] = ((there, back), need, ranks)
+    return (there, back)[way]
+
+
+def halo_of(own: Layout, need: Layout) -> Halo:
+    """The halo between what ranks own and what they need; both directions share it."""
+    key = ("halo", id(need))
+    if key not in own.memo:
+        alone = _Alone.of(own, need, 1)
+        group, index = alone.only
+        halo = alone.measures.halo(group, index[:, 0])
+        digits = [Digit(alone.shaped(d.stride), alone.shaped(d.size)) for d in halo.digits]
+        own.memo[key] = (Halo(alone.shaped(halo.rest), [alone.shaped(sides, 3, 5) for sides in halo.found], digits), need)
+    return own.memo[key][0]

@@ -70,12 +70,19 @@ class Layout:
         """The global tensor's shape."""
         return tuple(a.extent for a in self.axes)
 
-    def ways(self, axis: Axis) -> Ways:
-        """The ways in which a family's configurations cut an axis; axes that are not cut are alike, channels of a sum are cut by k too."""
+    def ways(self, axis: Axis, cases: int | None = None) -> Ways:
+        """The ways in which a family's configurations cut an axis; axes that are not cut are alike, channels of a sum are cut by k too.
+
+        Parameters
+        ----------
+        cases : int, optional
+            An entry for each of so many, instead of the different ways.
+        """
         digit = self.digits.get(axis.name)
-        memo, key = self.config.memo, ("ways", axis.name if digit is not None else "", self.summed and axis.name == "c")
+        memo, key = self.config.memo, ("ways", axis.name if digit is not None else "", self.summed and axis.name == "c", cases)
         if key not in memo:
-            memo[key] = _ways(Digit(1, 1) if digit is None else digit, self.config.ranks)
+            stride, size = (1, 1) if digit is None else (digit.stride, digit.size)
+            memo[key] = _ways(stride, size, self.config.ranks) if cases is None else _each(stride, size, self.config.ranks, cases)
         return memo[key]
 
     @cached_property
@@ -182,13 +189,18 @@ class Layout:
         yield from sorted(self.config.first + sum(i * s for i, s in zip(at, strides, strict=True)) for at in itertools.product(*ranges))
 
 
-def _ways(digit: Digit, ranks: Any) -> Ways:
-    values = (digit.stride, digit.size, ranks)
-    columns = (v.ravel().tolist() if isinstance(v, np.ndarray) else itertools.repeat(v, ranks.size) for v in values)
+def _ways(stride: Any, size: Any, ranks: Any) -> Ways:
+    columns = (v.ravel().tolist() if isinstance(v, np.ndarray) else itertools.repeat(v, ranks.size) for v in (stride, size, ranks))
     known: dict[tuple[int, ...], int] = {}
     # the stride of a single part means nothing
     where = [known.setdefault((stride if size > 1 else 1, size, lives), len(known)) for stride, size, lives in zip(*columns, strict=True)]
     return Ways(np.array(list(known), np.int64).T, np.array(where, np.intp))
+
+
+def _each(stride: Any, size: Any, ranks: Any, cases: int) -> Ways:
+    columns = np.empty((3, cases), np.int64)
+    columns[0], columns[1], columns[2] = stride, size, ranks
+    return Ways(columns, np.arange(cases))
 
 
 def _largest(axis: Axis, degree: Ints) -> Any:

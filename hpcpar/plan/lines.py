@@ -1,13 +1,14 @@
-"""Axes of many pairs of layouts laid end to end: for each axis every two ways of cutting it once, those of one kind together.
+"""Axes of pairs of layouts laid end to end: those of one kind together, for all that is found out about axes in one go.
 
-Layers have many configurations, that cut one axis in few ways: what follows from one axis is worked out for these, of all pairs of layouts
-in one go, and found again for each two configurations.
+The cases of two layouts face each other one by one. Or each configuration of one faces all of the other: layers have many configurations
+that cut one axis in few ways, so that what follows from one axis is worked out for every two ways of cutting it once, and found again for
+each two configurations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,12 +27,13 @@ Two = tuple[Layout, Layout]
 
 
 class Line(NamedTuple):
-    """An axis of two layouts, and how each cuts it."""
+    """An axis of two layouts, how each cuts it, and how far the first rank of each lies behind the first of both."""
 
     a: Axis
     b: Axis
     x: Ways
     y: Ways
+    behind: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Kind:
         These among those of all lines.
     held : Axis
         `a` with an entry for each of the second layout's ways.
+    whose : array of int
+        The line of each of these.
     """
 
     a: Axis
@@ -60,23 +64,41 @@ class Kind:
     own: tuple[Axis, Axis]
     places: tuple[slice, slice]
     held: Axis
+    whose: Any
 
     @property
     def relation(self) -> Relation:
         return self.b.relation
 
+    def once(self, parts: Any, work_out: Callable[[Any, Any], Any]) -> Any:
+        """Something for each of the second layout's ways, worked out once for each line and number of parts.
+
+        Parameters
+        ----------
+        work_out : callable
+            From the places of some ways among those of the kind, and their numbers of parts.
+        """
+        _, first, at = np.unique(self.whose * (int(parts.max()) + 1) + parts, return_index=True, return_inverse=True)
+        return work_out(first, parts[first])[at]
+
 
 class Side(NamedTuple):
-    """The ways in which one of two layouts cuts its axes, of all lines; and which of them each two ways have."""
+    """The ways in which one of two layouts cuts its axes, of all lines, see `Line`; and which of them each two ways have."""
 
     stride: Any
     parts: Any
     lives: Any
+    behind: Any
     of: Any
 
 
 class Lines:
     """The axes of pairs of layouts.
+
+    Parameters
+    ----------
+    cases : int, optional
+        Every layout has so many, that face each other one by one; else every configuration of one faces every one of the other.
 
     Attributes
     ----------
@@ -86,13 +108,13 @@ class Lines:
     kinds : list of Kind
     """
 
-    def __init__(self, pairs: Sequence[Two]) -> None:
-        self.pairs = pairs
+    def __init__(self, pairs: Sequence[Two], cases: int | None = None) -> None:
+        self.pairs, self.cases = pairs, cases
         self.width = max(len(have.axes) for have, _ in pairs)
         found: dict[Any, tuple[int, Line]] = {}
-        none = Line(NO_AXIS, NO_AXIS, NO_WAYS, NO_WAYS)
-        self._numbers = [[_number(found, line) for line in _axes(pair)] for pair in pairs]
-        last = _number(found, none)
+        self._numbers = [[_number(found, line) for line in _axes(pair, cases)] for pair in pairs]
+        ways = NO_WAYS if cases is None else Ways(np.repeat(NO_WAYS.columns, cases, axis=1), np.arange(cases))
+        last = _number(found, Line(NO_AXIS, NO_AXIS, ways, ways, (0, 0)))
         for numbers in self._numbers:
             numbers += [last] * (self.width - len(numbers))
         self._lines = [line for _, line in found.values()]
@@ -101,26 +123,28 @@ class Lines:
             kinds.setdefault(type(line.b.relation), []).append(i)
         order = [i for some in kinds.values() for i in some]
         lines = [self._lines[i] for i in order]
-        counts = np.array([(len(line.x), len(line.y)) for line in lines]).T
-        whose = np.repeat(np.arange(len(lines)), counts.prod(axis=0))
-        ends, *own_ends = (np.concatenate(([0], np.cumsum(n))) for n in (counts.prod(axis=0), *counts))
-        place = np.divmod(np.arange(ends[-1]) - ends[whose], counts[1][whose])
-        own = [np.concatenate([ways.columns for ways in some], axis=1) for some in ([each.x for each in lines], [each.y for each in lines])]
-        self.sides = tuple(Side(*columns, e[whose] + at) for columns, e, at in zip(own, own_ends, place, strict=True))  # type: ignore[call-arg]
+        own_counts = np.array([(len(line.x), len(line.y)) for line in lines]).T
+        counts = own_counts.prod(axis=0) if cases is None else own_counts[0]
+        whose = np.repeat(np.arange(len(lines)), counts)
+        ends, *own_ends = (np.concatenate(([0], np.cumsum(n))) for n in (counts, *own_counts))
+        place = np.arange(ends[-1]) - ends[whose]
+        places = np.divmod(place, own_counts[1][whose]) if cases is None else (place, place)
+        one = [np.repeat(np.arange(len(lines)), n) for n in own_counts]
+        sides = []
+        for i, (end, at) in enumerate(zip(own_ends, places, strict=True)):
+            columns = np.concatenate([(line.x, line.y)[i].columns for line in lines], axis=1)
+            behind = np.array([line.behind[i] for line in lines])[one[i]]
+            sides.append(Side(*columns, behind, end[whose] + at))  # type: ignore[call-arg]
+        self.sides = tuple(sides)
         self.x, self.y = (Digit(side.stride[side.of], side.parts[side.of]) for side in self.sides)
         self._begins = np.empty(len(lines), np.intp)
         self._begins[order] = ends[:-1]
-        one = [np.repeat(np.arange(len(lines)), n) for n in counts]
         self.kinds = []
-        begin = 0
+        stop = 0
         for some in kinds.values():
-            end = begin + len(some)
-            ways, *mine = (slice(int(e[begin]), int(e[end])) for e in (ends, *own_ends))
-            a, b = (column([getattr(each, side) for each in lines[begin:end]]) for side in "ab")
-            here = whose[ways] - begin
-            x, y = (one[side][mine[side]] - begin for side in (0, 1))
-            self.kinds.append(Kind(a.at(here), b.at(here), lines[begin:end], ways, (a.at(x), b.at(y)), (mine[0], mine[1]), a.at(y)))
-            begin = end
+            begin, stop = stop, stop + len(some)
+            here, *mine = (slice(int(e[begin]), int(e[stop])) for e in (ends, *own_ends))
+            self.kinds.append(_kind(lines[begin:stop], whose[here] - begin, [one[i][mine[i]] - begin for i in (0, 1)], here, mine, cases))
 
     def __len__(self) -> int:
         return len(self.sides[0].of)
@@ -150,7 +174,8 @@ class Lines:
         """For each axis of a pair of layouts the place of the two ways, [axes, configurations of one, of the other]."""
         for number, here in zip(self._numbers[i], out, strict=True):
             line = self._lines[number]
-            np.add((self._begins[number] + line.x.where * len(line.y))[:, None], line.y.where, out=here)
+            rows = 0 if self.cases is not None else (line.x.where * len(line.y))[:, None]
+            np.add(self._begins[number] + rows, line.y.where, out=here)
 
     def shifts(self, members: Sequence[int]) -> Any:
         """[axes, pairs of layouts]: how far the places of pairs that are alike lie behind those of the first of them."""
@@ -168,7 +193,7 @@ class Alike(NamedTuple):
     have, want : Layout
         Of the first.
     shape : tuple of int
-        (configurations of one, of the other).
+        (Configurations of one, of the other); or (1, cases) that face each other one by one.
     cases : slice
         Of one of them, among those of the block.
     """
@@ -178,11 +203,16 @@ class Alike(NamedTuple):
     want: Layout
     shape: tuple[int, int]
     cases: slice
+    each: bool
 
     @property
     def size(self) -> int:
         """Cases of each."""
         return self.shape[0] * self.shape[1]
+
+    def facing(self, mine: Any, theirs: Any, rows: slice = slice(None)) -> tuple[Any, Any]:
+        """Numbers of both layouts, one for each of its cases, to be broadcast to the group's shape, or to some rows of it."""
+        return (mine if self.each else mine[rows, None]), theirs
 
 
 class Block:
@@ -199,8 +229,9 @@ class Block:
         self.lines, self.groups = lines, list[Alike]()
         for members in alike:
             have, want = lines.pairs[members[0]]
-            shape, begin = (int(np.size(have.config.n)), int(np.size(want.config.n))), len(self)
-            self.groups.append(Alike(members, have, want, shape, slice(begin, begin + shape[0] * shape[1])))
+            shape = (1, lines.cases) if lines.cases is not None else (int(np.size(have.config.n)), int(np.size(want.config.n)))
+            begin = len(self)
+            self.groups.append(Alike(members, have, want, shape, slice(begin, begin + shape[0] * shape[1]), lines.cases is not None))
         self.index = np.empty((lines.width, len(self)), np.intp)
         for group, index in self.of(self.index):
             lines.places(group.members[0], index)
@@ -214,11 +245,42 @@ class Block:
             yield group, values[..., group.cases].reshape(*values.shape[:-1], *group.shape)
 
 
-def _axes(pair: Two) -> list[Line]:
+def shape_of(pairs: Sequence[Two], ranks: Any = 1) -> tuple[int, ...]:
+    """The shape of cases of some pairs of layouts, and of numbers of ranks, that face each other one by one: () of a single case."""
+    configs = {id(layout.config): np.shape(layout.config.ranks) for pair in pairs for layout in pair}
+    extents = {np.shape(axis.extent) for pair in pairs for layout in pair for axis in layout.axes if isinstance(axis.extent, np.ndarray)}
+    return np.broadcast_shapes(np.shape(ranks), *set(configs.values()), *extents)
+
+
+def _axes(pair: Two, cases: int | None) -> list[Line]:
     have, want = pair
-    return [Line(a, b, have.ways(a), want.ways(b)) for a, b in zip(have.axes, want.axes, strict=True)]
+    first = have.config.first, want.config.first
+    behind = (0, 0) if first[0] == first[1] else (first[0] - min(first), first[1] - min(first))
+    return [Line(a, b, have.ways(a, cases), want.ways(b, cases), behind) for a, b in zip(have.axes, want.axes, strict=True)]
 
 
 def _number(found: dict[Any, tuple[int, Line]], line: Line) -> int:
     """The place of a line among the different ones."""
-    return found.setdefault((line.a, line.b, id(line.x), id(line.y)), (len(found), line))[0]
+    axes = tuple(id(axis) if isinstance(axis.extent, np.ndarray) else axis for axis in line[:2])
+    return found.setdefault((*axes, id(line.x), id(line.y), line.behind), (len(found), line))[0]
+
+
+def _kind(lines: list[Line], whose: Any, own: Sequence[Any], ways: slice, places: Sequence[slice], cases: int | None) -> Kind:
+    """Lines of a kind, from the line of each two ways, and of each way of either side."""
+    mine, axes = (places[0], places[1]), ([line.a for line in lines], [line.b for line in lines])
+    if cases is not None:
+        a, b = (_laid(some, whose, cases) for some in axes)
+        return Kind(a, b, lines, ways, (a, b), mine, a, whose)
+    a, b = map(column, axes)
+    x, y = own
+    return Kind(a.at(whose), b.at(whose), lines, ways, (a.at(x), b.at(y)), mine, a.at(y), y)
+
+
+def _laid(axes: Sequence[Axis], whose: Any, cases: int) -> Axis:
+    """Axes laid end to end, whose extents may differ from case to case."""
+    if not any(isinstance(axis.extent, np.ndarray) for axis in axes):
+        return column(axes).at(whose)
+    plain = column([replace(axis, extent=0, out_extent=0) for axis in axes]).at(whose)
+    extent, out_extent = (np.concatenate([np.broadcast_to(value, cases) for value in values])
+                          for values in ([axis.extent for axis in axes], [axis.out_extent for axis in axes]))
+    return replace(plain, extent=extent, out_extent=out_extent)

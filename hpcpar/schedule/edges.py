@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ from hpcpar.network.layers import Input, Layer
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, needed, owned
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.pattern import Pattern, patterns
+from hpcpar.schedule.paired import patterns_of
+from hpcpar.schedule.pattern import Pattern
 
 
 @dataclass(frozen=True)
@@ -69,15 +71,27 @@ class Edges:
         return tuple(self.edge(layer, which, batch) for which in range(len(layer.inputs)))
 
     def edge(self, layer: Layer, which: int, batch: Ints) -> Edge:
-        """The edge into input `which` of `layer`."""
-        network, configs = self.network, self.plan.configs
-        producer = network.by_name[layer.inputs[which]]
-        key = (self.key(layer, batch), which, configs[producer.name].key)
+        """The edge into input `which` of `layer`; the first that is asked for is worked out with all others."""
+        producer = self.network.by_name[layer.inputs[which]]
+        key = self._key(producer, layer, which, batch)
         if key not in self._known:
-            have = owned(network, producer, configs[producer.name], batch)
-            want = self.needs(layer, batch)[which]
-            self._known[key] = (have, want, *patterns(have, want))
+            self._work_out([layer] if self._known else self.network.layers, batch)
         return Edge(producer, layer, which, *self._known[key], key)
+
+    def _key(self, producer: Layer, layer: Layer, which: int, batch: Ints) -> Any:
+        return (self.key(layer, batch), which, self.plan.configs[producer.name].key)
+
+    def _work_out(self, layers: Sequence[Layer], batch: Ints) -> None:
+        """The edges into some layers."""
+        network, new = self.network, dict[Any, tuple[Layout, Layout]]()
+        for layer in layers:
+            for which, name in enumerate(layer.inputs):
+                producer = network.by_name[name]
+                key = self._key(producer, layer, which, batch)
+                if key not in self._known and key not in new:
+                    new[key] = (owned(network, producer, self.plan.configs[name], batch), self.needs(layer, batch)[which])
+        for (key, pair), found in zip(new.items(), patterns_of(list(new.values())), strict=True):
+            self._known[key] = (*pair, *found)
 
 
 def batch_key(batch: Ints) -> Any:

@@ -1,7 +1,8 @@
-"""The patterns of movements between many pairs of layouts, every configuration of one with every one of the other, in one go."""
+"""The patterns of movements between pairs of layouts, all in one go: of a plan's edges, or of every two configurations of a search's."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from hpcpar.plan.axis import each_part
 from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Layout
-from hpcpar.plan.lines import Block, Kind, Lines
+from hpcpar.plan.lines import Block, Kind, Lines, Two, shape_of
 from hpcpar.schedule.pattern import (
     KINDS,
     PARTIAL,
@@ -31,6 +32,8 @@ _BITS = [np.arange(128) & bit > 0 for bit in (_GATHER, _NARROW, _HALO, _INEXACT,
 #: The codes of movements and of their adjoints, for all that may be said.
 _FORWARD = forward_code(*_BITS).astype(np.int8)
 _BACKWARD = backward_code(*(np.arange(128) & bit > 0 for bit in (_PARTIAL, _SAME)), *_BITS).astype(np.int8)
+#: Codes of movements back that add nothing.
+NO_SUMS = (0, CODES[StepKind.ALLGATHER])
 #: Of each code, whether it is a collective's.
 COLLECTIVE = np.array([kind not in (None, StepKind.HALO, StepKind.REDISTRIBUTE) for kind in KINDS])
 
@@ -61,6 +64,17 @@ class Moves(NamedTuple):
         for i, d in enumerate(pattern.digits):
             digits[0, i], digits[1, i] = (v[at] if np.ndim(v) else v for v in (d.stride, d.size))
         return cls(code, at, Digit(*digits))
+
+    def pattern(self, shape: tuple[int, ...], back: bool) -> Pattern:
+        """As a pattern of cases of this shape, of a movement or of one back."""
+        among = self.digits.size.max(axis=1, initial=1) > 1
+        if not shape:
+            strides, sizes = self.digits.stride[among].ravel().tolist(), self.digits.size[among].ravel().tolist()
+            return Pattern(self.code[0], back and int(self.code[0]) not in NO_SUMS, tuple(map(Digit, strides, sizes)))
+        whole = np.ones((2, int(among.sum()), len(self.code)), np.int64)
+        whole[0][:, self.at], whole[1][:, self.at] = self.digits.stride[among], self.digits.size[among]
+        reduce = back & ~np.isin(self.code, NO_SUMS)
+        return Pattern(self.code.reshape(shape), reduce, tuple(Digit(*(v.reshape(shape) for v in each)) for each in whole.swapaxes(0, 1)))
 
     def of(self, cases: slice) -> Moves:
         """Those of some cases in a row."""
@@ -99,7 +113,11 @@ class Patterns:
             flags |= self._flags.take(places)
         partials = [_partials(group.want) for group in block.groups]
         for (group, here), found in zip(block.of(flags), partials, strict=True):
-            here |= np.not_equal(group.have.config.ranks[:, None], group.want.config.ranks) * np.uint8(_IRREGULAR)
+            have, want = group.have.config, group.want.config
+            if have.first != want.first:
+                here |= np.uint8(_IRREGULAR)
+            else:
+                here |= np.not_equal(*group.facing(have.ranks, want.ranks)) * np.uint8(_IRREGULAR)
             here |= (found[1] > 1).any(axis=0) * np.uint8(_PARTIAL)
         some = (flags & (_GATHER | _IRREGULAR) == _GATHER).nonzero()[0]
         if len(some):
@@ -133,14 +151,32 @@ def _partials(layout: Layout) -> Any:
 
 
 def _work_out_partials(layout: Layout) -> Any:
-    out = np.ones((2, len(PARTIAL), np.size(layout.config.n)), np.int32)
+    out = np.ones((2, len(PARTIAL), np.size(layout.config.ranks)), np.int32)
     for name, digit in partial_digits(layout).items():
-        out[:, PARTIAL.index(name)] = digit.stride, digit.size
+        i = PARTIAL.index(name)
+        out[0, i], out[1, i] = digit.stride, digit.size
     return out
 
 
 def _inside(lines: Lines, kind: Kind) -> Any:
     """Whether every part holds the interval that it wants, halo included, for equal cuts."""
-    parts = lines.sides[1].parts[kind.places[1]]
-    (h0, h1, begins), (w0, w1, _) = each_part(kind.held, parts), each_part(kind.own[1], parts)
-    return lines.for_both(kind, np.logical_and.reduceat((w1 <= w0) | ((h0 <= w0) & (w1 <= h1)), begins))
+
+    def work_out(some: Any, parts: Any) -> Any:
+        (h0, h1, begins), (w0, w1, _) = each_part(kind.held.at(some), parts), each_part(kind.own[1].at(some), parts)
+        return np.logical_and.reduceat((w1 <= w0) | ((h0 <= w0) & (w1 <= h1)), begins)
+
+    return lines.for_both(kind, kind.once(lines.sides[1].parts[kind.places[1]], work_out))
+
+
+def patterns_of(pairs: Sequence[Two]) -> list[tuple[Pattern, Pattern]]:
+    """Of each movement from owned boxes to needed ones, and of its adjoint, case by case."""
+    shape = shape_of(pairs)
+    lines = Lines(pairs, math.prod(shape))
+    block = Block(lines, [[i] for i in range(len(pairs))])
+    there, back = Patterns(lines).of(block)
+    return [(there.of(group.cases).pattern(shape, False), back.of(group.cases).pattern(shape, True)) for group in block.groups]
+
+
+def patterns(owned: Layout, needed: Layout) -> tuple[Pattern, Pattern]:
+    """`patterns_of` two layouts."""
+    return patterns_of([(owned, needed)])[0]

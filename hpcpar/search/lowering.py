@@ -260,25 +260,22 @@ class Lowerer:
     def _laid(self, block: Block, patterns: Patterns, measures: Measures, trained: list[bool]) -> Iterator[list[Load]]:
         """The movements of edges that are alike, there and back."""
         ways, spans = patterns.of(block), measures.spans(block)
-        sums = np.empty((2, 4, sum(len(group.members) * group.size for group in block.groups)))
-        measures.amounts(block, sums)
-        end = 0
-        for group in block.groups:
-            begin, end = end, end + len(group.members) * group.size
+        for group, index in block.of(block.index):
+            both, sums = [moves.of(group.cases) for moves in ways], None
+            if not trained[group.members[0]]:
+                both[1] = both[1].none()
             items = [np.array([_items(block.lines.pairs[i][side]) for i in group.members]) for side in (0, 1)]
-            lives, loads = (group.have.config.ranks[:, None], group.want.config.ranks), []
-            for way, moves in enumerate(ways):
-                mine = moves.of(group.cases)
-                if way and not trained[group.members[0]]:
-                    mine = mine.none()
+            lives, loads = group.facing(group.have.config.ranks, group.want.config.ranks), []
+            for way, mine in enumerate(both):
                 held, wanted = np.divmod(mine.at, group.shape[1])[::1 - 2 * way]
                 sent = sent_items(mine.code[mine.at], items[way][:, held], items[1 - way][:, wanted])
                 load = Load(len(group.members), mine, bool(way), self.plan.item_bytes, lives[way].ravel()[held], sent)
                 if (mine.code == REDISTRIBUTE).any():
-                    found = sums[way, :, begin:end].reshape(4, load.tensors, -1)
+                    sums = measures.amounts(group, index) if sums is None else sums
+                    found = sums[way].reshape(4, load.tensors, -1)
                     load.moved = Moved(found, spans[group.cases].reshape(group.shape), lives[::1 - 2 * way])
                 if len(load.halos):
-                    load.halo = measures.halo(group, block.index[:, group.cases][:, load.halos])
+                    load.halo = measures.halo(group, index.reshape(len(index), -1)[:, load.halos])
                 loads.append(load)
             yield loads
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from hpcpar.cost.direct import amounts, redistribution_s, spread
-from hpcpar.cost.halos import halo_of, halo_s, neighbours
+from hpcpar.cost.direct import redistribution_s, spread
+from hpcpar.cost.halos import halo_s, neighbours
 from hpcpar.cost.links import Wires
+from hpcpar.cost.paired import amounts, halo_of
 from hpcpar.machine.model import Factors, Machine
 from hpcpar.network.relation import Window
 from hpcpar.plan.config import Config

@@ -24,7 +24,8 @@ from hpcpar.plan.layout import owned as output
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.schedule.edges import edges
 from hpcpar.schedule.exchange import exchange
-from hpcpar.schedule.pattern import NOTHING, Pattern, collective, patterns
+from hpcpar.schedule.paired import patterns
+from hpcpar.schedule.pattern import NOTHING, Pattern, collective
 from hpcpar.schedule.steps import Kind
 
 P = world().size

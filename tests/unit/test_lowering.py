@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcpar.cost.direct import amounts
-from hpcpar.cost.halos import halo_of, through_items
-from hpcpar.cost.paired import Measures
+from hpcpar.cost.halos import through_items
+from hpcpar.cost.paired import Measures, amounts, halo_of
 from hpcpar.machine import files
 from hpcpar.network.builtin import network
 from hpcpar.network.graph import Network
@@ -21,8 +20,8 @@ from hpcpar.plan.largest import work_out_largest
 from hpcpar.plan.layout import needed, owned, parameters, partial, shards
 from hpcpar.plan.lines import Block, Lines
 from hpcpar.plan.plan import NetworkSpec
-from hpcpar.schedule.paired import Patterns
-from hpcpar.schedule.pattern import Pattern, patterns
+from hpcpar.schedule.paired import Patterns, patterns
+from hpcpar.schedule.pattern import Pattern
 from hpcpar.schedule.steps import Kind
 from hpcpar.search import lowering, space
 from hpcpar.search.layerwise import Search
