@@ -20,8 +20,7 @@ from hpcpar.cost.links import Route, Wires
 from hpcpar.cost.paired import Amounts
 from hpcpar.cost.traffic import copied
 from hpcpar.machine.model import Machine
-from hpcpar.schedule.paired import COLLECTIVE
-from hpcpar.schedule.pattern import KINDS
+from hpcpar.schedule.pattern import COLLECTIVE, KINDS
 from hpcpar.schedule.steps import CODES, Kind
 
 #: Cases of redistributions that are priced together: enough to make calls cheap, few enough for a processor's cache.
@@ -98,7 +97,7 @@ class Bulk:
             found = load.moved.sums[:, tensors, cases]
             lines[:4, begin:end].reshape(found.shape)[...] = found
             lines[4, begin:end] = load.item_bytes
-            lines[5, begin:end] = self.machine.add_s_per_byte if load.adds else self.machine.copy_s_per_byte
+            lines[5, begin:end] = self.machine.add_s_per_byte if load.pattern.adds else self.machine.copy_s_per_byte
             places[:, begin:end].reshape(2, *found.shape[1:])[...] = both[:, None, cases]
         sent, sent_count, into, into_count, size, handling = lines[:, : ends[-1]]
         there = Amounts(sent, sent_count, into, into_count, None)
@@ -106,7 +105,7 @@ class Bulk:
         seconds = redistribution_s(there, sending, receiving, size, handling, self.wires)
         for (i, _, tensors, cases), begin, end in zip(batch, ends, ends[1:], strict=False):
             here = out[i][tensors, cases]
-            np.copyto(here, seconds[begin:end].reshape(here.shape), where=loads[i].moves.code[cases] == REDISTRIBUTE)
+            np.copyto(here, seconds[begin:end].reshape(here.shape), where=loads[i].pattern.code[cases] == REDISTRIBUTE)
 
     # -- halos -----------------------------------------------------------------------------------------------------
     def _halos(self, laid: Halos) -> Any:

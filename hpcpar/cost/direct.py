@@ -53,7 +53,7 @@ def redistribution(step: Move, wires: Wires, ranks: Any) -> Direct:
     else:
         sending, receiving = (_apart(holder, wanter, layout.config.ranks, wires) for layout in (holder, wanter))
         level = wires.between(*_ends(holder, wanter))
-    per_byte = wires.machine.add_s_per_byte if np.any(step.pattern.reduce) else wires.machine.copy_s_per_byte
+    per_byte = wires.machine.add_s_per_byte if step.pattern.adds else wires.machine.copy_s_per_byte
     seconds = redistribution_s(found, sending, receiving, size, per_byte, wires)
     out, into = (np.round(items).astype(np.int64) for items in (found.out, found.into))
     return Direct(seconds, np.ceil(found.out_count).astype(np.int64), out, out + into, level)

@@ -13,8 +13,8 @@ from hpcpar.cost.memory import wire_buffer
 from hpcpar.cost.paired import amounts
 from hpcpar.cost.sides import Halo
 from hpcpar.plan.config import Digit
-from hpcpar.schedule.paired import COLLECTIVE, Moves
 from hpcpar.schedule.parts import Move
+from hpcpar.schedule.pattern import COLLECTIVE, Pattern
 from hpcpar.schedule.steps import CODES, Kind
 
 HALO, REDISTRIBUTE = CODES[Kind.HALO], CODES[Kind.REDISTRIBUTE]
@@ -46,10 +46,8 @@ class Load:
     Attributes
     ----------
     tensors : int
-    moves : Moves
-        The patterns, with an entry for each case.
-    adds : bool
-        What arrives is added.
+    pattern : Pattern
+        With an entry for each case.
     lives : array of int
         Ranks that hold the tensors, of each collective.
     items : array of int
@@ -61,8 +59,7 @@ class Load:
     """
 
     tensors: int
-    moves: Moves
-    adds: bool
+    pattern: Pattern
     item_bytes: int
     lives: Any
     items: Any
@@ -70,11 +67,11 @@ class Load:
     halo: Halo | None = None
 
     @classmethod
-    def of(cls, step: Move, moves: Moves, ranks: int) -> Load:
-        """The load of a layer's own movement, which is never a halo; `moves` is its pattern."""
-        at, code = moves.at, moves.code
+    def of(cls, step: Move, ranks: int) -> Load:
+        """The load of a layer's own movement, which is never a halo."""
+        at, code = step.pattern.at, step.pattern.code
         items = sent_items(code[at], _some(step.holder.largest_items, at), _some(step.wanter.largest_items, at))[None]
-        load = cls(1, moves, bool(np.asarray(step.pattern.reduce).any()), step.item_bytes, _some(step.holder.config.ranks, at), items)
+        load = cls(1, step.pattern, step.item_bytes, _some(step.holder.config.ranks, at), items)
         if (code == REDISTRIBUTE).any():
             found = amounts(step.holder, step.wanter, ranks)
             sums = np.stack(np.broadcast_arrays(found.out, found.out_count, found.into, found.into_count))[:, None]
@@ -84,12 +81,12 @@ class Load:
 
     @property
     def cases(self) -> int:
-        return len(self.moves.code)
+        return len(self.pattern.code)
 
     @cached_property
     def halos(self) -> Any:
         """The cases that are halos."""
-        return (self.moves.code == HALO).nonzero()[0]
+        return (self.pattern.code == HALO).nonzero()[0]
 
     @cached_property
     def _halo_items(self) -> Any:
@@ -106,24 +103,24 @@ class Load:
             Items of its largest boxes before and after.
         """
         through, group = (self._all(tensor) if at is None else self._one(tensor, at))
-        code = self.moves.code if at is None else self.moves.code[at]
+        code = self.pattern.code if at is None else self.pattern.code[at]
         return wire_buffer(code, group, held, wanted, self.item_bytes, through * self.item_bytes)
 
     def _all(self, tensor: int) -> tuple[Any, Any]:
         """Items that go through the buffers of the rank with most of them, of no collective, and the ranks of a collective."""
         through, group = np.zeros(self.cases, np.int64), np.ones(self.cases, np.int64)
         if self.moved is not None:
-            np.copyto(through, _both(self.moved.sums[:, tensor]), where=self.moves.code == REDISTRIBUTE)
+            np.copyto(through, _both(self.moved.sums[:, tensor]), where=self.pattern.code == REDISTRIBUTE)
         if self.halo is not None:
             through[self.halos] = self._halo_items[tensor]
-        group[self.moves.at] = self.moves.digits.size.prod(axis=0)
+        group[self.pattern.at] = self.pattern.among.size.prod(axis=0)
         return through, group
 
     def _one(self, tensor: int, at: int) -> tuple[Any, Any]:
         """The same of one case."""
-        code = self.moves.code[at]
+        code = self.pattern.code[at]
         if COLLECTIVE[code]:
-            return 0, self.moves.digits.size[:, self.moves.at.searchsorted(at)].prod()
+            return 0, self.pattern.among.size[:, self.pattern.at.searchsorted(at)].prod()
         if code == HALO:
             return self._halo_items[tensor, self.halos.searchsorted(at)], 1
         return _both(self.moved.sums[:, tensor, at]) if code and self.moved is not None else 0, 1
@@ -200,7 +197,7 @@ def freight(loads: list[Load], ranks: int) -> Freight:
     """Movements laid end to end."""
     halos, collectives = list[Part](), list[Part]()
     for i, load in enumerate(loads):
-        found = [(collectives, load.moves.at)]
+        found = [(collectives, load.pattern.at)]
         if load.halo is not None:
             found.append((halos, load.halos))
         for parts, at in found:
@@ -238,20 +235,20 @@ def _halos(loads: list[Load], parts: list[Part]) -> Halos:
     digits = np.ones((width, 2, total), np.int64)
     rest, back, size = np.empty(total, np.int64), np.empty(total, bool), np.empty(total, np.int64)
     for (i, a, b, _), halo in zip(parts, halos, strict=True):
-        rest[a:b], back[a:b], size[a:b] = halo.rest, loads[i].adds, loads[i].item_bytes
+        rest[a:b], back[a:b], size[a:b] = halo.rest, loads[i].pattern.adds, loads[i].item_bytes
         for axis, (sides, digit) in enumerate(zip(halo.found, halo.digits, strict=True)):
             found[axis, a:b], digits[axis, 0, a:b], digits[axis, 1, a:b] = sides, digit.stride, digit.size
     return Halos(parts, Halo(rest, list(found), [Digit(*d) for d in digits]), size, back)
 
 
 def _collectives(loads: list[Load], parts: list[Part]) -> Collectives:
-    total, width = parts[-1].end, max(len(loads[part.load].moves.digits.size) for part in parts)
+    total, width = parts[-1].end, max(len(loads[part.load].pattern.among.size) for part in parts)
     code, n_bytes, ranks = np.empty((3, total), np.int64)
     stride, size = np.ones((2, width, total), np.int64)
     for i, a, b, at in parts:
         load = loads[i]
-        digits, shape = load.moves.digits, (load.tensors, len(at))
-        code[a:b].reshape(shape)[...], ranks[a:b].reshape(shape)[...] = load.moves.code[at], load.lives
+        digits, shape = load.pattern.among, (load.tensors, len(at))
+        code[a:b].reshape(shape)[...], ranks[a:b].reshape(shape)[...] = load.pattern.code[at], load.lives
         np.multiply(load.items, load.item_bytes, out=n_bytes[a:b].reshape(shape))
         for line, value in ((stride, digits.stride), (size, digits.size)):
             line[: len(value), a:b].reshape(-1, *shape)[...] = value[:, None]

@@ -37,7 +37,7 @@ Sums = list[Any]
 
 def halo(step: Move, wires: Wires, ranks: Any) -> Direct:
     """A halo exchange, or its adjoint, whose parts send back what they received."""
-    back = bool(np.any(step.pattern.reduce))
+    back = step.pattern.adds
     own, need = (step.wanter, step.holder) if back else (step.holder, step.wanter)
     into, out, level = wires.once(
         ("halo", step.item_bytes), own, need, lambda: neighbours(halo_of(own, need), step.item_bytes, wires, ranks))

@@ -189,7 +189,7 @@ class Builder:
             return sums
         self.wait(sums)
         everyone = Layout(Config(replicas=plan.ranks), layout.axes)
-        told = Pattern(np.where(some, CODES[Kind.REDISTRIBUTE], 0), False)
+        told = Pattern(some * np.int8(CODES[Kind.REDISTRIBUTE]))
         return self.alone(self.move(Phase.LOSS, last.name, "loss everywhere", told, layout, everyone, (*key, "told"), item_bytes=8))
 
     def finish(self, sums: Move | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.lines import Block, Kind, Lines, Two, shape_of
 from hpcpar.schedule.pattern import (
-    KINDS,
+    COLLECTIVE,
     PARTIAL,
     Pattern,
     backward_code,
@@ -32,58 +32,6 @@ _BITS = [np.arange(128) & bit > 0 for bit in (_GATHER, _NARROW, _HALO, _INEXACT,
 #: The codes of movements and of their adjoints, for all that may be said.
 _FORWARD = forward_code(*_BITS).astype(np.int8)
 _BACKWARD = backward_code(*(np.arange(128) & bit > 0 for bit in (_PARTIAL, _SAME)), *_BITS).astype(np.int8)
-#: Codes of movements back that add nothing.
-NO_SUMS = (0, CODES[StepKind.ALLGATHER])
-#: Of each code, whether it is a collective's.
-COLLECTIVE = np.array([kind not in (None, StepKind.HALO, StepKind.REDISTRIBUTE) for kind in KINDS])
-
-
-class Moves(NamedTuple):
-    """The patterns of movements.
-
-    Attributes
-    ----------
-    code : array of int
-        See `Pattern`.
-    at : array of int
-        The cases that are collectives.
-    digits : Digit
-        [coordinates, collectives]: those of their groups.
-    """
-
-    code: Any
-    at: Any
-    digits: Digit
-
-    @classmethod
-    def by(cls, pattern: Pattern, cases: int) -> Moves:
-        """Of a family that all cases of a pattern are."""
-        code = pattern.code if np.ndim(pattern.code) else np.full(cases, pattern.code)
-        at = COLLECTIVE[code].nonzero()[0]
-        digits = np.ones((2, len(pattern.digits), len(at)), np.int64)
-        for i, d in enumerate(pattern.digits):
-            digits[0, i], digits[1, i] = (v[at] if np.ndim(v) else v for v in (d.stride, d.size))
-        return cls(code, at, Digit(*digits))
-
-    def pattern(self, shape: tuple[int, ...], back: bool) -> Pattern:
-        """As a pattern of cases of this shape, of a movement or of one back."""
-        among = self.digits.size.max(axis=1, initial=1) > 1
-        if not shape:
-            strides, sizes = self.digits.stride[among].ravel().tolist(), self.digits.size[among].ravel().tolist()
-            return Pattern(self.code[0], back and int(self.code[0]) not in NO_SUMS, tuple(map(Digit, strides, sizes)))
-        whole = np.ones((2, int(among.sum()), len(self.code)), np.int64)
-        whole[0][:, self.at], whole[1][:, self.at] = self.digits.stride[among], self.digits.size[among]
-        reduce = back & ~np.isin(self.code, NO_SUMS)
-        return Pattern(self.code.reshape(shape), reduce, tuple(Digit(*(v.reshape(shape) for v in each)) for each in whole.swapaxes(0, 1)))
-
-    def of(self, cases: slice) -> Moves:
-        """Those of some cases in a row."""
-        some = slice(*np.searchsorted(self.at, (cases.start, cases.stop)))
-        return Moves(self.code[cases], self.at[some] - cases.start, Digit(self.digits.stride[:, some], self.digits.size[:, some]))
-
-    def none(self) -> Moves:
-        """As many cases in which nothing moves."""
-        return Moves(np.zeros_like(self.code), self.at[:0], Digit(self.digits.stride[:, :0], self.digits.size[:, :0]))
 
 
 class Patterns:
@@ -106,7 +54,7 @@ class Patterns:
         """Pairs of layouts that have the same patterns; `also` is equal for them."""
         return self.lines.alike(self._rows, also)
 
-    def of(self, block: Block) -> tuple[Moves, Moves]:
+    def of(self, block: Block) -> tuple[Pattern, Pattern]:
         """Each movement, and its adjoint."""
         flags = self._flags.take(block.index[0])
         for places in block.index[1:]:
@@ -136,13 +84,13 @@ class Patterns:
         there, back = _FORWARD[flags], _BACKWARD[flags]
         at = COLLECTIVE[there].nonzero()[0]
         held, _, _, gather, _ = self._digits[:, block.index[:, at]]
-        forward = Moves(there, at, Digit(held, gather))
+        forward = Pattern(there, False, at, Digit(held, gather))
         at = COLLECTIVE[back].nonzero()[0]
         gathers = back[at] == CODES[StepKind.ALLGATHER]
         _, stride, _, _, narrow = self._digits[:, block.index[:, at]]
         strides, sizes = partial[:, :, whose[at]]
         digits = Digit(np.concatenate((strides, stride)), np.concatenate((np.where(gathers, 1, sizes), np.where(gathers, narrow, 1))))
-        return forward, Moves(back, at, digits)
+        return forward, Pattern(back, True, at, digits)
 
 
 def _partials(layout: Layout) -> Any:
@@ -174,7 +122,7 @@ def patterns_of(pairs: Sequence[Two]) -> list[tuple[Pattern, Pattern]]:
     lines = Lines(pairs, math.prod(shape))
     block = Block(lines, [[i] for i in range(len(pairs))])
     there, back = Patterns(lines).of(block)
-    return [(there.of(group.cases).pattern(shape, False), back.of(group.cases).pattern(shape, True)) for group in block.groups]
+    return [(there.of(group.cases, shape), back.of(group.cases, shape)) for group in block.groups]
 
 
 def patterns(owned: Layout, needed: Layout) -> tuple[Pattern, Pattern]:

@@ -7,7 +7,8 @@ strides and decisions are numbers or arrays with an entry for each case.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,19 +65,57 @@ def _cut(axis: Axis, digit: Digit) -> Cut:
     return Cut(digit, 1, whole | relation.pointwise)
 
 
-@dataclass(frozen=True)
+KINDS: tuple[Kind | None, ...] = (None, *CODES)
+#: Of each code, whether it is a collective's, and whether that sums.
+COLLECTIVE = np.array([kind not in (None, Kind.HALO, Kind.REDISTRIBUTE) for kind in KINDS])
+SUMS = np.array([kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE) for kind in KINDS])
+
+
+#: Of no collectives.
+NO_GROUP = Digit(np.ones((0, 0), np.int64), np.ones((0, 0), np.int64))
+
+
+@dataclass(eq=False)
 class Pattern:
-    """A movement: its kind (a code of `CODES`, 0 where nothing moves), whether it sums, and the coordinates of a collective's group.
+    """A movement: its kind, and the coordinates of a collective's group.
 
     Attributes
     ----------
-    digits : tuple of Digit
-        Of size 1 where they do not belong to the group.
+    code : int
+        Of `CODES`, 0 where nothing moves.
+    adds : bool
+        What arrives from rank to rank is added.
+    at : array of int
+        The cases that are collectives.
+    among : Digit
+        [coordinates, collectives]: those of their groups, of size 1 where they do not belong to one.
     """
 
     code: Any
-    reduce: Flags
-    digits: tuple[Digit, ...] = ()
+    adds: bool = False
+    at: Any = field(default_factory=lambda: np.zeros(0, np.intp))
+    among: Digit = NO_GROUP
+
+    def of(self, cases: slice, shape: tuple[int, ...] = (-1,)) -> Pattern:
+        """Some cases in a row; of shape () a single one."""
+        some = slice(*np.searchsorted(self.at, (cases.start, cases.stop)))
+        among = Digit(self.among.stride[:, some], self.among.size[:, some])
+        return Pattern(self.code[cases].reshape(shape)[()], self.adds, self.at[some] - cases.start, among)
+
+    @cached_property
+    def digits(self) -> tuple[Digit, ...]:
+        """The coordinates of the groups, for every case."""
+        there = [i for i, sizes in enumerate(self.among.size) if (sizes > 1).any()]
+        if not np.ndim(self.code):
+            return tuple(Digit(int(self.among.stride[i, 0]), int(self.among.size[i, 0])) for i in there)
+        whole = np.ones((len(there), 2, np.size(self.code)), np.int64)
+        whole[:, 0, self.at], whole[:, 1, self.at] = self.among.stride[there], self.among.size[there]
+        return tuple(Digit(*(values.reshape(np.shape(self.code)) for values in each)) for each in whole)
+
+    @property
+    def reduce(self) -> Flags:
+        """Whether it sums."""
+        return SUMS[self.code] | (self.adds & (self.code != 0) & ~COLLECTIVE[self.code])
 
     @property
     def kind(self) -> Kind | None:
@@ -86,21 +125,21 @@ class Pattern:
     @property
     def group(self) -> Group | None:
         """The group of a single case; None for point-to-point patterns and where nothing moves."""
-        if self.kind in (None, Kind.HALO, Kind.REDISTRIBUTE):
-            return None
-        return Group(tuple(Digit(int(d.stride), int(d.size)) for d in self.digits if d.size > 1))
+        return None if self.kind in (None, Kind.HALO, Kind.REDISTRIBUTE) else Group(self.digits)
 
 
-KINDS: tuple[Kind | None, ...] = (None, *CODES)
-NOTHING = Pattern(np.int8(0), False)
+NOTHING = Pattern(np.int8(0))
 
 
 def collective(kind: Kind, digits: tuple[Digit, ...]) -> Pattern:
     """A collective over the ranks that differ in `digits`; nothing where these are a single rank."""
-    some: Flags = False
-    for d in digits:
-        some = some | np.greater(d.size, 1)
-    return Pattern(np.where(some, CODES[kind], 0), kind is not Kind.ALLGATHER and kind is not Kind.BROADCAST, digits)
+    shape = np.broadcast_shapes(*(np.shape(value) for d in digits for value in (d.stride, d.size)))
+    columns = np.empty((2, len(digits), *shape), np.int64)
+    for i, d in enumerate(digits):
+        columns[0, i], columns[1, i] = d.stride, d.size
+    some = (columns[1] > 1).any(axis=0)
+    at = some.ravel().nonzero()[0]
+    return Pattern(some * np.int8(CODES[kind]), False, at, Digit(*columns.reshape(2, len(digits), -1)[:, :, at]))
 
 
 def collective_along(kind: Kind, config: Config, names: tuple[str, ...]) -> Pattern:

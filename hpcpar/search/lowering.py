@@ -27,9 +27,9 @@ from hpcpar.plan.lines import Block, Lines
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.builder import Builder
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.paired import Moves, Patterns
+from hpcpar.schedule.paired import Patterns
 from hpcpar.schedule.parts import Move
-from hpcpar.schedule.pattern import NOTHING
+from hpcpar.schedule.pattern import NOTHING, Pattern
 from hpcpar.schedule.sharing import begins_sum, in_place, passes_gradient
 from hpcpar.schedule.steps import Phase
 from hpcpar.search.tables import Held, Link, Unit
@@ -155,7 +155,7 @@ class Lowerer:
         # a collective's price is that of its cheapest algorithm, whichever it is
         b = Builder(self.network, replace(self.plan, configs=configs), None)
         work = Workload(self.network, b.plan, b.edges)
-        moves, done, patterns = dict[Any, int](), dict[Any, int](), dict[int, Moves]()
+        moves, done = dict[Any, int](), dict[Any, int]()
         keys = [tuple((self._signature(layer), configs[layer.name].key) for layer in unit.layers) for unit in units]
         different, lowered = dict[Any, Unit](), dict[Any, Part]()
         for key, unit in zip(keys, units, strict=True):
@@ -170,10 +170,7 @@ class Lowerer:
                 if isinstance(step, Move):
                     place = moves.setdefault(step.key, len(loads))
                     if place == len(loads):
-                        # layers under the same configurations share their patterns
-                        if id(step.pattern) not in patterns:
-                            patterns[id(step.pattern)] = Moves.by(step.pattern, cases)
-                        loads.append(Load.of(step, patterns[id(step.pattern)], self.plan.ranks))
+                        loads.append(Load.of(step, self.plan.ranks))
                     wires.setdefault(step.tensor, (loads[place], step))
                     steps.append(Step(step.phase, True, place))
                 else:
@@ -261,15 +258,15 @@ class Lowerer:
         """The movements of edges that are alike, there and back."""
         ways, spans = patterns.of(block), measures.spans(block)
         for group, index in block.of(block.index):
-            both, sums = [moves.of(group.cases) for moves in ways], None
+            both, sums = [way.of(group.cases) for way in ways], None
             if not trained[group.members[0]]:
-                both[1] = both[1].none()
+                both[1] = Pattern(np.zeros_like(both[1].code), True)
             items = [np.array([_items(block.lines.pairs[i][side]) for i in group.members]) for side in (0, 1)]
             lives, loads = group.facing(group.have.config.ranks, group.want.config.ranks), []
             for way, mine in enumerate(both):
                 held, wanted = np.divmod(mine.at, group.shape[1])[::1 - 2 * way]
                 sent = sent_items(mine.code[mine.at], items[way][:, held], items[1 - way][:, wanted])
-                load = Load(len(group.members), mine, bool(way), self.plan.item_bytes, lives[way].ravel()[held], sent)
+                load = Load(len(group.members), mine, self.plan.item_bytes, lives[way].ravel()[held], sent)
                 if (mine.code == REDISTRIBUTE).any():
                     sums = measures.amounts(group, index) if sums is None else sums
                     found = sums[way].reshape(4, load.tensors, -1)
@@ -292,13 +289,13 @@ class Lowerer:
         def whole() -> Any:
             row, column = np.divmod(np.arange(shape[0] * shape[1]), shape[1])
             ends = (entry(each, (place,)) for each, place in zip(items, (column, row, column), strict=True))
-            return np.zeros(shape) + total(Ends(*ends, *(load.moves.code for load in loads)), None).reshape(shape)
+            return np.zeros(shape) + total(Ends(*ends, *(load.pattern.code for load in loads)), None).reshape(shape)
 
         def one(at: tuple[int, ...]) -> float:
             row, column = at
             place = row * shape[1] + column
             ends = (entry(each, (i,)) for each, i in zip(items, (column, row, column), strict=True))
-            return float(total(Ends(*ends, *(load.moves.code[place] for load in loads)), place))
+            return float(total(Ends(*ends, *(load.pattern.code[place] for load in loads)), place))
 
         return Held(whole, one)
 
