@@ -40,12 +40,11 @@ class Axis:
     granule: Ints = 1
     relation: Relation = SAME
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.name, self.extent, self.out_extent, self.granule, self.relation))
-
     def __hash__(self) -> int:
-        return self._hash
+        known = self.__dict__.get("hash")
+        if known is None:
+            known = self.__dict__["hash"] = hash((self.name, self.extent, self.out_extent, self.granule, self.relation))
+        return known
 
     @cached_property
     def unnamed(self) -> Axis:

@@ -128,12 +128,13 @@ class Config:
 
     def remembered(self, key: Any, work_out: Callable[[], Any]) -> Any:
         """Something about a shared configuration, worked out when it is first asked for (or after much else was)."""
-        if key not in self.memo:
+        found = self.memo.get(key)
+        if found is None:
             if len(self.memo) > MOST_REMEMBERED:
                 self.memo.clear()
                 self.share()
-            self.memo[key] = work_out()
-        return self.memo[key]
+            found = self.memo[key] = work_out()
+        return found
 
     @cached_property
     def key(self) -> Any:

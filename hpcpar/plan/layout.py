@@ -166,7 +166,15 @@ class Layout:
     @cached_property
     def largest(self) -> tuple[Any, ...]:
         """Largest extent over ranks, per axis (attained together: parts are cut independently)."""
-        return tuple(_largest(a, self.degree(a)) for a in self.axes)
+        return tuple(map(self._largest, self.axes))
+
+    def _largest(self, axis: Axis) -> Any:
+        degree = self.degree(axis)
+        if not isinstance(degree, np.ndarray) or not isinstance(axis.relation, Same) or not self.config.shared:
+            return _largest(axis, degree)
+        # many layers' outputs are cut alike
+        key = ("largest", axis.name, axis.extent, axis.granule, self.summed and axis.name == "c")
+        return self.config.remembered(key, lambda: _largest(axis, degree))
 
     @cached_property
     def largest_items(self) -> Any:

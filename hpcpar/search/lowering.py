@@ -21,8 +21,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, Loss
 from hpcpar.plan.axis import entry
 from hpcpar.plan.config import Config
-from hpcpar.plan.largest import work_out_largest
-from hpcpar.plan.layout import Layout, needed, owned, parameters, partial
+from hpcpar.plan.layout import Layout, needed, owned
 from hpcpar.plan.lines import Block, Lines
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.builder import Builder
@@ -160,7 +159,6 @@ class Lowerer:
         different, lowered = dict[Any, Unit](), dict[Any, Part]()
         for key, unit in zip(keys, units, strict=True):
             different.setdefault(key, unit)
-        work_out_largest(layout for unit in different.values() for layer in unit.layers for layout in self._layouts(layer, b))
         for key, unit in different.items():
             before, cases = len(b.steps), len(unit.space)
             for layer in unit.layers:
@@ -204,15 +202,6 @@ class Lowerer:
             return boxes(at) + sum(wire(*each, at) for each in wires)
 
         return Held(lambda: np.zeros(len(unit.space)) + total(None), total)
-
-    def _layouts(self, layer: Layer, b: Builder) -> Iterator[Layout]:
-        """What a layer's own configuration decides the boxes of."""
-        config, batch = b.plan.configs[layer.name], self.plan.samples_of_a_pass
-        yield owned(self.network, layer, config, batch)
-        yield partial(self.network, layer, config, batch)
-        yield from b.edges.needs(layer, batch)
-        if layer.has_weights:
-            yield parameters(self.network, layer, config)
 
     def _signature(self, layer: Layer) -> Any:
         readers = len(self.network.consumers[layer.name])

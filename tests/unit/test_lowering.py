@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,8 +14,7 @@ from hpcpar.cost.paired import Measures, amounts, halo_of
 from hpcpar.machine import files
 from hpcpar.network.builtin import network
 from hpcpar.network.graph import Network
-from hpcpar.plan.largest import work_out_largest
-from hpcpar.plan.layout import needed, owned, parameters, partial, shards
+from hpcpar.plan.layout import needed, owned
 from hpcpar.plan.lines import Block, Lines
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.schedule.paired import Patterns, patterns
@@ -123,25 +121,6 @@ def test_pairs_of_layouts_worked_out_together_are_those_worked_out_alone(name: s
                     assert through_items(measures.halo(group, block.index[:, at: at + 1]))[0] == through_items(halo_of(have, want))
                 if alone.group is not None:
                     assert moves.of(slice(at, at + 1), ()).group == alone.group
-
-
-@pytest.mark.parametrize(("name", "ranks"), [("alexnet", 4), ("inception_v3", 6), ("cosmoflow", 8)])
-def test_largest_boxes_worked_out_together_are_those_worked_out_alone(name: str, ranks: int) -> None:
-    net = network(name)
-    found = Search(net, NetworkSpec(name, net.image_shape, net.classes), ranks, 4 * ranks, files.load("p100x4x4"))
-    layouts = []
-    for unit in found.units:
-        for i, layer in enumerate(unit.layers):
-            config = unit.space.config(behind=i > 0)
-            layouts += [owned(net, layer, config, 4 * ranks), partial(net, layer, config, 4 * ranks)]
-            layouts += [needed(net, layer, config, 4 * ranks, which) for which in range(len(layer.inputs))]
-            layouts += [parameters(net, layer, config), shards(net, layer, config)] if layer.has_weights else []
-    alone = [replace(layout) for layout in layouts]
-    work_out_largest(layouts)
-    for layout, other in zip(layouts, alone, strict=True):
-        assert "largest" in layout.__dict__ and "largest" not in other.__dict__
-        for extent, expected in zip((*layout.largest, layout.largest_items), (*other.largest, other.largest_items), strict=True):
-            assert np.all(np.equal(extent, expected))
 
 
 def test_bytes_of_one_entry_are_those_of_the_table() -> None:
