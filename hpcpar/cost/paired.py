@@ -142,7 +142,7 @@ class Measures:
     def _items(self, group: Alike, index: Any, shifts: Any) -> tuple[Any, Any]:
         """Items of the boxes of both ends of some pairs of layouts: [ranks, pairs, configurations of one, 1], and of the other."""
         (x, y), (mine, theirs) = self.lines.sides, self._along[1]
-        rows = x.of[(index if group.each else index[:, :, :1])[:, None] + shifts]
+        rows = x.of[(index if group.shape[0] == 1 else index[:, :, :1])[:, None] + shifts]
         return np.multiply.reduce(mine[:, rows], axis=1), np.multiply.reduce(theirs[:, y.of[index[:, None, :1] + shifts]], axis=1)
 
     # -- halos -----------------------------------------------------------------------------------------------------
@@ -154,12 +154,12 @@ class Measures:
         for kind in self.lines.kinds:
             here, axis = kind.places[1], kind.own[1]
             if isinstance(kind.relation, Window):
-                found[here] = kind.once(parts[here], lambda some, parts, kind=kind: _sides(kind, some, parts))  # type: ignore[misc]
-                rest[here] = axis.extent
+                rest[here], held = axis.extent, kind.held
+                found[here] = kind.once(parts[here], lambda some, n, a=held, b=axis: sides_of(a.at(some), b.at(some), n))  # type: ignore[misc]
             elif isinstance(kind.relation, Same):
                 rest[here] = largest_part(axis.extent, parts[here], axis.granule)
             else:
-                rest[here] = kind.once(parts[here], lambda some, parts, axis=axis: _widest(axis.at(some), parts))  # type: ignore[misc]
+                rest[here] = kind.once(parts[here], lambda some, n, axis=axis: _widest(axis.at(some), n))  # type: ignore[misc]
         return rest, found
 
     def halo(self, group: Alike, places: Any) -> Halo:
@@ -181,16 +181,6 @@ class Measures:
             else:
                 items = items * rest[theirs]
         return Halo(items, whole, digits)
-
-
-def _sides(kind: Kind, some: Any, parts: Any) -> Any:
-    """What `sides_of` says of some of the second layout's ways of a kind."""
-    out = np.empty((len(some), 3, 5), np.int64)
-    for n in set(parts.tolist()):
-        here = (parts == n).nonzero()[0]
-        lines = [kind.lines[i] for i in kind.whose[some[here]].tolist()]
-        out[here] = sides_of([(line.a.unnamed, line.b.unnamed) for line in lines], n)
-    return out
 
 
 def _widest(axis: Axis, parts: Any) -> Any:

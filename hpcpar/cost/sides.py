@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hpcpar.plan.axis import Axis, intervals
+from hpcpar.plan.axis import Axis, each_part
 from hpcpar.plan.config import Digit
 
 #: Pairs of parts that are compared at once.
 MOST = 1 << 18
 
 
-def sides_of(axes: Sequence[tuple[Axis, Axis]], parts: int) -> Any:
+def sides_of(own: Axis, need: Axis, parts: Any) -> Any:
     """What the busiest part of each axis receives, and what the busiest sends: (kept, from below, from above, messages below, above).
 
     Items along this axis: `kept` of the needed interval the part holds itself, the others come from parts below and above. Third, of the
     part through whose buffers most goes: (kept, received, sent, 0, 0).
+
+    Parameters
+    ----------
+    own, need, parts : [axes]
 
     Returns
     -------
     ndarray
         [axes, 3, 5].
     """
-    some = max(1, MOST // parts**2)
-    if len(axes) > some:
-        return np.concatenate([sides_of(axes[i: i + some], parts) for i in range(0, len(axes), some)])
-    out = np.zeros((len(axes), 3, 5), np.int64)
-    if parts == 1:  # nobody to receive from
-        out[..., 0] = np.array([own.extent for own, _ in axes])[:, None]
-        return out
-    (o0, o1), (w0, w1) = (np.array([intervals(pair[side], parts) for pair in axes]).transpose(1, 0, 2) for side in (0, 1))
-    every = np.arange(len(axes))
+    (o0, o1, begins), (w0, w1, _) = each_part(own, parts), each_part(need, parts)
+    out = np.empty((len(parts), 3, 5), np.int64)
+    for n in set(parts.tolist()):
+        here, step = (parts == n).nonzero()[0], max(1, MOST // n**2)
+        for i in range(0, len(here), step):
+            some = here[i: i + step]
+            places = begins[some, None] + np.arange(n)
+            out[some] = _busiest((o0[places], o1[places]), (w0[places], w1[places]))
+    return out
+
+
+def _busiest(own: tuple[Any, Any], need: tuple[Any, Any]) -> Any:
+    """The same of axes that are cut into as many parts, from starts and stops of these, [axes, parts] each."""
+    (o0, o1), (w0, w1), (axes, parts) = own, need, own[0].shape
+    out, every = np.zeros((axes, 3, 5), np.int64), np.arange(axes)
     # [axes, wanting part, holding part]
     common = np.maximum(0, np.minimum(w1[:, :, None], o1[:, None]) - np.maximum(w0[:, :, None], o0[:, None]))
     kept = np.diagonal(common, axis1=1, axis2=2)

@@ -22,6 +22,9 @@ from hpcpar.plan.layout import Layout, Ways
 NO_AXIS = Axis("", 1, 1)
 NO_WAYS = Ways(np.array([[1], [1], [1 << 40]]), np.zeros(1, np.intp))
 
+#: Up to so many ways are all worked out.
+FEW = 500
+
 #: What ranks own of a tensor, and what they need of it.
 Two = tuple[Layout, Layout]
 
@@ -44,7 +47,6 @@ class Kind:
     ----------
     a, b : Axis
         With an entry for each two ways of each line.
-    lines : list of Line
     ways : slice
         Their ways among those of all lines.
     own : tuple of Axis
@@ -59,7 +61,6 @@ class Kind:
 
     a: Axis
     b: Axis
-    lines: list[Line]
     ways: slice
     own: tuple[Axis, Axis]
     places: tuple[slice, slice]
@@ -71,13 +72,15 @@ class Kind:
         return self.b.relation
 
     def once(self, parts: Any, work_out: Callable[[Any, Any], Any]) -> Any:
-        """Something for each of the second layout's ways, worked out once for each line and number of parts.
+        """Something for each of the second layout's ways, of many worked out once for each line and number of parts.
 
         Parameters
         ----------
         work_out : callable
             From the places of some ways among those of the kind, and their numbers of parts.
         """
+        if len(parts) <= FEW:
+            return work_out(slice(None), parts)
         _, first, at = np.unique(self.whose * (int(parts.max()) + 1) + parts, return_index=True, return_inverse=True)
         return work_out(first, parts[first])[at]
 
@@ -203,7 +206,6 @@ class Alike(NamedTuple):
     want: Layout
     shape: tuple[int, int]
     cases: slice
-    each: bool
 
     @property
     def size(self) -> int:
@@ -212,7 +214,7 @@ class Alike(NamedTuple):
 
     def facing(self, mine: Any, theirs: Any, rows: slice = slice(None)) -> tuple[Any, Any]:
         """Numbers of both layouts, one for each of its cases, to be broadcast to the group's shape, or to some rows of it."""
-        return (mine if self.each else mine[rows, None]), theirs
+        return (mine if self.shape[0] == 1 else mine[rows, None]), theirs
 
 
 class Block:
@@ -231,7 +233,7 @@ class Block:
             have, want = lines.pairs[members[0]]
             shape = (1, lines.cases) if lines.cases is not None else (int(np.size(have.config.n)), int(np.size(want.config.n)))
             begin = len(self)
-            self.groups.append(Alike(members, have, want, shape, slice(begin, begin + shape[0] * shape[1]), lines.cases is not None))
+            self.groups.append(Alike(members, have, want, shape, slice(begin, begin + shape[0] * shape[1])))
         self.index = np.empty((lines.width, len(self)), np.intp)
         for group, index in self.of(self.index):
             lines.places(group.members[0], index)
@@ -270,10 +272,10 @@ def _kind(lines: list[Line], whose: Any, own: Sequence[Any], ways: slice, places
     mine, axes = (places[0], places[1]), ([line.a for line in lines], [line.b for line in lines])
     if cases is not None:
         a, b = (_laid(some, whose, cases) for some in axes)
-        return Kind(a, b, lines, ways, (a, b), mine, a, whose)
+        return Kind(a, b, ways, (a, b), mine, a, whose)
     a, b = map(column, axes)
     x, y = own
-    return Kind(a.at(whose), b.at(whose), lines, ways, (a.at(x), b.at(y)), mine, a.at(y), y)
+    return Kind(a.at(whose), b.at(whose), ways, (a.at(x), b.at(y)), mine, a.at(y), y)
 
 
 def _laid(axes: Sequence[Axis], whose: Any, cases: int) -> Axis:

@@ -189,7 +189,8 @@ class Lowerer:
             for producer, layer, have, then in zip(unit.layers, unit.layers[1:], made, made[1:], strict=False):
                 # nothing moves inside a unit
                 e = Edge(producer, layer, 0, have, b.edges.needs(layer, batch)[0], NOTHING, NOTHING, None)
-                total = total + self._edge_memory(e, then, at)
+                ends = Ends.of(e, then)
+                total = total + edge_memory(self.network, self.plan, e, ends if at is None else ends.at(at))
             return self._holds(total)
 
         def wire(load: Load, step: Move, at: tuple[int, ...] | None) -> Any:
@@ -268,30 +269,17 @@ class Lowerer:
     def _held_at_edge(self, link: Link, layouts: Three, loads: list[Load], tensor: int, shape: tuple[int, int]) -> Held:
         """The bytes of an edge's pairs of configurations, which is one of several that are alike."""
         e = Edge(link.producer.layers[-1], link.layer, link.which, *layouts[:2], NOTHING, NOTHING, None)
-        items = (layouts[1].largest_items, layouts[0].largest_items, layouts[2].largest_items)
+        own, need, made = (layout.largest_items for layout in layouts)
 
-        def total(ends: Ends, at: int | None) -> Any:
-            there, back = loads
-            wires = there.wire_bytes(ends.own, ends.need, tensor, at) + back.wire_bytes(ends.need, ends.own, tensor, at)
+        def total(at: tuple[Any, ...]) -> Any:
+            (there, back), (row, column) = loads, at
+            place = row * shape[1] + column
+            one = None if isinstance(place, np.ndarray) else place
+            ends = Ends(entry(need, (column,)), entry(own, (row,)), entry(made, (column,)), *(load.pattern.code[place] for load in loads))
+            wires = there.wire_bytes(ends.own, ends.need, tensor, one) + back.wire_bytes(ends.need, ends.own, tensor, one)
             return self._holds(edge_memory(self.network, self.plan, e, ends)) + wires
 
-        def whole() -> Any:
-            row, column = np.divmod(np.arange(shape[0] * shape[1]), shape[1])
-            ends = (entry(each, (place,)) for each, place in zip(items, (column, row, column), strict=True))
-            return np.zeros(shape) + total(Ends(*ends, *(load.pattern.code for load in loads)), None).reshape(shape)
-
-        def one(at: tuple[int, ...]) -> float:
-            row, column = at
-            place = row * shape[1] + column
-            ends = (entry(each, (i,)) for each, i in zip(items, (column, row, column), strict=True))
-            return float(total(Ends(*ends, *(load.pattern.code[place] for load in loads)), place))
-
-        return Held(whole, one)
-
-    def _edge_memory(self, e: Edge, made: Layout, at: tuple[int, ...] | None) -> Memory:
-        """Of all cases, or of one; `made` is what ranks own of the consumer's output."""
-        ends = Ends.of(e, made)
-        return edge_memory(self.network, self.plan, e, ends if at is None else ends.at(at))
+        return Held(lambda: np.zeros(shape) + total(np.divmod(np.arange(shape[0] * shape[1]), shape[1])).reshape(shape), total)
 
 
 def _options(plan: Plan) -> tuple[Any, ...]:
