@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from hpcpar.errors import InputError
 from hpcpar.network.layers import Input, Layer, Loss, Shape
@@ -43,6 +44,11 @@ class Network:
             if isinstance(layer, Input | Loss):
                 raise InputError(f"network '{self.name}': '{layer.name}' ({layer.kind}) stands in the middle; there is one input, first, "
                                  "and one loss, last")
+
+    @cached_property
+    def memo(self) -> dict[Any, Any]:
+        """What others worked out about it, to find again."""
+        return {}
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
@@ -117,9 +123,9 @@ class Network:
         known: dict[object, int] = {}
         out = {}
         for layer in self.layers:
-            anonymous = replace(layer, name="", inputs=())
+            options = tuple([getattr(layer, name) for name in layer.__dataclass_fields__ if name not in ("name", "inputs")])
             granules = tuple(self.granules[name] for name in (layer.name, *layer.inputs))
-            key = (anonymous, self.input_shapes(layer), self.shapes[layer.name], granules)
+            key = (type(layer), options, self.input_shapes(layer), self.shapes[layer.name], granules)
             out[layer.name] = known.setdefault(key, len(known))
         return out
 

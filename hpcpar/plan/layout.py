@@ -226,10 +226,19 @@ def _widest(axis: Axis, parts: int) -> int:
 
 
 def _layout(config: Config, axes: tuple[Axis, ...], partial: tuple[str, ...] = ()) -> Layout:
-    """A layout; of a configuration that many layers share the same for equal axes."""
-    if not config.shared or isinstance(axes[0].extent, np.ndarray):
+    """A layout; of a configuration that many layers share the same for the same axes, which it keeps."""
+    if not config.shared:
         return Layout(config, axes, partial=partial)
-    return config.remembered((axes, partial), lambda: Layout(config, axes, partial=partial))
+    return config.remembered((id(axes), partial), lambda: Layout(config, axes, partial=partial))
+
+
+def _known(network: Network, what: str, layer: Layer, work_out: Callable[[], tuple[Axis, ...]], *more: Any) -> tuple[Axis, ...]:
+    """Axes that follow from a layer and some numbers, worked out once for layers that are alike; equal ones are the same object."""
+    key = (what, network.signatures[layer.name], *more)
+    if key not in network.memo:
+        axes = work_out()
+        network.memo[key] = network.memo.setdefault(axes, axes)
+    return network.memo[key]
 
 
 def _output(config: Config, shape: tuple[int, ...], batch: Ints, granule: int, summed: bool, partial: tuple[str, ...]) -> Layout:
@@ -256,22 +265,29 @@ def partial(network: Network, layer: Layer, config: Config, batch: Ints) -> Layo
 
 def needed(network: Network, layer: Layer, config: Config, batch: Ints, which: int = 0) -> Layout:
     """What each rank needs of the layer's input number `which` to compute the part of the output that it computes."""
+
+    def work_out() -> tuple[Axis, ...]:
+        return _needed(network, layer, batch, which)
+
+    axes = work_out() if isinstance(batch, np.ndarray) else _known(network, "needed", layer, work_out, batch, which)
+    # parts of the output channels each add to the gradient of a sum over input channels
+    return _layout(config, axes, ("c",) if any(axis.name == "k" for axis in axes) else ())
+
+
+def _needed(network: Network, layer: Layer, batch: Ints, which: int) -> tuple[Axis, ...]:
     x = network.input_shapes(layer)[which]
     out = dict(zip(axes_of(network.shapes[layer.name]), (batch, *network.shapes[layer.name]), strict=True))
     granule = network.granules[layer.name]
     axes: list[Axis] = []
-    parts: tuple[str, ...] = ()
     for name, extent in zip(axes_of(x), (batch, *x), strict=True):
         relation = layer.relation(name, x, which)
         if name == "c" and layer.products and isinstance(relation, Full):
-            # a sum over input channels: cut by k; parts of the output channels each add to its gradient
-            parts = ("c",)
             axes.append(Axis("k", extent, extent, network.granules[layer.inputs[which]]))
         elif name in out:
             axes.append(Axis(name, extent, out[name], granule if name == "c" else 1, relation))
         else:  # an axis that the layer does away with
             axes.append(Axis(f"all {name}", extent, 1, 1, relation))
-    return _layout(config, tuple(axes), partial=parts)
+    return tuple(axes)
 
 
 def parameters(network: Network, layer: Layer, config: Config) -> Layout:
@@ -279,21 +295,25 @@ def parameters(network: Network, layer: Layer, config: Config) -> Layout:
 
     Parts of a cut reduction (k) hold the weights of their inputs, and all of them the bias.
     """
+    return _layout(config, _known(network, "parameters", layer, lambda: _parameters(network, layer)))
+
+
+def _parameters(network: Network, layer: Layer) -> tuple[Axis, ...]:
     rows, per_row = _rows(network, layer)
     if not layer.products:
-        return _layout(config, (rows, Axis("k", per_row, per_row)))
+        return rows, Axis("k", per_row, per_row)
     x = network.input_shape(layer)
     inputs = layer.weight_shape(x)[1]
     bias = len(layer.bias_shape(x))
     columns = Columns((per_row - bias) // inputs, bias)
     granule = network.granules[layer.inputs[0]] if inputs == x[0] else 1
-    return _layout(config, (rows, Axis("k", per_row, inputs, granule, columns)))
+    return rows, Axis("k", per_row, inputs, granule, columns)
 
 
 def shards(network: Network, layer: Layer, config: Config) -> Layout:
     """What each rank updates of the weights under sharded synchronisation: its rows' entries, cut over those that sum gradients."""
     rows, per_row = _rows(network, layer)
-    return _layout(config, (rows, Axis(SHARD, per_row, per_row)))
+    return _layout(config, _known(network, "shards", layer, lambda: (rows, Axis(SHARD, per_row, per_row))))
 
 
 def _rows(network: Network, layer: Layer) -> tuple[Axis, int]:

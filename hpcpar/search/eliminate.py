@@ -126,12 +126,12 @@ class _Solver:
                 factors[key] = _Factor(old.nodes, old.table + f.table.transpose(order))
 
     def run(self) -> tuple[float, list[int]]:
-        costs = {node: self._entries(node) for node in range(len(self.sizes))}
+        costs = {node: (self._entries(node), node) for node in range(len(self.sizes))}
         while costs:
-            node = min(costs, key=lambda n: (costs[n], n))
+            _, node = min(costs.values())
             del costs[node]
             for other in self._eliminate(node):
-                costs[other] = self._entries(other)
+                costs[other] = (self._entries(other), other)
         chosen = [0] * len(self.sizes)
         for node, own, factors in reversed(self.undo):
             line = own
