@@ -42,7 +42,7 @@ class Side(NamedTuple):
 Sums = tuple[Any, Any, Any, Any]
 
 
-def moved(holder: Side, wanter: Side, kept: Any, own: Any) -> Sums:
+def moved(holder: Side, wanter: Side, kept: Any, own: Any, room: Any) -> Sums:
     """What a movement amounts to.
 
     Parameters
@@ -51,19 +51,21 @@ def moved(holder: Side, wanter: Side, kept: Any, own: Any) -> Sums:
         Items that a rank has in both layouts.
     own : bool
         Every rank has some.
+    room : array
+        To work in, of the shape of `kept`.
     """
     # of all copies of a part, each wanter asks one
-    sent, sent_count = _lacking(holder, wanter.spare / holder.same, kept, own)
-    into, into_count = _lacking(wanter, holder.spare // holder.same, kept, own)
+    sent, sent_count = _lacking(holder, wanter.spare / holder.same, kept, own, room)
+    into, into_count = _lacking(wanter, holder.spare // holder.same, kept, own, room)
     # where nobody receives, nobody sends
     some = into > 0
     return np.where(some, sent, 0), np.where(some, sent_count, 0), into, into_count
 
 
-def _lacking(side: Side, times: Any, kept: Any, own: Any) -> tuple[Any, Any]:
+def _lacking(side: Side, times: Any, kept: Any, own: Any, room: Any) -> tuple[Any, Any]:
     """Items that cross to others, at most over ranks, and messages."""
-    missing = side.items * (side.cover * times)
-    total = np.subtract(missing, kept, out=missing if missing.shape == kept.shape else None).max(axis=0)
+    np.multiply(side.items, side.cover * times, out=room)
+    total = np.subtract(room, kept, out=room).max(axis=0)
     return total, np.where(total > 0, np.maximum(1, side.count * times - own), 0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -17,10 +16,10 @@ from hpcpar.plan.axis import Axis, each_part
 from hpcpar.plan.boxes import largest_part
 from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Layout
-from hpcpar.plan.lines import Alike, Block, Kind, Lines, shape_of
+from hpcpar.plan.lines import Alike, Kind, Lines, Pair, pair_of
 
 #: Cases whose redistributions are worked out at once: few enough for a processor's cache.
-TOGETHER = 2048
+TOGETHER = 4096
 #: Type of numbers of ranks, as far as many are kept.
 RANKS = np.int32
 
@@ -56,6 +55,7 @@ class Measures:
 
     def __init__(self, lines: Lines, ranks: Any) -> None:
         self.lines, self.ranks = lines, ranks
+        self._memory = np.empty(0)
 
     # -- redistributions -------------------------------------------------------------------------------------------
     @cached_property
@@ -92,17 +92,19 @@ class Measures:
 
         return self.lines.for_both(kind, kind.once(self.lines.sides[1].parts[kind.places[1]], work_out))
 
-    def spans(self, block: Block) -> Any:
-        """Of each case the aligned ranks among which a movement stays: up to the slowest coordinate in which the layouts differ."""
-        out = reduce(np.maximum, (self._distance.take(places) for places in block.index))
-        for group, here in block.of(out):
-            mine, theirs = _ends(group.have), _ends(group.want)
-            (lives, wants), (one, other) = group.facing(mine.lives, theirs.lives), (group.have.config.first, group.want.config.first)
-            np.maximum(here, np.maximum(*group.facing(mine.reach, theirs.reach)), out=here)
-            everything = np.maximum(one + lives, other + wants) - min(one, other)
-            np.copyto(here, everything, where=(lives != wants) | (one != other))
-            np.minimum(here, self.ranks, out=here)
-        return out
+    def spans(self, group: Alike, index: Any) -> Any:
+        """Of each case the aligned ranks among which a movement stays: up to the slowest coordinate in which the layouts differ.
+
+        Parameters
+        ----------
+        index : [axes, *group.shape]
+            Places of the two ways that the axes are cut in by the first of the pairs that are alike.
+        """
+        mine, theirs = _ends(group.have), _ends(group.want)
+        (lives, wants), (one, other) = group.facing(mine.lives, theirs.lives), (group.have.config.first, group.want.config.first)
+        out = reduce(np.maximum, (*map(self._distance.take, index), *group.facing(mine.reach, theirs.reach)))
+        everything = np.maximum(one + lives, other + wants) - min(one, other)
+        return np.minimum(np.where((lives != wants) | (one != other), everything, out), self.ranks)
 
     @cached_property
     def _distance(self) -> Any:
@@ -113,12 +115,7 @@ class Measures:
         return out
 
     def amounts(self, group: Alike, index: Any) -> Any:
-        """The amounts of all cases of pairs of layouts that are alike.
-
-        Parameters
-        ----------
-        index : [axes, *group.shape]
-            Places of the two ways that the axes are cut in by the first pair.
+        """The amounts of all cases of pairs of layouts that are alike; `index` as in `spans`.
 
         Returns
         -------
@@ -129,15 +126,25 @@ class Measures:
         one, other, (mine, theirs) = _ends(group.have), _ends(group.want), self._items(group, index, shifts)
         out = np.empty((2, 4, len(group.members), *group.shape))
         for members, rows in _parts(len(group.members), *group.shape):
-            found = reduce(np.multiply, (both.take(each, axis=1) for each in index[:, None, rows] + shifts[:, members]))
+            first, *places = index[:, None, rows] + shifts[:, members]
+            found, more, room = self._room(3 * len(both) * first.size).reshape(3, len(both), *first.shape)
+            both.take(first, axis=1, out=found, mode="clip")
+            for each in places:
+                np.multiply(found, both.take(each, axis=1, out=more, mode="clip"), out=found)
             kept, (cover, touching, touched_back) = found[:-3], found[-3:]
             spare, same = group.facing(one.spare, other.spare, rows), group.facing(one.same, other.same, rows)
             holder = Side(mine[:, members, rows], cover, touching, spare[0], same[0])
             wanter, own = Side(theirs[:, members], 1.0, touched_back, spare[1], same[1]), kept.min(axis=0) > 0
             for way, ends in zip(out, ((holder, wanter), (wanter, holder)), strict=True):
-                for line, values in zip(way, moved(*ends, kept, own), strict=True):
+                for line, values in zip(way, moved(*ends, kept, own, room[:-3]), strict=True):
                     line[members, rows] = values
         return out
+
+    def _room(self, count: int) -> Any:
+        """Memory to work in, always the same: new memory costs more than what is done there."""
+        if len(self._memory) < count:
+            self._memory = np.empty(count)
+        return self._memory[:count]
 
     def _items(self, group: Alike, index: Any, shifts: Any) -> tuple[Any, Any]:
         """Items of the boxes of both ends of some pairs of layouts: [ranks, pairs, configurations of one, 1], and of the other."""
@@ -212,28 +219,6 @@ def _work_out_ends(layout: Layout) -> _Ends:
 
 
 # -- of two layouts, case by case --------------------------------------------------------------------------------------
-class _Alone(NamedTuple):
-    """Two layouts alone."""
-
-    shape: tuple[int, ...]
-    block: Block
-    measures: Measures
-
-    @classmethod
-    def of(cls, own: Layout, need: Layout, ranks: Any) -> _Alone:
-        shape = shape_of([(own, need)], ranks)
-        lines = Lines([(own, need)], math.prod(shape))
-        return cls(shape, Block(lines, [[0]]), Measures(lines, ranks))
-
-    @property
-    def only(self) -> tuple[Alike, Any]:
-        return next(self.block.of(self.block.index))
-
-    def shaped(self, values: Any, *more: int) -> Any:
-        """An entry for each case, or that of a single one; `more` axes follow."""
-        return values.reshape((*self.shape, *more))[()]
-
-
 def amounts(holder: Layout, wanter: Layout, ranks: Any) -> Amounts:
     """The amounts of a movement between two layouts; with partial sums, every holder of a part of the sum sends its own.
 
@@ -243,11 +228,11 @@ def amounts(holder: Layout, wanter: Layout, ranks: Any) -> Amounts:
     for way, (own, need) in enumerate(((holder, wanter), (wanter, holder))):
         if ("amounts", id(need), number) in own.memo:
             return own.memo["amounts", id(need), number][0][way]
-    way = int(not all(isinstance(axis.relation, Same) for axis in holder.axes))
+    way = int(("pair", id(holder)) in wanter.memo or not all(isinstance(axis.relation, Same) for axis in holder.axes))
     own, need = (wanter, holder) if way else (holder, wanter)
-    alone = _Alone.of(own, need, ranks)
-    span, sums = alone.shaped(alone.measures.spans(alone.block)), alone.measures.amounts(*alone.only)
-    there, back = (Amounts(*map(alone.shaped, each), span) for each in sums)  # type: ignore[call-arg]
+    pair, measures = _pair(own, need, ranks)
+    span, sums = pair.shaped(measures.spans(*pair.laid)), measures.amounts(*pair.laid)
+    there, back = (Amounts(*map(pair.shaped, each), span) for each in sums)  # type: ignore[call-arg]
     # what the keys name is kept, so that nothing else gets its id
     own.memo["amounts", id(need), number] = ((there, back), need, ranks)
     return (there, back)[way]
@@ -257,9 +242,18 @@ def halo_of(own: Layout, need: Layout) -> Halo:
     """The halo between what ranks own and what they need; both directions share it."""
     key = ("halo", id(need))
     if key not in own.memo:
-        alone = _Alone.of(own, need, 1)
-        group, index = alone.only
-        halo = alone.measures.halo(group, index[:, 0])
-        digits = [Digit(alone.shaped(d.stride), alone.shaped(d.size)) for d in halo.digits]
-        own.memo[key] = (Halo(alone.shaped(halo.rest), [alone.shaped(sides, 3, 5) for sides in halo.found], digits), need)
+        pair, measures = _pair(own, need, 1)
+        group, index = pair.laid
+        halo = measures.halo(group, index[:, 0])
+        digits = [Digit(pair.shaped(d.stride), pair.shaped(d.size)) for d in halo.digits]
+        own.memo[key] = (Halo(pair.shaped(halo.rest), [pair.shaped(sides, 3, 5) for sides in halo.found], digits), need)
     return own.memo[key][0]
+
+
+def _pair(own: Layout, need: Layout, ranks: Any) -> tuple[Pair, Measures]:
+    """Two layouts, and what is found out of them together with those that they are laid out with."""
+    pair = pair_of(own, need, ranks)
+    memo, number = pair.block.lines.memo, id(ranks) if isinstance(ranks, np.ndarray) else ranks
+    if number not in memo:
+        memo[number] = (Measures(pair.block.lines, ranks), ranks)
+    return pair, memo[number][0]

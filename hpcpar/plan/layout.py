@@ -166,15 +166,7 @@ class Layout:
     @cached_property
     def largest(self) -> tuple[Any, ...]:
         """Largest extent over ranks, per axis (attained together: parts are cut independently)."""
-        return tuple(map(self._largest, self.axes))
-
-    def _largest(self, axis: Axis) -> Any:
-        degree = self.degree(axis)
-        if not isinstance(degree, np.ndarray) or not isinstance(axis.relation, Same) or not self.config.shared:
-            return _largest(axis, degree)
-        # many layers' outputs are cut alike
-        key = ("largest", axis.name, axis.extent, axis.granule, self.summed and axis.name == "c")
-        return self.config.remembered(key, lambda: _largest(axis, degree))
+        return tuple(_largest(a, self.degree(a)) for a in self.axes)
 
     @cached_property
     def largest_items(self) -> Any:
@@ -216,6 +208,8 @@ def _largest(axis: Axis, degree: Ints) -> Any:
         return axis.extent
     if isinstance(axis.relation, Same):
         return largest_part(axis.extent, degree, axis.granule)
+    if isinstance(axis.relation, Columns):
+        return largest_part(axis.out_extent, degree, axis.granule) * axis.relation.size + axis.relation.bias
     return tabulate(_widest, (axis,), degree)
 
 

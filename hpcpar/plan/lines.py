@@ -7,6 +7,7 @@ each two configurations.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -109,10 +110,12 @@ class Lines:
         The coordinates that cut the axes, an entry for each two ways.
     sides : tuple of (holder's, wanter's) Side
     kinds : list of Kind
+    memo : dict
+        What others worked out about them.
     """
 
     def __init__(self, pairs: Sequence[Two], cases: int | None = None) -> None:
-        self.pairs, self.cases = pairs, cases
+        self.pairs, self.cases, self.memo = pairs, cases, dict[Any, Any]()
         self.width = max(len(have.axes) for have, _ in pairs)
         found: dict[Any, tuple[int, Line]] = {}
         self._numbers = [[_number(found, line) for line in _axes(pair, cases)] for pair in pairs]
@@ -247,11 +250,59 @@ class Block:
             yield group, values[..., group.cases].reshape(*values.shape[:-1], *group.shape)
 
 
-def shape_of(pairs: Sequence[Two], ranks: Any = 1) -> tuple[int, ...]:
-    """The shape of cases of some pairs of layouts, and of numbers of ranks, that face each other one by one: () of a single case."""
-    configs = {id(layout.config): np.shape(layout.config.ranks) for pair in pairs for layout in pair}
-    extents = {np.shape(axis.extent) for pair in pairs for layout in pair for axis in layout.axes if isinstance(axis.extent, np.ndarray)}
-    return np.broadcast_shapes(np.shape(ranks), *set(configs.values()), *extents)
+class Pair(NamedTuple):
+    """Two layouts whose cases face each other one by one, among others that are laid out together.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the cases, () of a single one.
+    number : int
+        Its place in the block.
+    """
+
+    shape: tuple[int, ...]
+    block: Block
+    number: int
+
+    @property
+    def laid(self) -> tuple[Alike, Any]:
+        """The pair as a group, and its places in the block's index."""
+        group = self.block.groups[self.number]
+        return group, self.block.index[:, group.cases].reshape(-1, *group.shape)
+
+    def shaped(self, values: Any, *more: int) -> Any:
+        """An entry for each case, or that of a single one; `more` axes follow."""
+        return values.reshape((*self.shape, *more))[()]
+
+
+def lay_out(pairs: Sequence[Two], ranks: Any = 1) -> list[Pair]:
+    """Pairs of layouts whose cases face each other one by one; each remembers where it lies, to be found by `pair_of`.
+
+    Parameters
+    ----------
+    ranks : int
+        Where there is one number for each case.
+    """
+    shape = np.broadcast_shapes(*map(_shape, pairs), np.shape(ranks))
+    block = Block(Lines(pairs, math.prod(shape)), [[i] for i in range(len(pairs))])
+    out = [Pair(shape, block, i) for i in range(len(pairs))]
+    for (own, need), pair in zip(pairs, out, strict=True):
+        own.memo["pair", id(need)] = (pair, need)  # kept, so that no other layout gets its id
+    return out
+
+
+def pair_of(own: Layout, need: Layout, ranks: Any) -> Pair:
+    """Two layouts as they were laid out with others, if for as many cases, or alone."""
+    known = own.memo.get(("pair", id(need)))
+    if known is not None and known[0].shape == np.broadcast_shapes(known[0].shape, np.shape(ranks)):
+        return known[0]
+    return lay_out([(own, need)], ranks)[0]
+
+
+def _shape(pair: Two) -> tuple[int, ...]:
+    extents = [np.shape(axis.extent) for layout in pair for axis in layout.axes if isinstance(axis.extent, np.ndarray)]
+    return np.broadcast_shapes(*(np.shape(layout.config.ranks) for layout in pair), *extents)
 
 
 def _axes(pair: Two, cases: int | None) -> list[Line]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from hpcpar.plan.axis import each_part
 from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Layout
-from hpcpar.plan.lines import Block, Kind, Lines, Two, shape_of
+from hpcpar.plan.lines import Block, Kind, Lines, Two, lay_out
 from hpcpar.schedule.pattern import (
     COLLECTIVE,
     PARTIAL,
@@ -118,11 +117,10 @@ def _inside(lines: Lines, kind: Kind) -> Any:
 
 def patterns_of(pairs: Sequence[Two]) -> list[tuple[Pattern, Pattern]]:
     """Of each movement from owned boxes to needed ones, and of its adjoint, case by case."""
-    shape = shape_of(pairs)
-    lines = Lines(pairs, math.prod(shape))
-    block = Block(lines, [[i] for i in range(len(pairs))])
-    there, back = Patterns(lines).of(block)
-    return [(there.of(group.cases, shape), back.of(group.cases, shape)) for group in block.groups]
+    laid = lay_out(pairs)
+    there, back = Patterns(laid[0].block.lines).of(laid[0].block)
+    each = [(pair.laid[0].cases, pair.shape) for pair in laid]
+    return [(there.of(*cases), back.of(*cases)) for cases in each]
 
 
 def patterns(owned: Layout, needed: Layout) -> tuple[Pattern, Pattern]:

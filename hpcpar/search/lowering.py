@@ -246,9 +246,9 @@ class Lowerer:
 
     def _laid(self, block: Block, patterns: Patterns, measures: Measures, trained: list[bool]) -> Iterator[list[Load]]:
         """The movements of edges that are alike, there and back."""
-        ways, spans = patterns.of(block), measures.spans(block)
+        ways = patterns.of(block)
         for group, index in block.of(block.index):
-            both, sums = [way.of(group.cases) for way in ways], None
+            both, moved = [way.of(group.cases) for way in ways], None
             if not trained[group.members[0]]:
                 both[1] = Pattern(np.zeros_like(both[1].code), True)
             items = [np.array([_items(block.lines.pairs[i][side]) for i in group.members]) for side in (0, 1)]
@@ -258,9 +258,8 @@ class Lowerer:
                 sent = sent_items(mine.code[mine.at], items[way][:, held], items[1 - way][:, wanted])
                 load = Load(len(group.members), mine, self.plan.item_bytes, lives[way].ravel()[held], sent)
                 if (mine.code == REDISTRIBUTE).any():
-                    sums = measures.amounts(group, index) if sums is None else sums
-                    found = sums[way].reshape(4, load.tensors, -1)
-                    load.moved = Moved(found, spans[group.cases].reshape(group.shape), lives[::1 - 2 * way])
+                    moved = moved or (measures.amounts(group, index), measures.spans(group, index))
+                    load.moved = Moved(moved[0][way].reshape(4, load.tensors, -1), moved[1], lives[::1 - 2 * way])
                 if len(load.halos):
                     load.halo = measures.halo(group, index.reshape(len(index), -1)[:, load.halos])
                 loads.append(load)

@@ -13,8 +13,8 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
 from hpcpar.errors import RunError
 from hpcpar.plan.config import Digit
-from hpcpar.schedule.pattern import collective
-from hpcpar.schedule.steps import Comm, Group, Kind
+from hpcpar.schedule.pattern import Pattern
+from hpcpar.schedule.steps import CODES, Comm, Group, Kind
 
 P = world().size
 KINDS = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)
@@ -70,7 +70,8 @@ def case(kind: Kind, group: Group, spread: str, seed: int, index: int = 0) -> Ca
     all_of, own = (Boxes(tuple((boxes[rank],) for rank in range(P))) for boxes in (whole, block))
     holder = own if kind is Kind.ALLGATHER else all_of
     wanter = own if kind is Kind.REDUCE_SCATTER else all_of
-    made = step(collective(kind, group.digits), holder, wanter, index)
+    among = Digit(*np.array([(d.stride, d.size) for d in group.digits]).T[..., None])
+    made = step(Pattern(np.int8(CODES[kind]), at=np.zeros(1, int), among=among), holder, wanter, index)
     return Case(made, [rng.standard_normal(holder.items(rank)) for rank in range(P)])
 
 

@@ -104,9 +104,9 @@ def test_pairs_of_layouts_worked_out_together_are_those_worked_out_alone(name: s
         two.append((owned(net, tail, have, 4 * ranks), needed(net, layer, there.space.config(columns), 4 * ranks, which)))
     lines = Lines(two)
     block, measures = Block(lines, [[i] for i in range(len(two))]), Measures(lines, ranks)
-    ways, spans = Patterns(lines).of(block), measures.spans(block)
+    ways = Patterns(lines).of(block)
     for (group, index), (a, b, layer, which), (rows, columns) in zip(block.of(block.index), links, some, strict=True):
-        sums = measures.amounts(group, index).reshape(2, 4, -1)
+        sums, spans = measures.amounts(group, index).reshape(2, 4, -1), measures.spans(group, index).ravel()
         for at, (row, column) in enumerate(itertools.product(rows, columns), group.cases.start):
             one = found.units[a].space.one(int(row), len(found.units[a].layers) > 1)
             other = found.units[b].space.one(int(column))
@@ -116,7 +116,7 @@ def test_pairs_of_layouts_worked_out_together_are_those_worked_out_alone(name: s
             ):
                 assert moves.code[at] == alone.code
                 each = amounts(holder, wanter, ranks)
-                assert (*amount, spans[at]) == (each.out, each.out_count, each.into, each.into_count, each.block)
+                assert (*amount, spans[at - group.cases.start]) == (each.out, each.out_count, each.into, each.into_count, each.block)
                 if alone.kind is Kind.HALO:
                     assert through_items(measures.halo(group, block.index[:, at: at + 1]))[0] == through_items(halo_of(have, want))
                 if alone.group is not None:
