@@ -126,7 +126,7 @@ class Measures:
         one, other, (mine, theirs) = _ends(group.have), _ends(group.want), self._items(group, index, shifts)
         out = np.empty((2, 4, len(group.members), *group.shape))
         for members, rows in _parts(len(group.members), *group.shape):
-            first, *places = index[:, None, rows] + shifts[:, members]
+            first, *places = (index[:, None, rows] + shifts[:, members])[: len(group.have.axes)]
             found, more, room = self._room(3 * len(both) * first.size).reshape(3, len(both), *first.shape)
             both.take(first, axis=1, out=found, mode="clip")
             for each in places:
@@ -231,7 +231,7 @@ def amounts(holder: Layout, wanter: Layout, ranks: Any) -> Amounts:
     way = int(("pair", id(holder)) in wanter.memo or not all(isinstance(axis.relation, Same) for axis in holder.axes))
     own, need = (wanter, holder) if way else (holder, wanter)
     pair, measures = _pair(own, need, ranks)
-    span, sums = pair.shaped(measures.spans(*pair.laid)), measures.amounts(*pair.laid)
+    span, sums = pair.shaped(measures.spans(pair.group, pair.index)), measures.amounts(pair.group, pair.index)
     there, back = (Amounts(*map(pair.shaped, each), span) for each in sums)  # type: ignore[call-arg]
     # what the keys name is kept, so that nothing else gets its id
     own.memo["amounts", id(need), number] = ((there, back), need, ranks)
@@ -243,8 +243,7 @@ def halo_of(own: Layout, need: Layout) -> Halo:
     key = ("halo", id(need))
     if key not in own.memo:
         pair, measures = _pair(own, need, 1)
-        group, index = pair.laid
-        halo = measures.halo(group, index[:, 0])
+        halo = measures.halo(pair.group, pair.index[:, 0])
         digits = [Digit(pair.shaped(d.stride), pair.shaped(d.size)) for d in halo.digits]
         own.memo[key] = (Halo(pair.shaped(halo.rest), [pair.shaped(sides, 3, 5) for sides in halo.found], digits), need)
     return own.memo[key][0]

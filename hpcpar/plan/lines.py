@@ -25,6 +25,8 @@ NO_WAYS = Ways(np.array([[1], [1], [1 << 40]]), np.zeros(1, np.intp))
 
 #: Up to so many ways are all worked out.
 FEW = 500
+#: Cases that are compared at once: enough to make calls cheap, few enough for a processor's cache.
+TOGETHER = 8192
 
 #: What ranks own of a tensor, and what they need of it.
 Two = tuple[Layout, Layout]
@@ -257,19 +259,14 @@ class Pair(NamedTuple):
     ----------
     shape : tuple of int
         Of the cases, () of a single one.
-    number : int
-        Its place in the block.
+    group, index
+        The pair in the block, see `Block.of`.
     """
 
     shape: tuple[int, ...]
     block: Block
-    number: int
-
-    @property
-    def laid(self) -> tuple[Alike, Any]:
-        """The pair as a group, and its places in the block's index."""
-        group = self.block.groups[self.number]
-        return group, self.block.index[:, group.cases].reshape(-1, *group.shape)
+    group: Alike
+    index: Any
 
     def shaped(self, values: Any, *more: int) -> Any:
         """An entry for each case, or that of a single one; `more` axes follow."""
@@ -284,25 +281,25 @@ def lay_out(pairs: Sequence[Two], ranks: Any = 1) -> list[Pair]:
     ranks : int
         Where there is one number for each case.
     """
-    shape = np.broadcast_shapes(*map(_shape, pairs), np.shape(ranks))
+    shape = shape_of(pairs, ranks)
     block = Block(Lines(pairs, math.prod(shape)), [[i] for i in range(len(pairs))])
-    out = [Pair(shape, block, i) for i in range(len(pairs))]
+    out = [Pair(shape, block, *laid) for laid in block.of(block.index)]
     for (own, need), pair in zip(pairs, out, strict=True):
         own.memo["pair", id(need)] = (pair, need)  # kept, so that no other layout gets its id
     return out
 
 
 def pair_of(own: Layout, need: Layout, ranks: Any) -> Pair:
-    """Two layouts as they were laid out with others, if for as many cases, or alone."""
+    """Two layouts of a single case as they were laid out with others; of many cases alone, which is enough for an array."""
     known = own.memo.get(("pair", id(need)))
-    if known is not None and known[0].shape == np.broadcast_shapes(known[0].shape, np.shape(ranks)):
-        return known[0]
-    return lay_out([(own, need)], ranks)[0]
+    return known[0] if known is not None and known[0].shape == np.shape(ranks) == () else lay_out([(own, need)], ranks)[0]
 
 
-def _shape(pair: Two) -> tuple[int, ...]:
-    extents = [np.shape(axis.extent) for layout in pair for axis in layout.axes if isinstance(axis.extent, np.ndarray)]
-    return np.broadcast_shapes(*(np.shape(layout.config.ranks) for layout in pair), *extents)
+def shape_of(pairs: Sequence[Two], ranks: Any = 1) -> tuple[int, ...]:
+    """The shape of cases of some pairs of layouts, and of numbers of ranks, that face each other one by one: () of a single case."""
+    shapes = {np.shape(layout.config.ranks) for pair in pairs for layout in pair}
+    shapes |= {np.shape(axis.extent) for pair in pairs for layout in pair for axis in layout.axes if isinstance(axis.extent, np.ndarray)}
+    return np.broadcast_shapes(np.shape(ranks), *shapes)
 
 
 def _axes(pair: Two, cases: int | None) -> list[Line]:

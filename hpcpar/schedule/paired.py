@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from hpcpar.plan.axis import each_part
 from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Layout
-from hpcpar.plan.lines import Block, Kind, Lines, Two, lay_out
+from hpcpar.plan.lines import TOGETHER, Block, Kind, Lines, Two, lay_out, shape_of
 from hpcpar.schedule.pattern import (
     COLLECTIVE,
     PARTIAL,
@@ -47,11 +48,10 @@ class Patterns:
                 row[kind.ways] = value
             self._flags[kind.ways] = found.halo * _HALO + found.inexact * _INEXACT + found.irregular * _IRREGULAR
         self._flags += (self._digits[3] > 1) * np.uint8(_GATHER) + (self._digits[4] > 1) * np.uint8(_NARROW)
-        self._rows = np.concatenate((self._digits, [self._flags]), dtype=np.int32).T.copy()
 
     def alike(self, also: Sequence[Any]) -> list[list[int]]:
         """Pairs of layouts that have the same patterns; `also` is equal for them."""
-        return self.lines.alike(self._rows, also)
+        return self.lines.alike(np.concatenate((self._digits, [self._flags]), dtype=np.int32).T.copy(), also)
 
     def of(self, block: Block) -> tuple[Pattern, Pattern]:
         """Each movement, and its adjoint."""
@@ -117,10 +117,12 @@ def _inside(lines: Lines, kind: Kind) -> Any:
 
 def patterns_of(pairs: Sequence[Two]) -> list[tuple[Pattern, Pattern]]:
     """Of each movement from owned boxes to needed ones, and of its adjoint, case by case."""
+    some = max(1, TOGETHER // math.prod(shape_of(pairs)))
+    if len(pairs) > some:
+        return [each for i in range(0, len(pairs), some) for each in patterns_of(pairs[i: i + some])]
     laid = lay_out(pairs)
     there, back = Patterns(laid[0].block.lines).of(laid[0].block)
-    each = [(pair.laid[0].cases, pair.shape) for pair in laid]
-    return [(there.of(*cases), back.of(*cases)) for cases in each]
+    return [(there.of(pair.group.cases, pair.shape), back.of(pair.group.cases, pair.shape)) for pair in laid]
 
 
 def patterns(owned: Layout, needed: Layout) -> tuple[Pattern, Pattern]:

@@ -22,7 +22,7 @@ from hpcpar.network.layers import Layer, Loss
 from hpcpar.plan.axis import entry
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout, needed, owned
-from hpcpar.plan.lines import Block, Lines
+from hpcpar.plan.lines import TOGETHER, Block, Lines
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.builder import Builder
 from hpcpar.schedule.edges import Edge
@@ -86,8 +86,6 @@ class Lowering(NamedTuple):
 
 #: Cases of movements that are kept, there and back.
 MOST_MOVED = 1_200_000
-#: Pairs of configurations that are compared at once: enough to make calls cheap, few enough for a processor's cache.
-TOGETHER = 8192
 #: The latest lowerings of all configurations; with the network and the units, so that no others get their ids.
 _kept: OrderedDict[Any, tuple[Lowering, Network, Sequence[Unit], int]] = OrderedDict()
 
