@@ -27,7 +27,7 @@ class Moved(NamedTuple):
     Attributes
     ----------
     sums : array
-        [items sent, messages, items received, messages; tensors, cases]: see `hpcpar.cost.direct.there_and_back`.
+        [items sent, messages, items received, messages; tensors, cases]: see `hpcpar.cost.common.moved`.
     span : array of int
         Of each case the aligned ranks among which it stays.
     lives : tuple of array of int

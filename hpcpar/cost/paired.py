@@ -60,7 +60,7 @@ class Measures:
     # -- redistributions -------------------------------------------------------------------------------------------
     @cached_property
     def _along(self) -> tuple[Any, Any]:
-        """Of each two ways [overlap on ranks that stand for all, cover, counts], and of each side's ways the sizes (see `Along`)."""
+        """Of each two ways [what ranks that stand for all have in both, cover, counts], and of each side's ways the sizes."""
         rank, lines = standing_for_all(self.ranks, 1), self.lines
         if rank.shape[1] > 1:
             rank = np.tile(rank, len(lines) // rank.shape[1])

@@ -10,9 +10,6 @@ import numpy as np
 from hpcpar.plan.axis import Axis, each_part
 from hpcpar.plan.config import Digit
 
-#: Pairs of parts that are compared at once.
-MOST = 1 << 18
-
 
 def sides_of(own: Axis, need: Axis, parts: Any) -> Any:
     """What the busiest part of each axis receives, and what the busiest sends: (kept, from below, from above, messages below, above).
@@ -30,35 +27,30 @@ def sides_of(own: Axis, need: Axis, parts: Any) -> Any:
         [axes, 3, 5].
     """
     (o0, o1, begins), (w0, w1, _) = each_part(own, parts), each_part(need, parts)
-    out = np.empty((len(parts), 3, 5), np.int64)
-    for n in set(parts.tolist()):
-        here, step = (parts == n).nonzero()[0], max(1, MOST // n**2)
-        for i in range(0, len(here), step):
-            some = here[i: i + step]
-            places = begins[some, None] + np.arange(n)
-            out[some] = _busiest((o0[places], o1[places]), (w0[places], w1[places]))
-    return out
+    whose, place = np.repeat(np.arange(len(parts)), parts), np.arange(len(o0))
+    kept = np.maximum(0, np.minimum(o1, w1) - np.maximum(o0, w0))
+    # of all axes end to end, how many parts want each index; the sum of that up to each
+    ends = np.cumsum(own.extent + 1)
+    begin = (ends - own.extent - 1)[whose]
+    wanted = np.cumsum(np.bincount(begin + w0, minlength=ends[-1]) - np.bincount(begin + w1, minlength=ends[-1]))
+    before = np.concatenate(([0], np.cumsum(wanted)))
+    received, sent = w1 - w0 - kept, before[begin + o1] - before[begin + o0] - kept
 
+    def most(moved: Any) -> Any:
+        """The first part of each axis with most of it."""
+        parts_with = (moved == np.maximum.reduceat(moved, begins)[whose]).nonzero()[0]
+        return parts_with[np.searchsorted(parts_with, begins)]
 
-def _busiest(own: tuple[Any, Any], need: tuple[Any, Any]) -> Any:
-    """The same of axes that are cut into as many parts, from starts and stops of these, [axes, parts] each."""
-    (o0, o1), (w0, w1), (axes, parts) = own, need, own[0].shape
-    out, every = np.zeros((axes, 3, 5), np.int64), np.arange(axes)
-    # [axes, wanting part, holding part]
-    common = np.maximum(0, np.minimum(w1[:, :, None], o1[:, None]) - np.maximum(w0[:, :, None], o0[:, None]))
-    kept = np.diagonal(common, axis1=1, axis2=2)
-    through = np.stack([common.sum(axis=2 - way) - kept for way in (0, 1)])
-    for way, moved in enumerate(through):
-        at = moved.argmax(axis=1)
-        line = common[every, at] if way == 0 else common[every, :, at]
-        below = np.arange(parts) < at[:, None]
-        out[:, way, 0] = kept[every, at]
-        out[:, way, 1] = (line * below).sum(axis=1)
-        out[:, way, 2] = moved[every, at] - out[:, way, 1]
-        out[:, way, 3] = ((line > 0) & below).sum(axis=1)
-        out[:, way, 4] = (line > 0).sum(axis=1) - out[:, way, 3] - (out[:, way, 0] > 0)
-    at = through.sum(axis=0).argmax(axis=1)
-    out[:, 2, 0], out[:, 2, 1], out[:, 2, 2] = kept[every, at], through[0, every, at], through[1, every, at]
+    out = np.zeros((len(parts), 3, 5), np.int64)
+    for way, (moved, (mine0, mine1), (theirs0, theirs1)) in enumerate(((received, (w0, w1), (o0, o1)), (sent, (o0, o1), (w0, w1)))):
+        at = most(moved)
+        common = np.maximum(0, np.minimum(mine1[at][whose], theirs1) - np.maximum(mine0[at][whose], theirs0))
+        below, some = place < at[whose], (common > 0).astype(np.int64)
+        out[:, way, 0], out[:, way, 1] = kept[at], np.add.reduceat(common * below, begins)
+        out[:, way, 2], out[:, way, 3] = moved[at] - out[:, way, 1], np.add.reduceat(some * below, begins)
+        out[:, way, 4] = np.add.reduceat(some, begins) - out[:, way, 3] - (out[:, way, 0] > 0)
+    at = most(received + sent)
+    out[:, 2, 0], out[:, 2, 1], out[:, 2, 2] = kept[at], received[at], sent[at]
     return out
 
 

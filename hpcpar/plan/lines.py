@@ -23,7 +23,7 @@ from hpcpar.plan.layout import Layout, Ways
 NO_AXIS = Axis("", 1, 1)
 NO_WAYS = Ways(np.array([[1], [1], [1 << 40]]), np.zeros(1, np.intp))
 
-#: Up to so many ways are all worked out.
+#: Up to so many ways are all worked out, whatever they have in common.
 FEW = 500
 #: Cases that are compared at once: enough to make calls cheap, few enough for a processor's cache.
 TOGETHER = 8192
@@ -75,7 +75,7 @@ class Kind:
         return self.b.relation
 
     def once(self, parts: Any, work_out: Callable[[Any, Any], Any]) -> Any:
-        """Something for each of the second layout's ways, of many worked out once for each line and number of parts.
+        """Something for each of the second layout's ways; of many worked out once for each line and number of parts.
 
         Parameters
         ----------
@@ -84,8 +84,12 @@ class Kind:
         """
         if len(parts) <= FEW:
             return work_out(slice(None), parts)
-        _, first, at = np.unique(self.whose * (int(parts.max()) + 1) + parts, return_index=True, return_inverse=True)
-        return work_out(first, parts[first])[at]
+        names = self.whose * (int(parts.max()) + 1) + parts
+        places = np.full(int(names.max()) + 1, -1)
+        places[names] = np.arange(len(names))
+        known = places >= 0
+        some = places[known]
+        return work_out(some, parts[some])[(np.cumsum(known) - 1)[names]]
 
 
 class Side(NamedTuple):

@@ -26,7 +26,7 @@ from hpcpar.schedule.pattern import (
 from hpcpar.schedule.steps import CODES
 from hpcpar.schedule.steps import Kind as StepKind
 
-#: What is said of an axis, and of all axes of a case: see `Relation` and `backward_code`.
+#: What is said of an axis, and of all axes of a case: see `Facing` and `backward_code`.
 _GATHER, _NARROW, _HALO, _INEXACT, _IRREGULAR, _PARTIAL, _SAME = (1 << i for i in range(7))
 _BITS = [np.arange(128) & bit > 0 for bit in (_GATHER, _NARROW, _HALO, _INEXACT, _IRREGULAR)]
 #: The codes of movements and of their adjoints, for all that may be said.
