@@ -18,8 +18,8 @@ APART = 0.1
 
 
 def agree(times: Sequence[tuple[float, float]], apart: float = 0.0) -> list[int]:
-    """Of every pair of predicted and measured times 1 where both are ordered alike, else -1; of those pairs only that as measured are
-    `apart`, a part of the longer one, at least.
+    """Of every pair of predicted and measured times 1 where both are ordered alike, -1 where not, 0 where one is the same; of those pairs
+    only that as measured are `apart`, a part of the longer one, at least.
 
     What takes the same time has no order that could be predicted.
     """

@@ -215,10 +215,10 @@ def _spans(loads: list[Load], ranks: int) -> tuple[list[tuple[int, Any]], tuple[
     for _, moved in moving:
         for values in (moved.span, *moved.lives):
             there[values] = True
-    values, place = there.nonzero()[0], np.cumsum(there, dtype=np.int16) - 1
+    values, place = there.nonzero()[0], np.cumsum(there, dtype=np.int32) - 1
     out = []
     for i, moved in moving:
-        span, both = place[moved.span] * len(values), np.empty((2, *moved.span.shape), np.int16)
+        span, both = place[moved.span] * len(values), np.empty((2, *moved.span.shape), np.int32)
         for links, lives in zip(both, moved.lives, strict=True):
             np.add(span, place[lives], out=links)
         out.append((i, both.reshape(2, -1)))

@@ -96,7 +96,7 @@ def test_pairs_of_layouts_worked_out_together_are_those_worked_out_alone(name: s
     found = Search(net, spec, ranks, 4 * ranks, files.load("p100x4x4"))
     rng = np.random.default_rng(0)
     links = [found.links[i] for i in rng.permutation(len(found.links))[:12]]
-    some = [(rng.integers(len(found.units[a].space), size=4), rng.integers(len(found.units[b].space), size=4)) for a, b, *_ in links]
+    some = [(rng.integers(len(found.units[a].space), size=8), rng.integers(len(found.units[b].space), size=8)) for a, b, *_ in links]
     two = []
     for (a, b, layer, which), (rows, columns) in zip(links, some, strict=True):
         tail, here, there = found.units[a].layers[-1], found.units[a], found.units[b]
@@ -104,7 +104,7 @@ def test_pairs_of_layouts_worked_out_together_are_those_worked_out_alone(name: s
         two.append((owned(net, tail, have, 4 * ranks), needed(net, layer, there.space.config(columns), 4 * ranks, which)))
     lines = Lines(two)
     block, measures = Block(lines, [[i] for i in range(len(two))]), Measures(lines, ranks)
-    ways = Patterns(lines).of(block)
+    ways, seen = Patterns(lines).of(block), set[Kind | None]()
     for (group, index), (a, b, layer, which), (rows, columns) in zip(block.of(block.index), links, some, strict=True):
         sums, spans = measures.amounts(group, index).reshape(2, 4, -1), measures.spans(group, index).ravel()
         for at, (row, column) in enumerate(itertools.product(rows, columns), group.cases.start):
@@ -115,12 +115,14 @@ def test_pairs_of_layouts_worked_out_together_are_those_worked_out_alone(name: s
                 ways, patterns(have, want), (have, want), (want, have), sums[..., at - group.cases.start], strict=True
             ):
                 assert moves.code[at] == alone.code
+                seen.add(alone.kind)
                 each = amounts(holder, wanter, ranks)
                 assert (*amount, spans[at - group.cases.start]) == (each.out, each.out_count, each.into, each.into_count, each.block)
                 if alone.kind is Kind.HALO:
                     assert through_items(measures.halo(group, block.index[:, at: at + 1]))[0] == through_items(halo_of(have, want))
                 if alone.group is not None:
                     assert moves.of(slice(at, at + 1), ()).group == alone.group
+    assert {Kind.HALO, Kind.REDISTRIBUTE, Kind.ALLGATHER, Kind.REDUCE_SCATTER} <= seen
 
 
 def test_bytes_of_one_entry_are_those_of_the_table() -> None:
