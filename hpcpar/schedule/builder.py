@@ -113,6 +113,11 @@ class Builder:
             for _ in self.network.consumers[layer.name][1:]:
                 self.compute(Phase.BACKWARD, layer, Op.ACCUMULATE, batch)
 
+    def edge(self, e: Edge) -> list[Move]:
+        """Everything that the configurations at both ends of an edge decide: its movements."""
+        moves = [self.fetch(e), *([self.give_back(e)] if e.producer.name in self.trains else [])]
+        return [move for move in moves if move is not None]
+
     # -- forward ---------------------------------------------------------------------------------------------------
     def forward(self, layers: Sequence[Layer], batch: Ints) -> None:
         for layer in layers:

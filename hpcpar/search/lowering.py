@@ -22,7 +22,7 @@ from hpcpar.network.layers import Layer, Loss
 from hpcpar.plan.axis import entry
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout, needed, owned
-from hpcpar.plan.lines import TOGETHER, Block, Lines
+from hpcpar.plan.lines import TOGETHER, Alike, Block, Lines
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.builder import Builder
 from hpcpar.schedule.edges import Edge
@@ -121,9 +121,13 @@ class Lowerer:
         return found
 
     def _lower(self, units: Sequence[Unit], links: Sequence[Link], known: dict[Any, Any]) -> Lowering:
-        loads, works = list[Load](), list[Work]()
-        node_keys, nodes = self._nodes(units, loads, works)
-        edge_keys, edges = self._edges(links, known, loads)
+        loads, works, configs = list[Load](), list[Work](), dict[str, Config]()
+        for unit in units:
+            configs |= self.family(unit)
+        # a collective's price is that of its cheapest algorithm, whichever it is
+        b = Builder(self.network, replace(self.plan, configs=configs), None)
+        node_keys, nodes = self._nodes(b, units, loads, works)
+        edge_keys, edges = self._edges(b, links, known, loads)
         return Lowering(node_keys, edge_keys, nodes, edges, freight(loads, self.plan.ranks), works)
 
     def family(self, unit: Unit, chosen: Any = None) -> dict[str, Config]:
@@ -145,13 +149,10 @@ class Lowerer:
         return (memory if self.gamma == 1.0 else memory.scaled(self.gamma)).total_bytes
 
     # -- nodes -----------------------------------------------------------------------------------------------------
-    def _nodes(self, units: Sequence[Unit], loads: list[Load], works: list[Work]) -> tuple[list[Any], dict[Any, Part]]:
-        configs: dict[str, Config] = {}
-        for unit in units:
-            configs |= self.family(unit)
-        # a collective's price is that of its cheapest algorithm, whichever it is
-        b = Builder(self.network, replace(self.plan, configs=configs), None)
-        work = Workload(self.network, b.plan, b.edges)
+    def _nodes(
+        self, b: Builder, units: Sequence[Unit], loads: list[Load], works: list[Work]
+    ) -> tuple[list[Any], dict[Any, Part]]:
+        work, configs = Workload(self.network, b.plan, b.edges), b.plan.configs
         moves, done = dict[Any, int](), dict[Any, int]()
         keys = [tuple((self._signature(layer), configs[layer.name].key) for layer in unit.layers) for unit in units]
         different, lowered = dict[Any, Unit](), dict[Any, Part]()
@@ -209,7 +210,7 @@ class Lowerer:
 
     # -- edges -----------------------------------------------------------------------------------------------------
     def _edges(
-        self, links: Sequence[Link], known: dict[Any, Any], loads: list[Load]
+        self, b: Builder, links: Sequence[Link], known: dict[Any, Any], loads: list[Load]
     ) -> tuple[list[Any], list[tuple[list[Any], Part]]]:
         """Edges are lowered together, their cases laid end to end."""
         keys, new, batch = [], dict[Any, tuple[Link, Three]](), self.plan.samples_of_a_pass
@@ -232,51 +233,60 @@ class Lowerer:
         edges, names = list(new.values()), list(new)
         trained = [link.producer.layers[-1].name in self.network.trained for link, _ in edges]
         lines = Lines([(have, want) for _, (have, want, _) in edges])
-        patterns, measures = Patterns(lines), Measures(lines, self.plan.ranks)
-        out = []
+        patterns, measures, out = Patterns(lines), Measures(lines, self.plan.ranks), []
         for block in _together(lines, patterns.alike(trained)):
-            for group, pair in zip(block.groups, self._laid(block, patterns, measures, trained), strict=True):
-                steps = [Step(phase, True, len(loads) + i) for i, phase in enumerate((Phase.FORWARD, Phase.BACKWARD))]
-                held = [self._held_at_edge(*edges[i], pair, tensor, group.shape) for tensor, i in enumerate(group.members)]
+            ways = patterns.of(block)
+            for group, index in block.of(block.index):
+                like = [_edge(*edges[i], *(way.of(group.cases) for way in ways)) for i in group.members]
+                moves = b.edge(like[0])
+                steps = [Step(move.phase, True, len(loads) + i) for i, move in enumerate(moves)]
+                wires = list(zip(moves, self._loads(moves, group, index, measures), strict=True))
+                held = [self._held_at_edge(e, edges[i][1][2], wires, tensor, group.shape)
+                        for tensor, (i, e) in enumerate(zip(group.members, like, strict=True))]
                 out.append(([names[i] for i in group.members], Part(steps, held, group.shape)))
-                loads += pair
+                loads += [load for _, load in wires]
         return keys, out
 
-    def _laid(self, block: Block, patterns: Patterns, measures: Measures, trained: list[bool]) -> Iterator[list[Load]]:
-        """The movements of edges that are alike, there and back."""
-        ways = patterns.of(block)
-        for group, index in block.of(block.index):
-            both, moved = [way.of(group.cases) for way in ways], None
-            if not trained[group.members[0]]:
-                both[1] = Pattern(np.zeros_like(both[1].code), True)
-            items = [np.array([_items(block.lines.pairs[i][side]) for i in group.members]) for side in (0, 1)]
-            lives, loads = group.facing(group.have.config.ranks, group.want.config.ranks), []
-            for way, mine in enumerate(both):
-                held, wanted = np.divmod(mine.at, group.shape[1])[::1 - 2 * way]
-                sent = sent_items(mine.code[mine.at], items[way][:, held], items[1 - way][:, wanted])
-                load = Load(len(group.members), mine, self.plan.item_bytes, lives[way].ravel()[held], sent)
-                if (mine.code == REDISTRIBUTE).any():
-                    moved = moved or (measures.amounts(group, index), measures.spans(group, index))
-                    load.moved = Moved(moved[0][way].reshape(4, load.tensors, -1), moved[1], lives[::1 - 2 * way])
-                if len(load.halos):
-                    load.halo = measures.halo(group, index.reshape(len(index), -1)[:, load.halos])
-                loads.append(load)
-            yield loads
+    def _loads(self, moves: list[Move], group: Alike, index: Any, measures: Measures) -> list[Load]:
+        """The movements of edges that are alike, of every two configurations."""
+        pairs = [measures.lines.pairs[i] for i in group.members]
+        items = [np.array([_items(pair[side]) for pair in pairs]) for side in (0, 1)]
+        lives, loads, moved = group.facing(group.have.config.ranks, group.want.config.ranks), list[Load](), None
+        for move in moves:
+            mine, way = move.pattern, int(move.holder is group.want)
+            held, wanted = np.divmod(mine.at, group.shape[1])[::1 - 2 * way]
+            sent = sent_items(mine.code[mine.at], items[way][:, held], items[1 - way][:, wanted])
+            load = Load(len(pairs), mine, move.item_bytes, lives[way].ravel()[held], sent)
+            if (mine.code == REDISTRIBUTE).any():
+                moved = moved or (measures.amounts(group, index), measures.spans(group, index))
+                load.moved = Moved(moved[0][way].reshape(4, load.tensors, -1), moved[1], lives[::1 - 2 * way])
+            if len(load.halos):
+                load.halo = measures.halo(group, index.reshape(len(index), -1)[:, load.halos])
+            loads.append(load)
+        return loads
 
-    def _held_at_edge(self, link: Link, layouts: Three, loads: list[Load], tensor: int, shape: tuple[int, int]) -> Held:
-        """The bytes of an edge's pairs of configurations, which is one of several that are alike."""
-        e = Edge(link.producer.layers[-1], link.layer, link.which, *layouts[:2], NOTHING, NOTHING, None)
-        own, need, made = (layout.largest_items for layout in layouts)
+    def _held_at_edge(self, e: Edge, output: Layout, wires: list[tuple[Move, Load]], tensor: int, shape: tuple[int, int]) -> Held:
+        """The bytes of an edge's pairs of configurations; it is one of several that are alike, and `output` is the consumer's."""
+        own, need, made = (layout.largest_items for layout in (e.owned, e.needed, output))
 
         def total(at: tuple[Any, ...]) -> Any:
-            (there, back), (row, column) = loads, at
+            row, column = at
             place = row * shape[1] + column
             one = None if isinstance(place, np.ndarray) else place
-            ends = Ends(entry(need, (column,)), entry(own, (row,)), entry(made, (column,)), *(load.pattern.code[place] for load in loads))
-            wires = there.wire_bytes(ends.own, ends.need, tensor, one) + back.wire_bytes(ends.need, ends.own, tensor, one)
-            return self._holds(edge_memory(self.network, self.plan, e, ends)) + wires
+            codes = (way.code[place] for way in (e.forward, e.backward))
+            ends = Ends(entry(need, (column,)), entry(own, (row,)), entry(made, (column,)), *codes)
+            out = self._holds(edge_memory(self.network, self.plan, e, ends))
+            for move, load in wires:
+                holder, wanter = (ends.own, ends.need)[::1 if move.phase is Phase.FORWARD else -1]
+                out = out + load.wire_bytes(holder, wanter, tensor, one)
+            return out
 
         return Held(lambda: np.zeros(shape) + total(np.divmod(np.arange(shape[0] * shape[1]), shape[1])).reshape(shape), total)
+
+
+def _edge(link: Link, layouts: Three, forward: Pattern, backward: Pattern) -> Edge:
+    """An edge between two units, whose cases are every two of their configurations."""
+    return Edge(link.producer.layers[-1], link.layer, link.which, *layouts[:2], forward, backward, None)
 
 
 def _options(plan: Plan) -> tuple[Any, ...]:
