@@ -16,7 +16,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.network.builtin import defaults  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec  # noqa: E402
-from hpcpar.plan.strategies import named, parse  # noqa: E402
+from hpcpar.plan.strategies import parse  # noqa: E402
 from hpcpar.report.tables import say  # noqa: E402
 from hpcpar.search import auto  # noqa: E402
 from hpcpar.search.candidates import APART, priced  # noqa: E402
@@ -31,7 +31,7 @@ def gain(name: str, samples: int, ranks: int, preset: str) -> float | None:
     machine, spec = files.load(preset), NetworkSpec(name, *defaults(name))
     network = spec.build()
     found, _ = auto.layerwise(network, spec, ranks, samples * ranks, machine, overlap="none")
-    names = [s for s in named(ranks) if parse(s)[0] not in APART]
+    names = [s for s in auto.candidates(network, ranks, machine) if parse(s)[0] not in APART]
     others = [c.iteration_s for c in priced(found.task, names) if c.parts <= samples * ranks and c.fits]
     if not others:
         return None

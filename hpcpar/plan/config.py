@@ -66,7 +66,7 @@ class Config:
     first : int
         The first of the `ranks` ranks that hold the layer: the product of all degrees may be less than the plan's ranks.
     placement : str
-        One of `PLACEMENTS`.
+        One of `PLACEMENTS`; in a family it may be an array of them.
     """
 
     n: Ints = 1
@@ -78,14 +78,14 @@ class Config:
     k: Ints = 1
     scatter: bool = True
     first: Ints = 0
-    placement: str = "inner"
+    placement: Any = "inner"
 
     def __post_init__(self) -> None:
         for name in ORDER:
             value = getattr(self, name)
             if not isinstance(value, np.ndarray) and (not isinstance(value, int) or value < 1):
                 raise InputError(f"configuration degree {name}={value!r}: every degree is a whole number of at least 1")
-        if self.placement not in PLACEMENTS:
+        if isinstance(self.placement, str) and self.placement not in PLACEMENTS:
             raise InputError(f"placement '{self.placement}': use one of {', '.join(PLACEMENTS)}")
 
     @cached_property
@@ -105,9 +105,15 @@ class Config:
     @cached_property
     def digits(self) -> dict[str, Digit]:
         """Where each axis lies in the rank (counted from `first`)."""
+        if isinstance(self.placement, str):
+            return self._placed(PLACEMENTS[self.placement])
+        inner, outer = (self._placed(order) for order in PLACEMENTS.values())
+        return {name: Digit(np.where(self.placement == "outer", outer[name].stride, d.stride), d.size) for name, d in inner.items()}
+
+    def _placed(self, order: tuple[str, ...]) -> dict[str, Digit]:
         out: dict[str, Digit] = {}
         stride: Ints = 1
-        for name in reversed(PLACEMENTS[self.placement]):
+        for name in reversed(order):
             out[name] = Digit(stride, getattr(self, name))
             stride = stride * getattr(self, name)
         return out
@@ -139,8 +145,8 @@ class Config:
     @cached_property
     def key(self) -> Any:
         """Equal for equal configurations; arrays count as equal where they are the same object."""
-        values = [getattr(self, name) for name in (*ORDER, "first")]
-        return (*((id(v), "array") if isinstance(v, np.ndarray) else v for v in values), self.scatter, self.placement)
+        values = [getattr(self, name) for name in (*ORDER, "first", "placement")]
+        return (*((id(v), "array") if isinstance(v, np.ndarray) else v for v in values), self.scatter)
 
     def coordinate(self, axis: str, rank: int) -> int:
         """Index of the part along `axis` that `rank` holds."""
@@ -150,4 +156,6 @@ class Config:
         cut = [f"{a}={getattr(self, a)}" for a in ("n", "c", "d", "h", "w", "k") if getattr(self, a) > 1]
         if self.replicas > 1:
             cut.append(f"x{self.replicas}")
+        if self.placement == "outer" and 1 < self.n < self.ranks:
+            cut.append("outer")
         return "{" + ", ".join(cut) + "}"

@@ -137,7 +137,7 @@ def named_or_layerwise(
     """The layer-wise plan, or that of a named strategy of its space where the timeline says that it is faster."""
     chosen, found = layerwise(network, spec, ranks, batch, machine, **options)
     wanted = chosen.task
-    names = [s for s in named(ranks) if parse(s)[0] not in APART]
+    names = [s for s in candidates(network, ranks, machine) if parse(s)[0] not in APART]
     others = [c for c in priced(wanted, names) if c.parts <= batch]
     other = min(others, key=lambda c: c.order, default=chosen)
     if other.order < chosen.order:

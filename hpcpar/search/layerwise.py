@@ -26,7 +26,7 @@ from hpcpar.search.space import Spaces
 from hpcpar.search.tables import Link, Table, Tables, layer_edges, units
 
 #: Configurations of a layer for which tables are made without looking for a bound first.
-FEW = 100
+FEW = 128
 #: Configurations of a layer in the first, small search.
 FIRST = 10
 #: Parts of the sums of gradients that may count as hidden.

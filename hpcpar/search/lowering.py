@@ -85,7 +85,7 @@ class Lowering(NamedTuple):
 
 
 #: Cases of movements that are kept, there and back.
-MOST_MOVED = 1_200_000
+MOST_MOVED = 2_000_000
 #: The latest lowerings of all configurations; with the network and the units, so that no others get their ids.
 _kept: OrderedDict[Any, tuple[Lowering, Network, Sequence[Unit], int]] = OrderedDict()
 

@@ -2,11 +2,13 @@
 
 A configuration cuts a layer's output in samples, channels and image axes, or a product's input channels (k), over P ranks or fewer: any
 number that divides P and does not straddle the units of the machine's levels. Ranks that share no part may compute the same
-(replicas), so that every named strategy is a point of the space.
+(replicas). Where a configuration uses all ranks of several nodes, model and image parts lie inside a node, or samples do (placement). So
+every named strategy is a point of the space.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -34,9 +36,12 @@ class Space:
     ----------
     degrees : ndarray
         [configurations, 7] in the order of `FIELDS`.
+    outer : ndarray of bool
+        [configurations]: those whose samples lie inside of nodes, and model and image parts across them.
     """
 
     degrees: Any
+    outer: Any
 
     def __len__(self) -> int:
         return len(self.degrees)
@@ -52,7 +57,8 @@ class Space:
         found: dict[str, Any] = dict(zip(FIELDS, np.ascontiguousarray(self.degrees[chosen].T), strict=True))
         if behind:
             found["c"], found["k"] = found["c"] * found["k"], np.ones_like(found["k"])
-        return Config(**found)
+        outer = self.outer[chosen]
+        return Config(**found, placement=np.where(outer, "outer", "inner") if outer.any() else "inner")
 
     @cached_property
     def _families(self) -> dict[bool, Config]:
@@ -70,7 +76,7 @@ class Space:
             found: dict[str, Any] = dict(zip(FIELDS, self.degrees[index].tolist(), strict=True))
             if behind:
                 found["c"], found["k"] = found["c"] * found["k"], 1
-            self._ones[index, behind] = Config(**found)
+            self._ones[index, behind] = Config(**found, placement="outer" if self.outer[index] else "inner")
         return self._ones[index, behind]
 
     @cached_property
@@ -80,6 +86,8 @@ class Space:
     def find(self, config: Config) -> int | None:
         """The place of a configuration; None where it is not in the space."""
         found = np.flatnonzero((self.degrees == [getattr(config, name) for name in FIELDS]).all(axis=1))
+        # with one kind of parts both placements are the same
+        found = found if len(found) < 2 else found[self.outer[found] == (config.placement == "outer")]
         return int(found[0]) if len(found) else None
 
 
@@ -126,6 +134,8 @@ class Spaces:
     def __init__(self, network: Network, ranks: int, batch: int, machine: Machine, reductions: bool = True) -> None:
         self.network, self.ranks, self.batch, self.reductions = network, ranks, batch, reductions
         self.totals = totals(ranks, machine)
+        # between ranks that are all alike, any placement is as good as another
+        self.placements = 0 < machine.levels[0].ranks < ranks
 
     def of(self, layer: Layer) -> Space:
         """The space of a layer."""
@@ -137,7 +147,7 @@ class Spaces:
         extents = () if isinstance(layer, Loss) else tuple(shape[1:])
         # a degree is at most the number of ranks: layers that are large enough have one space
         limits = (min(channels, self.ranks), tuple(min(e, self.ranks) for e in extents), min(k, self.ranks))
-        return _space(self.ranks, min(self.batch, self.ranks), tuple(self.totals), *limits)
+        return _space(self.ranks, min(self.batch, self.ranks), tuple(self.totals), self.placements, *limits)
 
     @property
     def _first(self) -> Layer:
@@ -145,7 +155,9 @@ class Spaces:
 
 
 @lru_cache(maxsize=64)
-def _space(ranks: int, batch: int, totals: tuple[int, ...], channels: int, extents: tuple[int, ...], k: int) -> Space:
+def _space(
+    ranks: int, batch: int, totals: tuple[int, ...], placements: bool, channels: int, extents: tuple[int, ...], k: int
+) -> Space:
     cuts = _image_cuts(extents, ranks)
     found: dict[Degrees, None] = {}
     for total in totals:
@@ -160,4 +172,5 @@ def _space(ranks: int, batch: int, totals: tuple[int, ...], channels: int, exten
             found[(n, 1, 1, 1, 1, 1, parts)] = None
     for n, copies in factors(ranks, (batch, ranks)):
         found[(n, 1, 1, 1, copies, 1, 1)] = None
-    return Space(np.array(list(found), np.int64))
+    both = [way for way in found if placements and 1 < way[0] < ranks == math.prod(way)]
+    return Space(np.array([*found, *both], np.int64), np.arange(len(found) + len(both)) >= len(found))

@@ -17,12 +17,13 @@ from hpcpar.cost.compute import roofline_s
 from hpcpar.cost.price import price
 from hpcpar.cost.work import Workload
 from hpcpar.machine import files
+from hpcpar.machine.model import Machine
 from hpcpar.network import builtin
 from hpcpar.network.builder import Chain, Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Add, Conv2d, Flatten, GlobalAvgPool, Linear, ReLU, SoftmaxCrossEntropy
 from hpcpar.plan.plan import NetworkSpec, load
-from hpcpar.plan.strategies import named, parse
+from hpcpar.plan.strategies import parse
 from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto, layerwise
 from hpcpar.search.candidates import APART, priced
@@ -56,12 +57,26 @@ def spec(net: Network) -> NetworkSpec:
     return NetworkSpec(net.name, net.image_shape, net.classes)
 
 
+def load_machine(name: str) -> Machine:
+    """A preset; or one whose nodes hold two ranks, so that few ranks have two placements."""
+    if name != "nodes of two":
+        return files.load(name)
+    machine = files.load("p100x4x4")
+    node, network = machine.levels
+    return replace(machine, levels=(replace(node, ranks=2), network))
+
+
 def search(name: str, ranks: int, batch: int, machine: str, few: int = 10**9, **options: Any) -> Search:
     """A search that prunes spaces of more than `few` configurations."""
     net = network(name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layerwise, "FEW", few)
-        return Search(net, spec(net), ranks, batch, files.load(machine), **options)
+        return Search(net, spec(net), ranks, batch, load_machine(machine), **options)
+
+
+def names(name: str, ranks: int, machine: Machine) -> list[str]:
+    """The named strategies of the space, in both placements."""
+    return [s for s in auto.candidates(network(name), ranks, machine) if parse(s)[0] not in APART]
 
 
 def everything(found: Search) -> tuple[Any, Any]:
@@ -79,7 +94,8 @@ def everything(found: Search) -> tuple[Any, Any]:
     return out[0], out[1]
 
 
-SMALL = [("chain", 2, 8, "local"), ("chain", 4, 64, "p100x4x4"), ("block", 2, 4, "k80x16"), ("block", 4, 2, "abci-v100")]
+SMALL = [("chain", 2, 8, "local"), ("chain", 4, 64, "p100x4x4"), ("chain", 4, 64, "nodes of two"), ("block", 2, 4, "k80x16"),
+         ("block", 4, 2, "abci-v100"), ("block", 4, 4, "nodes of two")]
 
 
 # -- the optimum ------------------------------------------------------------------------------------------------------
@@ -90,7 +106,7 @@ def test_the_optimum_of_every_combination(name: str, ranks: int, batch: int, mac
     assert seconds.size == np.prod([float(len(u.space)) for u in found.units]) > 1000
     best = found.best()
     assert best.exact and (best.objective_s, best.bound_s) == (pytest.approx(seconds.min(), rel=1e-12),) * 2
-    p = price(network(name), best.plan, files.load(machine))
+    p = price(network(name), best.plan, load_machine(machine))
     assert p.compute_s + p.communication_s == pytest.approx(best.objective_s, rel=1e-9) and p.memory_bytes <= best.bytes
     assert best.configurations == best.kept == sum(len(u.space) for u in found.units)
     least = found.smallest()
@@ -158,11 +174,11 @@ def test_pruning_keeps_the_optimum_with_hidden_sums() -> None:
 def test_the_papers_objective_is_never_worse_than_a_named_strategys() -> None:
     """Without overlap, every named strategy is a point of the space."""
     machine = files.load("p100x4x4")
-    for name, ranks in (("lenet5", 4), ("alexnet", 2)):
+    for name, ranks in (("lenet5", 4), ("lenet5", 8), ("alexnet", 2)):
         net = network(name)
         best = search(name, ranks, 32 * ranks, "p100x4x4").best(1e30)
         wanted = auto.task(net, spec(net), ranks, 32 * ranks, machine, overlap="none")
-        others = priced(wanted, [s for s in named(ranks) if parse(s)[0] not in APART])
+        others = priced(wanted, names(name, ranks, machine))
         assert all(best.objective_s <= c.iteration_s * (1 + 1e-12) for c in others)
         assert any(best.objective_s < c.iteration_s for c in others)
 
@@ -196,13 +212,12 @@ def test_hidden_sums_of_gradients_are_not_counted() -> None:
 @pytest.mark.parametrize(("name", "ranks", "machine", "options"), [
     ("lenet5", 2, "abci-v100", {}), ("lenet5", 4, "k80x16", {"overlap": "gradient"}), ("lenet5", 8, "p100x4x4", {}),
     ("lenet5", 16, "local", {"overlap": "none"}), ("alexnet", 2, "local", {}), ("alexnet", 8, "k80x16", {"overlap": "none"}),
-    ("vgg16", 2, "p100x4x4", {}),
+    ("vgg16", 2, "p100x4x4", {}), ("alexnet", 16, "p100x4x4", {}),
 ])
 def test_never_worse_than_a_named_strategy(name: str, ranks: int, machine: str, options: dict[str, Any]) -> None:
     net, batch = network(name), 16 * ranks
     chosen, found = auto.named_or_layerwise(net, spec(net), ranks, batch, files.load(machine), **options)
-    names = [s for s in named(ranks) if parse(s)[0] not in APART]
-    others = [c for c in priced(chosen.task, names) if c.parts <= batch]
+    others = [c for c in priced(chosen.task, names(name, ranks, files.load(machine))) if c.parts <= batch]
     assert others and all((not chosen.fits, chosen.iteration_s) <= (not c.fits, c.iteration_s * (1 + 1e-12)) for c in others)
     assert chosen.strategy == "layerwise" and chosen.plan.strategy == "layerwise"
     assert chosen.iteration_s == pytest.approx(price(net, chosen.plan, files.load(machine)).iteration_s, rel=1e-12)
@@ -255,7 +270,7 @@ def test_a_calibrated_machine_offers_what_was_measured() -> None:
     machine, net = files.load("local"), network("lenet5")
     wanted = auto.task(net, spec(net), 4, 16, machine, overlap="none")
     table = {}
-    for candidate in priced(wanted, named(4)):
+    for candidate in priced(wanted, auto.candidates(net, 4, machine)):
         load = Workload(net, candidate.plan)
         for step in schedule_for(net, candidate.plan).steps:
             if isinstance(step, Compute):
@@ -264,6 +279,5 @@ def test_a_calibrated_machine_offers_what_was_measured() -> None:
     calibrated = replace(machine, compute=table)
     best, _ = auto.layerwise(net, spec(net), 4, 16, calibrated, overlap="none")
     assert best.prediction.measured_compute == pytest.approx(1.0)
-    names = [s for s in named(4) if parse(s)[0] not in APART]
-    others = priced(auto.task(net, spec(net), 4, 16, calibrated, overlap="none"), names)
+    others = priced(auto.task(net, spec(net), 4, 16, calibrated, overlap="none"), names("lenet5", 4, calibrated))
     assert best.iteration_s <= min(c.iteration_s for c in others) * (1 + 1e-12)

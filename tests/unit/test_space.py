@@ -16,7 +16,7 @@ from hpcpar.network import builtin
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, SoftmaxCrossEntropy
 from hpcpar.plan.config import Config
-from hpcpar.plan.strategies import fill, named, parse
+from hpcpar.plan.strategies import fill, named, parse, placement_of
 from hpcpar.search.space import ALL_SHAPES, FIELDS, Spaces, factors, totals
 from hpcpar.search.tables import units
 
@@ -63,8 +63,11 @@ def test_contents(name: str, ranks: int, batch: int, reductions: bool) -> None:
     allowed = totals(ranks, machine)
     for unit in {id(u.space): u for u in units(net, spaces)}.values():
         layer, space = unit.layers[0], unit.space
-        degrees = {tuple(map(int, row)) for row in space.degrees}
-        assert len(degrees) == len(space)
+        inner, outer = ([tuple(map(int, row)) for row in space.degrees[space.outer == flag]] for flag in (False, True))
+        degrees = set(inner)
+        assert len(degrees) == len(inner)
+        # both placements where ranks of several nodes do two kinds of parts
+        assert sorted(outer) == sorted(row for row in degrees if ranks > 4 and 1 < row[0] < ranks == math.prod(row))
         most = {"n": batch, "d": 1, "h": 1, "w": 1} | extents(net, layer)
         for n, c, h, w, replicas, d, k in degrees:
             assert n * c * h * w * replicas * d * k in ([ranks] if replicas > 1 else allowed)
@@ -85,16 +88,20 @@ def test_contents(name: str, ranks: int, batch: int, reductions: bool) -> None:
 
 def test_one_config_and_find_agree() -> None:
     net = network("lenet5")
-    spaces = Spaces(net, 8, 16, LOCAL)
+    spaces = Spaces(net, 8, 16, files.load("p100x4x4"))
     space = spaces.of(net.by_name["conv2"])
     family, behind = space.config(), space.config(behind=True)
-    assert (space.degrees[:, FIELDS.index("k")] > 1).any()
+    assert (space.degrees[:, FIELDS.index("k")] > 1).any() and 0 < space.outer.sum() < len(space)
     for i in range(len(space)):
         assert space.find(space.one(i)) == i
         assert all(int(getattr(family, a)[i]) == getattr(space.one(i), a) for a in FIELDS)
         # behind a layer whose sums are scattered over channels, those channels are cut
         assert space.one(i, behind=True) == replace(space.one(i), c=space.one(i).c * space.one(i).k, k=1)
         assert all(int(getattr(behind, a)[i]) == getattr(space.one(i, behind=True), a) for a in FIELDS)
+        for whole, one in ((family, space.one(i)), (behind, space.one(i, behind=True))):
+            assert {a: (int(d.stride[i]), int(d.size[i])) for a, d in whole.digits.items()} == {
+                a: (d.stride, d.size) for a, d in one.digits.items()}
+    assert space.find(Config(n=8)) == space.find(Config(n=8, placement="outer"))
     assert space.find(Config(n=3)) is None and space.find(Config(n=32)) is None
     assert space.config(np.array([2, 0])).n.shape == (2,)
 
@@ -127,9 +134,9 @@ def test_named_strategies_are_in_the_space(name: str, ranks: int) -> None:
     """Every layer of every named strategy, but where it is cut into more parts than it has."""
     net, found = network(name), 0
     made = units(net, Spaces(net, ranks, 2 * ranks, files.load("p100x4x4")))
-    for strategy in [s for s in named(ranks) if not s.startswith("pipeline")]:
-        kind, grid = parse(strategy)
-        configs = fill(net, kind, ranks, grid)
+    for strategy in [f"{s}{end}" for s in named(ranks) if not s.startswith("pipeline") for end in ("", "/outer")]:
+        (kind, grid), placement = parse(strategy), placement_of(strategy)[1]
+        configs = fill(net, kind, ranks, grid, placement=placement)
         for unit in made:
             config = configs[unit.name]
             head = unit.layers[0]
@@ -137,11 +144,16 @@ def test_named_strategies_are_in_the_space(name: str, ranks: int) -> None:
             limits["k"] = min(limits["c"], net.input_shape(head)[0] // net.granules[head.inputs[0]]) if head.products else 1
             if any(getattr(config, axis) > limit for axis, limit in limits.items()):
                 continue
+            if ranks <= 4:  # of one node
+                config = replace(config, placement="inner")
             at = unit.space.find(config)
             assert at is not None, (strategy, unit.name, str(config))
             found += 1
             for layer in unit.layers[1:]:
                 # what is gathered before an elementwise layer is gathered behind it in the space
-                gathered = config.replicas == 1 < configs[layer.name].replicas
-                assert gathered or configs[layer.name] == unit.space.one(at, behind=True), (strategy, layer.name)
+                mine, behind = configs[layer.name], unit.space.one(at, behind=True)
+                gathered = config.replicas == 1 < mine.replicas
+                assert gathered or mine == replace(behind, placement=placement), (strategy, layer.name)
+                # placements differ in name alone where there is one kind of parts, or one node
+                assert behind.placement == (placement if 1 < config.n < ranks and ranks > 4 else "inner")
     assert found > len(made)

@@ -172,7 +172,7 @@ def test_tables_are_the_priced_schedule(name: str, ranks: int, batch: int, machi
     {"dtype": "float64", "collectives": "tree"},
 ])
 def test_tables_follow_the_options(options: dict[str, Any]) -> None:
-    check(search("residual", 4, 8, "p100x4x4", **options))
+    check(search("residual", 8, 16, "p100x4x4", **options))
 
 
 def test_tables_follow_what_movements_were_measured_to_take() -> None:
