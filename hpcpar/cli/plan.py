@@ -9,8 +9,6 @@ from typing import Any
 from hpcpar.cli import options
 from hpcpar.cost.choose import schedule_for
 from hpcpar.machine import files
-from hpcpar.machine.model import Machine
-from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
 from hpcpar.report import tables
 from hpcpar.search import auto
@@ -50,8 +48,10 @@ def main(args: argparse.Namespace) -> int:
     if args.strategy == "auto":
         found = auto.best(network, spec, args.ranks, args.batch, machine, accept=runs(network), **chosen)
     elif args.strategy == "layerwise":
-        chosen_one, searched = auto.named_or_layerwise(network, spec, args.ranks, args.batch, machine, **chosen)
-        found = [chosen_one, *_alternatives(network, spec, args, machine, chosen)]
+        where = (network, spec, args.ranks, args.batch, machine)
+        others = auto.best(*where, accept=runs(network), layers=False, **chosen)
+        chosen_one, searched = auto.named_or_layerwise(*where, known=others, **chosen)
+        found = [chosen_one, *others]
     else:
         found = [auto.price_named(network, spec, args.strategy, args.ranks, args.batch, machine, **chosen)]
     search_s = time.perf_counter() - begin
@@ -82,13 +82,6 @@ def main(args: argparse.Namespace) -> int:
             tables.show_schedule(schedule, prediction)
     _notes(args, found[0])
     return 0
-
-
-def _alternatives(
-    network: Network, spec: plans.NetworkSpec, args: argparse.Namespace, machine: Machine, chosen: dict[str, Any]
-) -> list[auto.Candidate]:
-    """Named strategies to set beside the layer-wise plan."""
-    return auto.best(network, spec, args.ranks, args.batch, machine, accept=runs(network), layers=False, **chosen)
 
 
 def _search_line(found: Found) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -88,6 +88,15 @@ class Config:
         if isinstance(self.placement, str) and self.placement not in PLACEMENTS:
             raise InputError(f"placement '{self.placement}': use one of {', '.join(PLACEMENTS)}")
 
+    @classmethod
+    def family(cls, each: Sequence[Config]) -> Config:
+        """Configurations of single plans as one; partial sums are scattered in all of them or in none."""
+        found: dict[str, Any] = {name: np.array([getattr(c, name) for c in each]) for name in (*ORDER, "first", "placement")}
+        for name in ("first", "placement"):  # a number or a name where it is the same in all
+            if (found[name] == found[name][0]).all():
+                found[name] = found[name].tolist()[0]
+        return cls(**found, scatter=all(c.scatter for c in each if c.reduces))
+
     @cached_property
     def parts(self) -> Ints:
         """Number of distinct parts of the work."""
@@ -97,6 +106,11 @@ class Config:
     def reduces(self) -> bool:
         """True where a reduction is cut (k), in some case."""
         return bool(np.any(np.greater(self.k, 1)))
+
+    @cached_property
+    def cuts_channels(self) -> bool:
+        """True where output or input channels are cut (c, k), in some case."""
+        return self.reduces or bool(np.any(np.greater(self.c, 1)))
 
     @cached_property
     def ranks(self) -> Ints:

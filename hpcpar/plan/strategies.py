@@ -23,7 +23,7 @@ Numbers of ranks and parts may be arrays, with an entry for each case of a famil
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -282,6 +282,16 @@ def configurations(network: Network, strategy: str, ranks: int, gather: str = "l
         fits = ", ".join(f"{name}:{a}x{b}" for a, b in grid_sizes(ranks))
         raise InputError(f"strategy '{strategy}' is for {grid[0] * grid[1]} ranks, not {ranks}; use one of {fits}")
     return fill(network, name, ranks, grid, gather, placement_of(strategy)[1])
+
+
+def together(plans: Sequence[Configs]) -> Configs:
+    """The configurations of several plans as a family; layers that share one in each of them share one here too."""
+    known: dict[Any, Config] = {}
+    out = {}
+    for name in plans[0]:
+        each = [configs[name] for configs in plans]
+        out[name] = known.setdefault(tuple(c.key for c in each), Config.family(each))
+    return out
 
 
 def plan_options(strategy: str, ranks: int, batch: int) -> dict[str, Any]:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.layout import Axis, Layout
@@ -53,8 +51,7 @@ class Buckets:
         """Only whole gradients can lie side by side in one buffer: rows of channels that are cut differ from rank to rank."""
         if self.plan.synchronisation != "allreduce" or self.plan.bucket_bytes == 0:
             return False
-        config = self.plan.configs[layer.name]
-        return bool(np.all(np.equal(config.c, 1)) and np.all(np.equal(config.k, 1)))
+        return not self.plan.configs[layer.name].cuts_channels
 
     def _fits(self, layer: Layer, size: int) -> bool:
         """True where a layer may join the open bucket: the same ranks sum it."""

@@ -132,13 +132,20 @@ def _least(search: Search) -> int:
 
 
 def named_or_layerwise(
-    network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, **options: Any
+    network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, known: list[Candidate] | None = None, **options: Any
 ) -> tuple[Candidate, Found]:
-    """The layer-wise plan, or that of a named strategy of its space where the timeline says that it is faster."""
+    """The layer-wise plan, or that of a named strategy of its space where the timeline says that it is faster.
+
+    Parameters
+    ----------
+    known : list of Candidate, optional
+        All named strategies, where they were priced already.
+    """
     chosen, found = layerwise(network, spec, ranks, batch, machine, **options)
     wanted = chosen.task
-    names = [s for s in candidates(network, ranks, machine) if parse(s)[0] not in APART]
-    others = [c for c in priced(wanted, names) if c.parts <= batch]
+    if known is None:
+        known = priced(wanted, [s for s in candidates(network, ranks, machine) if parse(s)[0] not in APART])
+    others = [c for c in known if c.parts <= batch and parse(c.strategy)[0] not in APART]
     other = min(others, key=lambda c: c.order, default=chosen)
     if other.order < chosen.order:
         chosen = of_plan(wanted, replace(other.plan, strategy="layerwise"))

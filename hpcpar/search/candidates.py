@@ -1,4 +1,4 @@
-"""Many strategies priced together: those of one name form a family, lowered and priced in one go."""
+"""Many strategies priced together: they form a family, lowered and priced in one go."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import fill, parse, placement_of, plan_options
+from hpcpar.plan.strategies import Configs, configurations, parse, plan_options, together
 
 #: Options of a plan; what else is given prices it.
 PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_norm", "microbatches", "optimizer", "order",
@@ -130,8 +130,9 @@ def priced(task: Task, strategies: Iterable[str]) -> list[Candidate]:
 
 def _apart(task: Task, strategy: str) -> Candidate:
     """A strategy whose number of steps depends on its grid."""
-    first = task.choices[0]
-    return of_plan(task, (best_pipeline if parse(strategy)[0] == "pipeline" else _alone)(first, strategy).plan)
+    first, *others = task.choices
+    found = (best_pipeline if parse(strategy)[0] == "pipeline" else _alone)(first, strategy)
+    return _better([found, *(_with_bucket(choice, found.plan) for choice in others)])
 
 
 def _better(found: Iterable[Candidate]) -> Candidate:
@@ -139,14 +140,33 @@ def _better(found: Iterable[Candidate]) -> Candidate:
 
 
 def _families(task: Task, strategies: list[str]) -> list[Candidate]:
-    """Strategies of one name and placement are priced together."""
-    families: dict[tuple[str, str], list[int]] = {}
+    """Strategies priced together, as far as they sum gradients in the same buckets."""
+    families: dict[Any, list[tuple[int, Configs]]] = {}
     for i, strategy in enumerate(strategies):
-        families.setdefault((parse(strategy)[0], placement_of(strategy)[1]), []).append(i)
+        configs = configurations(task.network, strategy, task.ranks, task.gather)
+        families.setdefault(_sharing(task.network, configs), []).append((i, configs))
     out: dict[int, Candidate] = {}
-    for (name, placement), members in families.items():
-        out.update(_family(task, name, placement, {i: strategies[i] for i in members}))
+    for members in families.values():
+        places, each = zip(*members, strict=True)
+        out |= zip(places, _family(task, [strategies[i] for i in places], together(each)), strict=True)
     return [out[i] for i in range(len(strategies))]
+
+
+def _sharing(network: Network, configs: Configs) -> Any:
+    """Which layers have the same configuration, and which have all channels of theirs: what layers one bucket may take."""
+    first: dict[Any, int] = {}
+    keys = [configs[layer.name].key for layer in network.layers]
+    return (tuple(first.setdefault(key, i) for i, key in enumerate(keys)),
+            tuple(configs[layer.name].cuts_channels for layer in network.weighted))
+
+
+def _family(task: Task, strategies: list[str], configs: Configs) -> list[Candidate]:
+    plan = Plan(task.spec, task.ranks, task.batch, strategies[0], configs, **task.plan_options)
+    costs = price_family(task.network, plan, task.machine, **task.price_options)
+    values = (costs.iteration_s, costs.memory.total_bytes, sample_parts(plan), costs.measured_compute)
+    each = zip(*(np.broadcast_to(x, len(strategies)).tolist() for x in values), strict=True)
+    return [Candidate(task, strategy, seconds, int(held), int(parts), float(measured))
+            for strategy, (seconds, held, parts, measured) in zip(strategies, each, strict=True)]
 
 
 def alone(task: Task, strategy: str) -> Candidate:
@@ -177,11 +197,11 @@ def best_pipeline(task: Task, strategy: str) -> Candidate:
 
 def of_plan(task: Task, plan: Plan) -> Candidate:
     """A plan with its price, with the size of buckets that suits it."""
-    return _better(_of_plan(choice, replace(plan, **_bucket(choice, plan))) for choice in task.choices)
+    return _better(_with_bucket(choice, plan) for choice in task.choices)
 
 
-def _bucket(task: Task, plan: Plan) -> dict[str, Any]:
-    return {"bucket_bytes": task.options.get("bucket_bytes", plan.bucket_bytes)}
+def _with_bucket(task: Task, plan: Plan) -> Candidate:
+    return _of_plan(task, replace(plan, bucket_bytes=task.options.get("bucket_bytes", plan.bucket_bytes)))
 
 
 def _of_plan(task: Task, plan: Plan, p: Prediction | None = None) -> Candidate:
@@ -190,22 +210,6 @@ def _of_plan(task: Task, plan: Plan, p: Prediction | None = None) -> Candidate:
     found = Candidate(task, plan.strategy, p.iteration_s, p.memory_bytes, int(sample_parts(plan)), p.measured_compute, plan)
     found.__dict__["prediction"] = p
     return found
-
-
-def _family(task: Task, name: str, placement: str, members: dict[int, str]) -> dict[int, Candidate]:
-    count = len(members)
-    ranks = np.full(count, task.ranks)
-    grids = [parse(strategy)[1] or (task.ranks, 1) for strategy in members.values()]
-    grid = (np.array([a for a, _ in grids]), np.array([b for _, b in grids]))
-    configs = fill(task.network, name, ranks, grid, task.gather, placement)
-    plan = Plan(task.spec, ranks, np.full(count, task.batch), name, configs, **task.plan_options)
-    costs = price_family(task.network, plan, task.machine, **task.price_options)
-    seconds, held, measured = (np.broadcast_to(x, count) for x in (costs.iteration_s, costs.memory.total_bytes, costs.measured_compute))
-    parts = np.broadcast_to(sample_parts(plan), count)
-    return {
-        i: Candidate(task, strategy, float(seconds[at]), int(held[at]), int(parts[at]), float(measured[at]))
-        for at, (i, strategy) in enumerate(members.items())
-    }
 
 
 def sample_parts(plan: Plan) -> Any:
