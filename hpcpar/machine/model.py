@@ -243,6 +243,10 @@ class Machine:
                 out[...] = i
         return out
 
+    def all_alike(self, ranks: int) -> bool:
+        """True where all ranks lie in one unit of the innermost level: between them any placement is as good as another."""
+        return self.level_index_for(ranks, ranks) == 0
+
     def inner_ranks(self, index: int) -> int:
         """Ranks of one unit of the level inside level `index`: those that share its `Level.links` (1 for the innermost)."""
         return self.levels[index - 1].ranks if index > 0 else 1

@@ -290,7 +290,10 @@ def together(plans: Sequence[Configs]) -> Configs:
     out = {}
     for name in plans[0]:
         each = [configs[name] for configs in plans]
-        out[name] = known.setdefault(tuple(c.key for c in each), Config.family(each))
+        key = tuple(c.key for c in each)
+        if key not in known:
+            known[key] = Config.family(each)
+        out[name] = known[key]
     return out
 
 

@@ -134,8 +134,7 @@ class Spaces:
     def __init__(self, network: Network, ranks: int, batch: int, machine: Machine, reductions: bool = True) -> None:
         self.network, self.ranks, self.batch, self.reductions = network, ranks, batch, reductions
         self.totals = totals(ranks, machine)
-        # between ranks that are all alike, any placement is as good as another
-        self.placements = 0 < machine.levels[0].ranks < ranks
+        self.placements = not machine.all_alike(ranks)
 
     def of(self, layer: Layer) -> Space:
         """The space of a layer."""
