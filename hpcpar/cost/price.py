@@ -56,6 +56,7 @@ class LayerCost:
 
     name: str
     config: dict[str, int]
+    placement: str
     ranks: int
     compute_s: float
     communication_s: float
@@ -213,5 +214,6 @@ def _layers(network: Network, plan: Plan, out: Outline, steps: tuple[StepCost, .
         held = layer_memory(network, plan, layer, training)
         for e in out.edges.into(layer, plan.samples_of_a_pass) if training else ():
             held = held + edge_memory(network, plan, e)
-        found.append(LayerCost(name, degrees, int(config.ranks), compute, comm, int(sent), int(held.total_bytes)))
+        placement = "outer" if config.outer else "inner"
+        found.append(LayerCost(name, degrees, placement, int(config.ranks), compute, comm, int(sent), int(held.total_bytes)))
     return tuple(found)

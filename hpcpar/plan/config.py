@@ -116,6 +116,11 @@ class Config:
     def ranks(self) -> Ints:
         return self.parts * self.replicas
 
+    @property
+    def outer(self) -> bool:
+        """True where samples lie on neighbouring ranks, other parts further apart; of one kind of parts both placements are the same."""
+        return self.placement == "outer" and bool(1 < self.n < self.ranks)
+
     @cached_property
     def digits(self) -> dict[str, Digit]:
         """Where each axis lies in the rank (counted from `first`)."""
@@ -170,6 +175,6 @@ class Config:
         cut = [f"{a}={getattr(self, a)}" for a in ("n", "c", "d", "h", "w", "k") if getattr(self, a) > 1]
         if self.replicas > 1:
             cut.append(f"x{self.replicas}")
-        if self.placement == "outer" and 1 < self.n < self.ranks:
+        if self.outer:
             cut.append("outer")
         return "{" + ", ".join(cut) + "}"

@@ -93,7 +93,7 @@ def show_layers(p: Prediction) -> None:
     """One line per group of neighbouring layers that are cut alike."""
     groups: list[list[LayerCost]] = []
     for row in p.layers:
-        if groups and (groups[-1][0].config, groups[-1][0].ranks) == (row.config, row.ranks):
+        if groups and _cut(groups[-1][0]) == _cut(row) and groups[-1][0].ranks == row.ranks:
             groups[-1].append(row)
         else:
             groups.append([row])
@@ -102,13 +102,18 @@ def show_layers(p: Prediction) -> None:
         ("layers", "cut", "ranks", "compute", "communication", "sent/rank", "memory/rank"),
         [
             (rows[0].name if len(rows) == 1 else f"{rows[0].name} ... {rows[-1].name}",
-             " ".join(f"{a}={d}" for a, d in rows[0].config.items() if d > 1) or "-", rows[0].ranks,
+             _cut(rows[0]), rows[0].ranks,
              seconds(sum(r.compute_s for r in rows)), seconds(sum(r.communication_s for r in rows)),
              amount(sum(r.communication_bytes for r in rows)), amount(sum(r.memory_bytes for r in rows)))
             for rows in groups
         ],
         left=2,
     )
+
+
+def _cut(row: LayerCost) -> str:
+    """As n=4 c=2 outer."""
+    return " ".join([f"{a}={d}" for a, d in row.config.items() if d > 1] + ["outer"] * (row.placement == "outer")) or "-"
 
 
 def schedule_rows(schedule: Schedule, prediction: Prediction) -> list[dict[str, object]]:
