@@ -153,7 +153,7 @@ def _families(task: Task, strategies: list[str]) -> list[Candidate]:
 
 
 def _sharing(network: Network, configs: Configs) -> Any:
-    """Which layers have the same configuration, and which have all channels of theirs: what layers one bucket may take."""
+    """Which layers have the same configuration, and which of them cut channels: what layers one bucket may take."""
     first: dict[Any, int] = {}
     keys = [configs[layer.name].key for layer in network.layers]
     return (tuple(first.setdefault(key, i) for i, key in enumerate(keys)),

@@ -43,6 +43,12 @@ def test_arrays_follow_the_rule_of_single_values(machine: Machine, pairs: list[t
     assert table.shape == (len(pairs), len(pairs)) and table.diagonal().tolist() == expected
 
 
+@given(machines(), st.integers(1, 300))
+def test_ranks_are_all_alike_inside_an_innermost_unit(machine: Machine, ranks: int) -> None:
+    whole = machine.levels[0].ranks
+    assert machine.all_alike(ranks) == (len(machine.levels) == 1 or whole == 0 or ranks <= whole)
+
+
 @given(machines(), st.integers(1, 6), st.integers(1, 8), st.integers(1, 8))
 def test_no_aligned_group_leaves_its_unit(machine: Machine, stride: int, size: int, count: int) -> None:
     """Against walking every aligned block, at every offset of its members."""
