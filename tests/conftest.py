@@ -1,0 +1,17 @@
+"""What all tests share: how often Python looks for garbage in cycles."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+#: New objects, and younger collections, before a generation is looked through.
+THRESHOLDS = (20_000, 20, 20)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of collections: PyTorch and some thousand tests make a large heap, and none of it is ever free."""
+    gc.freeze()
+    gc.set_threshold(*THRESHOLDS)
