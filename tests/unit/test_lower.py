@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -145,6 +147,12 @@ def test_a_softmax_is_not_split_by_class() -> None:
 
 
 # -- any configurations -----------------------------------------------------------------------------------------
+@cache
+def lowered(seed: int, ranks: int, choose: Callable[[Move], tuple[str, int]]) -> Schedule:
+    """The schedule of a random plan: several tests look at it."""
+    return lower(*random_plan(seed, ranks), choose)
+
+
 def messages(step: Comm, ranks: int) -> tuple[dict[tuple[int, int], list[int]], dict[tuple[int, int], list[int]]]:
     """Sizes of all messages by (source, destination), in the order of their rounds: as sent, and as expected."""
     sends, recvs = defaultdict(list), defaultdict(list)
@@ -160,9 +168,8 @@ def messages(step: Comm, ranks: int) -> tuple[dict[tuple[int, int], list[int]], 
 
 @pytest.mark.parametrize(("seed", "ranks"), RANDOM)
 def test_every_send_has_its_receive(seed: int, ranks: int) -> None:
-    network, plan = random_plan(seed, ranks)
     for choose in (ring, tree):
-        for step in lower(network, plan, choose).comms:
+        for step in lowered(seed, ranks, choose).comms:
             sends, recvs = messages(step, ranks)
             assert sends == recvs, step.label
             assert all(source != destination and min(n) > 0 for (source, destination), n in sends.items())
@@ -179,8 +186,7 @@ def boxes_of(pieces: tuple[Piece | Box, ...], spans: dict[tuple[int, int], int])
 
 @pytest.mark.parametrize(("seed", "ranks"), RANDOM)
 def test_both_sides_mean_the_same_box(seed: int, ranks: int) -> None:
-    network, plan = random_plan(seed, ranks)
-    for step in lower(network, plan, ring).comms:
+    for step in lowered(seed, ranks, ring).comms:
         if step.group is not None:
             continue
         sent: dict[tuple[int, int], list[Box]] = {}
@@ -218,7 +224,7 @@ def test_forward_bytes_are_what_ranks_lack(seed: int, ranks: int) -> None:
 def test_gradients_are_summed_over_all_ranks_that_hold_the_weights(seed: int, ranks: int) -> None:
     """Those with the same channels of output and input: replicas compute alike, all others hold another part of the sum."""
     network, plan = random_plan(seed, ranks)
-    totals = {c.layer: c for c in lower(network, plan, tree).comms if c.phase is Phase.GRADIENT}
+    totals = {c.layer: c for c in lowered(seed, ranks, tree).comms if c.phase is Phase.GRADIENT}
     for layer in network.weighted:
         config = plan.configs[layer.name]
         for rank in range(ranks):
@@ -232,7 +238,7 @@ def test_gradients_are_summed_over_all_ranks_that_hold_the_weights(seed: int, ra
 def test_partial_sums_are_added_over_all_input_channels(seed: int, ranks: int) -> None:
     """Forward every rank gets the total of its part of the outputs, or of all of them; backward it gets back what it computed of."""
     network, plan = random_plan(seed, ranks)
-    steps = lower(network, plan, tree).comms
+    steps = lowered(seed, ranks, tree).comms
     for layer in network.products:
         config = plan.configs[layer.name]
         there = [s for s in steps if s.tensor == f"{layer.name}.output"]

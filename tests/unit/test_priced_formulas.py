@@ -24,13 +24,13 @@ from hypothesis import strategies as st
 
 from hpcpar.cost import paradl
 from hpcpar.cost.integrated import Link
-from hpcpar.cost.price import Prediction, StepCost, price
+from hpcpar.cost.price import Prediction, StepCost, outline_for, price
 from hpcpar.machine import files
 from hpcpar.machine.model import Device, Level, Machine
 from hpcpar.network.builder import Chain
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Linear, MaxPool2d, ReLU, SoftmaxCrossEntropy
-from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named
 
 ALPHA_S, BETA_S = 1e-5, 1e-9
@@ -227,13 +227,13 @@ def strategies(draw: st.DrawFn, least: int = 2) -> tuple[str, int]:
     return draw(st.sampled_from(names)), ranks
 
 
-def cost(
-    spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine, on: Machine | None = None, **options: Any
-) -> Prediction:
-    """Price on `on`, with the algorithms that `machine` makes cheapest."""
-    plans = {k: v for k, v in options.items() if k != "contention"}
-    plan = make_plan(spec, strategy, ranks, batch, network=BUILT[spec.name], machine=files.to_dict(machine), **plans)
-    return price(BUILT[spec.name], plan, on or machine, contention=options.get("contention"))
+def planned(spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine, **options: Any) -> Plan:
+    """The plan, with the algorithms that `machine` makes cheapest."""
+    return make_plan(spec, strategy, ranks, batch, network=BUILT[spec.name], machine=files.to_dict(machine), **options)
+
+
+def cost(spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine, **options: Any) -> Prediction:
+    return price(BUILT[spec.name], planned(spec, strategy, ranks, batch, machine, **options), machine)
 
 
 def same(a: Prediction, b: Prediction) -> None:
@@ -258,21 +258,24 @@ def test_one_rank_communicates_nothing(strategy: str, spec: NetworkSpec, batch: 
 @given(networks, ranks_of, batches, machines, st.sampled_from(["late", "layer"]), st.sampled_from(["none", "full"]))
 def test_pure_cases_of_grids(spec: NetworkSpec, p: int, batch: int, machine: Machine, gather: str, overlap: str) -> None:
     """A grid of one row or one column is the pure strategy."""
+    prices = {s: cost(spec, s, p, batch, machine, gather=gather, overlap=overlap) for s in ("data", "filter", "spatial", "owt")}
     for grid, pure in ((f"grid:{p}x1", "filter"), (f"grid:1x{p}", "data"), (f"df:1x{p}", "filter"), (f"df:{p}x1", "data"),
                        (f"ds:1x{p}", "spatial"), (f"ds:{p}x1", "data"), (f"domain:1x{p}", "data"), (f"grid-fc:1x{p}", "data"),
                        (f"grid-fc:{p}x1", "owt"), (f"pipeline:1x{p}", "data")):
-        same(*(cost(spec, s, p, batch, machine, gather=gather, overlap=overlap) for s in (grid, pure)))
+        same(cost(spec, grid, p, batch, machine, gather=gather, overlap=overlap), prices[pure])
 
 
 @FIXED
 @given(networks, strategies(), batches, machines, st.floats(1.0, 50.0), st.floats(1.0, 50.0))
 def test_slower_links_never_help(spec: NetworkSpec, plan: tuple[str, int], batch: int, machine: Machine, alpha: float, beta: float) -> None:
     """Iteration time grows with alpha, with beta and with phi (of the same schedule)."""
-    before = cost(spec, *plan, batch, machine).iteration_s * (1 - 1e-12)
+    network, made = BUILT[spec.name], planned(spec, *plan, batch, machine)
+    out = outline_for(network, made)
+    before = price(network, made, machine, out=out).iteration_s * (1 - 1e-12)
     for slower in ({"alpha_s": alpha}, {"beta_s_per_byte": beta}):
         levels = tuple(replace(level, **{k: getattr(level, k) * v for k, v in slower.items()}) for level in machine.levels)
-        assert cost(spec, *plan, batch, machine, on=replace(machine, levels=levels)).iteration_s >= before
-    shared = [cost(spec, *plan, batch, machine, contention=phi).iteration_s for phi in sorted((1.0, alpha, beta))]
+        assert price(network, made, replace(machine, levels=levels), out=out).iteration_s >= before
+    shared = [price(network, made, machine, contention=phi, out=out).iteration_s for phi in sorted((1.0, alpha, beta))]
     assert all(a <= b * (1 + 1e-12) for a, b in pairwise(shared))
 
 
