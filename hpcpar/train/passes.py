@@ -23,7 +23,7 @@ from hpcpar.train.ops.base import Context
 from hpcpar.train.ops.base import Op as LayerOp
 from hpcpar.train.ops.build import build
 from hpcpar.train.parameters import Parameters
-from hpcpar.train.storage import Blocks, Storage
+from hpcpar.train.storage import Blocks, Boxes, Storage
 
 
 @dataclass
@@ -70,6 +70,8 @@ class Passes:
         self.network, self.plan, self.backend, self.communicator = network, plan, backend, communicator
         self.rank, self.parameters, self.seed, self.training = communicator.world.rank, parameters, seed, training
         self._edges = Edges(network, plan)
+        self._into: dict[tuple[str, int], dict[str, tuple[Edge, ...]]] = {}
+        self._box = Boxes(self.rank)
         self._arena = arena
         self._ops: dict[Any, LayerOp] = {}
         self._starts = firsts(network, plan)
@@ -145,7 +147,7 @@ class Passes:
     ) -> Pass:
         """A pass whose arrays, by keys that begin with a layer's name, lie in slots."""
         network, plan = self.network, self.plan
-        edges = {layer.name: self._edges.into(layer, samples) for layer in layers if layer.inputs}
+        edges = self._edges_of(layers, samples)
 
         def activations(key: Any, shape: tuple[int, ...], zero: bool) -> Array:
             return self._arena(("value", *key, slot(key)), shape, zero)
@@ -153,10 +155,17 @@ class Passes:
         def gradients(key: Any, shape: tuple[int, ...], zero: bool) -> Array:
             return self._arena(("gradient", *key, gradient_slot(key)), shape, zero)
 
-        storage = Storage(network, plan, layers, edges, samples, self.backend, self.rank, activations, gradients, self.training)
+        storage = Storage(network, plan, layers, edges, samples, self.backend, self._box, activations, gradients, self.training)
         return Pass(
             part, samples, edges, storage.blocks, {}, np.zeros(2), place, np.zeros(0, np.int64), lambda name: slot((name,))
         )
+
+    def _edges_of(self, layers: Sequence[Layer], samples: int) -> dict[str, tuple[Edge, ...]]:
+        """The edges into every layer; passes of as many samples through the same layers share them."""
+        key = (layers[0].name, samples)
+        if key not in self._into:
+            self._into[key] = {layer.name: self._edges.into(layer, samples) for layer in layers if layer.inputs}
+        return self._into[key]
 
     def equip(self, made: Pass) -> None:
         """Give a pass the layers that work on its blocks; those that use the same blocks share them."""
@@ -172,10 +181,10 @@ class Passes:
 
     def _op(self, layer: Layer, made: Pass) -> LayerOp:
         network, plan, edges, blocks = self.network, self.plan, made.edges[layer.name], made.blocks[layer.name]
-        own = partial(network, layer, plan.configs[layer.name], made.samples).box(self.rank)
+        own = self._box(partial(network, layer, plan.configs[layer.name], made.samples))
         if isinstance(layer, Loss) and blocks.dxs[0] is None:
             blocks.dxs[0] = self.backend.zeros(blocks.x.shape, plan.dtype)
-        needs: tuple[Box, ...] = tuple(e.needed.box(self.rank) for e in edges)
+        needs: tuple[Box, ...] = tuple(self._box(e.needed) for e in edges)
         return build(Context(
             self.backend, layer, network.input_shapes(layer), made.samples, needs, own, blocks, self.aside.get(layer.name),
             self.communicator.progress, self.seed, network.layers.index(layer), plan.batch_norm == "local",

@@ -15,7 +15,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.boxes import Box, contains, items, local, shape
 from hpcpar.plan.config import Ints
-from hpcpar.plan.layout import owned, partial
+from hpcpar.plan.layout import Layout, owned, partial
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.sharing import in_place, passes_gradient
@@ -69,6 +69,19 @@ _NOBODY = Blocks()
 Make = Callable[[Any, tuple[int, ...], bool], Array]
 
 
+class Boxes:
+    """One rank's boxes of layouts. Equal passes ask for the same ones again and again; each is worked out once."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self._known: dict[int, tuple[Layout, Box]] = {}  # with the layout, which keeps its id taken
+
+    def __call__(self, layout: Layout) -> Box:
+        if id(layout) not in self._known:
+            self._known[id(layout)] = (layout, layout.box(self.rank))
+        return self._known[id(layout)][1]
+
+
 class Storage:
     """The blocks of one rank for a pass of `samples` through some layers.
 
@@ -78,6 +91,8 @@ class Storage:
         In the network's order; inputs that come from other layers than these have no producer's block here.
     edges : mapping
         The edges into every layer, by its name.
+    box : Boxes
+        The rank's boxes.
     activations, gradients : callable
         Where arrays come from.
     training : bool
@@ -86,9 +101,9 @@ class Storage:
 
     def __init__(
         self, network: Network, plan: Plan, layers: Sequence[Layer], edges: Mapping[str, tuple[Edge, ...]], samples: Ints,
-        backend: Backend, rank: int, activations: Make, gradients: Make, training: bool = True,
+        backend: Backend, box: Boxes, activations: Make, gradients: Make, training: bool = True,
     ) -> None:
-        self.network, self.plan, self.edges, self.samples, self.rank = network, plan, edges, samples, rank
+        self.network, self.plan, self.edges, self.samples, self.box = network, plan, edges, samples, box
         self.backend, self.activations, self.gradients = backend, activations, gradients
         self.blocks = {layer.name: Blocks() for layer in layers}
         self._begun: set[str] = set()
@@ -106,24 +121,24 @@ class Storage:
         here, config = self.blocks[layer.name], self.plan.configs[layer.name]
         if layer is self.network.layers[-1]:
             return
-        own = owned(self.network, layer, config, self.samples).box(self.rank)
+        own = self.box(owned(self.network, layer, config, self.samples))
         if here.out is None:
             here.out = self.activations((layer.name, "out"), shape(own), False)
         if here.dout is None and training and layer.name in self.network.trained:
             here.dout = self.gradients((layer.name, "out"), shape(own), True)
         here.y, here.dy = here.out, here.dout
         if config.k > 1:
-            made = partial(self.network, layer, config, self.samples).box(self.rank)
+            made = self.box(partial(self.network, layer, config, self.samples))
             here.y = self.activations((layer.name, "partial"), shape(made), False)
             if config.scatter and here.dout is not None:
                 here.dy = self.gradients((layer.name, "partial"), shape(made), False)
 
     def _boxes(self, e: Edge) -> tuple[Box, Box]:
-        return e.needed.box(self.rank), e.owned.box(self.rank)
+        return self.box(e.needed), self.box(e.owned)
 
     def _whole(self, layer: Layer, need: Box) -> bool:
         """True where the layer's output has as many items as what it needs."""
-        return items(owned(self.network, layer, self.plan.configs[layer.name], self.samples).box(self.rank)) == items(need)
+        return items(self.box(owned(self.network, layer, self.plan.configs[layer.name], self.samples))) == items(need)
 
     def _before(self, e: Edge) -> Blocks:
         """The producer's blocks; of a layer outside, some that nobody looks at."""
