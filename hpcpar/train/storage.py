@@ -70,16 +70,16 @@ Make = Callable[[Any, tuple[int, ...], bool], Array]
 
 
 class Boxes:
-    """One rank's boxes of layouts. Equal passes ask for the same ones again and again; each is worked out once."""
+    """One rank's boxes of layouts. Passes that are alike ask for the same ones again; each is worked out once."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self._known: dict[int, tuple[Layout, Box]] = {}  # with the layout, which keeps its id taken
+        self._known: dict[Layout, Box] = {}
 
     def __call__(self, layout: Layout) -> Box:
-        if id(layout) not in self._known:
-            self._known[id(layout)] = (layout, layout.box(self.rank))
-        return self._known[id(layout)][1]
+        if layout not in self._known:
+            self._known[layout] = layout.box(self.rank)
+        return self._known[layout]
 
 
 class Storage:
