@@ -62,6 +62,7 @@ class Clock:
     """First and last step of what happens to layers and tensors in an outline, in one case."""
 
     def __init__(self, out: Outline, case: Case) -> None:
+        self.case = case
         self.forward: dict[str, tuple[int, int]] = {}
         self.backward: dict[str, tuple[int, int]] = {}
         self.again: dict[str, tuple[int, int]] = {}
@@ -135,16 +136,16 @@ class Alive:
         The layers; edges from and to others have one end here.
     wire_bytes : callable
         Buffer of a movement.
-    case : Case
-        What is true of it is taken for all.
+    clock : Clock
+        Of a case: what is true of it is taken for all.
     """
 
     def __init__(
-        self, sizes: Sizes, out: Outline, names: set[str], training: bool, wire_bytes: Callable[[Move], Any], case: Case
+        self, sizes: Sizes, out: Outline, names: set[str], training: bool, wire_bytes: Callable[[Move], Any], clock: Clock
     ) -> None:
         self.network, self.plan, self.sizes = sizes.network, sizes.plan, sizes
-        self.out, self.names, self.training, self.case = out, names, training, case
-        self.clock, self.ledger, self.wire_bytes = Clock(out, case), Ledger(), wire_bytes
+        self.out, self.names, self.training, self.case = out, names, training, clock.case
+        self.clock, self.ledger, self.wire_bytes = clock, Ledger(), wire_bytes
         self._end = len(out.steps)
 
     def peak(self) -> Peak:

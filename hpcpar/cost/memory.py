@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.alive import Alive, kinds_of_cases
+from hpcpar.cost.alive import Alive, Clock, kinds_of_cases
 from hpcpar.cost.sizes import Ends, Sizes, gradients, plain, values, where
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import LRN, BatchNorm, Dropout, Layer, MaxPool2d, MaxPool3d
@@ -96,19 +96,23 @@ def memory(network: Network, plan: Plan, out: Outline, moved_bytes: dict[Any, An
     everything = {layer.name for layer in network.layers}
     # stages hold their own layers, and activations of the micro-batches in flight
     stages = [{name for name in everything if len(starts) == 1 or plan.configs[name].first == first} for first in starts]
+    clocks = [(Clock(out, case), here) for case, here in kinds_of_cases(out)]
     each = [
-        _of(sizes, out, moved_bytes, names, training, in_flight(plan.order, len(stages), s, plan.microbatches))
+        _of(sizes, out, clocks, moved_bytes, names, training, in_flight(plan.order, len(stages), s, plan.microbatches))
         for s, names in enumerate(stages)
     ]
     return each[0] if len(each) == 1 else each[int(np.argmax([m.total_bytes for m in each]))]
 
 
-def _of(sizes: Sizes, out: Outline, moved_bytes: dict[Any, Any], names: set[str], training: bool, flying: int) -> Memory:
+def _of(
+    sizes: Sizes, out: Outline, clocks: list[tuple[Clock, Any]], moved_bytes: dict[Any, Any], names: set[str], training: bool, flying: int
+) -> Memory:
+    """Of some layers; `clocks` are those of a case of each kind, with the cases of its kind."""
     network, plan = sizes.network, sizes.plan
     kept = sum((constant(network, plan, layer, training) for layer in network.layers if layer.name in names), NOTHING)
     blocks: list[Any] = [0, 0, 0]
-    for case, here in kinds_of_cases(out):
-        peak = Alive(sizes, out, names, training, lambda step: _wire(step, moved_bytes, names, sizes), case).peak()
+    for clock, here in clocks:
+        peak = Alive(sizes, out, names, training, lambda step: _wire(step, moved_bytes, names, sizes), clock).peak()
         # micro-batches in flight keep what their backward pass needs, while one passes
         values = peak.values_bytes + (flying - 1) * peak.forward_values_bytes
         found = (values, peak.gradients_bytes, peak.wire_bytes)

@@ -176,12 +176,10 @@ def alone(task: Task, strategy: str) -> Candidate:
 
 def _alone(task: Task, strategy: str) -> Candidate:
     extra = plan_options(strategy, task.ranks, task.batch)
-    plan = make_plan(
+    return _of_plan(task, make_plan(
         task.spec, strategy, task.ranks, task.batch, gather=task.gather, network=task.network, machine=files.to_dict(task.machine),
         **(extra | task.plan_options),
-    )
-    p = price(task.network, plan, task.machine, samples=task.samples, **task.price_options)
-    return _of_plan(task, plan, p)
+    ))
 
 
 def best_pipeline(task: Task, strategy: str) -> Candidate:
@@ -204,12 +202,11 @@ def _with_bucket(task: Task, plan: Plan) -> Candidate:
     return _of_plan(task, replace(plan, bucket_bytes=task.options.get("bucket_bytes", plan.bucket_bytes)))
 
 
-def _of_plan(task: Task, plan: Plan, p: Prediction | None = None) -> Candidate:
-    """A plan with its price, which may be at hand."""
-    p = price(task.network, plan, task.machine, samples=task.samples, **task.price_options) if p is None else p
-    found = Candidate(task, plan.strategy, p.iteration_s, p.memory_bytes, int(sample_parts(plan)), p.measured_compute, plan)
-    found.__dict__["prediction"] = p
-    return found
+def _of_plan(task: Task, plan: Plan) -> Candidate:
+    """A plan with its price."""
+    costs = price_family(task.network, plan, task.machine, **task.price_options)
+    return Candidate(task, plan.strategy, float(costs.iteration_s), int(costs.memory.total_bytes), int(sample_parts(plan)),
+                     float(costs.measured_compute), plan)
 
 
 def sample_parts(plan: Plan) -> Any:
