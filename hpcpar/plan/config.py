@@ -85,7 +85,7 @@ class Config:
             value = getattr(self, name)
             if not isinstance(value, np.ndarray) and (not isinstance(value, int) or value < 1):
                 raise InputError(f"configuration degree {name}={value!r}: every degree is a whole number of at least 1")
-        if isinstance(self.placement, str) and self.placement not in PLACEMENTS:
+        if not isinstance(self.placement, np.ndarray) and str(self.placement) not in PLACEMENTS:
             raise InputError(f"placement '{self.placement}': use one of {', '.join(PLACEMENTS)}")
 
     @classmethod
@@ -124,7 +124,7 @@ class Config:
     @cached_property
     def digits(self) -> dict[str, Digit]:
         """Where each axis lies in the rank (counted from `first`)."""
-        if isinstance(self.placement, str):
+        if not isinstance(self.placement, np.ndarray):
             return self._placed(PLACEMENTS[self.placement])
         inner, outer = (self._placed(order) for order in PLACEMENTS.values())
         return {name: Digit(np.where(self.placement == "outer", outer[name].stride, d.stride), d.size) for name, d in inner.items()}

@@ -86,8 +86,7 @@ class Space:
     def find(self, config: Config) -> int | None:
         """The place of a configuration; None where it is not in the space."""
         found = np.flatnonzero((self.degrees == [getattr(config, name) for name in FIELDS]).all(axis=1))
-        # with one kind of parts both placements are the same
-        found = found if len(found) < 2 else found[self.outer[found] == (config.placement == "outer")]
+        found = found[self.outer[found] == config.outer]
         return int(found[0]) if len(found) else None
 
 

@@ -6,10 +6,12 @@ import itertools
 import math
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 
+from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Level
 from hpcpar.network import builtin
@@ -101,9 +103,32 @@ def test_one_config_and_find_agree() -> None:
         for whole, one in ((family, space.one(i)), (behind, space.one(i, behind=True))):
             assert {a: (int(d.stride[i]), int(d.size[i])) for a, d in whole.digits.items()} == {
                 a: (d.stride, d.size) for a, d in one.digits.items()}
-    assert space.find(Config(n=8)) == space.find(Config(n=8, placement="outer"))
+    assert space.find(Config(n=8)) == space.find(Config(n=8, placement="outer")) is not None
+    assert Spaces(net, 4, 16, LOCAL).of(net.by_name["conv2"]).find(Config(n=2, c=2, placement="outer")) is None
     assert space.find(Config(n=3)) is None and space.find(Config(n=32)) is None
     assert space.config(np.array([2, 0])).n.shape == (2,)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"n": 0}, "configuration degree n=0"), ({"c": 2.0}, "configuration degree c=2.0"),
+    ({"placement": "sideways"}, "placement 'sideways': use one of inner, outer"),
+    ({"placement": 1}, "placement '1': use one of inner, outer"),
+])
+def test_what_is_no_configuration(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Config(**options)
+
+
+def test_a_family_of_configurations() -> None:
+    """Case by case what each is alone; numbers and names that are the same in all stay plain."""
+    each = [Config(n=2, c=3), Config(n=6, placement="outer"), Config(n=2, k=3, placement="outer", scatter=False)]
+    both = Config.family(each)
+    assert (both.first, both.scatter, both.reduces, both.cuts_channels) == (0, False, True, True)
+    assert Config.family(each[1:2]).placement == "outer" and not Config.family(each[1:2]).cuts_channels
+    for i, one in enumerate(each):
+        found = {a: (int(d.stride[i]), int(d.size[i])) for a, d in both.digits.items()}
+        assert found == {a: (d.stride, d.size) for a, d in one.digits.items()}
+    assert [str(c) for c in each] == ["{n=2, c=3}", "{n=6}", "{n=2, k=3, outer}"]
 
 
 def test_equal_layers_share_a_space() -> None:
