@@ -16,9 +16,8 @@ from hpcpar.search.candidates import BUCKETS, Candidate, priced, sample_parts
 
 
 @pytest.mark.parametrize(("name", "ranks", "machine", "options"), [
-    ("lenet5", 6, "local", {"bucket_bytes": 1 << 16}), ("lenet5", 8, "p100x4x4", {"bucket_bytes": None}),
-    ("lenet5", 12, "abci-v100", {"overlap": "gradient"}), ("cosmoflow", 4, "h100x8", {"synchronisation": "sharded"}),
-    ("lenet5", 4, "k20x8", {"bucket_bytes": None, "gather": "layer"}),
+    ("lenet5", 6, "p100x4x4", {"bucket_bytes": None}), ("cosmoflow", 4, "h100x8", {"synchronisation": "sharded"}),
+    ("lenet5", 4, "k20x8", {"bucket_bytes": 1 << 16, "gather": "layer"}),
 ])
 def test_every_candidate_is_the_price_of_its_plan(name: str, ranks: int, machine: str, options: dict[str, Any]) -> None:
     """In both placements, with the gradients of several layers in one bucket as each strategy's configurations allow."""
