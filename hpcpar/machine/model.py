@@ -244,7 +244,7 @@ class Machine:
         return out
 
     def all_alike(self, ranks: int) -> bool:
-        """True where all ranks lie in one unit of the innermost level: between them any placement is as good as another."""
+        """True where all ranks lie in one unit of the innermost level: any two of them are equally far apart."""
         return self.level_index_for(ranks, ranks) == 0
 
     def inner_ranks(self, index: int) -> int:

@@ -19,8 +19,8 @@ from hpcpar.search.layerwise import HIDDEN, Found, Search
 def candidates(network: Network, ranks: int, machine: Machine) -> list[str]:
     """Strategies worth pricing for this network and machine.
 
-    Without image layers, those that cut images are the same as others. On several nodes, mixed groups are tried in both placements; the
-    ranks of a pipeline's stage all do the same.
+    Without image layers, those that cut images are the same as others. Where the machine has several levels, mixed groups are tried
+    in both placements; the ranks of a pipeline's stage all do the same.
     """
     images = any(len(network.shapes[layer.name]) > 1 for layer in network.weighted)
     stages = len(cuts(network)) - 1
@@ -32,7 +32,7 @@ def candidates(network: Network, ranks: int, machine: Machine) -> list[str]:
         if name == "pipeline" and grid is not None and grid[0] > stages:
             continue
         out.append(strategy)
-        if grid is not None and 1 not in grid and name != "pipeline" and not machine.all_alike(ranks):
+        if grid is not None and 1 not in grid and name != "pipeline" and len(machine.levels) > 1:
             out.append(f"{strategy}/outer")
     return out
 

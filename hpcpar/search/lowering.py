@@ -237,7 +237,8 @@ class Lowerer:
         for block in _together(lines, patterns.alike(trained)):
             ways = patterns.of(block)
             for group, index in block.of(block.index):
-                like = [_edge(*edges[i], *(way.of(group.cases) for way in ways)) for i in group.members]
+                both = [way.of(group.cases) for way in ways]
+                like = [_edge(*edges[i], *both) for i in group.members]
                 moves = b.edge(like[0])
                 steps = [Step(move.phase, True, len(loads) + i) for i, move in enumerate(moves)]
                 wires = list(zip(moves, self._loads(moves, group, index, measures), strict=True))

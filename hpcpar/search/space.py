@@ -2,8 +2,8 @@
 
 A configuration cuts a layer's output in samples, channels and image axes, or a product's input channels (k), over P ranks or fewer: any
 number that divides P and does not straddle the units of the machine's levels. Ranks that share no part may compute the same
-(replicas). Where a configuration uses all ranks of several nodes, model and image parts lie inside a node, or samples do (placement). So
-every named strategy is a point of the space.
+(replicas). Where a configuration uses all ranks of several nodes, model and image parts lie inside a node, or samples do (placement);
+inside one node there is one placement. So every named strategy is a point of the space, behind ``/outer`` those on several nodes.
 """
 
 from __future__ import annotations
@@ -133,6 +133,7 @@ class Spaces:
     def __init__(self, network: Network, ranks: int, batch: int, machine: Machine, reductions: bool = True) -> None:
         self.network, self.ranks, self.batch, self.reductions = network, ranks, batch, reductions
         self.totals = totals(ranks, machine)
+        # between ranks that are all alike, a placement decides only what neighbouring layers have in common
         self.placements = not machine.all_alike(ranks)
 
     def of(self, layer: Layer) -> Space:

@@ -23,7 +23,7 @@ from hpcpar.network.builder import Chain, Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Add, Conv2d, Flatten, GlobalAvgPool, Linear, ReLU, SoftmaxCrossEntropy
 from hpcpar.plan.plan import NetworkSpec, load
-from hpcpar.plan.strategies import parse
+from hpcpar.plan.strategies import named, parse
 from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto, layerwise
 from hpcpar.search.candidates import APART, priced
@@ -74,9 +74,11 @@ def search(name: str, ranks: int, batch: int, machine: str, few: int = 10**9, **
         return Search(net, spec(net), ranks, batch, load_machine(machine), **options)
 
 
-def names(name: str, ranks: int, machine: Machine) -> list[str]:
-    """The named strategies of the space, in both placements."""
-    return [s for s in auto.candidates(network(name), ranks, machine) if parse(s)[0] not in APART]
+def names(ranks: int, machine: Machine) -> list[str]:
+    """The named strategies of the space, in both placements where the machine has several levels."""
+    plain = [s for s in named(ranks) if parse(s)[0] not in APART]
+    mixed = [s for s in plain if (grid := parse(s)[1]) is not None and 1 not in grid]
+    return plain + [f"{s}/outer" for s in mixed if len(machine.levels) > 1]
 
 
 def everything(found: Search) -> tuple[Any, Any]:
@@ -178,7 +180,7 @@ def test_the_papers_objective_is_never_worse_than_a_named_strategys() -> None:
         net = network(name)
         best = search(name, ranks, 32 * ranks, "p100x4x4").best(1e30)
         wanted = auto.task(net, spec(net), ranks, 32 * ranks, machine, overlap="none")
-        others = priced(wanted, names(name, ranks, machine))
+        others = priced(wanted, names(ranks, machine))
         assert all(best.objective_s <= c.iteration_s * (1 + 1e-12) for c in others)
         assert any(best.objective_s < c.iteration_s for c in others)
 
@@ -217,7 +219,7 @@ def test_hidden_sums_of_gradients_are_not_counted() -> None:
 def test_never_worse_than_a_named_strategy(name: str, ranks: int, machine: str, options: dict[str, Any]) -> None:
     net, batch = network(name), 16 * ranks
     chosen, found = auto.named_or_layerwise(net, spec(net), ranks, batch, files.load(machine), **options)
-    others = [c for c in priced(chosen.task, names(name, ranks, files.load(machine))) if c.parts <= batch]
+    others = [c for c in priced(chosen.task, names(ranks, files.load(machine))) if c.parts <= batch]
     assert others and all((not chosen.fits, chosen.iteration_s) <= (not c.fits, c.iteration_s * (1 + 1e-12)) for c in others)
     assert chosen.strategy == "layerwise" and chosen.plan.strategy == "layerwise"
     assert chosen.iteration_s == pytest.approx(price(net, chosen.plan, files.load(machine)).iteration_s, rel=1e-12)
@@ -270,7 +272,7 @@ def test_a_calibrated_machine_offers_what_was_measured() -> None:
     machine, net = files.load("local"), network("lenet5")
     wanted = auto.task(net, spec(net), 4, 16, machine, overlap="none")
     table = {}
-    for candidate in priced(wanted, auto.candidates(net, 4, machine)):
+    for candidate in priced(wanted, named(4)):
         load = Workload(net, candidate.plan)
         for step in schedule_for(net, candidate.plan).steps:
             if isinstance(step, Compute):
@@ -279,5 +281,5 @@ def test_a_calibrated_machine_offers_what_was_measured() -> None:
     calibrated = replace(machine, compute=table)
     best, _ = auto.layerwise(net, spec(net), 4, 16, calibrated, overlap="none")
     assert best.prediction.measured_compute == pytest.approx(1.0)
-    others = priced(auto.task(net, spec(net), 4, 16, calibrated, overlap="none"), names("lenet5", 4, calibrated))
+    others = priced(auto.task(net, spec(net), 4, 16, calibrated, overlap="none"), names(4, calibrated))
     assert best.iteration_s <= min(c.iteration_s for c in others) * (1 + 1e-12)
