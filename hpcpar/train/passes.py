@@ -70,7 +70,7 @@ class Passes:
         self.network, self.plan, self.backend, self.communicator = network, plan, backend, communicator
         self.rank, self.parameters, self.seed, self.training = communicator.world.rank, parameters, seed, training
         self._edges = Edges(network, plan)
-        self._into: dict[tuple[str, int], dict[str, tuple[Edge, ...]]] = {}
+        self._into: dict[Any, dict[str, tuple[Edge, ...]]] = {}
         self._box = Boxes(self.rank)
         self._arena = arena
         self._ops: dict[Any, LayerOp] = {}
@@ -162,7 +162,7 @@ class Passes:
 
     def _edges_of(self, layers: Sequence[Layer], samples: int) -> dict[str, tuple[Edge, ...]]:
         """The edges into every layer; passes of as many samples through the same layers share them."""
-        key = (layers[0].name, samples)
+        key = (samples, *(layer.name for layer in layers))
         if key not in self._into:
             self._into[key] = {layer.name: self._edges.into(layer, samples) for layer in layers if layer.inputs}
         return self._into[key]
