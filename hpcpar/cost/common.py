@@ -38,11 +38,7 @@ class Side(NamedTuple):
     same: Any
 
 
-#: Items sent, messages, items received, messages.
-Sums = tuple[Any, Any, Any, Any]
-
-
-def moved(holder: Side, wanter: Side, kept: Any, own: Any, room: Any) -> Sums:
+def moved(holder: Side, wanter: Side, kept: Any, own: Any, room: Any, out: Any) -> None:
     """What a movement amounts to.
 
     Parameters
@@ -53,20 +49,27 @@ def moved(holder: Side, wanter: Side, kept: Any, own: Any, room: Any) -> Sums:
         Every rank has some.
     room : array
         To work in, of the shape of `kept`.
+    out : array
+        [4, ...]: items sent, messages, items received, messages.
     """
+    sent, sent_count, into, into_count = out
     # of all copies of a part, each wanter asks one
-    sent, sent_count = _lacking(holder, wanter.spare / holder.same, kept, own, room)
-    into, into_count = _lacking(wanter, holder.spare // holder.same, kept, own, room)
+    _lacking(holder, wanter.spare / holder.same, kept, own, room, sent, sent_count)
+    _lacking(wanter, holder.spare // holder.same, kept, own, room, into, into_count)
     # where nobody receives, nobody sends
-    some = into > 0
-    return np.where(some, sent, 0), np.where(some, sent_count, 0), into, into_count
+    nothing = into <= 0
+    np.copyto(sent, 0, where=nothing)
+    np.copyto(sent_count, 0, where=nothing)
 
 
-def _lacking(side: Side, times: Any, kept: Any, own: Any, room: Any) -> tuple[Any, Any]:
+def _lacking(side: Side, times: Any, kept: Any, own: Any, room: Any, out: Any, count: Any) -> None:
     """Items that cross to others, at most over ranks, and messages."""
-    np.multiply(side.items, side.cover * times, out=room)
-    total = np.subtract(room, kept, out=room).max(axis=0)
-    return total, np.where(total > 0, np.maximum(1, side.count * times - own), 0)
+    asked = side.cover * times
+    items = side.items if (asked == 1).all() else np.multiply(side.items, asked, out=room)
+    np.subtract(items, kept, out=room).max(axis=0, out=out)
+    np.subtract(np.multiply(side.count, times, out=count), own, out=count)
+    np.maximum(count, 1, out=count)
+    np.copyto(count, 0, where=out <= 0)
 
 
 def touched(a: Axis, b: Axis, parts: tuple[Any, Any], widest: tuple[Any, Any]) -> tuple[Any, Any]:

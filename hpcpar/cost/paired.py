@@ -60,12 +60,12 @@ class Measures:
     # -- redistributions -------------------------------------------------------------------------------------------
     @cached_property
     def _along(self) -> tuple[Any, Any]:
-        """Of each two ways [what ranks that stand for all have in both, cover, counts], and of each side's ways the sizes."""
+        """Of each two ways [..., what ranks that stand for all have in both, cover, counts], and of each side's ways the sizes."""
         rank, lines = standing_for_all(self.ranks, 1), self.lines
         if rank.shape[1] > 1:
             rank = np.tile(rank, len(lines) // rank.shape[1])
         sizes = tuple(np.empty((len(rank), len(side.parts))) for side in lines.sides)
-        both = np.empty((len(rank) + 3, len(lines)))
+        both = np.empty((len(lines), len(rank) + 3))
         for kind in lines.kinds:
             boxes = []
             for axis, side, places, items in zip(kind.own, lines.sides, kind.places, sizes, strict=True):
@@ -75,11 +75,11 @@ class Measures:
                 own = side.of[kind.ways] - places.start
                 boxes.append([each.astype(np.int32).take(own, axis=1) for each in found])
             (x0, x1), (y0, y1) = boxes
-            np.maximum(np.minimum(x1, y1) - np.maximum(x0, y0), 0, out=both[:-3, kind.ways])
+            np.maximum(np.minimum(x1, y1) - np.maximum(x0, y0), 0, out=both[kind.ways, :-3].T)
             widest = [items.max(axis=0)[side.of[kind.ways]] for items, side in zip(sizes, lines.sides, strict=True)]
             counts = touched(kind.a, kind.b, (lines.x.size[kind.ways], lines.y.size[kind.ways]), (widest[0], widest[1]))
             for i, values in enumerate((1.0 if covers_once(kind.relation) else self._cover(kind), *counts), -3):
-                both[i, kind.ways] = values
+                both[kind.ways, i] = values
         return both, sizes
 
     def _cover(self, kind: Kind) -> Any:
@@ -127,17 +127,19 @@ class Measures:
         out = np.empty((2, 4, len(group.members), *group.shape))
         for members, rows in _parts(len(group.members), *group.shape):
             first, *places = (index[:, None, rows] + shifts[:, members])[: len(group.have.axes)]
-            found, more, room = self._room(3 * len(both) * first.size).reshape(3, len(both), *first.shape)
-            both.take(first, axis=1, out=found, mode="clip")
+            # what there is of a case lies together until all is found: looking it up costs more than multiplying
+            found, more = self._room(2 * both.shape[1] * first.size).reshape(2, *first.shape, both.shape[1])
+            both.take(first, axis=0, out=found, mode="clip")
             for each in places:
-                np.multiply(found, both.take(each, axis=1, out=more, mode="clip"), out=found)
-            kept, (cover, touching, touched_back) = found[:-3], found[-3:]
+                np.multiply(found, both.take(each, axis=0, out=more, mode="clip"), out=found)
+            of_all, room = (memory.reshape(both.shape[1], *first.shape) for memory in (more, found))
+            of_all[...] = np.moveaxis(found, -1, 0)
+            kept, (cover, touching, touched_back) = of_all[:-3], of_all[-3:]
             spare, same = group.facing(one.spare, other.spare, rows), group.facing(one.same, other.same, rows)
             holder = Side(mine[:, members, rows], cover, touching, spare[0], same[0])
             wanter, own = Side(theirs[:, members], 1.0, touched_back, spare[1], same[1]), kept.min(axis=0) > 0
             for way, ends in zip(out, ((holder, wanter), (wanter, holder)), strict=True):
-                for line, values in zip(way, moved(*ends, kept, own, room[:-3]), strict=True):
-                    line[members, rows] = values
+                moved(*ends, kept, own, room[:-3], way[:, members, rows])
         return out
 
     def _room(self, count: int) -> Any:
