@@ -84,6 +84,8 @@ class Costs:
         Sent in an iteration by the rank that sends most.
     io_s : float
         Seconds in which a rank reads its images.
+    out : Outline
+        What was priced: its steps are those of `steps` and `repeats`.
     """
 
     iteration_s: Any
@@ -97,6 +99,16 @@ class Costs:
     steps: tuple[StepPrice, ...]
     timeline: Timeline
     repeats: tuple[int, ...]
+    out: Outline
+
+    @property
+    def compute_of(self) -> dict[str, Any]:
+        """Seconds that each layer computes in an iteration, the plain sum over its steps."""
+        found: dict[str, Any] = dict.fromkeys((layer.name for layer in self.out.edges.network.layers), 0.0)
+        for step, price, times in zip(self.out.steps, self.steps, self.repeats, strict=True):
+            if not isinstance(step, Move):
+                found[step.layer.name] = found[step.layer.name] + times * price.seconds
+        return found
 
 
 def price_family(
@@ -202,7 +214,7 @@ def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices:
         exposed = line.total_s - compute  # the bubble included
     share = np.where(np.greater(compute, 0), measured / np.where(np.greater(compute, 0), compute, 1.0), 0.0)
     total = np.maximum(line.total_s, io_s)
-    return Costs(total, compute, comm, exposed, share, sent, io_s, held, tuple(prices), line, times)
+    return Costs(total, compute, comm, exposed, share, sent, io_s, held, tuple(prices), line, times, out)
 
 
 def _in_turns_s(machine: Machine, plan: Plan, ranks: list[range], passes: Sequence[Cell], works: Works) -> float:

@@ -52,11 +52,18 @@ class StepCost:
 
 @dataclass(frozen=True)
 class LayerCost:
-    """A layer's share of an iteration, and of a rank's memory (its weights, what it keeps, and its inputs)."""
+    """A layer's share of an iteration, and of a rank's memory (its weights, what it keeps, and its inputs).
+
+    Attributes
+    ----------
+    first_rank, ranks : int
+        It lives on so many ranks from the first on: not 0 in later stages of a pipeline.
+    """
 
     name: str
     config: dict[str, int]
     placement: str
+    first_rank: int
     ranks: int
     compute_s: float
     communication_s: float
@@ -215,5 +222,7 @@ def _layers(network: Network, plan: Plan, out: Outline, steps: tuple[StepCost, .
         for e in out.edges.into(layer, plan.samples_of_a_pass) if training else ():
             held = held + edge_memory(network, plan, e)
         placement = "outer" if config.outer else "inner"
-        found.append(LayerCost(name, degrees, placement, int(config.ranks), compute, comm, int(sent), int(held.total_bytes)))
+        found.append(LayerCost(
+            name, degrees, placement, int(config.first), int(config.ranks), compute, comm, int(sent), int(held.total_bytes),
+        ))
     return tuple(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
@@ -22,7 +23,7 @@ def cuts(network: Network) -> list[int]:
 
 
 def work(network: Network) -> list[float]:
-    """Work of each layer for one sample, in flops."""
+    """Estimated work of each layer for one sample, in flops."""
     out = []
     for layer in network.layers:
         items = math.prod(network.shapes[layer.name]) if layer.inputs else 0
@@ -30,8 +31,13 @@ def work(network: Network) -> list[float]:
     return out
 
 
-def stages(network: Network, count: int) -> dict[str, int]:
+def stages(network: Network, count: int, per_layer: Sequence[float] | None = None) -> dict[str, int]:
     """Stage of every layer, such that the largest stage is as small as can be (dynamic programming over the cuts).
+
+    Parameters
+    ----------
+    per_layer : sequence of float, optional
+        Work of each layer, in any unit; else it is estimated, without a machine.
 
     Raises
     ------
@@ -44,7 +50,7 @@ def stages(network: Network, count: int) -> dict[str, int]:
         raise InputError(f"network '{network.name}' can be cut into at most {blocks} stages, not {count}; use fewer, as in "
                          f"pipeline:{blocks}xN with N ranks a stage")
     total = [0.0]
-    per_layer = work(network)
+    per_layer = work(network) if per_layer is None else per_layer
     for a, b in itertools.pairwise(at):
         total.append(total[-1] + sum(per_layer[a:b]))
     # best[j]: (largest stage, where the last stage begins) of the first j blocks, for one more stage in every round

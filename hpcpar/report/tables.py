@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -90,10 +91,14 @@ def say_source(predictions: Sequence[Prediction]) -> None:
 
 
 def show_layers(p: Prediction) -> None:
-    """One line per group of neighbouring layers that are cut alike."""
+    """One line per group of neighbouring layers that are cut alike, or whose sums are scattered as the layers behind them are cut.
+
+    Of a pipeline, each stage has its own lines, with its first and last rank.
+    """
     groups: list[list[LayerCost]] = []
+    staged = any(row.first_rank for row in p.layers)
     for row in p.layers:
-        if groups and _cut(groups[-1][0]) == _cut(row) and groups[-1][0].ranks == row.ranks:
+        if groups and _parts(groups[-1][0]) == _parts(row):
             groups[-1].append(row)
         else:
             groups.append([row])
@@ -102,7 +107,7 @@ def show_layers(p: Prediction) -> None:
         ("layers", "cut", "ranks", "compute", "communication", "sent/rank", "memory/rank"),
         [
             (rows[0].name if len(rows) == 1 else f"{rows[0].name} ... {rows[-1].name}",
-             _cut(rows[0]), rows[0].ranks,
+             ", ".join(dict.fromkeys(map(_cut, rows))), _ranks(rows[0]) if staged else rows[0].ranks,
              seconds(sum(r.compute_s for r in rows)), seconds(sum(r.communication_s for r in rows)),
              amount(sum(r.communication_bytes for r in rows)), amount(sum(r.memory_bytes for r in rows)))
             for rows in groups
@@ -111,9 +116,21 @@ def show_layers(p: Prediction) -> None:
     )
 
 
+def _parts(row: LayerCost) -> tuple[object, ...]:
+    """How the output is cut; sums over parts of a reduction (k) are scattered along its channels."""
+    return row.config | {"c": row.config["c"] * row.config["k"], "k": 1}, row.placement, row.first_rank, row.ranks
+
+
+def _ranks(row: LayerCost) -> str:
+    """As 4-7."""
+    return f"{row.first_rank}-{row.first_rank + row.ranks - 1}" if row.ranks > 1 else str(row.first_rank)
+
+
 def _cut(row: LayerCost) -> str:
-    """As n=4 c=2 outer."""
-    return " ".join([f"{a}={d}" for a, d in row.config.items() if d > 1] + ["outer"] * (row.placement == "outer")) or "-"
+    """As n=4 c=2 outer; x2 where so many ranks compute the same."""
+    copies = row.ranks // math.prod(row.config.values())
+    degrees = [f"{axis}={degree}" for axis, degree in row.config.items() if degree > 1]
+    return " ".join(degrees + [f"x{copies}"] * (copies > 1) + ["outer"] * (row.placement == "outer")) or "-"
 
 
 def schedule_rows(schedule: Schedule, prediction: Prediction) -> list[dict[str, object]]:

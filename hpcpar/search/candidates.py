@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.costs import price_family
+from hpcpar.cost.costs import Costs, price_family
 from hpcpar.cost.price import Prediction, price
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import Configs, configurations, parse, plan_options, together
+from hpcpar.search.balance import balanced
 
 #: Options of a plan; what else is given prices it.
 PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_norm", "microbatches", "optimizer", "order",
@@ -176,21 +177,31 @@ def alone(task: Task, strategy: str) -> Candidate:
 
 def _alone(task: Task, strategy: str) -> Candidate:
     extra = plan_options(strategy, task.ranks, task.batch)
-    return _of_plan(task, make_plan(
+    return _balanced(task, make_plan(
         task.spec, strategy, task.ranks, task.batch, gather=task.gather, network=task.network, machine=files.to_dict(task.machine),
         **(extra | task.plan_options),
     ))
 
 
 def best_pipeline(task: Task, strategy: str) -> Candidate:
-    """A pipeline with the number of micro-batches, where none is asked for, that is fastest: twice, four or eight times its stages."""
+    """A pipeline with the number of micro-batches, where none is asked for, that is fastest: twice, four or eight times its stages.
+
+    With each number its stages are balanced: how long a layer takes depends on the micro-batch.
+    """
     usual = alone(task, strategy)
     if "microbatches" in task.plan_options or usual.plan.microbatches == 1:
         return usual
     stages, most = usual.plan.microbatches // 4, task.batch // max(1, usual.parts // usual.plan.microbatches)
     others = [2 * stages, 8 * stages] if stages else []
-    found = [_of_plan(task, replace(usual.plan, microbatches=m)) for m in others if 1 < m <= most]
+    found = [_balanced(task, replace(usual.plan, microbatches=m)) for m in others if 1 < m <= most]
     return _better([usual, *found])
+
+
+def _balanced(task: Task, plan: Plan) -> Candidate:
+    """A plan, or the same pipeline with balanced stages where that is better."""
+    costs = price_family(task.network, plan, task.machine, **task.price_options)
+    found, again = _candidate(task, plan, costs), balanced(task.network, plan, costs)
+    return found if again is plan else _better([found, _of_plan(task, again)])
 
 
 def of_plan(task: Task, plan: Plan) -> Candidate:
@@ -204,7 +215,10 @@ def _with_bucket(task: Task, plan: Plan) -> Candidate:
 
 def _of_plan(task: Task, plan: Plan) -> Candidate:
     """A plan with its price."""
-    costs = price_family(task.network, plan, task.machine, **task.price_options)
+    return _candidate(task, plan, price_family(task.network, plan, task.machine, **task.price_options))
+
+
+def _candidate(task: Task, plan: Plan, costs: Costs) -> Candidate:
     return Candidate(task, plan.strategy, float(costs.iteration_s), int(costs.memory.total_bytes), int(sample_parts(plan)),
                      float(costs.measured_compute), plan)
 

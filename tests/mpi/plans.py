@@ -75,10 +75,10 @@ def again(configs: dict[str, Config]) -> int:
 
 
 def staged_plan(network: Network, batch: int, ranks: int, rng: np.random.Generator) -> Plan:
-    """A pipeline: stages of equal numbers of ranks, in each any configuration for every layer, and micro-batches."""
+    """A pipeline: stages of equal numbers of ranks, cut anywhere, in each any configuration for every layer, and micro-batches."""
     count = int(rng.choice([s for s in range(2, ranks + 1) if ranks % s == 0 and s < len(cuts(network))] or [1]))
     each = ranks // count
-    place = stages(network, count)
+    place = stages(network, count, rng.random(len(network.layers)).tolist())
     configs = {layer.name: replace(random_config(network, layer, each, rng), first=place[layer.name] * each) for layer in network.layers}
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = Plan(spec, ranks, batch, "pipeline", configs, dtype="float64", overlap=str(rng.choice(OVERLAPS)), order=str(rng.choice(ORDERS)),
