@@ -14,6 +14,7 @@ from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named, parse
 from hpcpar.search.candidates import APART, Candidate, Task, alone, of_plan, priced
 from hpcpar.search.layerwise import HIDDEN, Found, Search
+from hpcpar.search.polish import polished
 
 
 def candidates(network: Network, ranks: int, machine: Machine) -> list[str]:
@@ -87,24 +88,48 @@ def price_named(
 def layerwise(
     network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, **options: Any
 ) -> tuple[Candidate, Found]:
-    """The layer-wise plan, and what the search for the plain sum found.
-
-    The papers' objective is the plain sum. Where the plan overlaps, the optima with all, half and none of the gradients' sums hidden are
-    laid out in time, and the fastest that fits is taken.
-    """
+    """The layer-wise plan, and what the search for the plain sum found."""
     wanted = task(network, spec, ranks, batch, machine, **options)
+    search = _search(wanted)
+    found = search.best()
+    return _in_time(wanted, search, found), found
+
+
+def _search(wanted: Task) -> Search:
+    options = wanted.options
     if options.get("accounting", "schedule") != "schedule" or not options.get("training", True):
         raise InputError("strategy 'layerwise' searches for training as it is executed; leave out --accounting paper, --forward-only, or "
                          "name a strategy")
-    search = Search(
-        network, spec, ranks, batch, machine, contention=options.get("contention"), gamma=options.get("gamma", 1.0),
-        **wanted.plan_options,
+    return Search(
+        wanted.network, wanted.spec, wanted.ranks, wanted.batch, wanted.machine, contention=options.get("contention"),
+        gamma=options.get("gamma", 1.0), **wanted.plan_options,
     )
-    shares = (0.0,) if search.plan.overlap == "none" else HIDDEN
-    found = [search.best(hidden=share) for share in shares]
-    distinct = {tuple(c.key for c in f.plan.configs.values()): f for f in reversed(found)}
-    priced_plans = [of_plan(wanted, f.plan) for f in distinct.values()]
-    return min(priced_plans, key=lambda c: c.order), found[0]
+
+
+def _in_time(wanted: Task, search: Search, found: Found) -> Candidate:
+    """The fastest plan that is found, hidden communication included.
+
+    The papers' objective is the plain sum. Where the plan overlaps, optima with parts of the gradients' sums hidden are laid out in time,
+    and the fastest that fits is taken and polished: of none, half and all, then of the eighths around the best.
+    """
+    if search.plan.overlap == "none":
+        return of_plan(wanted, found.plan)
+    priced_plans: dict[Any, Candidate] = {}
+
+    def try_hiding(eighths: int) -> Candidate:
+        plan = search.best(hidden=HIDDEN[eighths]).plan if eighths else found.plan
+        key = tuple(c.key for c in plan.configs.values())
+        if key not in priced_plans:
+            priced_plans[key] = of_plan(wanted, plan)
+        return priced_plans[key]
+
+    tried = {i: try_hiding(i) for i in (0, 4, 8)}
+    for step in (2, 1):
+        best = min(tried, key=lambda i: tried[i].order)
+        # what is best with two parts hidden is so with all in between
+        tried |= {i: try_hiding(i) for i, end in ((best - step, best - 2 * step), (best + step, best + 2 * step))
+                  if end in tried and tried[end] is not tried[best]}
+    return polished(search, min(tried.values(), key=lambda c: c.order))
 
 
 #: Doublings of the ranks that are tried where nothing fits.
@@ -141,14 +166,16 @@ def named_or_layerwise(
     known : list of Candidate, optional
         All named strategies, where they were priced already.
     """
-    chosen, found = layerwise(network, spec, ranks, batch, machine, **options)
-    wanted = chosen.task
+    wanted = task(network, spec, ranks, batch, machine, **options)
+    search = _search(wanted)
+    found = search.best()
+    chosen = _in_time(wanted, search, found)
     if known is None:
         known = priced(wanted, [s for s in candidates(network, ranks, machine) if parse(s)[0] not in APART])
     others = [c for c in known if c.parts <= batch and parse(c.strategy)[0] not in APART]
     other = min(others, key=lambda c: c.order, default=chosen)
     if other.order < chosen.order:
-        chosen = of_plan(wanted, replace(other.plan, strategy="layerwise"))
+        chosen = polished(search, of_plan(wanted, replace(other.plan, strategy="layerwise")))
     return chosen, found
 
 

@@ -29,8 +29,8 @@ from hpcpar.search.tables import Link, Table, Tables, layer_edges, units
 FEW = 128
 #: Configurations of a layer in the first, small search.
 FIRST = 10
-#: Parts of the sums of gradients that may count as hidden.
-HIDDEN = (0.0, 0.5, 1.0)
+#: Parts of the sums of gradients that may count as hidden: eighths.
+HIDDEN = tuple(i / 8 for i in range(9))
 #: Bisections of the price of memory.
 BISECTIONS = 24
 #: Parts of what a sum is larger than what is alive at once by, with which it is limited in turn.
@@ -142,6 +142,11 @@ class Search:
         """Tables of all configurations: where memory is limiting, what is slow may be what fits."""
         same = all(len(a) == len(b) for a, b in zip(self.chosen, self._everything, strict=True))
         return self.tables if same else self._tables(self.nodes, self._everything)
+
+    def tables_of(self, rows: Any) -> tuple[Tables, list[Any]]:
+        """Tables with a configuration of each unit in them, and whose they are."""
+        inside = all((kept == row).any() for kept, row in zip(self.chosen, rows, strict=True))
+        return (self.tables, self.chosen) if inside else (self._whole, self._everything)
 
     def _tables(self, nodes: list[Table], chosen: list[Any]) -> Tables:
         return self._joined(nodes, chosen, self.maker.tables((), self._links(chosen))[1])
