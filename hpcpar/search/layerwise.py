@@ -7,6 +7,7 @@ that even with the best of everything else costs more than U cannot be in an opt
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -143,10 +144,16 @@ class Search:
         same = all(len(a) == len(b) for a, b in zip(self.chosen, self._everything, strict=True))
         return self.tables if same else self._tables(self.nodes, self._everything)
 
-    def tables_of(self, rows: Any) -> tuple[Tables, list[Any]]:
-        """Tables with a configuration of each unit in them, and whose they are."""
-        inside = all((kept == row).any() for kept, row in zip(self.chosen, rows, strict=True))
-        return (self.tables, self.chosen) if inside else (self._whole, self._everything)
+    def around(self, rows: Sequence[int]) -> tuple[Tables, list[Any], list[int]] | None:
+        """Tables with a configuration of each unit in them, whose they are, and its places there.
+
+        None where one is in no table: on a calibrated machine, one that was not measured.
+        """
+        for some in (self.chosen, self._everything):
+            places = [np.flatnonzero(kept == row) for kept, row in zip(some, rows, strict=True)]
+            if all(map(len, places)):
+                return self.tables if some is self.chosen else self._whole, some, [int(place[0]) for place in places]
+        return None
 
     def _tables(self, nodes: list[Table], chosen: list[Any]) -> Tables:
         return self._joined(nodes, chosen, self.maker.tables((), self._links(chosen))[1])

@@ -13,7 +13,6 @@ import numpy as np
 
 from hpcpar.cost.costs import price_family
 from hpcpar.plan.config import Config
-from hpcpar.plan.plan import Plan
 from hpcpar.search.candidates import Candidate, of_plan
 from hpcpar.search.layerwise import Search
 from hpcpar.search.tables import Unit
@@ -28,12 +27,11 @@ Change = tuple[int, int]
 
 
 def polished(search: Search, found: Candidate) -> Candidate:
-    """The plan, or a faster one that fits as well, by changes of single units; a plan outside of the search's space as it is."""
+    """The plan, or a faster one that fits as well, by changes of single units; a plan that is not of the search's tables as it is."""
     for _ in range(ROUNDS):
-        rows = _rows(search, found.plan)
-        if rows is None:
+        places = [unit.space.find(found.plan.configs[unit.layers[0].name]) for unit in search.units]
+        if None in places or not (changes := _changes(search, rows := np.array(places))):
             break
-        changes = _changes(search, rows)
         order = _order(search, found, np.stack([rows, *(_changed(rows, [change]) for change in changes)]))
         better = [changes[case - 1] for case in order[: int(np.flatnonzero(order == 0)[0])]]
         if not better:
@@ -51,12 +49,6 @@ def polished(search: Search, found: Candidate) -> Candidate:
     return found
 
 
-def _rows(search: Search, plan: Plan) -> Any:
-    """The place of each unit's configuration in its space; None where one is not there."""
-    found = [unit.space.find(plan.configs[unit.layers[0].name]) for unit in search.units]
-    return None if None in found else np.array(found)
-
-
 def _changed(rows: Any, changes: list[Change]) -> Any:
     out = rows.copy()
     for unit, row in changes:
@@ -66,8 +58,10 @@ def _changed(rows: Any, changes: list[Change]) -> Any:
 
 def _changes(search: Search, rows: Any) -> list[Change]:
     """Changes that add least to the plain sum, in turn with the sums of gradients and without."""
-    tables, chosen = search.tables_of(rows)
-    places = [int(np.searchsorted(kept, row)) for kept, row in zip(chosen, rows, strict=True)]
+    here = search.around(rows)
+    if here is None:
+        return []
+    tables, chosen, places = here
     moved = [np.zeros(len(kept)) for kept in chosen]
     for (a, b), table in tables.edges.items():
         moved[a] += table.seconds[:, places[b]]

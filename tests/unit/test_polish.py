@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcpar.cost.choose import schedule_for
 from hpcpar.cost.price import price
+from hpcpar.cost.work import Workload
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.builtin import network as builtin
 from hpcpar.plan.plan import NetworkSpec
+from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, of_plan
 from hpcpar.search.layerwise import HIDDEN, Search
@@ -75,6 +78,21 @@ def test_a_plan_outside_of_the_space_stays_as_it_is() -> None:
     fc = next(name for name, c in plan.configs.items() if c.k > 1)
     other = of_plan(optima[0].task, replace(plan, configs=plan.configs | {fc: replace(plan.configs[fc], first=1, k=3)}))
     assert polished(search, other) is other
+
+
+def test_a_plan_that_was_not_measured_stays_as_it_is() -> None:
+    """On a calibrated machine the tables have measured configurations alone."""
+    machine = files.load("local")
+    search, optima = searched("lenet5", 4, 64, machine)
+    start = max(optima, key=lambda c: c.iteration_s)
+    works = Workload(search.network, start.plan)
+    known = {works.of(step).key: 1e-3 for step in schedule_for(search.network, start.plan).steps if isinstance(step, Compute)}
+    calibrated = replace(machine, compute=known)
+    again = Search(search.network, search.plan.network, 4, 64, calibrated)
+    other = auto.price_named(search.network, search.plan.network, "filter", 4, 64, calibrated)
+    assert again.around([len(unit.space) for unit in again.units]) is None
+    assert again.around([unit.space.find(start.plan.configs[unit.name]) for unit in again.units]) is not None
+    assert other.measured < 1.0 and polished(again, other) is other
 
 
 def test_without_overlap_the_sum_is_the_time() -> None:
