@@ -113,6 +113,6 @@ def _notes(args: argparse.Namespace, chosen: auto.Candidate) -> None:
         tables.say(f"note: a batch of {args.batch} cut into {chosen.parts} parts leaves ranks without samples; use a larger batch "
                    "or a grid")
     if args.ranks > 1 and all(config.parts == 1 and config.first == 0 for config in chosen.plan.configs.values()):
-        tables.say("note: no layer is cut, so that nothing is sent: a single rank takes as long")
+        tables.say("note: no layer is cut: a single rank would take as long")
     if args.output:
         tables.say(f"wrote {args.output}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +133,39 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     shown = capsys.readouterr().err
     assert all(name in shown for name in COMMANDS)
+
+
+def rows_of_layers(shown: str) -> list[list[str]]:
+    """Layers, cut, ranks of each line of the table of layers."""
+    lines = shown.splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith("layers of ")) + 2
+    ends = ("layer-wise search", "note:")
+    return [re.split(r" {2,}", line)[:3] for line in itertools.takewhile(lambda line: not line.startswith(ends), lines[begin:])]
+
+
+def test_layers_behind_a_cut_reduction_are_one_group_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["plan", "--network", "alexnet", "--machine", "p100x4x4", "--ranks", "7", "--batch", "448", "--strategy", "layerwise"]
+    cut = {row["name"]: row["config"] for row in document(capsys, *args)["layers"]}
+    assert (cut["fc6"]["k"], cut["fc6"]["c"], cut["relu6"]["k"], cut["relu6"]["c"]) == (7, 1, 1, 7)
+    shown = text(capsys, *args)
+    assert rows_of_layers(shown) == [["conv1 ... flatten", "n=7", "7"], ["fc6 ... fc8", "k=7, c=7", "7"], ["loss", "n=7", "7"]]
+    assert "no layer is cut" not in shown
+
+
+def test_stages_of_a_pipeline_are_shown_with_their_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["plan", "--network", "resnet50", "--machine", "h100x8", "--ranks", "8", "--batch", "64"]
+    assert [row[1:] for row in rows_of_layers(text(capsys, *args, "--strategy", "pipeline:4x2"))] == [
+        ["n=2", "0-1"], ["n=2", "2-3"], ["n=2", "4-5"], ["n=2", "6-7"]]
+    assert [row[1:] for row in rows_of_layers(text(capsys, *args, "--strategy", "pipeline:8x1"))] == [["-", str(i)] for i in range(8)]
+    firsts = [row["first_rank"] for row in document(capsys, *args, "--strategy", "pipeline:4x2")["layers"]]
+    assert firsts == sorted(firsts) and set(firsts) == {0, 2, 4, 6}
+
+
+def test_a_plan_that_cuts_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """LeNet-5 on 64 fast ranks: any message takes longer than computing everything."""
+    shown = text(capsys, "plan", "--network", "lenet5", "--machine", "h100x8", "--ranks", "64", "--batch", "16", "--strategy", "layerwise")
+    assert rows_of_layers(shown) == [["conv1 ... loss", "x64", "64"]]
+    assert "note: no layer is cut: a single rank would take as long" in shown
 
 
 def test_a_closed_pipe_is_quiet() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hpcpar.cost.choose import schedule_for
@@ -61,7 +60,7 @@ def test_what_fits_stays_so() -> None:
     machine = files.load("k80x16")
     search, optima = searched("alexnet", 8, 256, machine)
     free = polished(search, optima[0])
-    limit = max(c.memory_bytes for c in optima[:1])
+    limit = optima[0].memory_bytes
     small = replace(machine, device=replace(machine.device, memory_bytes=limit))
     search, _ = searched("alexnet", 8, 256, small)
     start = of_plan(replace(optima[0].task, machine=small), optima[0].plan)
@@ -71,7 +70,7 @@ def test_what_fits_stays_so() -> None:
 
 
 def test_a_plan_outside_of_the_space_stays_as_it_is() -> None:
-    """A reduction that is cut and not scattered is no configuration of the search."""
+    """Three parts do not divide four ranks."""
     machine = files.load("local")
     search, optima = searched("lenet5", 4, 64, machine)
     plan = optima[0].plan
@@ -99,4 +98,4 @@ def test_without_overlap_the_sum_is_the_time() -> None:
     machine = files.load("h100x8")
     search, optima = searched("lenet5", 4, 64, machine, overlap="none")
     assert polished(search, optima[0]).iteration_s == optima[0].iteration_s
-    assert np.ptp([search.best(hidden=0.0).objective_s, optima[0].iteration_s]) <= 1e-9 * optima[0].iteration_s
+    assert search.best().objective_s == pytest.approx(optima[0].iteration_s, rel=1e-9)
