@@ -36,9 +36,19 @@ from hpcpar.cost import optcnn  # noqa: E402
 from hpcpar.cost.price import price  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.machine.model import Machine  # noqa: E402
-from hpcpar.network.builder import Chain  # noqa: E402
+from hpcpar.network.builder import Chain, Graph  # noqa: E402
 from hpcpar.network.graph import Network  # noqa: E402
-from hpcpar.network.layers import Conv2d, Flatten, Linear, ReLU, SoftmaxCrossEntropy  # noqa: E402
+from hpcpar.network.layers import (  # noqa: E402
+    BatchNorm,
+    Concat,
+    Conv2d,
+    Flatten,
+    GlobalAvgPool,
+    Linear,
+    MaxPool2d,
+    ReLU,
+    SoftmaxCrossEntropy,
+)
 from hpcpar.plan.config import Config  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec  # noqa: E402
 from hpcpar.plan.strategies import Configs  # noqa: E402
@@ -157,6 +167,40 @@ def by_layers(counts: tuple[int, ...], runs: int) -> list[dict[str, Any]]:
         out.append({"convolutions": count, "layers": len(net.layers), "median_s": median, "first_s": first_s, "search_s": found.search_s,
                     "configurations": found.configurations, "kept": found.kept})
     return out
+
+
+# -- entangled graphs -------------------------------------------------------------------------------------------------
+def dense(blocks: tuple[int, ...]) -> Network:
+    """DenseNet's blocks of so many layers, on small images: each layer reads all layers of its block before it."""
+    net = Graph("dense", (3, 64, 64))
+    x = net.add(Conv2d, "stem", out_channels=64, kernel=(3, 3), padding=(1, 1))
+    for block, count in enumerate(blocks):
+        features = [x]
+        for i in range(count):
+            name = f"{block}.{i}"
+            whole = net.add(Concat, f"{name}.all", after=tuple(features)) if i else x
+            net.add(BatchNorm, f"{name}.norm1", after=whole)
+            net.add(ReLU, f"{name}.relu1")
+            net.add(Conv2d, f"{name}.conv1", out_channels=128, kernel=(1, 1))
+            net.add(BatchNorm, f"{name}.norm2")
+            net.add(ReLU, f"{name}.relu2")
+            features.append(net.add(Conv2d, f"{name}.conv2", out_channels=32, kernel=(3, 3), padding=(1, 1)))
+        net.add(Concat, f"{block}.all", after=tuple(features))
+        net.add(Conv2d, f"{block}.narrow", out_channels=64, kernel=(1, 1))
+        x = net.add(MaxPool2d, f"{block}.pool", kernel=(2, 2), stride=(2, 2))
+    net.add(GlobalAvgPool, "pool")
+    net.add(Linear, "fc", out_features=1000)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
+def entangled_row(blocks: tuple[int, ...], ranks: int) -> dict[str, Any]:
+    """A network that no elimination can plan: seconds, and how far the plan may be above the optimum."""
+    net = dense(blocks)
+    spec, machine = NetworkSpec(net.name, net.image_shape, net.classes), files.load("p100x4x4")
+    first_s, found = timed(lambda: search(net, spec, ranks, machine).best())
+    return {"blocks": list(blocks), "layers": len(net.layers), "ranks": ranks, "K": found.eliminations.kept, "first_s": first_s,
+            "search_s": found.search_s, "objective_s": found.objective_s, "above": found.objective_s / found.bound_s - 1}
 
 
 # -- the integer program ----------------------------------------------------------------------------------------------
@@ -337,6 +381,9 @@ def show_all(data: dict[str, Any]) -> None:
                                                        "kept"),
          [(r["convolutions"], r["layers"], seconds(r["median_s"]), seconds(r["first_s"]), seconds(r["search_s"]), r["configurations"],
            r["kept"]) for r in data["layers"]], left=0)
+    show("DenseNet's blocks", ("layers of a block", "layers", "ranks", "K", "first call", "solving alone", "above the optimum, at most"),
+         [(", ".join(map(str, r["blocks"])), r["layers"], r["ranks"], r["K"], seconds(r["first_s"]), seconds(r["search_s"]),
+           f"{r['above']:.1e}") for r in data["entangled"]], left=1)
     show(f"elimination and an integer program (HiGHS, at most {PROGRAM_S:g} s) on the same tables",
          ("network", "ranks", "configurations", "pairs", "elimination", "integer program", "ratio", "optima differ by"),
          [(r["network"], r["ranks"], r["configurations"], r["pairs"], seconds(r["ours_s"]), seconds(r["program_s"]),
@@ -377,6 +424,8 @@ def main() -> None:
         "searches": [search_row(*case) for case in [*cases, *large]],
         "ranks": by_ranks(8 if args.quick else 1024, 0 if args.quick else 1),
         "layers": by_layers((4, 8) if args.quick else (4, 8, 16, 32, 64), min(runs, 3)),
+        "entangled": [entangled_row(blocks, count) for blocks, count in
+                      ([((6, 12), 4)] if args.quick else [((6, 12), 4), ((6, 12, 24, 16), 4), ((6, 12, 24, 16), 16)])],
         "programs": [peer_row(each, count, runs) for count in ((4,) if args.quick else (4, 16)) for each in names],
         "plans": [plan_row(each, "layer-wise", count) for each, count in (("vgg16", 4), ("alexnet", 16), ("vgg16", 16))
                   if count == 4 or not args.quick],

@@ -9,15 +9,12 @@ the eliminations give the optimal configuration of every node.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hpcpar.errors import InputError
-
-#: Entries of the largest table that an elimination may make.
-MOST_ENTRIES = 200_000_000
 #: Entries of one block of a minimisation: what the cache of a core holds (its second level).
 BLOCK = 131_072
 
@@ -71,6 +68,27 @@ def count(size: int, pairs: list[tuple[int, int]]) -> Eliminations:
     return Eliminations(nodes, edges, len(alive))
 
 
+def largest_table(sizes: list[int], pairs: Iterable[tuple[int, int]]) -> int:
+    """Entries of the largest table that eliminating a graph minimises, the cheapest node first."""
+    around: dict[int, set[int]] = {node: set() for node in range(len(sizes))}
+    for a, b in pairs:
+        around[a].add(b)
+        around[b].add(a)
+    def entries(node: int) -> int:
+        return sizes[node] * math.prod(sizes[o] for o in around[node])
+
+    costs, most = {node: entries(node) for node in around}, 0
+    while costs:
+        cost, node = min((cost, node) for node, cost in costs.items())
+        del costs[node]
+        most, others = max(most, cost), around.pop(node)
+        for o in others:
+            around[o] |= others
+            around[o] -= {o, node}
+            costs[o] = entries(o)
+    return most
+
+
 @dataclass
 class _Factor:
     """A table over some nodes, its axes in their order."""
@@ -89,10 +107,7 @@ def solve(nodes: list[Any], edges: dict[tuple[int, int], Any]) -> tuple[float, l
     edges : dict
         (a, b) -> [configurations of a, configurations of b]; both orders may occur.
 
-    Raises
-    ------
-    InputError
-        The graph is so entangled that a table would not fit in memory.
+    Its tables may be large (see `largest_table`): `hpcpar.search.entangled` is for any graph.
     """
     sizes = [len(t) for t in nodes]
     factors: dict[frozenset[int], _Factor] = {}
@@ -153,9 +168,6 @@ class _Solver:
                 if n != node:
                     self.touching[n].discard(key)
         others = tuple(sorted(set().union(*keys) - {node})) if keys else ()
-        if math.prod(self.sizes[o] for o in others) > MOST_ENTRIES:
-            raise InputError(f"the network's branches are too entangled for an exact search: a table over {len(others)} layers at once; "
-                             "use a named strategy, or fewer ranks")
         self.undo.append((node, self.nodes[node], factors))
         table = self._minimise(node, factors, others)
         if not others:

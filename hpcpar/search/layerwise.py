@@ -20,7 +20,8 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan
-from hpcpar.search.eliminate import Eliminations, count, solve
+from hpcpar.search.eliminate import Eliminations, count
+from hpcpar.search.entangled import solve_any
 from hpcpar.search.maker import TableMaker
 from hpcpar.search.pareto import solve_within
 from hpcpar.search.space import Spaces
@@ -50,7 +51,7 @@ class Found:
     bytes : float
         What the arrays of the largest rank take, if each has a place of its own: a bound of what it needs at once.
     exact : bool
-        The optimum of the space; False where memory was limiting and a gap to the bound is left.
+        The optimum of the space; False where memory was limiting, or the graph too entangled, and a gap to the bound is left.
     bound_s : float
         No plan of the space that fits is faster than this.
     """
@@ -119,7 +120,8 @@ class Search:
         first = self._tables(nodes, _shared(chosen))
         keep = [np.zeros(len(u.space), bool) for u in self.units]
         for hidden in HIDDEN:
-            bound, _ = _solve(_hiding(first, hidden))
+            few = _hiding(first, hidden)
+            bound = few.price(_solve(few)[1])
             seconds = [(t.seconds - hidden * t.hideable)[rows] for rows, t in zip(everything, nodes, strict=True)]
             slack = bound * (1 + 1e-12) - sum(float(x.min()) for x in seconds)
             for kept, rows, x in zip(keep, everything, seconds, strict=True):
@@ -182,7 +184,7 @@ class Search:
         limit = self.machine.device.memory_bytes if limit_bytes is None else limit_bytes
         tables, chosen = _hiding(self.tables, hidden), self.chosen
         bound, places = _solve(tables)
-        exact = True
+        exact = tables.price(places) <= bound * (1 + 1e-9)
         if tables.memory(places) > limit:
             held = self._held(chosen, places) if limit_bytes is None else 0
             if limit_bytes is not None:
@@ -272,7 +274,7 @@ def _hiding(tables: Tables, hidden: float) -> Tables:
 
 
 def _solve(tables: Tables, seconds: float = 1.0, per_byte: float = 0.0) -> tuple[float, list[int]]:
-    """Minimise seconds times a weight, plus bytes times theirs."""
+    """A bound of the least sum of seconds times a weight, plus bytes times theirs, and the choice: of what can be eliminated, the least."""
     known: dict[int, Any] = {}
 
     def weigh(t: Table) -> Any:
@@ -280,7 +282,7 @@ def _solve(tables: Tables, seconds: float = 1.0, per_byte: float = 0.0) -> tuple
             known[id(t)] = t.seconds if (seconds, per_byte) == (1.0, 0.0) else seconds * t.seconds + per_byte * t.bytes
         return known[id(t)]
 
-    return solve([weigh(t) for t in tables.nodes], {pair: weigh(t) for pair, t in tables.edges.items()})
+    return solve_any([weigh(t) for t in tables.nodes], {pair: weigh(t) for pair, t in tables.edges.items()})
 
 
 def _within(tables: Tables, limit: float) -> tuple[float, list[int], bool]:

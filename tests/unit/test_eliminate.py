@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcpar.errors import InputError
 from hpcpar.network import builtin
 from hpcpar.search import eliminate
 from hpcpar.search.eliminate import Eliminations, count, solve
@@ -130,18 +129,6 @@ def test_a_long_chain_of_many_configurations() -> None:
     total, chosen = solve(nodes, edges)
     assert total == pytest.approx(best.min(), rel=1e-12)
     assert value(nodes, edges, chosen) == pytest.approx(total, rel=1e-12)
-
-
-def test_entangled_graphs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    size, pairs = SHAPES["complete"]
-    nodes, edges = [np.zeros(4) for _ in range(size)], {pair: np.zeros((4, 4)) for pair in pairs}
-    monkeypatch.setattr(eliminate, "MOST_ENTRIES", 4**4)
-    solve(nodes, edges)
-    monkeypatch.setattr(eliminate, "MOST_ENTRIES", 4**4 - 1)
-    with pytest.raises(InputError, match="too entangled for an exact search: a table over 4 layers at once; use a named strategy"):
-        solve(nodes, edges)
-    size, pairs = SHAPES["chain"]
-    solve(nodes[:size], {pair: edges[min(pair), max(pair)] for pair in pairs})  # trees never are
 
 
 def of_network(name: str) -> Eliminations:
