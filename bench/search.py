@@ -31,24 +31,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np  # noqa: E402
 
+from bench.networks import deep, dense  # noqa: E402
 from bench.papers import layerwise as published  # noqa: E402
 from hpcpar.cost import optcnn  # noqa: E402
 from hpcpar.cost.price import price  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.machine.model import Machine  # noqa: E402
-from hpcpar.network.builder import Chain, Graph  # noqa: E402
 from hpcpar.network.graph import Network  # noqa: E402
-from hpcpar.network.layers import (  # noqa: E402
-    BatchNorm,
-    Concat,
-    Conv2d,
-    Flatten,
-    GlobalAvgPool,
-    Linear,
-    MaxPool2d,
-    ReLU,
-    SoftmaxCrossEntropy,
-)
 from hpcpar.plan.config import Config  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec  # noqa: E402
 from hpcpar.plan.strategies import Configs  # noqa: E402
@@ -143,14 +132,6 @@ def search_row(name: str, ranks: int, machine: str, runs: int) -> dict[str, Any]
 
 
 # -- curves -----------------------------------------------------------------------------------------------------------
-def deep(count: int) -> Network:
-    """A chain of so many convolutions, no two alike."""
-    net = Chain(f"chain{count}", (8, 56, 56))
-    for i in range(count):
-        net.add(Conv2d, f"conv{i}", out_channels=64 + 4 * i, kernel=(3, 3), padding=(1, 1)).add(ReLU, f"relu{i}")
-    return net.add(Flatten, "flatten").add(Linear, "fc", out_features=1000).add(SoftmaxCrossEntropy, "loss").build()
-
-
 def by_ranks(most: int, runs: int) -> list[dict[str, Any]]:
     """Seconds of ResNet-50's search over numbers of ranks."""
     return [search_row("resnet50", 2**i, "abci-v100", runs) for i in range(1, 11) if 2**i <= most]
@@ -170,30 +151,6 @@ def by_layers(counts: tuple[int, ...], runs: int) -> list[dict[str, Any]]:
 
 
 # -- entangled graphs -------------------------------------------------------------------------------------------------
-def dense(blocks: tuple[int, ...]) -> Network:
-    """DenseNet's blocks of so many layers, on small images: each layer reads all layers of its block before it."""
-    net = Graph("dense", (3, 64, 64))
-    x = net.add(Conv2d, "stem", out_channels=64, kernel=(3, 3), padding=(1, 1))
-    for block, count in enumerate(blocks):
-        features = [x]
-        for i in range(count):
-            name = f"{block}.{i}"
-            whole = net.add(Concat, f"{name}.all", after=tuple(features)) if i else x
-            net.add(BatchNorm, f"{name}.norm1", after=whole)
-            net.add(ReLU, f"{name}.relu1")
-            net.add(Conv2d, f"{name}.conv1", out_channels=128, kernel=(1, 1))
-            net.add(BatchNorm, f"{name}.norm2")
-            net.add(ReLU, f"{name}.relu2")
-            features.append(net.add(Conv2d, f"{name}.conv2", out_channels=32, kernel=(3, 3), padding=(1, 1)))
-        net.add(Concat, f"{block}.all", after=tuple(features))
-        net.add(Conv2d, f"{block}.narrow", out_channels=64, kernel=(1, 1))
-        x = net.add(MaxPool2d, f"{block}.pool", kernel=(2, 2), stride=(2, 2))
-    net.add(GlobalAvgPool, "pool")
-    net.add(Linear, "fc", out_features=1000)
-    net.add(SoftmaxCrossEntropy, "loss")
-    return net.build()
-
-
 def entangled_row(blocks: tuple[int, ...], ranks: int) -> dict[str, Any]:
     """A network that no elimination can plan: seconds, and how far the plan may be above the optimum."""
     net = dense(blocks)

@@ -86,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _search_line(found: Found) -> str:
     e = found.eliminations
-    gap = "" if found.exact else f"; at most {found.objective_s / max(found.bound_s, 1e-30) - 1:.2%} above the optimum"
+    gap = "" if found.exact else f"; not proved the least: at most {found.objective_s / max(found.bound_s, 1e-30) - 1:.2%} above it"
     return (f"layer-wise search: {found.configurations} configurations, tables for {found.kept} of them; {e.nodes} node and {e.edges} edge "
             f"eliminations leave K = {e.kept}; tables {found.table_s:.3f} s, search {found.search_s:.3f} s; sum of an iteration "
             f"{tables.seconds(found.objective_s)}{gap}")

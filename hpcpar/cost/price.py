@@ -184,7 +184,7 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
         options.get("accounting", "schedule"), total, None if samples is None else samples / int(plan.batch) * total,
         float(costs.compute_s), float(costs.communication_s), float(costs.exposed_communication_s), float(costs.measured_compute),
         int(costs.communication_bytes), float(costs.io_s), held, machine.device.memory_bytes,
-        _layers(network, plan, out, steps, options.get("training", True)), steps,
+        _layers(network, plan, costs, steps, options.get("training", True)), steps,
         Timeline(tuple(spans), tuple(s.exposed_s if s.is_comm else 0.0 for s in steps), line_s, costs.timeline.blocks),
     )
 
@@ -207,22 +207,22 @@ def _step(index: int, out: Outline, costs: Costs, old: int) -> StepCost:
     )
 
 
-def _layers(network: Network, plan: Plan, out: Outline, steps: tuple[StepCost, ...], training: bool) -> tuple[LayerCost, ...]:
-    rows: dict[str, list[float]] = {layer.name: [0.0, 0.0, 0] for layer in network.layers[1:]}
+def _layers(network: Network, plan: Plan, costs: Costs, steps: tuple[StepCost, ...], training: bool) -> tuple[LayerCost, ...]:
+    rows: dict[str, list[float]] = {layer.name: [0.0, 0] for layer in network.layers[1:]}
     for s in steps:
-        row = rows[s.layer]
-        row[1 if s.is_comm else 0] += s.seconds * s.repeats
-        row[2] += s.sent_bytes * s.repeats
-    found = []
-    for name, (compute, comm, sent) in rows.items():
+        if s.is_comm:
+            rows[s.layer][0] += s.seconds * s.repeats
+            rows[s.layer][1] += s.sent_bytes * s.repeats
+    found, compute = [], costs.compute_of
+    for name, (comm, sent) in rows.items():
         config = plan.configs[name]
         degrees = {a: int(getattr(config, a)) for a in ("n", "c", "h", "w", "d", "k")}
         layer = network.by_name[name]
         held = layer_memory(network, plan, layer, training)
-        for e in out.edges.into(layer, plan.samples_of_a_pass) if training else ():
+        for e in costs.out.edges.into(layer, plan.samples_of_a_pass) if training else ():
             held = held + edge_memory(network, plan, e)
         placement = "outer" if config.outer else "inner"
         found.append(LayerCost(
-            name, degrees, placement, int(config.first), int(config.ranks), compute, comm, int(sent), int(held.total_bytes),
+            name, degrees, placement, int(config.first), int(config.ranks), float(compute[name]), comm, int(sent), int(held.total_bytes),
         ))
     return tuple(found)

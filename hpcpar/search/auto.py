@@ -89,21 +89,21 @@ def layerwise(
     network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, **options: Any
 ) -> tuple[Candidate, Found]:
     """The layer-wise plan, and what the search for the plain sum found."""
-    wanted = task(network, spec, ranks, batch, machine, **options)
-    search = _search(wanted)
-    found = search.best()
-    return _in_time(wanted, search, found), found
+    chosen, found, _ = _layerwise(task(network, spec, ranks, batch, machine, **options))
+    return chosen, found
 
 
-def _search(wanted: Task) -> Search:
+def _layerwise(wanted: Task) -> tuple[Candidate, Found, Search]:
     options = wanted.options
     if options.get("accounting", "schedule") != "schedule" or not options.get("training", True):
         raise InputError("strategy 'layerwise' searches for training as it is executed; leave out --accounting paper, --forward-only, or "
                          "name a strategy")
-    return Search(
+    search = Search(
         wanted.network, wanted.spec, wanted.ranks, wanted.batch, wanted.machine, contention=options.get("contention"),
         gamma=options.get("gamma", 1.0), **wanted.plan_options,
     )
+    found = search.best()
+    return _in_time(wanted, search, found), found, search
 
 
 def _in_time(wanted: Task, search: Search, found: Found) -> Candidate:
@@ -167,9 +167,7 @@ def named_or_layerwise(
         All named strategies, where they were priced already.
     """
     wanted = task(network, spec, ranks, batch, machine, **options)
-    search = _search(wanted)
-    found = search.best()
-    chosen = _in_time(wanted, search, found)
+    chosen, found, search = _layerwise(wanted)
     if known is None:
         known = priced(wanted, [s for s in candidates(network, ranks, machine) if parse(s)[0] not in APART])
     others = [c for c in known if c.parts <= batch and parse(c.strategy)[0] not in APART]

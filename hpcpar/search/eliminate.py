@@ -68,25 +68,36 @@ def count(size: int, pairs: list[tuple[int, int]]) -> Eliminations:
     return Eliminations(nodes, edges, len(alive))
 
 
-def largest_table(sizes: list[int], pairs: Iterable[tuple[int, int]]) -> int:
-    """Entries of the largest table that eliminating a graph minimises, the cheapest node first."""
-    around: dict[int, set[int]] = {node: set() for node in range(len(sizes))}
+def neighbours(size: int, pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    """Of each node those that it has an edge with."""
+    around: dict[int, set[int]] = {node: set() for node in range(size)}
     for a, b in pairs:
         around[a].add(b)
         around[b].add(a)
+    return around
+
+
+def largest_table(sizes: list[int], pairs: Iterable[tuple[int, int]]) -> int:
+    """Entries of the largest table that eliminating a graph minimises, the cheapest node first."""
+    around = neighbours(len(sizes), pairs)
+
     def entries(node: int) -> int:
         return sizes[node] * math.prod(sizes[o] for o in around[node])
 
     costs, most = {node: entries(node) for node in around}, 0
     while costs:
-        cost, node = min((cost, node) for node, cost in costs.items())
-        del costs[node]
-        most, others = max(most, cost), around.pop(node)
+        node = min(costs, key=costs.__getitem__)
+        most, others = max(most, costs.pop(node)), around.pop(node)
         for o in others:
             around[o] |= others
             around[o] -= {o, node}
             costs[o] = entries(o)
     return most
+
+
+def total(nodes: list[Any], edges: dict[tuple[int, int], Any], chosen: list[int]) -> float:
+    """The sum of a choice of one entry for each node."""
+    return float(sum(t[c] for t, c in zip(nodes, chosen, strict=True)) + sum(t[chosen[a], chosen[b]] for (a, b), t in edges.items()))
 
 
 @dataclass

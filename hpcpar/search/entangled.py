@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.search.eliminate import largest_table, solve
+from hpcpar.search.eliminate import largest_table, neighbours, solve, total
 
 #: Entries of the largest table of an exact elimination, its node's included; and of those while layers are held.
 EXACT, HELD = 200_000_000, 1_000_000
@@ -58,11 +58,6 @@ def _descended(nodes: Nodes, edges: Edges, chosen: list[int]) -> list[int]:
     return chosen
 
 
-def total(nodes: Nodes, edges: Edges, chosen: list[int]) -> float:
-    """The sum of a choice."""
-    return float(sum(t[c] for t, c in zip(nodes, chosen, strict=True)) + sum(t[chosen[a], chosen[b]] for (a, b), t in edges.items()))
-
-
 def _relaxed(nodes: Nodes, edges: Edges) -> tuple[float, list[int]]:
     """The least sum where some edges cost each end only what it pays at least, whatever the other is."""
     sizes, own = [len(t) for t in nodes], [np.array(t, float) for t in nodes]
@@ -102,11 +97,7 @@ def _ends(table: Any) -> tuple[Any, Any]:
 
 def _held(sizes: list[int], edges: Edges, often: Any) -> list[int]:
     """Nodes without which the others can be eliminated: those that were held least often, of these those with most neighbours."""
-    around: dict[int, set[int]] = {node: set() for node in range(len(sizes))}
-    for a, b in edges:
-        around[a].add(b)
-        around[b].add(a)
-    out = list[int]()
+    out, around = list[int](), neighbours(len(sizes), edges)
     while around:
         cost, node = min((sizes[node] * math.prod(sizes[o] for o in others), node) for node, others in around.items())
         if cost > HELD:
@@ -117,6 +108,10 @@ def _held(sizes: list[int], edges: Edges, often: Any) -> list[int]:
             around[o].discard(node)
             if cost <= HELD:
                 around[o] |= others - {o}
+    # without them from the start, others may be the cheapest
+    while largest_table(sizes, free := [pair for pair in edges if not set(pair) & set(out)]) > HELD:
+        around = neighbours(len(sizes), free)
+        out.append(max(around, key=lambda n: len(around[n])))
     return out
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Dropout, Layer, ReLU
+from hpcpar.search.eliminate import total
 from hpcpar.search.space import Space, Spaces
 
 
@@ -121,13 +122,12 @@ class Tables:
 
     def price(self, chosen: list[int]) -> float:
         """The objective (OptCNN, Eq 1): seconds of a choice of one configuration for each unit."""
-        total = sum(float(t.seconds[c]) for t, c in zip(self.nodes, chosen, strict=True))
-        return total + sum(float(t.seconds[chosen[a], chosen[b]]) for (a, b), t in self.edges.items())
+        return total([t.seconds for t in self.nodes], {pair: t.seconds for pair, t in self.edges.items()}, chosen)
 
     def memory(self, chosen: list[int]) -> float:
         """Bytes of the largest rank."""
-        total = sum(t.held.at((c,)) for t, c in zip(self.nodes, chosen, strict=True))
-        return total + sum(t.held.at((chosen[a], chosen[b])) for (a, b), t in self.edges.items())
+        of_nodes = sum(t.held.at((c,)) for t, c in zip(self.nodes, chosen, strict=True))
+        return of_nodes + sum(t.held.at((chosen[a], chosen[b])) for (a, b), t in self.edges.items())
 
 
 def units(network: Network, spaces: Spaces) -> list[Unit]:
