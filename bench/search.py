@@ -46,7 +46,7 @@ from hpcpar.search import layerwise  # noqa: E402
 from hpcpar.search.eliminate import solve  # noqa: E402
 from hpcpar.search.layerwise import Search  # noqa: E402
 from hpcpar.search.space import FIELDS, Space  # noqa: E402
-from hpcpar.search.tables import Table, Tables  # noqa: E402
+from hpcpar.search.tables import Table, Tables, configured  # noqa: E402
 
 IMAGES = published.IMAGES
 #: (network, ranks) -> seconds that OptCNN (4) and DeePa (16) published, and those that the project allows itself.
@@ -255,11 +255,6 @@ def of_papers(found: Search) -> list[Any]:
     return [(u.space.degrees[:, k] == 1) & (u.space.degrees[:, copies] == 1) & ~u.space.outer for u in found.units]
 
 
-def configs_at(found: Search, places: list[int]) -> Configs:
-    """The configurations of a choice of one for each unit."""
-    return {layer.name: u.space.one(place, i > 0) for u, place in zip(found.units, places, strict=True) for i, layer in enumerate(u.layers)}
-
-
 def degrees(space: Space) -> list[optcnn.Configuration]:
     return [optcnn.Configuration(**{a: int(row[FIELDS.index(a)]) for a in "nchwd"}) for row in space.degrees]
 
@@ -302,7 +297,7 @@ def plan_row(name: str, strategy: str, ranks: int) -> dict[str, Any]:
         layerwise.FEW = few
     allowed, costs, theirs = of_papers(found), papers_costs(found), published.configurations(name, strategy, ranks)
     places = {"papers_space": optimum(found.tables, allowed), "papers_costs": optimum(costs, allowed)}
-    plans = {"ours": found.best().plan.configs} | {key: configs_at(found, at) for key, at in places.items()} | {"published": theirs}
+    plans = {"ours": found.best().plan.configs} | {key: configured(found.units, at) for key, at in places.items()} | {"published": theirs}
     images, reader = net.layers[0].name, plans["papers_costs"][net.layers[1].name]
     plans["papers_costs"][images] = replace(reader, c=1, replicas=reader.c)  # wherever they are needed
     out: dict[str, Any] = {"network": name, "plan": strategy, "ranks": ranks, "machine": machine}

@@ -18,14 +18,13 @@ from hpcpar.cost.price import price
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.search.eliminate import Eliminations, count
 from hpcpar.search.entangled import solve_any
 from hpcpar.search.maker import TableMaker
 from hpcpar.search.pareto import solve_within
 from hpcpar.search.space import Spaces
-from hpcpar.search.tables import Link, Table, Tables, layer_edges, units
+from hpcpar.search.tables import Link, Table, Tables, configured, layer_edges, units
 
 #: Configurations of a layer for which tables are made without looking for a bound first.
 FEW = 128
@@ -226,10 +225,7 @@ class Search:
 
     def _found(self, chosen: list[Any], places: list[int], bound: float, exact: bool, search_s: float) -> Found:
         tables = self.tables if chosen is self.chosen else self._whole
-        configs: dict[str, Config] = {}
-        for unit, rows, place in zip(self.units, chosen, places, strict=True):
-            for i, layer in enumerate(unit.layers):
-                configs[layer.name] = unit.space.one(int(rows[place]), i > 0)
+        configs = configured(self.units, (rows[place] for rows, place in zip(chosen, places, strict=True)))
         objective = tables.price(places)
         return Found(
             # sums in another order: a bound is above what it bounds by rounding only

@@ -15,7 +15,7 @@ from hpcpar.cost.costs import price_family
 from hpcpar.plan.config import Config
 from hpcpar.search.candidates import Candidate, of_plan
 from hpcpar.search.layerwise import Search
-from hpcpar.search.tables import Unit
+from hpcpar.search.tables import configured
 
 #: Changes that are tried in a round, times the network's layers, about (what a family costs); and so many at least.
 WORK, FEWEST = 800, 16
@@ -41,7 +41,7 @@ def polished(search: Search, found: Candidate) -> Candidate:
         for change in better:
             first.setdefault(change[0], change)
         joint = np.stack([_changed(rows, list(first.values())[: i + 1]) for i in range(len(first))])
-        best = of_plan(found.task, replace(found.plan, configs=_configs(search.units, joint[_order(search, found, joint)[0]])))
+        best = of_plan(found.task, replace(found.plan, configs=configured(search.units, joint[_order(search, found, joint)[0]])))
         *same, seconds = found.order
         if best.order >= (*same, seconds * (1 - LEAST)):
             break
@@ -91,8 +91,3 @@ def _order(search: Search, found: Candidate, rows: Any) -> Any:
     costs = price_family(task.network, replace(found.plan, configs=configs), task.machine, **task.price_options)
     large = costs.memory.total_bytes > task.machine.device.memory_bytes
     return np.lexsort([np.broadcast_to(values, len(rows)) for values in (costs.iteration_s, large)])
-
-
-def _configs(units: list[Unit], rows: Any) -> dict[str, Config]:
-    return {layer.name: unit.space.one(int(row), i > 0)
-            for unit, row in zip(units, rows, strict=True) for i, layer in enumerate(unit.layers)}

@@ -6,13 +6,14 @@ The tables are made by the same lowering and pricing as any prediction, with a l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Dropout, Layer, ReLU
+from hpcpar.plan.config import Config
 from hpcpar.search.eliminate import total
 from hpcpar.search.space import Space, Spaces
 
@@ -143,6 +144,12 @@ def units(network: Network, spaces: Spaces) -> list[Unit]:
             place[layer.name] = len(made)
             made.append([layer])
     return [Unit(tuple(group), spaces.of(group[0])) for group in made]
+
+
+def configured(made: Sequence[Unit], rows: Iterable[int]) -> dict[str, Config]:
+    """The configuration of every layer, from the place of each unit's in its space."""
+    return {layer.name: unit.space.one(int(row), i > 0)
+            for unit, row in zip(made, rows, strict=True) for i, layer in enumerate(unit.layers)}
 
 
 def layer_edges(network: Network, made: list[Unit]) -> list[tuple[int, int, Layer, int]]:
