@@ -18,8 +18,8 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 
-from hpcpar.cost.costs import price_family  # noqa: E402
-from hpcpar.cost.price import price  # noqa: E402
+from hpcpar.cost.price_family import price_family  # noqa: E402
+from hpcpar.cost.price_plan import price  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.network.builtin import network  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan  # noqa: E402

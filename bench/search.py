@@ -33,11 +33,11 @@ import numpy as np  # noqa: E402
 
 from bench.networks import deep, dense  # noqa: E402
 from bench.papers import layerwise as published  # noqa: E402
-from hpcpar.cost import optcnn  # noqa: E402
-from hpcpar.cost.price import price  # noqa: E402
+from hpcpar.cost.price_plan import price  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.machine.model import Machine  # noqa: E402
 from hpcpar.network.graph import Network  # noqa: E402
+from hpcpar.papers import optcnn  # noqa: E402
 from hpcpar.plan.config import Config  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec  # noqa: E402
 from hpcpar.plan.strategies import Configs  # noqa: E402

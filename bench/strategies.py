@@ -97,10 +97,10 @@ class Job:
     """One rank of the job of a network."""
 
     def __init__(self, w: World, case: Case, quick: bool, iterations: int) -> None:
+        from hpcpar.calibrate.calibrate import calibrate
         from hpcpar.kernels import backend
         from hpcpar.network.builtin import network
         from hpcpar.plan.plan import NetworkSpec
-        from hpcpar.train.calibrate import calibrate
 
         self.world, self.case, self.iterations = w, case, iterations
         self.image = case.small if quick else case.image
@@ -111,12 +111,12 @@ class Job:
 
     def row(self, strategy: str) -> Row:
         """Predict and run a strategy."""
-        from hpcpar.cost.price import price
+        from hpcpar.calibrate import compute_probe as probe
+        from hpcpar.cost.price_plan import price
         from hpcpar.errors import InputError
         from hpcpar.machine import files
         from hpcpar.plan.plan import make_plan
-        from hpcpar.train import probe
-        from hpcpar.train.supported import require
+        from hpcpar.schedule.runnable import require
 
         out = Row(self.case.network, self.image, self.world.size, self.case.batch, strategy)
         try:
@@ -146,10 +146,10 @@ class Job:
         import numpy as np
 
         from hpcpar.comm.communicator import Communicator
-        from hpcpar.cost.choose import schedule_for
+        from hpcpar.cost.network.algorithm_choice import schedule_for
         from hpcpar.network.layers import MeanSquaredError
         from hpcpar.plan.boxes import shape
-        from hpcpar.train.executor import Executor
+        from hpcpar.runtime.executor import Executor
 
         executor = Executor(self.network, plan, schedule_for(self.network, plan), Communicator(self.world, self.kernels), self.kernels, 0)
         rng = np.random.default_rng(self.world.rank)

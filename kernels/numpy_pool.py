@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from hpcpar.kernels.interface import Array, PoolSpec
 from hpcpar.kernels.numpy_blocks import Scratch, flat_blocks
-from hpcpar.kernels.numpy_places import cut, targets
+from hpcpar.kernels.numpy_window_offsets import cut, targets
 
 
 def maxpool_forward(x: Array, spec: PoolSpec, out: Array, argmax: Array, scratch: Scratch) -> None:

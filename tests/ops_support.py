@@ -17,9 +17,9 @@ import pytest
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.network.layers import Layer, axes_of
 from hpcpar.plan.boxes import Box, block, shape
-from hpcpar.train.ops.base import Context, Op
-from hpcpar.train.ops.build import build
-from hpcpar.train.storage import Blocks
+from hpcpar.runtime.blocks import Blocks
+from hpcpar.runtime.ops.base import Context, Op
+from hpcpar.runtime.ops.build import build
 
 torch = pytest.importorskip("torch", reason="PyTorch is the reference of these tests", exc_type=ImportError)
 DTYPES = (np.float64, np.float32)

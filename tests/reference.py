@@ -10,9 +10,9 @@ import numpy as np
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Dropout, Input, Layer, MeanSquaredError
 from hpcpar.plan.boxes import block
-from hpcpar.schedule.passing import switch
-from hpcpar.train.ops.pointwise import mask_key
-from hpcpar.train.parameters import initial_rows
+from hpcpar.runtime.ops.pointwise import mask_key
+from hpcpar.runtime.parameters import initial_rows
+from hpcpar.schedule.pipeline_order import switch
 
 #: The blocks that a batch normalisation treats on their own (see `reference_layers.Block`): (layer, samples of the pass) -> blocks.
 Blocks = Callable[[Layer, int], list[tuple[slice, ...]]]

@@ -17,12 +17,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.papers.common import Claim, Panel, Report, main
-from hpcpar.cost import integrated as eq
-from hpcpar.cost.integrated import Link, Term, total_s
 from hpcpar.machine import files
 from hpcpar.network import builtin
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Linear
+from hpcpar.papers import gholami as eq
+from hpcpar.papers.gholami import Link, Term, total_s
 
 SAMPLES = 1_200_000
 BATCH = 2048

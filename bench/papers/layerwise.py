@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from hpcpar.cost import optcnn
-from hpcpar.cost.price import Prediction, price
+from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.alexnet import towers
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape, SoftmaxCrossEntropy
+from hpcpar.papers import optcnn
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import Configs, fill, sections

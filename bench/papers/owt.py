@@ -17,10 +17,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.papers.common import Claim, Panel, Report, main
-from hpcpar.cost import owt
-from hpcpar.cost.price import Prediction, price
+from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine import files
 from hpcpar.network import builtin
+from hpcpar.papers import owt
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.strategies import sections
 

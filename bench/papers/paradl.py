@@ -36,12 +36,12 @@ from bench.papers.paradl_settings import (
     schedule_ms,
     table3,
 )
-from hpcpar.cost import paradl
-from hpcpar.cost.integrated import Link
-from hpcpar.cost.paradl import Job, LayerCost
-from hpcpar.cost.price import price
+from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.machine.model import Level, Machine
+from hpcpar.papers import paradl
+from hpcpar.papers.gholami import Link
+from hpcpar.papers.paradl import Job, LayerCost
 from hpcpar.plan.plan import NetworkSpec, make_plan
 
 SCALES = (16, 64, 256, 1024)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from hpcpar.cost import paradl
-from hpcpar.cost.integrated import Link
-from hpcpar.cost.paradl import Job, LayerCost, Row
-from hpcpar.cost.price import Prediction, price
+from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
+from hpcpar.papers import paradl
+from hpcpar.papers.gholami import Link
+from hpcpar.papers.paradl import Job, LayerCost, Row
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.stages import stages
 

@@ -19,8 +19,8 @@ from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import named
 from hpcpar.report.rows import Times
 from hpcpar.report.tables import amount
+from hpcpar.schedule.runnable import require, runs
 from hpcpar.search import auto
-from hpcpar.train.supported import require, runs
 
 #: Network -> image, batch. A network's smallest layers still have pixels for four ranks.
 SIZES = {"lenet5": ((1, 28, 28), 64), "alexnet": ((3, 99, 99), 16), "vgg16": ((3, 64, 64), 8), "resnet50": ((3, 64, 64), 16)}

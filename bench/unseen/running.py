@@ -16,8 +16,10 @@ from typing import Any
 
 from bench.unseen.cases import FAST, Group, Place, Result, Turn, free_bytes, possible
 from bench.unseen.jobs import ROOT, SCRIPT, Case, Failed, Job, output
-from hpcpar.cost.choose import schedule_for
-from hpcpar.cost.price import price
+from hpcpar.calibrate.calibrate import ROUNDS
+from hpcpar.calibrate.work_index import WorkSteps
+from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -30,9 +32,7 @@ from hpcpar.report.tables import seconds
 from hpcpar.search import auto
 from hpcpar.sweep.scripts import program
 from hpcpar.train import record
-from hpcpar.train.calibrate import ROUNDS
 from hpcpar.train.record import RunRecord
-from hpcpar.train.worksteps import WorkSteps
 
 #: Batches whose compute steps are measured, over the cases'.
 SEEN = (0.5, 2.0)

@@ -18,17 +18,17 @@ from hpcpar.cli.launch import limit_threads
 limit_threads()
 
 from bench.unseen.jobs import Case, Job  # noqa: E402
+from hpcpar.calibrate.calibrate import Calibration  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
-from hpcpar.cost.price import price  # noqa: E402
+from hpcpar.cost.price_plan import price  # noqa: E402
 from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.machine.model import Machine  # noqa: E402
 from hpcpar.plan import plan as plans  # noqa: E402
+from hpcpar.runtime.optimizer import SGD  # noqa: E402
 from hpcpar.train import collect, record  # noqa: E402
-from hpcpar.train.calibrate import Calibration  # noqa: E402
 from hpcpar.train.job import Options  # noqa: E402
 from hpcpar.train.loop import Training  # noqa: E402
-from hpcpar.train.optimizer import SGD  # noqa: E402
 
 #: The rate hardly matters, but that weights stay ordinary.
 SMALL = SGD(1e-4)

@@ -13,6 +13,8 @@ from hpcpar.cli.launch import limit_threads
 
 limit_threads()
 
+from hpcpar.calibrate.calibrate import calibrate  # noqa: E402
+from hpcpar.calibrate.refine import refine  # noqa: E402
 from hpcpar.cli import options  # noqa: E402
 from hpcpar.cli.calibrated import show_machine  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
@@ -23,10 +25,8 @@ from hpcpar.machine import files  # noqa: E402
 from hpcpar.plan import plan as plans  # noqa: E402
 from hpcpar.plan.strategies import named  # noqa: E402
 from hpcpar.report.tables import say, seconds, show  # noqa: E402
+from hpcpar.schedule.runnable import require  # noqa: E402
 from hpcpar.train import record  # noqa: E402
-from hpcpar.train.calibrate import calibrate  # noqa: E402
-from hpcpar.train.refine import refine  # noqa: E402
-from hpcpar.train.supported import require  # noqa: E402
 
 
 def add(subparsers: argparse._SubParsersAction) -> None:

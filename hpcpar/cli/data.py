@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from hpcpar.train import dataset
-from hpcpar.train.numpy_files import from_numpy
-from hpcpar.train.synthetic import synthetic
+from hpcpar.data import dataset
+from hpcpar.data.numpy_files import from_numpy
+from hpcpar.data.synthetic import synthetic
 
 
 def shape(text: str) -> tuple[int, ...]:

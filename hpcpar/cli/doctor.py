@@ -15,8 +15,8 @@ _GIVEN = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
 _THREADS = limit_threads()
 
 from hpcpar.cli import options  # noqa: E402
+from hpcpar.diagnose.doctor import PROBLEM, diagnose, examine  # noqa: E402
 from hpcpar.report.tables import say  # noqa: E402
-from hpcpar.train.doctor import PROBLEM, diagnose, examine  # noqa: E402
 
 
 def add(subparsers: Any) -> None:

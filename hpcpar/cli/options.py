@@ -9,7 +9,7 @@ import re
 import sys
 from typing import Any
 
-from hpcpar.cost.costs import ACCOUNTINGS
+from hpcpar.cost.price_family import ACCOUNTINGS
 from hpcpar.errors import InputError, unknown
 from hpcpar.network.builtin import NETWORKS, defaults
 from hpcpar.network.layers import Shape

@@ -7,13 +7,13 @@ import time
 from typing import Any
 
 from hpcpar.cli import options
-from hpcpar.cost.choose import schedule_for
+from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans
 from hpcpar.report import tables
+from hpcpar.schedule.runnable import runs
 from hpcpar.search import auto
 from hpcpar.search.layerwise import Found
-from hpcpar.train.supported import runs
 
 #: Alternatives in the table.
 SHOWN = 8

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from hpcpar.cli import options
-from hpcpar.cost.price import Prediction, price
+from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine

@@ -16,19 +16,19 @@ limit_threads()
 from hpcpar.cli.options import check_direct  # noqa: E402
 from hpcpar.cli.progress import Teller  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
-from hpcpar.cost.price import Prediction, price  # noqa: E402
+from hpcpar.cost.price_plan import Prediction, price  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.kernels import backend  # noqa: E402
 from hpcpar.kernels.interface import Backend  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.machine.model import Machine  # noqa: E402
 from hpcpar.plan import plan as plans  # noqa: E402
+from hpcpar.runtime.optimizer import SGD  # noqa: E402
+from hpcpar.schedule.runnable import require  # noqa: E402
 from hpcpar.train import collect, record  # noqa: E402
 from hpcpar.train.inference import Inference  # noqa: E402
 from hpcpar.train.job import Options  # noqa: E402
 from hpcpar.train.loop import Training  # noqa: E402
-from hpcpar.train.optimizer import SGD  # noqa: E402
-from hpcpar.train.supported import require  # noqa: E402
 
 #: What a training alone has: option -> its value where it is not given.
 TRAINING: dict[str, Any] = {"epochs": 1, "steps": 0, "checkpoint": "", "rate": 0.01, "momentum": 0.9, "decay": 0.0005}

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 from hpcpar.cli import options
 from hpcpar.cli.sweep_progress import Tell
+from hpcpar.data import dataset
+from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError, RunError, unknown
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
@@ -24,8 +26,6 @@ from hpcpar.sweep import folder, local, planning, remote, report, slurm
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
 from hpcpar.sweep.lock import alone
 from hpcpar.sweep.study import KINDS, Case, Study
-from hpcpar.train import dataset
-from hpcpar.train.synthetic import synthetic
 
 LAUNCHERS = ("local", "slurm")
 #: Iterations of a run where neither --steps nor --epochs is given.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hpcpar.cli import options
-from hpcpar.cost.price import price
+from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans

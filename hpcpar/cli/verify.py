@@ -17,8 +17,8 @@ from hpcpar.kernels import backend  # noqa: E402
 from hpcpar.kernels.interface import Backend  # noqa: E402
 from hpcpar.plan import plan as plans  # noqa: E402
 from hpcpar.report.verify import show_result, to_json  # noqa: E402
-from hpcpar.train.optimizer import SGD  # noqa: E402
-from hpcpar.train.supported import require  # noqa: E402
+from hpcpar.runtime.optimizer import SGD  # noqa: E402
+from hpcpar.schedule.runnable import require  # noqa: E402
 from hpcpar.train.verify import ADAM_TOLERANCES, TOLERANCES, Options, Result, Verification, comparable  # noqa: E402
 
 

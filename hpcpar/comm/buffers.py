@@ -9,7 +9,7 @@ import numpy as np
 from hpcpar.errors import RunError
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.plan.boxes import Box, items, local, shape
-from hpcpar.schedule.exchange import Exchange, Piece
+from hpcpar.schedule.messages import Exchange, Piece
 from hpcpar.schedule.steps import Comm, Kind
 
 

@@ -6,18 +6,18 @@ import os
 import time
 from typing import Any
 
-from hpcpar.comm.agreement import agree
+from hpcpar.comm.backoff import Patience
 from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.crowd import crowded
-from hpcpar.comm.patience import Patience
+from hpcpar.comm.message_buffers import place
+from hpcpar.comm.schedule_check import agree
 from hpcpar.comm.trace import Trace
 from hpcpar.comm.transfer import LibraryTransfer, Transfer
 from hpcpar.comm.turns import turns
-from hpcpar.comm.wires import place
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError
 from hpcpar.kernels.interface import Array, Backend
-from hpcpar.schedule.exchange import exchange
+from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Schedule
 
 #: Seconds after which a wait without any progress ends the job (0: never), and how many unless the environment says so.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hpcpar.errors import RunError
-from hpcpar.schedule.exchange import Counts, counts
+from hpcpar.schedule.messages import Counts, counts
 from hpcpar.schedule.steps import Schedule
 
 

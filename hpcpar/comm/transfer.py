@@ -9,7 +9,7 @@ import numpy as np
 from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.trace import Trace
 from hpcpar.comm.world import World
-from hpcpar.schedule.exchange import Exchange, Piece
+from hpcpar.schedule.messages import Exchange, Piece
 from hpcpar.schedule.steps import Comm, Kind
 
 

@@ -1,1 +1,1 @@
-"""What a schedule costs: alpha-beta formulas, compute time, memory, the two-stream timeline."""
+"""What a schedule costs: communication, computation, memory, and the timeline of an iteration."""

@@ -136,7 +136,7 @@ class Machine:
         Where ranks take turns on cores and half of them hand a message to the other half: after computing for so long, all on a core
         together, it takes the core so much longer (s, s), on the lines between these. Empty where every rank has a core.
     compute : mapping
-        The calibrated table: key of a piece of work (`hpcpar.cost.work`) -> measured seconds.
+        The calibrated table: key of a piece of work (`hpcpar.cost.compute.work`) -> measured seconds.
     kinds : mapping
         Kind of work (``conv2d.forward float32``) -> how many times as long as their rooflines say those of the table took:
         for pieces of work that it does not know.
@@ -144,7 +144,7 @@ class Machine:
     notes : str
         Where the numbers come from.
     quality : mapping
-        How sure they are, and what they were measured on and refined with (`hpcpar.train.quality`): for people, no price depends on it.
+        How sure they are, and what they were measured on and refined with (`hpcpar.calibrate.provenance`): for people, no price depends on it.
     """
 
     name: str

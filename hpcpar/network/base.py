@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpcpar.errors import InputError
-from hpcpar.network.relation import Relation, Same
+from hpcpar.network.receptive_field import Relation, Same
 
 Shape = tuple[int, ...]
 Pair = tuple[int, int]

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcpar.errors import InputError
 from hpcpar.network.layers import Input, Layer, Loss, Shape
-from hpcpar.network.relation import Same
+from hpcpar.network.receptive_field import Same
 
 
 @dataclass(frozen=True)

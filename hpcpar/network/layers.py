@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hpcpar.network.base import AXES, Input, Layer, Pair, Shape, Triple, axes_of
 from hpcpar.network.loss import LogisticCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
+from hpcpar.network.matmul_layers import Conv, Conv2d, Conv3d, Linear
 from hpcpar.network.merge import Add, Concat
 from hpcpar.network.norm import LRN, BatchNorm
 from hpcpar.network.pointwise import Dropout, Flatten, ReLU
 from hpcpar.network.pool import AvgPool2d, AvgPool3d, GlobalAvgPool, MaxPool2d, MaxPool3d, Pool, Pool2d, Pool3d
-from hpcpar.network.products import Conv, Conv2d, Conv3d, Linear
 from hpcpar.network.windowed import Windowed
 
 __all__ = [

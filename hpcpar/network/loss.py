@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpcpar.network.base import Layer, Shape, need_features
-from hpcpar.network.relation import Full, Relation, Same
+from hpcpar.network.receptive_field import Full, Relation, Same
 
 
 @dataclass(frozen=True)

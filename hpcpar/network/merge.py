@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from hpcpar.errors import InputError
 from hpcpar.network.base import Layer, Shape
-from hpcpar.network.relation import Offset, Relation, Same
+from hpcpar.network.receptive_field import Offset, Relation, Same
 
 
 @dataclass(frozen=True)

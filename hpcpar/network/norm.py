@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpcpar.network.base import Layer, Shape
-from hpcpar.network.relation import Relation, Same, Window
+from hpcpar.network.receptive_field import Relation, Same, Window
 
 
 @dataclass(frozen=True)

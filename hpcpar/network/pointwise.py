@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpcpar.network.base import Layer, Shape
-from hpcpar.network.relation import Full, Granule, Relation, Same
+from hpcpar.network.receptive_field import Full, Granule, Relation, Same
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from hpcpar.errors import InputError
 from hpcpar.network.base import Layer, Pair, Shape, Triple, need_image
-from hpcpar.network.relation import Full, Relation, Same
+from hpcpar.network.receptive_field import Full, Relation, Same
 from hpcpar.network.windowed import Windowed
 
 

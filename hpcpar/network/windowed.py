@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from hpcpar.errors import InputError
 from hpcpar.network.base import AXES, Layer, Shape
-from hpcpar.network.relation import Window
+from hpcpar.network.receptive_field import Window
 
 
 @dataclass(frozen=True)

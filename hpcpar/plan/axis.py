@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.network.relation import Groups, Relation, Same
+from hpcpar.network.receptive_field import Groups, Relation, Same
 from hpcpar.plan.boxes import Interval, block
 from hpcpar.plan.config import Ints
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, axes_of
-from hpcpar.network.relation import Columns, Full, Same
+from hpcpar.network.receptive_field import Columns, Full, Same
 from hpcpar.plan.axis import Axis as Axis
 from hpcpar.plan.axis import intervals as intervals
 from hpcpar.plan.axis import tabulate as tabulate

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcpar.network.relation import Relation
+from hpcpar.network.receptive_field import Relation
 from hpcpar.plan.axis import Axis, column
 from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import Layout, Ways

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.comm.clock import common
-from hpcpar.cost.choose import schedule_for
+from hpcpar.comm.clock_sync import common
+from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.exchange import exchange
-from hpcpar.schedule.passing import firsts
+from hpcpar.schedule.messages import exchange
+from hpcpar.schedule.pipeline_order import firsts
 from hpcpar.schedule.steps import Comm, Kind, Phase, Schedule
 from hpcpar.train.record import RunRecord, steps_of
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcpar.report.events import Event, arrow, in_order, names, ns, span
 from hpcpar.report.lateness import Clocked, Origin, clocked, origin
-from hpcpar.schedule.exchange import exchange
+from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm
 from hpcpar.train.record import RunRecord
 

@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from hpcpar.cost.price import StepCost
-from hpcpar.cost.timeline import Timeline
+from hpcpar.cost.price_plan import StepCost
+from hpcpar.cost.timeline.overlap import Timeline
 from hpcpar.errors import InputError
 from hpcpar.report.events import Event, arrow, document, in_order, names, ns, span
 from hpcpar.report.events import save as write

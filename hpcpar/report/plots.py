@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcpar.cost.price import Prediction
+from hpcpar.cost.price_plan import Prediction
 from hpcpar.errors import InputError
 from hpcpar.report.pictures import pyplot, save
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, TypeVar
 
-from hpcpar.cost.price import StepCost
-from hpcpar.cost.timeline import Block, Span
+from hpcpar.cost.price_plan import StepCost
+from hpcpar.cost.timeline.overlap import Block, Span
 from hpcpar.report.lateness import Origin
 from hpcpar.schedule.steps import Phase
 from hpcpar.train.record import RunRecord, StepInfo

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcpar.cost.price import StepCost
-from hpcpar.cost.timeline import Span, Timeline
+from hpcpar.cost.price_plan import StepCost
+from hpcpar.cost.timeline.overlap import Span, Timeline
 from hpcpar.report.predicted import blocks, entries, made, number
 from hpcpar.train.record import RunRecord
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcpar.cost.price import Prediction
+from hpcpar.cost.price_plan import Prediction
 from hpcpar.report.tables import say, seconds, show
 from hpcpar.search.explain import Explanation
 from hpcpar.search.scaling import Scale

@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hpcpar.cost.price import LayerCost, Prediction
+from hpcpar.cost.price_plan import LayerCost, Prediction
 from hpcpar.schedule.steps import Comm, Schedule
 
 #: Width of plain text that goes to a file or a pipe.

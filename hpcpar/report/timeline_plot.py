@@ -10,7 +10,7 @@ from hpcpar.report.perfetto import COMPUTE, gaps, stage_name, streams, title
 from hpcpar.report.pictures import COLOURS, pyplot, save
 
 if TYPE_CHECKING:
-    from hpcpar.cost.price import Prediction
+    from hpcpar.cost.price_plan import Prediction
 
 _OTHER = "#777777"
 #: Hatched: computing stands still, and what it waits for.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -15,8 +14,9 @@ from hpcpar.plan.config import Config, Ints
 from hpcpar.plan.layout import Axis, Layout, owned, partial
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import Buckets, Pending
-from hpcpar.schedule.edges import Edge, Edges
-from hpcpar.schedule.parts import IS_DIRECT, NOT_YET, Chooser, Move, Outline, Task
+from hpcpar.schedule.edges import Edge
+from hpcpar.schedule.emitter import Emitter
+from hpcpar.schedule.outline_steps import Chooser, Move
 from hpcpar.schedule.pattern import NOTHING, Flags, Pattern, collective_along
 from hpcpar.schedule.recompute import Recompute, recompute
 from hpcpar.schedule.steps import CODES, Kind, Op, Phase
@@ -37,69 +37,19 @@ def moments_layout(network: Network, plan: Plan, layer: Layer) -> Layout:
     return Layout(plan.configs[layer.name], (Axis("c", channels, channels), Axis("moments", 2, 2)))
 
 
-class Builder:
-    """Steps in order; movements learn later which step needs them.
-
-    Parameters
-    ----------
-    choose : callable or None
-        Picks algorithm and segments of every collective; None leaves them open.
-
-    Attributes
-    ----------
-    part : int
-        The turn, or the micro-batch, that the steps belong to.
-    """
+class Builder(Emitter):
+    """The steps of layers, edges and weights; see `Emitter`."""
 
     def __init__(self, network: Network, plan: Plan, choose: Chooser | None, training: bool = True) -> None:
-        self.network, self.plan, self.choose, self.training = network, plan, choose, training
-        self.part = 0
-        self.edges = Edges(network, plan)
-        self.out = Outline(plan, self.edges)
-        self.steps = self.out.steps
+        super().__init__(network, plan, choose)
+        self.training, self.trains = training, network.trained
         self.full = plan.overlap == "full"
-        self._chosen: dict[Any, tuple[Any, Any, Any]] = {}
         self._received: set[str] = set()
-        self.trains = network.trained
 
     @cached_property
     def again(self) -> Recompute:
         """What is computed again."""
         return recompute(self.network, self.plan)
-
-    # -- single steps ----------------------------------------------------------------------------------------------
-    def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True, tensor: str = "") -> None:
-        if present is True or np.asarray(present).any():
-            self.steps.append(Task(phase, layer, op, batch, present, self.part, tensor))
-
-    def move(
-        self, phase: Phase, layer: str, tensor: str, pattern: Pattern, holder: Layout, wanter: Layout, key: Any,
-        item_bytes: int | None = None, root: int = 0,
-    ) -> Move | None:
-        """Append a movement; None where it is nothing in every case."""
-        if not np.asarray(pattern.code).any():
-            return None
-        size = self.plan.item_bytes if item_bytes is None else item_bytes
-        step = Move(phase, layer, tensor, holder, wanter, pattern, size, (key, phase is Phase.BACKWARD, size), part=self.part, root=root)
-        if self.choose is not None and not (direct := IS_DIRECT[pattern.code]).all():
-            if step.key not in self._chosen:
-                algorithm, segments = self.choose(step)
-                self._chosen[step.key] = (algorithm, segments, step.quote)
-            algorithm, segments, step.quote = self._chosen[step.key]
-            step.algorithm, step.segments = np.where(direct, "direct", algorithm), np.where(direct, 1, segments)
-        self.steps.append(step)
-        return step
-
-    def wait(self, move: Move | None) -> None:
-        """What follows needs the result of `move`."""
-        if move is not None and (move.needed_by == NOT_YET or self.plan.overlap != "none"):
-            move.needed_by = len(self.steps)
-
-    def alone(self, move: Move | None) -> Move | None:
-        """Where nothing overlaps, what follows waits for a movement, even another movement."""
-        if self.plan.overlap == "none":
-            self.wait(move)
-        return move
 
     # -- parts, for the cost tables of a search ----------------------------------------------------------------------
     def node(self, layer: Layer, batch: Ints) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcpar.network.relation import Window
+from hpcpar.network.receptive_field import Window
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.layout import Axis, Layout
 

@@ -13,8 +13,8 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import block
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.outline import outline
-from hpcpar.schedule.parts import Chooser, Move, Outline, Task
-from hpcpar.schedule.passing import cells
+from hpcpar.schedule.outline_steps import Chooser, Move, Outline, Task
+from hpcpar.schedule.pipeline_order import cells
 from hpcpar.schedule.stages import Stage, stages_of
 from hpcpar.schedule.steps import PASSES, Comm, Compute, Group, Phase, Schedule, Step
 

@@ -17,9 +17,9 @@ from hpcpar.plan.config import Ints
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import Pending
 from hpcpar.schedule.builder import Builder
-from hpcpar.schedule.parts import Chooser, Move, Outline
-from hpcpar.schedule.passing import switch
+from hpcpar.schedule.outline_steps import Chooser, Move, Outline
 from hpcpar.schedule.pattern import collective
+from hpcpar.schedule.pipeline_order import switch
 from hpcpar.schedule.steps import Kind, Op, Phase
 from hpcpar.schedule.weights import gradient, update
 

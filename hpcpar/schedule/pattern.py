@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcpar.network.relation import Columns, Full, Granule, Groups, Offset, Same, Window
+from hpcpar.network.receptive_field import Columns, Full, Granule, Groups, Offset, Same, Window
 from hpcpar.plan.config import Config, Digit, Ints
 from hpcpar.plan.layout import Axis, Layout
 from hpcpar.schedule.steps import CODES, Group, Kind

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.passing import firsts, in_flight, switch
-from hpcpar.schedule.sharing import in_place, reads_input, reads_output
+from hpcpar.schedule.aliasing import in_place, reads_input, reads_output
+from hpcpar.schedule.pipeline_order import firsts, in_flight, switch
 
 #: Of the images, which are always kept.
 _IMAGES = -1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.parts import Move, Outline
-from hpcpar.schedule.passing import firsts
+from hpcpar.schedule.outline_steps import Move, Outline
+from hpcpar.schedule.pipeline_order import firsts
 from hpcpar.schedule.steps import Phase
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Digit
 from hpcpar.plan.layout import parameters, shards
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import Pending, bucket_layout
-from hpcpar.schedule.parts import NOT_YET, Move
+from hpcpar.schedule.emitter import Emitter
+from hpcpar.schedule.outline_steps import NOT_YET, Move
 from hpcpar.schedule.pattern import collective_along
 from hpcpar.schedule.steps import Kind, Op, Phase
-
-if TYPE_CHECKING:
-    from hpcpar.schedule.builder import Builder
 
 #: Axes along which a weight's gradient is a partial sum: every cut of the output but those by channel.
 SUMMED = ("n", "d", "h", "w")
@@ -26,7 +24,7 @@ def gradient_digits(layer: Layer, plan: Plan) -> tuple[Digit, ...]:
     return tuple(digits[name] for name in SUMMED)
 
 
-def gradient(b: Builder, layers: tuple[Layer, ...]) -> Move | None:
+def gradient(b: Emitter, layers: tuple[Layer, ...]) -> Move | None:
     """Sum the gradient of a layer's weights, or those of a bucket of layers, over the ranks that hold parts of the sum."""
     layer = layers[-1]
     config, how = b.plan.configs[layer.name], b.plan.synchronisation
@@ -45,7 +43,7 @@ def gradient(b: Builder, layers: tuple[Layer, ...]) -> Move | None:
     return move
 
 
-def update(b: Builder, pending: list[Pending]) -> None:
+def update(b: Emitter, pending: list[Pending]) -> None:
     """Update every weight once its gradient is complete; hand out what was updated in one place only."""
     out: list[Move | None] = []
     for p in pending:
@@ -60,7 +58,7 @@ def update(b: Builder, pending: list[Pending]) -> None:
             b.wait(given)
 
 
-def hand_out(b: Builder, layer: Layer) -> Move | None:
+def hand_out(b: Emitter, layer: Layer) -> Move | None:
     """Updated weights for those that did not update them."""
     if b.plan.synchronisation == "allreduce":
         return None

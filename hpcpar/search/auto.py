@@ -14,7 +14,7 @@ from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named, parse
 from hpcpar.search.candidates import APART, Candidate, Task, alone, of_plan, priced
 from hpcpar.search.layerwise import HIDDEN, Found, Search
-from hpcpar.search.polish import polished
+from hpcpar.search.local_search import polished
 
 
 def candidates(network: Network, ranks: int, machine: Machine) -> list[str]:

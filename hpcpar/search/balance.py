@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpcpar.cost.costs import Costs
+from hpcpar.cost.price_family import Costs
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.stages import stages

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.costs import Costs, price_family
-from hpcpar.cost.price import Prediction, price
+from hpcpar.cost.price_family import Costs, price_family
+from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network

@@ -118,7 +118,7 @@ def solve(nodes: list[Any], edges: dict[tuple[int, int], Any]) -> tuple[float, l
     edges : dict
         (a, b) -> [configurations of a, configurations of b]; both orders may occur.
 
-    Its tables may be large (see `largest_table`): `hpcpar.search.entangled` is for any graph.
+    Its tables may be large (see `largest_table`): `hpcpar.search.approximate_elimination` is for any graph.
     """
     sizes = [len(t) for t in nodes]
     factors: dict[frozenset[int], _Factor] = {}

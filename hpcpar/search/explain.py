@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from hpcpar.cost.price import Prediction, StepCost, price
+from hpcpar.cost.price_plan import Prediction, StepCost, price
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.layout import owned, parameters
@@ -14,7 +14,7 @@ from hpcpar.plan.limits import limit
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.steps import PASSES, Phase
 from hpcpar.search.candidates import Candidate
-from hpcpar.search.changes import Change, changes
+from hpcpar.search.what_if import Change, changes
 
 #: Kinds of step that are messages from rank to rank, by the end of their label.
 POINT_TO_POINT = (".halo", ".redistribute")

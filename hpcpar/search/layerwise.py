@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.price import price
+from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.search.approximate_elimination import solve_any
+from hpcpar.search.cost_tables import TableMaker
 from hpcpar.search.eliminate import Eliminations, count
-from hpcpar.search.entangled import solve_any
-from hpcpar.search.maker import TableMaker
-from hpcpar.search.pareto import solve_within
+from hpcpar.search.memory_limit import solve_within
 from hpcpar.search.space import Spaces
 from hpcpar.search.tables import Link, Table, Tables, configured, layer_edges, units
 
@@ -80,7 +80,7 @@ class Search:
     Parameters
     ----------
     contention, gamma : float
-        As in `hpcpar.cost.costs.price_family`.
+        As in `hpcpar.cost.price_family.price_family`.
     options
         Those of `Plan`.
     """

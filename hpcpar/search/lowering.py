@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcpar.cost.freight import REDISTRIBUTE, Freight, Load, Moved, freight, sent_items
-from hpcpar.cost.memory import NOTHING as NO_MEMORY
-from hpcpar.cost.memory import Ends, Memory, edge_memory, layer_memory
-from hpcpar.cost.paired import Measures
-from hpcpar.cost.work import Work, Workload
+from hpcpar.cost.compute.work import Work, Workload
+from hpcpar.cost.memory.memory import NOTHING as NO_MEMORY
+from hpcpar.cost.memory.memory import Ends, Memory, edge_memory, layer_memory
+from hpcpar.cost.network.freight import REDISTRIBUTE, Freight, Load, Moved, freight, sent_items
+from hpcpar.cost.network.paired import Measures
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, Loss
 from hpcpar.plan.axis import entry
@@ -24,12 +24,12 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout, needed, owned
 from hpcpar.plan.lines import TOGETHER, Alike, Block, Lines
 from hpcpar.plan.plan import Plan
+from hpcpar.schedule.aliasing import begins_sum, in_place, passes_gradient
 from hpcpar.schedule.builder import Builder
 from hpcpar.schedule.edges import Edge
+from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.paired import Patterns
-from hpcpar.schedule.parts import Move
 from hpcpar.schedule.pattern import NOTHING, Pattern
-from hpcpar.schedule.sharing import begins_sum, in_place, passes_gradient
 from hpcpar.schedule.steps import Phase
 from hpcpar.search.tables import Held, Link, Unit
 

@@ -6,16 +6,16 @@ import json
 import os
 from collections.abc import Callable
 
-from hpcpar.cost.price import Prediction
+from hpcpar.cost.price_plan import Prediction
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
 from hpcpar.report.tables import amount
+from hpcpar.schedule.runnable import require, runs
 from hpcpar.search import auto
 from hpcpar.sweep import folder
 from hpcpar.sweep.folder import DONE, FAILED, PLANNED, RUNNING, SAME, SKIPPED, SUBMITTED, Status
 from hpcpar.sweep.study import Case, Study, require_same
-from hpcpar.train.supported import require, runs
 
 
 def prepare(study: Study, tell: Callable[[Case], None]) -> dict[Case, Status]:

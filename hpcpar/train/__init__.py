@@ -1,1 +1,1 @@
-"""Doing the rest: layers on local blocks, optimiser, data, checkpoints, the loop, the record of a run."""
+"""Training: the loop, checkpoints, the record of a run, verification."""

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import hpcpar
+from hpcpar.data.dataset import open_hdf5, reason, replacing
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.train.dataset import open_hdf5, reason, replacing
 
 #: Version of the file; a reader refuses any other.
 VERSION = 1

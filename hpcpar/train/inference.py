@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from hpcpar.comm import trace
 from hpcpar.comm.world import World
+from hpcpar.data.prefetch import prefetch
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
@@ -47,7 +48,7 @@ class Inference(Job):
         sums, passes, batch = self.sums(), self.loader.batches_per_epoch, int(self.plan.batch)
         program = self.executor.evaluation
         assert program is not None
-        with self.loader.prefetch() as batches:
+        with prefetch(self.loader) as batches:
             for i, now in enumerate(batches):
                 self.communicator.trace.clear()
                 begin = time.perf_counter()

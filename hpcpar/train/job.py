@@ -10,19 +10,20 @@ import numpy as np
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
-from hpcpar.cost.choose import schedule_for
+from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.data import dataset
+from hpcpar.data.loader import Loader
 from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError, SoftmaxCrossEntropy
 from hpcpar.plan.plan import Plan
+from hpcpar.runtime.executor import Executor
+from hpcpar.runtime.optimizer import SGD
+from hpcpar.runtime.program import Program
+from hpcpar.runtime.stamps import Stamps
 from hpcpar.schedule.steps import Schedule
-from hpcpar.train import checkpoint, dataset, gather
-from hpcpar.train.executor import Executor
-from hpcpar.train.loader import Loader
-from hpcpar.train.optimizer import SGD
-from hpcpar.train.program import Program
-from hpcpar.train.stamps import Stamps
+from hpcpar.train import checkpoint, global_tensors
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class Job:
                 raise InputError(f"{path} was trained with the optimizer {before}, the plan has {plan.optimizer}; resume it with a plan "
                                  f"made with --optimizer {before}")
         for name, p in self.executor.parameters.items():
-            gather.restore(self.executor, p, checkpoint.read_rows(path, name, p.start, p.stop, plan.dtype))
+            global_tensors.restore(self.executor, p, checkpoint.read_rows(path, name, p.start, p.stop, plan.dtype))
         return int(state["step"])
 
     def sums(self) -> Sums:

@@ -10,11 +10,12 @@ from typing import Any
 
 from hpcpar.comm import trace
 from hpcpar.comm.world import World
+from hpcpar.data.prefetch import prefetch
 from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
-from hpcpar.train import checkpoint, gather
+from hpcpar.train import checkpoint, global_tensors
 from hpcpar.train.job import Job, Measured, Options
 
 
@@ -70,7 +71,7 @@ class Training(Job):
         step, sgd, sums = self.start, self.options.sgd, self.sums()
         program = self.executor.training
         assert program is not None
-        with self.loader.prefetch(step // per_epoch, step % per_epoch, self.steps - step) as batches:
+        with prefetch(self.loader, step // per_epoch, step % per_epoch, self.steps - step) as batches:
             for batch in batches:
                 self.communicator.trace.clear()
                 begin = time.perf_counter()
@@ -125,7 +126,7 @@ class Training(Job):
             "shape": list(self.network.image_shape),
             "classes": self.network.classes,
         }
-        weights, velocities = gather.weights(self.executor, self.world), gather.state(self.executor, self.world)
+        weights, velocities = global_tensors.weights(self.executor, self.world), global_tensors.state(self.executor, self.world)
         if self.world.rank == 0:
             checkpoint.write(self.options.checkpoint, weights, velocities, state)
         else:

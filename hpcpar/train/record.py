@@ -13,7 +13,7 @@ machine, versions``                                       the machine file's con
 ``seconds``                [R, I, S] float32              time of every step
 ``iteration_s``            [R, I] float64                 wall time of every iteration
 ``kept``                   [K] int64, optional            numbers of the iterations of which the times below are kept: all of a
-                                                          short run, else some (`hpcpar.train.stamps`)
+                                                          short run, else some (`hpcpar.runtime.stamps`)
 ``clock``                  [R, 2, 3] float64, optional    at the beginning and the end of the run: time on the rank's clock, by how much
                                                           that is ahead of rank 0's, and the round trip of that measurement
 ``begin_s``                [R, K] float64, optional       beginning of the iteration on the rank's clock
@@ -41,9 +41,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.data.dataset import open_hdf5, reason, replacing
 from hpcpar.errors import InputError
 from hpcpar.schedule.steps import Comm, Schedule
-from hpcpar.train.dataset import open_hdf5, reason, replacing
 
 #: Version of the schema; a reader refuses any other.
 VERSION = 1

@@ -11,7 +11,7 @@ import numpy as np
 from hpcpar.comm import trace
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
-from hpcpar.cost.choose import schedule_for
+from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
@@ -19,12 +19,12 @@ from hpcpar.network.layers import Dropout, Layer
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.passing import switch
-from hpcpar.train.batches import Data
-from hpcpar.train.executor import Executor
+from hpcpar.runtime.executor import Executor
+from hpcpar.runtime.observe import Watch, on_host
+from hpcpar.runtime.optimizer import SGD
+from hpcpar.schedule.pipeline_order import switch
 from hpcpar.train.job import require_ranks
-from hpcpar.train.optimizer import SGD
-from hpcpar.train.watch import Watch, on_host
+from hpcpar.train.verify_batches import Data
 
 #: What is compared of a layer; weights and biases count as one tensor.
 QUANTITIES = ("output", "gradient", "weight_gradient", "weight", "running_statistics")

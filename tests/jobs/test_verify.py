@@ -18,7 +18,7 @@ NETWORK = "tests.jobs.networks:residual"
 #: A job in which rank 1 does something to its executor before an iteration.
 SCRIPT = """
 import sys, time
-import hpcpar.train.executor as executor
+import hpcpar.runtime.executor as executor
 from hpcpar.cli.main import main
 honest = executor.Executor.iterate
 def iterate(self, *args):

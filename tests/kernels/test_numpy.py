@@ -22,7 +22,7 @@ from hpcpar.kernels import (  # noqa: E402
     numpy_elementwise,
     numpy_gemm,
     numpy_lrn,
-    numpy_places,
+    numpy_window_offsets,
 )
 from hpcpar.kernels.interface import Backend, ConvSpec, Segment  # noqa: E402
 from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
@@ -40,9 +40,9 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
             patch.setattr(numpy_blocks, "PLANES", 2)
             patch.setattr(numpy_blocks, "TICK_BLOCKS", 2)
             patch.setattr(numpy_gemm, "PART_BYTES", 100)
-            patch.setattr(numpy_places, "WHOLE", 1)
+            patch.setattr(numpy_window_offsets, "WHOLE", 1)
             patch.setattr(numpy_batchnorm, "SHORT", 3)
-            for module in (numpy_batchnorm, numpy_blocks, numpy_elementwise, numpy_lrn, numpy_places):
+            for module in (numpy_batchnorm, numpy_blocks, numpy_elementwise, numpy_lrn, numpy_window_offsets):
                 patch.setattr(module, "BLOCK_ITEMS", 7)
         forget()
         yield NumpyBackend()
@@ -51,7 +51,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 def forget() -> None:
     """What the kernels remember by shape holds for one size of blocks."""
-    for remembered in (numpy_conv._groups, numpy_places.cut, numpy_places.targets):
+    for remembered in (numpy_conv._groups, numpy_window_offsets.cut, numpy_window_offsets.targets):
         remembered.cache_clear()
 
 

@@ -24,14 +24,14 @@ from hpcpar.network.layers import BatchNorm, Layer, SoftmaxCrossEntropy
 from hpcpar.plan.boxes import Box, items, local
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
+from hpcpar.runtime.executor import Executor
+from hpcpar.runtime.observe import Watch
+from hpcpar.runtime.passes import Pass
+from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.lower import lower
-from hpcpar.schedule.parts import Chooser, Move
-from hpcpar.schedule.rounds import ALGORITHMS
+from hpcpar.schedule.outline_steps import Chooser, Move
 from hpcpar.schedule.steps import Schedule
-from hpcpar.train.executor import Executor
-from hpcpar.train.passes import Pass
 from hpcpar.train.verify import whole_gradient
-from hpcpar.train.watch import Watch
 
 STEPS = 5
 SEED = 7
@@ -100,7 +100,7 @@ def truth(name: str, plan: Plan, steps: int) -> Truth:
 
 
 def _before_switch(network: Network) -> str:
-    from hpcpar.schedule.passing import switch
+    from hpcpar.schedule.pipeline_order import switch
 
     return network.layers[switch(network)].inputs[0]
 

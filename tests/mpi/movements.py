@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcpar.comm.communicator import Communicator
-from hpcpar.network.relation import Relation, Window
+from hpcpar.network.receptive_field import Relation, Window
 from hpcpar.plan.boxes import Box, contains, intersect, items, local, shape
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.layout import Axis, Layout
-from hpcpar.schedule.exchange import counts
+from hpcpar.schedule.collective_algorithms import ALGORITHMS
+from hpcpar.schedule.messages import counts
 from hpcpar.schedule.pattern import Pattern
-from hpcpar.schedule.rounds import ALGORITHMS
 from hpcpar.schedule.steps import Comm, Kind, Phase
 
 

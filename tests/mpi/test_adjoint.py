@@ -16,14 +16,14 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
 from hpcpar.network.builder import Chain
 from hpcpar.network.layers import Conv2d, GlobalAvgPool, MeanSquaredError
-from hpcpar.network.relation import Full
+from hpcpar.network.receptive_field import Full
 from hpcpar.plan.boxes import local, shape
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.layout import Axis, Layout, partial
 from hpcpar.plan.layout import owned as output
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.schedule.edges import edges
-from hpcpar.schedule.exchange import exchange
+from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.paired import patterns
 from hpcpar.schedule.pattern import NOTHING, Pattern, collective
 from hpcpar.schedule.steps import Kind

@@ -13,28 +13,30 @@ from comparison import CHOOSERS
 from networks import fixed
 from plans import random_plan, staged_plan
 
+from hpcpar.calibrate import calibrate, lateness
+from hpcpar.calibrate import compute_probe as probe
+from hpcpar.calibrate import link_probe as links
+from hpcpar.calibrate.p2p_probe import MESSAGES, Exchanges
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.crowd import crowded, on_each_core, own_cores
 from hpcpar.comm.world import World
-from hpcpar.cost.choose import schedule_for
-from hpcpar.cost.collectives import collective_s
-from hpcpar.cost.direct import redistribution
-from hpcpar.cost.halos import halo
-from hpcpar.cost.links import Wires, route
-from hpcpar.cost.price import price
+from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.cost.network.collectives import collective_s
+from hpcpar.cost.network.contention import Wires, route
+from hpcpar.cost.network.halo import halo
+from hpcpar.cost.network.redistribution import redistribution
+from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
-from hpcpar.schedule.parts import Move
+from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.pattern import NOTHING
+from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import CODES, Kind, Phase
-from hpcpar.train import calibrate, lateness, links, probe
-from hpcpar.train.exchanges import MESSAGES, Exchanges
-from hpcpar.train.executor import Executor
-from hpcpar.train.supported import require
 
 #: network, and what to draw a plan with
 CASES = [("lenet5", random_plan, 1), ("lenet5", staged_plan, 2), ("alexnet-two-towers", random_plan, 3), ("resnet", random_plan, 4),

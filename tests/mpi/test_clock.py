@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hpcpar.comm import clock
+from hpcpar.comm import clock_sync as clock
 from hpcpar.comm.world import World, world
-from hpcpar.train.stamps import Stamps
+from hpcpar.runtime.stamps import Stamps
 
 #: By how much rank r's clock is ahead, times r, and how much faster it runs (s, 1).
 AHEAD_S, DRIFT = 2.5, 1e-4

@@ -21,8 +21,8 @@ from hpcpar.network.small import lenet5
 from hpcpar.plan.boxes import local
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import grid_sizes
+from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
-from hpcpar.train.executor import Executor
 
 P = world().size
 #: Many ranks share few cores.

@@ -27,9 +27,9 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import configurations, plan_options
+from hpcpar.runtime.executor import Executor
+from hpcpar.runtime.observe import Watch
 from hpcpar.schedule.lower import lower
-from hpcpar.train.executor import Executor
-from hpcpar.train.watch import Watch
 
 P = world().size
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed (extra 'torch')")

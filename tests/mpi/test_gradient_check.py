@@ -51,8 +51,8 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned, partial
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import Configs
+from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
-from hpcpar.train.executor import Executor
 
 P = world().size
 #: Enough channels, samples, rows, ... for every rank to have some.

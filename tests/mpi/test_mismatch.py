@@ -13,9 +13,9 @@ from hpcpar.errors import RunError
 from hpcpar.kernels import backend
 from hpcpar.network.builtin import network
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import Comm, Schedule, Step
-from hpcpar.train.executor import Executor
 
 P = world().size
 SPEC = NetworkSpec("lenet5", (1, 12, 12), 10)

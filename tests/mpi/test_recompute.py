@@ -11,10 +11,10 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
 from hpcpar.kernels import backend
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.recompute import recompute
 from hpcpar.schedule.steps import Comm, Phase
-from hpcpar.train.executor import Executor
 from tests.mpi.comparison import CHOOSERS, SEED
 
 P = world().size

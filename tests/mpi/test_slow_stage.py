@@ -22,8 +22,8 @@ from hpcpar.network.layers import Conv2d, Flatten, Linear, MaxPool2d, ReLU, Soft
 from hpcpar.plan.boxes import local
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import ORDERS, NetworkSpec, Plan
+from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
-from hpcpar.train.executor import Executor
 
 P = world().size
 BATCH = 8

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcpar.calibrate.link_probe import Steps
 from hpcpar.comm import trace
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transfer import Transfer
@@ -16,10 +17,9 @@ from hpcpar.network.builtin import network
 from hpcpar.plan.boxes import local
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import Kind
-from hpcpar.train.executor import Executor
-from hpcpar.train.links import Steps
 from tests.strategies import one_pass
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpcpar.comm import patience
+from hpcpar.calibrate.link_probe import Steps
+from hpcpar.comm import backoff as patience
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.crowd import crowded
 from hpcpar.comm.turns import Turns
@@ -16,7 +17,6 @@ from hpcpar.comm.world import world
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.plan.config import Config
 from hpcpar.schedule.steps import Kind
-from hpcpar.train.links import Steps
 
 #: What a rank that computes is busy for (s).
 BUSY_S = 0.3

@@ -17,7 +17,7 @@ from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.exchange import counts, exchange
+from hpcpar.schedule.messages import counts, exchange
 from hpcpar.schedule.steps import Comm
 from tests.mpi.networks import random_network
 

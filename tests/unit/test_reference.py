@@ -22,7 +22,7 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
 )
 from hpcpar.plan.boxes import block
-from hpcpar.schedule.passing import switch
+from hpcpar.schedule.pipeline_order import switch
 from tests.mpi.networks import sample
 from tests.reference import Reference
 from tests.unit.torch_models import Branches, Residual, Volumes, branches, residual, volumes

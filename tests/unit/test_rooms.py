@@ -14,8 +14,8 @@ import hpcpar
 
 ROOT = Path(hpcpar.__file__).parent
 #: From top to bottom: a room imports only from rooms above it (and from itself).
-ROOMS = ("errors", "network", "machine", "plan", "schedule", "cost", "search", "kernels", "comm", "train", "report", "sweep",
-         "cli")
+ROOMS = ("errors", "network", "machine", "plan", "schedule", "papers", "cost", "search", "data", "kernels", "comm",
+         "runtime", "train", "calibrate", "diagnose", "report", "sweep", "cli")
 #: Rooms that must not know of another one above them: the machine is no business of the split, nor the reverse.
 APART = {"plan": {"machine"}, "schedule": {"machine"}, "kernels": {"machine", "schedule", "cost", "search"}}
 FILES = sorted(p for room in ROOMS for p in (ROOT / room).glob("**/*.py"))
@@ -44,6 +44,36 @@ def test_a_room_imports_from_rooms_above(path: Path) -> None:
             assert room == "comm", f"{path.name} imports {name}: only comm talks to MPI"
         if parts[0] in ("cupy", "cupyx", "cupy_backends"):
             assert room == "kernels" and path.name.startswith("cupy_"), f"{path.name} imports {name}: only the CuPy backend may"
+
+
+def module(path: Path) -> str:
+    """The dotted name of a file; of a package that of its folder."""
+    parts = ("hpcpar", *path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_no_circle_of_files() -> None:
+    """Files can be read one after the other: none imports, however far around, a file that imports it."""
+    files = {module(path): path for path in FILES}
+    graph = {name: {n if n in files else n.rpartition(".")[0] for n in imports(path)} & set(files) - {name}
+             for name, path in files.items()}
+    outside = {name for name, needs in graph.items() if not needs}
+    while outside:
+        graph = {name: needs - outside for name, needs in graph.items() if name not in outside}
+        imported = {n for needs in graph.values() for n in needs}
+        outside = {name for name, needs in graph.items() if not needs or name not in imported}
+    assert not graph, f"files import each other in a circle: {sorted(graph)}"
+
+
+#: Closed forms are oracles; product code takes only Gholami's choice of a grid.
+ORACLES = "hpcpar.papers"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_product_code_imports_an_oracle(path: Path) -> None:
+    if path.relative_to(ROOT).parts[0] != "papers":
+        found = [name for name in imports(path) if name.startswith(ORACLES)]
+        assert all(name.startswith(f"{ORACLES}.gholami_choice") for name in found), found
 
 
 PLANNING = """

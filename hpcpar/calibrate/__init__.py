@@ -1,0 +1,1 @@
+"""From measurements inside a job to a machine file, and its refinement by records of runs."""

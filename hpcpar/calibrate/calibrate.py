@@ -1,0 +1,213 @@
+"""Calibration: from measurements inside a job to a machine description."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from hpcpar.calibrate import compute_probe
+from hpcpar.calibrate.device_probe import Rates
+from hpcpar.calibrate.lateness import TURNS_S, Lateness
+from hpcpar.calibrate.link_probe import Hiding, LevelProbe, Steps, computing
+from hpcpar.calibrate.p2p_probe import Exchanges
+from hpcpar.calibrate.provenance import Origin
+from hpcpar.calibrate.samples import Samples, together
+from hpcpar.calibrate.timer import Gauge, outliers
+from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.crowd import crowded
+from hpcpar.comm.world import World
+from hpcpar.cost.compute.step_time import kinds
+from hpcpar.cost.price_plan import price
+from hpcpar.errors import InputError, on_all_ranks
+from hpcpar.kernels.interface import Backend
+from hpcpar.machine import files
+from hpcpar.machine.model import Device, Machine
+from hpcpar.plan.config import Config
+from hpcpar.plan.plan import Plan
+
+#: Everything is sampled, and every plan visited, in so many rounds, spread over the calibration's time.
+ROUNDS = 7
+#: Making the weights of a plan anew takes about so long (s) for each byte of them.
+_WEIGHTS_S_PER_BYTE = 1e-8
+
+
+def ranks_per_node(world: World) -> int:
+    """Ranks on each node, which must be equal and consecutive for levels to make sense.
+
+    Raises
+    ------
+    InputError
+        On every rank, if ranks are placed otherwise.
+    """
+    hosts = world.comm.allgather(world.hostname)
+    first = sum(1 for h in hosts if h == hosts[0])
+    blocks = [hosts[i:i + first] for i in range(0, len(hosts), first)]
+    if any(len(set(b)) != 1 or len(b) != first for b in blocks) or len({b[0] for b in blocks}) != len(blocks):
+        raise on_all_ranks(InputError(
+            f"ranks are not placed in equal blocks of {first} per node; start the job with as many ranks on every node, in block order"
+        ))
+    return first
+
+
+class Calibration:
+    """The measurements of a job; every rank makes it at the same time.
+
+    Parameters
+    ----------
+    tell : callable
+        Hears what is being done.
+    direct : bool
+        As in `hpcpar.comm.communicator.Communicator`.
+    """
+
+    def __init__(self, world: World, backend: Backend, name: str, tell: Callable[[str], None], direct: bool = False) -> None:
+        self.world, self.backend, self.name, self._tell = world, backend, name, tell
+        self.begin = time.perf_counter()
+        local = self.local = ranks_per_node(world)
+        nodes = self.nodes = world.size // local
+        steps, config = Steps(Communicator(world, backend, direct)), Config(n=nodes, c=local)
+        tell("setting up: rates of a device")
+        self._rates = Rates(world, backend, world.rank % local == 0)
+        self._crowd = crowded(world, backend)
+        turns = self._crowd.ranks > 0
+        before = computing(backend)
+
+        def gauge(action: Callable[[], None]) -> Gauge:
+            """Of messages: after computing, as in an iteration; but where ranks take turns, what they wait for each other then is apart."""
+            return Gauge(world, action, lasts_s=TURNS_S) if turns else Gauge(world, action, before)
+
+        self._levels: list[LevelProbe] = []
+        self._exchanges: list[Exchanges] = []
+        for axis, size, title, holds, inside in (("c", local, "node", 0 if nodes == 1 else local, 1), ("n", nodes, "network", 0, local)):
+            if size > 1:
+                tell(f"setting up: links between {size} {'ranks of a node' if axis == 'c' else 'nodes'}")
+                self._levels.append(LevelProbe(steps, config, axis, title, holds, inside, gauge))
+                self._exchanges.append(Exchanges(steps, axis, title, nodes, local, gauge))
+        self._hiding = Hiding(steps, backend, gauge) if world.size > 1 else None
+        self._lateness = Lateness(steps, backend) if turns else None
+        #: By key: the plan that gave it; by plan: what its visits gave.
+        self._owner: dict[str, int] = {}
+        self._samples: dict[int, list[Samples]] = {}
+
+    @property
+    def _gauges(self) -> list[Gauge]:
+        levels = [g for level in self._levels for g in level.gauges] + [g for exchanges in self._exchanges for g in exchanges.gauges]
+        return [*self._rates.gauges, *levels, *(self._hiding.gauges if self._hiding else []),
+                *(self._lateness.gauges if self._lateness else [])]
+
+    def run(self, plans: Sequence[Plan]) -> Machine:
+        """Measure; all ranks get the same machine."""
+        for _ in self.visits(plans):
+            pass
+        return self.found()
+
+    def visits(self, plans: Sequence[Plan]) -> Iterator[int]:
+        """Measure, with a pause after every visit of a plan: its number."""
+        gauges = self._gauges
+        round_s, expected_s = sum(g.sample_s for g in gauges), self.world.most(self._expected_s(plans))
+        self._tell(f"{ROUNDS} rounds of {len(gauges)} measurements, {len(plans)} plans: about {expected_s:.0f} s "
+                   f"({ROUNDS * round_s:.0f} s for the links and rates)")
+        for i in range(ROUNDS):
+            self._tell(f"round {i + 1} of {ROUNDS}, {time.perf_counter() - self.begin:.0f} s")
+            for gauge in gauges:
+                gauge.take()
+            for number, plan in enumerate(plans):
+                self._tell(f"compute steps of {plan.network.name} under {plan.strategy} ({number + 1} of {len(plans)})")
+                self._visit(number, plan)
+                yield number
+
+    def found(self) -> Machine:
+        """What the rounds say. The slowest rank's times are already common to all; what each rank fitted itself is not."""
+        return self.world.bcast(self._whole())
+
+    def _visit(self, number: int, plan: Plan) -> None:
+        gc.collect()  # the arrays of the plan before, which know each other
+        others = {key for key, owner in self._owner.items() if owner != number}
+        found = compute_probe.compute_samples(self.world, plan, self.backend, others)
+        if found is not None:
+            self._owner |= {work.key: number for work in found.works}
+            self._samples.setdefault(number, []).append(found)
+
+    def _expected_s(self, plans: Sequence[Plan]) -> float:
+        """How long `run` takes, from first estimates."""
+        machine = self._machine()
+        total = ROUNDS * sum(g.sample_s for g in self._gauges)
+        for plan in plans:
+            found = price(plan.network.build(), plan, machine)
+            total += ROUNDS * (2 * found.compute_s + max(compute_probe.VISIT_S, compute_probe.FEWEST * found.compute_s)
+                               + found.memory.weights_bytes * _WEIGHTS_S_PER_BYTE)
+        return total
+
+    def _machine(self) -> Machine:
+        """Links and rates as far as they are known, with what is known of their quality."""
+        world, rates = self.world, self._rates
+        found = [level.found() for level in self._levels]
+        levels = tuple(f.level for f in found) or files.load("local").levels
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // self.local
+        cores = [each.cores for visits in self._samples.values() for each in visits]
+        at_once = float(np.median(cores)) if cores else self._crowd.at_once
+        # of one rank, if nobody takes turns with it
+        crowding = max(1.0, self._crowd.ranks / at_once) if at_once else 1.0
+        # of a level's unit, where nodes are containers that share a machine
+        share = (self.local if self.local > 1 else world.size) / self._crowd.ranks if at_once else 1.0
+        device = Device(memory, rates.flops_per_s * crowding, rates.copy_bytes_per_s * crowding, rates.launch_s / crowding,
+                        at_once=at_once * share)
+        threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
+        notes = f"measured with {world.size} ranks on {self.nodes} node(s), {world.library}, {threads} BLAS thread(s) a rank"
+        if world.size == 1:
+            notes += "; links not measured, they are the preset 'local'"
+        quality = {
+            "links": [f.quality for f in found],
+            "memory": {"alone_bytes_per_s": rates.alone_bytes_per_s, "together_bytes_per_s": rates.copy_bytes_per_s},
+        }
+        hidden, progress = (self._hiding.part, self._hiding.progress) if self._hiding else (1.0, 1.0)
+        return Machine(
+            self.name, device, levels, rates.add_s_per_byte, rates.pack_s_per_byte, hidden, {}, notes, quality, progress=progress,
+            late=self._lateness.late if self._lateness else (), relay=self._lateness.relay if self._lateness else (),
+        )
+
+    def _whole(self) -> Machine:
+        """Everything, after the last round."""
+        machine, world = self._machine(), self.world
+        collectives = tuple(f for level, exchanges in zip(self._levels, self._exchanges, strict=True)
+                            for f in (*level.factors(machine, world.size), *exchanges.factors(machine)))
+        samples = [together(visits) for visits in self._samples.values()]
+        threads = os.environ.get("OPENBLAS_NUM_THREADS", "0")
+        hosts = world.comm.allgather(world.hostname)
+        quality: dict[str, Any] = {
+            "rounds": ROUNDS, "seconds": round(time.perf_counter() - self.begin, 1),
+            "origin": asdict(Origin.of(hosts, int(threads) if threads.isdigit() else 0, self.backend.name)), **machine.quality,
+        }
+        if samples:
+            quality["compute"] = _compute_quality(samples)
+        table = {key: seconds for each in samples for key, seconds in each.table().items()}
+        sorts = kinds(machine.device, (work for each in samples for work in each.works), table)
+        return replace(machine, compute=table, kinds=sorts, collectives=collectives, quality=quality)
+
+
+def _compute_quality(samples: list[Samples]) -> dict[str, Any]:
+    """How the iterations of the compute steps differ: quartile range over median, of the middle step and of the worst that counts."""
+    each = {work.key: seconds for found in samples for work, seconds in zip(found.works, found.seconds.T, strict=True)}
+    low, middle, high = (np.array([np.percentile(seconds, q) for seconds in each.values()]) for q in (25, 50, 75))
+    spread = (high - low) / np.maximum(middle, 1e-9)
+    # steps of no weight differ most
+    counts = middle >= np.median(middle)
+    worst = int(np.argmax(np.where(counts, spread, -1.0)))
+    return {
+        "steps": len(each), "spread": float(np.median(spread)), "worst_spread": float(spread[worst]),
+        "worst": list(each)[worst], "outliers": sum(outliers(list(seconds)) for seconds in each.values()),
+        "samples": sum(len(seconds) for seconds in each.values()),
+    }
+
+
+def calibrate(
+    world: World, backend: Backend, plans: Sequence[Plan], name: str, tell: Callable[[str], None], direct: bool = False
+) -> Machine:
+    """Measure this job's ranks: levels, device rates, and the compute steps of `plans`. All ranks get the same machine."""
+    return Calibration(world, backend, name, tell, direct).run(plans)

@@ -1,0 +1,294 @@
+"""What is measured of a level of a machine: messages, one flow against all, collectives by algorithm; and what computing hides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.calibrate import alpha_beta_fit
+from hpcpar.calibrate.timer import Gauge, bootstrap, outliers
+from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.transfer import LibraryTransfer, Transfer
+from hpcpar.cost.network.collectives import collective_s
+from hpcpar.cost.network.contention import Wires, route
+from hpcpar.kernels.interface import Backend
+from hpcpar.machine.model import Factors, Level, Machine
+from hpcpar.network.receptive_field import Full
+from hpcpar.plan.boxes import shape
+from hpcpar.plan.config import Config
+from hpcpar.plan.layout import Axis, Layout
+from hpcpar.schedule.collective_algorithms import ALGORITHMS
+from hpcpar.schedule.steps import Comm, Group, Kind, Phase
+
+#: Bytes of one ring message, from latency-bound to bandwidth-bound.
+PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
+#: A ring's buffer, of a message for each member, is no larger than this: on very many nodes the largest messages are left out.
+MOST_BYTES = 256 << 20
+#: Bytes of the buffers of collectives.
+BUFFERS = (4096, 32 * 1024, 128 * 1024, 1 << 20, 4 << 20)
+#: And of long ones, where a ring of the longest messages passes as many bytes on in so many seconds.
+LONG_BUFFER, LONG_BUFFER_S = 16 << 20, 0.1
+#: A gradient worth hiding.
+LONG_BYTES = 8 << 20
+#: Computing beside it, over its own time: enough to hide all of it that can be hidden, and so little that all of the computing can be.
+MUCH, LITTLE = 1.5, 0.25
+#: Least progress beside computing.
+SLOWEST = 0.01
+#: Bytes of a number that is sent.
+ITEM = 4
+#: Makes a gauge of an action.
+Gauged = Callable[[Callable[[], None]], Gauge]
+#: About what a core keeps in caches of its own.
+CACHE_BYTES = 1 << 20
+
+
+class Steps:
+    """Makes collectives over one digit of a configuration, on buffers of zeros: sums stay zero, however often.
+
+    Buffers are where a run's are, in a device's memory too: what staging them takes is part of a message's time.
+    """
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator, self.rank = communicator, communicator.world.rank
+        self._count = 0
+
+    def action(self, kind: Kind, algorithm: str, config: Config, axis: str, n_bytes: int, only: int | None = None) -> Callable[[], None]:
+        """One collective, all groups at work at once; or one group alone, that of rank `only`.
+
+        Parameters
+        ----------
+        n_bytes : int
+            Of the whole buffer.
+        """
+        transfer = self.bind(kind, algorithm, config, axis, n_bytes)
+        if only is not None and self.rank not in Group((config.digits[axis],)).members(only):
+            return lambda: None
+        return self.whole(transfer)
+
+    def whole(self, transfer: Transfer | LibraryTransfer) -> Callable[[], None]:
+        """From a movement's start to its end."""
+        def run() -> None:
+            self.communicator.start(transfer)
+            self.communicator.wait(transfer)
+
+        return run
+
+    def bind(self, kind: Kind, algorithm: str, config: Config, axis: str, n_bytes: int) -> Transfer | LibraryTransfer:
+        """A collective on buffers of its own."""
+        digit = config.digits[axis]
+        # blocks of one size
+        items = max(1, n_bytes // ITEM // int(digit.size)) * int(digit.size)
+        cut, whole = Layout(config, (Axis(axis, items, items),)), Layout(config, (Axis(axis, items, items, relation=Full()),))
+        holder, wanter = (cut if kind is Kind.ALLGATHER else whole), (cut if kind is Kind.REDUCE_SCATTER else whole)
+        i, self._count = self._count, self._count + 1
+        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, holder, wanter, kind is not Kind.ALLGATHER, Group((digit,)), algorithm, 1,
+                    ITEM, i + 1)
+        backend = self.communicator.backend
+        buffer = backend.zeros((items,), "float32")
+        held, wanted = (buffer[slice(*layout.box(self.rank)[0])] for layout in (holder, wanter))
+        return self.communicator.bind(step, held, backend.zeros(wanted.shape, "float32") if kind is Kind.REDUCE_SCATTER else wanted)
+
+    def relay(self, n_bytes: int) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Half of the ranks hand something to the other half, which hands it back.
+
+        Parameters
+        ----------
+        n_bytes : int
+            Of a message where the halves are equal; else some are twice as long.
+
+        Returns
+        -------
+        first, then : callable
+            What a rank does before it computes, and after.
+        """
+        world, go, wait = self.communicator.world, self.communicator.start, self.communicator.wait
+        half = world.size // 2
+        counts = {0: half, half: world.size - half}
+        items = n_bytes // ITEM * math.lcm(*counts.values())
+        halves = {at: Layout(Config(n=count, first=at), (Axis("n", items, items),)) for at, count in counts.items()}
+        there, back = (self.direct(Kind.REDISTRIBUTE, halves[a], halves[b]) for a, b in ((0, half), (half, 0)))
+        begins = world.rank < half
+
+        def first() -> None:
+            if not begins:
+                go(there)
+                wait(there)
+
+        def then() -> None:
+            if begins:
+                go(there)
+            go(back)
+            if begins:
+                wait(there)
+            wait(back)
+
+        return first, then
+
+    def direct(self, kind: Kind, holder: Layout, wanter: Layout) -> Transfer | LibraryTransfer:
+        """Messages from rank to rank, between buffers of their own."""
+        i, self._count = self._count, self._count + 1
+        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, holder, wanter, False, None, "direct", 1, ITEM, i + 1)
+        held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32") for layout in (holder, wanter))
+        return self.communicator.bind(step, held, wanted)
+
+
+def computing(backend: Backend) -> Callable[[], None]:
+    """Computing such as comes before a message in an iteration: what messages need is not in a core's caches any more."""
+    a, b, c = (backend.zeros((256, 256), "float32") for _ in range(3))
+    x, y = (backend.zeros((CACHE_BYTES // ITEM,), "float32") for _ in range(2))
+
+    def compute() -> None:
+        backend.gemm(a, b, c)
+        backend.unpack(x, y)
+        backend.synchronize()
+
+    return compute
+
+
+@dataclass(frozen=True)
+class Found:
+    """A level, and how sure its numbers are."""
+
+    level: Level
+    quality: dict[str, Any]
+
+
+class LevelProbe:
+    """The gauges of a level.
+
+    Parameters
+    ----------
+    axis : str
+        The digit of `config` in which its neighbours differ.
+    inside : int
+        Ranks of a unit of the level inside: all of them send at once, and one alone where there are several.
+    gauge : callable
+        Makes the gauge of messages or of a collective.
+    """
+
+    def __init__(
+        self, steps: Steps, config: Config, axis: str, name: str, ranks: int, inside: int, gauge: Gauged
+    ) -> None:
+        self.digit = config.digits[axis]
+        self.name, self.ranks, self.inside = name, ranks, inside
+        self.p = int(self.digit.size)
+        self.pieces = [piece for piece in PIECES if piece * self.p <= MOST_BYTES]
+
+        def ring(piece: int, only: int | None = None) -> Gauge:
+            return gauge(steps.action(Kind.ALLGATHER, "ring", config, axis, self.p * piece, only))
+
+        self.messages = [ring(piece) for piece in self.pieces]
+        self.alone = [ring(piece, 0) for piece in self.pieces] if inside > 1 else []
+        last = self.messages[-1].once_s / (self.p * self.pieces[-1])
+        long = LONG_BUFFER * last <= LONG_BUFFER_S
+        self.buffers = (*BUFFERS, LONG_BUFFER) if long else BUFFERS
+        self.collectives = {
+            (kind, algorithm): [gauge(steps.action(kind, algorithm, config, axis, n)) for n in self.buffers]
+            for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER) for algorithm in (*ALGORITHMS[kind], "mpi")
+        }
+
+    @property
+    def gauges(self) -> list[Gauge]:
+        return [*self.messages, *self.alone, *(g for each in self.collectives.values() for g in each)]
+
+    def found(self) -> Found:
+        """The level; every rank has measured the same."""
+        rounds = self._messages_s(self.messages)
+        fitted = alpha_beta_fit.hockney(self.pieces, np.median(rounds, axis=0))
+        alpha, beta, small = fitted
+        low, high = bootstrap(rounds, lambda t: alpha_beta_fit.hockney(self.pieces, t)).tolist()
+        links, flow = 0.0, beta
+        if self.alone:
+            flow = alpha_beta_fit.hockney(self.pieces, np.median(self._messages_s(self.alone), axis=0))[1]
+            links = alpha_beta_fit.links(self.inside, flow, beta)
+        quality = {
+            "level": self.name, "ranks": self.p, "alpha_s": [low[0], high[0]], "small_alpha_s": [low[2], high[2]],
+            "beta_s_per_byte": [low[1], high[1]], "alone_beta_s_per_byte": flow,
+            "residual": alpha_beta_fit.residual(self.pieces, np.median(rounds, axis=0), fitted),
+            "outliers": sum(outliers(g.samples) for g in self.gauges), "samples": sum(len(g.samples) for g in self.gauges),
+        }
+        beta = flow if links else beta
+        return Found(Level(self.name, self.ranks, alpha, beta, small, alpha_beta_fit.SMALL_BYTES, links), quality)
+
+    def _messages_s(self, gauges: list[Gauge]) -> NDArray[np.float64]:
+        """[rounds, sizes] seconds of a message of a ring."""
+        return np.array([g.samples or [g.once_s] for g in gauges]).T / (self.p - 1)
+
+    def factors(self, machine: Machine, ranks: int) -> list[Factors]:
+        """How many times as long as the machine (without any) says collectives take."""
+        way = route(Wires(machine), [self.digit], ranks)
+        sizes = tuple(max(1, n // ITEM // self.p) * self.p * ITEM for n in self.buffers)
+        out = []
+        for (kind, algorithm), gauges in self.collectives.items():
+            model = [float(collective_s(kind, algorithm, self.p, n, 1, way, machine.add_s_per_byte)) for n in sizes]
+            times = tuple(g.seconds / m for g, m in zip(gauges, model, strict=True))
+            out.append(Factors(self.name, kind.value, algorithm, sizes, times))
+        return out
+
+
+class Hiding:
+    """What computing hides of a long allreduce.
+
+    With computing alone taking A seconds, the allreduce alone B and both together C, A + B - C are hidden: with much computing a part of
+    the allreduce, with little a part of the computing.
+    """
+
+    def __init__(self, steps: Steps, backend: Backend, gauge: Gauged) -> None:
+        communicator = steps.communicator
+        world = communicator.world
+        transfer = steps.bind(Kind.ALLREDUCE, "ring", Config(n=world.size), "n", LONG_BYTES)
+        a, b, c = (backend.zeros((256, 256), "float32") for _ in range(3))
+
+        def product() -> None:
+            backend.gemm(a, b, c)
+            backend.synchronize()
+            communicator.progress()
+
+        def communicate() -> None:
+            communicator.start(transfer)
+            communicator.wait(transfer)
+
+        self._comm = gauge(communicate)
+        self._comm.take()
+        one = Gauge(world, product)
+        one.take()
+
+        def pair(ratio: float) -> tuple[Gauge, Gauge]:
+            """Computing that takes so many times as long as the allreduce, alone and with it."""
+            count = max(1, round(ratio * self._comm.seconds / one.seconds))
+
+            def compute() -> None:
+                for _ in range(count):
+                    product()
+
+            def together() -> None:
+                communicator.start(transfer)
+                compute()
+                communicator.wait(transfer)
+
+            return Gauge(world, compute), Gauge(world, together)
+
+        self._much, self._little = pair(MUCH), pair(LITTLE)
+
+    @property
+    def gauges(self) -> list[Gauge]:
+        return [self._comm, *self._much, *self._little]
+
+    @property
+    def part(self) -> float:
+        """`hpcpar.machine.model.Machine.overlap`."""
+        return min(1.0, max(0.0, self._hidden_s(self._much) / self._comm.seconds))
+
+    @property
+    def progress(self) -> float:
+        """`hpcpar.machine.model.Machine.progress`."""
+        return min(1.0, max(SLOWEST, self._hidden_s(self._little) / self._little[0].seconds))
+
+    def _hidden_s(self, gauges: tuple[Gauge, Gauge]) -> float:
+        compute, both = gauges
+        return compute.seconds + self._comm.seconds - both.seconds

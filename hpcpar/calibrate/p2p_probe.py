@@ -1,0 +1,83 @@
+"""What halos and redistributions of a level take: messages that ranks exchange all at once, beside what alpha and beta say."""
+
+from __future__ import annotations
+
+from hpcpar.calibrate.link_probe import ITEM, MOST_BYTES, Gauged, Steps
+from hpcpar.calibrate.timer import Gauge
+from hpcpar.cost.network.contention import Wires
+from hpcpar.cost.network.halo import halo_s, neighbours
+from hpcpar.cost.network.paired import amounts, halo_of
+from hpcpar.cost.network.redistribution import redistribution_s, spread
+from hpcpar.machine.model import Factors, Machine
+from hpcpar.network.receptive_field import Window
+from hpcpar.plan.config import Config
+from hpcpar.plan.layout import Axis, Layout
+from hpcpar.schedule.steps import Kind
+
+#: Bytes of one message.
+MESSAGES = (512, 4096, 32 * 1024, 256 * 1024)
+#: Rows of a halo's image that a rank owns.
+_ROWS = 3
+
+
+class Exchanges:
+    """The gauges of the direct movements of a level.
+
+    Parameters
+    ----------
+    axis : str
+        ``c`` for the ranks of a node, ``n`` for nodes.
+    nodes, local : int
+        Nodes, and ranks of each.
+
+    Attributes
+    ----------
+    moved : dict
+        By kind: layouts of what is held and what is wanted, and the gauge, for every size.
+    """
+
+    def __init__(self, steps: Steps, axis: str, name: str, nodes: int, local: int, gauge: Gauged) -> None:
+        self.name, self._ranks = name, steps.communicator.world.size
+        # the other ranks that a rank moves something to differ from it in one coordinate: nobody holds the same
+        p, other = (local, nodes) if axis == "c" else (nodes, local)
+        cut, across = ("c", "n") if axis == "c" else ("n", "h")
+        own = Config(n=nodes, c=local) if axis == "c" else Config(n=nodes, h=local)
+        turned, to = (Config(n=nodes, h=local), "h") if axis == "c" else (Config(c=nodes, h=local), "c")
+        self.moved: dict[Kind, list[tuple[Layout, Layout, Gauge]]] = {Kind.HALO: [], Kind.REDISTRIBUTE: []}
+        for kind, moved in self.moved.items():
+            for piece in MESSAGES:
+                items = piece // ITEM
+                if p * piece > MOST_BYTES:
+                    continue
+                aside, width = Axis(across, other, other), Axis("w", items, items)
+                if kind is Kind.HALO:
+                    image = Axis(cut, p * _ROWS, p * _ROWS)
+                    rows = Axis(cut, p * _ROWS, p * _ROWS, relation=Window(3, padding=1))
+                    holder, wanter = Layout(own, (aside, image, width)), Layout(own, (aside, rows, width))
+                else:
+                    axes = (aside, Axis(cut, p, p), Axis(to, p, p), width)
+                    holder, wanter = Layout(own, axes), Layout(turned, axes)
+                moved.append((holder, wanter, gauge(steps.whole(steps.direct(kind, holder, wanter)))))
+
+    @property
+    def gauges(self) -> list[Gauge]:
+        return [gauge for moved in self.moved.values() for *_, gauge in moved]
+
+    def factors(self, machine: Machine) -> list[Factors]:
+        """How many times as long as the machine (without any) says they take."""
+        wires, ranks = Wires(machine), self._ranks
+        out = []
+        for kind, moved in self.moved.items():
+            sizes, times = [], []
+            for holder, wanter, gauge in moved:
+                if kind is Kind.HALO:
+                    into, sent, level = neighbours(halo_of(holder, wanter), ITEM, wires, ranks)
+                    model, items = halo_s(into, sent, level, ITEM, wires, False), max(into[2], sent[2])
+                else:
+                    found = amounts(holder, wanter, ranks)
+                    links = spread(found.block, ranks, wires, ranks)
+                    model, items = redistribution_s(found, links, links, ITEM, machine.copy_s_per_byte, wires), max(found.out, found.into)
+                sizes.append(float(items) * ITEM)
+                times.append(gauge.seconds / float(model))
+            out.append(Factors(self.name, kind.value, "direct", tuple(sizes), tuple(times)))
+        return out

@@ -1,0 +1,122 @@
+"""Latency and bandwidth of levels by what runs have recorded of their communication steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.comm.clock_sync import common
+from hpcpar.cost.price_family import price_family
+from hpcpar.cost.price_plan import outline_for
+from hpcpar.machine.model import Level, Machine
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.lower import present_steps
+from hpcpar.schedule.messages import exchange
+from hpcpar.schedule.steps import Comm, Phase, Schedule
+from hpcpar.train.record import RunRecord
+
+#: Fewer communication steps than these say nothing about a level.
+_FEWEST = 4
+#: Factors stay within this and its inverse; those so near 1 are none.
+_MOST, _NEAR = 5.0, 0.01
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """By how much a level's numbers changed, and the communication steps that said so."""
+
+    level: str
+    alpha: float
+    beta: float
+    steps: int
+
+
+def durations(record: RunRecord, schedule: Schedule) -> dict[int, float]:
+    """Seconds (median) of the communication steps that everybody waits for at once, by index: from the last partner's start to the end.
+
+    What a rank waits for partners that come late is no part of it. None of a record without times on common clocks.
+    """
+    if record.start_s is None or record.end_s is None or record.begin_s is None or record.clock is None:
+        return {}
+    numbers = np.arange(record.iterations) if record.kept is None else record.kept
+    chosen = numbers >= (record.measured.start or 0)
+    local = record.begin_s[:, chosen, None]
+    out = {}
+    for step in schedule.comms:
+        if step.phase is Phase.LOSS or step.needed_by > step.index + 1:
+            continue
+        times = (each[:, chosen, step.index, None] for each in (record.start_s, record.end_s))
+        seconds = _duration(step, *(common(local + each, record.clock)[:, :, 0] for each in times))
+        if seconds:
+            out[step.index] = seconds
+    return out
+
+
+def _duration(step: Comm, start: NDArray[Any], end: NDArray[Any]) -> float:
+    """Seconds of a step from [ranks, kept] times; 0 where nobody sends anything."""
+    took = []
+    for rank in np.flatnonzero(~np.isnan(start).all(axis=1)):
+        ex = exchange(step, int(rank))
+        if any(r.sends or r.recvs for r in ex.rounds):
+            took.append(end[rank] - start[[*ex.peers, int(rank)]].max(axis=0))
+    return float(np.median(np.max(took, axis=0))) if took else 0.0
+
+
+def scaled(machine: Machine, runs: Sequence[tuple[RunRecord, Network, Plan, bool, Schedule]]) -> tuple[Machine, list[Scaled]]:
+    """Scale latency and inverse bandwidth of every level to the runs' communication steps, by least squares of relative errors.
+
+    Parameters
+    ----------
+    runs : sequence
+        Record, network, plan, whether it trains, and its schedule; plans with micro-batches or turns are left out, where steps of
+        several overlap.
+    """
+    found: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for record, network, plan, training, schedule in runs:
+        if plan.microbatches > 1 or plan.turns > 1:
+            continue
+        took = durations(record, schedule)
+        latency, bandwidth, neither = (_prices(network, plan, training, _only(machine, *parts)) for parts in ((1, 0), (0, 1), (0, 0)))
+        for i, seconds in took.items():
+            left = seconds - neither[i][0]
+            if left > 0:
+                found[neither[i][1]].append(((latency[i][0] - neither[i][0]) / left, (bandwidth[i][0] - neither[i][0]) / left))
+    levels, out = list(machine.levels), []
+    for index, parts in sorted(found.items()):
+        if len(parts) >= _FEWEST:
+            alpha, beta = _factors(np.array(parts))
+            levels[index] = _times(levels[index], alpha, beta)
+            out.append(Scaled(levels[index].name, alpha, beta, len(parts)))
+    return replace(machine, levels=tuple(levels)), out
+
+
+def _factors(parts: NDArray[np.float64]) -> tuple[float, float]:
+    """Factors of latency and of inverse bandwidth, from [steps, 2] what each makes of a step's measured seconds."""
+    (alpha, beta), *_ = np.linalg.lstsq(parts, np.ones(len(parts)), rcond=None)
+    if not (1 / _MOST <= alpha <= _MOST and 1 / _MOST <= beta <= _MOST):
+        # they cannot be told apart
+        alpha = beta = float(np.clip(1.0 / np.median(parts.sum(axis=1)), 1 / _MOST, _MOST))
+    return tuple(1.0 if abs(f - 1.0) < _NEAR else float(f) for f in (alpha, beta))  # type: ignore[return-value]
+
+
+def _times(level: Level, alpha: float, beta: float) -> Level:
+    small = None if level.small_alpha_s is None else level.small_alpha_s * alpha
+    return replace(level, alpha_s=level.alpha_s * alpha, small_alpha_s=small, beta_s_per_byte=level.beta_s_per_byte * beta)
+
+
+def _only(machine: Machine, alpha: float, beta: float) -> Machine:
+    """The same machine with its latencies, or its inverse bandwidths, or neither."""
+    return replace(machine, levels=tuple(_times(level, alpha, beta) for level in machine.levels))
+
+
+def _prices(network: Network, plan: Plan, training: bool, machine: Machine) -> list[tuple[float, int]]:
+    """Seconds and level of every step of a plan's schedule."""
+    out = outline_for(network, plan, training)
+    costs = price_family(network, plan, machine, out=out, training=training)
+    return [(float(costs.steps[i].seconds), int(costs.steps[i].level)) for i in present_steps(out)]

@@ -1,0 +1,48 @@
+"""Seconds of the compute steps of many iterations, and what of them goes into a machine's table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.cost.compute.work import Work
+
+#: Part of the iterations that count, in the middle of all of them.
+_MIDDLE = 0.5
+
+
+class Samples(NamedTuple):
+    """What a rank does in an iteration, with all ranks at work.
+
+    Attributes
+    ----------
+    works : list of Work
+    seconds : array
+        [iterations, works] on the slowest rank of each iteration; with more ranks than cores the mean of the ranks.
+    cores : float
+        With more ranks than cores: so many cores' time the ranks of a node got together; else 0.
+    """
+
+    works: list[Work]
+    seconds: NDArray[np.float64]
+    cores: float
+
+    def table(self) -> dict[str, float]:
+        """Seconds by key: the mean over the iterations that took neither long nor short.
+
+        Whatever interrupts a rank now and then belongs to some iterations: where these are few the median iteration has none of it,
+        where every iteration is interrupted somewhere it has its part.
+        """
+        order = np.argsort(self.seconds.sum(axis=1), kind="stable")
+        n = len(order)
+        aside = int(n * (1 - _MIDDLE) / 2)
+        means = self.seconds[order[aside: n - aside]].mean(axis=0)
+        return {work.key: float(s) for work, s in zip(self.works, means, strict=True)}
+
+
+def together(visits: Sequence[Samples]) -> Samples:
+    """The iterations of several visits of a plan."""
+    return Samples(visits[0].works, np.concatenate([v.seconds for v in visits]), float(np.median([v.cores for v in visits])))

@@ -1,0 +1,70 @@
+"""Which compute steps of a schedule measure which piece of work."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.cost.compute.work import Work, Workload
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.lower import samples_of
+from hpcpar.schedule.pipeline_order import switch
+from hpcpar.schedule.steps import Compute, Op, Schedule
+
+
+class WorkSteps:
+    """The compute steps of a plan by the keys of their work.
+
+    A convolution's interior and boundary are priced as parts of the whole: together they are one measurement of it. Of micro-batches
+    that differ by a sample, those of the largest count.
+
+    Attributes
+    ----------
+    works : dict
+        The pieces of work by their keys, as in a machine's table.
+    """
+
+    def __init__(self, network: Network, plan: Plan, schedule: Schedule) -> None:
+        self.plan, self._steps = plan, len(schedule.steps)
+        load = Workload(network, plan)
+        before = {layer.name for layer in network.layers[:switch(network)]} if plan.turns > 1 else set()
+        largest = int(plan.batch) // plan.turns if plan.turns > 1 else max(samples_of(plan, m) for m in range(plan.microbatches))
+        self.works: dict[str, Work] = {}
+        #: By key: the steps of every measurement of it, and its layer.
+        self._whole: dict[str, dict[Any, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for step in schedule.steps:
+            if not isinstance(step, Compute):
+                continue
+            samples = int(plan.batch) if step.layer in before else largest if plan.turns > 1 else samples_of(plan, step.part)
+            if samples < largest:
+                continue
+            parts = step.op in (Op.INTERIOR, Op.BOUNDARY)
+            one = (step.layer, step.part, step.phase) if parts else (step.layer, step.index)
+            work = load.work(network.by_name[step.layer], step.op, samples)
+            self.works.setdefault(work.key, work)
+            self._whole[work.key][one].append(step.index)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of the pieces of work, in the order of `seconds`."""
+        return tuple(self.works)
+
+    def seconds(self, steps_s: NDArray[Any], rank: int) -> NDArray[np.float64]:
+        """[..., keys] seconds of every piece of work on a rank, from those of its steps, [..., steps]; 0 where it has none of it.
+
+        Of several measurements, the mean.
+        """
+        out = np.zeros((*steps_s.shape[:-1], len(self.keys)))
+        for k, key in enumerate(self.keys):
+            mine = [steps for one, steps in self._whole[key].items() if self._lives(one[0], rank)]
+            for steps in mine:
+                out[..., k] += steps_s[..., steps].sum(axis=-1) / len(mine)
+        return out
+
+    def _lives(self, layer: str, rank: int) -> bool:
+        config = self.plan.configs[layer]
+        return bool(config.first <= rank < config.first + config.ranks)

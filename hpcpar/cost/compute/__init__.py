@@ -1,0 +1,1 @@
+"""The price of computation: work per step, and its time."""

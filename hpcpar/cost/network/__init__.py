@@ -1,0 +1,1 @@
+"""The price of communication: collectives, halos, redistributions, contention, choice of algorithm."""

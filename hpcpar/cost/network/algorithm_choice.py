@@ -1,0 +1,127 @@
+"""Choosing a collective's algorithm and segments by cost, and the schedule that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcpar.cost.network.collectives import Routed, collective_s
+from hpcpar.cost.network.contention import Wires, route
+from hpcpar.errors import unknown
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import COLLECTIVES, Plan
+from hpcpar.schedule.collective_algorithms import ALGORITHMS
+from hpcpar.schedule.lower import lower
+from hpcpar.schedule.outline_steps import DIRECT, Chooser, Move
+from hpcpar.schedule.pattern import KINDS
+from hpcpar.schedule.steps import CODES, Kind, Schedule
+
+#: Pieces of a ring's message are at least this large (below, latency costs more than pipelining gains), and at most so many
+#: (``bench/collectives.py``: one or two are nearly always fastest, eight slower).
+LEAST_PIECE_BYTES = 512 * 1024
+MOST_SEGMENTS = 4
+
+#: The algorithms of few rounds.
+TREE = {Kind.ALLREDUCE: "doubling", Kind.ALLGATHER: "bruck", Kind.REDUCE_SCATTER: "bruck"}
+
+
+def collective_bytes(step: Move) -> Any:
+    """Bytes of the collective's whole tensor on the largest group: what the formulas call n."""
+    gathers = np.equal(step.pattern.code, CODES[Kind.ALLGATHER])
+    return np.where(gathers, step.wanter.largest_items, step.holder.largest_items) * step.item_bytes
+
+
+def kinds_of(step: Move) -> list[Kind]:
+    """The kinds of movement that occur in some case."""
+    counts = np.bincount(np.ravel(step.pattern.code), minlength=len(KINDS))
+    return [kind for code, kind in enumerate(KINDS) if kind is not None and counts[code]]
+
+
+def allowed(kind: Kind, collectives: str) -> Sequence[str]:
+    """The algorithms that the option `collectives` of a plan leaves for a kind of collective."""
+    if kind in (Kind.REDUCE, Kind.BROADCAST):
+        return ("direct",)
+    return {"auto": ALGORITHMS[kind], "ring": ("ring",), "tree": (TREE[kind],), "mpi": ("mpi",)}[collectives]
+
+
+def offers(
+    kind: Kind, p: Any, n_bytes: Any, routed: Routed, add_s_per_byte: float, names: Sequence[str]
+) -> tuple[list[tuple[str, int]], list[Any]]:
+    """(algorithm, segments) of all choices, and the seconds of each: segments are 1, 2 or 4, as far as pieces stay large enough."""
+    choices = [(name, s) for name in names for s in ((1, 2, MOST_SEGMENTS) if name == "ring" else (1,))]
+    seconds = []
+    for name, segments in choices:
+        cost = collective_s(kind, name, p, n_bytes, segments, routed, add_s_per_byte)
+        if segments > 1:
+            cost = np.where(n_bytes / (p * segments) < LEAST_PIECE_BYTES, np.inf, cost)
+        seconds.append(cost)
+    return choices, seconds
+
+
+def cheapest(
+    kind: Kind, p: Any, n_bytes: Any, routed: Routed, add_s_per_byte: float, allowed: Sequence[str]
+) -> tuple[Any, Any, Any]:
+    """The cheapest of the `allowed` algorithms, its best number of segments, its seconds."""
+    choices, seconds = offers(kind, p, n_bytes, routed, add_s_per_byte, allowed)
+    every = np.stack(np.broadcast_arrays(*seconds))
+    best = np.argmin(every, axis=0)
+    return np.array([name for name, _ in choices])[best], np.array([s for _, s in choices])[best], every.min(axis=0)
+
+
+@dataclass(frozen=True)
+class Quote:
+    """Seconds of a collective on some wires, found while choosing its algorithm."""
+
+    wires: Wires
+    seconds: dict[Kind, Any]
+
+
+def chooser(machine: Machine, collectives: str = "auto", wires: Wires | None = None) -> Chooser:
+    """A function that gives a collective step its algorithm and segments.
+
+    Parameters
+    ----------
+    wires : Wires, optional
+        The machine's levels as arrays, where they are at hand.
+    collectives : str
+        ``auto`` (cheapest), ``ring``, ``tree`` (recursive doubling and Bruck) or ``mpi`` (the library's own).
+    """
+    if collectives not in COLLECTIVES:
+        raise unknown("collectives", collectives, COLLECTIVES)
+    known = Wires(machine) if wires is None else wires
+
+    def choose(step: Move) -> tuple[Any, Any]:
+        if collectives == "mpi":
+            return "mpi", 1
+        name: Any = "direct"
+        segments: Any = 1
+        quoted: dict[Kind, Any] = {}
+        way = route(known, step.pattern.digits, step.holder.config.ranks)
+        for kind in kinds_of(step):
+            if CODES[kind] in DIRECT:
+                continue
+            found = cheapest(kind, way.p, collective_bytes(step), way, machine.add_s_per_byte, allowed(kind, collectives))
+            quoted[kind] = found[2]
+            here = np.equal(step.pattern.code, CODES[kind])
+            name, segments = np.where(here, found[0], name), np.where(here, found[1], segments)
+        step.quote = Quote(known, quoted)
+        return name, segments
+
+    return choose
+
+
+def schedule_for(network: Network, plan: Plan, training: bool = True) -> Schedule:
+    """The schedule of a plan, with the algorithms that its own machine makes cheapest.
+
+    Raises
+    ------
+    InputError
+        If the plan carries no valid machine.
+    """
+    machine = files.from_dict(plan.machine, "the plan's machine")
+    return lower(network, plan, chooser(machine, plan.collectives), training=training)

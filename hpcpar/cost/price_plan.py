@@ -1,0 +1,228 @@
+"""The price of one plan: its schedule, step by step, in seconds, bytes and memory."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory
+from hpcpar.cost.network.algorithm_choice import chooser
+from hpcpar.cost.price_family import Costs, price_family
+from hpcpar.cost.timeline.overlap import Span, Timeline
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.lower import present_steps
+from hpcpar.schedule.outline import outline
+from hpcpar.schedule.outline_steps import Move, Outline
+from hpcpar.schedule.steps import Phase
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """One step of the schedule, priced.
+
+    Attributes
+    ----------
+    seconds : float
+        Duration on the slowest rank.
+    exposed_s : float
+        Part of a communication that nothing hides; all of a compute step.
+    messages, sent_bytes : int
+        Of the rank that sends most; 0 for compute steps.
+    repeats : int
+        How often it is done in an iteration (micro-batches).
+    stage : int
+        The first rank of those that do it, or that receive: tells a pipeline's stages apart.
+    """
+
+    index: int
+    label: str
+    layer: str
+    phase: str
+    is_comm: bool
+    seconds: float
+    exposed_s: float
+    messages: int
+    sent_bytes: int
+    repeats: int = 1
+    stage: int = 0
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """A layer's share of an iteration, and of a rank's memory (its weights, what it keeps, and its inputs).
+
+    Attributes
+    ----------
+    first_rank, ranks : int
+        It lives on so many ranks from the first on: not 0 in later stages of a pipeline.
+    """
+
+    name: str
+    config: dict[str, int]
+    placement: str
+    first_rank: int
+    ranks: int
+    compute_s: float
+    communication_s: float
+    communication_bytes: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a plan costs on a machine.
+
+    Attributes
+    ----------
+    iteration_s : float
+        One iteration, on the slowest rank, with what the plan overlaps.
+    epoch_s : float or None
+        `samples` / batch iterations; None without samples.
+    compute_s, communication_s : float
+        Plain sums over the steps.
+    exposed_communication_s : float
+        Communication that no computing hides.
+    measured_compute : float
+        Part of `compute_s`, 0 to 1, from the machine's calibrated table; the rest is a roofline's.
+    communication_bytes : int
+        Sent in an iteration by the rank that sends most.
+    io_s : float
+        Seconds in which a rank reads its samples of an iteration.
+    memory : Memory
+    fits : bool
+        The largest rank's memory is at most the device's.
+    """
+
+    network: str
+    machine: str
+    strategy: str
+    ranks: int
+    batch: int
+    overlap: str
+    accounting: str
+    iteration_s: float
+    epoch_s: float | None
+    compute_s: float
+    communication_s: float
+    exposed_communication_s: float
+    measured_compute: float
+    communication_bytes: int
+    io_s: float
+    memory: Memory
+    memory_limit_bytes: int
+    layers: tuple[LayerCost, ...]
+    steps: tuple[StepCost, ...]
+    timeline: Timeline
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.memory.total_bytes)
+
+    @property
+    def fits(self) -> bool:
+        return self.memory_bytes <= self.memory_limit_bytes
+
+    @property
+    def phases(self) -> dict[str, dict[str, float]]:
+        """Sums by phase: computing, communication, and what of it is exposed (s)."""
+        out = {p.value: {"compute_s": 0.0, "communication_s": 0.0, "exposed_communication_s": 0.0} for p in Phase}
+        for step in self.steps:
+            row = out[step.phase]
+            row["communication_s" if step.is_comm else "compute_s"] += step.seconds * step.repeats
+            if step.is_comm:
+                row["exposed_communication_s"] += step.exposed_s
+        return out
+
+    def to_json(self, steps: bool = False) -> dict[str, Any]:
+        """Plain data, the contract of ``--json``."""
+        names = ("network", "machine", "strategy", "ranks", "batch", "overlap", "accounting", "iteration_s", "epoch_s", "compute_s",
+                 "communication_s", "exposed_communication_s", "measured_compute", "communication_bytes", "io_s", "memory_bytes", "fits")
+        out: dict[str, Any] = {name: getattr(self, name) for name in names}
+        out["memory"] = asdict(self.memory)
+        out["phases"] = self.phases
+        out["layers"] = [asdict(layer) for layer in self.layers]
+        if steps:
+            out["steps"] = [asdict(step) | asdict(span) for step, span in zip(self.steps, self.timeline.spans, strict=True)]
+            out["blocks"] = [asdict(block) for block in self.timeline.blocks]
+        return out
+
+
+def outline_for(network: Network, plan: Plan, training: bool = True) -> Outline:
+    """The outline of a plan, with the algorithms that its own machine makes cheapest."""
+    machine = files.from_dict(plan.machine, "the plan's machine")
+    return outline(network, plan, chooser(machine, plan.collectives), training=training)
+
+
+def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None = None, **options: Any) -> Prediction:
+    """Price a plan.
+
+    Parameters
+    ----------
+    machine : Machine
+        Prices the steps. The algorithms in them come from the plan's own machine.
+    samples : int, optional
+        Samples of an epoch, for `epoch_s`.
+    options
+        Those of `price_family`: accounting, contention, gamma, training, io_bytes_per_s, io_item_bytes, out.
+    """
+    out = options.pop("out", None) or outline_for(network, plan, options.get("training", True))
+    costs = price_family(network, plan, machine, out=out, **options)
+    kept = present_steps(out)
+    steps = tuple(_step(new, out, costs, old) for new, old in enumerate(kept))
+    names = [level.name for level in machine.levels]
+    spans = []
+    for old in kept:
+        span, is_comm = costs.timeline.spans[old], isinstance(out.steps[old], Move)
+        spans.append(Span(float(span.start_s), float(span.end_s), names[int(costs.steps[old].level)] if is_comm else "compute"))
+    total, line_s = float(costs.iteration_s), float(costs.timeline.total_s)
+    held = Memory(**{name: int(value) for name, value in asdict(costs.memory).items()})
+    return Prediction(
+        plan.network.name, machine.name, plan.strategy, int(plan.ranks), int(plan.batch), plan.overlap,
+        options.get("accounting", "schedule"), total, None if samples is None else samples / int(plan.batch) * total,
+        float(costs.compute_s), float(costs.communication_s), float(costs.exposed_communication_s), float(costs.measured_compute),
+        int(costs.communication_bytes), float(costs.io_s), held, machine.device.memory_bytes,
+        _layers(network, plan, costs, steps, options.get("training", True)), steps,
+        Timeline(tuple(spans), tuple(s.exposed_s if s.is_comm else 0.0 for s in steps), line_s, costs.timeline.blocks),
+    )
+
+
+def _step(index: int, out: Outline, costs: Costs, old: int) -> StepCost:
+    step, cost = out.steps[old], costs.steps[old]
+    seconds = float(cost.seconds)
+    if isinstance(step, Move):
+        kind = step.pattern.kind
+        assert kind is not None
+        label, layer, exposed = f"{step.layer}.{step.phase.value}.{kind.value}", step.layer, float(costs.timeline.waits_s[old])
+        # what everyone is told of the loss belongs to the stage that knows it
+        stage = int((step.holder if step.phase is Phase.LOSS else step.wanter).config.first)
+    else:
+        label, layer, exposed = f"{step.layer.name}.{step.op.value}", step.layer.name, seconds * costs.repeats[old]
+        stage = int(out.plan.configs[step.layer.name].first)
+    return StepCost(
+        index, label, layer, step.phase.value, isinstance(step, Move), seconds, exposed, int(cost.messages), int(cost.sent_bytes),
+        costs.repeats[old], stage,
+    )
+
+
+def _layers(network: Network, plan: Plan, costs: Costs, steps: tuple[StepCost, ...], training: bool) -> tuple[LayerCost, ...]:
+    rows: dict[str, list[float]] = {layer.name: [0.0, 0] for layer in network.layers[1:]}
+    for s in steps:
+        if s.is_comm:
+            rows[s.layer][0] += s.seconds * s.repeats
+            rows[s.layer][1] += s.sent_bytes * s.repeats
+    found, compute = [], costs.compute_of
+    for name, (comm, sent) in rows.items():
+        config = plan.configs[name]
+        degrees = {a: int(getattr(config, a)) for a in ("n", "c", "h", "w", "d", "k")}
+        layer = network.by_name[name]
+        held = layer_memory(network, plan, layer, training)
+        for e in costs.out.edges.into(layer, plan.samples_of_a_pass) if training else ():
+            held = held + edge_memory(network, plan, e)
+        placement = "outer" if config.outer else "inner"
+        found.append(LayerCost(
+            name, degrees, placement, int(config.first), int(config.ranks), float(compute[name]), comm, int(sent), int(held.total_bytes),
+        ))
+    return tuple(found)

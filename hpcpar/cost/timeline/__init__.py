@@ -1,0 +1,1 @@
+"""The time of an iteration: what overlaps with what, and pipelines."""

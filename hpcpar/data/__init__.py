@@ -1,0 +1,1 @@
+"""Data sets: HDF5 files, loaders, prefetching, importers."""

@@ -1,0 +1,102 @@
+"""Synthetic data that can be learnt: noise plus a coarse pattern of tiles that shows what is to be found out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.data.dataset import BLOCK_BYTES, Progress, create, replacing
+from hpcpar.errors import InputError
+
+#: Pixels: uniform noise below the first number plus a pattern below the second.
+_NOISE, _PATTERN = 160, 96
+
+
+class _Classes:
+    """Labels: every class has a pattern of its own, of 8 tiles along every image axis."""
+
+    def __init__(self, rng: np.random.Generator, classes: int, shape: tuple[int, ...]) -> None:
+        self.classes = classes
+        self.tiles = rng.integers(0, _PATTERN, (classes, shape[0], *(8 for _ in shape[1:])), dtype=np.uint8)
+
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What the patterns of samples show, and the truth about them."""
+        labels = rng.integers(0, self.classes, count)
+        return labels, labels
+
+    def patterns(self, shown: NDArray[Any]) -> NDArray[np.uint8]:
+        """Tiles [n, c, ...] of samples."""
+        return self.tiles[shown]
+
+
+class _Targets:
+    """Targets: every output sets the brightness of tiles of its own, and is a smooth function of it, from 1 to -1.
+
+    There are at least two tiles for every output, and two along every image axis: as large as can be, so that pooling leaves them.
+    """
+
+    def __init__(self, rng: np.random.Generator, outputs: int, shape: tuple[int, ...]) -> None:
+        along = next(t for t in itertools.count(2) if shape[0] * t ** len(shape[1:]) >= 2 * outputs)
+        tiles = (shape[0], *(along for _ in shape[1:]))
+        self.owner = rng.permutation(np.arange(math.prod(tiles)) % outputs).reshape(tiles)
+        self.outputs = outputs
+
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        brightness = rng.random((count, self.outputs), np.float32)
+        return brightness, np.cos(np.pi * brightness)
+
+    def patterns(self, shown: NDArray[Any]) -> NDArray[np.uint8]:
+        return (_PATTERN * shown).astype(np.uint8)[:, self.owner]
+
+
+def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, seed: int = 0, *, targets: int = 0, test_samples: int = 0,
+              progress: Progress | None = None) -> None:
+    """Write random uint8 images or volumes that can be learnt.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        C, H, W or C, D, H, W.
+    classes : int
+        Kinds of labels.
+    samples, test_samples : int
+        Images to train with, and to hold out.
+    targets : int
+        Numbers to find out of every image, for regression; 0 for labels.
+    """
+    if (len(shape) not in (3, 4) or min(*shape, classes, samples) < 1 or min(test_samples, seed, targets) < 0):
+        what = f"{targets} targets" if targets else f"{classes} classes"
+        raise InputError(f"synthetic data of {samples} + {test_samples} images {shape} with {what}, seed {seed}: give positive numbers")
+    layout = np.random.default_rng([seed, 0])
+    content = _Targets(layout, targets, shape) if targets else _Classes(layout, classes, shape)
+    total, done, block = samples + test_samples, 0, max(1, BLOCK_BYTES // math.prod(shape))
+    with replacing(path, "data file") as f:
+        for number, (prefix, count) in enumerate((("", samples), ("test_", test_samples))):
+            if not count:
+                continue
+            rng = np.random.default_rng([seed, 1 + number])
+            part = create(f, prefix, count, shape, "u1", targets)
+            shown, part.truth[...] = content.draw(rng, count)
+            for start in range(0, count, block):
+                stop = min(count, start + block)
+                pixels = rng.integers(0, _NOISE, (stop - start, *shape), dtype=np.uint8)
+                pixels += _stretched(content.patterns(shown[start:stop]), shape[1:])
+                part.images[start:stop] = pixels
+                done += stop - start
+                if progress:
+                    progress(done, total)
+        spread = math.sqrt((_NOISE**2 + _PATTERN**2) / 12)
+        f.attrs.update(source=f"synthetic, seed {seed}", mean=(_NOISE + _PATTERN) / 2 - 1, scale=1 / spread)
+        if not targets:
+            f.attrs["classes"] = classes
+
+
+def _stretched(tiles: NDArray[np.uint8], image: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Tiles [n, c, ...] blown up to images."""
+    for axis, extent in enumerate(image, 2):
+        tiles = tiles.take(np.arange(extent) * tiles.shape[axis] // extent, axis=axis)
+    return tiles

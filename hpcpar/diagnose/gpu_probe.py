@@ -1,0 +1,69 @@
+"""``python -m hpcpar.diagnose.gpu_probe``: what GPUs are here, and whether MPI takes their buffers.
+
+A process of its own, for a library that is not made for it ends the process, and a driver in trouble never answers. Prints two lines
+of JSON, the second only where MPI has moved a device buffer rightly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+
+#: Variables by which launchers make a process a part of their job: the child is a job of its own.
+_LAUNCHERS = ("PMI", "OMPI_", "PRTE_", "PRRTE_", "HYD", "MPI_", "SLURM_", "PALS_")
+_ITEMS = 1 << 16
+
+
+def look(timeout_s: float = 60.0) -> dict[str, Any]:
+    """The facts, gathered in a child process.
+
+    Returns
+    -------
+    dict
+        ``cupy``, ``devices``, ``nccl``, ``direct`` (MPI takes device buffers), and ``fault``: why the child said less, or empty.
+    """
+    env = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
+    out: dict[str, Any] = {"cupy": "", "devices": [], "nccl": "", "direct": False, "fault": ""}
+    try:
+        done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, timeout=timeout_s, env=env)
+        text = done.stdout
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        out["fault"] = "" if done.returncode == 0 else f"exit status {done.returncode}{': ' if last else ''}{last}"
+    except subprocess.TimeoutExpired as err:
+        text = err.stdout.decode() if isinstance(err.stdout, bytes) else err.stdout or ""
+        out["fault"] = f"no answer in {timeout_s:g} s"
+    for line in text.splitlines():
+        if line.startswith("{"):
+            out |= json.loads(line)
+    return out
+
+
+def main() -> None:
+    """The child."""
+    from hpcpar.kernels.cupy_facts import facts
+
+    found = facts()
+    print(json.dumps(found), flush=True)
+    if not found["devices"]:
+        return
+    from hpcpar.comm.world import World
+    from hpcpar.kernels import backend
+
+    gpu, comm = backend("gpu"), World().comm
+    values = np.arange(_ITEMS, dtype=np.float32)
+    sent, landed = gpu.empty((_ITEMS,), "float32"), gpu.zeros((_ITEMS,), "float32")
+    gpu.to_device(values, sent)
+    gpu.synchronize()
+    comm.Sendrecv(sent, comm.rank, 0, landed, comm.rank, 0)
+    back = np.zeros_like(values)
+    gpu.to_host(landed, back)
+    print(json.dumps({"direct": bool((back == values).all())}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

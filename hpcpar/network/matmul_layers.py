@@ -1,0 +1,129 @@
+"""Layers that are matrix products of weights and inputs: convolutions and the fully connected layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hpcpar.errors import InputError
+from hpcpar.network.base import Layer, Pair, Shape, Triple, need_features, need_image
+from hpcpar.network.receptive_field import Full, Groups, Relation, Same
+from hpcpar.network.windowed import Windowed
+
+
+@dataclass(frozen=True)
+class Conv(Windowed):
+    """Convolution (cross-correlation, as in every framework) of images of any dimension.
+
+    Attributes
+    ----------
+    out_channels : int
+        Filters.
+    kernel, stride, padding, dilation : tuple of int
+        One number per image axis; a single number stands for all of them.
+    groups : int
+        Output channels of a group see the input channels of the same group only.
+    bias : bool
+        Add a bias to every output channel.
+    """
+
+    out_channels: int = 1
+    kernel: Shape = (1, 1)
+    stride: Shape = (1, 1)
+    padding: Shape = (0, 0)
+    dilation: Shape = (1, 1)
+    groups: int = 1
+    bias: bool = True
+    window_options: ClassVar[tuple[str, ...]] = ("kernel", "stride", "padding", "dilation")
+    products: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.out_channels < 1 or self.groups < 1:
+            raise InputError(f"layer '{self.name}' ({self.kind}): {self.out_channels} output channels in {self.groups} groups; "
+                             "both must be at least 1")
+
+    def output_shape(self, x: Shape, *more: Shape) -> Shape:
+        need_image(self, x, self.dimensions)
+        if x[0] % self.groups or self.out_channels % self.groups:
+            raise InputError(f"layer '{self.name}': {self.groups} groups divide neither or only one of {x[0]} input and "
+                             f"{self.out_channels} output channels; choose groups that divide both")
+        return (self.out_channels, *self.image_out(x))
+
+    def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
+        if axis == "n":
+            return Same()
+        if axis == "c":
+            return Full() if self.groups == 1 else Groups(self.groups, self.out_channels // self.groups, x[0] // self.groups)
+        return self.window(axis)
+
+    def weight_shape(self, x: Shape) -> Shape:
+        return (self.out_channels, x[0] // self.groups, *self.kernel)
+
+    def bias_shape(self, x: Shape) -> Shape:
+        return (self.out_channels,) if self.bias else ()
+
+    def forward_flops(self, x: Shape) -> float:
+        return 2.0 * math.prod(self.output_shape(x)[1:]) * math.prod(self.weight_shape(x))
+
+    @property
+    def has_weights(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Conv2d(Conv):
+    """Convolution of images ``(C, H, W)``."""
+
+    kernel: Pair = (1, 1)
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    kind: ClassVar[str] = "conv2d"
+
+
+@dataclass(frozen=True)
+class Conv3d(Conv):
+    """Convolution of volumes ``(C, D, H, W)``."""
+
+    kernel: Triple = (1, 1, 1)
+    stride: Triple = (1, 1, 1)
+    padding: Triple = (0, 0, 0)
+    dilation: Triple = (1, 1, 1)
+    kind: ClassVar[str] = "conv3d"
+    dimensions: ClassVar[int] = 3
+
+
+@dataclass(frozen=True)
+class Linear(Layer):
+    """Fully connected layer on features."""
+
+    out_features: int = 1
+    bias: bool = True
+    kind: ClassVar[str] = "linear"
+    products: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.out_features < 1:
+            raise InputError(f"layer '{self.name}' (linear): {self.out_features} output features; give at least 1")
+
+    def output_shape(self, x: Shape, *more: Shape) -> Shape:
+        need_features(self, x)
+        return (self.out_features,)
+
+    def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
+        return Same() if axis == "n" else Full()
+
+    def weight_shape(self, x: Shape) -> Shape:
+        return (self.out_features, x[0])
+
+    def bias_shape(self, x: Shape) -> Shape:
+        return (self.out_features,) if self.bias else ()
+
+    def forward_flops(self, x: Shape) -> float:
+        return 2.0 * math.prod(self.weight_shape(x))
+
+    @property
+    def has_weights(self) -> bool:
+        return True

@@ -1,0 +1,120 @@
+"""What every layer on a block has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hpcpar.kernels.interface import Array, Backend
+from hpcpar.network.layers import Layer, Shape
+from hpcpar.plan.boxes import Box, items
+from hpcpar.runtime.blocks import Blocks
+from hpcpar.runtime.parameters import Parameters
+
+
+@dataclass
+class Context:
+    """What a layer on a block works with.
+
+    Attributes
+    ----------
+    input_shapes : tuple of tuple of int
+        A sample of each of the layer's (global) inputs.
+    batch : int
+        Samples of a pass through the network, over all ranks (the mini-batch, or a micro-batch of it).
+    needs : tuple of Box
+        The rank's box of each input, in global indices.
+    own : Box
+        The rank's box of what it computes of the output (of partial sums, where the configuration cuts the reduction, k).
+    local_statistics : bool
+        Batch normalisation by the statistics of this rank's block alone.
+    tick : callable
+        Lets communication progress during long kernels.
+    """
+
+    backend: Backend
+    layer: Layer
+    input_shapes: tuple[Shape, ...]
+    batch: int
+    needs: tuple[Box, ...]
+    own: Box
+    blocks: Blocks
+    parameters: Parameters | None
+    tick: Callable[[], None]
+    seed: int
+    #: Position of the layer in the network: a part of the random key of dropout.
+    position: int
+    local_statistics: bool = False
+    #: The iteration, set before each one.
+    step: int = 0
+    training: bool = True
+    #: In the backward pass, for what it reads: statistics and running statistics are as they were.
+    again: bool = False
+    #: Factor of the loss's gradient (1 / samples whose mean is minimised).
+    scale: float = 0.0
+    labels: Array = None
+    sums: Array = field(default=None)
+
+    @property
+    def need(self) -> Box:
+        """The box of the first input."""
+        return self.needs[0]
+
+    @property
+    def input_shape(self) -> Shape:
+        return self.input_shapes[0]
+
+
+class Op:
+    """A layer on one rank's block. Subclasses fill in what their layer computes.
+
+    Attributes
+    ----------
+    empty : bool
+        True where this rank computes no output (more parts than indices, or the layer lives on other ranks).
+    moments, moments_gradient : array or None
+        [own channels, 2] float64 sums of batch normalisation, added over ranks between the steps that make and use them.
+    """
+
+    moments: Array = None
+    moments_gradient: Array = None
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self.backend = ctx.backend
+        self.blocks = ctx.blocks
+        self.empty = items(ctx.own) == 0
+
+    def statistics(self) -> None:
+        """`moments` of this rank's block (batch normalisation)."""
+        raise NotImplementedError
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of arrays that the layer keeps for itself: places of maxima, scales, masks, statistics."""
+        own = (a for a in vars(self).values() if hasattr(a, "nbytes"))
+        return sum(int(a.nbytes) for a in own)
+
+    def forward(self) -> None:
+        """y from the inputs."""
+
+    def interior(self, box: Box) -> None:
+        """y on `box` only (convolutions, while a halo travels)."""
+        raise NotImplementedError
+
+    def backward(self) -> None:
+        """The gradients of the inputs from dy: every array of `blocks.dxs` that is not None is overwritten."""
+
+    def backward_weight(self) -> None:
+        """The gradient of the weights from inputs and dy (and `moments_gradient`, batch normalisation); overwritten, not added.
+
+        Of batch normalisation by the whole batch only `moments_gradient` is made here: see `finish_weight`.
+        """
+
+    def finish_weight(self) -> None:
+        """Write what must wait for sums over ranks into the gradient of the weights; called before the update, also more than once.
+
+        Batch normalisation by the whole batch: `moments_gradient`, once added over ranks, is the gradient of weight and bias on each of
+        them, and may not be added again. This is no part of `backward`: a layer before which nothing is trained has no backward step,
+        yet gradients of its weights. Every other layer has nothing to finish.
+        """

@@ -1,0 +1,54 @@
+"""From a layer's kind to what computes it."""
+
+from __future__ import annotations
+
+from hpcpar.network.layers import (
+    LRN,
+    Add,
+    AvgPool2d,
+    AvgPool3d,
+    BatchNorm,
+    Concat,
+    Conv2d,
+    Conv3d,
+    Dropout,
+    Flatten,
+    GlobalAvgPool,
+    Layer,
+    Linear,
+    Loss,
+    MaxPool2d,
+    MaxPool3d,
+    ReLU,
+)
+from hpcpar.runtime.ops.base import Context, Op
+from hpcpar.runtime.ops.conv import ConvOp
+from hpcpar.runtime.ops.linear import LinearOp
+from hpcpar.runtime.ops.loss import LossOp
+from hpcpar.runtime.ops.merge import AddOp, ConcatOp
+from hpcpar.runtime.ops.norm import BatchNormOp, LRNOp
+from hpcpar.runtime.ops.pointwise import DropoutOp, FlattenOp, ReLUOp
+from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, MaxPoolOp
+
+OPS: dict[type[Layer], type[Op]] = {
+    Conv2d: ConvOp,
+    Conv3d: ConvOp,
+    Linear: LinearOp,
+    MaxPool2d: MaxPoolOp,
+    MaxPool3d: MaxPoolOp,
+    AvgPool2d: AvgPoolOp,
+    AvgPool3d: AvgPoolOp,
+    GlobalAvgPool: GlobalAvgPoolOp,
+    ReLU: ReLUOp,
+    Dropout: DropoutOp,
+    Flatten: FlattenOp,
+    LRN: LRNOp,
+    BatchNorm: BatchNormOp,
+    Add: AddOp,
+    Concat: ConcatOp,
+}
+
+
+def build(ctx: Context) -> Op:
+    """The op of a layer."""
+    return LossOp(ctx) if isinstance(ctx.layer, Loss) else OPS[type(ctx.layer)](ctx)

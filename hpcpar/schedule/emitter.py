@@ -1,0 +1,73 @@
+"""Appending steps to an outline: computations, movements, and which step waits for which movement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer
+from hpcpar.plan.config import Ints
+from hpcpar.plan.layout import Layout
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.edges import Edges
+from hpcpar.schedule.outline_steps import IS_DIRECT, NOT_YET, Chooser, Move, Outline, Task
+from hpcpar.schedule.pattern import Flags, Pattern
+from hpcpar.schedule.steps import Op, Phase
+
+
+class Emitter:
+    """Appends steps in order; a movement learns later which step needs it.
+
+    Parameters
+    ----------
+    choose : callable or None
+        Picks algorithm and segments of every collective; None leaves them open.
+
+    Attributes
+    ----------
+    part : int
+        The turn, or the micro-batch, that the steps belong to.
+    """
+
+    def __init__(self, network: Network, plan: Plan, choose: Chooser | None) -> None:
+        self.network, self.plan, self.choose = network, plan, choose
+        self.part = 0
+        self.edges = Edges(network, plan)
+        self.out = Outline(plan, self.edges)
+        self.steps = self.out.steps
+        self._chosen: dict[Any, tuple[Any, Any, Any]] = {}
+
+    def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True, tensor: str = "") -> None:
+        if present is True or np.asarray(present).any():
+            self.steps.append(Task(phase, layer, op, batch, present, self.part, tensor))
+
+    def move(
+        self, phase: Phase, layer: str, tensor: str, pattern: Pattern, holder: Layout, wanter: Layout, key: Any,
+        item_bytes: int | None = None, root: int = 0,
+    ) -> Move | None:
+        """Append a movement; None where it is nothing in every case."""
+        if not np.asarray(pattern.code).any():
+            return None
+        size = self.plan.item_bytes if item_bytes is None else item_bytes
+        step = Move(phase, layer, tensor, holder, wanter, pattern, size, (key, phase is Phase.BACKWARD, size), part=self.part, root=root)
+        if self.choose is not None and not (direct := IS_DIRECT[pattern.code]).all():
+            if step.key not in self._chosen:
+                algorithm, segments = self.choose(step)
+                self._chosen[step.key] = (algorithm, segments, step.quote)
+            algorithm, segments, step.quote = self._chosen[step.key]
+            step.algorithm, step.segments = np.where(direct, "direct", algorithm), np.where(direct, 1, segments)
+        self.steps.append(step)
+        return step
+
+    def wait(self, move: Move | None) -> None:
+        """What follows needs the result of `move`."""
+        if move is not None and (move.needed_by == NOT_YET or self.plan.overlap != "none"):
+            move.needed_by = len(self.steps)
+
+    def alone(self, move: Move | None) -> Move | None:
+        """Where nothing overlaps, what follows waits for a movement, even another movement."""
+        if self.plan.overlap == "none":
+            self.wait(move)
+        return move

@@ -1,0 +1,61 @@
+"""Mini-batches for a verification: of a data file, or random numbers that every rank draws for itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import MeanSquaredError
+from hpcpar.plan.boxes import local, shape
+from hpcpar.runtime.executor import Executor
+from hpcpar.train.job import open_data
+
+
+class Data:
+    """An executor's part of every mini-batch.
+
+    Parameters
+    ----------
+    path : str
+        A data file; empty for random numbers, which depend on the seed and the sample alone.
+    order : numpy.ndarray
+        Which sample of the mini-batch stands at each place of the executor's. Where it is mixed, the executor reads all of the images.
+
+    Raises
+    ------
+    InputError
+        The file is missing, damaged, or does not fit.
+    """
+
+    def __init__(self, executor: Executor, path: str, seed: int, order: np.ndarray) -> None:
+        self.executor, self.seed, self.order = executor, seed, order
+        self._loader = open_data(executor, path, seed, "train") if path else None
+
+    def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Images of the executor's rows and box, and labels or targets of the whole mini-batch."""
+        if self._loader is not None:
+            images, labels = self._loader.batch(*divmod(step, self._loader.batches_per_epoch))
+            whole = len(images) == len(self.order)
+            return images[self.order] if whole else images, labels[self.order]
+        e, first = self.executor, step * len(self.order)
+        box = e.image_box
+        images = np.empty((len(e.image_rows), *shape(box)), e.plan.dtype)
+        pixels = local(box, tuple((0, n) for n in e.network.image_shape))
+        for i, row in enumerate(e.image_rows if images.size else ()):
+            images[i] = _stream(self.seed, 0, first + int(self.order[row])).standard_normal(e.network.image_shape)[pixels]
+        return images, np.stack([_truth(e.network, self.seed, first + int(i)) for i in self.order])
+
+
+def _stream(seed: int, what: int, number: int) -> np.random.Generator:
+    return np.random.default_rng([seed, what, number])
+
+
+def _truth(network: Network, seed: int, number: int) -> NDArray[Any]:
+    """The label or targets of a sample."""
+    rng = _stream(seed, 1, number)
+    if isinstance(network.layers[-1], MeanSquaredError):
+        return rng.standard_normal(network.classes)
+    return np.asarray(rng.integers(0, network.classes))

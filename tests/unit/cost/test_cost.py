@@ -1,0 +1,356 @@
+"""Collective costs against the rounds, choices of algorithms, work, memory, and whole prices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcpar.cost.compute.step_time import compute_s, roofline_s
+from hpcpar.cost.compute.work import Work, Workload
+from hpcpar.cost.network.algorithm_choice import LEAST_PIECE_BYTES, MOST_SEGMENTS, cheapest, schedule_for
+from hpcpar.cost.network.collectives import collective_s, doubling_rounds, paper_s, sent, summing_rounds
+from hpcpar.cost.network.contention import Links
+from hpcpar.cost.price_plan import Prediction, StepCost, outline_for, price
+from hpcpar.machine import files
+from hpcpar.machine.model import Level
+from hpcpar.network.builder import Chain
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import LRN, Conv2d, Flatten, Linear, LogisticCrossEntropy, MaxPool2d, ReLU
+from hpcpar.network.receptive_field import Window
+from hpcpar.plan.boxes import block
+from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
+from hpcpar.plan.strategies import named
+from hpcpar.schedule.collective_algorithms import ALGORITHMS, Round, collective
+from hpcpar.schedule.lower import freeze
+from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase
+from hpcpar.search import auto
+from tests.strategies import one_pass
+from tests.unit.brute import busiest, random_configs
+
+LOCAL = files.load("local")
+CORI = files.load("cori-knl")
+SMALL = NetworkSpec("alexnet", (3, 67, 67), 20)
+CASES = [(kind, name) for kind, names in ALGORITHMS.items() for name in names]
+
+
+def plan_of(strategy: str, ranks: int, batch: int, spec: NetworkSpec = SMALL, machine: files.Machine = LOCAL, **options: Any) -> Plan:
+    return make_plan(spec, strategy, ranks, batch, machine=files.to_dict(machine), **options)
+
+
+def walk(kind: Kind, name: str, sizes: tuple[int, ...], me: int, segments: int) -> tuple[int, int]:
+    rounds = collective(kind, name, sizes, me, segments)
+    messages = [m for r in rounds for m in r.sends]
+    return len(messages), sum(m.stop - m.start for m in messages)
+
+
+def blocks_of(n: int, p: int) -> tuple[int, ...]:
+    return tuple(b - a for a, b in (block(n, p, i) for i in range(p)))
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+@pytest.mark.parametrize("p", range(1, 10))
+def test_sent_equals_the_walked_rounds(kind: Kind, name: str, p: int) -> None:
+    """Of the member that sends most: a ring's always, the others' for even blocks; Bruck's uneven ones to a block's rest a round."""
+    for n in (p, 3 * p, 3 * p + 1, 50 * p, 97 * p - 1):
+        for segments in (1, 2, 3) if name == "ring" and n >= 3 * p else (1,):
+            sizes = (n,) * p if kind is Kind.ALLREDUCE else blocks_of(n, p)
+            walked = [walk(kind, name, sizes, me, segments) for me in range(p)]
+            messages, items = sent(kind, name, p, n, min(sizes), segments)
+            uneven = math.ceil(math.log2(p)) if name == "bruck" and n % p else 0
+            if segments == 1 or n % p == 0:
+                assert messages == max(m for m, _ in walked), (n, segments)
+            assert abs(items - max(i for _, i in walked)) <= uneven, (n, segments)
+
+
+def test_sent_of_a_family_is_that_of_each_case() -> None:
+    """Members, items and segments may be arrays."""
+    p, n, segments = np.array([1, 2, 5, 8, 8]), np.array([10, 10, 1003, 64, 4096]), np.array([1, 2, 1, 4, 4])
+    for kind, name in [*CASES, (Kind.REDUCE, "direct"), (Kind.BROADCAST, "direct"), (Kind.ALLGATHER, "mpi")]:
+        together = sent(kind, name, p, n, n // p, segments)
+        for i in range(len(p)):
+            alone = sent(kind, name, int(p[i]), int(n[i]), int(n[i] // p[i]), int(segments[i]))
+            assert [int(np.broadcast_to(t, p.shape)[i]) for t in together] == [int(v) for v in alone]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+@pytest.mark.parametrize("p", range(2, 10))
+def test_seconds_count_the_rounds_and_their_bytes(kind: Kind, name: str, p: int) -> None:
+    """With alpha alone a collective costs its rounds, with beta alone the bytes of its busiest member, with gamma alone its sums."""
+    n = 24 * p
+    sizes = (n,) * p if kind is Kind.ALLREDUCE else (24,) * p
+    every = [collective(kind, name, sizes, me, 1) for me in range(p)]
+    alpha, beta, none = (Links.of(Level("", 0, a, b)) for a, b in ((1.0, 0.0), (0.0, 1.0), (0.0, 0.0)))
+    busiest = max(every, key=len)
+
+    def count(rounds: list[Round], summing: bool) -> int:
+        taken = [r for r in rounds if r.reduce] if summing else rounds
+        return sum(max(sum(m.stop - m.start for m in side) for side in (r.sends, r.recvs)) for r in taken)
+
+    assert collective_s(kind, name, p, n, 1, alpha) == len(busiest)
+    assert collective_s(kind, name, p, n, 1, beta) == pytest.approx(count(busiest, False))
+    assert collective_s(kind, name, p, n, 1, none, 1.0) == pytest.approx(max(count(r, True) for r in every))
+    if name == "doubling":
+        assert doubling_rounds(p) == len(busiest) and summing_rounds(p) == max(sum(r.reduce for r in m) for m in every)
+
+
+def test_ring_formulas() -> None:
+    level = Links.of(Level("", 0, 3e-6, 2e-9))
+    assert collective_s(Kind.ALLREDUCE, "ring", 8, 1e6, 1, level) == pytest.approx(2 * 7 * (3e-6 + 1e6 / 8 * 2e-9))
+    assert collective_s(Kind.ALLREDUCE, "ring", 8, 1e6, 4, level) == pytest.approx(2 * 7 * (4 * 3e-6 + 1e6 / 8 * 2e-9))
+    assert collective_s(Kind.ALLGATHER, "ring", 8, 1e6, 1, level) == pytest.approx(7 * (3e-6 + 1e6 / 8 * 2e-9))
+    assert paper_s(Kind.ALLGATHER, 5, 1e6, level) == pytest.approx(3 * 3e-6 + 4 / 5 * 1e6 * 2e-9)
+    assert paper_s(Kind.ALLREDUCE, 5, 1e6, level) == 2 * paper_s(Kind.ALLGATHER, 5, 1e6, level)
+    assert collective_s(Kind.ALLREDUCE, "ring", 1, 1e6, 1, level) == paper_s(Kind.ALLREDUCE, 1, 1e6, level) == 0
+    for kind, sums in ((Kind.REDUCE, 1), (Kind.BROADCAST, 0)):  # one member's link, message by message
+        assert collective_s(kind, "direct", 8, 1e6, 1, level, 1e-9) == pytest.approx(7 * (3e-6 + 1e6 * (2e-9 + sums * 1e-9)))
+    tree = collective_s(Kind.ALLREDUCE, "doubling", 8, 100, 1, level)
+    assert collective_s(Kind.ALLREDUCE, "mpi", 8, 100, 1, level) == tree < collective_s(Kind.ALLREDUCE, "ring", 8, 100, 1, level)
+
+
+def test_segments_hide_sums() -> None:
+    level = Links.of(Level("", 0, 1e-6, 1e-9))
+    one = collective_s(Kind.ALLREDUCE, "ring", 4, 6.4e7, 1, level, 5e-10)
+    four = collective_s(Kind.ALLREDUCE, "ring", 4, 6.4e7, 4, level, 5e-10)
+    bare = collective_s(Kind.ALLREDUCE, "ring", 4, 6.4e7, 4, level, 0.0)
+    assert bare < four < one
+
+
+def test_choices() -> None:
+    level = Links.of(Level("", 0, 2e-6, 1e-9))
+    name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 16, level, 1e-10, ("ring", "doubling"))
+    assert (name, segments) == ("doubling", 1) and seconds == collective_s(Kind.ALLREDUCE, "doubling", 8, 16, 1, level, 1e-10)
+    name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 10**9, level, 1e-9, ("ring", "doubling"))
+    assert (name, segments) == ("ring", MOST_SEGMENTS)
+    assert seconds == min(collective_s(Kind.ALLREDUCE, "ring", 8, 10**9, s, level, 1e-9) for s in (1, 2, 4))
+    for n in (10**5, 10**6, 10**7):
+        _, segments, _ = cheapest(Kind.ALLREDUCE, 8, n, level, 1e-9, ("ring",))
+        assert segments == 1 or n / 8 / segments >= LEAST_PIECE_BYTES
+    network = SMALL.build()
+    for collectives, allowed in (("ring", {"ring"}), ("tree", {"doubling", "bruck"}), ("mpi", {"mpi"})):
+        plan = plan_of("grid:2x2", 4, 8, collectives=collectives)
+        assert {s.algorithm for s in schedule_for(network, plan).comms if s.group} == allowed
+
+
+def priced_steps(strategy: str, ranks: int, batch: int, **options: Any) -> list[tuple[Comm, StepCost]]:
+    """The communication steps of a plan for the small AlexNet, with their prices."""
+    network, plan = SMALL.build(), plan_of(strategy, ranks, batch, **options)
+    out = outline_for(network, plan)
+    found = zip(freeze(out).steps, price(network, plan, LOCAL, out=out).steps, strict=True)
+    return [(step, cost) for step, cost in found if isinstance(step, Comm)]
+
+
+def parts_of(step: Comm, ranks: int) -> list[tuple[int, ...]]:
+    """Shapes of the blocks that an allgather or a reduce-scatter moves."""
+    layout = step.holder if step.kind is Kind.ALLGATHER else step.wanter
+    return [tuple(stop - start for start, stop in layout.box(rank)) for rank in range(ranks)]
+
+
+def redistributed(found: tuple[Any, Any], exact: tuple[int, int], what: str) -> None:
+    """Bytes within 1% of the busiest rank's. Messages to each of the others, and maybe to itself; fewer where towers are cut across."""
+    assert found[1] == pytest.approx(exact[1], rel=0.01), what
+    assert 1 <= found[0] <= exact[0] + 2, what
+
+
+@pytest.mark.parametrize(("collectives", "batch"), [("ring", 7), ("ring", 24), ("tree", 7)])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 6, 8])
+def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(ranks: int, collectives: str, batch: int) -> None:
+    """Halos and allreduces equal the walked exchanges. So do gathers of even blocks.
+
+    A ring's bytes are exact for any blocks (messages count empty ones as well); Bruck sends some blocks more often than others: a block
+    more or less for each of its rounds, at most. Redistributions of what is gathered late: see below.
+    """
+    gather = "layer" if batch == 24 else "late"
+    for strategy in one_pass(ranks):
+        for step, cost in priced_steps(strategy, ranks, batch, gather=gather, collectives=collectives):
+            if step.group is None and collectives == "tree":
+                continue  # the ring's plan has the same
+            exact, found, what = busiest(step, ranks), (cost.messages, cost.sent_bytes), f"{strategy} {step.label}"
+            if step.kind in (Kind.HALO, Kind.ALLREDUCE):
+                assert found == exact, what
+            elif step.kind is Kind.REDISTRIBUTE and gather == "late":
+                redistributed(found, exact, what)
+            elif step.group is not None:
+                shapes = parts_of(step, ranks)
+                largest = max(math.prod(shape) for shape in shapes) * step.item_bytes
+                if len(set(shapes)) == 1:
+                    assert found == exact, what
+                elif step.algorithm == "ring":
+                    assert found[0] >= exact[0] and found[1] == exact[1], what
+                else:
+                    rounds = math.ceil(math.log2(step.group.size))
+                    assert found[0] == exact[0] and abs(found[1] - exact[1]) <= rounds * largest, what
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8])
+def test_priced_bytes_of_redistributions(ranks: int) -> None:
+    """Of even samples, gathered late."""
+    for strategy in one_pass(ranks):
+        for step, cost in priced_steps(strategy, ranks, 24):
+            if step.kind is Kind.REDISTRIBUTE:
+                redistributed((cost.messages, cost.sent_bytes), busiest(step, ranks), f"{strategy} {step.label}")
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 7])
+def test_what_every_rank_has_costs_nothing(ranks: int) -> None:
+    """Gathered activations are everywhere: a grouped convolution, cut across its towers, finds its channels at home."""
+    steps = priced_steps("filter", ranks, 24, gather="layer", collectives="ring")
+    found = [(step, cost) for step, cost in steps if step.kind is Kind.REDISTRIBUTE and step.phase is Phase.FORWARD]
+    assert found and all(busiest(step, ranks) == (0, 0) for step, _ in found)
+    assert all((cost.messages, cost.sent_bytes, cost.seconds) == (0, 0, 0.0) for _, cost in found)
+
+
+def even() -> Network:
+    """Sizes that 2, 4, 8 and 16 divide, windows and groups among the layers."""
+    net = Chain("even", (16, 32, 32))
+    net.add(Conv2d, "conv1", out_channels=32, kernel=(3, 3), padding=(1, 1)).add(ReLU, "relu1").add(LRN, "norm", size=3)
+    net.add(MaxPool2d, "pool", kernel=(2, 2), stride=(2, 2)).add(Conv2d, "conv2", out_channels=32, groups=4).add(ReLU, "relu2")
+    net.add(Conv2d, "conv3", out_channels=16, kernel=(3, 3), padding=(1, 1)).add(Flatten, "flatten")
+    net.add(Linear, "fc1", out_features=64).add(ReLU, "relu3").add(Linear, "fc2", out_features=16)
+    return net.add(LogisticCrossEntropy, "loss").build()
+
+
+@pytest.mark.parametrize(("seed", "ranks"), [(seed, (2, 4, 8, 16)[seed % 4]) for seed in range(24)])
+def test_priced_bytes_of_any_configurations(seed: int, ranks: int) -> None:
+    """Even sizes, a random configuration for every layer: collectives and halos equal the walked exchanges.
+
+    So do redistributions of what every rank holds a part of its own of; windows beside them count within a fifth. Of several copies each
+    wanter asks one: counted as if evenly, while the busiest may be asked by three times as many.
+    """
+    network = even()
+    spec = NetworkSpec(network.name, network.image_shape, network.classes)
+    plan = Plan(spec, ranks, 32, "random", random_configs(network, seed, ranks), collectives="ring", machine=files.to_dict(LOCAL))
+    out = outline_for(network, plan)
+    for step, cost in zip(freeze(out).steps, price(network, plan, LOCAL, out=out).steps, strict=True):
+        if not isinstance(step, Comm):
+            continue
+        exact = busiest(step, ranks)
+        if step.kind is not Kind.REDISTRIBUTE:
+            assert (cost.messages, cost.sent_bytes) == exact, step.label
+            continue
+        windows = any(isinstance(a.relation, Window) and a.relation.kernel > 1 for side in (step.holder, step.wanter) for a in side.axes)
+        if step.holder.replicas == 1:
+            assert cost.sent_bytes == pytest.approx(exact[1], rel=0.2 if windows else 0), step.label
+        else:
+            assert exact[1] / 3 <= cost.sent_bytes <= 2 * exact[1], step.label
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 6])
+def test_library_collectives_count_as_one_message(ranks: int) -> None:
+    for strategy in one_pass(ranks):
+        for step, cost in priced_steps(strategy, ranks, 24, collectives="mpi"):
+            if step.group is not None and len(set(parts_of(step, ranks))) == 1:
+                assert (cost.messages, cost.sent_bytes) == busiest(step, ranks), f"{strategy} {step.label}"
+
+
+def test_uneven_library_collectives_count_the_largest_contribution() -> None:
+    for step, cost in priced_steps("domain:4x1", 4, 24, collectives="mpi"):
+        if step.group is not None:
+            assert (cost.messages, cost.sent_bytes) == busiest(step, 4), step.label
+
+
+def works(plan: Plan) -> list[tuple[Compute, Work]]:
+    """The compute steps of a plan with their work."""
+    network = plan.network.build()
+    load = Workload(network, plan)
+    return [(s, load.of(s)) for s in schedule_for(network, plan).steps if isinstance(s, Compute)]
+
+
+@pytest.mark.parametrize("strategy", ["data", "grid:2x3", "spatial", "domain:6x1", "owt"])
+def test_work_keys(strategy: str) -> None:
+    """A calibrated time is of the whole operation: its key is the same whatever the overlap, and interior and boundary share it."""
+    network = SMALL.build()
+    done = works(plan_of(strategy, 6, 12, overlap="full"))
+    whole = works(plan_of(strategy, 6, 12, overlap="none"))
+    assert {w.key for _, w in done} == {w.key for _, w in whole} and all(w.fraction == 1.0 for _, w in whole)
+    measured = replace(LOCAL, compute={w.key: 1.0 for _, w in whole})
+    for _, work in done:
+        assert compute_s(measured, work) == work.fraction
+        assert compute_s(LOCAL, work) == roofline_s(LOCAL, work) >= 0
+    for layer in network.layers:
+        parts = [w for s, w in done if s.layer == layer.name and s.op in (Op.INTERIOR, Op.BOUNDARY)]
+        assert sum(w.fraction for w in parts) == pytest.approx(1.0 if parts else 0.0)
+
+
+def test_work_of_one_rank_is_the_networks() -> None:
+    network = SMALL.build()
+    listed = [w for _, w in works(plan_of("data", 1, 3))]
+    products = [w for w in listed if w.kind in ("conv2d", "linear")]
+    per_sample = sum(layer.forward_flops(network.input_shape(layer)) for layer in network.products)
+    first = network.products[0]
+    for op, share in (("forward", per_sample), ("backward_weight", per_sample),
+                      ("backward", per_sample - first.forward_flops(network.input_shape(first)))):
+        assert sum(w.flops for w in products if w.op == op) == pytest.approx(3 * share), op
+    conv = next(w for w in listed if w.kind == "conv2d")
+    assert conv.key == "conv2d.forward x=3x3x67x67 y=3x96x15x15 k=11x11 s=4x4 d=1x1 g=1 float32"
+    assert next(layer for layer in network.layers if isinstance(layer, Conv2d)).kernel == (11, 11)
+    assert sum(w.flops for w in listed if w.op == "update") == 5 * network.parameters
+
+
+@pytest.mark.parametrize("strategy", ["data", "filter", "grid:2x3", "owt"])
+def test_work_is_divided(strategy: str) -> None:
+    """Six ranks compute a sixth of the products each (sizes divide evenly)."""
+    spec = NetworkSpec("alexnet", (3, 67, 67), 24)
+    alone, split = (sum(w.flops for s, w in works(plan_of(name, ranks, 12, spec)) if w.kind in ("conv2d", "linear"))
+                    for name, ranks in (("data", 1), (strategy, 6)))
+    assert split == pytest.approx(alone / 6, rel=0.05)
+
+
+def test_cori_trains_alexnet_in_the_papers_time() -> None:
+    """1.2 million images at 4 images a rank: 12.2 to 12.6 thousand seconds on one KNL."""
+    spec = NetworkSpec("alexnet", (3, 227, 227), 1000)
+    p = price(spec.build(), plan_of("data", 512, 2048, spec, CORI, overlap="none"), CORI, samples=1_200_000)
+    assert p.epoch_s is not None
+    assert 12_200 < p.compute_s * 1_200_000 / 2048 * 512 < 12_600
+    assert p.epoch_s == pytest.approx(p.iteration_s * 1_200_000 / 2048)
+
+
+def test_published_total_speedups() -> None:
+    """Gholami et al., P = 512, B = 2048: 2.1x (best grid for all layers) and 2.5x (in the fully connected ones) over pure batch."""
+    spec = NetworkSpec("alexnet", (3, 227, 227), 1000)
+    network = spec.build()
+
+    def fastest(pattern: str) -> float:
+        found = [auto.price_named(network, spec, s, 512, 2048, CORI, overlap="none") for s in auto.expand(pattern, 512)]
+        return min(c.iteration_s for c in found)
+
+    data = fastest("data")
+    assert 2.0 < data / fastest("grid:*") < 2.6
+    assert 2.3 < data / fastest("grid-fc:*") < 3.1
+
+
+def test_prediction_contract() -> None:
+    network = SMALL.build()
+    p = price(network, plan_of("grid:2x2", 4, 8), LOCAL, samples=800)
+    assert isinstance(p, Prediction)
+    data = p.to_json(steps=True)
+    for name in ("network", "machine", "strategy", "ranks", "batch", "iteration_s", "epoch_s", "compute_s", "communication_s",
+                 "exposed_communication_s", "communication_bytes", "memory_bytes", "fits", "layers", "phases", "steps"):
+        assert name in data
+    assert set(data["layers"][0]["config"]) == {"n", "c", "h", "w", "d", "k"}
+    assert sum(layer["compute_s"] for layer in data["layers"]) == pytest.approx(p.compute_s)
+    assert sum(layer["communication_s"] for layer in data["layers"]) == pytest.approx(p.communication_s)
+    assert sum(phase["compute_s"] for phase in data["phases"].values()) == pytest.approx(p.compute_s)
+    assert p.epoch_s == pytest.approx(100 * p.iteration_s)
+    tiny = replace(LOCAL, device=replace(LOCAL.device, memory_bytes=1000))
+    assert not price(network, plan_of("data", 2, 4), tiny).fits
+
+
+def test_auto_takes_the_fastest_that_fits() -> None:
+    spec = NetworkSpec("lenet5", (1, 28, 28), 10)
+    network = spec.build()
+    found = auto.best(network, spec, 6, 60, LOCAL)
+    times = [c.iteration_s for c in found]
+    assert times == sorted(times) and set(named(6)) <= {c.strategy for c in found}
+    for c in found[:3]:
+        assert c.iteration_s == pytest.approx(price(network, c.plan, LOCAL).iteration_s, rel=1e-12)
+    least = min(c.memory_bytes for c in found)
+    small = replace(LOCAL, device=replace(LOCAL.device, memory_bytes=least))
+    fits = [c.fits for c in auto.best(network, spec, 6, 60, small)]
+    assert fits == sorted(fits, reverse=True) and fits[0] and not fits[-1]
+    assert auto.expand("grid:*", 6) == ["grid:1x6", "grid:2x3", "grid:3x2", "grid:6x1"]
+    assert auto.expand("ds:*", 4) == ["ds:4x1", "ds:2x2", "ds:1x4"]
+    assert all(c.plan.configs["fc1"].n <= 2 for c in auto.best(network, spec, 4, 2, LOCAL))

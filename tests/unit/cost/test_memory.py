@@ -1,0 +1,303 @@
+"""Predicted memory against the arrays that the executor really allocates, and scheduled bytes against boxes laid over each other."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import asdict
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcpar.comm.buffers import landing_slots
+from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.cost.price_plan import outline_for, price
+from hpcpar.kernels.numpy_backend import NumpyBackend
+from hpcpar.machine import files
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
+from hpcpar.runtime import parameters
+from hpcpar.runtime.executor import Executor
+from hpcpar.schedule.edges import edges
+from hpcpar.schedule.lower import freeze, lower
+from hpcpar.schedule.messages import exchange
+from hpcpar.schedule.steps import Comm, Kind, Phase, Schedule
+from tests.mpi.zoo import SMALL
+from tests.strategies import one_pass
+from tests.unit.brute import lacking, lacking_sums, random_plan, received
+
+MACHINE = files.load("local")
+#: Its feature maps divide by 2 and 4.
+LENET = NetworkSpec("lenet5", (1, 16, 16), 12)
+#: Its feature maps are 15, 7 and 3 rows high: only cuts by samples and channels are even.
+ALEXNET = NetworkSpec("alexnet", (3, 67, 67), 20)
+NETWORKS = {spec.name: spec.build() for spec in (LENET, ALEXNET)}
+
+
+class Recorder(NumpyBackend):
+    """NumPy's kernels, and a note of every array that is still there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: list[weakref.ref[Any]] = []
+
+    def _note(self, array: Any) -> Any:
+        self._made.append(weakref.ref(array))
+        return array
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self._note(super().empty(shape, dtype))
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Nothing is computed: contents do not matter, and writing zeros would take a third of the time."""
+        return self.empty(shape, dtype)
+
+    def to_device(self, host: np.ndarray, array: Any) -> None:
+        """Contents do not matter."""
+
+    @property
+    def alive_bytes(self) -> int:
+        """Bytes of the distinct arrays that something still refers to."""
+        return sum(array.nbytes for ref in self._made if (array := ref()) is not None)
+
+
+@pytest.fixture(autouse=True)
+def no_initial_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing them would take most of the time."""
+
+    def nothing(seed: int, position: int, start: int, stop: int, row: tuple[int, ...], dtype: str) -> np.ndarray:
+        return np.broadcast_to(np.zeros((), dtype), (stop - start, *row))
+
+    monkeypatch.setattr(parameters, "initial_rows", nothing)
+
+
+class Silent:
+    """A communicator that asks for the memory of messages where no view of a tensor serves, and sends none."""
+
+    def __init__(self, rank: int, backend: NumpyBackend) -> None:
+        self.world, self.backend = SimpleNamespace(rank=rank), backend
+
+    def progress(self) -> None:
+        """Nothing is in flight."""
+
+    def agree(self, schedule: Schedule) -> None:
+        """There is nobody else."""
+
+    def prepare(self, step: Comm, held: Any, wanted: Any) -> Any:
+        rank = self.world.rank
+        assert held.size == np.prod([b - a for a, b in step.held(rank)]), step.label
+        ex = exchange(step, rank)
+        return SimpleNamespace(
+            step=step, wire_items=ex.wire_items, landing_items=sum(landing_slots(step, ex).values()), dtype=np.dtype(f"V{step.item_bytes}"),
+            on_device=False, place=lambda flat: None,
+        )
+
+    def connect(self, buffers: Any, tags: int) -> None:
+        """There is nobody to send to."""
+
+
+def allocated(plan: Plan, schedule: Schedule, rank: int, network: Network | None = None) -> dict[str, int]:
+    """Bytes of one rank's executor by use; its labels, which no plan changes much, aside."""
+    backend = Recorder()
+    communicator = Silent(rank, backend)
+    network = NETWORKS[plan.network.name] if network is None else network
+    made = Executor(network, plan, schedule, communicator, backend, 1)  # type: ignore[arg-type]
+    weights = sum(p.flat.nbytes + p.grad.nbytes + (0 if p.buffers is None else p.buffers.nbytes) for p in made.parameters.values())
+    aside = {id(op.parameters.grad): op.parameters.grad for p in made.passes for op in p.ops.values() if hasattr(op, "parameters")}
+    weights += sum(g.nbytes for g in aside.values() if all(g is not p.grad for p in made.parameters.values()))
+    state = sum(array.nbytes for p in made.parameters.values() for array in p.state)
+    labels = sum(p.labels.nbytes for p in made.turns or made.passes)
+    m = made.memory
+    unused = m.blocks_bytes - m.alive_bytes
+    return {"weights": weights, "state": state, "blocks": backend.alive_bytes - weights - state - labels - unused, "wire": m.flying_bytes,
+            "unused": unused + m.messages_bytes - m.flying_bytes}
+
+
+def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int, **options: Any) -> tuple[dict[str, int], list[dict[str, int]]]:
+    """Predicted bytes by use, and every rank's allocated ones."""
+    network = NETWORKS[spec.name]
+    plan = make_plan(spec, strategy, ranks, batch, network=network, machine=files.to_dict(MACHINE), **options)
+    out = outline_for(network, plan)
+    found = price(network, plan, MACHINE, out=out).memory
+    assert found.total_bytes == sum(asdict(found).values())
+    schedule = freeze(out)
+    predicted = {
+        "weights": found.weights_bytes, "state": found.optimizer_bytes,
+        "blocks": found.activations_bytes + found.gradients_bytes + found.kept_bytes, "wire": found.wire_bytes,
+    }
+    return predicted, [allocated(plan, schedule, rank) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("gather", ["late", "layer"])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
+    """Every rank of even cuts holds what is predicted, and of each kind."""
+    for strategy in one_pass(ranks):
+        for spec in (LENET, ALEXNET):
+            if spec is ALEXNET and strategy.partition(":")[0] in ("spatial", "domain", "ds"):
+                continue
+            predicted, real = both(spec, strategy, ranks, 8, gather=gather)
+            assert predicted == {use: max(r[use] for r in real) for use in predicted}, (spec.name, strategy)
+            # what is alive at once is laid out nearly without gaps
+            assert sum(predicted.values()) <= max(sum(r.values()) for r in real) <= 1.03 * sum(predicted.values()), (spec.name, strategy)
+
+
+@pytest.mark.parametrize(("spec", "ranks", "batch"), [
+    (LENET, 1, 7), (LENET, 2, 7), (LENET, 3, 8), (LENET, 4, 7), (ALEXNET, 2, 7), (ALEXNET, 2, 8), (ALEXNET, 3, 8), (ALEXNET, 4, 7),
+], ids=lambda value: getattr(value, "name", value))
+def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
+    """The largest boxes of all layers meet on no single rank: at most 3% above the largest rank, never below."""
+    for strategy in one_pass(ranks):
+        predicted, real = both(spec, strategy, ranks, batch)
+        largest = max(sum(r[use] for use in predicted) for r in real)
+        assert largest <= sum(predicted.values()) <= 1.03 * largest, strategy
+        assert max(sum(r.values()) for r in real) <= 1.03 * sum(predicted.values()), strategy
+        for use in ("weights", "state"):
+            assert predicted[use] == max(r[use] for r in real), strategy
+
+
+#: Network of tests/mpi/zoo.py, strategy, ranks, options: what the named strategies of chains do not have.
+PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
+    *((name, strategy, 2, {}) for name in ("resnet", "inception", "cosmoflow") for strategy in ("data", "filter", "spatial")),
+    ("vgg", "channel", 2, {}), ("resnet", "channel", 2, {"synchronisation": "allreduce"}), ("resnet", "data", 4, {"batch_norm": "local"}),
+    ("resnet", "data", 4, {"synchronisation": "sharded", "optimizer": "adam"}), ("vgg", "data", 4, {"synchronisation": "server"}),
+    ("resnet", "data", 2, {"microbatches": 4}), ("resnet", "data", 2, {"microbatches": 4, "order": "1f1b"}),
+    ("resnet", "data", 2, {"bucket_bytes": 1 << 16}),
+    *(("vgg", "pipeline:2x2", 4, {"microbatches": 4, "order": order}) for order in ("gpipe", "1f1b")),
+    *(("resnet", "pipeline:4x1", 4, {"microbatches": 8, "order": order}) for order in ("gpipe", "1f1b")),
+    ("lenet5", "owt-c", 2, {}), ("lenet5", "owt-b", 2, {}), ("lenet5", "owt-c", 2, {"overlap": "none"}),
+    *((name, "data", 2, {"recompute": 4}) for name in ("resnet", "inception", "vgg")),
+    *((name, "spatial", 2, {"recompute": 2}) for name in ("resnet", "inception", "vgg")),
+    ("vgg", "channel", 2, {"recompute": 3}), ("resnet", "pipeline:2x1", 2, {"microbatches": 4, "recompute": 1}),
+    ("resnet", "pipeline:4x1", 4, {"microbatches": 8, "order": "1f1b", "recompute": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "strategy", "ranks", "options"), PLANS, ids=lambda v: str(v).replace(" ", ""))
+def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[str, Any]) -> None:
+    """Within a tenth of the largest rank's arrays."""
+    network = SMALL[name][0]()
+    spec = NetworkSpec(network.name, network.image_shape, network.classes)
+    plan = make_plan(spec, strategy, ranks, 16, network=network, machine=files.to_dict(MACHINE), **options)
+    predicted = price(network, plan, MACHINE).memory
+    schedule = schedule_for(network, plan)
+    real = [allocated(plan, schedule, rank, network) for rank in range(ranks)]
+    largest = max(sum(r.values()) for r in real)
+    assert predicted.total_bytes == pytest.approx(largest, rel=0.1), (asdict(predicted), real)
+
+
+def test_recomputing_takes_less() -> None:
+    """Of a residual network with few weights and many samples, less than half."""
+    network = SMALL["resnet"][0]()
+    spec = NetworkSpec(network.name, network.image_shape, network.classes)
+    held = []
+    for count in (0, 4):
+        plan = make_plan(spec, "data", 1, 16, network=network, machine=files.to_dict(MACHINE), recompute=count)
+        held.append(allocated(plan, schedule_for(network, plan), 0, network)["blocks"])
+    assert held[1] < 0.6 * held[0]
+
+
+def test_float64_takes_twice_as_much() -> None:
+    single, double = (both(LENET, "grid:2x2", 4, 8, dtype=dtype)[0] for dtype in ("float32", "float64"))
+    indices = 2 * 4 * (3 * 8 * 8 + 8 * 4 * 4)  # of the maxima of 4 samples, half of 6 and of 16 channels: 2 bytes in either case
+    loss = 16  # its sums are float64 in either case
+    assert {use: 2 * n for use, n in single.items()} == double | {"blocks": double["blocks"] + indices, "wire": double["wire"] + loss}
+
+
+def memory_of(strategy: str, ranks: int, spec: NetworkSpec = LENET, training: bool = True, **options: Any) -> Any:
+    network = NETWORKS[spec.name]
+    plan = make_plan(spec, strategy, ranks, 8, network=network, machine=files.to_dict(MACHINE), **options)
+    return price(network, plan, MACHINE, training=training).memory
+
+
+def test_what_is_divided() -> None:
+    """Weights by channel parts, activations by sample parts, the optimiser's state by all ranks where it is sharded."""
+    weights = 4 * NETWORKS["lenet5"].parameters
+    one, data, model = (memory_of(strategy, ranks) for strategy, ranks in (("data", 1), ("data", 4), ("filter", 2)))
+    sharded = memory_of("data", 4, synchronisation="sharded")
+    assert one.weights_bytes == 2 * weights == data.weights_bytes and one.optimizer_bytes == weights
+    assert model.weights_bytes == weights and model.optimizer_bytes == weights / 2
+    assert weights / 4 <= sharded.optimizer_bytes < 1.05 * weights / 4
+    assert (data.activations_bytes, data.gradients_bytes, data.kept_bytes) == (
+        one.activations_bytes / 4, one.gradients_bytes / 4, one.kept_bytes / 4
+    )
+    assert one.wire_bytes == 0 < model.wire_bytes
+    # a block of the largest layer's gradient, where it is added
+    largest = max(layer.parameters(NETWORKS["lenet5"].input_shape(layer)) for layer in NETWORKS["lenet5"].weighted)
+    assert data.wire_bytes >= largest
+
+
+def test_inference_and_reuse_take_less() -> None:
+    """Without training there are no gradients; gamma scales what a framework may use again, rounded up."""
+    trained, inference = memory_of("data", 2), memory_of("data", 2, training=False)
+    assert inference.weights_bytes == trained.weights_bytes / 2
+    assert inference.optimizer_bytes == inference.gradients_bytes == inference.kept_bytes == 0
+    assert 0 < inference.activations_bytes < trained.activations_bytes
+    half = trained.scaled(0.5)
+    assert half.weights_bytes == trained.weights_bytes and half.wire_bytes == trained.wire_bytes
+    assert 0 <= half.activations_bytes - trained.activations_bytes / 2 < 1
+
+
+def test_micro_batches_in_flight_keep_their_activations() -> None:
+    """Gradient accumulation over 4: a pass is a quarter as large, and 4 are kept; the gradients of activations are one pass's."""
+    one, four = memory_of("data", 1), memory_of("data", 1, microbatches=4)
+    assert one.activations_bytes <= four.activations_bytes <= 1.2 * one.activations_bytes and four.kept_bytes == one.kept_bytes
+    assert four.gradients_bytes == one.gradients_bytes / 4
+
+
+# -- bytes on the wire ------------------------------------------------------------------------------------------------
+RANDOM = [(seed, ranks) for seed, ranks in enumerate((2, 3, 4, 6, 8) * 8)]
+
+
+@cache
+def steps_of(seed: int, ranks: int) -> tuple[Comm, ...]:
+    """Messages of training under a random plan: two tests look at them."""
+    return lower(*random_plan(seed, ranks), lambda step: ("ring", 1)).comms
+
+
+@pytest.mark.parametrize(("seed", "ranks"), RANDOM)
+def test_forward_bytes_are_intersections(seed: int, ranks: int) -> None:
+    """Every rank receives the elements that it needs and does not own, by masks over the whole tensor."""
+    network, plan = random_plan(seed, ranks)
+    steps = {s.tensor: s for s in lower(network, plan, lambda step: ("ring", 1), training=False).comms if s.phase is Phase.FORWARD}
+    for (e,) in edges(network, plan).values():
+        missing = lacking(e.owned, e.needed, ranks)
+        assert missing == (received(steps[e.tensor], ranks) if e.tensor in steps else [0] * ranks), e.tensor
+
+
+@pytest.mark.parametrize(("seed", "ranks"), RANDOM)
+def test_backward_bytes_are_intersections(seed: int, ranks: int) -> None:
+    """Every rank receives a summand of each element that it owns from every other part of the work that needs it.
+
+    Rings add on the way: of a reduce-scatter all ranks together receive as much, of an allreduce 2 / p of it. Complete gradients of pieces
+    are gathered.
+    """
+    network, plan = random_plan(seed, ranks)
+    steps = {s.tensor: s for s in steps_of(seed, ranks) if s.phase is Phase.BACKWARD}
+    for (e,) in edges(network, plan).values():
+        step = steps.get(f"{e.tensor}.gradient")
+        if step is None:
+            continue
+        got, missing = received(step, ranks), lacking_sums(network, e, ranks)
+        if step.kind is Kind.ALLGATHER:
+            assert got == lacking(e.needed, e.owned, ranks), step.label
+        elif step.group is None:
+            assert got == missing, step.label
+        elif step.kind is Kind.REDUCE_SCATTER:
+            assert sum(got) == sum(missing), step.label
+        else:
+            assert sum(got) * step.group.size == 2 * sum(missing), step.label
+
+
+@pytest.mark.parametrize(("seed", "ranks"), RANDOM)
+def test_nothing_is_missing_where_no_gradient_moves(seed: int, ranks: int) -> None:
+    """A layer behind the first weights whose input's gradient is not moved lacks no summand anywhere."""
+    network, plan = random_plan(seed, ranks)
+    steps = {s.tensor for s in steps_of(seed, ranks)}
+    first = network.layers.index(network.weighted[0])
+    for layer in network.layers[first + 1:]:
+        (e,) = edges(network, plan)[layer.name]
+        if f"{e.tensor}.gradient" not in steps:
+            assert not any(lacking_sums(network, e, ranks)), e.tensor

@@ -1,0 +1,178 @@
+"""The timeline: computing, and communication beside it on every level of the machine."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import random
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from hpcpar.cost.price_plan import price
+from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
+from hpcpar.machine import files
+from hpcpar.plan.plan import NetworkSpec, make_plan
+
+MACHINE = files.load("local")
+
+
+def plain_sum(seconds: Iterable[float]) -> float:
+    """One addition after the other: from Python 3.12 on the builtin compensates rounding."""
+    return functools.reduce(operator.add, seconds)
+
+
+def compute(seconds: float) -> Item:
+    return Item(seconds)
+
+
+def comm(seconds: float, needed_by: int, level: int = 0) -> Item:
+    return Item(seconds, needed_by, level)
+
+
+def test_communication_hides_behind_computing() -> None:
+    line = timeline([compute(1.0), comm(2.0, 3), compute(5.0), compute(1.0)])
+    assert line.total_s == 7.0 and line.exposed_s == 0.0
+    assert (line.spans[1].start_s, line.spans[1].end_s) == (1.0, 3.0)
+
+
+def test_what_is_not_hidden_is_exposed() -> None:
+    line = timeline([compute(1.0), comm(6.0, 3), compute(5.0), compute(1.0)])
+    assert line.total_s == 8.0 and line.exposed_s == 1.0 and line.waits_s == (0.0, 1.0, 0.0, 0.0)
+
+
+def test_a_level_does_one_thing_at_a_time() -> None:
+    line = timeline([comm(2.0, 4), comm(2.0, 4), compute(1.0), comm(2.0, 4)])
+    assert [s.start_s for s in line.spans] == [0.0, 2.0, 0.0, 4.0]
+    assert line.total_s == 6.0 and line.exposed_s == 5.0
+
+
+def test_levels_work_side_by_side() -> None:
+    """What crosses a node's links does not wait for what crosses the rack's, but for what crosses the same."""
+    line = timeline([comm(2.0, 4, 0), comm(3.0, 4, 1), compute(1.0), comm(2.0, 4, 0)], levels=2)
+    assert [s.start_s for s in line.spans] == [0.0, 0.0, 0.0, 2.0]
+    assert line.total_s == 4.0 and line.exposed_s == 3.0
+
+
+def test_ranks_in_turns_are_late_for_what_they_wait_for() -> None:
+    """By what was computed since they last waited: nothing for a second message, and nothing where a case has none."""
+    def late_s(computed_s: float) -> float:
+        return 0.1 * computed_s
+
+    steps = [compute(2.0), comm(1.0, 3), comm(1.0, 3), compute(5.0), comm(2.0, 5), compute(1.0)]
+    line = timeline(steps, hidden=0.0, late_s=late_s)
+    assert line.total_s == pytest.approx(timeline(steps, hidden=0.0).total_s + 0.2 + 0.5)
+    assert line.waits_s == pytest.approx((0.0, 1.2, 1.0, 0.0, 2.5, 0.0))
+    # for a quarter of the others half of that, and what comes to it when more of them are waited for at once
+    few = [compute(4.0), Item(1.0, 3, 0, 0.25), Item(1.0, 3, 0, 1.0), compute(4.0), Item(1.0, 5, 0, 0.25)]
+    assert timeline(few, hidden=0.0, late_s=late_s).waits_s == pytest.approx((0.0, 1.2, 1.2, 0.0, 1.2))
+    # nor does it run on meanwhile
+    assert timeline([compute(2.0), comm(1.0, 2), compute(1.0)], late_s=late_s).total_s == pytest.approx(2.0 + 1.0 + 0.2 + 1.0)
+    cases = timeline([compute(2.0), Item(np.array([1.0, 0.0]), 2), compute(1.0), comm(1.0, 4)], hidden=0.0, late_s=late_s)
+    np.testing.assert_allclose(cases.total_s, [4.0 + 1.0 + 0.2 + 0.1, 4.0 + 0.3])
+
+
+def test_a_communication_waits_for_what_it_needs() -> None:
+    """A gradient's sum behind the movement that it waits for holds up the program, as in the executor."""
+    line = timeline([comm(3.0, 2), compute(1.0), comm(1.0, 4), compute(1.0)])
+    assert line.spans[2].start_s == 3.0 and line.spans[3].start_s == 3.0
+    assert line.total_s == 4.0
+
+
+def random_steps(seed: int, count: int = 200, blocking: bool = False) -> list[Item]:
+    rng = random.Random(seed)
+    out = []
+    for i in range(count):
+        seconds = rng.random()
+        until = i + 1 if blocking else rng.randint(i + 1, min(count, i + 12))
+        out.append(compute(seconds) if rng.random() < 0.5 else comm(seconds, until, rng.randint(0, 2)))
+    return out
+
+
+def test_blocking_is_the_plain_sum_exactly() -> None:
+    steps = random_steps(1, blocking=True)
+    assert timeline(steps, levels=3).total_s == plain_sum(s.seconds for s in steps)
+
+
+@pytest.mark.parametrize(("hidden", "rate"), [(1.0, 1.0), (0.3, 1.0), (0.7, 0.4)])
+def test_a_family_in_time_is_each_of_its_cases(hidden: float, rate: float) -> None:
+    """Cases side by side, some without some of the steps, are laid out as each alone."""
+    cases = [random_steps(seed, 60) for seed in range(5)]
+    rng = random.Random(9)
+    shape = cases[0]
+    seconds = [[case[i].seconds * (rng.random() < 0.8) for case in cases] for i in range(60)]
+    levels = [[case[i].level for case in cases] for i in range(60)]
+    items = [Item(np.array(t), s.needed_by, np.array(v)) for s, t, v in zip(shape, seconds, levels, strict=True)]
+    together = timeline(items, hidden, 3, rate)
+
+    def alone(j: int) -> Timeline:
+        return timeline([Item(t[j], s.needed_by, v[j]) for s, t, v in zip(shape, seconds, levels, strict=True)], hidden, 3, rate)
+
+    for j in range(5):
+        line = alone(j)
+        assert together.total_s[j] == line.total_s and together.exposed_s[j] == line.exposed_s
+        assert [float(np.broadcast_to(w, 5)[j]) for w in together.waits_s] == [float(w) for w in line.waits_s]
+
+
+@pytest.mark.parametrize("strategy", ["data", "grid:2x3", "grid-fc:3x2", "domain:6x1", "owt", "filter", "spatial"])
+def test_overlap_of_priced_plans(strategy: str) -> None:
+    spec = NetworkSpec("alexnet", (3, 67, 67), 100)
+    network = spec.build()
+    total = {}
+    for overlap in ("none", "gradient", "full"):
+        plan = make_plan(spec, strategy, 6, 24, overlap=overlap, machine=files.to_dict(MACHINE))
+        p = price(network, plan, MACHINE)
+        total[overlap] = p
+        assert p.iteration_s == pytest.approx(p.compute_s + p.exposed_communication_s, rel=1e-12)
+        assert p.iteration_s >= max(p.compute_s, 0) and p.exposed_communication_s <= p.communication_s * (1 + 1e-12)
+    none = total["none"]
+    assert none.iteration_s == plain_sum(s.seconds for s in none.steps)
+    assert total["gradient"].iteration_s <= none.iteration_s
+    # computing an interior and a boundary apart costs two launches instead of one
+    launches = 5 * MACHINE.device.launch_s
+    assert total["full"].iteration_s <= total["gradient"].iteration_s + launches
+
+
+def test_what_the_program_drives_itself_is_not_hidden() -> None:
+    steps = [compute(1.0), comm(2.0, 3), compute(5.0), compute(1.0)]
+    half = timeline(steps, hidden=0.5)
+    assert (half.total_s, half.exposed_s) == (8.0, 1.0)
+    assert timeline(steps, hidden=0.0).total_s == plain_sum(s.seconds for s in steps)
+
+
+def test_communication_that_goes_on_slowly_beside_computing() -> None:
+    """At half the rate 5 s of computing hide 2.5 s of 6; what is left takes as long as ever."""
+    steps = [compute(1.0), comm(6.0, 3), compute(5.0), compute(1.0)]
+    line = timeline(steps, rate=0.5)
+    assert (line.total_s, line.exposed_s) == (10.5, 3.5)
+    assert (line.spans[1].start_s, line.spans[1].end_s) == (1.0, 9.5)
+    # a short one ends while the program computes, and one behind it begins then
+    steps = [compute(1.0), comm(1.0, 4), comm(0.5, 4), compute(5.0), compute(1.0)]
+    line = timeline(steps, rate=0.5)
+    assert line.total_s == 7.0 and line.exposed_s == 0.0
+    assert [(s.start_s, s.end_s) for s in line.spans[1:3]] == [(1.0, 3.0), (3.0, 4.0)]
+    # what the program drives itself goes on at the full rate
+    line = timeline([comm(2.0, 2), compute(4.0)], hidden=0.5, rate=0.5)
+    assert (line.total_s, line.exposed_s, line.spans[0].end_s) == (5.0, 1.0, 3.0)
+
+
+def test_a_rate_of_one_changes_nothing_and_a_lower_one_never_helps() -> None:
+    for seed in range(20):
+        steps = random_steps(seed, 50)
+        totals = [float(timeline(steps, hidden, 3, rate).total_s) for hidden in (1.0, 0.6) for rate in (1.0, 1 - 1e-12, 0.5, 0.1)]
+        for full, nearly, half, tenth in (totals[:4], totals[4:]):
+            assert nearly == pytest.approx(full) and full <= half * (1 + 1e-12) and half <= tenth * (1 + 1e-12)
+
+
+def test_the_program_is_never_busy_twice() -> None:
+    """Computing and waiting make up the iteration, and no wait is longer than its communication."""
+    for seed in range(20):
+        steps = random_steps(seed, 50)
+        line = timeline(steps, levels=3)
+        busy = sum(s.seconds for s in steps if s.needed_by is None)
+        assert line.total_s == pytest.approx(busy + line.exposed_s, rel=1e-12)
+        assert line.total_s <= plain_sum(s.seconds for s in steps) * (1 + 1e-12)
+        for step, span in zip(steps, line.spans, strict=True):
+            assert span.end_s - span.start_s == pytest.approx(step.seconds)
+            assert span.end_s <= line.total_s * (1 + 1e-12)

@@ -1,0 +1,110 @@
+"""Findings about ranks that see this or that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hpcpar.comm.world import separate_worlds
+from hpcpar.diagnose import environment as facts
+from hpcpar.diagnose.doctor import OK, PROBLEM, WARNING, Finding, diagnose
+from hpcpar.diagnose.environment import Facts, Job
+
+NO_GPU = {"driver": False}
+GPU = {"driver": True, "cupy": "14", "devices": ["H100"] * 4, "nccl": "22304", "direct": True, "fault": ""}
+
+
+def rank(host: str = "a", cores: tuple[int, ...] = (0, 1), **change: Any) -> Facts:
+    known: dict[str, Any] = {"host": host, "versions": {"NumPy": "2"}, "cores": cores, "threads": 1, "free_bytes": 8 * 10**9,
+                             "folder": "ext4", "locks": "", "sees": True, "gpu": NO_GPU}
+    return Facts(**(known | change))
+
+
+def job(ranks: list[Facts], **change: Any) -> Job:
+    return replace(Job(ranks, "MPICH 4", "4.1", "", "", "none", {}, "openblas", "2.0", False), **change)
+
+
+def findings(*ranks: Facts, **change: Any) -> dict[str, Finding]:
+    return {f.subject: f for f in diagnose(job(list(ranks), **change))}
+
+
+def test_all_is_well() -> None:
+    assert {f.status for f in findings(rank(), rank()).values()} == {OK}
+
+
+def test_what_is_wrong_has_a_remedy() -> None:
+    nfs = rank("b", folder="nfs4", locks="No locks available", threads=3, free_bytes=10**8, versions={"NumPy": "1"}, gpu={"driver": True})
+    found = diagnose(job([nfs, rank()]))
+    assert sum(f.status != OK for f in found) >= 5
+    assert all(bool(f.remedy) == (f.status != OK) for f in found)
+
+
+@pytest.mark.parametrize(("ranks", "subject", "status", "text"), [
+    ([rank(threads=2), rank(threads=2)], "threads", WARNING, "OMP_NUM_THREADS=1"),
+    ([rank(), rank(), rank()], "threads", WARNING, "fewer ranks"),
+    ([rank(cores=(0,)), rank(cores=(1,))], "threads", OK, ""),
+    ([rank(cores=(0,)), rank(cores=(1,))], "binding", OK, "1 core(s) of its own"),
+    ([rank(cores=(0,)), rank(cores=(0,))], "threads", WARNING, "2 rank(s) x 1 thread on 1 core(s)"),
+    ([rank(), rank("b", versions={"NumPy": "1"})], "software", WARNING, "b has NumPy 1"),
+    ([rank(), rank("b"), rank()], "placement", WARNING, "2 on a, 1 on b"),
+    ([rank(), rank("b"), rank(), rank("b")], "placement", WARNING, "block order"),
+    ([rank(), rank("b", sees=False)], "folder", PROBLEM, "b does not see"),
+    ([rank(locks="No locks available", folder="nfs")], "folder", WARNING, "HDF5_USE_FILE_LOCKING=FALSE"),
+    ([rank(free_bytes=10**8)], "memory", WARNING, "0.1 GB"),
+    ([rank(gpu=GPU)], "GPUs", OK, "4 x H100 on a, CuPy 14, NCCL 22304"),
+    ([rank(gpu=GPU)], "GPU buffers", OK, "--direct may be tried"),
+    ([rank(gpu=GPU | {"direct": False, "fault": "exit status -11"})], "GPU buffers", OK, "exit status -11): run without --direct"),
+    ([rank(gpu=GPU | {"devices": ["H100"]}), rank()], "GPU sharing", WARNING, "2 ranks of a node share 1"),
+    ([rank(gpu=GPU | {"devices": [], "fault": "no answer in 60 s"})], "GPUs", WARNING, "no answer in 60 s"),
+    ([rank(gpu={"driver": True})], "GPUs", WARNING, "hpcpar[gpu]"),
+])
+def test_finding(ranks: list[Facts], subject: str, status: str, text: str) -> None:
+    found = findings(*ranks)[subject]
+    assert found.status == status and text in f"{found.what} {found.remedy}"
+
+
+def test_no_mpi_is_a_problem() -> None:
+    found = findings(rank(), no_mpi="no usable MPI (No module named mpi4py); install it with: pip install 'hpcpar[mpi]'", mpi="")
+    assert found["MPI"].status == PROBLEM and found["MPI"].remedy == "install it with: pip install 'hpcpar[mpi]'"
+    assert "launcher" not in found
+
+
+@pytest.mark.parametrize(("variable", "library", "remedy"), [
+    ("SLURM_STEP_NUM_TASKS", "MPICH Version: 5", "srun --mpi=pmi2"),
+    ("SLURM_STEP_NUM_TASKS", "Open MPI v5.0.8, package: x", "srun --mpi=pmix"),
+    ("SLURM_NTASKS", "MPICH Version: 5", None),
+])
+def test_separate_worlds(monkeypatch: pytest.MonkeyPatch, variable: str, library: str, remedy: str | None) -> None:
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "4")
+    assert separate_worlds(4, library) is None
+    fault = separate_worlds(1, library)
+    if remedy is None:  # the batch script itself
+        assert fault is None
+    else:
+        assert fault is not None and remedy in fault
+        found = findings(rank(), separate=fault)["launcher"]
+        assert found.status == PROBLEM and remedy in found.remedy and "separate worlds" in found.what
+
+
+def test_filesystem_of_a_path() -> None:
+    mounts = "/dev/a / ext4 rw 0 0\nserver:/x /home nfs4 rw 0 0\nfast /home/me/scra\\040tch lustre rw 0 0\n"
+    kinds = [facts.filesystem(p, mounts) for p in ("/tmp", "/home/you", "/homes", "/home/me/scra tch/1")]
+    assert kinds == ["ext4", "nfs4", "ext4", "lustre"]
+
+
+def test_a_child_that_dies_or_hangs_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """What it printed before counts."""
+    from hpcpar.diagnose import gpu_probe
+
+    python = tmp_path / "python"
+    said = '{"cupy": "14", "devices": ["X"], "nccl": ""}'
+    monkeypatch.setattr("sys.executable", str(python))
+    for end, timeout_s, fault in (("kill -SEGV $$", 20, "exit status -11"), ("exec sleep 20", 0.5, "no answer in 0.5 s")):
+        python.write_text(f"#!/bin/sh\necho '{said}'\n{end}\n")
+        python.chmod(0o755)
+        found = gpu_probe.look(timeout_s)
+        assert found["devices"] == ["X"] and not found["direct"] and found["fault"].startswith(fault)

@@ -1,0 +1,118 @@
+"""One weird trick's closed forms: what the paper says of its schemes, and its numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcpar.papers import owt
+from hpcpar.papers.owt import Scheme
+
+SCHEMES: tuple[Scheme, ...] = ("a", "b", "c")
+TURNS: tuple[Scheme, ...] = ("b", "c")
+BATCH_BYTES = 128 * 9216 * 4.0
+BANDWIDTH = 6e9
+LONG = 1e6  # seconds of computing that hide everything
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_one_worker_is_serial(scheme: Scheme) -> None:
+    assert owt.iteration_s(scheme, 1, 0.3, 0.02, BATCH_BYTES, 1e7, BANDWIDTH) == 0.3 + 0.02
+    assert owt.received_bytes(scheme, 1, BATCH_BYTES) == owt.switch_s(scheme, 1, BATCH_BYTES, BANDWIDTH) == 0.0
+    assert owt.batch_memory_bytes(scheme, 1, BATCH_BYTES) == BATCH_BYTES
+    assert owt.fc_passes(scheme, 1) == owt.fc_updates(scheme, 1, True) == 1
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8, 16])
+def test_all_bytes_are_the_same(workers: int) -> None:
+    """Every worker receives every other's batch."""
+    for scheme in SCHEMES:
+        assert owt.received_bytes(scheme, workers, BATCH_BYTES) == workers * (workers - 1) * BATCH_BYTES
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_what_hides(workers: int) -> None:
+    """(a) nothing; (b) and (c) all but the first turn's activations and the last turn's gradients, (K - 1) / K."""
+    whole = owt.switch_s("a", workers, BATCH_BYTES, BANDWIDTH)
+    assert owt.exposed_s("a", workers, BATCH_BYTES, BANDWIDTH, LONG) == whole and owt.hideable_fraction("a", workers) == 0
+    for scheme in TURNS:
+        whole, turn = owt.switch_s(scheme, workers, BATCH_BYTES, BANDWIDTH), owt.turn_s(scheme, workers, BATCH_BYTES, BANDWIDTH)
+        assert owt.hideable_fraction(scheme, workers) == (workers - 1) / workers
+        assert owt.exposed_s(scheme, workers, BATCH_BYTES, BANDWIDTH, LONG) == 2 * turn
+        assert whole * (1 - owt.hideable_fraction(scheme, workers)) == pytest.approx(2 * turn, rel=1e-12)
+        assert owt.exposed_s(scheme, workers, BATCH_BYTES, BANDWIDTH, 0.0) == pytest.approx(whole, rel=1e-12)
+
+
+def test_what_lasts_longer_than_a_turn_is_exposed() -> None:
+    """Four turns of 1 s each way beside 1.5 s of computing a turn: activations or gradients hide, both together stick out by 0.5 s."""
+    assert owt.exposed_s("b", 4, 6e9, 6e9, 4 * 1.5) == 2 + 2 * 0.5
+    assert owt.exposed_s("b", 4, 6e9, 6e9, 4 * 0.75) == 2 + 2 * 0.25 + 2 * 1.25
+    assert owt.exposed_s("b", 2, 6e9, 6e9, 2 * 0.75) == 2 + 2 * 0.25
+
+
+def test_communication_against_computing() -> None:
+    """Section 4: proportional to K in (a) (K - 1) and (b), constant in (c); computing a step takes the same on K workers with K batches."""
+    over_compute = {s: [owt.switch_s(s, k, BATCH_BYTES, BANDWIDTH) / 0.02 for k in (2, 4, 8, 16)] for s in SCHEMES}
+    base = 2 * BATCH_BYTES / BANDWIDTH / 0.02
+    assert over_compute["a"] == pytest.approx([base * (k - 1) for k in (2, 4, 8, 16)])
+    assert over_compute["b"] == pytest.approx([base * k for k in (2, 4, 8, 16)])
+    assert over_compute["c"] == pytest.approx([base] * 4)
+
+
+def test_counting_receivers() -> None:
+    """What arrives grows in (c) as well, and stays below (b)."""
+    for k in (2, 4, 8):
+        a, b, c = (owt.switch_s(s, k, BATCH_BYTES, BANDWIDTH, receivers=True) for s in SCHEMES)
+        assert c == pytest.approx(a) and c < b
+        assert c == pytest.approx((k - 1) * owt.switch_s("c", k, BATCH_BYTES, BANDWIDTH))
+
+
+def test_variable_batch_size() -> None:
+    """Table 1: (1024, 1024) and (1024, 128) on 8 workers."""
+    for scheme in TURNS:
+        assert owt.fc_passes(scheme, 8) == owt.fc_updates(scheme, 8, True) == 8
+        assert owt.fc_updates(scheme, 8, False) == 1
+        assert owt.fc_batch(scheme, 8, 128, True) == 128 and owt.fc_batch(scheme, 8, 128, False) == 1024
+    assert owt.fc_passes("a", 8) == owt.fc_updates("a", 8, True) == 1 and owt.fc_batch("a", 8, 128, True) == 1024
+
+
+def test_memory_of_the_assembled_batch() -> None:
+    assert [owt.batch_memory_bytes(scheme, 8, 1.0) for scheme in SCHEMES] == [8.0, 2.0, 2.0]
+
+
+def test_iteration() -> None:
+    """The convolutions' weights travel twice, less the part that a worker owns."""
+    assert owt.weight_sync_s(4, 8e6, 1e6) == 2 * 0.75 * 8
+    expected = 0.3 + 0.02 + owt.exposed_s("b", 4, BATCH_BYTES, BANDWIDTH, 0.02) + owt.weight_sync_s(4, 1e7, BANDWIDTH)
+    assert owt.iteration_s("b", 4, 0.3, 0.02, BATCH_BYTES, 1e7, BANDWIDTH) == pytest.approx(expected, rel=1e-12)
+    times = [owt.iteration_s(s, 8, 0.3, 0.02, BATCH_BYTES, 1e7, BANDWIDTH) for s in SCHEMES]
+    assert times[2] < times[1] < times[0]
+
+
+def test_footnote_4() -> None:
+    """4096 x 4096 on 8 workers of 2 Tflop/s at 6 GB/s: computing 2.09 us (printed cut, not rounded), receiving 2.73 us."""
+    compute_s, receive_s = owt.footnote4_fc_sample_s(4096, 4096, 8, 2e12, 6e9)
+    assert math.floor(compute_s * 1e8) / 100 == 2.09
+    assert round(receive_s * 1e6, 2) == 2.73
+
+
+def test_weight_decay_of_section_5() -> None:
+    """Batch 128 -> 1024, rate 0.01, decay 0.0005: 0.0014141888, near sqrt(8) x 0.0005 = 0.0014142136."""
+    scaled = owt.section5_weight_decay(0.01, 0.0005, 8, math.sqrt(8) * 0.01)
+    assert round(scaled, 10) == 0.0014141888
+    assert round(math.sqrt(8) * 0.0005, 10) == 0.0014142136
+
+
+@given(
+    st.sampled_from(SCHEMES), st.integers(1, 64), st.floats(1.0, 1e9), st.floats(1e6, 1e12), st.floats(0.0, 10.0), st.booleans()
+)
+def test_exposed_is_between_the_ends_and_everything(
+    scheme: Scheme, workers: int, batch_bytes: float, bandwidth: float, fc_s: float, receivers: bool
+) -> None:
+    turn = owt.turn_s(scheme, workers, batch_bytes, bandwidth, receivers)
+    exposed = owt.exposed_s(scheme, workers, batch_bytes, bandwidth, fc_s, receivers)
+    assert 2 * turn <= exposed <= owt.switch_s(scheme, workers, batch_bytes, bandwidth, receivers) * (1 + 1e-12)
+    assert exposed >= owt.exposed_s(scheme, workers, batch_bytes, bandwidth, 2 * fc_s, receivers)

@@ -1,0 +1,170 @@
+"""Timelines written for a viewer and drawn: structure, units, order, arrows, and files that are whole or absent."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcpar.cost.timeline.overlap import Block, Span, Timeline
+from hpcpar.errors import InputError
+from hpcpar.report import perfetto
+
+
+@dataclass(frozen=True)
+class Step:
+    index: int
+    label: str
+    layer: str
+    phase: str
+    is_comm: bool
+    seconds: float
+    exposed_s: float
+    sent_bytes: int
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the trace reads of a prediction."""
+
+    network: str
+    strategy: str
+    machine: str
+    ranks: int
+    communication_bytes: int
+    steps: tuple[Step, ...]
+    timeline: Timeline
+
+
+#: label, phase, stream, start and end (ms), wait (ms), bytes: an exposed gather before fc, a hidden gradient, one the end waits for
+ROWS = (
+    ("conv forward", "forward", "compute", 0.0, 2.0, 0.0, 0),
+    ("gather fc", "forward", "node", 2.0, 3.5, 1.5, 1000),
+    ("flatten", "forward", "compute", 3.5, 3.5, 0.0, 0),
+    ("fc forward", "forward", "compute", 3.5, 4.0, 0.0, 0),
+    ("loss", "loss", "compute", 4.0, 4.25, 0.0, 0),
+    ("fc backward", "backward", "compute", 4.25, 5.0, 0.0, 0),
+    ("sum fc", "gradient", "network", 5.0, 6.5, 0.0, 3_000_000),
+    ("sum none", "gradient", "node", 5.0, 5.0, 0.0, 0),
+    ("conv backward", "backward", "compute", 5.0, 8.0, 0.0, 0),
+    ("sum conv", "gradient", "network", 8.0, 9.0, 1.0, 500_000),
+)
+
+
+def prediction(rows: Any = ROWS, total_ms: float = 9.0, **changes: Any) -> Any:
+    steps, spans, waits = [], [], []
+    for i, (label, phase, stream, start, end, wait, sent) in enumerate(rows):
+        comm = stream != "compute"
+        exposed = wait if comm else end - start
+        steps.append(Step(i, label, label.split()[-1], phase, comm, 1e-3 * (end - start), 1e-3 * exposed, sent))
+        spans.append(Span(1e-3 * start, 1e-3 * end, stream))
+        waits.append(1e-3 * wait)
+    values: dict[str, Any] = {"network": "vgg16", "strategy": "data", "machine": "abci-v100", "ranks": 4, "communication_bytes": 0}
+    return Prediction(**(values | changes), steps=tuple(steps), timeline=Timeline(tuple(spans), tuple(waits), 1e-3 * total_ms))
+
+
+def of(events: list[dict[str, Any]], ph: str, **where: Any) -> list[dict[str, Any]]:
+    return [e for e in events if e["ph"] == ph and all(e[k] == v for k, v in where.items())]
+
+
+def test_names_of_processes_and_threads() -> None:
+    events = perfetto.trace([prediction(), prediction(strategy="owt", ranks=1)])["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in of(events, "M", name="process_name")}
+    assert names == {1: "vgg16 data, 4 ranks", 2: "vgg16 owt, 1 rank"}
+    threads = {e["tid"]: e["args"]["name"] for e in of(events, "M", name="thread_name", pid=1)}
+    assert threads == {0: "compute", 1: "node", 2: "network"}
+
+
+def test_steps_in_microseconds_in_order_without_the_empty_ones() -> None:
+    events = of(perfetto.trace([prediction()])["traceEvents"], "X")
+    assert [e["name"] for e in events] == [*[r[0] for r in ROWS if r[4] > r[3]][:5], "conv backward", "sum fc", "sum conv"]
+    assert [e["ts"] for e in events] == sorted(e["ts"] for e in events)
+    gather = next(e for e in events if e["name"] == "gather fc")
+    assert (gather["ts"], gather["dur"], gather["tid"], gather["cat"]) == (2000.0, 1500.0, 1, "forward")
+    assert gather["args"] == {"step": 1, "layer": "fc", "phase": "forward", "sent_bytes": 1000, "seconds": pytest.approx(1.5e-3),
+                              "exposed_s": pytest.approx(1.5e-3)}
+    assert max(e["ts"] + e["dur"] for e in events) == pytest.approx(1e6 * 9e-3)
+
+
+def test_slices_of_a_thread_never_overlap() -> None:
+    """Times that binary fractions can't hold: a viewer would nest slices that overlap by a rounding."""
+    rows = [(f"s{i}", "forward", "compute", i / 7, (i + 1) / 7, 0.0, 0) for i in range(200)]
+    events = of(perfetto.trace([prediction(rows, 200 / 7)])["traceEvents"], "X")
+    for a, b in pairwise(events):
+        assert round(1000 * a["ts"]) + round(1000 * a["dur"]) == round(1000 * b["ts"])
+
+
+def test_arrows_lead_from_an_exposed_communication_to_what_waited() -> None:
+    events = perfetto.trace([prediction()])["traceEvents"]
+    starts, ends = of(events, "s"), of(events, "f")
+    assert len(starts) == len(ends) == 1  # not the hidden one, nor the one that only the end waits for
+    assert starts[0]["id"] == ends[0]["id"]
+    gather, fc = (next(e for e in of(events, "X") if e["name"] == name) for name in ("gather fc", "fc forward"))
+    assert starts[0]["tid"] == gather["tid"] and gather["ts"] <= starts[0]["ts"] < gather["ts"] + gather["dur"]
+    assert ends[0]["tid"] == 0 and ends[0]["ts"] == fc["ts"] and ends[0]["bp"] == "e"
+
+
+def test_pauses_of_computing() -> None:
+    assert perfetto.gaps(prediction()) == [pytest.approx((2e-3, 3.5e-3)), pytest.approx((8e-3, 9e-3))]
+    assert perfetto.gaps(prediction((), 0.0)) == []
+
+
+def test_file_is_whole_or_absent(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    perfetto.save([prediction()], str(path))
+    assert json.loads(path.read_text()) == json.loads(json.dumps(perfetto.trace([prediction()])))
+    before = path.read_text()
+    bad = prediction((("x", "forward", "compute", 0.0, math.inf, 0.0, 0),), math.inf)
+    with pytest.raises(InputError, match="not finite"):
+        perfetto.save([bad], str(path))
+    assert path.read_text() == before and [p.name for p in tmp_path.iterdir()] == ["trace.json"]
+    with pytest.raises(InputError, match="cannot write timeline"):
+        perfetto.save([prediction()], str(tmp_path / "no" / "trace.json"))
+    with pytest.raises(InputError, match="no timeline"):
+        perfetto.save([], str(path))
+
+
+def test_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from hpcpar.report.timeline_plot import timelines
+
+    path = tmp_path / "line.png"
+    short = prediction(ROWS[:4], 4.0, strategy="owt")
+    timelines([prediction(), short], str(path))
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", data[16:24])
+    assert 800 < width < 3000 and 300 < height < 2000 and len(data) > 10_000
+    with pytest.raises(InputError, match=r"use a name that ends in \.png"):
+        timelines([short], str(tmp_path / "line.nothing"))
+    with pytest.raises(InputError, match="cannot write plot"):
+        timelines([short], str(tmp_path / "no" / "line.png"))
+    with pytest.raises(InputError, match="no timeline"):
+        timelines([], str(path))
+    assert [p.name for p in tmp_path.iterdir()] == ["line.png"]
+
+
+def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from hpcpar.report.timeline_plot import timelines
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match=r"pip install 'hpcpar\[plot\]'"):
+        timelines([prediction()], str(tmp_path / "line.png"))
+
+
+def test_a_pipelines_stages_are_its_streams() -> None:
+    """Every micro-batch of every stage, instead of the steps of the first."""
+    blocks = (Block(0, "forward", 0, 0.0, 1e-3), Block(1, "forward", 0, 1e-3, 3e-3), Block(1, "backward", 0, 3e-3, 4e-3))
+    step = Step(0, "a.forward", "a", "forward", False, 1e-3, 1e-3, 0)
+    line = Timeline((Span(0.0, 1e-3),), (0.0,), 4e-3, blocks)
+    prediction: Any = Prediction("net", "pipeline", "local", 2, 0, (step,), line)
+    events = [e for e in perfetto.trace([prediction])["traceEvents"] if e["ph"] == "X"]
+    assert [(e["tid"], e["ts"], e["dur"]) for e in events] == [(0, 0.0, 1000.0), (1, 1000.0, 2000.0), (1, 3000.0, 1000.0)]
+    assert perfetto.streams(prediction) == ["stage 0", "stage 1"]

@@ -1,0 +1,232 @@
+"""Layers on blocks, whole and cut by hand, against PyTorch (see ops_support): pooling, merging, products."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+pytest.register_assert_rewrite("ops_support")
+
+from ops_support import DTYPES, at, boxes, close, gather, make, parameters, random, reference, torch  # noqa: E402
+
+from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
+from hpcpar.network.layers import (  # noqa: E402
+    LRN,
+    Add,
+    AvgPool2d,
+    AvgPool3d,
+    BatchNorm,
+    Concat,
+    Conv2d,
+    Conv3d,
+    GlobalAvgPool,
+    Layer,
+    Linear,
+    MaxPool2d,
+    MaxPool3d,
+)
+from hpcpar.plan.boxes import block  # noqa: E402
+
+F = torch.nn.functional
+
+
+# -- layers without weights -------------------------------------------------------------------------------------
+PLAIN: dict[str, tuple[Layer, Callable[..., Any], list[tuple[int, ...]]]] = {
+    "maxpool2d": (
+        MaxPool2d("p", kernel=(3, 2), stride=(2, 1), padding=(1, 0), ceil_mode=True),
+        lambda x: F.max_pool2d(x, (3, 2), (2, 1), (1, 0), ceil_mode=True), [(3, 8, 7)],
+    ),
+    "maxpool3d": (
+        MaxPool3d("p", kernel=(3, 2, 3), stride=(2, 2, 1), padding=(1, 0, 1), ceil_mode=True),
+        lambda x: F.max_pool3d(x, (3, 2, 3), (2, 2, 1), (1, 0, 1), ceil_mode=True), [(3, 6, 7, 5)],
+    ),
+    "avgpool2d": (
+        AvgPool2d("p", kernel=3, stride=2, padding=1, ceil_mode=True),
+        lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), [(3, 8, 7)],
+    ),
+    "avgpool3d": (
+        AvgPool3d("p", kernel=(3, 2, 2), stride=(2, 1, 2), padding=(1, 1, 0), ceil_mode=True),
+        lambda x: F.avg_pool3d(x, (3, 2, 2), (2, 1, 2), (1, 1, 0), ceil_mode=True), [(3, 6, 5, 5)],
+    ),
+    "avgpool3d without padding": (
+        AvgPool3d("p", kernel=3, stride=2, padding=1, count_include_pad=False),
+        lambda x: F.avg_pool3d(x, 3, 2, 1, count_include_pad=False), [(3, 6, 5, 7)],
+    ),
+    "globalavgpool2d": (GlobalAvgPool("g"), lambda x: x.mean((2, 3)), [(5, 4, 3)]),
+    "globalavgpool3d": (GlobalAvgPool("g"), lambda x: x.mean((2, 3, 4)), [(5, 4, 3, 2)]),
+    "lrn": (LRN("l"), lambda x: F.local_response_norm(x, 5, 1e-4, 0.75, 2.0), [(9, 4, 3)]),
+    "lrn of volumes": (LRN("l", alpha=0.5), lambda x: F.local_response_norm(x, 5, 0.5, 0.75, 2.0), [(9, 4, 3, 2)]),
+    "add": (Add("a", ("i", "j", "k")), lambda a, b, c: a + b + c, [(5, 4, 3)] * 3),
+    "add features": (Add("a", ("i", "j")), lambda a, b: a + b, [(7,)] * 2),
+    "concat": (
+        Concat("c", ("i", "j", "k"), (3, 1, 6)), lambda a, b, c: torch.cat([a, b, c], 1), [(3, 4, 3), (1, 4, 3), (6, 4, 3)],
+    ),
+    "concat volumes": (Concat("c", ("i", "j"), (2, 3)), lambda a, b: torch.cat([a, b], 1), [(2, 4, 3, 2), (3, 4, 3, 2)]),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cuts", [(1, 1, 1, 1, 1), (2, 1, 1, 1, 1), (1, 3, 1, 1, 1), (1, 1, 2, 3, 2), (2, 2, 3, 2, 1), (5, 11, 1, 2, 3)])
+@pytest.mark.parametrize("kind", PLAIN)
+def test_layer_without_weights(kind: str, cuts: tuple[int, ...], dtype: Any) -> None:
+    layer, function, shapes = PLAIN[kind]
+    inputs = [random(i, (3, *s), dtype) for i, s in enumerate(shapes)]
+    dy = random(9, (3, *layer.output_shape(*shapes)), dtype)
+    want, gradients = reference(function, inputs, dy)
+    ops = [make(layer, 3, inputs, own, dy) for own in boxes(dy.shape, cuts[: dy.ndim])]
+    for op in ops:
+        op.forward()
+        op.backward()
+    y, dxs = gather(ops, inputs, dy)
+    close(y, want)
+    for dx, gradient in zip(dxs, gradients, strict=True):
+        close(dx, gradient)
+
+
+def test_add_in_place_and_untrained_inputs() -> None:
+    x, z, dy = (random(i, (2, 3), np.float64) for i in range(3))
+    op = make(Add("a", ("i", "j")), 2, [x, z], ((0, 2), (0, 3)), dy)
+    op.blocks.y = op.blocks.xs[0]
+    op.blocks.dxs = [op.blocks.dy, None]
+    op.forward()
+    op.backward()
+    close(op.blocks.y, x + z)
+    close(op.blocks.dxs[0], dy)
+
+
+def test_concat_of_inputs_that_lie_in_the_output() -> None:
+    x, z, dy = random(0, (2, 3), np.float64), random(1, (2, 4), np.float64), random(2, (2, 7), np.float64)
+    op = make(Concat("c", ("i", "j"), (3, 4)), 2, [x, z], ((0, 2), (0, 7)), dy)
+    op.blocks.y[:, :3] = x
+    op.blocks.xs[0] = op.blocks.y[:, :3]
+    op.blocks.dxs = [None, op.blocks.dy[:, 3:]]
+    op.forward()
+    op.backward()
+    close(op.blocks.y, np.concatenate([x, z], 1))
+    close(op.blocks.dxs[1], dy[:, 3:])
+
+
+# -- products ---------------------------------------------------------------------------------------------------
+PRODUCTS: dict[str, tuple[Layer, Callable[..., Any], tuple[int, ...]]] = {
+    "conv2d": (
+        Conv2d("c", out_channels=6, kernel=(3, 2), stride=(2, 1), padding=(1, 1)),
+        lambda x, w, b: F.conv2d(x, w, b, (2, 1), (1, 1)), (4, 7, 6),
+    ),
+    "conv2d groups": (
+        Conv2d("c", out_channels=6, kernel=3, padding=1, groups=2), lambda x, w, b: F.conv2d(x, w, b, 1, 1, 1, 2), (4, 6, 5),
+    ),
+    "conv3d": (Conv3d("c", out_channels=5, kernel=3, padding=1), lambda x, w, b: F.conv3d(x, w, b, 1, 1), (4, 6, 5, 7)),
+    "conv3d strided": (
+        Conv3d("c", out_channels=5, kernel=(3, 2, 3), stride=(2, 2, 1), padding=(1, 0, 2)),
+        lambda x, w, b: F.conv3d(x, w, b, (2, 2, 1), (1, 0, 2)), (4, 7, 6, 5),
+    ),
+    "conv3d dilated": (
+        Conv3d("c", out_channels=4, kernel=(2, 3, 2), dilation=(3, 2, 1), padding=(1, 2, 0), groups=2),
+        lambda x, w, b: F.conv3d(x, w, b, 1, (1, 2, 0), (3, 2, 1), 2), (4, 7, 6, 5),
+    ),
+    "linear": (Linear("f", out_features=6), lambda x, w, b: F.linear(x, w, b), (7,)),
+}
+
+
+def whole_weights(layer: Layer, x: tuple[int, ...]) -> Any:
+    return parameters(layer, x, np.float64, (0, layer.weight_shape(x)[0]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cuts", [(1, 1, 1, 1, 1), (2, 1, 1, 1, 1), (1, 3, 1, 1, 1), (1, 1, 2, 3, 2), (2, 2, 3, 2, 1), (4, 8, 1, 2, 3)])
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_product(kind: str, cuts: tuple[int, ...], dtype: Any) -> None:
+    layer, function, sample = PRODUCTS[kind]
+    x, dy = random(0, (3, *sample), dtype), random(9, (3, *layer.output_shape(sample)), dtype)
+    p = whole_weights(layer, sample)
+    want, (dx, dw, db) = reference(function, [x, p.weight, p.bias], dy)
+    total_w, total_b = np.zeros(dw.shape, dtype), np.zeros(db.shape, dtype)
+    ops = []
+    for own in boxes(dy.shape, cuts[: dy.ndim]):
+        part = parameters(layer, sample, dtype, own[1])
+        op = make(layer, 3, [x], own, dy, p=part)
+        op.forward()
+        op.backward()
+        op.backward_weight()
+        total_w[slice(*own[1])] += part.dweight
+        total_b[slice(*own[1])] += part.dbias
+        ops.append(op)
+    y, (got_dx,) = gather(ops, [x], dy)
+    close(y, want)
+    close(got_dx, dx)
+    close(total_w, dw)
+    close(total_b, db)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("parts", [2, 3, 9])
+@pytest.mark.parametrize("kind", ["conv2d", "conv3d", "linear"])
+def test_product_with_a_cut_reduction(kind: str, parts: int, dtype: Any) -> None:
+    """Each part has some of the input channels, the first the bias; the outputs are partial sums."""
+    layer, function, sample = PRODUCTS[kind]
+    x, dy = random(0, (2, *sample), dtype), random(9, (2, *layer.output_shape(sample)), dtype)
+    p = whole_weights(layer, sample)
+    want, (dx, dw, db) = reference(function, [x, p.weight, p.bias], dy)
+    y, got_dx = np.zeros_like(dy), np.zeros_like(x)
+    for own in boxes(dy.shape, (1, 2, *(1 for _ in dy.shape[2:]))):
+        for k in range(parts):
+            columns = block(sample[0], parts, k)
+            part = parameters(layer, sample, dtype, own[1], columns)
+            if k:
+                part.bias = part.dbias = None
+            need = (own[0], columns, *((0, extent) for extent in sample[1:]))
+            op = make(layer, 2, [x], own, dy, (need,), part)
+            op.forward()
+            op.backward()
+            op.backward_weight()
+            y[at(own)] += op.blocks.y
+            got_dx[at(need)] += op.blocks.dx
+            close(part.dweight, dw[slice(*own[1]), slice(*columns)])
+            if not k:
+                close(part.dbias, db[slice(*own[1])])
+    close(y, want)
+    close(got_dx, dx)
+
+
+@pytest.mark.parametrize("kind", ["conv2d", "conv3d"])
+def test_interior_and_strips_make_the_block(kind: str) -> None:
+    layer, function, sample = PRODUCTS[kind]
+    x, dy = random(0, (2, *sample), np.float64), random(9, (2, *layer.output_shape(sample)), np.float64)
+    p = whole_weights(layer, sample)
+    whole = tuple((0, extent) for extent in dy.shape)
+    op = make(layer, 2, [x], whole, dy, p=p)
+    for rows in ((0, 1), (1, 3), (3, dy.shape[2])):
+        op.interior((*whole[:2], rows, *whole[3:]))
+    close(op.blocks.y, reference(function, [x, p.weight, p.bias], dy)[0])
+
+
+def test_every_layer_kind_is_tested_or_elementwise() -> None:
+    from hpcpar.runtime.ops.build import OPS
+
+    tested = {type(layer) for layer, *_ in (*PLAIN.values(), *PRODUCTS.values())} | {BatchNorm}
+    assert {kind.__name__ for kind in OPS} - {kind.__name__ for kind in tested} == {"ReLU", "Dropout", "Flatten"}
+
+
+def test_long_kernels_tick() -> None:
+    """Products and updates of large layers let communication progress every few milliseconds; small ones need not."""
+    numpy, ticks = NumpyBackend(), []
+    w, x = np.ones((4096, 2304), np.float32), np.ones((4, 2304), np.float32)
+    y, grad, velocity = np.empty((4, 4096), np.float32), np.zeros_like(w), np.zeros_like(w)
+    for long in (
+        lambda tick: numpy.gemm(x, w, y, transpose_b=True, tick=tick),
+        lambda tick: numpy.gemm(y, x, grad, transpose_a=True, tick=tick),
+        lambda tick: numpy.gemm(y, w, x, tick=tick),
+        lambda tick: numpy.sgd_update(w.ravel(), grad.ravel(), velocity.ravel(), 0.1, 0.9, 0.0, tick),
+    ):
+        ticks.clear()
+        long(lambda: ticks.append(1))
+        assert 2 <= len(ticks) <= 10
+    ticks.clear()
+    numpy.gemm(x[:, :64], w[:64, :64], y[:, :64], tick=lambda: ticks.append(1))
+    assert not ticks

@@ -1,0 +1,74 @@
+"""What a rank keeps of when its steps began: all of a short run, runs of neighbouring iterations of a long one."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from hpcpar.comm.clock_sync import common
+from hpcpar.runtime import stamps
+from hpcpar.runtime.stamps import Stamps
+
+
+class Alone:
+    """A world of one."""
+
+    rank, size = 0, 1
+
+
+class Program:
+    """Three steps; of the last nothing is done here."""
+
+    def __init__(self, at: float) -> None:
+        self.started_s = np.array([at + 1e-3, at + 2e-3, np.nan])
+        self.ended_s = np.array([np.nan, at + 4e-3, np.nan])
+        self.waited_s = np.array([np.nan, 1e-3, np.nan])
+
+
+def kept(iterations: int, steps: int = 3) -> Stamps:
+    world: Any = Alone()
+    out = Stamps(world, steps)
+    for i in range(iterations):
+        program: Any = Program(100.0 + i)
+        out.add(program, 100.0 + i)
+    return out
+
+
+def test_all_of_a_short_run() -> None:
+    out = kept(50)
+    assert out.kept == list(range(50)) and out.begin_s == [100.0 + i for i in range(50)]
+    np.testing.assert_allclose(out.starts_s, [[1e-3, 2e-3, np.nan]] * 50, rtol=1e-4)
+    np.testing.assert_allclose(out.ends_s, [[np.nan, 4e-3, np.nan]] * 50, rtol=1e-4)
+    assert {a.dtype for a in (*out.starts_s, *out.ends_s, *out.waits_s)} == {np.dtype(np.float32)}
+    clock = out.close()
+    assert clock is not None and clock.shape == (1, 2, 3) and clock[0, 0, 0] < clock[0, 1, 0] and (clock[:, :, 1:] == 0).all()
+
+
+def test_bounded_of_a_long_run() -> None:
+    """However long, at most so many, spread over the whole run, in groups of neighbours, the same on every rank."""
+    most = max(stamps._FEWEST, 40)
+    for iterations in (41, 100, 1000, 4567):
+        out = kept(iterations, stamps._MOST // most)
+        assert most // 2 - stamps._TOGETHER <= len(out.kept) <= most
+        assert len(out.kept) == len(out.begin_s) == len(out.starts_s) == len(out.ends_s) == len(out.waits_s)
+        assert out.kept[0] == 0 and out.kept[-1] > 0.8 * iterations - stamps._TOGETHER * 4
+        assert out.begin_s == [100.0 + n for n in out.kept]
+        groups = np.split(out.kept, np.flatnonzero(np.diff(out.kept) > 1) + 1)
+        assert all(len(g) % stamps._TOGETHER == 0 for g in groups[:-1])
+        gaps = {int(b[0] - a[0]) for a, b in pairwise(groups)}
+        assert len(gaps) <= 1
+
+
+def test_clocks_that_drift_become_one() -> None:
+    """Readings at the beginning and the end fix what lies between them."""
+    true = np.linspace(10.0, 110.0, 11)
+    offsets, drifts = np.array([0.0, -7.0, 1e6]), np.array([0.0, 3e-5, -2e-4])
+    ahead = offsets[:, None] + drifts[:, None] * true
+    readings = np.stack([true + ahead, ahead, np.zeros_like(ahead)], axis=2)[:, [0, -1]]
+    np.testing.assert_allclose(common(true + ahead, readings), np.tile(true, (3, 1)), atol=1e-8)
+    deep = np.broadcast_to((true + ahead)[:, :, None], (3, 11, 4))
+    np.testing.assert_allclose(common(deep, readings), np.broadcast_to(true[None, :, None], (3, 11, 4)), atol=1e-8)
+    still = np.repeat(readings[:, :1], 2, axis=1)  # two readings at the same time
+    np.testing.assert_allclose(common(true[:1] + ahead[:, :1], still), np.full((3, 1), 10.0), atol=1e-8)

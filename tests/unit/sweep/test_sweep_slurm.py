@@ -1,0 +1,150 @@
+"""Slurm options, and the batch scripts that they give: compared with those in golden/ (HPCPAR_GOLDEN=write writes them)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcpar.errors import InputError
+from hpcpar.machine import files
+from hpcpar.plan.plan import NetworkSpec
+from hpcpar.sweep import scripts, slurm
+from hpcpar.sweep.slurm import Slurm
+from hpcpar.sweep.study import Case, Study
+
+GOLDEN = Path(__file__).parent / "golden"
+JOBS = Path(__file__).resolve().parents[3] / "jobs"
+STUDY = Study(
+    "strong", NetworkSpec("lenet5", (1, 28, 28), 10), files.load("local"), (1, 2, 8), ("data", "grid:2x4"), 64, {}, "/data/digits.h5", 1438,
+    30, 1, "cpu", "/scratch/my sweep",
+)
+SMALL = [Case("data", 1, 64), Case("data", 2, 64)]
+LARGE = [Case("data", 8, 64), Case("grid:2x4", 8, 64)]
+FULL = """
+account = "m1234"
+partition = "gpu"
+time = "00:30:00"
+constraint = "a100"
+mpi = "cray_shasta"
+ranks_per_node = 4
+cpus_per_rank = 16
+modules = ["cray-python", "cudatoolkit/12"]
+sbatch = ["--qos=debug", "--exclusive"]
+setup = ["source /home/me/hpcpar/.venv/bin/activate"]
+srun = ["--distribution=block"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts must not depend on where the tests run."""
+    monkeypatch.setattr(scripts, "program", lambda: ["python", "-m", "hpcpar"])
+    monkeypatch.setattr(scripts, "usual_mpi", lambda: "pmi2")
+
+
+def options(tmp_path: Path, text: str, **given: Any) -> Slurm:
+    path = tmp_path / "slurm.toml"
+    path.write_text(text)
+    return slurm.read(str(path), given)
+
+
+@pytest.mark.parametrize(("name", "device", "toml", "one"), [
+    ("plain-p8", "cpu", "", False),
+    ("pmix-all", "cpu", 'mpi = "pmix_v4"\nnodes = 1\n', True),
+    ("gpu-p8", "gpu", FULL, False),
+])
+def test_scripts_are_as_they_were(tmp_path: Path, name: str, device: str, toml: str, one: bool) -> None:
+    asked, study = options(tmp_path, toml), replace(STUDY, device=device, direct=device == "gpu")
+    job = scripts.jobs(SMALL + LARGE, one)[-1]
+    text = scripts.script(study, asked, job, "/home/me/project")
+    path = GOLDEN / f"{name}.sbatch"
+    if os.environ.get("HPCPAR_GOLDEN") == "write":
+        path.write_text(text)
+    assert text == path.read_text()
+    assert subprocess.run(["bash", "-n", path], capture_output=True, check=False).returncode == 0
+
+
+def test_jobs_by_size_or_one_for_all() -> None:
+    assert [(j.name, j.cases) for j in scripts.jobs(SMALL + LARGE, False)] == [
+        ("p1", tuple(SMALL[:1])), ("p2", tuple(SMALL[1:])), ("p8", tuple(LARGE))]
+    (job,) = scripts.jobs(SMALL + LARGE, True)
+    assert job.name == "all" and job.ranks == 8 and job.cases == tuple(SMALL + LARGE)
+    assert scripts.jobs([], True) == []
+
+
+def test_a_case_ends_in_its_folder_whatever_happens_to_it(tmp_path: Path) -> None:
+    """The script's function, with a launcher that fails once: the next case runs, both leave their status, none runs twice."""
+    study = replace(STUDY, out=str(tmp_path))
+    for case in SMALL:
+        (tmp_path / "cases" / case.name).mkdir(parents=True)
+    text = scripts.script(study, Slurm(), scripts.jobs(SMALL, True)[0], str(tmp_path))
+    (tmp_path / "srun").write_text('#!/bin/bash\necho "$@"\ncase "$*" in *--ntasks=1*) exit 3 ;; esac\n')
+    (tmp_path / "srun").chmod(0o755)
+    (tmp_path / "job").write_text(text)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for _ in range(2):
+        assert subprocess.run(["bash", tmp_path / "job"], env=env, check=False).returncode == 0
+        first, second = (tmp_path / "cases" / case.name for case in SMALL)
+        assert ((first / "exit").read_text(), (second / "exit").read_text()) == ("3\n", "0\n")
+        assert (second / "log").read_text().startswith("--mpi=pmi2 --ntasks=2 python -m hpcpar run --plan")
+        (second / "log").write_text("--mpi=pmi2 --ntasks=2 python -m hpcpar run --plan: not written again")
+    assert "again" in (second / "log").read_text()
+
+
+@pytest.mark.parametrize(("asked", "ranks", "words"), [
+    (Slurm(), 6, ["--ntasks=6"]),
+    (Slurm(ranks_per_node=4), 2, ["--nodes=1", "--ntasks=2", "--ntasks-per-node=2"]),
+    (Slurm(ranks_per_node=4), 6, ["--nodes=2", "--ntasks=6", "--ntasks-per-node=4"]),
+    (Slurm(nodes=4), 6, ["--nodes=4", "--ntasks=6", "--ntasks-per-node=2"]),
+])
+def test_ranks_are_laid_on_nodes(asked: Slurm, ranks: int, words: list[str]) -> None:
+    assert asked.placement(ranks) == words
+
+
+def test_more_nodes_than_ranks() -> None:
+    with pytest.raises(InputError, match=r"4 nodes for 2 ranks.*--ranks-per-node"):
+        Slurm(nodes=4).placement(2)
+
+
+def test_the_command_line_wins_and_lists_add_up(tmp_path: Path) -> None:
+    found = options(tmp_path, FULL, partition="cpu", modules=["mpich"], time=None)
+    assert (found.partition, found.time, found.account) == ("cpu", "00:30:00", "m1234")
+    assert found.modules == ("cray-python", "cudatoolkit/12", "mpich") and found.sbatch == ("--qos=debug", "--exclusive")
+
+
+@pytest.mark.parametrize(("toml", "said"), [
+    ('acount = "m1"', "did you mean 'account'"), ("nodes = 0", "whole number of at least 1"), ("nodes = true", "whole number"),
+    ('time = "soon"', "00:30:00"), ('modules = "python"', "a list of strings"), ('partition = "a b"', "without blanks"),
+    ("nodes = 2\nranks_per_node = 4", "give one of the two"), ("nodes =", "are not TOML"), ('setup = ["a\\nb"]', "one line each"),
+])
+def test_wrong_options_are_named(tmp_path: Path, toml: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        options(tmp_path, toml)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot read Slurm options .*none\.toml"):
+        slurm.read(str(tmp_path / "none.toml"), {})
+
+
+@pytest.mark.parametrize(("text", "seconds"), [
+    ("5", 300), ("1:30", 90), ("02:00:00", 7200), ("1-0", 86400), ("1-2:30", 86400 + 9000), ("1-00:00:07", 86407),
+])
+def test_times_as_slurm_writes_them(text: str, seconds: float) -> None:
+    assert slurm.seconds(text) == seconds
+
+
+def test_ready_scripts_are_shell() -> None:
+    ready = sorted(JOBS.iterdir())
+    assert {"mpirun.sh", "slurm.sbatch", "slurm-pmix.sbatch", "slurm-gpu.sbatch"} <= {p.name for p in ready}
+    for path in ready:
+        assert subprocess.run(["bash", "-n", path], capture_output=True, check=False).returncode == 0, path
+    if shutil.which("shellcheck"):  # which cannot follow what a user's environment will be
+        done = subprocess.run(["shellcheck", "--exclude=SC1091", *ready], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
