@@ -1,10 +1,12 @@
-"""Our collectives against the MPI library's own and, for allreduce, against gloo (PyTorch's), on the same sizes.
+"""Our collectives against the MPI library's own and, for allreduce, against gloo (PyTorch's), on
+the same sizes.
 
     python bench/collectives.py [--ranks 2,4] [--rounds 15] [--sizes 4K,64M] [--json FILE]
 
-Starts the processes itself: one MPI job and one gloo job per number of ranks. Contestants take turns in every round (A B C A B
-C ...), so that a noisy machine disturbs them alike; a round counts the slowest rank, and a cell is the median of the rounds.
-Processes that are not being measured sleep. Sizes are those of the whole buffer (reduced, or gathered), in float32.
+Starts the processes itself: one MPI job and one gloo job per number of ranks. Contestants take
+turns in every round (A B C A B C ...), so that a noisy machine disturbs them alike; a round counts
+the slowest rank, and a cell is the median of the rounds. Processes that are not being measured
+sleep. Sizes are those of the whole buffer (reduced, or gathered), in float32.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ OURS = (
     ("reduce_scatter", "bruck", 1),
 )
 SIZES = tuple(4096 * 4**i for i in range(8))
-#: A measurement moves about this much, so that small messages are repeated, and a barrier's skew matters little.
+#: A measurement moves about this much, so that small messages are repeated, and a barrier's skew
+#: matters little.
 LEAST_BYTES, MOST_REPEATS = 2 << 20, 40
 
 Job = Callable[[], Any]
@@ -55,10 +58,12 @@ def mpi_contestants(size: int) -> dict[str, Job]:
     p, items = w.size, size // 4
     axis = (Axis("n", items, items),)
     parts, whole = Layout(Config(n=p), axis), Layout(Config(replicas=p), axis)
-    layouts = {"allreduce": (whole, whole), "allgather": (parts, whole), "reduce_scatter": (whole, parts)}
+    layouts = {"allreduce": (whole, whole), "allgather": (parts, whole),
+               "reduce_scatter": (whole, parts)}
     own = slice(*parts.box(w.rank)[0])
     full, part = np.empty(items, np.float32), np.empty(own.stop - own.start, np.float32)
-    arrays = {"allreduce": (full, full), "allgather": (full[own], full), "reduce_scatter": (full, part)}
+    arrays = {"allreduce": (full, full), "allgather": (full[own], full),
+              "reduce_scatter": (full, part)}
     communicator = Communicator(w, backend)
     group = Group((Digit(1, p),))
 
@@ -74,7 +79,8 @@ def mpi_contestants(size: int) -> dict[str, Job]:
 
         return run
 
-    out = {f"{kind} {algorithm}/{s}": ours(i, kind, algorithm, s) for i, (kind, algorithm, s) in enumerate(OURS)}
+    out = {f"{kind} {algorithm}/{s}": ours(i, kind, algorithm, s)
+           for i, (kind, algorithm, s) in enumerate(OURS)}
     in_place = w.mpi.IN_PLACE
     out["allreduce mpi"] = lambda: w.comm.Allreduce(in_place, full)
     out["allgather mpi"] = lambda: w.comm.Allgather(in_place, full)
@@ -103,7 +109,9 @@ def measure(job: Job, size: int, barrier: Job) -> float:
 
 
 def work_mpi() -> None:
-    """A rank of the MPI job: rank 0 is told the sizes and answers with every contestant's seconds on the slowest rank."""
+    """A rank of the MPI job: rank 0 is told the sizes and answers with every contestant's seconds
+    on the slowest rank.
+    """
     from hpcpar.comm.world import world
 
     w = world()
@@ -126,8 +134,10 @@ def serve(w: Any) -> None:
             contestants = {}  # the old buffers go before the new ones come
             contestants, size = mpi_contestants(asked), asked
         names = list(contestants)
-        turn = (turn + 1) % len(names)  # whoever comes first finds the cores asleep: let it be another one every time
-        seconds = {name: w.most(measure(contestants[name], size, w.barrier)) for name in names[turn:] + names[:turn]}
+        # whoever comes first finds the cores asleep: let it be another one every time
+        turn = (turn + 1) % len(names)
+        seconds = {name: w.most(measure(contestants[name], size, w.barrier))
+                   for name in names[turn:] + names[:turn]}
         if w.rank == 0:
             print(json.dumps({name: seconds[name] for name in names}), flush=True)
 
@@ -143,7 +153,8 @@ def work_gloo(rank: int, ranks: int, store: str) -> None:
     while asked := int(sys.stdin.readline() or 0):
         if asked != 4 * x.numel():
             x = torch.zeros(asked // 4)
-        print(json.dumps({"allreduce gloo": measure(partial(dist.all_reduce, x), asked, dist.barrier)}), flush=True)
+        print(json.dumps({"allreduce gloo": measure(partial(dist.all_reduce, x), asked,
+                                                    dist.barrier)}), flush=True)
     dist.destroy_process_group()
 
 
@@ -151,7 +162,8 @@ class Team:
     """Processes that are told a size and answer with seconds."""
 
     def __init__(self, commands: list[list[str]]) -> None:
-        self.processes = [subprocess.Popen(c, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) for c in commands]
+        self.processes = [subprocess.Popen(c, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                           text=True, cwd=ROOT) for c in commands]
 
     def tell(self, size: int) -> None:
         for process in self.processes:
@@ -182,7 +194,8 @@ def bench(ranks: int, sizes: list[int], rounds: int, with_gloo: bool) -> list[di
     me = [sys.executable, str(Path(__file__).resolve())]
     launcher = Path(sys.executable).parent / "mpiexec"
     store = f"/tmp/hpcpar-bench-gloo-{os.getpid()}-{ranks}"
-    teams = [Team([[str(launcher) if launcher.exists() else "mpiexec", "-n", str(ranks), *me, "--work-mpi"]])]
+    teams = [Team([[str(launcher) if launcher.exists() else "mpiexec", "-n", str(ranks), *me,
+                    "--work-mpi"]])]
     if with_gloo:
         teams.append(Team([[*me, "--work-gloo", str(r), str(ranks), store] for r in range(ranks)]))
     rows = []
@@ -193,7 +206,8 @@ def bench(ranks: int, sizes: list[int], rounds: int, with_gloo: bool) -> list[di
                 for name, value in team.round(size).items():
                     if turn:  # the first round warms up
                         seconds.setdefault(name, []).append(value)
-        rows.append({"ranks": ranks, "bytes": size, "seconds": {name: statistics.median(v) for name, v in seconds.items()}})
+        rows.append({"ranks": ranks, "bytes": size,
+                     "seconds": {name: statistics.median(v) for name, v in seconds.items()}})
         print_row(rows[-1])
     for team in teams:
         team.end()
@@ -219,9 +233,12 @@ def _size(text: str) -> int:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--ranks", default="2,4", help="numbers of ranks, powers of two (default 2,4)")
-    parser.add_argument("--rounds", type=int, default=15, help="rounds behind each median (default 15)")
-    parser.add_argument("--sizes", default="4K,64M", help="smallest and largest buffer, in steps of 4 (default 4K,64M)")
+    parser.add_argument("--ranks", default="2,4",
+                        help="numbers of ranks, powers of two (default 2,4)")
+    parser.add_argument("--rounds", type=int, default=15,
+                        help="rounds behind each median (default 15)")
+    parser.add_argument("--sizes", default="4K,64M",
+                        help="smallest and largest buffer, in steps of 4 (default 4K,64M)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results here")
     parser.add_argument("--work-mpi", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--work-gloo", nargs=3, help=argparse.SUPPRESS)
@@ -245,7 +262,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     least, most = (_size(s) for s in options.sizes.split(","))
     with_gloo = importlib.util.find_spec("torch") is not None
-    date, cores = datetime.now().astimezone().isoformat(timespec="seconds"), len(os.sched_getaffinity(0))
+    date, cores = datetime.now().astimezone().isoformat(timespec="seconds"), len(
+        os.sched_getaffinity(0))
     print(f"{date}, {cores} cores; medians of {options.rounds} rounds, slowest rank")
     print("first our fastest, then its time over the library's (/mpi) and gloo's (/gloo): below 1 ours is faster")
     if not with_gloo:

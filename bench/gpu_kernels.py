@@ -1,9 +1,11 @@
-"""Time the GPU's convolutions on AlexNet's layers against PyTorch on the same card and against the bare matrix product.
+"""Time the GPU's convolutions on AlexNet's layers against PyTorch on the same card and against the
+bare matrix product.
 
 Usage: python bench/gpu_kernels.py [--images N] [--repeats N]
 
-All in float32 without TF32. The matrix product has the convolution's number of operations: what is missing to it is the
-lowering. Times are medians between GPU events, in milliseconds; exit status 2 where there is no GPU.
+All in float32 without TF32. The matrix product has the convolution's number of operations: what is
+missing to it is the lowering. Times are medians between GPU events, in milliseconds; exit status 2
+where there is no GPU.
 """
 
 from __future__ import annotations
@@ -33,8 +35,11 @@ LAYERS = (
 PASSES = ("forward", "backward data", "backward weight")
 
 
-def median_ms(call: Callable[[], Any], repeats: int, event: Callable[[], Any], elapsed: Callable[[Any, Any], float]) -> float:
-    """Median time of a call between two events of the current stream, after three calls that warm up."""
+def median_ms(call: Callable[[], Any], repeats: int, event: Callable[[], Any],
+              elapsed: Callable[[Any, Any], float]) -> float:
+    """Median time of a call between two events of the current stream, after three calls that warm
+    up.
+    """
     for _ in range(3):
         call()
     times = []
@@ -48,7 +53,8 @@ def median_ms(call: Callable[[], Any], repeats: int, event: Callable[[], Any], e
     return statistics.median(times)
 
 
-def sides(layer: tuple[Any, ...], images: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def sides(layer: tuple[Any, ...], images: int) -> tuple[tuple[int, ...], tuple[int, ...],
+                                                        tuple[int, ...]]:
     """The shapes of a layer's input, weights and output."""
     _, channels, side, outputs, kernel, stride, pad = layer
     out_side = (side + 2 * pad - kernel) // stride + 1
@@ -56,7 +62,9 @@ def sides(layer: tuple[Any, ...], images: int) -> tuple[tuple[int, ...], tuple[i
 
 
 def random_array(xp: Any, *shape: int) -> Any:
-    """Random numbers (repeated, so that large arrays come fast) without the need of a random generator's library."""
+    """Random numbers (repeated, so that large arrays come fast) without the need of a random
+    generator's library.
+    """
     numbers = xp.asarray(np.random.default_rng(0).standard_normal(2**18 + 1, np.float32))
     count = math.prod(shape)
     return xp.tile(numbers, count // numbers.size + 1)[:count].reshape(shape)
@@ -67,7 +75,8 @@ def own_calls(gpu: Any, layer: tuple[Any, ...], images: int) -> dict[str, Callab
     stride, pad = layer[5:]
     x, w, dy = (random_array(gpu.xp, *shape) for shape in sides(layer, images))
     bias = random_array(gpu.xp, w.shape[0])
-    spec = ConvSpec((stride, stride), (1, 1), ((pad, pad), (pad, pad)), (Segment(0, w.shape[1], 0, w.shape[0]),))
+    spec = ConvSpec((stride, stride), (1, 1), ((pad, pad), (pad, pad)),
+                    (Segment(0, w.shape[1], 0, w.shape[0]),))
     out, dx, dw, dbias = (gpu.xp.empty_like(array) for array in (dy, x, w, bias))
     return {
         "forward": lambda: gpu.conv_forward(x, w, bias, spec, out),
@@ -110,7 +119,8 @@ def torch_calls(device: int, layer: tuple[Any, ...], images: int) -> dict[str, C
 def time_torch(call: Callable[[], Any], repeats: int) -> float:
     import torch
 
-    return median_ms(call, repeats, lambda: torch.cuda.Event(enable_timing=True), lambda start, stop: start.elapsed_time(stop))
+    return median_ms(call, repeats, lambda: torch.cuda.Event(enable_timing=True), lambda start,
+                     stop: start.elapsed_time(stop))
 
 
 def main() -> int:
@@ -130,13 +140,15 @@ def main() -> int:
     print(f"{'layer':6} {'pass':16} {'hpcpar':>9} {'product':>9} {'PyTorch':>9} {'TFLOP/s':>9}")
     for layer in LAYERS:
         _, w, out = sides(layer, options.images)
-        product = median_ms(product_call(gpu, layer, options.images), options.repeats, cuda.Event, cuda.get_elapsed_time)
+        product = median_ms(product_call(gpu, layer, options.images), options.repeats, cuda.Event,
+                            cuda.get_elapsed_time)
         own, reference = own_calls(gpu, layer, options.images), torch_calls(device, layer, options.images)
         for step in PASSES:
             time = median_ms(own[step], options.repeats, cuda.Event, cuda.get_elapsed_time)
             other = f"{time_torch(reference[step], options.repeats):9.3f}" if step in reference else f"{'-':>9}"
             rate = 2e-9 * math.prod(w) * out[0] * out[2] * out[3] / time
-            print(f"{layer[0]:6} {step:16} {time:9.3f} {product:9.3f} {other} {rate:9.1f}", flush=True)
+            print(f"{layer[0]:6} {step:16} {time:9.3f} {product:9.3f} {other} {rate:9.1f}",
+                  flush=True)
     return 0
 
 

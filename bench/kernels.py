@@ -1,12 +1,14 @@
-"""Rates of the NumPy convolutions on AlexNet's and CosmoFlow's layers, next to np.matmul and PyTorch in the same run.
+"""Rates of the NumPy convolutions on AlexNet's and CosmoFlow's layers, next to np.matmul and
+PyTorch in the same run.
 
     python bench/kernels.py [--batch 16] [--threads 1] [--rounds 7] [--json FILE]
 
 Then the time of ResNet-50's batch normalisations next to PyTorch's.
 
-All the contestants of a layer run in turn (A B C A B C ...), so that a noisy machine disturbs them alike; every figure is a
-median. ``GEMM`` is np.matmul on 2048 x 2048 matrices, ``own`` np.matmul on the matrices of the layer's own product for one
-image: [pixels, K] @ [K, filters] and its two adjoints.
+All the contestants of a layer run in turn (A B C A B C ...), so that a noisy machine disturbs them
+alike; every figure is a median. ``GEMM`` is np.matmul on 2048 x 2048 matrices, ``own`` np.matmul on
+the matrices of the layer's own product for one image: [pixels, K] @ [K, filters] and its two
+adjoints.
 """
 
 from __future__ import annotations
@@ -24,13 +26,16 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PASSES = ("forward", "data", "weight")
-THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS",
+                    "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 SQUARE = 2048
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution of AlexNet on 227-pixel images (`groups` 2 is the two-tower variant), or of CosmoFlow on volumes (3 `axes`)."""
+    """A convolution of AlexNet on 227-pixel images (`groups` 2 is the two-tower variant), or of
+    CosmoFlow on volumes (3 `axes`).
+    """
 
     name: str
     channels: int
@@ -83,7 +88,8 @@ LAYERS = (
 )
 
 #: Samples of one of `--batch`, channels and image of batch normalisations of ResNet-50.
-NORMS = ((0.5, 64, (112, 112)), (0.5, 256, (56, 56)), (1, 512, (28, 28)), (1, 1024, (14, 14)), (1, 2048, (7, 7)))
+NORMS = ((0.5, 64, (112, 112)), (0.5, 256, (56, 56)), (1, 512, (28, 28)), (1, 1024, (14, 14)),
+         (1, 2048, (7, 7)))
 
 
 def kernel_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
@@ -98,7 +104,8 @@ def kernel_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
     segments = tuple(Segment(g * c, (g + 1) * c, g * o, (g + 1) * o) for g in range(layer.groups))
     spec = ConvSpec((layer.stride,) * axes, (1,) * axes, ((layer.pad, layer.pad),) * axes, segments)
     x, w, y = (rng.random(shape, np.float32) for shape in layer.shapes(batch))
-    bias, out, dx, dw = rng.random(layer.filters, np.float32), np.empty_like(y), np.empty_like(x), np.empty_like(w)
+    bias, out, dx, dw = rng.random(layer.filters,
+                                   np.float32), np.empty_like(y), np.empty_like(x), np.empty_like(w)
     return {
         "forward": lambda: backend.conv_forward(x, w, bias, spec, out),
         "data": lambda: backend.conv_backward_data(y, w, spec, dx),
@@ -107,10 +114,12 @@ def kernel_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
 
 
 def own_gemm_calls(layer: Layer) -> dict[str, tuple[Callable[[], Any], int]]:
-    """The layer's own products for one image and one group, with their floating-point operations."""
+    """The layer's own products for one image and one group, with their floating-point operations.
+    """
     import numpy as np
 
-    rng, pixels, filters = np.random.default_rng(0), layer.out_size**layer.axes, layer.filters // layer.groups
+    rng, pixels, filters = np.random.default_rng(
+        0), layer.out_size**layer.axes, layer.filters // layer.groups
 
     def product(m: int, k: int, n: int, turned: bool = False) -> tuple[Callable[[], Any], int]:
         a, b, out = rng.random((k, m) if turned else (m, k), np.float32), rng.random((k, n), np.float32), np.empty((m, n), np.float32)
@@ -128,7 +137,8 @@ def torch_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
     """PyTorch's three kernels (without autograd's bookkeeping)."""
     import torch
 
-    (x, w, y), bias, axes = map(torch.rand, layer.shapes(batch)), torch.rand(layer.filters), layer.axes
+    (x, w, y), bias, axes = map(torch.rand,
+                                layer.shapes(batch)), torch.rand(layer.filters), layer.axes
     stride, pad = [layer.stride] * axes, [layer.pad] * axes
     convolution = torch.nn.functional.conv2d if axes == 2 else torch.nn.functional.conv3d
 
@@ -186,7 +196,8 @@ def measure(layer: Layer, batch: int, rounds: int, with_torch: bool) -> list[dic
             calls["torch"] = rivals[name]
         seconds = rounds_of(calls, rounds)
         rate = layer.flops(batch) / seconds["numpy"] / 1e9
-        square_rate, own_rate = 2 * SQUARE**3 / seconds["square"] / 1e9, gemm_flops * repeats / seconds["own"] / 1e9
+        square_rate, own_rate = 2 * SQUARE**3 / seconds[
+            "square"] / 1e9, gemm_flops * repeats / seconds["own"] / 1e9
         rows.append(
             {
                 "layer": layer.name,
@@ -204,7 +215,9 @@ def measure(layer: Layer, batch: int, rounds: int, with_torch: bool) -> list[dic
 
 
 def norm_calls(shape: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
-    """Batch normalisation of the NumPy backend: what a rank computes forward and backward, its sums included."""
+    """Batch normalisation of the NumPy backend: what a rank computes forward and backward, its sums
+    included.
+    """
     import numpy as np
 
     from hpcpar.kernels.numpy_backend import NumpyBackend
@@ -243,17 +256,21 @@ def measure_norm(shape: tuple[int, ...], rounds: int, with_torch: bool) -> list[
     """One row per pass of a batch normalisation."""
     own, rivals, rows = norm_calls(shape), torch_norm_calls(shape) if with_torch else {}, []
     for step in own:
-        seconds = rounds_of({"numpy": own[step], **({"torch": rivals[step]} if with_torch else {})}, rounds)
+        seconds = rounds_of({"numpy": own[step], **({"torch": rivals[step]} if with_torch else {})},
+                            rounds)
         ratio = seconds["numpy"] / seconds["torch"] if with_torch else None
-        rows.append({"norm": "x".join(map(str, shape)), "pass": step, "seconds": seconds, "time_over_torch": ratio})
+        rows.append({"norm": "x".join(map(str, shape)), "pass": step, "seconds": seconds,
+                     "time_over_torch": ratio})
     return rows
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--batch", type=int, default=16, help="images per call (default 16)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of BLAS and of PyTorch (default 1)")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds behind each median (default 7)")
+    parser.add_argument("--threads", type=int, default=1,
+                        help="threads of BLAS and of PyTorch (default 1)")
+    parser.add_argument("--rounds", type=int, default=7,
+                        help="rounds behind each median (default 7)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results here")
     options = parser.parse_args(arguments)
     for name in ("batch", "threads", "rounds"):
@@ -265,7 +282,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     if "numpy" in sys.modules:
-        raise RuntimeError("bench/kernels.py sets BLAS threads before NumPy is imported: run it as a program")
+        raise RuntimeError(
+            "bench/kernels.py sets BLAS threads before NumPy is imported: run it as a program")
     for variable in THREAD_VARIABLES:
         os.environ[variable] = str(options.threads)
     sys.path.insert(0, str(ROOT))
@@ -286,12 +304,15 @@ def main(arguments: list[str] | None = None) -> int:
             )
     print(f"{'batch normalisation':20} {'pass':8} {'ms':>8}  time / PyTorch's")
     for share, channels, image in NORMS:
-        for row in measure_norm((max(1, round(options.batch * share)), channels, *image), options.rounds, reason is None):
+        for row in measure_norm((max(1, round(options.batch * share)), channels, *image),
+                                options.rounds, reason is None):
             rows.append(row)
             ratio = "-" if row["time_over_torch"] is None else f"{row['time_over_torch']:.2f}"
-            print(f"{row['norm']:20} {row['pass']:8} {row['seconds']['numpy'] * 1e3:8.2f}  {ratio}", flush=True)
+            print(f"{row['norm']:20} {row['pass']:8} {row['seconds']['numpy'] * 1e3:8.2f}  {ratio}",
+                  flush=True)
     if options.json:
-        settings = {"batch": options.batch, "threads": options.threads, "rounds": options.rounds, "no_torch": reason}
+        settings = {"batch": options.batch, "threads": options.threads, "rounds": options.rounds,
+                    "no_torch": reason}
         options.json.write_text(json.dumps({**settings, "rows": rows}, indent=1) + "\n")
     return 0
 

@@ -1,22 +1,37 @@
-"""Networks that are planned beside the built-in ones: deep chains, and graphs that no elimination can plan."""
+"""Networks that are planned beside the built-in ones: deep chains, and graphs that no elimination
+can plan.
+"""
 
 from __future__ import annotations
 
 from hpcpar.network.builder import Chain, Graph
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm, Concat, Conv2d, Flatten, GlobalAvgPool, Linear, MaxPool2d, ReLU, SoftmaxCrossEntropy
+from hpcpar.network.layers import (
+    BatchNorm,
+    Concat,
+    Conv2d,
+    Flatten,
+    GlobalAvgPool,
+    Linear,
+    MaxPool2d,
+    ReLU,
+    SoftmaxCrossEntropy,
+)
 
 
 def deep(count: int) -> Network:
     """A chain of so many convolutions, no two alike."""
     net = Chain(f"chain{count}", (8, 56, 56))
     for i in range(count):
-        net.add(Conv2d, f"conv{i}", out_channels=64 + 4 * i, kernel=(3, 3), padding=(1, 1)).add(ReLU, f"relu{i}")
+        net.add(Conv2d, f"conv{i}", out_channels=64 + 4 * i, kernel=(3, 3),
+                padding=(1, 1)).add(ReLU, f"relu{i}")
     return net.add(Flatten, "flatten").add(Linear, "fc", out_features=1000).add(SoftmaxCrossEntropy, "loss").build()
 
 
 def dense(blocks: tuple[int, ...]) -> Network:
-    """DenseNet's blocks of so many layers, on small images: each layer reads all layers of its block before it."""
+    """DenseNet's blocks of so many layers, on small images: each layer reads all layers of its
+    block before it.
+    """
     net = Graph("dense", (3, 64, 64))
     x = net.add(Conv2d, "stem", out_channels=64, kernel=(3, 3), padding=(1, 1))
     for block, count in enumerate(blocks):
@@ -29,7 +44,8 @@ def dense(blocks: tuple[int, ...]) -> Network:
             net.add(Conv2d, f"{name}.conv1", out_channels=128, kernel=(1, 1))
             net.add(BatchNorm, f"{name}.norm2")
             net.add(ReLU, f"{name}.relu2")
-            features.append(net.add(Conv2d, f"{name}.conv2", out_channels=32, kernel=(3, 3), padding=(1, 1)))
+            features.append(net.add(Conv2d, f"{name}.conv2", out_channels=32, kernel=(3, 3),
+                                    padding=(1, 1)))
         net.add(Concat, f"{block}.all", after=tuple(features))
         net.add(Conv2d, f"{block}.narrow", out_channels=64, kernel=(1, 1))
         x = net.add(MaxPool2d, f"{block}.pool", kernel=(2, 2), stride=(2, 2))

@@ -1,7 +1,8 @@
-"""The layer-wise search against every named strategy, under the same objective (the plain sum), for networks, ranks and machines.
+"""The layer-wise search against every named strategy, under the same objective (the plain sum), for
+networks, ranks and machines.
 
-Run: ``python bench/never_worse.py`` (some minutes). Prints a line for every case in which a named strategy of the search's space that fits
-is faster, and ends with status 1 if there is one.
+Run: ``python bench/never_worse.py`` (some minutes). Prints a line for every case in which a named
+strategy of the search's space that fits is faster, and ends with status 1 if there is one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def gain(name: str, samples: int, ranks: int, preset: str) -> float | None:
     network = spec.build()
     found, _ = auto.layerwise(network, spec, ranks, samples * ranks, machine, overlap="none")
     names = [s for s in auto.candidates(network, ranks, machine) if parse(s)[0] not in APART]
-    others = [c.iteration_s for c in priced(found.task, names) if c.parts <= samples * ranks and c.fits]
+    others = [c.iteration_s for c in priced(found.task, names) if c.parts <= samples * ranks
+              and c.fits]
     if not others:
         return None
     return min(others) / found.iteration_s if found.fits else 0.0
@@ -41,7 +43,8 @@ def gain(name: str, samples: int, ranks: int, preset: str) -> float | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="networks (default: all built in)")
+    parser.add_argument("--networks", default=",".join(NETWORKS),
+                        help="networks (default: all built in)")
     parser.add_argument("--ranks", default=",".join(map(str, RANKS)), help="numbers of ranks")
     args = parser.parse_args()
     begin, gains, worse = time.perf_counter(), [], 0

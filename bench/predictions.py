@@ -1,6 +1,8 @@
-"""How fast predictions are: per second on one core over grids, ranks and batches, and how little the number of ranks matters.
+"""How fast predictions are: per second on one core over grids, ranks and batches, and how little
+the number of ranks matters.
 
-Run: ``python bench/predictions.py``. Times are medians of several runs; the limits are those that the project holds itself to.
+Run: ``python bench/predictions.py``. Times are medians of several runs; the limits are those that
+the project holds itself to.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def median_s(action: Callable[[], Any], runs: int) -> float:
 
 
 def cases(count: int) -> tuple[np.ndarray, ...]:
-    """Ranks, Pr, Pc and batch of so many cases: every grid of growing numbers of ranks, under three batches."""
+    """Ranks, Pr, Pc and batch of so many cases: every grid of growing numbers of ranks, under three
+    batches.
+    """
     found: list[tuple[int, int, int, int]] = []
     ranks = 0
     while len(found) < count:
@@ -62,7 +66,8 @@ def rate(name: str, strategy: str, machine_name: str, overlap: str, count: int, 
     ranks, pr, pc, batch = cases(count)
 
     def once() -> None:
-        plan = Plan(spec, ranks, batch, strategy, fill(net, strategy, ranks, (pr, pc)), overlap=overlap)
+        plan = Plan(spec, ranks, batch, strategy, fill(net, strategy, ranks, (pr, pc)),
+                    overlap=overlap)
         price_family(net, plan, machine)
 
     return count / median_s(once, runs)
@@ -79,7 +84,8 @@ def many_ranks(strategy: str, runs: int) -> tuple[float, float]:
         data = files.to_dict(machine)
 
         def once(ranks: int = ranks, grid: str = grid, data: dict[str, Any] = data) -> None:
-            price(net, make_plan(spec, strategy + grid, ranks, 32 * ranks, network=net, machine=data), machine)
+            price(net, make_plan(spec, strategy + grid, ranks, 32 * ranks, network=net,
+                                 machine=data), machine)
 
         out.append(median_s(once, runs))
     return out[0], out[1]
@@ -92,13 +98,16 @@ def main() -> None:
     args = parser.parse_args()
     rates, ratios = [], []
     for name, count in (("alexnet", 2000), ("resnet152", 1000)):
-        for strategy, machine, overlap in (("grid", "cori-knl", "none"), ("domain", "abci-v100", "full"), ("ds", "abci-v100", "full")):
+        for strategy, machine, overlap in (("grid", "cori-knl", "none"),
+                                           ("domain", "abci-v100", "full"),
+                                           ("ds", "abci-v100", "full")):
             found = rate(name, strategy, machine, overlap, count, args.runs)
             rates.append({"network": name, "strategy": strategy, "machine": machine, "overlap": overlap, "per_s": found,
                           "times_the_limit": found / LEAST[name]})
     for strategy in ("data", "df", "ds", "domain"):
         few, many = many_ranks(strategy, args.runs)
-        ratios.append({"strategy": strategy, "at_16_s": few, "at_1048576_s": many, "ratio": many / few})
+        ratios.append({"strategy": strategy, "at_16_s": few, "at_1048576_s": many,
+                       "ratio": many / few})
     if args.json:
         print(json.dumps({"predictions": rates, "ranks": ratios}))
         return

@@ -1,14 +1,17 @@
-"""The layer-wise search: how long it takes, an integer program beside it, and its plans beside those that OptCNN and DeePa published.
+"""The layer-wise search: how long it takes, an integer program beside it, and its plans beside
+those that OptCNN and DeePa published.
 
-Run: ``python bench/search.py`` (minutes; ``--quick`` for less). One core. Times of searches are medians with the tables included, beside
-the first call of a process of its own, which works out the network too; the limits are those that the project holds itself to. The
-published times are on other machines, and of tables measured on the devices. The integer program gets the same tables (scipy's HiGHS):
-a binary variable for each configuration of a layer, a continuous one for each pair of configurations at an edge, whose sums are the
-binaries.
+Run: ``python bench/search.py`` (minutes; ``--quick`` for less). One core. Times of searches are
+medians with the tables included, beside the first call of a process of its own, which works out the
+network too; the limits are those that the project holds itself to. The published times are on other
+machines, and of tables measured on the devices. The integer program gets the same tables (scipy's
+HiGHS): a binary variable for each configuration of a layer, a continuous one for each pair of
+configurations at an edge, whose sums are the binaries.
 
-Plans stand beside the published ones as the search finds them; as it finds them in the papers' space, without cut reductions (k), without
-anything computed twice (x) and in one placement; and as it finds them there under the papers' own costs: parameter servers that r
-replicas send r times the weights, and transfers whose flows go one after the other (OptCNN, section 5.1).
+Plans stand beside the published ones as the search finds them; as it finds them in the papers'
+space, without cut reductions (k), without anything computed twice (x) and in one placement; and as
+it finds them there under the papers' own costs: parameter servers that r replicas send r times the
+weights, and transfers whose flows go one after the other (OptCNN, section 5.1).
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ from hpcpar.search.space import FIELDS, Space  # noqa: E402
 from hpcpar.search.tables import Table, Tables, configured  # noqa: E402
 
 IMAGES = published.IMAGES
-#: (network, ranks) -> seconds that OptCNN (4) and DeePa (16) published, and those that the project allows itself.
+#: (network, ranks) -> seconds that OptCNN (4) and DeePa (16) published, and those that the project
+#: allows itself.
 TIMES = {
     ("alexnet", 4): (0.02, 0.01), ("vgg16", 4): (0.1, 0.02), ("inception_v3", 4): (0.4, 0.1),
     ("alexnet", 16): (0.7, 0.03), ("vgg16", 16): (1.1, 0.06), ("inception_v3", 16): (4.8, 0.3),
@@ -64,7 +68,7 @@ PROGRAM_S, PROGRAM_SIZE = 60.0, 400_000
 PRESET = {4: "p100x4x4", 16: "k80x16"}
 
 
-# -- time -------------------------------------------------------------------------------------------------------------
+# -- time ------------------------------------------------------------------------------------------
 def timed(action: Callable[[], Any]) -> tuple[float, Any]:
     begin = time.perf_counter()
     found = action()
@@ -72,7 +76,9 @@ def timed(action: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def cpu_timed(action: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds that passed, and seconds of the processor: what is left of them where others share the machine."""
+    """Seconds that passed, and seconds of the processor: what is left of them where others share
+    the machine.
+    """
     begin = time.process_time()
     passed, _ = timed(action)
     return passed, time.process_time() - begin
@@ -99,7 +105,9 @@ def searches(name: str, ranks: int, machine: str) -> Callable[[], Any]:
 
 
 def of_a_new_network_s(name: str, ranks: int, machine: str, runs: int) -> float:
-    """Median seconds of searches that find Python warm and a network that the process does not know."""
+    """Median seconds of searches that find Python warm and a network that the process does not
+    know.
+    """
     spec, loaded = spec_of(name), files.load(machine)
 
     def once() -> float:
@@ -110,19 +118,25 @@ def of_a_new_network_s(name: str, ranks: int, machine: str, runs: int) -> float:
 
 
 def first_of_a_process_s(name: str, ranks: int, machine: str) -> float:
-    """Median seconds of the first search of a process, which works out the network too and finds Python cold; imports are not counted."""
+    """Median seconds of the first search of a process, which works out the network too and finds
+    Python cold; imports are not counted.
+    """
     command = [sys.executable, __file__, "--first", name, str(ranks), machine]
-    return statistics.median(float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(PROCESSES))
+    return statistics.median(float(subprocess.run(command, check=True, capture_output=True).stdout)
+                             for _ in range(PROCESSES))
 
 
 def search_row(name: str, ranks: int, machine: str, runs: int) -> dict[str, Any]:
-    """One search, tables included: the first call of a process, of a new network, and the median of further ones."""
+    """One search, tables included: the first call of a process, of a new network, and the median of
+    further ones.
+    """
     once = searches(name, ranks, machine)
     own_s, found = timed(once)
     first_s = first_of_a_process_s(name, ranks, machine) if runs else own_s
     new_s = of_a_new_network_s(name, ranks, machine, runs) if runs else own_s
     times = [cpu_timed(once) for _ in range(runs)]
-    median, cpu = (statistics.median(t for t, _ in times), min(t for _, t in times)) if times else (first_s, None)
+    median, cpu = (statistics.median(t for t, _ in times),
+                   min(t for _, t in times)) if times else (first_s, None)
     theirs, limit = TIMES.get((name, ranks), (None, LARGE_S))
     return {"network": name, "ranks": ranks, "machine": machine, "median_s": median, "cpu_s": cpu, "new_s": new_s, "first_s": first_s,
             "search_s": found.search_s, "published_s": theirs, "limit_s": limit, "times_the_limit": median / limit,
@@ -131,7 +145,7 @@ def search_row(name: str, ranks: int, machine: str, runs: int) -> dict[str, Any]
             "objective_s": found.objective_s, "exact": found.exact}
 
 
-# -- curves -----------------------------------------------------------------------------------------------------------
+# -- curves ----------------------------------------------------------------------------------------
 def by_ranks(most: int, runs: int) -> list[dict[str, Any]]:
     """Seconds of ResNet-50's search over numbers of ranks."""
     return [search_row("resnet50", 2**i, "abci-v100", runs) for i in range(1, 11) if 2**i <= most]
@@ -150,9 +164,11 @@ def by_layers(counts: tuple[int, ...], runs: int) -> list[dict[str, Any]]:
     return out
 
 
-# -- entangled graphs -------------------------------------------------------------------------------------------------
+# -- entangled graphs ------------------------------------------------------------------------------
 def entangled_row(blocks: tuple[int, ...], ranks: int) -> dict[str, Any]:
-    """A network that no elimination can plan: seconds, and how far the plan may be above the optimum."""
+    """A network that no elimination can plan: seconds, and how far the plan may be above the
+    optimum.
+    """
     net = dense(blocks)
     spec, machine = NetworkSpec(net.name, net.image_shape, net.classes), files.load("p100x4x4")
     first_s, found = timed(lambda: search(net, spec, ranks, machine).best())
@@ -160,7 +176,7 @@ def entangled_row(blocks: tuple[int, ...], ranks: int) -> dict[str, Any]:
             "search_s": found.search_s, "objective_s": found.objective_s, "above": found.objective_s / found.bound_s - 1}
 
 
-# -- the integer program ----------------------------------------------------------------------------------------------
+# -- the integer program ---------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Program:
     """A search problem as an integer program: minimise costs x under sums of variables."""
@@ -173,7 +189,9 @@ class Program:
 
 
 def program(nodes: list[Any], edges: dict[tuple[int, int], Any]) -> Program:
-    """One-hot binaries for every node; for every edge, continuous pairs whose marginals are the binaries of both ends."""
+    """One-hot binaries for every node; for every edge, continuous pairs whose marginals are the
+    binaries of both ends.
+    """
     from scipy.sparse import coo_array  # type: ignore[import-untyped]
 
     starts = [int(n) for n in np.cumsum([0, *map(len, nodes)])]
@@ -196,8 +214,10 @@ def program(nodes: list[Any], edges: dict[tuple[int, int], Any]) -> Program:
             lines += count
         costs.append(t.ravel())
         at += t.size
-    rows = coo_array((np.concatenate(value), (np.concatenate(row), np.concatenate(column))), shape=(lines, at)).tocsr()
-    return Program(np.concatenate(costs), rows, np.concatenate(sums), (np.arange(at) < starts[-1]).astype(int), starts)
+    rows = coo_array((np.concatenate(value), (np.concatenate(row), np.concatenate(column))),
+                     shape=(lines, at)).tocsr()
+    return Program(np.concatenate(costs), rows, np.concatenate(sums),
+                   (np.arange(at) < starts[-1]).astype(int), starts)
 
 
 def solve_program(p: Program, limit_s: float) -> list[int] | None:
@@ -215,7 +235,8 @@ def solve_program(p: Program, limit_s: float) -> list[int] | None:
 def peer_row(name: str, ranks: int, runs: int) -> dict[str, Any]:
     """Elimination and the integer program on the same tables."""
     tables = search(published.network(name), spec_of(name), ranks, files.load("p100x4x4")).tables
-    nodes, edges = [t.seconds for t in tables.nodes], {pair: t.seconds for pair, t in tables.edges.items()}
+    nodes, edges = [t.seconds for t in tables.nodes], {pair: t.seconds
+                                                       for pair, t in tables.edges.items()}
     ours_s, (objective, _) = median_s(lambda: solve(nodes, edges), runs), solve(nodes, edges)
     row: dict[str, Any] = {
         "network": name, "ranks": ranks, "ours_s": ours_s, "objective_s": objective, "configurations": sum(map(len, nodes)),
@@ -231,7 +252,7 @@ def peer_row(name: str, ranks: int, runs: int) -> dict[str, Any]:
     return row
 
 
-# -- published plans --------------------------------------------------------------------------------------------------
+# -- published plans -------------------------------------------------------------------------------
 def groups(net: Network, plans: list[Configs]) -> list[tuple[str, list[str]]]:
     """Runs of layers over which none of some plans changes, and each plan's configuration."""
     out: list[tuple[str, str, list[str]]] = []
@@ -252,22 +273,27 @@ def brief(config: Config) -> str:
 def of_papers(found: Search) -> list[Any]:
     """Which configurations of each unit are in the papers' space."""
     k, copies = FIELDS.index("k"), FIELDS.index("replicas")
-    return [(u.space.degrees[:, k] == 1) & (u.space.degrees[:, copies] == 1) & ~u.space.outer for u in found.units]
+    return [(u.space.degrees[:, k] == 1) & (u.space.degrees[:, copies] == 1) & ~u.space.outer
+            for u in found.units]
 
 
 def degrees(space: Space) -> list[optcnn.Configuration]:
-    return [optcnn.Configuration(**{a: int(row[FIELDS.index(a)]) for a in "nchwd"}) for row in space.degrees]
+    return [optcnn.Configuration(**{a: int(row[FIELDS.index(a)]) for a in "nchwd"})
+            for row in space.degrees]
 
 
 def papers_costs(found: Search) -> Tables:
-    """The papers' tables: tC of the priced schedule, tS and tX by their closed forms at the rate of the innermost level."""
+    """The papers' tables: tC of the priced schedule, tS and tX by their closed forms at the rate of
+    the innermost level.
+    """
     net, machine, batch = found.network, found.machine, found.plan.batch
     rate = 1 / machine.levels[0].beta_s_per_byte
     nodes = []
     for unit, t in zip(found.units, found.tables.nodes, strict=True):
         head = unit.layers[0]
         weights = 4 * head.parameters(net.input_shape(head)) if head.has_weights else 0
-        nodes.append(Table(t.seconds - t.hideable + [optcnn.ts_s(weights, c, rate) for c in degrees(unit.space)], t.bytes, 0.0))
+        nodes.append(Table(t.seconds - t.hideable + [optcnn.ts_s(weights, c, rate)
+                                                     for c in degrees(unit.space)], t.bytes, 0.0))
     out, known = Tables(found.units, nodes), dict[Any, Table]()
     for a, b, layer, which in found.links:
         there, here = found.units[a].space, found.units[b].space
@@ -277,7 +303,8 @@ def papers_costs(found: Search) -> Tables:
             out.edges[a, b] = Table(np.zeros((len(there), len(here))), 0.0, 0.0)
             continue
         if key not in known:
-            known[key] = Table(np.array([[optcnn.tx_s(e, x, y, rate) for y in degrees(here)] for x in degrees(there)]), 0.0, 0.0)
+            known[key] = Table(np.array([[optcnn.tx_s(e, x, y, rate) for y in degrees(here)]
+                                         for x in degrees(there)]), 0.0, 0.0)
         out.edges[a, b] = known[key]
     return out
 
@@ -288,31 +315,41 @@ def optimum(tables: Tables, allowed: list[Any]) -> list[int]:
 
 
 def plan_row(name: str, strategy: str, ranks: int) -> dict[str, Any]:
-    """Our plans and the published one, priced without overlap: the sum of all steps, which is the papers' objective."""
+    """Our plans and the published one, priced without overlap: the sum of all steps, which is the
+    papers' objective.
+    """
     net, spec, machine = published.network(name), published.spec(name), PRESET[ranks]
-    few, layerwise.FEW = layerwise.FEW, sys.maxsize  # whole tables: what is pruned for one optimum may be part of another
+    # whole tables: what is pruned for one optimum may be part of another
+    few, layerwise.FEW = layerwise.FEW, sys.maxsize
     try:
         found = Search(net, spec, ranks, IMAGES * ranks, files.load(machine), overlap="none")
     finally:
         layerwise.FEW = few
     allowed, costs, theirs = of_papers(found), papers_costs(found), published.configurations(name, strategy, ranks)
-    places = {"papers_space": optimum(found.tables, allowed), "papers_costs": optimum(costs, allowed)}
-    plans = {"ours": found.best().plan.configs} | {key: configured(found.units, at) for key, at in places.items()} | {"published": theirs}
+    places = {"papers_space": optimum(found.tables, allowed),
+              "papers_costs": optimum(costs, allowed)}
+    plans = {"ours": found.best().plan.configs} | {key: configured(found.units, at)
+                                                   for key, at in places.items()} | {
+        "published": theirs}
     images, reader = net.layers[0].name, plans["papers_costs"][net.layers[1].name]
-    plans["papers_costs"][images] = replace(reader, c=1, replicas=reader.c)  # wherever they are needed
+    # wherever they are needed
+    plans["papers_costs"][images] = replace(reader, c=1, replicas=reader.c)
     out: dict[str, Any] = {"network": name, "plan": strategy, "ranks": ranks, "machine": machine}
     for key, configs in plans.items():
         p = price(net, replace(found.plan, configs=configs), files.load(machine))
-        out[key] = {"sum_s": p.compute_s + p.communication_s, "compute_s": p.compute_s, "sent_bytes": p.communication_bytes}
+        out[key] = {"sum_s": p.compute_s + p.communication_s, "compute_s": p.compute_s,
+                    "sent_bytes": p.communication_bytes}
         at = [u.space.find(configs[u.name]) for u in found.units]
         out[key]["papers_s"] = None if None in at or key == "ours" else costs.price([int(i) for i in at if i is not None])
-    out["ratios"] = {key: out[key]["sum_s"] / out["published"]["sum_s"] for key in ("ours", "papers_space")}
+    out["ratios"] = {key: out[key]["sum_s"] / out["published"]["sum_s"]
+                     for key in ("ours", "papers_space")}
     out["ratios"]["papers_costs"] = out["papers_costs"]["papers_s"] / out["published"]["papers_s"]
-    out["groups"] = [{"layers": layers, **dict(zip(plans, texts, strict=True))} for layers, texts in groups(net, list(plans.values()))]
+    out["groups"] = [{"layers": layers, **dict(zip(plans, texts, strict=True))}
+                     for layers, texts in groups(net, list(plans.values()))]
     return out
 
 
-# -- output -----------------------------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------
 def seconds(value: float | None) -> str:
     """As 12.3 ms."""
     return "-" if value is None else f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
@@ -362,7 +399,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="runs of each measurement (default 5)")
     parser.add_argument("--quick", action="store_true", help="fewer networks, ranks and runs")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--first", nargs=3, metavar=("NETWORK", "P", "MACHINE"), help="one search, and its seconds on stdout")
+    parser.add_argument("--first", nargs=3, metavar=("NETWORK", "P", "MACHINE"),
+                        help="one search, and its seconds on stdout")
     args = parser.parse_args()
     if args.first:
         name, ranks, machine = args.first

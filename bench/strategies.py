@@ -1,10 +1,13 @@
-"""Every strategy as predicted and as it runs: AlexNet and VGG-16, and plans of ResNet-50, Inception-v3 and CosmoFlow, at full image size.
+"""Every strategy as predicted and as it runs: AlexNet and VGG-16, and plans of ResNet-50,
+Inception-v3 and CosmoFlow, at full image size.
 
-Run: ``python bench/strategies.py`` (half an hour and more on two cores; ``--quick`` for small images, a few minutes). It starts the MPI
-jobs itself, one for each network and number of ranks. A job measures its links and rates, then, for each plan in turn, the compute steps
-(as ``hpcpar calibrate`` does), prices the plan on the machine so found, and runs it. Nothing is fitted to the iteration's time. An
-iteration counts as long as its slowest rank; the median of a few is reported. A plan that would not fit into the memory that is free, or
-that cannot be run at this batch, is said to be so.
+Run: ``python bench/strategies.py`` (half an hour and more on two cores; ``--quick`` for small
+images, a few minutes). It starts the MPI jobs itself, one for each network and number of ranks. A
+job measures its links and rates, then, for each plan in turn, the compute steps (as ``hpcpar
+calibrate`` does), prices the plan on the machine so found, and runs it. Nothing is fitted to the
+iteration's time. An iteration counts as long as its slowest rank; the median of a few is reported.
+A plan that would not fit into the memory that is free, or that cannot be run at this batch, is said
+to be so.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ RATE, MOMENTUM, DECAY = 1e-4, 0.9, 5e-4
 
 @dataclass(frozen=True)
 class Case:
-    """A network with its images, small ones for ``--quick``, and the batch; without `strategies` every named one."""
+    """A network with its images, small ones for ``--quick``, and the batch; without `strategies`
+    every named one.
+    """
 
     network: str
     image: tuple[int, ...]
@@ -92,7 +97,7 @@ class Row:
         return self.measured_s / self.predicted_s if self.measured_s and self.predicted_s else None
 
 
-# -- in the MPI job ----------------------------------------------------------------------------------------------------
+# -- in the MPI job --------------------------------------------------------------------------------
 class Job:
     """One rank of the job of a network."""
 
@@ -120,7 +125,8 @@ class Job:
 
         out = Row(self.case.network, self.image, self.world.size, self.case.batch, strategy)
         try:
-            plan = make_plan(self.spec, strategy, out.ranks, out.batch, network=self.network, machine=files.to_dict(self.machine))
+            plan = make_plan(self.spec, strategy, out.ranks, out.batch, network=self.network,
+                             machine=files.to_dict(self.machine))
             require(self.network, plan)
         except InputError as err:
             out.note = str(err)
@@ -130,11 +136,13 @@ class Job:
         if out.memory_bytes * self.world.size > MEMORY_SHARE * free:
             out.note = f"needs {amount(out.memory_bytes)} on each rank, {amount(free)} are free"
             return out
-        found = self.world.bcast(probe.compute_samples(self.world, plan, self.kernels, self.machine.compute))
+        found = self.world.bcast(probe.compute_samples(self.world, plan, self.kernels,
+                                                       self.machine.compute))
         gc.collect()  # the probe's blocks
         if found is not None:
             device = replace(self.machine.device, at_once=found.cores)
-            self.machine = replace(self.machine, compute={**self.machine.compute, **found.table()}, device=device)
+            self.machine = replace(self.machine, compute={**self.machine.compute, **found.table()},
+                                   device=device)
         plan = replace(plan, machine=files.to_dict(self.machine))
         out.predicted_s = float(price(self.network, plan, self.machine).iteration_s)
         out.measured_s = self.measured(plan)
@@ -151,9 +159,11 @@ class Job:
         from hpcpar.plan.boxes import shape
         from hpcpar.runtime.executor import Executor
 
-        executor = Executor(self.network, plan, schedule_for(self.network, plan), Communicator(self.world, self.kernels), self.kernels, 0)
+        executor = Executor(self.network, plan, schedule_for(self.network, plan),
+                            Communicator(self.world, self.kernels), self.kernels, 0)
         rng = np.random.default_rng(self.world.rank)
-        images = rng.standard_normal((len(executor.image_rows), *shape(executor.image_box)), np.float32)
+        images = rng.standard_normal((len(executor.image_rows), *shape(executor.image_box)),
+                                     np.float32)
         alike = np.random.default_rng(0)
         batch, classes = self.case.batch, self.network.classes
         regression = isinstance(self.network.layers[-1], MeanSquaredError)
@@ -180,7 +190,7 @@ def work(name: str, strategies: list[str], quick: bool, iterations: int) -> None
                 print(json.dumps(asdict(row)), flush=True)
 
 
-# -- outside -----------------------------------------------------------------------------------------------------------
+# -- outside ---------------------------------------------------------------------------------------
 def run(case: Case, ranks: int, options: argparse.Namespace) -> list[Row]:
     """One job; strategies that it did not come to are told as such."""
     wanted = options.strategies.split(",") if options.strategies else case.plans(ranks)
@@ -188,9 +198,11 @@ def run(case: Case, ranks: int, options: argparse.Namespace) -> list[Row]:
     command = [str(launcher) if launcher.exists() else "mpiexec", "-n", str(ranks), sys.executable, str(Path(__file__).resolve()),
                "--work", case.network, "--strategies", ",".join(wanted), "--iterations", str(options.iterations)]
     threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads,
+                   "MKL_NUM_THREADS": threads}
     rows: list[Row] = []
-    with subprocess.Popen(command + ["--quick"] * options.quick, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
+    with subprocess.Popen(command + ["--quick"] * options.quick, stdout=subprocess.PIPE, text=True,
+                          cwd=ROOT, env=environment) as process:
         assert process.stdout is not None
         for line in process.stdout:
             rows.append(Row(**json.loads(line)))
@@ -213,9 +225,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small images")
     parser.add_argument("--ranks", default="2,4", help="numbers of ranks (default 2,4)")
-    parser.add_argument("--networks", default=",".join(CASES), help=f"some of {', '.join(CASES)} (default: all)")
-    parser.add_argument("--strategies", default="", help="only these, instead of each network's own")
-    parser.add_argument("--iterations", type=int, default=5, help="iterations behind each median (default 5)")
+    parser.add_argument("--networks", default=",".join(CASES),
+                        help=f"some of {', '.join(CASES)} (default: all)")
+    parser.add_argument("--strategies", default="",
+                        help="only these, instead of each network's own")
+    parser.add_argument("--iterations", type=int, default=5,
+                        help="iterations behind each median (default 5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results here")
     parser.add_argument("--work", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -230,8 +245,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.work:
         work(options.work, options.strategies.split(","), options.quick, options.iterations)
         return 0
-    date, cores = datetime.now().astimezone().isoformat(timespec="seconds"), len(os.sched_getaffinity(0))
-    jobs = [(int(ranks), CASES[name]) for ranks in options.ranks.split(",") for name in options.networks.split(",")]
+    date, cores = datetime.now().astimezone().isoformat(timespec="seconds"), len(
+        os.sched_getaffinity(0))
+    jobs = [(int(ranks), CASES[name]) for ranks in options.ranks.split(",")
+            for name in options.networks.split(",")]
     rows = [row for ranks, case in jobs for row in run(case, ranks, options)]
     show(f"{date}, {cores} cores: seconds of an iteration, median of {options.iterations}",
          ("network", "strategy", "ranks", "batch", "predicted", "measured", "measured/predicted", "memory/rank"),
@@ -242,7 +259,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{r.network}, {r.ranks} ranks, {r.strategy}: {r.note}", file=sys.stderr)
     if options.json:
         made = [{**asdict(r), "ratio": r.ratio} for r in rows]
-        options.json.write_text(json.dumps({"date": date, "cores": cores, "iterations": options.iterations, "rows": made}, indent=1) + "\n")
+        options.json.write_text(json.dumps({"date": date, "cores": cores,
+                                            "iterations": options.iterations, "rows": made},
+                                           indent=1) + "\n")
     return 0 if not any("status" in r.note for r in rows) else 1
 
 

@@ -35,7 +35,8 @@ class CupyBackend(Backend):
 
     name = "gpu"
 
-    def __init__(self, scratch_bytes: int = 256 * 2**20, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, scratch_bytes: int = 256 * 2**20,
+                 environ: Mapping[str, str] | None = None) -> None:
         self.device = select_device(os.environ if environ is None else environ)
         self._set_up(Launcher(), scratch_bytes)
 
@@ -44,7 +45,7 @@ class CupyBackend(Backend):
         self._launch = launch
         self._conv = CupyConv(launch, scratch_bytes)
 
-    # -- arrays ---------------------------------------------------------------------------------------------
+    # -- arrays ------------------------------------------------------------------------------------
     def to_device(self, host: np.ndarray, out: Array) -> None:
         if out.size == 0:
             return
@@ -52,7 +53,8 @@ class CupyBackend(Backend):
             out.set(np.ascontiguousarray(host, out.dtype))
         else:
             out[...] = cp.asarray(np.ascontiguousarray(host))
-        # A copy from pinned memory may still run: the caller is free to change `host` only after it.
+        # A copy from pinned memory may still run: the caller is free to change `host` only after
+        # it.
         cp.cuda.get_current_stream().synchronize()
 
     def to_host(self, device: Array, out: np.ndarray) -> None:
@@ -74,7 +76,7 @@ class CupyBackend(Backend):
     def synchronize(self) -> None:
         cp.cuda.runtime.deviceSynchronize()
 
-    # -- moving boxes ---------------------------------------------------------------------------------------
+    # -- moving boxes ------------------------------------------------------------------------------
     def pack(self, box: Array, flat: Array) -> None:
         if box.size == 0:
             return
@@ -108,11 +110,13 @@ class CupyBackend(Backend):
     def accumulate(self, x: Array, out: Array) -> None:
         cp.add(out, x, out=out)
 
-    # -- convolution ----------------------------------------------------------------------------------------
-    def conv_forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array, tick: Tick | None = None) -> None:
+    # -- convolution -------------------------------------------------------------------------------
+    def conv_forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
+                     tick: Tick | None = None) -> None:
         self._conv.forward(x, w, bias, spec, out, tick)
 
-    def conv_backward_data(self, dy: Array, w: Array, spec: ConvSpec, dx: Array, tick: Tick | None = None) -> None:
+    def conv_backward_data(self, dy: Array, w: Array, spec: ConvSpec, dx: Array,
+                           tick: Tick | None = None) -> None:
         self._conv.backward_data(dy, w, spec, dx, tick)
 
     def conv_backward_weight(
@@ -120,7 +124,7 @@ class CupyBackend(Backend):
     ) -> None:
         self._conv.backward_weight(x, dy, spec, dw, dbias, tick)
 
-    # -- fully connected ------------------------------------------------------------------------------------
+    # -- fully connected ---------------------------------------------------------------------------
     def gemm(
         self, a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False, tick: Tick | None = None
     ) -> None:
@@ -141,17 +145,19 @@ class CupyBackend(Backend):
     def sum_samples(self, dy: Array, out: Array) -> None:
         out[...] = dy.sum(axis=0) if len(dy) else 0
 
-    # -- pooling --------------------------------------------------------------------------------------------
+    # -- pooling -----------------------------------------------------------------------------------
     def maxpool_forward(self, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
         cupy_pool.maxpool_forward(self._launch, x, spec, out, argmax)
 
     def maxpool_backward(self, dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> None:
         cupy_pool.maxpool_backward(self._launch, dy, argmax, spec, dx)
 
-    def avgpool_forward(self, x: Array, spec: PoolSpec, scales: Sequence[Array], out: Array) -> None:
+    def avgpool_forward(self, x: Array, spec: PoolSpec, scales: Sequence[Array],
+                        out: Array) -> None:
         cupy_pool.avgpool_forward(self._launch, x, spec, scales, out)
 
-    def avgpool_backward(self, dy: Array, spec: PoolSpec, scales: Sequence[Array], dx: Array) -> None:
+    def avgpool_backward(self, dy: Array, spec: PoolSpec, scales: Sequence[Array],
+                         dx: Array) -> None:
         cupy_pool.avgpool_backward(self._launch, dy, spec, scales, dx)
 
     def global_avgpool_forward(self, x: Array, out: Array) -> None:
@@ -160,22 +166,25 @@ class CupyBackend(Backend):
     def global_avgpool_backward(self, dy: Array, dx: Array) -> None:
         cupy_pool.global_avgpool_backward(dy, dx)
 
-    # -- batch normalisation --------------------------------------------------------------------------------
+    # -- batch normalisation -----------------------------------------------------------------------
     def channel_moments(self, x: Array, out: Array) -> None:
         cupy_batchnorm.channel_moments(self._launch, x, out)
 
     def batchnorm_statistics(
         self, moments: Array, count: int, eps: float, mean: Array, inv_std: Array, running: Array | None, momentum: float
     ) -> None:
-        cupy_batchnorm.batchnorm_statistics(self._launch, moments, count, eps, mean, inv_std, running, momentum)
+        cupy_batchnorm.batchnorm_statistics(self._launch, moments, count, eps, mean, inv_std,
+                                            running, momentum)
 
     def batchnorm_running(self, running: Array, eps: float, mean: Array, inv_std: Array) -> None:
         cupy_batchnorm.batchnorm_running(self._launch, running, eps, mean, inv_std)
 
-    def batchnorm_forward(self, x: Array, mean: Array, inv_std: Array, w: Array, b: Array, out: Array) -> None:
+    def batchnorm_forward(self, x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
+                          out: Array) -> None:
         cupy_batchnorm.batchnorm_forward(self._launch, x, mean, inv_std, w, b, out)
 
-    def channel_moments_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array, out: Array) -> None:
+    def channel_moments_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array,
+                                 out: Array) -> None:
         cupy_batchnorm.channel_moments_backward(self._launch, x, dy, mean, inv_std, out)
 
     def batchnorm_backward(
@@ -183,19 +192,21 @@ class CupyBackend(Backend):
     ) -> None:
         cupy_batchnorm.batchnorm_backward(self._launch, x, dy, mean, inv_std, w, sums, count, dx)
 
-    # -- local response normalisation and elementwise --------------------------------------------------------
+    # -- local response normalisation and elementwise ----------------------------------------------
     def lrn_forward(
         self, x: Array, offset: int, size: int, alpha: float, beta: float, k: float, out: Array, scale: Array
     ) -> None:
         geometry = (len(x), x.shape[1], out.shape[1], *volume(x).shape[2:], offset, size)
-        args = (*(item for a in (x, out, scale) for item in view(volume(a))), *geometry, float(alpha), float(beta), float(k))
+        args = (*(item for a in (x, out, scale) for item in view(volume(a))), *geometry,
+                float(alpha), float(beta), float(k))
         self._launch("lrn_forward", x.dtype, out.size, args)
 
     def lrn_backward(
         self, x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int, alpha: float, beta: float, dx: Array
     ) -> None:
         geometry = (len(x), x.shape[1], out.shape[1], *volume(x).shape[2:], offset, size)
-        args = (*(item for a in (x, out, scale, dy, dx) for item in view(volume(a))), *geometry, float(alpha), float(beta))
+        args = (*(item for a in (x, out, scale, dy, dx) for item in view(volume(a))), *geometry,
+                float(alpha), float(beta))
         self._launch("lrn_backward", x.dtype, dx.size, args)
 
     def relu_forward(self, x: Array, out: Array) -> None:
@@ -205,7 +216,8 @@ class CupyBackend(Backend):
         if dx.size == 0:
             return
         shape, steps = merge_dims(dx.shape, strides(out), strides(dy), strides(dx))
-        self._launch("relu_backward", dx.dtype, dx.size, (out, dy, dx, *shape, *steps[0], *steps[1], *steps[2]))
+        self._launch("relu_backward", dx.dtype, dx.size,
+                     (out, dy, dx, *shape, *steps[0], *steps[1], *steps[2]))
 
     def dropout_mask(
         self, key: int, start: tuple[int, ...], shape: tuple[int, ...], extent: tuple[int, ...], rate: float, out: Array
@@ -239,16 +251,18 @@ class CupyBackend(Backend):
     def multiply(self, a: Array, b: Array, out: Array) -> None:
         cp.multiply(a, b, out=out)
 
-    def softmax_cross_entropy(self, x: Array, labels: Array, scale: float, dx: Array) -> tuple[float, int]:
+    def softmax_cross_entropy(self, x: Array, labels: Array, scale: float,
+                              dx: Array) -> tuple[float, int]:
         return cupy_loss.softmax_cross_entropy(self._launch, x, labels, scale, dx)
 
-    def logistic_cross_entropy(self, x: Array, labels: Array, first_class: int, scale: float, dx: Array) -> float:
+    def logistic_cross_entropy(self, x: Array, labels: Array, first_class: int, scale: float,
+                               dx: Array) -> float:
         return cupy_loss.logistic_cross_entropy(self._launch, x, labels, first_class, scale, dx)
 
     def mean_squared_error(self, x: Array, targets: Array, scale: float, dx: Array) -> float:
         return cupy_loss.mean_squared_error(self._launch, x, targets, scale, dx)
 
-    # -- update ---------------------------------------------------------------------------------------------
+    # -- update ------------------------------------------------------------------------------------
     def sgd_update(
         self, w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float, tick: Tick | None = None
     ) -> None:
@@ -262,7 +276,8 @@ class CupyBackend(Backend):
         decay: float, tick: Tick | None = None,
     ) -> None:
         corrected = (rate / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step))
-        self._update("adam_update", (w, first, second, grad), (*corrected, beta1, beta2, eps, decay))
+        self._update("adam_update", (w, first, second, grad),
+                     (*corrected, beta1, beta2, eps, decay))
 
     def _update(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[float, ...]) -> None:
         """Launch a kernel on arrays of one shape."""

@@ -1,7 +1,8 @@
 """Convolution on a GPU: a block of images at a time is lowered to a matrix, and cuBLAS multiplies.
 
-An image is a volume of one plane. The matrix of a block is [channels * kd * kh * kw, images * od * oh * ow]: one long product per
-block, also for the weights' gradient, needs neither a product per image nor a sum over images afterwards.
+An image is a volume of one plane. The matrix of a block is [channels * kd * kh * kw, images * od *
+oh * ow]: one long product per block, also for the weights' gradient, needs neither a product per
+image nor a sum over images afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def covers(intervals: list[tuple[int, int]], extent: int) -> bool:
 
 def _matrix(w: Array, segment: Segment) -> Array:
     """A group's weights as a matrix [outputs, channels * places of the kernel], a view."""
-    return w[segment.out_start : segment.out_stop].reshape(segment.out_stop - segment.out_start, math.prod(w.shape[1:]))
+    return w[segment.out_start : segment.out_stop].reshape(segment.out_stop - segment.out_start,
+                                                           math.prod(w.shape[1:]))
 
 
 class CupyConv:
@@ -51,7 +53,8 @@ class CupyConv:
     def _blocks(self, out: Array, rows: int) -> Iterator[slice]:
         """Blocks of images whose matrices of `rows` rows in all stay within the scratch memory."""
         places = math.prod(out.shape[2:])
-        size = max(1, min(self.scratch_bytes // (rows * places * out.itemsize), _MAX_PLACES // places))
+        size = max(1, min(self.scratch_bytes // (rows * places * out.itemsize),
+                          _MAX_PLACES // places))
         for start in range(0, len(out), size):
             yield slice(start, min(start + size, len(out)))
 
@@ -59,25 +62,30 @@ class CupyConv:
     def _geometry(x: Array, out: Array, kernel: tuple[int, ...], spec: ConvSpec) -> tuple[int, ...]:
         """The parameters of the GEOMETRY macro."""
         before = three([pad[0] for pad in spec.pads], 0)
-        return (*x.shape, *out.shape[2:], *kernel, *three(spec.stride, 1), *three(spec.dilation, 1), *before)
+        return (*x.shape, *out.shape[2:], *kernel, *three(spec.stride, 1), *three(spec.dilation, 1),
+                *before)
 
     def _lower(self, x: Array, out: Array, kernel: tuple[int, ...], spec: ConvSpec) -> Array:
         """The matrix of a group's channels x for the outputs of `out`'s extents."""
         places = x.shape[0] * math.prod(out.shape[2:])
         cols = cp.empty((x.shape[1] * math.prod(kernel), places), x.dtype)
-        self.launch("im2col", x.dtype, places, (*view(x), cols, *self._geometry(x, out, kernel, spec)), rows=x.shape[1])
+        self.launch("im2col", x.dtype, places,
+                    (*view(x), cols, *self._geometry(x, out, kernel, spec)), rows=x.shape[1])
         return cols
 
     @staticmethod
     def _channels_first(y: Array) -> Array:
         """A contiguous matrix [channels, images * od * oh * ow] of the outputs' gradient."""
-        return cp.ascontiguousarray(y.swapaxes(0, 1)).reshape(y.shape[1], y.shape[0] * math.prod(y.shape[2:]))
+        return cp.ascontiguousarray(y.swapaxes(0, 1)).reshape(y.shape[1],
+                                                              y.shape[0] * math.prod(y.shape[2:]))
 
-    def forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array, tick: Tick | None = None) -> None:
+    def forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
+                tick: Tick | None = None) -> None:
         """As `Backend.conv_forward`."""
         if out.size == 0:
             return
-        if w.shape[1] == 0 or not covers([(s.out_start, s.out_stop) for s in spec.segments], out.shape[1]):
+        if w.shape[1] == 0 or not covers([(s.out_start, s.out_stop) for s in spec.segments],
+                                         out.shape[1]):
             out[...] = 0 if bias is None else bias.reshape(-1, *(1,) * (out.ndim - 2))
         x, out = volume(x), volume(out)
         kernel = three(w.shape[2:], 1)
@@ -88,7 +96,8 @@ class CupyConv:
                 continue
             for block in self._blocks(out, sum(weights.shape)):
                 to = group_out[block]
-                y = cp.matmul(weights, self._lower(x[block, s.in_start : s.in_stop], to, kernel, spec))
+                y = cp.matmul(weights, self._lower(x[block, s.in_start : s.in_stop], to, kernel,
+                                                   spec))
                 y = y.reshape(to.shape[1], to.shape[0], *to.shape[2:]).swapaxes(0, 1)
                 if bias is None:
                     to[...] = y
@@ -97,12 +106,15 @@ class CupyConv:
                 if tick is not None:
                     tick()
 
-    def backward_data(self, dy: Array, w: Array, spec: ConvSpec, dx: Array, tick: Tick | None = None) -> None:
+    def backward_data(self, dy: Array, w: Array, spec: ConvSpec, dx: Array,
+                      tick: Tick | None = None) -> None:
         """As `Backend.conv_backward_data`."""
         if dx.size == 0:
             return
-        # Usually every input channel belongs to one group and is written once; else the groups' parts add up.
-        add = dy.size == 0 or not covers([(s.in_start, s.in_stop) for s in spec.segments if s.out_start < s.out_stop], dx.shape[1])
+        # Usually every input channel belongs to one group and is written once; else the groups'
+        # parts add up.
+        add = dy.size == 0 or not covers([(s.in_start, s.in_stop) for s in spec.segments
+                                          if s.out_start < s.out_stop], dx.shape[1])
         if add:
             dx.fill(0)
         if dy.size == 0:

@@ -9,8 +9,8 @@ import numpy as np
 
 from hpcpar.errors import InputError
 
-#: Where launchers put a process's rank on its node. mpirun's own come first: inside a Slurm job its processes also see
-#: the SLURM_LOCALID of the batch script, which is 0 for all of them.
+#: Where launchers put a process's rank on its node. mpirun's own come first: inside a Slurm job its
+#: processes also see the SLURM_LOCALID of the batch script, which is 0 for all of them.
 LOCAL_RANK_VARIABLES = (
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "MV2_COMM_WORLD_LOCAL_RANK",
@@ -31,7 +31,8 @@ def local_rank(environ: Mapping[str, str]) -> int:
 
 
 def select_device(environ: Mapping[str, str]) -> int:
-    """Make this process use one of the visible GPUs, by its rank on the node, and check that the CUDA libraries work.
+    """Make this process use one of the visible GPUs, by its rank on the node, and check that the
+    CUDA libraries work.
 
     Raises
     ------
@@ -50,7 +51,8 @@ def select_device(environ: Mapping[str, str]) -> int:
         # The first use loads the compiler and cuBLAS; better here than in the middle of a run.
         probe = cp.ones((2, 3), np.float32)
         float(cp.matmul(probe, probe.T + 1)[0, 0])
-    except (ImportError, RuntimeError, OSError, MemoryError, cp.cuda.compiler.CompileException) as err:
+    except (ImportError, RuntimeError, OSError, MemoryError,
+            cp.cuda.compiler.CompileException) as err:
         reason = " ".join(str(err).split()) or type(err).__name__
         raise InputError(f"--device gpu: GPU {device} cannot be used ({reason}); mend the CUDA installation, or use --device cpu") from err
     return device

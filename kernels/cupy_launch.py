@@ -12,7 +12,8 @@ import numpy as np
 from hpcpar.kernels import cupy_sources
 from hpcpar.kernels.interface import Array
 
-#: Most blocks in a grid's dimension (the limit of the second one). The kernels loop, so fewer blocks than work are fine.
+#: Most blocks in a grid's dimension (the limit of the second one). The kernels loop, so fewer
+#: blocks than work are fine.
 _MAX_BLOCKS = 65535
 _MAX_DIMS = 5
 
@@ -28,12 +29,16 @@ def view(array: Array) -> tuple[Any, ...]:
 
 
 def contiguous(array: Array, dtype: Any) -> Array:
-    """A small array as a kernel without strides takes it; copied (also from the host) only where it must be."""
+    """A small array as a kernel without strides takes it; copied (also from the host) only where it
+    must be.
+    """
     return cp.ascontiguousarray(cp.asarray(array, dtype))
 
 
 def volume(array: Array) -> Array:
-    """A view [N, C, D, H, W] of features, images or volumes: missing image axes are of one index, the depth first."""
+    """A view [N, C, D, H, W] of features, images or volumes: missing image axes are of one index,
+    the depth first.
+    """
     if array.ndim == 2:
         return array[:, :, None, None, None]
     return array[:, :, None] if array.ndim == 4 else array
@@ -45,7 +50,8 @@ def three(numbers: Sequence[int], fill: int) -> tuple[int, ...]:
 
 
 def merge_dims(shape: Sequence[int], *all_strides: Sequence[int]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """The same box with five dimensions: neighbours that every array walks through evenly are merged, ones are put in front.
+    """The same box with five dimensions: neighbours that every array walks through evenly are
+    merged, ones are put in front.
 
     Parameters
     ----------
@@ -69,7 +75,8 @@ def merge_dims(shape: Sequence[int], *all_strides: Sequence[int]) -> tuple[tuple
     for axis, extent in enumerate(shape):
         if extent == 1:
             continue
-        if extents and all(step[-1] == source[axis] * extent for step, source in zip(steps, all_strides, strict=True)):
+        if extents and all(step[-1] == source[axis] * extent
+                           for step, source in zip(steps, all_strides, strict=True)):
             extents[-1] *= extent
             for step, source in zip(steps, all_strides, strict=True):
                 step[-1] = source[axis]
@@ -84,7 +91,9 @@ def merge_dims(shape: Sequence[int], *all_strides: Sequence[int]) -> tuple[tuple
 
 
 class Launcher:
-    """The kernels of this package on the current GPU: compiled when first used, once per subject and type."""
+    """The kernels of this package on the current GPU: compiled when first used, once per subject
+    and type.
+    """
 
     def __init__(self) -> None:
         self._modules: dict[tuple[str, str], Any] = {}
@@ -106,7 +115,8 @@ class Launcher:
             function = self._functions[name, dtype_name] = module.get_function(name)
         return function
 
-    def __call__(self, name: str, dtype: Any, items: int, args: tuple[Any, ...], *, rows: int = 1) -> None:
+    def __call__(self, name: str, dtype: Any, items: int, args: tuple[Any, ...], *,
+                 rows: int = 1) -> None:
         """Launch a kernel on the current stream.
 
         Parameters
@@ -125,4 +135,5 @@ class Launcher:
         if items <= 0 or rows <= 0:
             return
         blocks = min(math.ceil(items / cupy_sources.THREADS), _MAX_BLOCKS)
-        self._function(name, np.dtype(dtype).name)((blocks, min(rows, _MAX_BLOCKS)), (cupy_sources.THREADS,), args)
+        self._function(name, np.dtype(dtype).name)((blocks, min(rows, _MAX_BLOCKS)),
+                                                   (cupy_sources.THREADS,), args)

@@ -15,7 +15,8 @@ from hpcpar.kernels.interface import Array, PoolSpec
 def _geometry(x: Array, out: Array, spec: PoolSpec) -> tuple[int, ...]:
     """The parameters of the GEOMETRY macro."""
     before = three([pad[0] for pad in spec.pads], 0)
-    return (*volume(x).shape, *volume(out).shape[2:], *three(spec.kernel, 1), *three(spec.stride, 1), *before)
+    return (*volume(x).shape, *volume(out).shape[2:], *three(spec.kernel, 1),
+            *three(spec.stride, 1), *before)
 
 
 def _views(*arrays: Array) -> tuple[Any, ...]:
@@ -30,22 +31,28 @@ def _factors(scales: Sequence[Array], dtype: Any) -> tuple[Array, ...]:
 
 def maxpool_forward(launch: Launcher, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
     """As `Backend.maxpool_forward`."""
-    launch("maxpool_forward", x.dtype, out.size, (*_views(x, out, argmax), *_geometry(x, out, spec)))
+    launch("maxpool_forward", x.dtype, out.size,
+           (*_views(x, out, argmax), *_geometry(x, out, spec)))
 
 
 def maxpool_backward(launch: Launcher, dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> None:
     """As `Backend.maxpool_backward`."""
-    launch("maxpool_backward", dx.dtype, dx.size, (*_views(dy, argmax, dx), *_geometry(dx, dy, spec)))
+    launch("maxpool_backward", dx.dtype, dx.size,
+           (*_views(dy, argmax, dx), *_geometry(dx, dy, spec)))
 
 
-def avgpool_forward(launch: Launcher, x: Array, spec: PoolSpec, scales: Sequence[Array], out: Array) -> None:
+def avgpool_forward(launch: Launcher, x: Array, spec: PoolSpec, scales: Sequence[Array],
+                    out: Array) -> None:
     """As `Backend.avgpool_forward`."""
-    launch("avgpool_forward", x.dtype, out.size, (*_views(x), *_factors(scales, x.dtype), *_views(out), *_geometry(x, out, spec)))
+    launch("avgpool_forward", x.dtype, out.size,
+           (*_views(x), *_factors(scales, x.dtype), *_views(out), *_geometry(x, out, spec)))
 
 
-def avgpool_backward(launch: Launcher, dy: Array, spec: PoolSpec, scales: Sequence[Array], dx: Array) -> None:
+def avgpool_backward(launch: Launcher, dy: Array, spec: PoolSpec, scales: Sequence[Array],
+                     dx: Array) -> None:
     """As `Backend.avgpool_backward`."""
-    launch("avgpool_backward", dx.dtype, dx.size, (*_views(dy), *_factors(scales, dx.dtype), *_views(dx), *_geometry(dx, dy, spec)))
+    launch("avgpool_backward", dx.dtype, dx.size,
+           (*_views(dy), *_factors(scales, dx.dtype), *_views(dx), *_geometry(dx, dy, spec)))
 
 
 def global_avgpool_forward(x: Array, out: Array) -> None:

@@ -21,8 +21,8 @@ _INCLUDE = '#include "common.cuh"'
 def source(subject: str) -> str:
     """The complete source of a subject.
 
-    The common header is put in place of its include line, because CuPy's cache of compiled kernels looks at the
-    source's text only: it would miss a change in an included file.
+    The common header is put in place of its include line, because CuPy's cache of compiled kernels
+    looks at the source's text only: it would miss a change in an included file.
     """
     text = (_FOLDER / f"{subject}.cu").read_text(encoding="utf-8")
     return text.replace(_INCLUDE, (_FOLDER / "common.cuh").read_text(encoding="utf-8"))

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.kernels import numpy_batchnorm, numpy_conv, numpy_elementwise, numpy_gemm, numpy_loss, numpy_lrn, numpy_pool, numpy_update
+from hpcpar.kernels import (
+    numpy_batchnorm,
+    numpy_conv,
+    numpy_elementwise,
+    numpy_gemm,
+    numpy_loss,
+    numpy_lrn,
+    numpy_pool,
+    numpy_update,
+)
 from hpcpar.kernels.interface import Array, Backend, ConvSpec, PoolSpec, Tick
 from hpcpar.kernels.numpy_blocks import Scratch
 
@@ -24,7 +33,7 @@ class NumpyBackend(Backend):
     def __init__(self) -> None:
         self._scratch = Scratch()
 
-    # -- arrays ---------------------------------------------------------------------------------------------
+    # -- arrays ------------------------------------------------------------------------------------
     def to_device(self, host: np.ndarray, out: Array) -> None:
         out[...] = host
 
@@ -37,7 +46,7 @@ class NumpyBackend(Backend):
     def synchronize(self) -> None:
         """Nothing to wait for: every kernel is complete on return."""
 
-    # -- moving boxes ---------------------------------------------------------------------------------------
+    # -- moving boxes ------------------------------------------------------------------------------
     def pack(self, box: Array, flat: Array) -> None:
         flat.reshape(box.shape)[...] = box
 
@@ -53,11 +62,13 @@ class NumpyBackend(Backend):
     def accumulate(self, x: Array, out: Array) -> None:
         out += x
 
-    # -- convolution ----------------------------------------------------------------------------------------
-    def conv_forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array, tick: Tick | None = None) -> None:
+    # -- convolution -------------------------------------------------------------------------------
+    def conv_forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
+                     tick: Tick | None = None) -> None:
         numpy_conv.conv_forward(x, w, bias, spec, out, self._scratch, tick)
 
-    def conv_backward_data(self, dy: Array, w: Array, spec: ConvSpec, dx: Array, tick: Tick | None = None) -> None:
+    def conv_backward_data(self, dy: Array, w: Array, spec: ConvSpec, dx: Array,
+                           tick: Tick | None = None) -> None:
         numpy_conv.conv_backward_data(dy, w, spec, dx, self._scratch, tick)
 
     def conv_backward_weight(
@@ -65,7 +76,7 @@ class NumpyBackend(Backend):
     ) -> None:
         numpy_conv.conv_backward_weight(x, dy, spec, dw, dbias, self._scratch, tick)
 
-    # -- fully connected ------------------------------------------------------------------------------------
+    # -- fully connected ---------------------------------------------------------------------------
     def gemm(
         self, a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False, tick: Tick | None = None
     ) -> None:
@@ -77,17 +88,19 @@ class NumpyBackend(Backend):
     def sum_samples(self, dy: Array, out: Array) -> None:
         np.sum(dy, axis=0, out=out)
 
-    # -- pooling --------------------------------------------------------------------------------------------
+    # -- pooling -----------------------------------------------------------------------------------
     def maxpool_forward(self, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
         numpy_pool.maxpool_forward(x, spec, out, argmax, self._scratch)
 
     def maxpool_backward(self, dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> None:
         numpy_pool.maxpool_backward(dy, argmax, spec, dx)
 
-    def avgpool_forward(self, x: Array, spec: PoolSpec, scales: Sequence[Array], out: Array) -> None:
+    def avgpool_forward(self, x: Array, spec: PoolSpec, scales: Sequence[Array],
+                        out: Array) -> None:
         numpy_pool.avgpool_forward(x, spec, scales, out, self._scratch)
 
-    def avgpool_backward(self, dy: Array, spec: PoolSpec, scales: Sequence[Array], dx: Array) -> None:
+    def avgpool_backward(self, dy: Array, spec: PoolSpec, scales: Sequence[Array],
+                         dx: Array) -> None:
         numpy_pool.avgpool_backward(dy, spec, scales, dx, self._scratch)
 
     def global_avgpool_forward(self, x: Array, out: Array) -> None:
@@ -96,7 +109,7 @@ class NumpyBackend(Backend):
     def global_avgpool_backward(self, dy: Array, dx: Array) -> None:
         numpy_pool.global_avgpool_backward(dy, dx)
 
-    # -- batch normalisation --------------------------------------------------------------------------------
+    # -- batch normalisation -----------------------------------------------------------------------
     def channel_moments(self, x: Array, out: Array) -> None:
         numpy_batchnorm.channel_moments(x, out, self._scratch)
 
@@ -108,10 +121,12 @@ class NumpyBackend(Backend):
     def batchnorm_running(self, running: Array, eps: float, mean: Array, inv_std: Array) -> None:
         numpy_batchnorm.batchnorm_running(running, eps, mean, inv_std)
 
-    def batchnorm_forward(self, x: Array, mean: Array, inv_std: Array, w: Array, b: Array, out: Array) -> None:
+    def batchnorm_forward(self, x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
+                          out: Array) -> None:
         numpy_batchnorm.batchnorm_forward(x, mean, inv_std, w, b, out)
 
-    def channel_moments_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array, out: Array) -> None:
+    def channel_moments_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array,
+                                 out: Array) -> None:
         numpy_batchnorm.channel_moments_backward(x, dy, mean, inv_std, out, self._scratch)
 
     def batchnorm_backward(
@@ -119,7 +134,7 @@ class NumpyBackend(Backend):
     ) -> None:
         numpy_batchnorm.batchnorm_backward(x, dy, mean, inv_std, w, sums, count, dx, self._scratch)
 
-    # -- local response normalisation and elementwise --------------------------------------------------------
+    # -- local response normalisation and elementwise ----------------------------------------------
     def lrn_forward(
         self, x: Array, offset: int, size: int, alpha: float, beta: float, k: float, out: Array, scale: Array
     ) -> None:
@@ -139,7 +154,8 @@ class NumpyBackend(Backend):
     def dropout_mask(
         self, key: int, start: tuple[int, ...], shape: tuple[int, ...], extent: tuple[int, ...], rate: float, out: Array
     ) -> None:
-        # `out` may be the block flattened or reshaped: its elements are the block's in row-major order.
+        # `out` may be the block flattened or reshaped: its elements are the block's in row-major
+        # order.
         if tuple(out.shape) == tuple(shape):
             numpy_elementwise.dropout_mask(key, start, extent, rate, out, self._scratch)
         else:
@@ -156,16 +172,18 @@ class NumpyBackend(Backend):
     def multiply(self, a: Array, b: Array, out: Array) -> None:
         np.multiply(a, b, out=out)
 
-    def softmax_cross_entropy(self, x: Array, labels: Array, scale: float, dx: Array) -> tuple[float, int]:
+    def softmax_cross_entropy(self, x: Array, labels: Array, scale: float,
+                              dx: Array) -> tuple[float, int]:
         return numpy_loss.softmax_cross_entropy(x, labels, scale, dx)
 
-    def logistic_cross_entropy(self, x: Array, labels: Array, first_class: int, scale: float, dx: Array) -> float:
+    def logistic_cross_entropy(self, x: Array, labels: Array, first_class: int, scale: float,
+                               dx: Array) -> float:
         return numpy_loss.logistic_cross_entropy(x, labels, first_class, scale, dx)
 
     def mean_squared_error(self, x: Array, targets: Array, scale: float, dx: Array) -> float:
         return numpy_loss.mean_squared_error(x, targets, scale, dx)
 
-    # -- update ---------------------------------------------------------------------------------------------
+    # -- update ------------------------------------------------------------------------------------
     def sgd_update(
         self, w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float, tick: Tick | None = None
     ) -> None:
@@ -175,7 +193,8 @@ class NumpyBackend(Backend):
         self, w: Array, grad: Array, first: Array, second: Array, rate: float, beta1: float, beta2: float, eps: float, step: int,
         decay: float, tick: Tick | None = None,
     ) -> None:
-        numpy_update.adam_update(w, grad, first, second, rate, beta1, beta2, eps, step, decay, self._scratch, tick)
+        numpy_update.adam_update(w, grad, first, second, rate, beta1, beta2, eps, step, decay,
+                                 self._scratch, tick)
 
     def all_finite(self, x: Array) -> bool:
         return numpy_elementwise.all_finite(x)

@@ -1,4 +1,6 @@
-"""Batch normalisation by channel: sums in float64, and maps of a factor and an addend per channel in cache-sized blocks."""
+"""Batch normalisation by channel: sums in float64, and maps of a factor and an addend per channel
+in cache-sized blocks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ SHORT = 32
 
 
 def _blocks(a: Array) -> Iterator[tuple[slice, ...]]:
-    """Blocks (images, channels and, of large images, rows) of an array [N, C, ...] that stay in the cache."""
+    """Blocks (images, channels and, of large images, rows) of an array [N, C, ...] that stay in the
+    cache.
+    """
     if a.size == 0:
         return
     # Fewer arrays at once than in other kernels, and more calls for each block.
@@ -31,14 +35,18 @@ def _blocks(a: Array) -> Iterator[tuple[slice, ...]]:
 
 
 def _wide(name: str, part: Array, scratch: Scratch) -> Array:
-    """A float64 copy [n, c, items] of a block: products of float32 numbers are exact in it, and it has no gaps."""
+    """A float64 copy [n, c, items] of a block: products of float32 numbers are exact in it, and it
+    has no gaps.
+    """
     wide = scratch.get(name, part.shape, np.float64)
     wide[...] = part
     return wide.reshape(*part.shape[:2], -1)
 
 
 def _sums(a: Array) -> Array:
-    """Sum per channel of [n, c, items]: as a matrix times ones, which BLAS does twice as fast as NumPy sums."""
+    """Sum per channel of [n, c, items]: as a matrix times ones, which BLAS does twice as fast as
+    NumPy sums.
+    """
     if a.shape[2] < SHORT:
         return a.sum(axis=(0, 2))
     return (a @ np.ones(a.shape[2])).sum(axis=0)
@@ -60,7 +68,8 @@ def channel_moments(x: Array, out: Array, scratch: Scratch) -> None:
         out[block[1], 1] += _dots(wide, wide)
 
 
-def channel_moments_backward(x: Array, dy: Array, mean: Array, inv_std: Array, out: Array, scratch: Scratch) -> None:
+def channel_moments_backward(x: Array, dy: Array, mean: Array, inv_std: Array, out: Array,
+                             scratch: Scratch) -> None:
     """See `Backend.channel_moments_backward`."""
     out[...] = 0
     for block in _blocks(x):
@@ -90,7 +99,8 @@ def batchnorm_running(running: Array, eps: float, mean: Array, inv_std: Array) -
     np.divide(1, np.sqrt(running[1].astype(np.float64) + eps), out=inv_std)
 
 
-def batchnorm_forward(x: Array, mean: Array, inv_std: Array, w: Array, b: Array, out: Array) -> None:
+def batchnorm_forward(x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
+                      out: Array) -> None:
     """See `Backend.batchnorm_forward`."""
     factor = inv_std * w
     factor, addend = (_column(a, x) for a in (factor, b - mean * factor))
@@ -103,7 +113,8 @@ def batchnorm_backward(
     x: Array, dy: Array, mean: Array, inv_std: Array, w: Array, sums: Array, count: int, dx: Array, scratch: Scratch
 ) -> None:
     """See `Backend.batchnorm_backward`."""
-    # dx = w * inv_std * dy + of_x * x + addend, the factors and the addend in float64 before they are rounded.
+    # dx = w * inv_std * dy + of_x * x + addend, the factors and the addend in float64 before they
+    # are rounded.
     of_dy = inv_std * w
     of_x = -of_dy * inv_std * sums[:, 1] / count
     addend = -of_dy * sums[:, 0] / count - of_x * mean

@@ -35,7 +35,8 @@ class Scratch:
     def get(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """An uninitialised C-ordered array; valid until the same name is asked for again."""
         try:
-            # An order of magnitude faster than slices and views of it; of no buffer, or of one too small, this is an error.
+            # An order of magnitude faster than slices and views of it; of no buffer, or of one too
+            # small, this is an error.
             return np.ndarray(shape, dtype, self._buffers.get(name, _NONE))
         except TypeError:
             # Dropped first, so that the old and the new buffer never exist together.
@@ -43,8 +44,10 @@ class Scratch:
             self._buffers[name] = np.empty(math.prod(shape) * np.dtype(dtype).itemsize, np.uint8)
             return np.ndarray(shape, dtype, self._buffers[name])
 
-    def window(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, strides: tuple[int, ...], offset: int = 0) -> Array:
-        """A view of the array of that name, with strides and an offset from its beginning in bytes."""
+    def window(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, strides: tuple[int, ...],
+               offset: int = 0) -> Array:
+        """A view of the array of that name, with strides and an offset from its beginning in bytes.
+        """
         return np.ndarray(shape, dtype, self._buffers[name], offset, strides)
 
     @property
@@ -53,11 +56,13 @@ class Scratch:
         return sum(buffer.nbytes for buffer in self._buffers.values())
 
 
-def volume_blocks(images: int, planes: int, rows: int, row_items: int, limit: int) -> Iterator[tuple[slice, slice, slice]]:
-    """Cut a batch into blocks (images, planes, rows) of about `limit` items: several whole images, or parts of one image.
+def volume_blocks(images: int, planes: int, rows: int, row_items: int,
+                  limit: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Cut a batch into blocks (images, planes, rows) of about `limit` items: several whole images,
+    or parts of one image.
 
-    An image that is too large is cut into slabs of planes and these into rows: a block of a few planes has
-    little to read twice at its borders, whichever way it is cut.
+    An image that is too large is cut into slabs of planes and these into rows: a block of a few
+    planes has little to read twice at its borders, whichever way it is cut.
 
     Parameters
     ----------
@@ -90,13 +95,16 @@ def _even(extent: int, most: int) -> Iterator[slice]:
 
 
 def is_blas_matrix(a: Array) -> bool:
-    """Whether np.matmul hands the last two axes to BLAS as they are (rows or columns contiguous, not overlapping).
+    """Whether np.matmul hands the last two axes to BLAS as they are (rows or columns contiguous,
+    not overlapping).
 
-    Anything else runs in a scalar loop that is two orders of magnitude slower, so it is copied first.
+    Anything else runs in a scalar loop that is two orders of magnitude slower, so it is copied
+    first.
     """
     item = a.itemsize
     (m, n), (row, col) = a.shape[-2:], a.strides[-2:]
-    return bool((col == item and row % item == 0 and row >= n * item) or (row == item and col % item == 0 and col >= m * item))
+    return bool((col == item and row % item == 0 and row >= n * item)
+                or (row == item and col % item == 0 and col >= m * item))
 
 
 def blas_input(a: Array) -> Array:
@@ -105,15 +113,20 @@ def blas_input(a: Array) -> Array:
 
 
 def has_flat_images(a: Array) -> bool:
-    """Whether the image axes of an array [N, C, ...] are one contiguous run, so that merging them makes a view BLAS can write."""
+    """Whether the image axes of an array [N, C, ...] are one contiguous run, so that merging them
+    makes a view BLAS can write.
+    """
     *planes, height, width = a.shape[2:]
     _, channel, *plane, row, col = a.strides
-    flat = col == a.itemsize and row == width * col and (not planes or planes[0] == 1 or plane[0] == height * row)
+    flat = col == a.itemsize and row == width * col and (not planes or planes[0] == 1
+                                                         or plane[0] == height * row)
     return bool(flat and channel >= math.prod(planes) * height * row)
 
 
 def flat_blocks(a: Array, *others: Array) -> Iterator[tuple[Array, ...]]:
-    """Matching cache-sized pieces of arrays of one shape, cut along the leading axes only (views, so writes go through)."""
+    """Matching cache-sized pieces of arrays of one shape, cut along the leading axes only (views,
+    so writes go through).
+    """
     if a.size <= BLOCK_ITEMS or a.ndim == 0:
         if a.size:
             yield (a, *others)

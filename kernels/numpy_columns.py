@@ -1,8 +1,10 @@
-"""Gathering what a convolution reads into matrices, pixel by pixel with the channels last, and the adjoints of that.
+"""Gathering what a convolution reads into matrices, pixel by pixel with the channels last, and the
+adjoints of that.
 
-With the channels last the part of a window that lies in one row of the image is one contiguous run of kernel width * channels
-items, which NumPy copies at memcpy's speed; in NCHW order a run is at most one (short) image row. Pixels are in the order
-depth, image, row, column: with the depth outermost, all that one place of the kernel along the depth reads is one range of rows.
+With the channels last the part of a window that lies in one row of the image is one contiguous run
+of kernel width * channels items, which NumPy copies at memcpy's speed; in NCHW order a run is at
+most one (short) image row. Pixels are in the order depth, image, row, column: with the depth
+outermost, all that one place of the kernel along the depth reads is one range of rows.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from hpcpar.kernels.interface import Array
 from hpcpar.kernels.numpy_blocks import Scratch, has_flat_images
 from hpcpar.kernels.numpy_windows import Reads, Window
 
-#: Items of the axis that a transposing copy is cut along: a cache line of each then stays in L1 until it is used up.
+#: Items of the axis that a transposing copy is cut along: a cache line of each then stays in L1
+#: until it is used up.
 TILE = 64
 
 
 def gather(x: Array, window: Window, reads: Reads, scratch: Scratch) -> list[Array]:
-    """The inputs that a block of outputs reads: for each place of the kernel along the depth columns [pixels, kh * kw * C].
+    """The inputs that a block of outputs reads: for each place of the kernel along the depth
+    columns [pixels, kh * kw * C].
 
     Parameters
     ----------
@@ -46,7 +50,9 @@ def clear(reads: Reads, dtype: DTypeLike, scratch: Scratch) -> None:
 
 
 def add_columns(columns: Array, reads: Reads, u: int, scratch: Scratch) -> None:
-    """Add columns [pixels, kh, kw, C] to the inputs that place u of the kernel along the depth reads."""
+    """Add columns [pixels, kh, kw, C] to the inputs that place u of the kernel along the depth
+    reads.
+    """
     columns = columns.reshape(*reads.pixels, columns.shape[1], columns.shape[2] * columns.shape[3])
     for of, shape, strides, offset in reads.sums[u]:
         sums = scratch.window("padded", shape, columns.dtype, strides, offset)
@@ -59,7 +65,9 @@ def add_padded(reads: Reads, dx: Array, scratch: Scratch) -> None:
 
 
 def store(product: Array, reads: Reads, out: Array) -> None:
-    """Copy pixels [D * N * H * W, O] into images of out, in tiles: whole planes would miss the L1 cache at every item."""
+    """Copy pixels [D * N * H * W, O] into images of out, in tiles: whole planes would miss the L1
+    cache at every item.
+    """
     planes, _, rows, width = reads.pixels
     pixels, out = product.reshape(*reads.pixels, product.shape[1]).transpose(1, 4, 0, 2, 3), out[reads.outputs]
     step = max(1, TILE // width)
@@ -72,7 +80,9 @@ def store(product: Array, reads: Reads, out: Array) -> None:
 
 
 def pixels_last(dy: Array, reads: Reads, scratch: Scratch) -> Array:
-    """A block of images of dy as a matrix [O, D * N * H * W] with contiguous rows; a view if it can be."""
+    """A block of images of dy as a matrix [O, D * N * H * W] with contiguous rows; a view if it can
+    be.
+    """
     block, (planes, count, height, width) = dy[reads.outputs], reads.pixels
     filters = block.shape[1]
     if count == 1 and has_flat_images(block):

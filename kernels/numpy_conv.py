@@ -1,10 +1,11 @@
 """Convolutions as matrix products over blocks of images that fit the cache.
 
-An image is a volume of one plane. The blocks are gathered pixel by pixel with the channels last (see numpy_columns): the product
-``columns [pixels, K] @ weights [K, O]`` is transposed into the output. With every operand in row order BLAS is up to a third
-faster than with ``weights [O, K] @ columns^T``, which would need no transposition, and one product may span several small images.
-Columns hold the reads of a plane; the places of the kernel along the depth are products of their own, added up: what is gathered
-once then serves every place.
+An image is a volume of one plane. The blocks are gathered pixel by pixel with the channels last
+(see numpy_columns): the product ``columns [pixels, K] @ weights [K, O]`` is transposed into the
+output. With every operand in row order BLAS is up to a third faster than with ``weights [O, K] @
+columns^T``, which would need no transposition, and one product may span several small images.
+Columns hold the reads of a plane; the places of the kernel along the depth are products of their
+own, added up: what is gathered once then serves every place.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from hpcpar.kernels.numpy_blocks import Scratch, blas_input, has_flat_images
 from hpcpar.kernels.numpy_columns import TILE
 from hpcpar.kernels.numpy_windows import Blocks, Index, Window, blocks
 
-#: Bytes of gathered columns per block. Large enough for BLAS to amortise packing the weights, small enough for the L3 cache.
+#: Bytes of gathered columns per block. Large enough for BLAS to amortise packing the weights, small
+#: enough for the L3 cache.
 COLUMN_BYTES = 6 << 20
-#: The same for the weights' gradient, where every block also costs one addition to the whole gradient.
+#: The same for the weights' gradient, where every block also costs one addition to the whole
+#: gradient.
 WEIGHT_COLUMN_BYTES = 12 << 20
-#: Pixels per image below which a product per image is too narrow, so that gathering several images pays even for 1x1 kernels.
+#: Pixels per image below which a product per image is too narrow, so that gathering several images
+#: pays even for 1x1 kernels.
 NARROW = 96
 
 
@@ -58,14 +62,17 @@ class Group(NamedTuple):
 
 
 @lru_cache(maxsize=SHAPES)
-def _groups(x: Ints, w: Ints, y: Ints, spec: ConvSpec, limit: int, item: int, adjoint: bool = False) -> tuple[Group, ...]:
-    """The groups of a convolution from the shapes of x, w and y; `adjoint`: of the correlation that makes dx from dy.
+def _groups(x: Ints, w: Ints, y: Ints, spec: ConvSpec, limit: int, item: int,
+            adjoint: bool = False) -> tuple[Group, ...]:
+    """The groups of a convolution from the shapes of x, w and y; `adjoint`: of the correlation that
+    makes dx from dy.
 
     Blocks have about `limit` bytes of columns. An image is a volume of one plane.
     """
     whole, back, flat = slice(None), slice(None, None, -1), (None,) if len(w) == 4 else ()
     before, one = tuple(pad[0] for pad in spec.pads), (1,) * len(flat)
-    window = Window((*one, *w[2:]), (*one, *spec.stride), (*one, *spec.dilation), (*(0,) * len(flat), *before))
+    window = Window((*one, *w[2:]), (*one, *spec.stride), (*one, *spec.dilation),
+                    (*(0,) * len(flat), *before))
     pixel = window.is_pointwise and not any(before) and x[2:] == y[2:]
     if adjoint:
         window = window.turned()
@@ -73,22 +80,28 @@ def _groups(x: Ints, w: Ints, y: Ints, spec: ConvSpec, limit: int, item: int, ad
     for segment in spec.segments:
         i, o = slice(segment.in_start, segment.in_stop), slice(segment.out_start, segment.out_stop)
         parts = blocks(window, y, o, x, i, limit, item) if adjoint else blocks(window, x, i, y, o, limit, item)
-        found.append(Group(window, i, o, (o, whole, *flat), (o, whole, *flat, *(back,) * (len(w) - 2)), parts, pixel))
+        found.append(Group(window, i, o, (o, whole, *flat),
+                           (o, whole, *flat, *(back,) * (len(w) - 2)), parts, pixel))
     return tuple(found)
 
 
-def conv_forward(x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array, scratch: Scratch, tick: Tick | None) -> None:
+def conv_forward(x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
+                 scratch: Scratch, tick: Tick | None) -> None:
     """See `Backend.conv_forward`."""
     for group in _groups(x.shape, w.shape, out.shape, spec, COLUMN_BYTES, out.itemsize):
         taps = w[group.weights].transpose(2, 3, 4, 1, 0)
-        _correlate(x, taps, None if bias is None else bias[group.outputs], group, group.inputs, out, group.outputs, scratch, tick)
+        _correlate(x, taps, None if bias is None else bias[group.outputs], group, group.inputs, out,
+                   group.outputs, scratch, tick)
 
 
-def conv_backward_data(dy: Array, w: Array, spec: ConvSpec, dx: Array, scratch: Scratch, tick: Tick | None) -> None:
+def conv_backward_data(dy: Array, w: Array, spec: ConvSpec, dx: Array, scratch: Scratch,
+                       tick: Tick | None) -> None:
     """See `Backend.conv_backward_data`."""
-    # The adjoint of a correlation without stride is itself one: of dy with the kernel turned, inputs and outputs swapped.
+    # The adjoint of a correlation without stride is itself one: of dy with the kernel turned,
+    # inputs and outputs swapped.
     adjoint = spec.stride == (1,) * len(spec.stride)
-    if dy.size == 0 or sum(seg.in_stop - seg.in_start for seg in spec.segments) < dx.shape[1] or not adjoint:
+    if dy.size == 0 or sum(seg.in_stop - seg.in_start
+                           for seg in spec.segments) < dx.shape[1] or not adjoint:
         # Channels that no segment reads are written by nobody below.
         dx[...] = 0
     if dy.size == 0 or dx.size == 0:
@@ -106,14 +119,17 @@ def conv_backward_weight(
 ) -> None:
     """See `Backend.conv_backward_weight`."""
     for group in _groups(x.shape, dw.shape, dy.shape, spec, WEIGHT_COLUMN_BYTES, dw.itemsize):
-        _weight_gradient(x, dy, group, dw[group.weights], None if dbias is None else dbias[group.outputs], scratch, tick)
+        _weight_gradient(x, dy, group, dw[group.weights],
+                         None if dbias is None else dbias[group.outputs], scratch, tick)
 
 
 def _correlate(
     x: Array, taps: Array, bias: Array | None, group: Group, inputs: slice, out: Array, outputs: slice, scratch: Scratch,
     tick: Tick | None,
 ) -> None:
-    """out[n, o] = bias[o] + the correlation of channels `inputs` of x with taps [kd, kh, kw, C, O] (any strides)."""
+    """out[n, o] = bias[o] + the correlation of channels `inputs` of x with taps [kd, kh, kw, C, O]
+    (any strides).
+    """
     kd, kh, kw, channels, filters = taps.shape
     if filters == 0 or out.size == 0:
         return
@@ -132,7 +148,8 @@ def _correlate(
         product = scratch.get("product", (len(columns[0]), filters), out.dtype)
         np.matmul(columns[0], weights[0], out=product)
         for u in range(1, kd):
-            product += np.matmul(columns[u], weights[u], out=scratch.get("summand", product.shape, out.dtype))
+            product += np.matmul(columns[u], weights[u],
+                                 out=scratch.get("summand", product.shape, out.dtype))
         if bias is not None:
             product += bias
         numpy_columns.store(product, reads, out[n])
@@ -140,8 +157,11 @@ def _correlate(
             tick()
 
 
-def _multiply_channels(x: Array, weights: Array, bias: Array | None, out: Array, tick: Tick | None) -> None:
-    """A 1x1 convolution with weights [O, C], image by image in place: the images are matrices [C, pixels] already."""
+def _multiply_channels(x: Array, weights: Array, bias: Array | None, out: Array,
+                       tick: Tick | None) -> None:
+    """A 1x1 convolution with weights [O, C], image by image in place: the images are matrices [C,
+    pixels] already.
+    """
     weights = blas_input(weights)
     for x_image, out_image in zip(x, out, strict=True):
         product = out_image.reshape(weights.shape[0], -1)
@@ -152,8 +172,11 @@ def _multiply_channels(x: Array, weights: Array, bias: Array | None, out: Array,
             tick()
 
 
-def _scatter(dy: Array, taps: Array, group: Group, dx: Array, scratch: Scratch, tick: Tick | None) -> None:
-    """Add to dx the adjoint of the correlation with taps [kd, O, kh, kw, C], for any stride: columns first, then sums of columns."""
+def _scatter(dy: Array, taps: Array, group: Group, dx: Array, scratch: Scratch,
+             tick: Tick | None) -> None:
+    """Add to dx the adjoint of the correlation with taps [kd, O, kh, kw, C], for any stride:
+    columns first, then sums of columns.
+    """
     kd, filters = taps.shape[:2]
     weights = scratch.get("weights", taps.shape, dx.dtype)
     weights[...] = taps
@@ -186,11 +209,14 @@ def _weight_gradient(
             if dbias is not None:
                 dbias += flat.sum(axis=1)
             if x.size:
-                for total, columns in zip(gradient, numpy_columns.gather(x[n], group.window, reads, scratch), strict=True):
+                for total, columns in zip(gradient,
+                                          numpy_columns.gather(x[n], group.window, reads, scratch),
+                                          strict=True):
                     if first:
                         np.matmul(flat, columns, out=total)
                     else:
-                        total += np.matmul(flat, columns, out=scratch.get("product", shape[1:], dw.dtype))
+                        total += np.matmul(flat, columns,
+                                           out=scratch.get("product", shape[1:], dw.dtype))
                 first = False
             if tick is not None:
                 tick()

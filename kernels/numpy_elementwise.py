@@ -17,18 +17,21 @@ def relu_backward(out: Array, dy: Array, dx: Array) -> None:
     """See `Backend.relu_backward`."""
     bits = np.dtype(f"i{dx.itemsize}")
     for y, g, d in flat_blocks(out, dy, dx):
-        # A bit mask of all ones or zeros: multiplying by 0 or 1 would turn a dropped infinity into a NaN.
+        # A bit mask of all ones or zeros: multiplying by 0 or 1 would turn a dropped infinity into
+        # a NaN.
         keep = np.negative((y > 0).view(np.int8))
         np.bitwise_and(g.view(bits), keep, out=d.view(bits))
 
 
-def dropout_mask(key: int, start: tuple[int, ...], extent: tuple[int, ...], rate: float, out: Array, scratch: Scratch) -> None:
+def dropout_mask(key: int, start: tuple[int, ...], extent: tuple[int, ...], rate: float, out: Array,
+                 scratch: Scratch) -> None:
     """See `Backend.dropout_mask`; the shape is that of `out`."""
     if out.size == 0:
         return
     steps = [math.prod(extent[axis + 1 :]) for axis in range(len(extent))]
     flat_start = sum(s * step for s, step in zip(start, steps, strict=True))
-    # The counter of element i is key + (1 + global index) * golden: a sum of one term per axis, all modulo 2**64.
+    # The counter of element i is key + (1 + global index) * golden: a sum of one term per axis, all
+    # modulo 2**64.
     origin = (key + (1 + flat_start) * _GOLDEN) % _WORD
     # uniform >= rate for a multiple of 2**-53 is an exact comparison of integers.
     threshold = np.uint64(math.ceil(rate * 2**53))
@@ -36,12 +39,16 @@ def dropout_mask(key: int, start: tuple[int, ...], extent: tuple[int, ...], rate
     _fill_mask(out, [step * _GOLDEN % _WORD for step in steps], origin, threshold, keep, scratch)
 
 
-def _fill_mask(out: Array, steps: list[int], origin: int, threshold: np.uint64, keep: float, scratch: Scratch) -> None:
-    """The mask of a block whose counters begin at `origin` and grow by `steps` along the axes; large blocks axis by axis."""
+def _fill_mask(out: Array, steps: list[int], origin: int, threshold: np.uint64, keep: float,
+               scratch: Scratch) -> None:
+    """The mask of a block whose counters begin at `origin` and grow by `steps` along the axes;
+    large blocks axis by axis.
+    """
     inner = out.size // out.shape[0] if out.ndim else 1
     if inner > BLOCK_ITEMS:
         for place in range(out.shape[0]):
-            _fill_mask(out[place], steps[1:], (origin + place * steps[0]) % _WORD, threshold, keep, scratch)
+            _fill_mask(out[place], steps[1:], (origin + place * steps[0]) % _WORD, threshold, keep,
+                       scratch)
         return
     rows = max(1, BLOCK_ITEMS // inner)
     for first in range(0, out.shape[0] if out.ndim else 1, rows):

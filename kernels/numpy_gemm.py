@@ -9,14 +9,17 @@ import numpy as np
 from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_blocks import blas_input, is_blas_matrix
 
-#: Most operations and most bytes of a part: some milliseconds of a core, many times what a call of BLAS costs.
+#: Most operations and most bytes of a part: some milliseconds of a core, many times what a call of
+#: BLAS costs.
 PART_FLOPS, PART_BYTES = 1 << 29, 1 << 25
 #: Rows of a part that BLAS needs for its usual rate.
 MANY_ROWS = 128
 
 
 def gemm(left: Array, right: Array, out: Array, tick: Tick | None) -> None:
-    """out = left @ right; with a `tick`, in parts: by rows, which lie together, or by columns where there are few rows."""
+    """out = left @ right; with a `tick`, in parts: by rows, which lie together, or by columns where
+    there are few rows.
+    """
     left, right = blas_input(left), blas_input(right)
     parts = _parts(left, right) if tick is not None else 1
     columns = out.shape[0] < MANY_ROWS * parts

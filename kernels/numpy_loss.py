@@ -25,7 +25,8 @@ def softmax_cross_entropy(x: Array, labels: Array, scale: float, dx: Array) -> t
     return loss, right
 
 
-def logistic_cross_entropy(x: Array, labels: Array, first_class: int, scale: float, dx: Array) -> float:
+def logistic_cross_entropy(x: Array, labels: Array, first_class: int, scale: float,
+                           dx: Array) -> float:
     """See `Backend.logistic_cross_entropy`."""
     if x.size == 0:
         return 0.0

@@ -25,7 +25,8 @@ def lrn_forward(
             total *= alpha / size
             total += k
             scale[image, :, r] = total
-            np.divide(part[offset : offset + channels], _power(total, beta, scratch), out=out[image, :, r])
+            np.divide(part[offset : offset + channels], _power(total, beta, scratch),
+                      out=out[image, :, r])
 
 
 def lrn_backward(
@@ -39,14 +40,18 @@ def lrn_backward(
     for image in range(x.shape[0]):
         for r in _row_blocks(x):
             gradient, factor = dy[image, :, r], scale[image, :, r]
-            ratio = np.multiply(gradient, out[image, :, r], out=scratch.get("ratio", gradient.shape, dy.dtype))
+            ratio = np.multiply(gradient, out[image, :, r],
+                                out=scratch.get("ratio", gradient.shape, dy.dtype))
             ratio /= factor
-            # Output i reads inputs up to i + offset + (size - 1) // 2, so input j is read by outputs from j - offset - that on.
-            ratios = _window("squares", ratio, channels + size - 1, (size - 1) // 2 + offset, scratch)
+            # Output i reads inputs up to i + offset + (size - 1) // 2, so input j is read by
+            # outputs from j - offset - that on.
+            ratios = _window("squares", ratio, channels + size - 1, (size - 1) // 2 + offset,
+                             scratch)
             total = _window_sums(ratios, size, channels, scratch)
             total *= x[image, :, r]
             total *= -2 * alpha * beta / size
-            total[offset : offset + owned] += np.divide(gradient, _power(factor, beta, scratch), out=ratio)
+            total[offset : offset + owned] += np.divide(gradient, _power(factor, beta, scratch),
+                                                        out=ratio)
             dx[image, :, r] = total
 
 
@@ -58,7 +63,8 @@ def _row_blocks(x: Array) -> list[slice]:
 
 
 def _window(name: str, a: Array, length: int, lead: int, scratch: Scratch) -> Array:
-    """`length` channels of which channel c is a[c - lead], or zero where there is no such channel."""
+    """`length` channels of which channel c is a[c - lead], or zero where there is no such channel.
+    """
     result = scratch.get(name, (length, *a.shape[1:]), a.dtype)
     first, last = min(max(0, lead), length), max(0, min(length, a.shape[0] + lead))
     result[:first] = 0
@@ -71,8 +77,9 @@ def _window(name: str, a: Array, length: int, lead: int, scratch: Scratch) -> Ar
 def _window_sums(a: Array, size: int, count: int, scratch: Scratch) -> Array:
     """sums[c] = a[c] + ... + a[c + size - 1] for `count` channels.
 
-    By doubling: sums over 1, 2, 4, ... channels are built from each other and those in size's binary digits are added up.
-    It takes log2(size) passes, and unlike a running sum it subtracts nothing, so no digits are lost.
+    By doubling: sums over 1, 2, 4, ... channels are built from each other and those in size's
+    binary digits are added up. It takes log2(size) passes, and unlike a running sum it subtracts
+    nothing, so no digits are lost.
     """
     sums = scratch.get("sums", (count, *a.shape[1:]), a.dtype)
     start, power, empty = 0, 1, True
@@ -87,7 +94,8 @@ def _window_sums(a: Array, size: int, count: int, scratch: Scratch) -> Array:
         if 2 * power > size:
             return sums
         # Two buffers in turn: NumPy would copy an operand that overlaps the result.
-        wider = scratch.get(f"sums{power.bit_length() % 2}", (a.shape[0] - power, *a.shape[1:]), a.dtype)
+        wider = scratch.get(f"sums{power.bit_length() % 2}", (a.shape[0] - power, *a.shape[1:]),
+                            a.dtype)
         a = np.add(a[:-power], a[power:], out=wider)
         power *= 2
 

@@ -1,7 +1,9 @@
-"""Pooling as a loop over the window's places, each a strided view of a cache-sized block, one image axis after the other.
+"""Pooling as a loop over the window's places, each a strided view of a cache-sized block, one image
+axis after the other.
 
-The windows are reduced along the last axis first, for every row of the input that is needed, then those results along the axis
-before it: windows that overlap share all but the last reduction, and the first runs along contiguous rows.
+The windows are reduced along the last axis first, for every row of the input that is needed, then
+those results along the axis before it: windows that overlap share all but the last reduction, and
+the first runs along contiguous rows.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def maxpool_forward(x: Array, spec: PoolSpec, out: Array, argmax: Array, scratch
             else:
                 best[...] = -np.inf
                 place[...] = 0
-            # Places are row-major codes: they grow along every axis, so the first maximum wins by a strict comparison.
+            # Places are row-major codes: they grow along every axis, so the first maximum wins by a
+            # strict comparison.
             for u, into, reads in places:
                 code = kind(u) if codes is None else codes[reads] + kind(u) if u else codes[reads]
                 _take_larger(values[reads], code, best[into], place[into])
@@ -47,15 +50,20 @@ def maxpool_forward(x: Array, spec: PoolSpec, out: Array, argmax: Array, scratch
 
 
 def _results(axis: int, values: Array, out: Array, scratch: Scratch) -> Array:
-    """Where the windows over `values` go that are reduced along an axis: of the first axis, the last to be reduced, into `out`."""
-    return out if axis == 0 else scratch.get(f"results{axis}", (*values.shape[: 2 + axis], *out.shape[2 + axis :]), out.dtype)
+    """Where the windows over `values` go that are reduced along an axis: of the first axis, the
+    last to be reduced, into `out`.
+    """
+    return out if axis == 0 else scratch.get(f"results{axis}",
+                                             (*values.shape[: 2 + axis], *out.shape[2 + axis :]),
+                                             out.dtype)
 
 
 def _take_larger(candidate: Array, code: Array, best: Array, place: Array) -> None:
-    """Merge candidates into the maxima so far; `place` becomes `code` where a candidate is strictly larger.
+    """Merge candidates into the maxima so far; `place` becomes `code` where a candidate is strictly
+    larger.
 
-    Codes only grow, so the larger of two codes is the newer one: this needs no masked copy, which NumPy does not vectorise.
-    np.maximum keeps a NaN of either side.
+    Codes only grow, so the larger of two codes is the newer one: this needs no masked copy, which
+    NumPy does not vectorise. np.maximum keeps a NaN of either side.
     """
     larger = np.greater(candidate, best).view(np.int8)
     np.maximum(place, larger * code, out=place)
@@ -67,7 +75,8 @@ def maxpool_backward(dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> Non
     dx[...] = 0
     if dx.size == 0:
         return
-    # dx as one line of memory, gaps and all: an element's place in it is the sum of its indices times these steps.
+    # dx as one line of memory, gaps and all: an element's place in it is the sum of its indices
+    # times these steps.
     steps = tuple([stride // dx.itemsize for stride in dx.strides])
     if dx.flags.c_contiguous:
         line = dx.reshape(-1)
@@ -76,7 +85,8 @@ def maxpool_backward(dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> Non
     made = targets(dx.shape, dy.shape, steps, spec)
     for n, c, rows, block in cut(dx.shape, dy.shape, spec).each():
         gradient, place = dy[n, c, block.rows], argmax[n, c, block.rows]
-        # Window corner and place in the window, both as distances in that line, so that adding them gives the input's.
+        # Window corner and place in the window, both as distances in that line, so that adding them
+        # gives the input's.
         index = made.offset[place]
         index += made.corners[rows]
         index += made.planes[: len(gradient), : gradient.shape[1]]
@@ -90,7 +100,8 @@ def maxpool_backward(dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> Non
         np.add.at(line, index.reshape(-1), gradient.reshape(-1))
 
 
-def avgpool_forward(x: Array, spec: PoolSpec, scales: Sequence[Array], out: Array, scratch: Scratch) -> None:
+def avgpool_forward(x: Array, spec: PoolSpec, scales: Sequence[Array], out: Array,
+                    scratch: Scratch) -> None:
     """See `Backend.avgpool_forward`."""
     if x.size == 0:
         out[...] = 0
@@ -109,7 +120,8 @@ def avgpool_forward(x: Array, spec: PoolSpec, scales: Sequence[Array], out: Arra
             values = sums
 
 
-def avgpool_backward(dy: Array, spec: PoolSpec, scales: Sequence[Array], dx: Array, scratch: Scratch) -> None:
+def avgpool_backward(dy: Array, spec: PoolSpec, scales: Sequence[Array], dx: Array,
+                     scratch: Scratch) -> None:
     """See `Backend.avgpool_backward`."""
     dx[...] = 0
     for n, c, _, block in cut(dx.shape, dy.shape, spec).each():
@@ -122,7 +134,8 @@ def avgpool_backward(dy: Array, spec: PoolSpec, scales: Sequence[Array], dx: Arr
             if axis == dx.ndim - 3:
                 sums = target
             else:
-                sums = scratch.get(f"results{axis}", (*target.shape[: 3 + axis], *values.shape[3 + axis :]), dy.dtype)
+                sums = scratch.get(f"results{axis}",
+                                   (*target.shape[: 3 + axis], *values.shape[3 + axis :]), dy.dtype)
                 sums[...] = 0
             for _, into, reads in block.places[axis]:
                 sums[reads] += values[into]

@@ -14,7 +14,9 @@ def sgd_update(
     w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float, scratch: Scratch, tick: Tick | None
 ) -> None:
     """See `Backend.sgd_update`."""
-    for w_part, g_part, *v_part in ticking(flat_blocks(w, grad, *(() if velocity is None else (velocity,))), tick):
+    for w_part, g_part, *v_part in ticking(flat_blocks(w, grad,
+                                                       *(() if velocity is None else (velocity,))),
+                                           tick):
         step = np.multiply(w_part, decay, out=scratch.get("step", w_part.shape, w.dtype))
         step += g_part
         step *= -rate

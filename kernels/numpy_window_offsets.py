@@ -1,4 +1,6 @@
-"""What the windows of pooling read, in blocks that stay in the cache; worked out once for every shape."""
+"""What the windows of pooling read, in blocks that stay in the cache; worked out once for every
+shape.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from hpcpar.kernels.numpy_blocks import BLOCK_ITEMS
 
 #: Shapes whose geometry is remembered: more than the different poolings of a large network.
 SHAPES = 256
-#: Planes of up to so many blocks are not cut into rows: a plane is read faster in one go than in parts.
+#: Planes of up to so many blocks are not cut into rows: a plane is read faster in one go than in
+#: parts.
 WHOLE = 4
 
 Index = tuple[Any, ...]
@@ -28,7 +31,8 @@ class Place(NamedTuple):
     code : int
         What it adds to the row-major place in the window.
     into, reads : Index
-        The outputs for which it is inside the input, and the inputs that it reads; of arrays [N, C, ...].
+        The outputs for which it is inside the input, and the inputs that it reads; of arrays [N, C,
+        ...].
     """
 
     code: int
@@ -56,7 +60,8 @@ class Rows(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The outputs of a pooling cut into blocks: several small images, or some channels of one, or rows of one channel.
+    """The outputs of a pooling cut into blocks: several small images, or some channels of one, or
+    rows of one channel.
 
     Outputs in no block read nothing of x.
     """
@@ -67,7 +72,8 @@ class Cut(NamedTuple):
 
     def each(self) -> Iterator[tuple[slice, slice, int, Rows]]:
         """Images, channels, and number and rows of every block."""
-        return ((n, c, i, rows) for n in self.images for c in self.channels for i, rows in enumerate(self.rows))
+        return ((n, c, i, rows) for n in self.images for c in self.channels
+                for i, rows in enumerate(self.rows))
 
 
 @lru_cache(maxsize=SHAPES)
@@ -87,7 +93,8 @@ def cut(x: Ints, out: Ints, spec: PoolSpec) -> Cut:
         down = _places(0, first, stop, x[2], spec)
         reads = [place.reads[2] for place in down]
         low, high = min((i.start for i in reads), default=0), max((i.stop for i in reads), default=0)
-        moved = [p._replace(reads=_along(0, slice(i.start - low, i.stop - low, i.step))) for p, i in zip(down, reads, strict=True)]
+        moved = [p._replace(reads=_along(0, slice(i.start - low, i.stop - low, i.step)))
+                 for p, i in zip(down, reads, strict=True)]
         places = tuple(map(tuple, (moved, *others)))
         extents = (stop - first, *out[3:])
         starts = tuple(
@@ -133,7 +140,8 @@ class Targets(NamedTuple):
     corners : tuple of array
         For the rows of every block the windows' corners from the beginning of a plane [rows, ...].
     outside : tuple of array or None
-        For the rows of every block the windows whose corner lies in the padding; None where there are none.
+        For the rows of every block the windows whose corner lies in the padding; None where there
+        are none.
     """
 
     offset: Array
@@ -149,8 +157,10 @@ def targets(x: Ints, out: Ints, steps: Ints, spec: PoolSpec) -> Targets:
     inner = (1,) * (len(x) - 2)
     places = np.unravel_index(np.arange(math.prod(spec.kernel)), spec.kernel)
     offset = sum(place * step for place, step in zip(places, steps[2:], strict=True))
-    images, channels = (min(extent, parts[0].stop) if parts else 0 for extent, parts in zip(x, made[:2], strict=False))
-    planes = np.add.outer(np.arange(images) * steps[0], np.arange(channels) * steps[1]).reshape(images, channels, *inner)
+    images, channels = (min(extent, parts[0].stop) if parts else 0
+                        for extent, parts in zip(x, made[:2], strict=False))
+    planes = np.add.outer(np.arange(images) * steps[0],
+                          np.arange(channels) * steps[1]).reshape(images, channels, *inner)
     corners, outside = [], []
     for block in made.rows:
         firsts = _corners(out[3:], block.rows, spec)
@@ -163,7 +173,10 @@ def targets(x: Ints, out: Ints, steps: Ints, spec: PoolSpec) -> Targets:
 
 
 def _corners(others: Ints, rows: slice, spec: PoolSpec) -> list[Array]:
-    """Per image axis the first index of the windows of some outputs, shaped to be broadcast over the image."""
+    """Per image axis the first index of the windows of some outputs, shaped to be broadcast over
+    the image.
+    """
     outputs = [np.arange(rows.start, rows.stop), *map(np.arange, others)]
-    firsts = [out * stride - pad[0] for out, stride, pad in zip(outputs, spec.stride, spec.pads, strict=True)]
+    firsts = [out * stride - pad[0] for out, stride, pad in zip(outputs, spec.stride, spec.pads,
+                                                                strict=True)]
     return [first.reshape((-1,) + (1,) * (len(others) - axis)) for axis, first in enumerate(firsts)]

@@ -1,6 +1,7 @@
 """Where the outputs of a convolution read, worked out once for every shape.
 
-A call on a small block would otherwise spend more time on its slices than on its copies and products.
+A call on a small block would otherwise spend more time on its slices than on its copies and
+products.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ Index = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Window:
-    """Where the outputs of a correlation read, for depth, height and width: output i reads i * stride - before + dilation * u."""
+    """Where the outputs of a correlation read, for depth, height and width: output i reads i *
+    stride - before + dilation * u.
+    """
 
     kernel: Ints
     stride: Ints
@@ -30,16 +33,25 @@ class Window:
         return self.kernel == (1, 1, 1) and self.stride == (1, 1, 1)
 
     def reach(self, axis: int, outputs: int) -> int:
-        """Inputs (padding included) between the first and the last that `outputs` neighbouring outputs read."""
+        """Inputs (padding included) between the first and the last that `outputs` neighbouring
+        outputs read.
+        """
         return (outputs - 1) * self.stride[axis] + self.dilation[axis] * (self.kernel[axis] - 1) + 1
 
     def row_items(self, width: int, channels: int) -> int:
-        """Scratch items per row of outputs: the columns or, where the stride skips inputs, the padded image."""
-        return max(1, width * channels * max(self.kernel[1] * self.kernel[2], self.stride[1] * self.stride[2]) * self.stride[0])
+        """Scratch items per row of outputs: the columns or, where the stride skips inputs, the
+        padded image.
+        """
+        return max(1,
+                   width * channels * max(self.kernel[1] * self.kernel[2],
+                                          self.stride[1] * self.stride[2]) * self.stride[0])
 
     def turned(self) -> Window:
-        """The window of the adjoint of a correlation without stride: inputs by outputs, the kernel turned by 180 degrees."""
-        before = tuple(d * (k - 1) - b for d, k, b in zip(self.dilation, self.kernel, self.before, strict=True))
+        """The window of the adjoint of a correlation without stride: inputs by outputs, the kernel
+        turned by 180 degrees.
+        """
+        before = tuple(d * (k - 1) - b for d, k, b in zip(self.dilation, self.kernel, self.before,
+                                                          strict=True))
         return Window(self.kernel, self.stride, self.dilation, before)
 
 
@@ -63,7 +75,8 @@ class Sums(NamedTuple):
 
 
 class Reads(NamedTuple):
-    """What a block of outputs reads. Indices are of the block's images, [n, C, H, W] or [n, C, D, H, W]; all that is cut is volumes.
+    """What a block of outputs reads. Indices are of the block's images, [n, C, H, W] or [n, C, D,
+    H, W]; all that is cut is volumes.
 
     Attributes
     ----------
@@ -74,16 +87,19 @@ class Reads(NamedTuple):
     covered : bool
         Nothing of the padded inputs is padding.
     padded : tuple of int
-        Shape of the padded inputs [planes, images, rows, columns, C]; planes are a multiple of the stride.
+        Shape of the padded inputs [planes, images, rows, columns, C]; planes are a multiple of the
+        stride.
     columns, strides : tuple of int
-        Shape of the columns [stride, groups of planes, images, rows, width, kh, kw, C] and strides in bytes of the same in the padded
-        inputs. Planes that are a stride apart come together: those that one place of the kernel reads are then neighbours.
+        Shape of the columns [stride, groups of planes, images, rows, width, kh, kw, C] and strides
+        in bytes of the same in the padded inputs. Planes that are a stride apart come together:
+        those that one place of the kernel reads are then neighbours.
     pixels : tuple of int
         Shape of a product without its channels: [planes, images, rows, width].
     starts : tuple of int
         For each place of the kernel along the depth, the first pixel of the columns that it reads.
     sums : tuple of tuple of Sums
-        For each place of the kernel along the depth, how its columns are added to the padded inputs; none where the stride is 1.
+        For each place of the kernel along the depth, how its columns are added to the padded
+        inputs; none where the stride is 1.
     """
 
     outputs: Index
@@ -102,7 +118,8 @@ class Reads(NamedTuple):
 Blocks = tuple[tuple[slice, Reads], ...]
 
 
-def blocks(window: Window, x: Ints, inputs: slice, y: Ints, outputs: slice, limit: int, item: int) -> Blocks:
+def blocks(window: Window, x: Ints, inputs: slice, y: Ints, outputs: slice, limit: int,
+           item: int) -> Blocks:
     """Cut the outputs of a group of channels into blocks.
 
     Parameters
@@ -119,7 +136,9 @@ def blocks(window: Window, x: Ints, inputs: slice, y: Ints, outputs: slice, limi
     images, planes, rows, width = y[0], *((1, *y[2:]) if len(y) == 4 else y[2:])
     found: dict[Ints, Reads] = {}
     result = []
-    for n, d, r in volume_blocks(images, planes, rows, window.row_items(width, inputs.stop - inputs.start), limit // item):
+    for n, d, r in volume_blocks(images, planes, rows,
+                                 window.row_items(width, inputs.stop - inputs.start),
+                                 limit // item):
         key = (n.stop - n.start, d.start, d.stop, r.start, r.stop)
         if key not in found:
             found[key] = _reads(window, x, inputs, outputs, n.stop - n.start, d, r, width, item)
@@ -127,13 +146,15 @@ def blocks(window: Window, x: Ints, inputs: slice, y: Ints, outputs: slice, limi
     return tuple(result)
 
 
-def _reads(window: Window, x: Ints, inputs: slice, outputs: slice, images: int, d: slice, r: slice, width: int, item: int) -> Reads:
+def _reads(window: Window, x: Ints, inputs: slice, outputs: slice, images: int, d: slice, r: slice,
+           width: int, item: int) -> Reads:
     """What planes `d` and rows `r` of some images read."""
     (kd, kh, kw), (sd, sh, sw), (dd, dh, dw) = window.kernel, window.stride, window.dilation
     planes, rows, channels, whole = d.stop - d.start, r.stop - r.start, inputs.stop - inputs.start, slice(None)
     groups = -(-window.reach(0, planes) // sd)
     extents = (groups * sd, window.reach(1, rows), window.reach(2, width))
-    overlaps = [_overlap(window, axis, first, extents[axis], extent) for axis, first, extent in _axes(x, d, r)]
+    overlaps = [_overlap(window, axis, first, extents[axis], extent)
+                for axis, first, extent in _axes(x, d, r)]
     (inside_d, x_d), (inside_h, x_h), (inside_w, x_w) = overlaps
     # Bytes from a plane, an image, ... of the padded inputs to the next.
     pixel = item * channels
@@ -143,9 +164,11 @@ def _reads(window: Window, x: Ints, inputs: slice, outputs: slice, images: int, 
     pixels = (planes, images, rows, width)
     sums: list[tuple[Sums, ...]] = []
     if window.stride != (1, 1, 1):
-        # Neighbouring taps go to neighbouring inputs in one run, up to the stride: beyond it, runs of neighbouring outputs overlap.
+        # Neighbouring taps go to neighbouring inputs in one run, up to the stride: beyond it, runs
+        # of neighbouring outputs overlap.
         group = sw if dw == 1 else 1
-        runs = [(a, b, min(group, kw - b) * channels) for a in range(kh) for b in range(0, kw, group)]
+        runs = [(a, b, min(group, kw - b) * channels) for a in range(kh)
+                for b in range(0, kw, group)]
         sums = [
             tuple(
                 Sums(
@@ -177,7 +200,9 @@ def _axes(x: Ints, d: slice, r: slice) -> list[tuple[int, int, int]]:
 
 
 def _overlap(window: Window, axis: int, first: int, padded: int, inputs: int) -> tuple[slice, slice]:
-    """The part of a padded extent that lies inside the inputs and where that is in the inputs (both empty if nowhere)."""
+    """The part of a padded extent that lies inside the inputs and where that is in the inputs (both
+    empty if nowhere).
+    """
     start = first * window.stride[axis] - window.before[axis]
     low = min(max(0, -start), padded)
     high = max(low, min(padded, inputs - start))

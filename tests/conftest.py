@@ -12,6 +12,8 @@ THRESHOLDS = (20_000, 20, 20)
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Leave modules and tests out of collections: PyTorch and some thousand tests make a large heap, and none of it is ever free."""
+    """Leave modules and tests out of collections: PyTorch and some thousand tests make a large
+    heap, and none of it is ever free.
+    """
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)

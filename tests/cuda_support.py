@@ -1,7 +1,9 @@
-"""The CUDA C kernels on the CPU, for tests: the sources as C++ against ``cuda_cpu.h``, and `CupyBackend` on top of them.
+"""The CUDA C kernels on the CPU, for tests: the sources as C++ against ``cuda_cpu.h``, and
+`CupyBackend` on top of them.
 
-NumPy stands in CuPy's place, so that the backend's own code (geometry, strides, blocks of images) runs with the kernels. A test
-module puts this folder on sys.path and does ``from cuda_support import *``, which brings the fixtures ``libraries`` and ``backend``.
+NumPy stands in CuPy's place, so that the backend's own code (geometry, strides, blocks of images)
+runs with the kernels. A test module puts this folder on sys.path and does ``from cuda_support
+import *``, which brings the fixtures ``libraries`` and ``backend``.
 """
 
 from __future__ import annotations
@@ -39,19 +41,23 @@ KERNEL probe_place5(i64 index, i64 d1, i64 d2, i64 d3, i64 d4, i64 *to) {
 
 @functools.cache
 def compiled() -> dict[str, ctypes.CDLL] | str:
-    """The kernels as loadable libraries, by the type of REAL; or why there are none. Once per process: modules share them."""
+    """The kernels as loadable libraries, by the type of REAL; or why there are none. Once per
+    process: modules share them.
+    """
     compiler = shutil.which("g++")
     if compiler is None:
         return "no g++"
     names = [*cupy_sources.kernels(), "probe_place", "probe_place5"]
     parts = ['#include "cuda_cpu.h"', *map(cupy_sources.source, cupy_sources.SUBJECTS), PROBES]
-    options = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC", "-pthread", f"-I{TESTS}"]
+    options = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC",
+               "-pthread", f"-I{TESTS}"]
     jobs, libs = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "all.cpp"
         source.write_text("\n".join([*parts, *(f"CUDA_CPU_ENTRY({name})" for name in names)]))
         for dtype, real in cupy_sources.REALS.items():
-            command = [compiler, *options, f"-DREAL={real}", str(source), "-o", f"{folder}/{real}.so"]
+            command = [compiler, *options, f"-DREAL={real}", str(source), "-o",
+                       f"{folder}/{real}.so"]
             jobs[dtype] = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         logs = {dtype: job.communicate()[1] for dtype, job in jobs.items()}
         for dtype, log in logs.items():
@@ -71,8 +77,11 @@ def libraries() -> dict[str, ctypes.CDLL]:
     return libs
 
 
-def call_on_cpu(library: ctypes.CDLL, name: str, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
-    """Launch a kernel as CuPy does: arrays as pointers, ints with 64 bits, floats as double, NumPy scalars as they are."""
+def call_on_cpu(library: ctypes.CDLL, name: str, grid: tuple[int, ...], block: tuple[int, ...],
+                args: tuple[Any, ...]) -> None:
+    """Launch a kernel as CuPy does: arrays as pointers, ints with 64 bits, floats as double, NumPy
+    scalars as they are.
+    """
     values: list[Any] = []
     for arg in args:
         if isinstance(arg, np.ndarray):
@@ -105,15 +114,26 @@ class NumpyAsCupy:
 
 @pytest.fixture(scope="module")
 def backend(libraries: dict[str, ctypes.CDLL]) -> Iterator[Any]:
-    """`CupyBackend` with NumPy arrays, its kernels run on the CPU, and room for about two images in a convolution's matrices."""
+    """`CupyBackend` with NumPy arrays, its kernels run on the CPU, and room for about two images in
+    a convolution's matrices.
+    """
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from hpcpar.kernels import cupy_backend, cupy_batchnorm, cupy_conv, cupy_launch, cupy_loss, cupy_pool
+    from hpcpar.kernels import (
+        cupy_backend,
+        cupy_batchnorm,
+        cupy_conv,
+        cupy_launch,
+        cupy_loss,
+        cupy_pool,
+    )
 
     class CpuLauncher(cupy_launch.Launcher):
         def _function(self, name: str, dtype_name: str) -> Callable[..., None]:
             def function(grid: tuple[int, int], block: tuple[int], args: tuple[Any, ...]) -> None:
-                # Threads are dear here: two blocks of 8 in each dimension, fewer than the work, so that the kernels must loop.
-                call_on_cpu(libraries[dtype_name], name, (min(grid[0], 2), min(grid[1], 2)), (8,), args)
+                # Threads are dear here: two blocks of 8 in each dimension, fewer than the work, so
+                # that the kernels must loop.
+                call_on_cpu(libraries[dtype_name], name, (min(grid[0], 2), min(grid[1], 2)), (8,),
+                            args)
 
             return function
 
@@ -129,9 +149,12 @@ SENTINEL = 77
 
 
 def make(shape: tuple[int, ...], dtype: Any, rng: np.random.Generator | None = None) -> np.ndarray:
-    """A view with uneven strides inside a larger array that is SENTINEL everywhere; filled at random if `rng` is given."""
+    """A view with uneven strides inside a larger array that is SENTINEL everywhere; filled at
+    random if `rng` is given.
+    """
     steps = [1 + axis % 2 for axis in range(len(shape))]
-    base = np.full([step * extent + 2 for step, extent in zip(steps, shape, strict=True)], SENTINEL, dtype)
+    base = np.full([step * extent + 2 for step, extent in zip(steps, shape, strict=True)], SENTINEL,
+                   dtype)
     view = base[tuple(slice(1, 1 + step * extent, step) for step, extent in zip(steps, shape, strict=True))]
     assert view.shape == shape
     if rng is not None:
@@ -150,6 +173,7 @@ def check(view: np.ndarray, expected: np.ndarray, exact: bool = False) -> None:
         assert (base == SENTINEL).all()
 
 
-def output_extent(extent: int, kernel: int, stride: int, dilation: int, pads: tuple[int, int]) -> int:
+def output_extent(extent: int, kernel: int, stride: int, dilation: int,
+                  pads: tuple[int, int]) -> int:
     """Outputs of a window along one axis."""
     return max(0, (extent + sum(pads) - dilation * (kernel - 1) - 1) // stride + 1)

@@ -1,7 +1,9 @@
-"""Tests of the kernel interface that every backend must pass: these, and those of convolutions, pooling and normalisation.
+"""Tests of the kernel interface that every backend must pass: these, and those of convolutions,
+pooling and normalisation.
 
-A test module defines a fixture ``backend`` (module scope), puts this folder on sys.path and does ``from kernel_cases import *``.
-References are PyTorch in float64 on the CPU; tests that need none run without PyTorch.
+A test module defines a fixture ``backend`` (module scope), puts this folder on sys.path and does
+``from kernel_cases import *``. References are PyTorch in float64 on the CPU; tests that need none
+run without PyTorch.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from hpcpar.kernels.interface import Backend
 GOLDEN = 0x9E3779B97F4A7C15
 
 
-# -- elementwise -----------------------------------------------------------------------------------------------
+# -- elementwise -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("style", range(4))
 def test_relu(backend: Backend, style: int, dtype: Any) -> None:
@@ -50,12 +52,14 @@ def splitmix64(z: int) -> int:
 def test_dropout_mask_definition(backend: Backend) -> None:
     """The generator is splitmix64: with the key as seed, element i uses its output number i."""
     # The published first outputs for seed 1234567.
-    assert [splitmix64((1234567 + (1 + i) * GOLDEN) % 2**64) for i in range(2)] == [6457827717110365317, 3203168211198807973]
+    assert [splitmix64((1234567 + (1 + i) * GOLDEN) % 2**64)
+            for i in range(2)] == [6457827717110365317, 3203168211198807973]
     key, extent = 2**64 - 5, (3, 7)
     out = blank(backend, extent, np.float64)
     backend.dropout_mask(key, (0, 0), extent, extent, 0.3, out)
     uniform = [(splitmix64((key + (1 + i) * GOLDEN) % 2**64) >> 11) * 2.0**-53 for i in range(21)]
-    np.testing.assert_array_equal(fetch(out).ravel(), [1 / (1 - 0.3) if u >= 0.3 else 0 for u in uniform])
+    np.testing.assert_array_equal(fetch(out).ravel(),
+                                  [1 / (1 - 0.3) if u >= 0.3 else 0 for u in uniform])
 
 
 @pytest.mark.parametrize("style", range(4))
@@ -85,7 +89,8 @@ def test_dropout_mask_mean(backend: Backend, rate: float) -> None:
 @pytest.mark.parametrize("style", range(4))
 def test_multiply_bias_and_sums(backend: Backend, style: int) -> None:
     a, b, bias = random(0, (6, 5), np.float64), random(1, (6, 5), np.float64), random(2, (5,), np.float64)
-    y, out, total = place(backend, a, style), blank(backend, a.shape, np.float64, style), blank(backend, bias.shape, np.float64)
+    y, out, total = place(backend, a, style), blank(backend, a.shape, np.float64,
+                                                    style), blank(backend, bias.shape, np.float64)
     backend.multiply(y, place(backend, b, style), out)
     check(out, a * b)
     backend.add(y, place(backend, b, style), out)
@@ -106,19 +111,22 @@ def test_multiply_bias_and_sums(backend: Backend, style: int) -> None:
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("transpose_b", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), [(4, 5, 6), (1, 3, 1), (0, 3, 2), (3, 2, 0)])
-def test_gemm(backend: Backend, m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, dtype: Any) -> None:
+def test_gemm(backend: Backend, m: int, n: int, k: int, transpose_a: bool, transpose_b: bool,
+              dtype: Any) -> None:
     a, b = random(0, (k, m) if transpose_a else (m, k), dtype), random(1, (n, k) if transpose_b else (k, n), dtype)
     want = (a.T if transpose_a else a).astype(np.float64) @ (b.T if transpose_b else b)
     for style in range(4):
         out = blank(backend, (m, n), dtype, style)
-        backend.gemm(place(backend, a, style), place(backend, b, style), out, transpose_a=transpose_a, transpose_b=transpose_b)
+        backend.gemm(place(backend, a, style), place(backend, b, style), out,
+                     transpose_a=transpose_a, transpose_b=transpose_b)
         check(out, want)
         out = blank(backend, (m, n), dtype, style)
-        backend.gemm(place(backend, a, style), place(backend, b, style), out, transpose_a=transpose_a, transpose_b=transpose_b, tick=int)
+        backend.gemm(place(backend, a, style), place(backend, b, style), out,
+                     transpose_a=transpose_a, transpose_b=transpose_b, tick=int)
         check(out, want)
 
 
-# -- losses and update -----------------------------------------------------------------------------------------
+# -- losses and update -----------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("style", range(4))
 def test_softmax_cross_entropy(backend: Backend, style: int, dtype: Any) -> None:
@@ -126,10 +134,12 @@ def test_softmax_cross_entropy(backend: Backend, style: int, dtype: Any) -> None
     x, labels = 5 * random(0, (7, 6), dtype), np.array([0, 5, -1, 2, 2, -1, 3])
     x[3, 2], x[4, 0] = 40, 300
     tx = torch.from_numpy(x.astype(np.float64)).requires_grad_()
-    want = torch.nn.functional.cross_entropy(tx, torch.from_numpy(labels), reduction="sum", ignore_index=-1)
+    want = torch.nn.functional.cross_entropy(tx, torch.from_numpy(labels), reduction="sum",
+                                             ignore_index=-1)
     (0.25 * want).backward()
     dx = blank(backend, x.shape, dtype, style)
-    loss, right = backend.softmax_cross_entropy(place(backend, x, style), place(backend, labels), 0.25, dx)
+    loss, right = backend.softmax_cross_entropy(place(backend, x, style), place(backend, labels),
+                                                0.25, dx)
     assert loss == pytest.approx(want.item(), rel=1e-10 if dtype == np.float64 else 1e-5)
     assert right == int(((x.argmax(axis=1) == labels) & (labels >= 0)).sum())
     check(dx, tx.grad)
@@ -148,7 +158,8 @@ def test_logistic_cross_entropy(backend: Backend, style: int, dtype: Any) -> Non
     want = (losses * counted).sum()
     (0.5 * want).backward()
     dx = blank(backend, x.shape, dtype, style)
-    loss = backend.logistic_cross_entropy(place(backend, x, style), place(backend, labels), first, 0.5, dx)
+    loss = backend.logistic_cross_entropy(place(backend, x, style), place(backend, labels), first,
+                                          0.5, dx)
     assert loss == pytest.approx(want.item(), rel=1e-10 if dtype == np.float64 else 1e-5)
     check(dx, tx.grad)
 
@@ -156,7 +167,8 @@ def test_logistic_cross_entropy(backend: Backend, style: int, dtype: Any) -> Non
 def test_losses_without_samples(backend: Backend) -> None:
     x, labels = place(backend, np.zeros((0, 4), np.float32)), place(backend, np.zeros(0, np.int64))
     assert backend.softmax_cross_entropy(x, labels, 1.0, blank(backend, (0, 4), np.float32)) == (0, 0)
-    assert backend.logistic_cross_entropy(x, labels, 0, 1.0, blank(backend, (0, 4), np.float32)) == 0
+    assert backend.logistic_cross_entropy(x, labels, 0, 1.0,
+                                          blank(backend, (0, 4), np.float32)) == 0
     x, labels = place(backend, np.ones((2, 4), np.float32)), place(backend, np.full(2, -1))
     dx = blank(backend, (2, 4), np.float32)
     assert backend.softmax_cross_entropy(x, labels, 1.0, dx) == (0, 0)
@@ -170,7 +182,8 @@ def test_mean_squared_error(backend: Backend, style: int, dtype: Any) -> None:
     targets[2] = np.nan
     difference = np.where(np.isnan(targets), 0, x.astype(np.float64) - targets)
     dx = blank(backend, x.shape, dtype, style)
-    loss = backend.mean_squared_error(place(backend, x, style), place(backend, targets, style), 0.25, dx)
+    loss = backend.mean_squared_error(place(backend, x, style), place(backend, targets, style),
+                                      0.25, dx)
     assert loss == pytest.approx((difference**2).sum(), rel=1e-10 if dtype == np.float64 else 1e-5)
     check(dx, 0.5 * difference)
     none = place(backend, x[:0])
@@ -200,12 +213,14 @@ def test_adam_update(backend: Backend, shape: tuple[int, ...], style: int, dtype
     w = random(0, shape, dtype)
     tw = torch.nn.Parameter(torch.from_numpy(w.astype(np.float64)))
     adam = torch.optim.Adam([tw], lr=0.05, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1)
-    dev_w, first, second = (place(backend, a, style) for a in (w, np.zeros(shape, dtype), np.zeros(shape, dtype)))
+    dev_w, first, second = (place(backend, a, style) for a in (w, np.zeros(shape, dtype),
+                                                               np.zeros(shape, dtype)))
     for step in range(1, 4):
         grad = random(step, shape, dtype)
         tw.grad = torch.from_numpy(grad.astype(np.float64))
         adam.step()
-        backend.adam_update(dev_w, place(backend, grad, style), first, second, 0.05, 0.8, 0.95, 1e-6, step, 0.1)
+        backend.adam_update(dev_w, place(backend, grad, style), first, second, 0.05, 0.8, 0.95,
+                            1e-6, step, 0.1)
         check(dev_w, tw.detach())
 
 
@@ -220,7 +235,7 @@ def test_all_finite(backend: Backend, value: float) -> None:
         assert not backend.all_finite(place(backend, host, style))
 
 
-# -- arrays and boxes ------------------------------------------------------------------------------------------
+# -- arrays and boxes ------------------------------------------------------------------------------
 @pytest.mark.parametrize("style", range(4))
 def test_boxes(backend: Backend, style: int) -> None:
     host = random(0, (2, 3, 4), np.float32)

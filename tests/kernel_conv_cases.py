@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_support import DTYPES, FEW, blank, check, extents, fetch, pad, place, random, torch_module
+from kernel_support import (
+    DTYPES,
+    FEW,
+    blank,
+    check,
+    extents,
+    fetch,
+    pad,
+    place,
+    random,
+    torch_module,
+)
 
 from hpcpar.kernels.interface import Backend, ConvSpec, Segment
 
@@ -38,7 +49,8 @@ def conv_cases(draw: Any) -> ConvCase:
     # At least one output; the kernel may be larger than the image without its padding.
     low = [max(1, d * (k - 1) + 1 - sum(p)) for d, k, p in zip(dilation, kernel, pads, strict=True)]
     size = tuple(draw(st.integers(least, least + (9 if axes == 2 else 4))) for least in low)
-    inputs, filters = draw(st.integers(1, 4)), draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+    inputs, filters = draw(st.integers(1, 4)), draw(st.lists(st.integers(1, 5), min_size=1,
+                                                             max_size=3))
     # A group of which this block owns no output leaves a gap in the inputs.
     gap = draw(st.integers(0, 2))
     segments, o = [], 0
@@ -50,13 +62,15 @@ def conv_cases(draw: Any) -> ConvCase:
     images = draw(st.integers(1, 3))
     out = extents(size, kernel, stride, dilation, pads)
     styles = draw(st.tuples(*[st.integers(0, 3)] * 4))
-    return ConvCase(spec, (images, gap + len(filters) * inputs, *size), (o, inputs, *kernel), (images, o, *out), styles)
+    return ConvCase(spec, (images, gap + len(filters) * inputs, *size), (o, inputs, *kernel),
+                    (images, o, *out), styles)
 
 
 def check_conv(backend: Backend, case: ConvCase, dtype: Any) -> None:
     torch = torch_module()
     spec = case.spec
-    x, w, bias, dy = (random(i, s, dtype) for i, s in enumerate((case.x, case.w, case.w[:1], case.out)))
+    x, w, bias, dy = (random(i, s, dtype)
+                      for i, s in enumerate((case.x, case.w, case.w[:1], case.out)))
     tx, tw, tb = (torch.from_numpy(a.astype(np.float64)).requires_grad_() for a in (x, w, bias))
     padded = pad(torch, tx, spec.pads)
     convolve = torch.nn.functional.conv2d if len(spec.pads) == 2 else torch.nn.functional.conv3d
@@ -98,9 +112,11 @@ def test_conv_against_torch(backend: Backend, case: ConvCase, dtype: Any) -> Non
 def plain_conv(
     n: int, c: int, o: int, size: int, kernel: int, stride: int = 1, pads: int = 0, dilation: int = 1, fewer: int = 0, axes: int = 2
 ) -> ConvCase:
-    spec = ConvSpec((stride,) * axes, (dilation,) * axes, ((pads, pads),) * axes, (Segment(0, c, 0, o),))
+    spec = ConvSpec((stride,) * axes, (dilation,) * axes, ((pads, pads),) * axes,
+                    (Segment(0, c, 0, o),))
     out = extents((size,) * axes, (kernel,) * axes, spec.stride, spec.dilation, spec.pads)
-    return ConvCase(spec, (n, c, *(size,) * axes), (o, c, *(kernel,) * axes), (n, o, *(extent - fewer for extent in out)))
+    return ConvCase(spec, (n, c, *(size,) * axes), (o, c, *(kernel,) * axes),
+                    (n, o, *(extent - fewer for extent in out)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -163,10 +179,13 @@ def test_conv_adjoints(backend: Backend, case: ConvCase) -> None:
 @pytest.mark.parametrize(
     ("images", "channels", "filters", "rows"), [(0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0), (2, 0, 4, 0)]
 )
-def test_conv_empty(backend: Backend, images: int, channels: int, filters: int, rows: int, stride: int, axes: int) -> None:
+def test_conv_empty(backend: Backend, images: int, channels: int, filters: int, rows: int,
+                    stride: int, axes: int) -> None:
     segments, others = (Segment(0, channels, 0, filters),), axes - 1
     spec = ConvSpec((stride,) * axes, (1,) * axes, ((1, 1),) * axes, segments)
-    x = place(backend, random(0, (images, channels, (rows - 1) * stride + 1 if rows else 0, *(5,) * others), np.float32))
+    x = place(backend,
+              random(0, (images, channels, (rows - 1) * stride + 1 if rows else 0, *(5,) * others),
+                     np.float32))
     w = place(backend, random(1, (filters, channels, *(3,) * axes), np.float32))
     bias = random(2, (filters,), np.float32)
     out = blank(backend, (images, filters, rows, *(4 // stride + 1,) * others), np.float32)

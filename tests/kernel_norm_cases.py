@@ -1,4 +1,6 @@
-"""Tests of normalisation, across channels and over a batch, that every backend must pass (see kernel_cases)."""
+"""Tests of normalisation, across channels and over a batch, that every backend must pass (see
+kernel_cases).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from kernel_support import DTYPES, blank, check, fetch, place, random, torch_mod
 from hpcpar.kernels.interface import Backend
 
 
-# -- local response normalisation ---------------------------------------------------------------------------------
+# -- local response normalisation ------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("style", range(4))
 @pytest.mark.parametrize(
@@ -29,7 +31,9 @@ from hpcpar.kernels.interface import Backend
 def test_lrn_against_torch(
     backend: Backend, channels: int, size: int, beta: float, cuts: tuple[int, ...], style: int, dtype: Any
 ) -> None:
-    """Blocks of channels with their halos make the whole tensor's result, and their gradients add up to its gradient."""
+    """Blocks of channels with their halos make the whole tensor's result, and their gradients add
+    up to its gradient.
+    """
     torch = torch_module()
     shape, alpha, k = (2, channels, 4, 3), 0.7, 1.5
     x, dy = random(0, shape, dtype), random(1, shape, dtype)
@@ -44,7 +48,8 @@ def test_lrn_against_torch(
         backend.lrn_forward(part, first - low, size, alpha, beta, k, out, scale)
         check(out, want.detach()[:, first:last])
         dx = blank(backend, part.shape, dtype, style)
-        backend.lrn_backward(part, out, scale, place(backend, dy[:, first:last], style), first - low, size, alpha, beta, dx)
+        backend.lrn_backward(part, out, scale, place(backend, dy[:, first:last], style),
+                             first - low, size, alpha, beta, dx)
         gradient[:, low:high] += fetch(dx)
     check(gradient, tx.grad)
 
@@ -63,7 +68,7 @@ def test_lrn_backward_of_no_outputs(backend: Backend) -> None:
     check(dx, np.zeros(dx.shape))
 
 
-# -- batch normalisation ------------------------------------------------------------------------------------------
+# -- batch normalisation ---------------------------------------------------------------------------
 SHAPES = [(4, 3), (5, 3, 4, 6), (2, 4, 3, 2, 5), (1, 2, 9, 7), (40, 5, 1, 1)]
 EPS, MOMENTUM = 1e-3, 0.2
 
@@ -76,10 +81,12 @@ def column(a: np.ndarray, axes: int) -> np.ndarray:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("style", range(4))
 @pytest.mark.parametrize("shape", SHAPES)
-def test_batchnorm_against_torch(backend: Backend, shape: tuple[int, ...], style: int, dtype: Any) -> None:
+def test_batchnorm_against_torch(backend: Backend, shape: tuple[int, ...], style: int,
+                                 dtype: Any) -> None:
     torch = torch_module()
     channels, count = shape[1], shape[0] * int(np.prod(shape[2:]))
-    x, dy, w, b = (random(i, s, dtype) for i, s in enumerate((shape, shape, (channels,), (channels,))))
+    x, dy, w, b = (random(i, s, dtype)
+                   for i, s in enumerate((shape, shape, (channels,), (channels,))))
     running = np.abs(random(4, (2, channels), dtype))
     tx, tw, tb = (torch.from_numpy(a.astype(np.float64)).requires_grad_() for a in (x, w, b))
     t_mean, t_variance = (torch.from_numpy(a.astype(np.float64)) for a in running)
@@ -92,7 +99,8 @@ def test_batchnorm_against_torch(backend: Backend, shape: tuple[int, ...], style
     backend.channel_moments(dev_x, moments)
     image = (0, *range(2, len(shape)))
     wide = x.astype(np.float64)
-    np.testing.assert_allclose(fetch(moments), np.stack([wide.sum(image), (wide**2).sum(image)], 1), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(fetch(moments), np.stack([wide.sum(image), (wide**2).sum(image)], 1),
+                               rtol=1e-12, atol=1e-12)
     dev_running = place(backend, running, style)
     backend.batchnorm_statistics(moments, count, EPS, mean, inv_std, dev_running, MOMENTUM)
     check(dev_running, torch.stack([t_mean, t_variance]))
@@ -115,12 +123,14 @@ def test_batchnorm_against_torch(backend: Backend, shape: tuple[int, ...], style
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("style", range(4))
 def test_batchnorm_by_running_statistics(backend: Backend, style: int, dtype: Any) -> None:
-    x, w, b, running = (random(i, s, dtype) for i, s in enumerate(((3, 4, 5, 2), (4,), (4,), (2, 4))))
+    x, w, b, running = (random(i, s, dtype)
+                        for i, s in enumerate(((3, 4, 5, 2), (4,), (4,), (2, 4))))
     running[1] = np.abs(running[1])
     mean, inv_std = (blank(backend, (4,), np.float64) for _ in range(2))
     backend.batchnorm_running(place(backend, running, style), EPS, mean, inv_std)
     out = blank(backend, x.shape, dtype, style)
-    backend.batchnorm_forward(place(backend, x, style), mean, inv_std, place(backend, w), place(backend, b), out)
+    backend.batchnorm_forward(place(backend, x, style), mean, inv_std, place(backend, w),
+                              place(backend, b), out)
     m, v, w, b = (column(a.astype(np.float64), 4) for a in (*running, w, b))
     check(out, (x - m) / np.sqrt(v + EPS) * w + b)
 
@@ -150,11 +160,13 @@ def test_batchnorm_of_one_item_and_of_a_constant(backend: Backend) -> None:
         assert np.isfinite(fetch(inv_std)).all()
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 4, 4), (2, 0, 4, 4), (2, 3, 0, 4), (0, 3), (2, 3, 4, 0, 4)])
+@pytest.mark.parametrize("shape",
+                         [(0, 3, 4, 4), (2, 0, 4, 4), (2, 3, 0, 4), (0, 3), (2, 3, 4, 0, 4)])
 def test_batchnorm_empty(backend: Backend, shape: tuple[int, ...]) -> None:
     channels = shape[1]
     x, out = place(backend, np.zeros(shape, np.float32)), blank(backend, shape, np.float32)
-    sums, mean, w = (place(backend, np.ones((channels, *more), t)) for more, t in (((2,), np.float64), ((), np.float64), ((), np.float32)))
+    sums, mean, w = (place(backend, np.ones((channels, *more), t))
+                     for more, t in (((2,), np.float64), ((), np.float64), ((), np.float32)))
     backend.channel_moments(x, sums)
     check(sums, np.zeros((channels, 2)))
     sums[...] = 1

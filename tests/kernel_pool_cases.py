@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_support import DTYPES, FEW, blank, check, extents, fetch, pad, place, random, torch_module
+from kernel_support import (
+    DTYPES,
+    FEW,
+    blank,
+    check,
+    extents,
+    fetch,
+    pad,
+    place,
+    random,
+    torch_module,
+)
 
 from hpcpar.kernels.interface import Array, Backend, PoolSpec
 
@@ -120,7 +131,8 @@ def test_pool_adjoints(backend: Backend, case: Any) -> None:
     assert np.vdot(fetch(out)[inside], dy[inside]) == pytest.approx(np.vdot(x, fetch(dx)), rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("shape", [(0, 2, 5, 5), (2, 0, 5, 5), (2, 2, 0, 5), (2, 2, 5, 0, 3), (0, 2, 3, 3, 3)])
+@pytest.mark.parametrize("shape", [(0, 2, 5, 5), (2, 0, 5, 5), (2, 2, 0, 5), (2, 2, 5, 0, 3),
+                                   (0, 2, 3, 3, 3)])
 def test_pool_empty(backend: Backend, shape: tuple[int, ...]) -> None:
     axes = len(shape) - 2
     spec = PoolSpec((1,) * axes, (1,) * axes, ((0, 0),) * axes)

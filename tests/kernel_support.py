@@ -16,11 +16,14 @@ FEW = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
 def torch_module() -> Any:
     """PyTorch, or skip the test."""
-    return pytest.importorskip("torch", reason="PyTorch is the reference of this test", exc_type=ImportError)
+    return pytest.importorskip("torch", reason="PyTorch is the reference of this test",
+                               exc_type=ImportError)
 
 
 def place(backend: Backend, host: np.ndarray, style: int = 0) -> Array:
-    """A device copy: contiguous (0), a box of a larger array (1), with gaps between items (2) or with axes in another order (3)."""
+    """A device copy: contiguous (0), a box of a larger array (1), with gaps between items (2) or
+    with axes in another order (3).
+    """
     xp = backend.xp
     if style == 0:
         return xp.asarray(host.copy())
@@ -64,4 +67,5 @@ def extents(size: Any, kernel: Any, stride: Any, dilation: Any, pads: Any) -> tu
 
 def pad(torch: Any, x: Any, pads: Any, value: float = 0.0) -> Any:
     """A padded torch tensor: F.pad wants the last axis first."""
-    return torch.nn.functional.pad(x, [side for pair in reversed(pads) for side in pair], value=value)
+    return torch.nn.functional.pad(x, [side for pair in reversed(pads) for side in pair],
+                                   value=value)

@@ -1,7 +1,8 @@
-"""Layers on blocks called directly, for tests: ops with boxes cut by hand, and PyTorch in float64 as the reference.
+"""Layers on blocks called directly, for tests: ops with boxes cut by hand, and PyTorch in float64
+as the reference.
 
-A cut is emulated: every block's op gets the box that it needs out of the whole input, and its gradients are added to the whole
-gradient, as the executor's exchanges do.
+A cut is emulated: every block's op gets the box that it needs out of the whole input, and its
+gradients are added to the whole gradient, as the executor's exchanges do.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from hpcpar.runtime.blocks import Blocks
 from hpcpar.runtime.ops.base import Context, Op
 from hpcpar.runtime.ops.build import build
 
-torch = pytest.importorskip("torch", reason="PyTorch is the reference of these tests", exc_type=ImportError)
+torch = pytest.importorskip("torch", reason="PyTorch is the reference of these tests",
+                            exc_type=ImportError)
 DTYPES = (np.float64, np.float32)
 TOLERANCE = {"float64": 1e-10, "float32": 2e-4}
 
@@ -33,7 +35,9 @@ def close(got: Any, want: Any) -> None:
 
 
 def boxes(extents: Sequence[int], cuts: Sequence[int]) -> list[Box]:
-    """All blocks of a tensor whose axes are cut into so many parts; some are empty where there are more parts than indices."""
+    """All blocks of a tensor whose axes are cut into so many parts; some are empty where there are
+    more parts than indices.
+    """
     parts = [[block(extent, cut, i) for i in range(cut)] for extent, cut in zip(extents, cuts, strict=True)]
     return list(itertools.product(*parts))
 
@@ -42,16 +46,19 @@ def at(box: Box) -> tuple[slice, ...]:
     return tuple(slice(*interval) for interval in box)
 
 
-def parameters(layer: Layer, x: tuple[int, ...], dtype: Any, rows: tuple[int, int], columns: tuple[int, int] | None = None) -> Any:
+def parameters(layer: Layer, x: tuple[int, ...], dtype: Any, rows: tuple[int, int],
+               columns: tuple[int, int] | None = None) -> Any:
     """The part of random weights that a block has; the same numbers whatever the cut."""
     rng = np.random.default_rng(7)
     weight = rng.standard_normal(layer.weight_shape(x))
     bias = rng.standard_normal(layer.bias_shape(x)) if layer.bias_shape(x) else None
     part = weight[slice(*rows)] if columns is None else weight[slice(*rows), slice(*columns)]
-    p = SimpleNamespace(weight=part.astype(dtype), bias=None if bias is None else bias[slice(*rows)].astype(dtype))
+    p = SimpleNamespace(weight=part.astype(dtype), bias=None if bias is None
+                        else bias[slice(*rows)].astype(dtype))
     count = p.weight.size
     p.grad = np.full(count + (0 if bias is None else p.bias.size), 9, dtype)
-    p.dweight, p.dbias = p.grad[:count].reshape(p.weight.shape), None if bias is None else p.grad[count:]
+    p.dweight, p.dbias = p.grad[:count].reshape(p.weight.shape), None if bias is None else p.grad[
+        count:]
     return p
 
 
@@ -59,7 +66,9 @@ def make(
     layer: Layer, batch: int, inputs: Sequence[np.ndarray], own: Box, dy: np.ndarray, needs: tuple[Box, ...] | None = None, p: Any = None,
     **more: Any,
 ) -> Op:
-    """An op with blocks of its own that hold what they must; outputs are full of a number that must be overwritten."""
+    """An op with blocks of its own that hold what they must; outputs are full of a number that must
+    be overwritten.
+    """
     shapes = tuple(x.shape[1:] for x in inputs)
     if needs is None:
         names = axes_of(dy.shape[1:])
@@ -68,13 +77,16 @@ def make(
             need = []
             for name, extent in zip(axes_of(x.shape[1:]), x.shape, strict=True):
                 relation = layer.relation(name, x.shape[1:], which)
-                need.append(relation.needed(*own[names.index(name)], extent) if name in names else (0, extent))
+                need.append(relation.needed(*own[names.index(name)], extent) if name in names
+                            else (0, extent))
             found.append(tuple(need))
         needs = tuple(found)
     # uneven strides, as parts of larger blocks have them
     xs = [np.repeat(x[at(need)], 2, axis=-1)[..., ::2] for x, need in zip(inputs, needs, strict=True)]
-    blocks = Blocks(xs, [np.full(x.shape, 9, x.dtype) for x in xs], y=np.full(shape(own), 9, dy.dtype), dy=dy[at(own)].copy())
-    ctx = Context(NumpyBackend(), layer, shapes, batch, needs, own, blocks, p, lambda: None, 0, 1, **more)
+    blocks = Blocks(xs, [np.full(x.shape, 9, x.dtype) for x in xs],
+                    y=np.full(shape(own), 9, dy.dtype), dy=dy[at(own)].copy())
+    ctx = Context(NumpyBackend(), layer, shapes, batch, needs, own, blocks, p, lambda: None, 0, 1,
+                  **more)
     return build(ctx)
 
 
@@ -88,7 +100,8 @@ def gather(ops: Sequence[Op], inputs: Sequence[np.ndarray], out: np.ndarray) -> 
     return y, dxs
 
 
-def reference(function: Callable[..., Any], arrays: Sequence[np.ndarray], dy: np.ndarray | None = None) -> tuple[Any, list[np.ndarray]]:
+def reference(function: Callable[..., Any], arrays: Sequence[np.ndarray],
+              dy: np.ndarray | None = None) -> tuple[Any, list[np.ndarray]]:
     """Output and gradients of a PyTorch function."""
     leaves = [torch.from_numpy(a.astype(np.float64)).requires_grad_() for a in arrays]
     out = function(*leaves)

@@ -14,7 +14,8 @@ from hpcpar.runtime.ops.pointwise import mask_key
 from hpcpar.runtime.parameters import initial_rows
 from hpcpar.schedule.pipeline_order import switch
 
-#: The blocks that a batch normalisation treats on their own (see `reference_layers.Block`): (layer, samples of the pass) -> blocks.
+#: The blocks that a batch normalisation treats on their own (see `reference_layers.Block`): (layer,
+#: samples of the pass) -> blocks.
 Blocks = Callable[[Layer, int], list[tuple[slice, ...]]]
 
 
@@ -28,17 +29,21 @@ class Reference:
     optimizer : {'momentum', 'sgd', 'adam'}
         Adam has PyTorch's constants, whatever momentum is given to `iterate`.
     microbatches : int
-        Parts of the batch that pass one after the other before the update; statistics are those of a part.
+        Parts of the batch that pass one after the other before the update; statistics are those of
+        a part.
     turns : sequence of arrays of int, optional
-        Sample numbers of each turn of the layers from `hpcpar.schedule.outline.switch` on (one weird trick, variable batch size): they
-        minimise the mean over a turn's samples and are updated after it; the layers before get the gradient of the mean over all.
+        Sample numbers of each turn of the layers from `hpcpar.schedule.outline.switch` on (one
+        weird trick, variable batch size): they minimise the mean over a turn's samples and are
+        updated after it; the layers before get the gradient of the mean over all.
     blocks : callable, optional
-        Parts of the image and the pass that are normalised on their own; a pass as a whole by default.
+        Parts of the image and the pass that are normalised on their own; a pass as a whole by
+        default.
 
     Attributes
     ----------
     outputs, gradients : dict of ndarray
-        After `iterate`: of every layer's output but the loss, over the whole batch [N, ...] in the order of its samples.
+        After `iterate`: of every layer's output but the loss, over the whole batch [N, ...] in the
+        order of its samples.
     weight_gradients : dict of list of ndarray
         Of weight and bias by layer name; of the last turn in layers that take turns.
     running : dict of ndarray
@@ -59,7 +64,8 @@ class Reference:
         for i, layer in enumerate(network.layers):
             if layer.has_weights:
                 self.weights[layer.name] = [t.requires_grad_() for t in self._initial(i, layer)]
-        self._moments = {k: [[torch.zeros_like(t) for t in v] for _ in range(2)] for k, v in self.weights.items()}
+        self._moments = {k: [[torch.zeros_like(t) for t in v] for _ in range(2)]
+                         for k, v in self.weights.items()}
         self._updates = dict.fromkeys(self.weights, 0)
         self._velocity = {k: [torch.zeros_like(t) for t in v] for k, v in self.weights.items()}
         self.outputs: dict[str, np.ndarray] = {}
@@ -71,18 +77,25 @@ class Reference:
         torch, shape = self.torch, layer.weight_shape(self.network.input_shape(layer))
         if isinstance(layer, BatchNorm):
             return [torch.ones(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)]
-        out = [torch.from_numpy(initial_rows(self.seed, position, 0, shape[0], shape[1:], "float64"))]
+        out = [torch.from_numpy(initial_rows(self.seed, position, 0, shape[0], shape[1:],
+                                             "float64"))]
         if layer.bias_shape(self.network.input_shape(layer)):
             out.append(torch.zeros(shape[0], dtype=torch.float64))
         return out
 
-    # -- passes ------------------------------------------------------------------------------------------------------
+    # -- passes ------------------------------------------------------------------------------------
     def mask(self, layer: Dropout, shape: tuple[int, ...], number: int) -> np.ndarray:
-        """Dropout's mask over the tensor of one pass. Passes are numbered over all iterations: iteration * passes + pass."""
-        return self.compute.dropout_mask(mask_key(self.seed, number, self.network.layers.index(layer)), shape, layer.rate)
+        """Dropout's mask over the tensor of one pass. Passes are numbered over all iterations:
+        iteration * passes + pass.
+        """
+        return self.compute.dropout_mask(mask_key(self.seed, number,
+                                                  self.network.layers.index(layer)), shape,
+                                         layer.rate)
 
     def _forward(self, layers: Iterable[Layer], have: dict[str, Any], number: int) -> None:
-        """Add the outputs of `layers` to those of the layers before; `number` is the pass's, or -1 to evaluate."""
+        """Add the outputs of `layers` to those of the layers before; `number` is the pass's, or -1
+        to evaluate.
+        """
         for layer in layers:
             if layer is self.network.layers[-1] or isinstance(layer, Input):
                 continue
@@ -120,8 +133,9 @@ class Reference:
             for kept, piece in ((self.outputs, tensor.detach()), (self.gradients, tensor.grad)):
                 kept.setdefault(name, np.zeros((batch, *tensor.shape[1:])))[where] = piece.numpy()
 
-    # -- training ----------------------------------------------------------------------------------------------------
-    def iterate(self, images: np.ndarray, targets: np.ndarray, step: int, rate: float, momentum: float, decay: float) -> float:
+    # -- training ----------------------------------------------------------------------------------
+    def iterate(self, images: np.ndarray, targets: np.ndarray, step: int, rate: float,
+                momentum: float, decay: float) -> float:
         """One iteration.
 
         Parameters
@@ -145,7 +159,8 @@ class Reference:
             value = self._microbatches(images, targets, step)
             self._update(self.network.layers, rate, momentum, decay)
             return value
-        return self._in_turns(images, targets, step, self.turns, lambda layers: self._update(layers, rate, momentum, decay))
+        return self._in_turns(images, targets, step, self.turns,
+                              lambda layers: self._update(layers, rate, momentum, decay))
 
     def _microbatches(self, images: np.ndarray, targets: np.ndarray, step: int) -> float:
         """Forward and backward of all parts; gradients of weights add up."""
@@ -164,7 +179,9 @@ class Reference:
 
     def _in_turns(self, images: np.ndarray, targets: np.ndarray, step: int, turns: Sequence[np.ndarray],
                   update: Callable[[Sequence[Layer]], None]) -> float:
-        """The layers before the switch take the whole batch, those after it a turn's samples at a time."""
+        """The layers before the switch take the whole batch, those after it a turn's samples at a
+        time.
+        """
         at, count, value = switch(self.network), len(images), 0.0
         before, after = self.network.layers[:at], self.network.layers[at:]
         have = self._input(images)
@@ -184,13 +201,15 @@ class Reference:
                 del mine[name]
             self._keep(mine, samples, count)
             update(after)
-        self.torch.autograd.backward([have[name] for name in crossing], [back[name] for name in crossing])
+        self.torch.autograd.backward([have[name] for name in crossing],
+                                     [back[name] for name in crossing])
         self._keep(have, slice(None), count)
         update(before)
         return value
 
     def _input(self, images: np.ndarray) -> dict[str, Any]:
-        return {self.network.layers[0].name: self.torch.from_numpy(images.astype(np.float64)).requires_grad_()}
+        return {self.network.layers[0].name: self.torch.from_numpy(
+            images.astype(np.float64)).requires_grad_()}
 
     def _update(self, layers: Sequence[Layer], rate: float, momentum: float, decay: float) -> None:
         """Weights of `layers`, by the gradients that they have."""
@@ -204,7 +223,8 @@ class Reference:
             else:
                 with self.torch.no_grad():
                     for t, v in zip(tensors, self._velocity[layer.name], strict=True):
-                        v.mul_(momentum if self.optimizer == "momentum" else 0.0).sub_(rate * (t.grad + decay * t))
+                        v.mul_(momentum if self.optimizer == "momentum"
+                               else 0.0).sub_(rate * (t.grad + decay * t))
                         t.add_(v)
             for t in tensors:
                 t.grad = None
@@ -221,9 +241,12 @@ class Reference:
         self._updates[name] += 1
 
     def evaluate(self, images: np.ndarray, targets: np.ndarray) -> float:
-        """Loss without dropout, by running statistics (of synchronised normalisation); `outputs` are those of this pass."""
+        """Loss without dropout, by running statistics (of synchronised normalisation); `outputs`
+        are those of this pass.
+        """
         with self.torch.no_grad():
             have = self._input(images)
             self._forward(self.network.layers, have, -1)
-            self.outputs, self.gradients = {name: t.detach().numpy().copy() for name, t in have.items()}, {}
+            self.outputs, self.gradients = {name: t.detach().numpy().copy()
+                                            for name, t in have.items()}, {}
             return float(self._loss(have, targets, len(images)))

@@ -1,4 +1,6 @@
-"""What each layer computes, in PyTorch: the serial truth that the kernels and the parallel training are held against."""
+"""What each layer computes, in PyTorch: the serial truth that the kernels and the parallel training
+are held against.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from hpcpar.network.layers import (
 
 f = torch.nn.functional
 
-#: A part of a batch of images that is normalised on its own: slices of (samples, rows, ...), without channels.
+#: A part of a batch of images that is normalised on its own: slices of (samples, rows, ...),
+#: without channels.
 Block = tuple[slice, ...]
 
 
@@ -45,7 +48,9 @@ def dropout_mask(key: int, shape: tuple[int, ...], rate: float) -> np.ndarray:
 
 
 def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
-    """The output of a layer that computes alike in training and evaluation; `weights` are (weight, bias) as far as it has them."""
+    """The output of a layer that computes alike in training and evaluation; `weights` are (weight,
+    bias) as far as it has them.
+    """
     x = xs[0]
     if isinstance(layer, Conv2d | Conv3d):
         conv = f.conv2d if isinstance(layer, Conv2d) else f.conv3d
@@ -57,7 +62,8 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
         pool = f.max_pool2d if isinstance(layer, MaxPool2d) else f.max_pool3d
         return pool(x, layer.kernel, layer.stride, layer.padding, ceil_mode=layer.ceil_mode)
     if isinstance(layer, AvgPool2d):
-        return f.avg_pool2d(x, layer.kernel, layer.stride, layer.padding, layer.ceil_mode, layer.count_include_pad)
+        return f.avg_pool2d(x, layer.kernel, layer.stride, layer.padding, layer.ceil_mode,
+                            layer.count_include_pad)
     if isinstance(layer, AvgPool3d):
         return average(layer, x)
     if isinstance(layer, LRN):
@@ -66,15 +72,20 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
         return torch.cat(xs, 1)
     if isinstance(layer, Add):
         return sum(xs[1:], x)
-    simple = {ReLU: f.relu, Flatten: lambda t: t.flatten(1), GlobalAvgPool: lambda t: t.flatten(2).mean(2)}
+    simple = {ReLU: f.relu, Flatten: lambda t: t.flatten(1),
+              GlobalAvgPool: lambda t: t.flatten(2).mean(2)}
     return simple[type(layer)](x)
 
 
 def average(layer: AvgPool3d, x: Any) -> Any:
-    """Average pooling of volumes as PyTorch's, which refuses volumes below the kernel's size even where padding makes up for it."""
+    """Average pooling of volumes as PyTorch's, which refuses volumes below the kernel's size even
+    where padding makes up for it.
+    """
     out, sides, ceiling = layer.output_shape(tuple(x.shape[1:]))[1:], [], []
-    for n, size, k, s, p in zip(out, x.shape[2:], layer.kernel, layer.stride, layer.padding, strict=True):
-        beyond = max(0, (n - 1) * s + k - size - 2 * p)  # a last window in ceil mode; does not count as padding
+    for n, size, k, s, p in zip(out, x.shape[2:], layer.kernel, layer.stride, layer.padding,
+                                strict=True):
+        # a last window in ceil mode; does not count as padding
+        beyond = max(0, (n - 1) * s + k - size - 2 * p)
         sides, ceiling = [p, p, *sides], [0, beyond, *ceiling]
 
     def sums(values: Any) -> Any:
@@ -85,7 +96,9 @@ def average(layer: AvgPool3d, x: Any) -> Any:
 
 
 def loss(layer: Layer, scores: Any, targets: np.ndarray, samples: int) -> Any:
-    """The loss summed over the samples given, over `samples`: of a mini-batch's parts these add up to its mean."""
+    """The loss summed over the samples given, over `samples`: of a mini-batch's parts these add up
+    to its mean.
+    """
     y = torch.from_numpy(targets)
     if isinstance(layer, MeanSquaredError):
         return f.mse_loss(scores, y, reduction="sum") / (samples * scores.shape[1])
@@ -103,7 +116,8 @@ def normalise(x: Any, gamma: Any, beta: Any, eps: float, blocks: list[Block]) ->
     y : tensor
         Of the shape of `x`.
     statistics : list of tensor or None
-        Mean and unbiased variance [2, C] of each block; None for an empty one. The variance of a single value is 0.
+        Mean and unbiased variance [2, C] of each block; None for an empty one. The variance of a
+        single value is 0.
     """
     y, statistics = torch.zeros_like(x), []
     for samples, *image in blocks:

@@ -1,4 +1,5 @@
-"""What the benches of this folder share: figures that a paper printed beside ours, as a table, as JSON, and as stacked bars.
+"""What the benches of this folder share: figures that a paper printed beside ours, as a table, as
+JSON, and as stacked bars.
 
 A bench is a module whose docstring says how to run it, and a function that makes its `Report`:
 
@@ -8,7 +9,8 @@ A bench is a module whose docstring says how to run it, and a function that make
     if __name__ == "__main__":
         sys.exit(main(__doc__, report))
 
-A bench with options of its own calls `parser`, adds them, and hands what was parsed and the report to `publish`.
+A bench with options of its own calls `parser`, adds them, and hands what was parsed and the report
+to `publish`.
 """
 
 from __future__ import annotations
@@ -95,7 +97,8 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     out.add_argument("--bars", action="store_true", help="also print every bar of the figures")
     out.add_argument("--json", type=Path, metavar="FILE", help="also write claims and bars here")
-    out.add_argument("--plot", type=Path, metavar="FILE", help="also draw the bars here (PNG, PDF or SVG)")
+    out.add_argument("--plot", type=Path, metavar="FILE",
+                     help="also draw the bars here (PNG, PDF or SVG)")
     return out
 
 
@@ -108,11 +111,13 @@ def text(value: Value, unit: str = "") -> str:
     return (f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}") + unit
 
 
-def _table(title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]], out: Console) -> None:
+def _table(title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]],
+           out: Console) -> None:
     """Print a table; a column is a name and whether its cells are text (to the left, wrapped)."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, is_text in columns:
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text,
+                         overflow="fold")
     for row in rows:
         table.add_row(*row)
     out.print(table)
@@ -124,7 +129,8 @@ def _print(report: Report, bars: bool) -> None:
     for c in report.claims:
         ratio = "-" if c.ratio is None else f"{c.ratio:.2f}"
         rows.append([c.what, text(c.published, c.unit), text(c.ours, c.unit), ratio, c.note])
-    _table(report.title, [("what", True), ("published", False), ("ours", False), ("ratio", False), ("note", True)], rows, out)
+    _table(report.title, [("what", True), ("published", False), ("ours", False), ("ratio", False),
+                          ("note", True)], rows, out)
     for panel in report.panels:
         if bars:
             parts = list(next(iter(panel.bars.values())))
@@ -151,7 +157,8 @@ def _plain(report: Report) -> dict[str, Any]:
         for p in report.panels
     ]
     date = datetime.now().astimezone().isoformat(timespec="seconds")
-    return {"title": report.title, "date": date, "claims": claims, "panels": panels, "remarks": list(report.remarks)}
+    return {"title": report.title, "date": date, "claims": claims, "panels": panels,
+            "remarks": list(report.remarks)}
 
 
 def _draw_panel(axes: Any, panel: Panel, colors: Mapping[str, str]) -> None:
@@ -163,9 +170,11 @@ def _draw_panel(axes: Any, panel: Panel, colors: Mapping[str, str]) -> None:
         bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
     for i, label in enumerate(panel.bars):
         if label in panel.marks:
-            clear = max(bottom[max(0, i - 2): i + 3]) + 0.03 * max(bottom)  # the text is wider than a bar
+            # the text is wider than a bar
+            clear = max(bottom[max(0, i - 2): i + 3]) + 0.03 * max(bottom)
             line = {"arrowstyle": "-", "linewidth": 0.6}
-            axes.annotate(panel.marks[label], (i, bottom[i]), (i, clear), ha="center", fontsize=7, weight="bold", arrowprops=line)
+            axes.annotate(panel.marks[label], (i, bottom[i]), (i, clear), ha="center", fontsize=7,
+                          weight="bold", arrowprops=line)
     axes.set_xticks(list(at), list(panel.bars), rotation=60, ha="right", fontsize=7)
     axes.tick_params(axis="y", labelsize=7)
     axes.set_title(panel.title, fontsize=9)
@@ -178,17 +187,20 @@ def draw(report: Report, path: Path) -> None:
     try:
         import matplotlib
     except ImportError as err:
-        raise SystemExit(f"plots need matplotlib ({err}); install it with: pip install matplotlib") from err
+        raise SystemExit(
+            f"plots need matplotlib ({err}); install it with: pip install matplotlib") from err
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     rows: dict[str, list[Panel]] = {}
     for panel in report.panels:
         rows.setdefault(panel.figure, []).append(panel)
-    parts = list(dict.fromkeys(part for panel in report.panels for bar in panel.bars.values() for part in bar))
+    parts = list(dict.fromkeys(part for panel in report.panels for bar in panel.bars.values()
+                               for part in bar))
     colors = {part: f"C{i}" for i, part in enumerate(parts)}
     across = max(len(panels) for panels in rows.values())
-    figure, grid = plt.subplots(len(rows), across, figsize=(3.6 * across, 2.9 * len(rows) + 0.6), squeeze=False, layout="constrained")
+    figure, grid = plt.subplots(len(rows), across, figsize=(3.6 * across, 2.9 * len(rows) + 0.6),
+                                squeeze=False, layout="constrained")
     for line, panels in zip(grid, rows.values(), strict=True):
         for axes in line[len(panels):]:
             axes.set_visible(False)
@@ -210,7 +222,8 @@ def publish(report: Report, options: argparse.Namespace) -> None:
         draw(report, options.plot)
 
 
-def main(doc: str | None, make: Callable[[], Report], arguments: Sequence[str] | None = None) -> int:
+def main(doc: str | None, make: Callable[[], Report],
+         arguments: Sequence[str] | None = None) -> int:
     """The whole of a bench without options of its own; `doc` is its docstring."""
     options = parser(doc).parse_args(arguments)
     publish(make(), options)

@@ -1,11 +1,14 @@
-"""Figures 7, 8, 14, 15 and 16 of DeePa (ICLR 2018 submission), beside what it published; ``deepa_tables.py`` has its Tables 2 and 3.
+"""Figures 7, 8, 14, 15 and 16 of DeePa (ICLR 2018 submission), beside what it published;
+``deepa_tables.py`` has its Tables 2 and 3.
 
     python bench/papers/deepa.py [--bars] [--json FILE] [--plot FILE]
 
-AlexNet, VGG-16 and Inception-v3, 32 images a GPU, on 16 K80 (preset ``k80x16``) and on up to 16 P100 (``p100x4x4``), with the
-published configurations, nothing searched. The figures are drawings; the numbers below are those of the text. DeePa spreads its parameter
-servers over the GPUs (section 5): ours is the schedule with sharded parameters; the notes have it with one server a layer, and Eq 1 with
-gradients hidden. TensorFlow and PyTorch are not simulated: our data parallelism stands for them, as fast as DeePa's own by section 7.1.
+AlexNet, VGG-16 and Inception-v3, 32 images a GPU, on 16 K80 (preset ``k80x16``) and on up to 16
+P100 (``p100x4x4``), with the published configurations, nothing searched. The figures are drawings;
+the numbers below are those of the text. DeePa spreads its parameter servers over the GPUs (section
+5): ours is the schedule with sharded parameters; the notes have it with one server a layer, and Eq
+1 with gradients hidden. TensorFlow and PyTorch are not simulated: our data parallelism stands for
+them, as fast as DeePa's own by section 7.1.
 """
 
 from __future__ import annotations
@@ -18,14 +21,24 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.papers.common import Claim, Panel, Report, main
-from bench.papers.layerwise import NETWORKS, Eq1, eq1, last_modules, network, predict, variants, volume
+from bench.papers.layerwise import (
+    NETWORKS,
+    Eq1,
+    eq1,
+    last_modules,
+    network,
+    predict,
+    variants,
+    volume,
+)
 
 K80, P100 = "k80x16", "p100x4x4"
 CLASSES_22K = 21_841
 TITLES = {"alexnet": "AlexNet", "vgg16": "VGG-16", "inception_v3": "Inception-v3"}
 #: Section 7.1: OWT over image parallelism, and DeePa over TensorFlow and PyTorch, 16 K80.
 FIG_7 = {"alexnet": (1.4, 6.5), "vgg16": (1.2, 1.9), "inception_v3": (1.07, 1.5)}
-#: Section 7.2: DeePa over PyTorch and TensorFlow on 16 K80, least and most of several minibatch sizes; which ones only the drawing says.
+#: Section 7.2: DeePa over PyTorch and TensorFlow on 16 K80, least and most of several minibatch
+#: sizes; which ones only the drawing says.
 FIG_13 = {"alexnet": (4.6, 6.5), "vgg16": (1.6, 1.9), "inception_v3": (1.2, 1.5)}
 MINIBATCHES = (256, 512, 1024)
 #: Section 7.3: DeePa over TensorFlow and PyTorch on 4 and on 16 P100.
@@ -33,10 +46,13 @@ FIG_14 = {"alexnet": (3.1, 8.1), "vgg16": (1.6, 3.2), "inception_v3": (1.3, 1.8)
 
 
 def gain(preset: str, name: str, slow: str, fast: Sequence[str], ranks: int) -> tuple[float, str]:
-    """Time of `slow` over that of the fastest of `fast`: sharded; and the note with the other two ways of counting."""
+    """Time of `slow` over that of the fastest of `fast`: sharded; and the note with the other two
+    ways of counting.
+    """
 
     def over(synchronisation: str) -> float:
-        times = [predict(preset, name, s, ranks, synchronisation).iteration_s for s in (slow, *fast)]
+        times = [predict(preset, name, s, ranks, synchronisation).iteration_s
+                 for s in (slow, *fast)]
         return times[0] / min(times[1:])
 
     def eq(strategy: str) -> Eq1:
@@ -50,7 +66,8 @@ def claims_of_fig_7(names: Sequence[str]) -> list[Claim]:
     """16 K80, throughput."""
     out = []
     for name in names:
-        for what, fast, published in (("OWT over data", ("owt",), FIG_7[name][0]), ("DeePa over data", variants(name), FIG_7[name][1])):
+        for what, fast, published in (("OWT over data", ("owt",), FIG_7[name][0]),
+                                      ("DeePa over data", variants(name), FIG_7[name][1])):
             value, note = gain(K80, name, "data", fast, 16)
             out.append(Claim(f"Fig 7, 16 K80, {TITLES[name]}: {what}", published, value, "x", note))
     if "alexnet" in names:
@@ -81,7 +98,8 @@ def deepa_bytes(name: str, ranks: int, classes: int = 1000) -> float:
 
 def claims_of_fig_8(names: Sequence[str]) -> list[Claim]:
     """16 GPUs, 512 images: what all GPUs receive in a step."""
-    owt = sorted((volume(n, "data", 16).total_bytes / volume(n, "owt", 16).total_bytes, TITLES[n]) for n in names)
+    owt = sorted((volume(n, "data", 16).total_bytes / volume(n, "owt", 16).total_bytes, TITLES[n])
+                 for n in names)
     more = sorted((volume(n, "owt", 16).total_bytes / deepa_bytes(n, 16), TITLES[n]) for n in names)
     data = max((volume(n, "data", 16).total_bytes / deepa_bytes(n, 16), TITLES[n]) for n in names)
     out = [
@@ -93,8 +111,10 @@ def claims_of_fig_8(names: Sequence[str]) -> list[Claim]:
     ]
     if "inception_v3" in names:
         every = [volume("inception_v3", s, 16).total_bytes for s in ("data", "layer-wise")]
-        modules = tuple(layer for layer in last_modules(network("inception_v3")) if layer not in ("fc", "loss"))
-        last = [volume("inception_v3", s, 16, only=modules).total_bytes for s in ("data", "layer-wise")]
+        modules = tuple(layer for layer in last_modules(network("inception_v3"))
+                        if layer not in ("fc", "loss"))
+        last = [volume("inception_v3", s, 16, only=modules).total_bytes
+                for s in ("data", "layer-wise")]
         note = "ours: n = 8 in all of E1 and E2; DeePa's branches differ, in a drawing"
         out += [
             Claim("Section 7.1.4, Inception-v3: less than data", 20.0, 100 * (1 - every[1] / every[0]), "%", note),
@@ -104,16 +124,21 @@ def claims_of_fig_8(names: Sequence[str]) -> list[Claim]:
 
 
 def claims_of_fig_13(names: Sequence[str]) -> list[Claim]:
-    """Section 7.2, Figure 13: 16 K80, DeePa over data parallelism for several minibatch sizes, least and most."""
+    """Section 7.2, Figure 13: 16 K80, DeePa over data parallelism for several minibatch sizes,
+    least and most.
+    """
     out = []
     for name in names:
         gains = []
         for batch in MINIBATCHES:
-            times = [predict(K80, name, s, 16, "sharded", batch=batch).iteration_s for s in ("data", *variants(name))]
+            times = [predict(K80, name, s, 16, "sharded", batch=batch).iteration_s
+                     for s in ("data", *variants(name))]
             gains.append(times[0] / min(times[1:]))
         each = ", ".join(f"{batch}: {value:.3g}x" for batch, value in zip(MINIBATCHES, gains, strict=True))
-        for what, published, value in zip(("least", "most"), FIG_13[name], (min(gains), max(gains)), strict=True):
-            out.append(Claim(f"Fig 13, 16 K80, {TITLES[name]}, minibatch sizes: {what}", published, value, "x", f"sharded; {each}"))
+        for what, published, value in zip(("least", "most"), FIG_13[name], (min(gains), max(gains)),
+                                          strict=True):
+            out.append(Claim(f"Fig 13, 16 K80, {TITLES[name]}, minibatch sizes: {what}", published,
+                             value, "x", f"sharded; {each}"))
     return out
 
 
@@ -123,19 +148,25 @@ def claims_of_fig_14(names: Sequence[str]) -> list[Claim]:
     for name in names:
         for ranks, published in zip((4, 16), FIG_14[name], strict=True):
             value, note = gain(P100, name, "data", variants(name), ranks)
-            out.append(Claim(f"Fig 14, {ranks} P100, {TITLES[name]}: DeePa over data", published, value, "x", note))
+            out.append(Claim(f"Fig 14, {ranks} P100, {TITLES[name]}: DeePa over data", published,
+                             value, "x", note))
     return out
 
 
 def claims_of_fig_15() -> list[Claim]:
-    """VGG-16, 128 images on 4 P100: image parallelism, and all convolutions by samples with linear layers by channels on 2 GPUs."""
+    """VGG-16, 128 images on 4 P100: image parallelism, and all convolutions by samples with linear
+    layers by channels on 2 GPUs.
+    """
     out = []
-    for title, strategy, published_s, published_bytes in (("data", "data", 0.34, 4e9), ("DeePa", "fc-only", 0.24, 490e6)):
+    for title, strategy, published_s, published_bytes in (("data", "data", 0.34, 4e9),
+                                                          ("DeePa", "fc-only", 0.24, 490e6)):
         server, sharded = (predict(P100, "vgg16", strategy, 4, s) for s in ("server", "sharded"))
         note = f"one server a layer; sharded {sharded.iteration_s:.3f} s"
-        out.append(Claim(f"Fig 15, 4 P100, VGG-16, {title}: a step", published_s, server.iteration_s, " s", note))
+        out.append(Claim(f"Fig 15, 4 P100, VGG-16, {title}: a step", published_s,
+                         server.iteration_s, " s", note))
         moved = volume("vgg16", strategy, 4)
-        out.append(Claim(f"Fig 15, VGG-16, {title}: moved in a step", published_bytes / 1e9, moved.total_bytes / 1e9, " GB"))
+        out.append(Claim(f"Fig 15, VGG-16, {title}: moved in a step", published_bytes / 1e9,
+                         moved.total_bytes / 1e9, " GB"))
     return out
 
 
@@ -151,17 +182,21 @@ def claims_of_fig_16(names: Sequence[str]) -> list[Claim]:
             own = variants(name)[0] if strategy == "layer-wise" else strategy
             before, after = (volume(name, own, 16, c).total_bytes for c in (1000, CLASSES_22K))
             more[strategy][title] = after - before
-            times = [predict(K80, name, own, 16, "sharded", classes=c).iteration_s for c in (1000, CLASSES_22K)]
+            times = [predict(K80, name, own, 16, "sharded", classes=c).iteration_s
+                     for c in (1000, CLASSES_22K)]
             slower[strategy][title] = 100 * (1 - times[0] / times[1])
         saved[title] = volume(name, "data", 16, CLASSES_22K).total_bytes / deepa_bytes(name, 16, CLASSES_22K)
 
-    def row(what: str, values: dict[str, float], published: tuple[float, float], unit: str, scale: float = 1.0) -> None:
+    def row(what: str, values: dict[str, float], published: tuple[float, float], unit: str,
+            scale: float = 1.0) -> None:
         note = ", ".join(f"{title} {value / scale:.3g}" for title, value in values.items())
         for end, pick, figure in zip(("least", "most"), (min, max), published, strict=True):
-            out.append(Claim(f"Fig 16, {what}: {end}", figure, pick(values.values()) / scale, unit, note if end == "least" else ""))
+            out.append(Claim(f"Fig 16, {what}: {end}", figure, pick(values.values()) / scale, unit,
+                             note if end == "least" else ""))
 
     row("22K classes, data moves more by", more["data"], (5.0, 10.0), " GiB", 2.0**30)
-    row("22K classes, DeePa moves more by", more["layer-wise"], (40.0, 40.0), " MiB", 2.0**20)  # all 21,841 x 512 logits: 40.7 more
+    # all 21,841 x 512 logits: 40.7 more
+    row("22K classes, DeePa moves more by", more["layer-wise"], (40.0, 40.0), " MiB", 2.0**20)
     row("22K classes, DeePa less than data", saved, (3.7, 44.5), "x")
     row("22K classes, throughput lost by data", slower["data"], (20.0, 45.0), "%")
     row("22K classes, throughput lost by DeePa", slower["layer-wise"], (3.0, 3.0), "%")
@@ -178,11 +213,14 @@ def panels(names: Sequence[str]) -> list[Panel]:
             for ranks in counts:
                 for strategy in ("data", "owt", *variants(name)):
                     p = predict(preset, name, strategy, ranks, "sharded")
-                    bars[f"{strategy} {ranks}"] = {"computing": p.compute_s, "exposed communication": p.iteration_s - p.compute_s}
+                    bars[f"{strategy} {ranks}"] = {"computing": p.compute_s,
+                                                   "exposed communication": p.iteration_s
+                                                   - p.compute_s}
             out.append(Panel(figure, f"{TITLES[name]}, {preset}", bars, "s a step"))
     for name in names:
         volumes = {s: volume(name, s, 16) for s in ("data", "owt", *variants(name))}
-        bars = {s: {"parameters": v.parameters_bytes / 1e9, "tensors": v.tensors_bytes / 1e9} for s, v in volumes.items()}
+        bars = {s: {"parameters": v.parameters_bytes / 1e9, "tensors": v.tensors_bytes / 1e9}
+                for s, v in volumes.items()}
         out.append(Panel("Fig 8", TITLES[name], bars, "GB a step"))
     return out
 
@@ -202,7 +240,8 @@ def report(names: Sequence[str] = NETWORKS) -> Report:
     claims = claims_of_fig_7(names) + claims_of_overlap(names) + claims_of_fig_8(names)
     claims += claims_of_fig_13(names) + claims_of_fig_14(names)
     claims += (claims_of_fig_15() if "vgg16" in names else []) + claims_of_fig_16(names)
-    return Report("DeePa (ICLR 2018 submission): 16 K80 and 16 P100, 32 images a GPU", claims, panels(names), REMARKS)
+    return Report("DeePa (ICLR 2018 submission): 16 K80 and 16 P100, 32 images a GPU", claims,
+                  panels(names), REMARKS)
 
 
 if __name__ == "__main__":

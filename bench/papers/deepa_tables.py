@@ -1,9 +1,11 @@
-"""Tables 2 and 3 of DeePa (ICLR 2018 submission): costs of configurations of two of its layers, beside what it published.
+"""Tables 2 and 3 of DeePa (ICLR 2018 submission): costs of configurations of two of its layers,
+beside what it published.
 
     python bench/papers/deepa_tables.py [--bars] [--json FILE] [--plot FILE]
 
-Transfer and update are computed; compute times were measured on a K80 and are given. The layers before are split by samples over 16 GPUs; a
-batch is 512 images in float32. The paper prints no bandwidth: Table 2's digits imply 2.247e9 bytes/s.
+Transfer and update are computed; compute times were measured on a K80 and are given. The layers
+before are split by samples over 16 GPUs; a batch is 512 images in float32. The paper prints no
+bandwidth: Table 2's digits imply 2.247e9 bytes/s.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from hpcpar.papers.optcnn import Configuration, Edge, ts_s, tx_s
 
 BATCH, ITEM_BYTES = 512, 4
 BEFORE = Configuration(n=16)
-#: Bytes per second, from the printed digits: all of Table 2 and the updates of Table 3; the transfers of Table 3.
+#: Bytes per second, from the printed digits: all of Table 2 and the updates of Table 3; the
+#: transfers of Table 3.
 BANDWIDTH, CONV_BANDWIDTH = 2.247e9, 5.0 * 2**20 * 1e3
 IMAGE = ("n", "c", "h", "w")
 
@@ -40,7 +43,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: the tensor that is transferred, the weights that are updated, and the bandwidth of either."""
+    """A table: the tensor that is transferred, the weights that are updated, and the bandwidth of
+    either.
+    """
 
     title: str
     edge: Edge
@@ -75,7 +80,8 @@ TABLE_2 = Table(
 def conv_edge(window: Same | Window) -> Edge:
     """The input of a convolution on 14 x 14 x 512, whose image axes are read through `window`."""
     extents = (BATCH, 512, 14, 14)
-    return Edge(IMAGE, extents, dict(zip(IMAGE, extents, strict=True)), (Same(), Full(), window, window), ITEM_BYTES)
+    return Edge(IMAGE, extents, dict(zip(IMAGE, extents, strict=True)),
+                (Same(), Full(), window, window), ITEM_BYTES)
 
 
 TABLE_3 = Table(
@@ -110,7 +116,8 @@ def claims(table: Table) -> list[Claim]:
 
 def without_fits() -> list[Claim]:
     """What Table 3 would have with the halo, and with the weights of all three convolutions."""
-    halo_ms = 1e3 * tx_s(conv_edge(Window(3, 1, 1)), BEFORE, Configuration(h=2, w=2), CONV_BANDWIDTH, whole=True)
+    halo_ms = 1e3 * tx_s(conv_edge(Window(3, 1, 1)), BEFORE, Configuration(h=2, w=2),
+                         CONV_BANDWIDTH, whole=True)
     three_ms = 1e3 * ts_s(3 / 2 * TABLE_3.weight_bytes, BEFORE, BANDWIDTH)
     same_ms = 1e3 * tx_s(TABLE_3.edge, BEFORE, Configuration(n=8), BANDWIDTH, whole=True)
     return [
@@ -133,7 +140,8 @@ def panel(table: Table) -> Panel:
 def report() -> Report:
     """Both tables, and what does not fit."""
     rows = claims(TABLE_2) + claims(TABLE_3) + without_fits()
-    return Report("DeePa: costs of configurations, batch 512 on 16 K80", rows, [panel(TABLE_2), panel(TABLE_3)])
+    return Report("DeePa: costs of configurations, batch 512 on 16 K80", rows,
+                  [panel(TABLE_2), panel(TABLE_3)])
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Figures 6 to 10 of the integrated paper (Gholami et al., SPAA 2018), from its closed forms, beside what it published.
+"""Figures 6 to 10 of the integrated paper (Gholami et al., SPAA 2018), from its closed forms,
+beside what it published.
 
     python bench/papers/integrated.py [--bars] [--json FILE] [--plot FILE]
 
-AlexNet on 1.2 million images, preset ``cori-knl`` (2 us, 6 GB/s). An epoch is compute and communication. The paper's compute is a
-measurement (Fig 4, one KNL, by batch size) that it prints as a curve only; ours is from the preset's rates, the same for every grid of
-P ranks and batch B: forward and backward flops of B / P images, and an update of all weights in each iteration.
+AlexNet on 1.2 million images, preset ``cori-knl`` (2 us, 6 GB/s). An epoch is compute and
+communication. The paper's compute is a measurement (Fig 4, one KNL, by batch size) that it prints
+as a curve only; ours is from the preset's rates, the same for every grid of P ranks and batch B:
+forward and backward flops of B / P images, and an update of all weights in each iteration.
 """
 
 from __future__ import annotations
@@ -27,18 +29,22 @@ from hpcpar.papers.gholami import Link, Term, total_s
 SAMPLES = 1_200_000
 BATCH = 2048
 RANKS = (8, 32, 128, 512)
-#: Images a rank in the weak scaling: the text names no sizes, so what P = 512 has in the strong scaling.
+#: Images a rank in the weak scaling: the text names no sizes, so what P = 512 has in the strong
+#: scaling.
 WEAK_IMAGES = 4
 #: Beyond the batch: B, and the ranks, each image on P / B of them.
 SMALL_BATCH, MANY_RANKS = 512, (512, 1024, 2048, 4096)
 ITEM_BYTES = 4
-#: Values that an update moves per weight: weight, velocity and gradient read, weight and velocity written.
+#: Values that an update moves per weight: weight, velocity and gradient read, weight and velocity
+#: written.
 UPDATE_TRAFFIC = 5
 
 MACHINE = files.load("cori-knl")
 LINK = Link(MACHINE.levels[-1].alpha_s, ITEM_BYTES * MACHINE.levels[-1].beta_s_per_byte)
 ALEXNET = builtin.network("alexnet")
-ONE_TOWER = Network("alexnet-one-tower", tuple(replace(x, groups=1) if isinstance(x, Conv2d) else x for x in ALEXNET.layers))
+ONE_TOWER = Network("alexnet-one-tower",
+                    tuple(replace(x, groups=1) if isinstance(x, Conv2d) else x
+                          for x in ALEXNET.layers))
 
 #: Terms of an iteration, by network, grid (Pr, Pc) and batch.
 Terms = Callable[[Network, int, int, int], list[Term]]
@@ -66,7 +72,9 @@ class Epoch:
         return self.total_s / ours.total_s, self.communication_s / ours.communication_s
 
     def overlapped(self) -> Epoch:
-        """Fig 8: two thirds of the communication hide behind backpropagation, two thirds of computing, as far as that lasts."""
+        """Fig 8: two thirds of the communication hide behind backpropagation, two thirds of
+        computing, as far as that lasts.
+        """
         hidden_s = min(self.communication_s, self.compute_s) * 2 / 3
         left = 1 - hidden_s / self.communication_s
         return Epoch(self.compute_s, self.gradient_s * left, self.other_s * left)
@@ -96,7 +104,9 @@ def fc_grid(network: Network, pr: int, pc: int, batch: int) -> list[Term]:
 
 
 def domain_and_fc_grid(network: Network, pr: int, pc: int, batch: int) -> list[Term]:
-    """Fig 10: images in P / B parts (Eq 9's terms for L_D), any grid for the fully connected layers (its terms for L_M)."""
+    """Fig 10: images in P / B parts (Eq 9's terms for L_D), any grid for the fully connected layers
+    (its terms for L_M).
+    """
     fully_connected = {layer.name for layer in network.products if isinstance(layer, Linear)}
     domain = eq.eq9_integrated(network, pr * pc // batch, batch, batch, LINK)
     model = eq.eq8_fc_only(network, pr, pc, batch, LINK)
@@ -104,10 +114,13 @@ def domain_and_fc_grid(network: Network, pr: int, pc: int, batch: int) -> list[T
 
 
 def counted_once(terms: Terms) -> Terms:
-    """Activations counted a third: once, in place of an allgather and an allreduce of twice the volume."""
+    """Activations counted a third: once, in place of an allgather and an allreduce of twice the
+    volume.
+    """
 
     def third(network: Network, pr: int, pc: int, batch: int) -> list[Term]:
-        return [t if t.phase == "gradient" else replace(t, seconds=t.seconds / 3) for t in terms(network, pr, pc, batch)]
+        return [t if t.phase == "gradient" else replace(t, seconds=t.seconds / 3)
+                for t in terms(network, pr, pc, batch)]
 
     return third
 
@@ -120,7 +133,8 @@ def epochs(terms: Terms, ranks: int, batch: int, network: Network = ALEXNET) -> 
             found = terms(network, pr, ranks // pr, batch)
             gradient_s = total_s(found, "gradient")
             scale = SAMPLES / batch
-            out[pr, ranks // pr] = Epoch(compute_s(ranks, batch), scale * gradient_s, scale * (total_s(found) - gradient_s))
+            out[pr, ranks // pr] = Epoch(compute_s(ranks, batch), scale * gradient_s,
+                                         scale * (total_s(found) - gradient_s))
     return out
 
 
@@ -133,14 +147,17 @@ def fastest(found: dict[Grid, Epoch]) -> Grid:
 
 
 def panel(figure: str, title: str, found: dict[Grid, Epoch]) -> Panel:
-    """Bars of every grid; over the fastest its speedups over the first (pure batch, or the least Pr)."""
+    """Bars of every grid; over the fastest its speedups over the first (pure batch, or the least
+    Pr).
+    """
     bars = {
         name(grid): {"compute": e.compute_s, "batch-parallel communication": e.gradient_s, "other communication": e.other_s}
         for grid, e in found.items()
     }
     best = fastest(found)
     total, communication = next(iter(found.values())).over(found[best])
-    return Panel(figure, title, bars, "s an epoch", {name(best): f"{total:.1f}x ({communication:.1f}x)"})
+    return Panel(figure, title, bars, "s an epoch",
+                 {name(best): f"{total:.1f}x ({communication:.1f}x)"})
 
 
 def panels() -> list[Panel]:
@@ -151,7 +168,8 @@ def panels() -> list[Panel]:
     for p in RANKS:
         hidden = {grid: e.overlapped() for grid, e in epochs(fc_grid, p, BATCH).items()}
         out.append(panel("Fig 8", f"P = {p}, B = {BATCH}, overlap", hidden))
-    out += [panel("Fig 9", f"P = {p}, B = {WEAK_IMAGES * p}", epochs(fc_grid, p, WEAK_IMAGES * p)) for p in RANKS]
+    out += [panel("Fig 9", f"P = {p}, B = {WEAK_IMAGES * p}", epochs(fc_grid, p, WEAK_IMAGES * p))
+            for p in RANKS]
     for p in MANY_RANKS:
         title = f"P = {p}, B = {SMALL_BATCH}, {p // SMALL_BATCH} part{'s' if p > SMALL_BATCH else ''} an image"
         out.append(panel("Fig 10", title, epochs(domain_and_fc_grid, p, SMALL_BATCH)))
@@ -194,7 +212,8 @@ def claims_of_fig_7_and_8() -> list[Claim]:
     data = found[1, 512]
     hidden = {grid: e.overlapped() for grid, e in found.items()}
     overlap = hidden[1, 512].total_s / hidden[fastest(hidden)].total_s
-    most = max(data.compute_s, data.communication_s) / min(max(e.compute_s, e.communication_s) for e in found.values())
+    most = max(data.compute_s, data.communication_s) / min(max(e.compute_s, e.communication_s)
+                                                           for e in found.values())
     best_once = f"as the 5.0x above; the best would be {most_once:.1f}x at {name(once_best)}"
     return [
         Claim(f"Fig 7, P = 512: communication speedup, best at {name(best)}", 9.7, communication, "x", "Eq 8 as printed"),
@@ -227,7 +246,8 @@ def claims_of_fig_9_and_10() -> list[Claim]:
     ]
     for p in MANY_RANKS[1:]:
         note = f"{least[512]:.1f} s at P = 512; no number in the text" if p == MANY_RANKS[1] else ""
-        out.append(Claim(f"Fig 10: speedup of P = {p} over the best of P = 512", None, least[512] / least[p], "x", note))
+        out.append(Claim(f"Fig 10: speedup of P = {p} over the best of P = 512", None,
+                         least[512] / least[p], "x", note))
     return out
 
 
@@ -242,7 +262,8 @@ REMARKS = (
 def report() -> Report:
     """Every claim, and every bar."""
     claims = claims_of_compute() + claims_of_fig_6() + claims_of_fig_7_and_8() + claims_of_fig_9_and_10()
-    return Report("Integrated model, batch and domain parallelism (SPAA 2018): AlexNet on Cori KNL", claims, panels(), REMARKS)
+    return Report("Integrated model, batch and domain parallelism (SPAA 2018): AlexNet on Cori KNL",
+                  claims, panels(), REMARKS)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""What the benches of OptCNN and DeePa share: networks, published configurations, and the papers' ways of counting.
+"""What the benches of OptCNN and DeePa share: networks, published configurations, and the papers'
+ways of counting.
 
-Both papers come from one group, with one system and one set of networks. Their configurations: on 16 GPUs DeePa's Figures 9 to 11, on 4
-OptCNN's Table 5 and DeePa's Figure 15; other numbers of GPUs are filled in alike. Which parts of Inception-v3 run on half of the GPUs is
-only in the drawings: here its modules E1 and E2, with the concatenation that they read and what follows them.
+Both papers come from one group, with one system and one set of networks. Their configurations: on
+16 GPUs DeePa's Figures 9 to 11, on 4 OptCNN's Table 5 and DeePa's Figure 15; other numbers of GPUs
+are filled in alike. Which parts of Inception-v3 run on half of the GPUs is only in the drawings:
+here its modules E1 and E2, with the concatenation that they read and what follows them.
 
-A step is counted in two ways. `predict` prices the schedule. `eq1` is the papers' own model (OptCNN, Eq 1; DeePa, Eq 1): every tensor is
-transferred once, its flows one after the other, r replicas send r times the weights.
+A step is counted in two ways. `predict` prices the schedule. `eq1` is the papers' own model
+(OptCNN, Eq 1; DeePa, Eq 1): every tensor is transferred once, its flows one after the other, r
+replicas send r times the weights.
 """
 
 from __future__ import annotations
@@ -29,13 +32,16 @@ NETWORKS = ("alexnet", "vgg16", "inception_v3")
 #: Images of a GPU.
 IMAGES = 32
 ITEM_BYTES = 4
-#: Images a second of one GPU at 32 images (TensorFlow's public benchmarks, May 2017), where the preset's roofline is more than a fifth off:
-#: it has one rate for all convolutions, and Inception-v3's small ones reach less than half of it.
+#: Images a second of one GPU at 32 images (TensorFlow's public benchmarks, May 2017), where the
+#: preset's roofline is more than a fifth off: it has one rate for all convolutions, and
+#: Inception-v3's small ones reach less than half of it.
 MEASURED = {("p100x4x4", "inception_v3"): 128.0, ("k80x16", "inception_v3"): 29.6}
 
 
 def alexnet(shape: Shape = (3, 224, 224), classes: int = 1000) -> Network:
-    """DeePa's AlexNet: one tower, second convolution 64 to 192, fifth 256 to 256 channels (its Table 1)."""
+    """DeePa's AlexNet: one tower, second convolution 64 to 192, fifth 256 to 256 channels (its
+    Table 1).
+    """
     return towers("alexnet", shape, classes, (64, 192, 384, 256, 256), 1, SoftmaxCrossEntropy)
 
 
@@ -47,12 +53,16 @@ def network(name: str, classes: int = 1000) -> Network:
 def spec(name: str, classes: int = 1000) -> NetworkSpec:
     """The papers' network of this name."""
     side = 299 if name == "inception_v3" else 224
-    return NetworkSpec(f"{__name__}:alexnet" if name == "alexnet" else name, (3, side, side), classes)
+    return NetworkSpec(f"{__name__}:alexnet" if name == "alexnet" else name, (3, side, side),
+                       classes)
 
 
-# -- configurations ---------------------------------------------------------------------------------------------------
-def _mixed(net: Network, convolutions: Config, fully_connected: list[Config], last: Configs | None = None) -> Configs:
-    """Images by one configuration, fully connected layers (with what follows each) by their own, the softmax on one GPU."""
+# -- configurations --------------------------------------------------------------------------------
+def _mixed(net: Network, convolutions: Config, fully_connected: list[Config],
+           last: Configs | None = None) -> Configs:
+    """Images by one configuration, fully connected layers (with what follows each) by their own,
+    the softmax on one GPU.
+    """
     images, features = sections(net)
     out = dict.fromkeys((layer.name for layer in images), convolutions) | (last or {})
     config, left = Config(n=out[images[-1].name].ranks), list(fully_connected)
@@ -74,12 +84,15 @@ def _inception(net: Network, ranks: int) -> Configs:
     With 21,841 classes the linear layer by channels: DeePa then moves only 40 MB more (Fig 16).
     """
     half = Config(n=max(1, ranks // 2))
-    out = dict.fromkeys((layer.name for layer in net.layers), Config(n=ranks)) | dict.fromkeys(last_modules(net), half)
+    out = dict.fromkeys((layer.name for layer in net.layers),
+                        Config(n=ranks)) | dict.fromkeys(last_modules(net), half)
     return out | ({"fc": Config(c=min(4, ranks)), "loss": Config()} if net.classes > 1000 else {})
 
 
 def configurations(name: str, strategy: str, ranks: int, classes: int = 1000) -> Configs:
-    """Configurations of `data`, `model`, `owt`, and of the published `layer-wise`; `fc-only` is VGG-16's of DeePa's Figure 15."""
+    """Configurations of `data`, `model`, `owt`, and of the published `layer-wise`; `fc-only` is
+    VGG-16's of DeePa's Figure 15.
+    """
     net = network(name, classes)
     if strategy in ("data", "owt"):
         return fill(net, strategy, ranks)
@@ -93,7 +106,8 @@ def configurations(name: str, strategy: str, ranks: int, classes: int = 1000) ->
     if strategy == "fc-only":
         return _mixed(net, Config(n=ranks), [two, two, two])
     last = [layer.name for layer in sections(net)[0] if "5" in layer.name.partition("_")[0]]
-    return _mixed(net, Config(n=ranks), [four, four, two], dict.fromkeys(last, Config(h=2, w=2)) if ranks >= 4 else None)
+    return _mixed(net, Config(n=ranks), [four, four, two], dict.fromkeys(last, Config(h=2, w=2))
+                  if ranks >= 4 else None)
 
 
 def variants(name: str) -> tuple[str, ...]:
@@ -101,17 +115,19 @@ def variants(name: str) -> tuple[str, ...]:
     return ("layer-wise", "fc-only") if name == "vgg16" else ("layer-wise",)
 
 
-# -- pricing ----------------------------------------------------------------------------------------------------------
+# -- pricing ---------------------------------------------------------------------------------------
 @cache
 def machine(preset: str, name: str) -> Machine:
     """The preset; for a network in `MEASURED` slowed down to its measured images a second."""
     out = files.load(preset)
     if (preset, name) not in MEASURED:
         return out
-    plan = Plan(spec(name), 1, IMAGES, "data", configurations(name, "data", 1), machine=files.to_dict(out))
+    plan = Plan(spec(name), 1, IMAGES, "data", configurations(name, "data", 1),
+                machine=files.to_dict(out))
     slower = MEASURED[preset, name] * price(network(name), plan, out).iteration_s / IMAGES
     device = out.device
-    rates = {field: slower * getattr(device, field) for field in ("flops_per_s", "bandwidth_bytes_per_s")}
+    rates = {field: slower * getattr(device, field)
+             for field in ("flops_per_s", "bandwidth_bytes_per_s")}
     return replace(out, device=replace(device, **rates, launch_s=device.launch_s / slower))
 
 
@@ -120,7 +136,9 @@ def predict(
     preset: str, name: str, strategy: str, ranks: int, synchronisation: str, overlap: str = "full", classes: int = 1000,
     batch: int | None = None,
 ) -> Prediction:
-    """The priced schedule with local batch normalisation, and 32 images a GPU where no minibatch is given."""
+    """The priced schedule with local batch normalisation, and 32 images a GPU where no minibatch is
+    given.
+    """
     on = machine(preset, name)
     plan = Plan(
         spec(name, classes), ranks, batch or IMAGES * ranks, strategy, configurations(name, strategy, ranks, classes), overlap=overlap,
@@ -129,7 +147,7 @@ def predict(
     return price(network(name, classes), plan, on)
 
 
-# -- the papers' counting ---------------------------------------------------------------------------------------------
+# -- the papers' counting --------------------------------------------------------------------------
 def _degrees(config: Config) -> optcnn.Configuration:
     return optcnn.Configuration(config.n, config.c, config.h, config.w, config.d)
 
@@ -139,23 +157,30 @@ def _flows(
     axes: tuple[str, ...], extents: tuple[int, ...], reader: tuple[tuple[str, int], ...], relations: tuple[optcnn.Relation, ...],
     ends: tuple[optcnn.Configuration, optcnn.Configuration],
 ) -> dict[tuple[int, int], int]:
-    return optcnn.flows_bytes(optcnn.Edge(axes, extents, dict(reader), relations, ITEM_BYTES), *ends)
+    return optcnn.flows_bytes(optcnn.Edge(axes, extents, dict(reader), relations, ITEM_BYTES),
+                              *ends)
 
 
-def _transfers(name: str, strategy: str, ranks: int, classes: int = 1000) -> Iterator[tuple[str, dict[tuple[int, int], int]]]:
-    """Every reader of a tensor that a layer makes, and the bytes that GPU j needs of GPU i's, by (i, j)."""
+def _transfers(name: str, strategy: str, ranks: int,
+               classes: int = 1000) -> Iterator[tuple[str, dict[tuple[int, int], int]]]:
+    """Every reader of a tensor that a layer makes, and the bytes that GPU j needs of GPU i's, by
+    (i, j).
+    """
     net, configs = network(name, classes), configurations(name, strategy, ranks, classes)
     for layer in net.layers:
         for which, producer in enumerate(layer.inputs):
             if net.by_name[producer].inputs:  # images are wherever they are needed
                 e = optcnn.edge(net, layer, IMAGES * ranks, ITEM_BYTES, which)
                 ends = _degrees(configs[producer]), _degrees(configs[layer.name])
-                yield layer.name, _flows(e.axes, e.extents, tuple(e.reader_extents.items()), e.relations, ends)
+                yield layer.name, _flows(e.axes, e.extents, tuple(e.reader_extents.items()),
+                                         e.relations, ends)
 
 
 @dataclass(frozen=True)
 class Volume:
-    """Bytes that all GPUs together receive in a step: parameters and gradients, and tensors between layers."""
+    """Bytes that all GPUs together receive in a step: parameters and gradients, and tensors between
+    layers.
+    """
 
     parameters_bytes: float
     tensors_bytes: float
@@ -166,11 +191,12 @@ class Volume:
 
 
 @cache
-def volume(name: str, strategy: str, ranks: int, classes: int = 1000, only: tuple[str, ...] = ()) -> Volume:
+def volume(name: str, strategy: str, ranks: int, classes: int = 1000,
+           only: tuple[str, ...] = ()) -> Volume:
     """Volume of a step as Figures 8, 15 and 16 of DeePa have it.
 
-    r replicas send r times the gradients and get as many weights back (VGG-16 on 4 GPUs: 4.4 GB, "4 GB"); tensors count forward, the part
-    that a GPU lacks.
+    r replicas send r times the gradients and get as many weights back (VGG-16 on 4 GPUs: 4.4 GB, "4
+    GB"); tensors count forward, the part that a GPU lacks.
 
     Parameters
     ----------
@@ -211,13 +237,16 @@ class Eq1:
 
 @cache
 def eq1(preset: str, name: str, strategy: str, ranks: int) -> Eq1:
-    """Eq 1 with the preset's links: a flow at the rate of the level between its two GPUs, gradients at that of the level they cross."""
+    """Eq 1 with the preset's links: a flow at the rate of the level between its two GPUs, gradients
+    at that of the level they cross.
+    """
     net, configs, on = network(name), configurations(name, strategy, ranks), machine(preset, name)
     update_s = 0.0
     for layer in net.weighted:
         config = _degrees(configs[layer.name])
         level = on.levels[on.level_index_for(config.devices, ranks)]
-        update_s += optcnn.ts_s(ITEM_BYTES * layer.parameters(net.input_shape(layer)), config, 1 / level.beta_s_per_byte)
+        update_s += optcnn.ts_s(ITEM_BYTES * layer.parameters(net.input_shape(layer)), config,
+                                1 / level.beta_s_per_byte)
     transfer_s = sum(
         n_bytes * on.level_between(i, j).beta_s_per_byte for _, flows in _transfers(name, strategy, ranks)
         for (i, j), n_bytes in flows.items() if i != j

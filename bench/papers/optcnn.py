@@ -1,11 +1,14 @@
-"""Figures 7 and 8 of OptCNN (Jia et al., ICML 2018), layer-wise parallelism on 4 nodes of 4 P100, beside what it published.
+"""Figures 7 and 8 of OptCNN (Jia et al., ICML 2018), layer-wise parallelism on 4 nodes of 4 P100,
+beside what it published.
 
     python bench/papers/optcnn.py [--bars] [--json FILE] [--plot FILE]
 
-AlexNet, VGG-16 and Inception-v3, 32 images a GPU, preset ``p100x4x4``: data, model (every layer by channels) and OWT parallelism, and the
-published layer-wise configurations, nothing searched. The figures are drawings; the numbers below are those of the text. Steps are priced
-with one parameter server a layer, and with parameters spread over all GPUs that hold them ("sharded"), both with overlap; Eq 1 is the
-paper's own model, in which a transfer moves its flows one after the other, here with gradients hidden as far as computing lasts.
+AlexNet, VGG-16 and Inception-v3, 32 images a GPU, preset ``p100x4x4``: data, model (every layer by
+channels) and OWT parallelism, and the published layer-wise configurations, nothing searched. The
+figures are drawings; the numbers below are those of the text. Steps are priced with one parameter
+server a layer, and with parameters spread over all GPUs that hold them ("sharded"), both with
+overlap; Eq 1 is the paper's own model, in which a transfer moves its flows one after the other,
+here with gradients hidden as far as computing lasts.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ PRESET = "p100x4x4"
 RANKS = (1, 2, 4, 8, 16)
 OTHERS = ("data", "model", "owt")
 TITLES = {"alexnet": "AlexNet", "vgg16": "VGG-16", "inception_v3": "Inception-v3"}
-#: Section 6.1: speedup of 16 GPUs over one, layer-wise and of the best other strategy; the gain in throughput ("up to").
-PUBLISHED = {"alexnet": (12.2, 6.1, 2.2), "vgg16": (14.8, 10.2, 1.5), "inception_v3": (15.5, 11.2, 1.4)}
+#: Section 6.1: speedup of 16 GPUs over one, layer-wise and of the best other strategy; the gain in
+#: throughput ("up to").
+PUBLISHED = {"alexnet": (12.2, 6.1, 2.2), "vgg16": (14.8, 10.2, 1.5),
+             "inception_v3": (15.5, 11.2, 1.4)}
 #: Seconds of a step, by network, strategy and number of GPUs.
 Step = Callable[[str, str, int], float]
 
@@ -47,7 +52,9 @@ def least_s(step: Step, name: str, strategies: Sequence[str], ranks: int) -> flo
 
 
 def scaling(step: Step, name: str, ranks: int) -> tuple[float, float, float]:
-    """Speedup over one GPU of the layer-wise and of the best other strategy, and the former over the latter."""
+    """Speedup over one GPU of the layer-wise and of the best other strategy, and the former over
+    the latter.
+    """
     alone = ranks * step(name, "data", 1)
     ours, others = least_s(step, name, variants(name), ranks), least_s(step, name, OTHERS, ranks)
     return alone / ours, alone / others, others / ours
@@ -62,7 +69,8 @@ def claims_of_speed(names: Sequence[str], ranks: int) -> list[Claim]:
         for i, what in enumerate(whats):
             server, sharded, eq = (values[i] for values in found)
             note = f"sharded {sharded:.3g}x, Eq 1 {eq:.3g}x"
-            out.append(Claim(f"Fig 7, {TITLES[name]}, {ranks} GPUs: {what}", PUBLISHED[name][i], server, "x", note))
+            out.append(Claim(f"Fig 7, {TITLES[name]}, {ranks} GPUs: {what}", PUBLISHED[name][i],
+                             server, "x", note))
     return out
 
 
@@ -85,7 +93,8 @@ def _volumes(names: Sequence[str], ranks: int) -> dict[str, dict[str, float]]:
     out = {}
     for name in names:
         by = {s: volume(name, s, ranks).total_bytes for s in OTHERS}
-        out[name] = by | {"layer-wise": min(volume(name, s, ranks).total_bytes for s in variants(name))}
+        out[name] = by | {"layer-wise": min(volume(name, s, ranks).total_bytes
+                                            for s in variants(name))}
     return out
 
 
@@ -105,7 +114,8 @@ def claims_of_volume(names: Sequence[str], ranks: int) -> list[Claim]:
         ("layer-wise, less than data", "layer-wise", "data", (1.3, 23.0)),
     ):
         values = ends(strategy, other)
-        for end, (value, title), figure in (("least", values[0], published[0]), ("most", values[-1], published[1])):
+        for end, (value, title), figure in (("least", values[0], published[0]),
+                                            ("most", values[-1], published[1])):
             text = title
             if other == "data" and end == "most":
                 text += f"; {note}" if strategy == "layer-wise" else "; the text has 23.0 for OWT, the abstract for layer-wise"
@@ -119,7 +129,8 @@ def panels(names: Sequence[str], ranks: Sequence[int]) -> list[Panel]:
     shown = (*OTHERS, "layer-wise")
     for name in names:
         choices = {s: variants(name) if s == "layer-wise" else (s,) for s in shown}
-        bars = {f"{s} {p}": {"images/s": IMAGES * p / least_s(server_s, name, choices[s], p)} for s in shown for p in ranks}
+        bars = {f"{s} {p}": {"images/s": IMAGES * p / least_s(server_s, name, choices[s], p)}
+                for s in shown for p in ranks}
         best = max(bars, key=lambda label: bars[label]["images/s"])
         out.append(Panel("Fig 7", TITLES[name], bars, "images/s", {best: "most"}))
     for name in names:
@@ -127,7 +138,8 @@ def panels(names: Sequence[str], ranks: Sequence[int]) -> list[Panel]:
         for p in [r for r in ranks if r > 1]:
             for s in ("data", "owt", *variants(name)):
                 v = volume(name, s, p)
-                bars[f"{s} {p}"] = {"parameters": v.parameters_bytes / 1e9, "tensors": v.tensors_bytes / 1e9}
+                bars[f"{s} {p}"] = {"parameters": v.parameters_bytes / 1e9,
+                                    "tensors": v.tensors_bytes / 1e9}
         out.append(Panel("Fig 8", TITLES[name], bars, "GB a step"))
     return out
 
@@ -145,7 +157,8 @@ REMARKS = (
 def report(names: Sequence[str] = NETWORKS, ranks: Sequence[int] = RANKS) -> Report:
     """Every claim, and every bar."""
     claims = claims_of_speed(names, ranks[-1]) + claims_of_four(names) + claims_of_volume(names, ranks[-1])
-    return Report("OptCNN (ICML 2018): layer-wise parallelism, 32 images a GPU on 16 P100", claims, panels(names, ranks), REMARKS)
+    return Report("OptCNN (ICML 2018): layer-wise parallelism, 32 images a GPU on 16 P100", claims,
+                  panels(names, ranks), REMARKS)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Table 1 of "One weird trick" (Krizhevsky, 2014): 90 epochs on 1 to 8 K20, beside what it published.
+"""Table 1 of "One weird trick" (Krizhevsky, 2014): 90 epochs on 1 to 8 K20, beside what it
+published.
 
     python bench/papers/owt.py [--bars] [--json FILE] [--plot FILE]
 
-The one-tower AlexNet, 128 images a GPU, preset ``k20x8``, whose rate is fitted to the one-GPU row. Table 1 uses scheme (b). `owt-b` updates
-the fully connected layers after every turn: batch size (128 K, 128). For (128 K, 128 K) its K - 1 further updates are taken off. What a
-turn needs travels beside computing, as section 4 has it.
+The one-tower AlexNet, 128 images a GPU, preset ``k20x8``, whose rate is fitted to the one-GPU row.
+Table 1 uses scheme (b). `owt-b` updates the fully connected layers after every turn: batch size
+(128 K, 128). For (128 K, 128 K) its K - 1 further updates are taken off. What a turn needs travels
+beside computing, as section 4 has it.
 """
 
 from __future__ import annotations
@@ -29,12 +31,14 @@ NETWORK = builtin.network("alexnet-owt")
 SPEC = NetworkSpec("alexnet-owt", NETWORK.image_shape, NETWORK.classes)
 IMAGES, EPOCHS, SAMPLES = 128, 90, 1_280_000
 #: Table 1: hours and speedups with batch sizes (128 K, 128 K) and (128 K, 128), by K.
-TABLE_1 = {1: (98.05, 1.0, 98.05, 1.0), 2: (50.24, 1.95, 50.90, 1.93), 4: (26.20, 3.74, 26.78, 3.66), 8: (15.68, 6.25, 15.91, 6.16)}
+TABLE_1 = {1: (98.05, 1.0, 98.05, 1.0), 2: (50.24, 1.95, 50.90, 1.93),
+           4: (26.20, 3.74, 26.78, 3.66), 8: (15.68, 6.25, 15.91, 6.16)}
 
 
 @cache
 def predict(strategy: str, ranks: int, overlap: str = "full") -> Prediction:
-    plan = make_plan(SPEC, strategy, ranks, IMAGES * ranks, overlap=overlap, machine=files.to_dict(MACHINE))
+    plan = make_plan(SPEC, strategy, ranks, IMAGES * ranks, overlap=overlap,
+                     machine=files.to_dict(MACHINE))
     return price(NETWORK, plan, MACHINE)
 
 
@@ -49,9 +53,11 @@ def variable_s(ranks: int, strategy: str = "owt-b") -> float:
 
 
 def fixed_s(ranks: int, strategy: str = "owt-b") -> float:
-    """An iteration with batch sizes (128 K, 128 K): one of the K updates of fully connected layers."""
+    """An iteration with batch sizes (128 K, 128 K): one of the K updates of fully connected layers.
+    """
     names = {layer.name for layer in sections(NETWORK)[1]}
-    updates_s = sum(s.seconds for s in predict(strategy, ranks).steps if s.phase == "update" and not s.is_comm and s.layer in names)
+    updates_s = sum(s.seconds for s in predict(strategy, ranks).steps if s.phase == "update"
+                    and not s.is_comm and s.layer in names)
     return variable_s(ranks, strategy) - updates_s * (ranks - 1) / ranks
 
 
@@ -61,14 +67,17 @@ def claims_of_table_1(ranks: Sequence[int]) -> list[Claim]:
     for k in ranks:
         one = variable_s(1)
         found = (fixed_s(k), variable_s(k))
-        for i, (batches, iteration_s) in enumerate(zip((f"({128 * k}, {128 * k})", f"({128 * k}, 128)"), found, strict=True)):
+        for i, (batches, iteration_s) in enumerate(zip((f"({128 * k}, {128 * k})",
+                                                        f"({128 * k}, 128)"), found, strict=True)):
             if k == 1 and i:
                 continue
             published_h, published_x = TABLE_1[k][2 * i: 2 * i + 2]
             note = "the preset is fitted to this row" if k == 1 else ""
-            out.append(Claim(f"Table 1, {k} GPU{'s' * (k > 1)} {batches}: 90 epochs", published_h, hours(iteration_s, k), " h", note))
+            out.append(Claim(f"Table 1, {k} GPU{'s' * (k > 1)} {batches}: 90 epochs", published_h,
+                             hours(iteration_s, k), " h", note))
             if k > 1:
-                out.append(Claim(f"Table 1, {k} GPUs {batches}: speedup", published_x, k * one / iteration_s, "x"))
+                out.append(Claim(f"Table 1, {k} GPUs {batches}: speedup", published_x,
+                                 k * one / iteration_s, "x"))
     return out
 
 
@@ -97,7 +106,8 @@ def panels(ranks: Sequence[int]) -> list[Panel]:
         bars = {}
         for title, strategy in schemes.items():
             found = predict(strategy, k)
-            bars[title] = {"computing": hours(found.compute_s, k), "exposed communication": hours(found.iteration_s - found.compute_s, k)}
+            bars[title] = {"computing": hours(found.compute_s, k),
+                           "exposed communication": hours(found.iteration_s - found.compute_s, k)}
         out.append(Panel("90 epochs", f"{k} GPU{'s' * (k > 1)}", bars, "h"))
     return out
 
@@ -111,7 +121,8 @@ REMARKS = (
 def report(ranks: Sequence[int] = (1, 2, 4, 8)) -> Report:
     """Every claim, and every bar."""
     claims = claims_of_table_1(ranks) + claims_of_others(ranks[-1])
-    return Report("One weird trick (2014): AlexNet on 8 K20, 128 images a GPU", claims, panels(ranks), REMARKS)
+    return Report("One weird trick (2014): AlexNet on 8 K20, 128 images a GPU", claims,
+                  panels(ranks), REMARKS)
 
 
 if __name__ == "__main__":

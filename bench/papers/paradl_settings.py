@@ -1,8 +1,10 @@
-"""ParaDL's models and settings (Kahira et al., HPDC 2021, section 5.1): its Table 3, and our schedules, for them.
+"""ParaDL's models and settings (Kahira et al., HPDC 2021, section 5.1): its Table 3, and our
+schedules, for them.
 
-df and ds keep filters and image parts in a node of 4 (section 4.5.1); no overlap, local batch normalisation, activations gathered after
-every layer. Images a GPU are those of the paper's public tool (64 for ResNet-50, 32 else); a node has as many for df, where each GPU holds
-all activations of its node, and filter, channel and pipeline have 32 in all (strong scaling): the text has no numbers.
+df and ds keep filters and image parts in a node of 4 (section 4.5.1); no overlap, local batch
+normalisation, activations gathered after every layer. Images a GPU are those of the paper's public
+tool (64 for ResNet-50, 32 else); a node has as many for df, where each GPU holds all activations of
+its node, and filter, channel and pipeline have 32 in all (strong scaling): the text has no numbers.
 """
 
 from __future__ import annotations
@@ -96,7 +98,9 @@ def schedule(model: Model, strategy: str, ranks: int, batch: int) -> Prediction:
 
 @cache
 def layers(model: Model) -> tuple[LayerCost, ...]:
-    """FW and BW (s a sample) and WU (s) of every layer, from one GPU's schedule with the model's images."""
+    """FW and BW (s a sample) and WU (s) of every layer, from one GPU's schedule with the model's
+    images.
+    """
     batch = max(1, int(model.images))
     found: dict[str, list[float]] = {layer.name: [0.0, 0.0, 0.0] for layer in network(model).layers}
     for step in schedule(model, "data", 1, batch).steps:
@@ -113,9 +117,13 @@ def link(ranks: int, flows: float = 1.0) -> Link:
     return paradl.contended(Link(level.alpha_s, ITEM_BYTES * level.beta_s_per_byte), flows)
 
 
-def table3(model: Model, strategy: str, ranks: int, batch: int | None = None, inner: Link | None = None) -> Row:
-    """Table 3's row for an epoch: df with phi, ds with leaders, as the paper has them; `inner` are ds' links in a node."""
-    cost, job = layers(model), Job(model.samples, batch_of(model, strategy, ranks) if batch is None else batch)
+def table3(model: Model, strategy: str, ranks: int, batch: int | None = None,
+           inner: Link | None = None) -> Row:
+    """Table 3's row for an epoch: df with phi, ds with leaders, as the paper has them; `inner` are
+    ds' links in a node.
+    """
+    cost, job = layers(model), Job(model.samples, batch_of(model, strategy, ranks) if batch is None
+                                   else batch)
     groups, far = ranks // NODE, link(ranks)
     if strategy == "data":
         return paradl.table3_data(cost, job, ranks, far)
@@ -123,7 +131,8 @@ def table3(model: Model, strategy: str, ranks: int, batch: int | None = None, in
         return paradl.table3_df(cost, job, groups, NODE, link(ranks, PHI), link(NODE))
     if strategy == "ds":
         parts = (NODE,) + (1,) * (len(model.shape) - 2)
-        return paradl.table3_ds(cost, job, groups, parts, far, inner or link(NODE), exchange="leaders")
+        return paradl.table3_ds(cost, job, groups, parts, far, inner or link(NODE),
+                                exchange="leaders")
     if strategy == "pipeline":
         of = stages(network(model), ranks)
         counts = [sum(of[layer.name] == stage for layer in cost) for stage in range(ranks)]
@@ -140,14 +149,17 @@ def formula_ms(model: Model, strategy: str, ranks: int) -> dict[str, float]:
 
 
 def schedule_ms(model: Model, strategy: str, ranks: int) -> dict[str, float]:
-    """The same of the schedule; a pipeline's stages work side by side, so that its whole iteration stands under FW and BW."""
+    """The same of the schedule; a pipeline's stages work side by side, so that its whole iteration
+    stands under FW and BW.
+    """
     found = schedule(model, strategy, ranks, batch_of(model, strategy, ranks))
     out = dict.fromkeys(PARTS, 0.0)
     if strategy == "pipeline":
         out["FW and BW"] = found.iteration_s
     else:
         phases = found.phases
-        out["WU"], out["gradients"] = phases["update"]["compute_s"], phases["gradient"]["communication_s"]
+        out["WU"], out["gradients"] = phases["update"]["compute_s"], phases["gradient"][
+            "communication_s"]
         inner = phases["forward"]["communication_s"] + phases["backward"]["communication_s"]
         out["halos" if strategy == "ds" else "layer-wise"] = inner
         out["FW and BW"] = found.compute_s - out["WU"]

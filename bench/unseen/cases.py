@@ -23,7 +23,8 @@ from hpcpar.schedule.runnable import require, runs
 from hpcpar.search import auto
 
 #: Network -> image, batch. A network's smallest layers still have pixels for four ranks.
-SIZES = {"lenet5": ((1, 28, 28), 64), "alexnet": ((3, 99, 99), 16), "vgg16": ((3, 64, 64), 8), "resnet50": ((3, 64, 64), 16)}
+SIZES = {"lenet5": ((1, 28, 28), 64), "alexnet": ((3, 99, 99), 16), "vgg16": ((3, 64, 64), 8),
+         "resnet50": ((3, 64, 64), 16)}
 #: Of AlexNet's own layer sizes, on links that are slow for them: what one weird trick is about.
 WIRE = ("data", "owt", "auto")
 #: Links of the shaped networks (Mbit/s).
@@ -45,7 +46,9 @@ class Place:
     def rough(self) -> Machine:
         """What a first estimate of times takes it for."""
         machine = files.load("local")
-        return replace(machine, levels=(Level("network", 0, 1e-4, 8e-6 / self.mbit),)) if self.mbit else machine
+        return replace(machine,
+                       levels=(Level("network", 0, 1e-4, 8e-6 / self.mbit),
+                               )) if self.mbit else machine
 
     def sent_bytes(self, ranks: int) -> int:
         """Bytes that all hosts have sent so far, as their interfaces count them."""
@@ -143,7 +146,9 @@ class Result:
 
     @property
     def predicted_s(self) -> float:
-        """A job's prediction belongs to its measurement, as both are of the same minutes: the median of what one is of the other counts."""
+        """A job's prediction belongs to its measurement, as both are of the same minutes: the
+        median of what one is of the other counts.
+        """
         return self.measured_s * self.median(lambda turn: turn.predicted_s / turn.measured_s)
 
     @property
@@ -176,7 +181,8 @@ class Result:
     @classmethod
     def load(cls, row: dict[str, Any]) -> Result:
         """From plain data."""
-        return cls(**(row | {"image": tuple(row["image"]), "turns": [Turn(**turn) for turn in row["turns"]]}))
+        return cls(**(row | {"image": tuple(row["image"]),
+                             "turns": [Turn(**turn) for turn in row["turns"]]}))
 
 
 def groups(options: argparse.Namespace) -> list[Group]:
@@ -186,16 +192,22 @@ def groups(options: argparse.Namespace) -> list[Group]:
     def group(place: Place, name: str, p: int) -> Group:
         # on one rank all strategies are the same
         every = (*named(p), "auto") if p > 1 else ("data",)
-        return Group(place, name, *SIZES[name], p, tuple(options.strategies.split(",")) if options.strategies and p > 1 else every)
+        return Group(place, name, *SIZES[name], p, tuple(options.strategies.split(","))
+                     if options.strategies and p > 1 else every)
 
-    out = [group(Place(), name, p) for p in ranks for name in chosen] if options.network != "shaped" else []
+    out = [group(Place(), name, p) for p in ranks
+           for name in chosen] if options.network != "shaped" else []
     if options.network != "memory":
-        # more ranks, or faster links between so many, are bound by the cores; on slow links only what has few weights
+        # more ranks, or faster links between so many, are bound by the cores; on slow links only
+        # what has few weights
         places = [(Place(FAST if p <= 4 else SLOW), p) for p in ranks if p > 1]
-        out += [group(place, name, p) for place, p in places for name in chosen if name == "lenet5" or place.mbit == FAST]
-        wire = tuple(s for s in WIRE if not options.strategies or s in options.strategies.split(","))
+        out += [group(place, name, p) for place, p in places for name in chosen if name == "lenet5"
+                or place.mbit == FAST]
+        wire = tuple(s for s in WIRE if not options.strategies
+                     or s in options.strategies.split(","))
         if "alexnet" in chosen and wire:
-            out += [Group(place, "alexnet", (3, 227, 227), 16, p, wire) for place, p in places if place.mbit == FAST]
+            out += [Group(place, "alexnet", (3, 227, 227), 16, p, wire) for place, p in places
+                    if place.mbit == FAST]
     return out
 
 

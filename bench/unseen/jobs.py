@@ -39,7 +39,8 @@ class Job:
     Attributes
     ----------
     counts : bool
-        Note what the hosts send, one rank each: `wire` gets bytes of an iteration, by case and visit.
+        Note what the hosts send, one rank each: `wire` gets bytes of an iteration, by case and
+        visit.
     """
 
     cases: list[Case]
@@ -64,7 +65,8 @@ class Failed(Exception):
 def output(*words: str, limit_s: float = LIMIT_S) -> str:
     """What a command prints."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=limit_s, cwd=ROOT, stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=limit_s, cwd=ROOT,
+                              stdin=subprocess.DEVNULL, check=False)
     except subprocess.TimeoutExpired:
         raise Failed(f"given up after {limit_s:g} s") from None
     if done.returncode:

@@ -18,12 +18,14 @@ APART = 0.1
 
 
 def agree(times: Sequence[tuple[float, float]], apart: float = 0.0) -> list[int]:
-    """Of every pair of predicted and measured times 1 where both are ordered alike, -1 where not, 0 where one is the same; of those pairs
-    only that as measured are `apart`, a part of the longer one, at least.
+    """Of every pair of predicted and measured times 1 where both are ordered alike, -1 where not, 0
+    where one is the same; of those pairs only that as measured are `apart`, a part of the longer
+    one, at least.
 
     What takes the same time has no order that could be predicted.
     """
-    pairs = [(p - q) * (m - n) for (p, m), (q, n) in combinations(times, 2) if abs(m - n) >= apart * max(m, n)]
+    pairs = [(p - q) * (m - n) for (p, m), (q, n) in combinations(times, 2)
+             if abs(m - n) >= apart * max(m, n)]
     return [(x > 0) - (x < 0) for x in pairs]
 
 
@@ -83,7 +85,8 @@ def report(found: Sequence[Result]) -> str:
         loads = [turn.load for turn in turns]
         parts.append(f"{min(t.date for t in turns)} to {max(t.date for t in turns)}, {len(os.sched_getaffinity(0))} cores, load average "
                      f"before a case {min(loads):.1f} to {max(loads):.1f}\n")
-    parts += [f"not run: {r.place}, {r.network}, {r.ranks} ranks, {r.strategy}: {r.note}" for r in found if r.note]
+    parts += [f"not run: {r.place}, {r.network}, {r.ranks} ranks, {r.strategy}: {r.note}"
+              for r in found if r.note]
     return "\n".join(parts)
 
 
@@ -91,7 +94,8 @@ def _summary(each: Sequence[Result]) -> tuple[object, ...]:
     first, by = each[0], {r.strategy: r for r in each}
     unseen, known = [r.accuracy for r in each], [r.known_accuracy for r in each]
     apart = [r for r in each if r.strategy != "auto"]
-    told = ["-" if t is None else f"{t:.2f}" for t in (*(tau(ordered(each, least)) for least in (0.0, APART)), repeated(apart))]
+    told = ["-" if t is None else f"{t:.2f}"
+            for t in (*(tau(ordered(each, least)) for least in (0.0, APART)), repeated(apart))]
     faster = ("-", "-")
     if "auto" in by and "data" in by:
         a, d = by["auto"], by["data"]
@@ -101,14 +105,19 @@ def _summary(each: Sequence[Result]) -> tuple[object, ...]:
 
 
 def ordered(each: Sequence[Result], apart: float) -> list[int]:
-    """Which pairs of a group's strategies are ordered as predicted; the plan of `auto` may be another's."""
+    """Which pairs of a group's strategies are ordered as predicted; the plan of `auto` may be
+    another's.
+    """
     return agree([(r.predicted_s, r.measured_s) for r in each if r.strategy != "auto"], apart)
 
 
 def repeated(each: Sequence[Result]) -> float | None:
-    """Kendall's tau of what two jobs measured, the mean over all two of them: how well measuring again ranks as before."""
+    """Kendall's tau of what two jobs measured, the mean over all two of them: how well measuring
+    again ranks as before.
+    """
     jobs = range(min((len(r.turns) for r in each), default=0))
-    found = [tau(agree([(r.turns[a].measured_s, r.turns[b].measured_s) for r in each])) for a, b in combinations(jobs, 2)]
+    found = [tau(agree([(r.turns[a].measured_s, r.turns[b].measured_s) for r in each]))
+             for a, b in combinations(jobs, 2)]
     known = [t for t in found if t is not None]
     return statistics.mean(known) if known else None
 

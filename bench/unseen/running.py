@@ -1,4 +1,6 @@
-"""Running cases: for each group jobs in which a calibration and the cases take turns, and predictions from it."""
+"""Running cases: for each group jobs in which a calibration and the cases take turns, and
+predictions from it.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +38,15 @@ from hpcpar.train.record import RunRecord
 
 #: Batches whose compute steps are measured, over the cases'.
 SEEN = (0.5, 2.0)
-#: In every round a case runs for about so long (s), a part of it after each visit of one of its plans, within limits of iterations.
+#: In every round a case runs for about so long (s), a part of it after each visit of one of its
+#: plans, within limits of iterations.
 SLICE_S, FEWEST, MOST = 0.8, 2, 50
 #: Part of the memory for plans that those of one job may take.
 ROOM = 0.4
 #: Iterations of an epoch: what a rank does at an epoch's end makes it late for the next iteration.
 EPOCH = 16
-#: For the estimate: a job's start and end (s), a calibration of the links (s), and a visit to a plan's steps (s) and in iterations.
+#: For the estimate: a job's start and end (s), a calibration of the links (s), and a visit to a
+#: plan's steps (s) and in iterations.
 START_S, LINKS_S, VISIT_S, PROBES = 5.0, 20.0, 0.4, 3
 
 
@@ -109,17 +113,22 @@ class Bench:
             if taken in chosen:
                 del chosen["auto"]  # the same is not run twice
             for number in range(self.jobs):
-                todo = {s: chosen[s] for s in self.missing(group) if s in chosen and self._done(group, s) == number}
+                todo = {s: chosen[s] for s in self.missing(group) if s in chosen
+                        and self._done(group, s) == number}
                 for part, some in enumerate(_fitting(network, todo, group)):
                     self._in_turns(group, network, here, data, some, f"{number}-{part}")
             if taken in chosen:
-                self._keep(group, self._result(group, "auto", plan=taken, turns=self.results[group.id(taken)].turns))
+                self._keep(group,
+                           self._result(group, "auto", plan=taken,
+                                        turns=self.results[group.id(taken)].turns))
         except Failed as err:
             for strategy in self.missing(group):
                 self._keep(group, replace(self._known(group, strategy), note=f"failed: {err}"))
 
     def _chosen(self, group: Group, network: Network, here: Path) -> dict[str, Plan]:
-        """The cases' plans: chosen on the machine as a calibration found it that knows the steps of all of them, and kept."""
+        """The cases' plans: chosen on the machine as a calibration found it that knows the steps of
+        all of them, and kept.
+        """
         paths = {s: here / f"{s.replace(':', '-')}.json" for s in group.strategies}
         lacking = [s for s in self.missing(group) if not paths[s].exists()]
         if lacking:
@@ -131,18 +140,22 @@ class Bench:
             names = [str(here / f"first{i}.json") for i in range(len(own))]
             for plan, name in zip(own, names, strict=True):
                 plans.save(plan, name)
-            self._job(group, *program(), "calibrate", "--for", *names, "-o", str(here / "first.toml"))
+            self._job(group, *program(), "calibrate", "--for", *names, "-o",
+                      str(here / "first.toml"))
             known = files.load(str(here / "first.toml"))
             for strategy in lacking:
                 try:
-                    plans.save(possible(group, network, known, strategy, group.batch), str(paths[strategy]))
+                    plans.save(possible(group, network, known, strategy, group.batch),
+                               str(paths[strategy]))
                 except InputError as err:
                     self._keep(group, self._result(group, strategy, note=str(err)))
         return {s: plans.load(str(path)) for s, path in paths.items() if path.exists()}
 
-    def _in_turns(self, group: Group, network: Network, here: Path, data: Path, todo: dict[str, Plan], name: str) -> None:
+    def _in_turns(self, group: Group, network: Network, here: Path, data: Path,
+                  todo: dict[str, Plan], name: str) -> None:
         """One job more of these cases."""
-        print(f"{group.name}: a calibration and {', '.join(todo)} in turns", file=sys.stderr, flush=True)
+        print(f"{group.name}: a calibration and {', '.join(todo)} in turns", file=sys.stderr,
+              flush=True)
         first = files.load(str(here / "first.toml"))
         load, date = round(os.getloadavg()[0], 2), datetime.now().isoformat(timespec="minutes")
         cases = []
@@ -152,14 +165,19 @@ class Bench:
                 # what `auto` takes at another batch is another plan; and not every batch can be run
                 with suppress(InputError):
                     if strategy != "auto":
-                        other = possible(group, network, group.place.rough(), strategy, max(1, round(factor * group.batch)))
+                        other = possible(group, network, group.place.rough(), strategy,
+                                         max(1, round(factor * group.batch)))
                         seen.append(str(here / f"{file}-{other.batch}.json"))
                         plans.save(other, seen[-1])
-            steps = math.ceil(SLICE_S / (1 + len(seen)) / float(price(network, plan, first).iteration_s))
-            cases.append(Case(str(here / f"{file}.json"), seen, min(MOST, max(FEWEST, steps)), str(here / f"{file}-{name}.h5")))
-        job = Job(cases, str(data), str(here / f"machine{name}.toml"), bool(group.place.mbit), str(here / f"wire{name}.json"))
+            steps = math.ceil(SLICE_S / (1 + len(seen))
+                              / float(price(network, plan, first).iteration_s))
+            cases.append(Case(str(here / f"{file}.json"), seen, min(MOST, max(FEWEST, steps)),
+                              str(here / f"{file}-{name}.h5")))
+        job = Job(cases, str(data), str(here / f"machine{name}.toml"), bool(group.place.mbit),
+                  str(here / f"wire{name}.json"))
         job.save(here / f"job{name}.json")
-        self._job(group, sys.executable, str(ROOT / "bench" / "unseen" / "turns.py"), str(here / f"job{name}.json"))
+        self._job(group, sys.executable, str(ROOT / "bench" / "unseen" / "turns.py"),
+                  str(here / f"job{name}.json"))
         for strategy, turn in zip(todo, _turns(network, job, load, date), strict=True):
             out = self._known(group, strategy)
             plan = todo[strategy].strategy if strategy == "auto" else ""
@@ -167,7 +185,8 @@ class Bench:
 
     @staticmethod
     def _result(group: Group, strategy: str, **more: Any) -> Result:
-        return Result(group.place.name, group.network, group.image, group.batch, group.ranks, strategy, **more)
+        return Result(group.place.name, group.network, group.image, group.batch, group.ranks,
+                      strategy, **more)
 
     def _data(self, group: Group) -> Path:
         image, samples = "x".join(map(str, group.image)), EPOCH * group.batch
@@ -178,14 +197,17 @@ class Bench:
         return path
 
     def again(self, group: Group) -> None:
-        """Predict what was run of a group again, from the calibrations that it was predicted from."""
+        """Predict what was run of a group again, from the calibrations that it was predicted from.
+        """
         here, network = self.folder / group.name, group.spec.build()
-        found = {s: self.results[group.id(s)] for s in group.strategies if group.id(s) in self.results}
+        found = {s: self.results[group.id(s)] for s in group.strategies
+                 if group.id(s) in self.results}
         for path in sorted(here.glob("job*.json")):
             job, number = Job.load(path), int(path.stem[3:].split("-")[0])
             if not Path(job.machine).exists():
                 continue  # it was stopped
-            by_plan = {str(here / f"{s.replace(':', '-')}.json"): result for s, result in found.items()}
+            by_plan = {str(here / f"{s.replace(':', '-')}.json"): result
+                       for s, result in found.items()}
             for case, turn in zip(job.cases, _turns(network, job, 0.0, ""), strict=True):
                 result = by_plan.get(case.plan)
                 if result is not None and number < len(result.turns):
@@ -197,7 +219,9 @@ class Bench:
 
 
 def _fitting(network: Network, todo: dict[str, Plan], group: Group) -> Iterator[dict[str, Plan]]:
-    """Some plans at a time, whose ranks all have room in memory together, beside a calibration and images."""
+    """Some plans at a time, whose ranks all have room in memory together, beside a calibration and
+    images.
+    """
     some: dict[str, Plan] = {}
     left = room = ROOM * free_bytes()
     for strategy, plan in todo.items():
@@ -212,7 +236,8 @@ def _fitting(network: Network, todo: dict[str, Plan], group: Group) -> Iterator[
 
 def _keys(network: Network, found: Iterable[Plan]) -> set[str]:
     """What a machine's table has of plans' compute steps."""
-    return {key for plan in found for key in WorkSteps(network, plan, schedule_for(network, plan)).keys}
+    return {key for plan in found for key in WorkSteps(network, plan,
+                                                       schedule_for(network, plan)).keys}
 
 
 def _only(machine: Machine, network: Network, seen: Iterable[Plan]) -> Machine:
@@ -237,7 +262,8 @@ def _turn(
     run: RunRecord, network: Network, plan: Plan, unseen: Machine, known: Machine, wire_ratio: float | None, load: float, date: str
 ) -> Turn:
     """A run beside both predictions."""
-    found = [price(network, plan, machine, samples=run.samples).to_json(steps=True) for machine in (unseen, known)]
+    found = [price(network, plan, machine, samples=run.samples).to_json(steps=True)
+             for machine in (unseen, known)]
     row, known_row = (compare_one(replace(run, prediction=prediction)) for prediction in found)
     return Turn(
         row.iteration.measured_s, row.iteration.predicted_s or 0.0, known_row.iteration.predicted_s or 0.0,
@@ -272,13 +298,17 @@ def estimate_s(bench: Bench, todo: Sequence[Group]) -> float:
     total, cores = 0.0, len(os.sched_getaffinity(0))
     for group in todo:
         machine = group.place.rough()
-        found = auto.price_named(group.spec.build(), group.spec, "data", group.ranks, group.batch, machine).prediction
+        found = auto.price_named(group.spec.build(), group.spec, "data", group.ranks, group.batch,
+                                 machine).prediction
         # strategies other than data compute more, and ranks share cores
         work_s = 1.5 * found.compute_s * max(1.0, group.ranks / cores)
         step_s, count = work_s + found.exposed_communication_s, len(bench.missing(group))
-        visits_s = ROUNDS * (VISIT_S + PROBES * work_s) * (count + len(SEEN) * len(group.strategies))
+        visits_s = ROUNDS * (VISIT_S + PROBES * work_s) * (count + len(SEEN)
+                                                           * len(group.strategies))
         visits = 1 + len(SEEN)
-        runs_s = ROUNDS * count * visits * min(MOST, max(FEWEST, SLICE_S / visits / step_s)) * step_s
+        runs_s = ROUNDS * count * visits * min(MOST,
+                                               max(FEWEST, SLICE_S / visits / step_s)) * step_s
         total += bench.jobs * (START_S + LINKS_S + visits_s + runs_s)
-        total += START_S + LINKS_S + ROUNDS * (VISIT_S + PROBES * work_s) * count  # the calibration that plans are chosen from
+        # the calibration that plans are chosen from
+        total += START_S + LINKS_S + ROUNDS * (VISIT_S + PROBES * work_s) * count
     return total

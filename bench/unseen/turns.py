@@ -1,7 +1,9 @@
-"""A calibration and the cases' iterations in turns, inside one job: ``mpiexec -n P python bench/unseen/turns.py JOB.json``.
+"""A calibration and the cases' iterations in turns, inside one job: ``mpiexec -n P python
+bench/unseen/turns.py JOB.json``.
 
-Whenever the calibration has measured compute steps of one of a case's plans the case trains for some iterations, as ``hpcpar run`` does. A
-machine whose speed changes from second to second changes for both. The calibration hears nothing of the iterations.
+Whenever the calibration has measured compute steps of one of a case's plans the case trains for
+some iterations, as ``hpcpar run`` does. A machine whose speed changes from second to second changes
+for both. The calibration hears nothing of the iterations.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def _sent_bytes(w: World) -> int:
 
 def _write(w: World, case: Case, training: Training, machine: Machine, started: str) -> None:
     prediction = price(training.network, training.plan, machine, samples=training.measured.samples)
-    run = collect.record(w, training, "cpu", prediction.to_json(steps=True), files.to_dict(machine), started, " ".join(sys.argv))
+    run = collect.record(w, training, "cpu", prediction.to_json(steps=True), files.to_dict(machine),
+                         started, " ".join(sys.argv))
     if run is not None:
         record.write(case.record, run)
 
@@ -60,7 +63,8 @@ def main() -> int:
         ]
         wire: dict[str, list[float]] = {case.plan: [] for case in job.cases}
         calibration = Calibration(w, backend, Path(job.machine).stem, lambda _: None)
-        every = [(path, case, training) for case, training in zip(job.cases, trainings, strict=True) for path in (*case.seen, case.plan)]
+        every = [(path, case, training) for case, training in zip(job.cases, trainings, strict=True)
+                 for path in (*case.seen, case.plan)]
         for number in calibration.visits([plans.load(path) for path, *_ in every]):
             _, case, training = every[number]
             before = _sent_bytes(w) if job.counts else 0

@@ -31,7 +31,8 @@ from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
 
-#: Everything is sampled, and every plan visited, in so many rounds, spread over the calibration's time.
+#: Everything is sampled, and every plan visited, in so many rounds, spread over the calibration's
+#: time.
 ROUNDS = 7
 #: Making the weights of a plan anew takes about so long (s) for each byte of them.
 _WEIGHTS_S_PER_BYTE = 1e-8
@@ -48,7 +49,8 @@ def ranks_per_node(world: World) -> int:
     hosts = world.comm.allgather(world.hostname)
     first = sum(1 for h in hosts if h == hosts[0])
     blocks = [hosts[i:i + first] for i in range(0, len(hosts), first)]
-    if any(len(set(b)) != 1 or len(b) != first for b in blocks) or len({b[0] for b in blocks}) != len(blocks):
+    if any(len(set(b)) != 1 or len(b) != first
+           for b in blocks) or len({b[0] for b in blocks}) != len(blocks):
         raise on_all_ranks(InputError(
             f"ranks are not placed in equal blocks of {first} per node; start the job with as many ranks on every node, in block order"
         ))
@@ -66,7 +68,8 @@ class Calibration:
         As in `hpcpar.comm.communicator.Communicator`.
     """
 
-    def __init__(self, world: World, backend: Backend, name: str, tell: Callable[[str], None], direct: bool = False) -> None:
+    def __init__(self, world: World, backend: Backend, name: str, tell: Callable[[str], None],
+                 direct: bool = False) -> None:
         self.world, self.backend, self.name, self._tell = world, backend, name, tell
         self.begin = time.perf_counter()
         local = self.local = ranks_per_node(world)
@@ -79,12 +82,15 @@ class Calibration:
         before = computing(backend)
 
         def gauge(action: Callable[[], None]) -> Gauge:
-            """Of messages: after computing, as in an iteration; but where ranks take turns, what they wait for each other then is apart."""
+            """Of messages: after computing, as in an iteration; but where ranks take turns, what
+            they wait for each other then is apart.
+            """
             return Gauge(world, action, lasts_s=TURNS_S) if turns else Gauge(world, action, before)
 
         self._levels: list[LevelProbe] = []
         self._exchanges: list[Exchanges] = []
-        for axis, size, title, holds, inside in (("c", local, "node", 0 if nodes == 1 else local, 1), ("n", nodes, "network", 0, local)):
+        for axis, size, title, holds, inside in (("c", local, "node", 0 if nodes == 1 else local,
+                                                  1), ("n", nodes, "network", 0, local)):
             if size > 1:
                 tell(f"setting up: links between {size} {'ranks of a node' if axis == 'c' else 'nodes'}")
                 self._levels.append(LevelProbe(steps, config, axis, title, holds, inside, gauge))
@@ -110,7 +116,8 @@ class Calibration:
     def visits(self, plans: Sequence[Plan]) -> Iterator[int]:
         """Measure, with a pause after every visit of a plan: its number."""
         gauges = self._gauges
-        round_s, expected_s = sum(g.sample_s for g in gauges), self.world.most(self._expected_s(plans))
+        round_s, expected_s = sum(g.sample_s
+                                  for g in gauges), self.world.most(self._expected_s(plans))
         self._tell(f"{ROUNDS} rounds of {len(gauges)} measurements, {len(plans)} plans: about {expected_s:.0f} s "
                    f"({ROUNDS * round_s:.0f} s for the links and rates)")
         for i in range(ROUNDS):
@@ -123,7 +130,9 @@ class Calibration:
                 yield number
 
     def found(self) -> Machine:
-        """What the rounds say. The slowest rank's times are already common to all; what each rank fitted itself is not."""
+        """What the rounds say. The slowest rank's times are already common to all; what each rank
+        fitted itself is not.
+        """
         return self.world.bcast(self._whole())
 
     def _visit(self, number: int, plan: Plan) -> None:
@@ -155,7 +164,8 @@ class Calibration:
         # of one rank, if nobody takes turns with it
         crowding = max(1.0, self._crowd.ranks / at_once) if at_once else 1.0
         # of a level's unit, where nodes are containers that share a machine
-        share = (self.local if self.local > 1 else world.size) / self._crowd.ranks if at_once else 1.0
+        share = (self.local if self.local > 1
+                 else world.size) / self._crowd.ranks if at_once else 1.0
         device = Device(memory, rates.flops_per_s * crowding, rates.copy_bytes_per_s * crowding, rates.launch_s / crowding,
                         at_once=at_once * share)
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
@@ -188,13 +198,17 @@ class Calibration:
             quality["compute"] = _compute_quality(samples)
         table = {key: seconds for each in samples for key, seconds in each.table().items()}
         sorts = kinds(machine.device, (work for each in samples for work in each.works), table)
-        return replace(machine, compute=table, kinds=sorts, collectives=collectives, quality=quality)
+        return replace(machine, compute=table, kinds=sorts, collectives=collectives,
+                       quality=quality)
 
 
 def _compute_quality(samples: list[Samples]) -> dict[str, Any]:
-    """How the iterations of the compute steps differ: quartile range over median, of the middle step and of the worst that counts."""
+    """How the iterations of the compute steps differ: quartile range over median, of the middle
+    step and of the worst that counts.
+    """
     each = {work.key: seconds for found in samples for work, seconds in zip(found.works, found.seconds.T, strict=True)}
-    low, middle, high = (np.array([np.percentile(seconds, q) for seconds in each.values()]) for q in (25, 50, 75))
+    low, middle, high = (np.array([np.percentile(seconds, q) for seconds in each.values()])
+                         for q in (25, 50, 75))
     spread = (high - low) / np.maximum(middle, 1e-9)
     # steps of no weight differ most
     counts = middle >= np.median(middle)
@@ -209,5 +223,7 @@ def _compute_quality(samples: list[Samples]) -> dict[str, Any]:
 def calibrate(
     world: World, backend: Backend, plans: Sequence[Plan], name: str, tell: Callable[[str], None], direct: bool = False
 ) -> Machine:
-    """Measure this job's ranks: levels, device rates, and the compute steps of `plans`. All ranks get the same machine."""
+    """Measure this job's ranks: levels, device rates, and the compute steps of `plans`. All ranks
+    get the same machine.
+    """
     return Calibration(world, backend, name, tell, direct).run(plans)

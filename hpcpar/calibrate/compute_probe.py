@@ -30,12 +30,14 @@ from hpcpar.schedule.steps import Schedule
 VISIT_S, FEWEST = 0.25, 1
 
 
-def compute_samples(world: World, plan: Plan, backend: Backend, known: Collection[str]) -> Samples | None:
+def compute_samples(world: World, plan: Plan, backend: Backend,
+                    known: Collection[str]) -> Samples | None:
     """Every piece of work of a plan that is not in `known`; None where there is none.
 
-    Whole iterations without messages, so that caches are as cold as there, and all ranks at work; every step with its share of what a rank
-    does between them. In a run ranks wait for the slowest at almost every layer, and another is the slowest each time: what counts is the
-    slowest rank of every iteration. With more ranks than cores it is the processor's time that counts
+    Whole iterations without messages, so that caches are as cold as there, and all ranks at work;
+    every step with its share of what a rank does between them. In a run ranks wait for the slowest
+    at almost every layer, and another is the slowest each time: what counts is the slowest rank of
+    every iteration. With more ranks than cores it is the processor's time that counts
     (`hpcpar.machine.model.Device.at_once`), of the core that its ranks take longest on together.
     """
     network = plan.network.build()
@@ -53,7 +55,8 @@ def compute_samples(world: World, plan: Plan, backend: Backend, known: Collectio
     world.barrier()
     begin = clock()
     iterate()
-    steps_s = np.empty((max(FEWEST, math.ceil(VISIT_S / world.most(clock() - begin))), len(schedule.steps)))
+    steps_s = np.empty((max(FEWEST, math.ceil(VISIT_S / world.most(clock() - begin))),
+                        len(schedule.steps)))
     world.barrier()
     begin, used = clock(), time.process_time()
     computing = list(program.actions)
@@ -67,21 +70,25 @@ def compute_samples(world: World, plan: Plan, backend: Backend, known: Collectio
     mine = work.seconds(steps_s, world.rank)
     seconds = _slowest_core(world, mine, crowd.at_once) if crowd.ranks else world.most_of_each(mine)
     works = list(work.works.values())
-    # whoever has less to do leaves its core to others before they end: together no more than there are
+    # whoever has less to do leaves its core to others before they end: together no more than there
+    # are
     cores = min(crowd.at_once, crowd.ranks * float(np.mean(world.comm.allgather(share))))
     return Samples([works[i] for i in new], seconds[:, new], cores)
 
 
 def _slowest_core(world: World, mine: NDArray[np.float64], at_once: float) -> NDArray[np.float64]:
-    """[iterations, works] for every work, of the core whose ranks take longest together, a rank's part as a prediction counts it.
+    """[iterations, works] for every work, of the core whose ranks take longest together, a rank's
+    part as a prediction counts it.
 
-    Predictions multiply it with how many times more ranks have the work than compute at once. Every second iteration tells which core that
-    is in the others: where cores take as long as each other, the one that happens to take longest is no measure.
+    Predictions multiply it with how many times more ranks have the work than compute at once. Every
+    second iteration tells which core that is in the others: where cores take as long as each other,
+    the one that happens to take longest is no measure.
     """
     ranks = np.sum(world.comm.allgather((mine > 0).any(axis=0)), axis=0)
     cores = on_each_core(world, mine) / np.maximum(1.0, ranks / at_once)
     out = np.empty(cores.shape[1:])
-    for rows, others in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+    for rows, others in ((slice(0, None, 2), slice(1, None, 2)),
+                         (slice(1, None, 2), slice(0, None, 2))):
         told = cores[:, others]
         longest = np.median(told if told.shape[1] else cores[:, rows], axis=1).argmax(axis=0)
         out[rows] = np.take_along_axis(cores[:, rows], longest[None, None], axis=0)[0]
@@ -91,7 +98,9 @@ def _slowest_core(world: World, mine: NDArray[np.float64], at_once: float) -> ND
 def _silent(
     world: World, network: Network, plan: Plan, schedule: Schedule, backend: Backend
 ) -> tuple[Callable[[], None], Program]:
-    """An iteration of training without messages, on random data, with what a run's loop does between two; its weights stay as they are."""
+    """An iteration of training without messages, on random data, with what a run's loop does
+    between two; its weights stay as they are.
+    """
     executor = Executor(network, plan, schedule, Silence(world, backend), backend, 0)
     program = executor.training
     assert program is not None
@@ -99,11 +108,14 @@ def _silent(
     images = np.empty((len(executor.image_rows), *shape(executor.image_box)), plan.dtype)
     raw = rng.integers(0, 256, images.shape, np.uint8)
     order = rng.permutation(len(raw))
-    mean, scale = (np.full((images.shape[1], *(1 for _ in images.shape[2:])), value, plan.dtype) for value in (127.5, 1 / 64))
+    mean, scale = (np.full((images.shape[1], *(1 for _ in images.shape[2:])), value, plan.dtype)
+                   for value in (127.5, 1 / 64))
     stamps = Stamps(world, len(schedule.steps))
     regression = isinstance(network.layers[-1], MeanSquaredError)
     count = int(plan.batch)
-    truth = rng.standard_normal((count, network.classes)).astype(plan.dtype) if regression else rng.integers(0, network.classes, count)
+    truth = rng.standard_normal((count,
+                                 network.classes)).astype(
+        plan.dtype) if regression else rng.integers(0, network.classes, count)
 
     def iterate() -> None:
         normalise(raw[order], mean, scale, images)

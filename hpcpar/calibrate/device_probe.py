@@ -1,4 +1,6 @@
-"""What one rank's device does while all ranks are at work: products, copies, an empty kernel call, adding and packing."""
+"""What one rank's device does while all ranks are at work: products, copies, an empty kernel call,
+adding and packing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What ranks that take turns on cores need for each other's messages, after computing for more or less long."""
+"""What ranks that take turns on cores need for each other's messages, after computing for more or
+less long.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,15 @@ from hpcpar.schedule.steps import Kind
 TURNS_S = 0.05
 #: Of so many parts of a sample the middle one counts, as of a run's iterations the middle one does.
 PARTS = 5
-#: Products between two messages, each of so many rows and columns, beside a copy after which a core's caches hold nothing else.
+#: Products between two messages, each of so many rows and columns, beside a copy after which a
+#: core's caches hold nothing else.
 PRODUCTS = (1, 4, 16, 64)
 _SIZE, _ITEM = 128, 4
-#: So many messages take turns, as an iteration has many, and copies go through so many times as much memory: what one of them needs was
-#: last in use as many messages ago.
+#: So many messages take turns, as an iteration has many, and copies go through so many times as
+#: much memory: what one of them needs was last in use as many messages ago.
 MESSAGES = 8
-#: What a rank sends to each of the others: so much that a library asks before it sends; and so little that a slow link takes no time,
-#: in which lateness would be hidden.
+#: What a rank sends to each of the others: so much that a library asks before it sends; and so
+#: little that a slow link takes no time, in which lateness would be hidden.
 _BYTES = (16 * 1024, 2 * 1024)
 #: What a rank hands to one of the other half, and products before it.
 _RELAY_BYTES, RELAY_PRODUCTS = 2 * 1024, (0, 1, 4, 16)
@@ -45,7 +48,8 @@ class Cycle(Gauge):
     Attributes
     ----------
     computing_s : list of float
-        In every sample, the processor's time that the ranks of the slowest core computed for in a cycle, together.
+        In every sample, the processor's time that the ranks of the slowest core computed for in a
+        cycle, together.
     """
 
     def __init__(
@@ -75,7 +79,8 @@ class Cycle(Gauge):
                 self._action()
             parts.append(((time.perf_counter() - begin) / each, (self._used - used) / each))
         lasts, self._computed = np.median(parts, axis=0).tolist()
-        # whoever gets the core later ends a part later: over all parts no rank takes longer than the others
+        # whoever gets the core later ends a part later: over all parts no rank takes longer than
+        # the others
         return float(np.mean(self._world.comm.allgather(lasts)))
 
     def take(self) -> None:
@@ -84,7 +89,8 @@ class Cycle(Gauge):
         self.computing_s.append(float(on_each_core(self._world, np.array(self._computed)).max()))
 
     def beyond_s(self, alone: Gauge | None = None) -> float:
-        """How much longer a cycle takes than its computing and, of the same samples, messages alone; the median over the rounds.
+        """How much longer a cycle takes than its computing and, of the same samples, messages
+        alone; the median over the rounds.
 
         That a machine's speed changes from one sample to the next is no part of it.
         """
@@ -95,8 +101,9 @@ class Cycle(Gauge):
 class Lateness:
     """Gauges of messages, and of messages after computing.
 
-    Whoever has computed waits until the others have had their turn: both in turns take longer than messages alone and what a prediction
-    counts for the computing, the processor's time of all ranks on a core.
+    Whoever has computed waits until the others have had their turn: both in turns take longer than
+    messages alone and what a prediction counts for the computing, the processor's time of all ranks
+    on a core.
     """
 
     def __init__(self, steps: Steps, backend: Backend) -> None:
@@ -114,11 +121,13 @@ class Lateness:
 
         self._sets: list[tuple[Gauge, list[Cycle]]] = []
         for n_bytes in _BYTES:
-            messages = [steps.action(Kind.ALLGATHER, "ring", config, "n", n_bytes * world.size) for _ in range(MESSAGES)]
+            messages = [steps.action(Kind.ALLGATHER, "ring", config, "n", n_bytes * world.size)
+                        for _ in range(MESSAGES)]
             cycles = [Cycle(world, partial(compute, n), _in_turn(messages)) for n in PRODUCTS]
             self._sets.append((Gauge(world, messages[0], lasts_s=TURNS_S), cycles))
         firsts, thens = zip(*(steps.relay(_RELAY_BYTES) for _ in range(MESSAGES)), strict=True)
-        self._relays = [Cycle(world, partial(compute, n), _in_turn(thens), _in_turn(firsts)) for n in RELAY_PRODUCTS]
+        self._relays = [Cycle(world, partial(compute, n), _in_turn(thens), _in_turn(firsts))
+                        for n in RELAY_PRODUCTS]
 
     @property
     def gauges(self) -> list[Gauge]:
@@ -126,7 +135,9 @@ class Lateness:
 
     @property
     def late(self) -> tuple[tuple[float, float], ...]:
-        """`hpcpar.machine.model.Machine.late`: of the message that shows most of it, not falling where ranks compute for longer."""
+        """`hpcpar.machine.model.Machine.late`: of the message that shows most of it, not falling
+        where ranks compute for longer.
+        """
         out: list[tuple[float, float]] = []
         late_s = 0.0
         for same in zip(*(cycles for _, cycles in self._sets), strict=True):

@@ -1,4 +1,6 @@
-"""What is measured of a level of a machine: messages, one flow against all, collectives by algorithm; and what computing hides."""
+"""What is measured of a level of a machine: messages, one flow against all, collectives by
+algorithm; and what computing hides.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,18 @@ from hpcpar.schedule.steps import Comm, Group, Kind, Phase
 
 #: Bytes of one ring message, from latency-bound to bandwidth-bound.
 PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
-#: A ring's buffer, of a message for each member, is no larger than this: on very many nodes the largest messages are left out.
+#: A ring's buffer, of a message for each member, is no larger than this: on very many nodes the
+#: largest messages are left out.
 MOST_BYTES = 256 << 20
 #: Bytes of the buffers of collectives.
 BUFFERS = (4096, 32 * 1024, 128 * 1024, 1 << 20, 4 << 20)
-#: And of long ones, where a ring of the longest messages passes as many bytes on in so many seconds.
+#: And of long ones, where a ring of the longest messages passes as many bytes on in so many
+#: seconds.
 LONG_BUFFER, LONG_BUFFER_S = 16 << 20, 0.1
 #: A gradient worth hiding.
 LONG_BYTES = 8 << 20
-#: Computing beside it, over its own time: enough to hide all of it that can be hidden, and so little that all of the computing can be.
+#: Computing beside it, over its own time: enough to hide all of it that can be hidden, and so
+#: little that all of the computing can be.
 MUCH, LITTLE = 1.5, 0.25
 #: Least progress beside computing.
 SLOWEST = 0.01
@@ -48,16 +53,19 @@ CACHE_BYTES = 1 << 20
 
 
 class Steps:
-    """Makes collectives over one digit of a configuration, on buffers of zeros: sums stay zero, however often.
+    """Makes collectives over one digit of a configuration, on buffers of zeros: sums stay zero,
+    however often.
 
-    Buffers are where a run's are, in a device's memory too: what staging them takes is part of a message's time.
+    Buffers are where a run's are, in a device's memory too: what staging them takes is part of a
+    message's time.
     """
 
     def __init__(self, communicator: Communicator) -> None:
         self.communicator, self.rank = communicator, communicator.world.rank
         self._count = 0
 
-    def action(self, kind: Kind, algorithm: str, config: Config, axis: str, n_bytes: int, only: int | None = None) -> Callable[[], None]:
+    def action(self, kind: Kind, algorithm: str, config: Config, axis: str, n_bytes: int,
+               only: int | None = None) -> Callable[[], None]:
         """One collective, all groups at work at once; or one group alone, that of rank `only`.
 
         Parameters
@@ -78,7 +86,8 @@ class Steps:
 
         return run
 
-    def bind(self, kind: Kind, algorithm: str, config: Config, axis: str, n_bytes: int) -> Transfer | LibraryTransfer:
+    def bind(self, kind: Kind, algorithm: str, config: Config, axis: str,
+             n_bytes: int) -> Transfer | LibraryTransfer:
         """A collective on buffers of its own."""
         digit = config.digits[axis]
         # blocks of one size
@@ -91,7 +100,8 @@ class Steps:
         backend = self.communicator.backend
         buffer = backend.zeros((items,), "float32")
         held, wanted = (buffer[slice(*layout.box(self.rank)[0])] for layout in (holder, wanter))
-        return self.communicator.bind(step, held, backend.zeros(wanted.shape, "float32") if kind is Kind.REDUCE_SCATTER else wanted)
+        return self.communicator.bind(step, held, backend.zeros(wanted.shape, "float32")
+                                      if kind is Kind.REDUCE_SCATTER else wanted)
 
     def relay(self, n_bytes: int) -> tuple[Callable[[], None], Callable[[], None]]:
         """Half of the ranks hand something to the other half, which hands it back.
@@ -110,8 +120,10 @@ class Steps:
         half = world.size // 2
         counts = {0: half, half: world.size - half}
         items = n_bytes // ITEM * math.lcm(*counts.values())
-        halves = {at: Layout(Config(n=count, first=at), (Axis("n", items, items),)) for at, count in counts.items()}
-        there, back = (self.direct(Kind.REDISTRIBUTE, halves[a], halves[b]) for a, b in ((0, half), (half, 0)))
+        halves = {at: Layout(Config(n=count, first=at), (Axis("n", items, items),))
+                  for at, count in counts.items()}
+        there, back = (self.direct(Kind.REDISTRIBUTE, halves[a], halves[b])
+                       for a, b in ((0, half), (half, 0)))
         begins = world.rank < half
 
         def first() -> None:
@@ -132,13 +144,17 @@ class Steps:
     def direct(self, kind: Kind, holder: Layout, wanter: Layout) -> Transfer | LibraryTransfer:
         """Messages from rank to rank, between buffers of their own."""
         i, self._count = self._count, self._count + 1
-        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, holder, wanter, False, None, "direct", 1, ITEM, i + 1)
-        held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32") for layout in (holder, wanter))
+        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, holder, wanter, False, None, "direct",
+                    1, ITEM, i + 1)
+        held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32")
+                        for layout in (holder, wanter))
         return self.communicator.bind(step, held, wanted)
 
 
 def computing(backend: Backend) -> Callable[[], None]:
-    """Computing such as comes before a message in an iteration: what messages need is not in a core's caches any more."""
+    """Computing such as comes before a message in an iteration: what messages need is not in a
+    core's caches any more.
+    """
     a, b, c = (backend.zeros((256, 256), "float32") for _ in range(3))
     x, y = (backend.zeros((CACHE_BYTES // ITEM,), "float32") for _ in range(2))
 
@@ -166,7 +182,8 @@ class LevelProbe:
     axis : str
         The digit of `config` in which its neighbours differ.
     inside : int
-        Ranks of a unit of the level inside: all of them send at once, and one alone where there are several.
+        Ranks of a unit of the level inside: all of them send at once, and one alone where there are
+        several.
     gauge : callable
         Makes the gauge of messages or of a collective.
     """
@@ -194,7 +211,8 @@ class LevelProbe:
 
     @property
     def gauges(self) -> list[Gauge]:
-        return [*self.messages, *self.alone, *(g for each in self.collectives.values() for g in each)]
+        return [*self.messages, *self.alone,
+                *(g for each in self.collectives.values() for g in each)]
 
     def found(self) -> Found:
         """The level; every rank has measured the same."""
@@ -204,7 +222,8 @@ class LevelProbe:
         low, high = bootstrap(rounds, lambda t: alpha_beta_fit.hockney(self.pieces, t)).tolist()
         links, flow = 0.0, beta
         if self.alone:
-            flow = alpha_beta_fit.hockney(self.pieces, np.median(self._messages_s(self.alone), axis=0))[1]
+            flow = alpha_beta_fit.hockney(self.pieces,
+                                          np.median(self._messages_s(self.alone), axis=0))[1]
             links = alpha_beta_fit.links(self.inside, flow, beta)
         quality = {
             "level": self.name, "ranks": self.p, "alpha_s": [low[0], high[0]], "small_alpha_s": [low[2], high[2]],
@@ -213,7 +232,8 @@ class LevelProbe:
             "outliers": sum(outliers(g.samples) for g in self.gauges), "samples": sum(len(g.samples) for g in self.gauges),
         }
         beta = flow if links else beta
-        return Found(Level(self.name, self.ranks, alpha, beta, small, alpha_beta_fit.SMALL_BYTES, links), quality)
+        return Found(Level(self.name, self.ranks, alpha, beta, small, alpha_beta_fit.SMALL_BYTES,
+                           links), quality)
 
     def _messages_s(self, gauges: list[Gauge]) -> NDArray[np.float64]:
         """[rounds, sizes] seconds of a message of a ring."""
@@ -225,7 +245,8 @@ class LevelProbe:
         sizes = tuple(max(1, n // ITEM // self.p) * self.p * ITEM for n in self.buffers)
         out = []
         for (kind, algorithm), gauges in self.collectives.items():
-            model = [float(collective_s(kind, algorithm, self.p, n, 1, way, machine.add_s_per_byte)) for n in sizes]
+            model = [float(collective_s(kind, algorithm, self.p, n, 1, way, machine.add_s_per_byte))
+                     for n in sizes]
             times = tuple(g.seconds / m for g, m in zip(gauges, model, strict=True))
             out.append(Factors(self.name, kind.value, algorithm, sizes, times))
         return out
@@ -234,8 +255,8 @@ class LevelProbe:
 class Hiding:
     """What computing hides of a long allreduce.
 
-    With computing alone taking A seconds, the allreduce alone B and both together C, A + B - C are hidden: with much computing a part of
-    the allreduce, with little a part of the computing.
+    With computing alone taking A seconds, the allreduce alone B and both together C, A + B - C are
+    hidden: with much computing a part of the allreduce, with little a part of the computing.
     """
 
     def __init__(self, steps: Steps, backend: Backend, gauge: Gauged) -> None:

@@ -1,4 +1,6 @@
-"""A communicator that sends nothing: for measuring what a rank computes, with memory as full as in a run."""
+"""A communicator that sends nothing: for measuring what a rank computes, with memory as full as in
+a run.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,13 @@ from hpcpar.schedule.steps import PASSES, Kind
 class Silence(Communicator):
     """Packs what a step sends, and puts random numbers of ordinary size where its result is wanted.
 
-    Blocks share memory, so what nobody has sent would be left over from other layers, and grow or fade from iteration to iteration
-    until it overflows or is denormal, which takes other times. Sums of gradients and of moments stay the rank's own part of them:
-    random weights or variances would not do.
+    Blocks share memory, so what nobody has sent would be left over from other layers, and grow or
+    fade from iteration to iteration until it overflows or is denormal, which takes other times.
+    Sums of gradients and of moments stay the rank's own part of them: random weights or variances
+    would not do.
 
-    Where ranks take turns on a core, whoever would wait hands it on, as in a run: what the others compute meanwhile empties its caches.
+    Where ranks take turns on a core, whoever would wait hands it on, as in a run: what the others
+    compute meanwhile empties its caches.
     """
 
     def __init__(self, world: World, backend: Backend) -> None:
@@ -36,7 +40,8 @@ class Silence(Communicator):
         if step.kind is Kind.ALLREDUCE:
             buffers.unpack()
         elif step.phase in PASSES and buffers.wanted.size:
-            self.backend.to_device(self._random(buffers.wanted.shape, buffers.dtype), buffers.wanted)
+            self.backend.to_device(self._random(buffers.wanted.shape, buffers.dtype),
+                                   buffers.wanted)
 
     def _random(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Normal numbers; the same in every iteration."""

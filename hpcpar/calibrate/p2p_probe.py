@@ -1,4 +1,6 @@
-"""What halos and redistributions of a level take: messages that ranks exchange all at once, beside what alpha and beta say."""
+"""What halos and redistributions of a level take: messages that ranks exchange all at once, beside
+what alpha and beta say.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,11 @@ class Exchanges:
         By kind: layouts of what is held and what is wanted, and the gauge, for every size.
     """
 
-    def __init__(self, steps: Steps, axis: str, name: str, nodes: int, local: int, gauge: Gauged) -> None:
+    def __init__(self, steps: Steps, axis: str, name: str, nodes: int, local: int,
+                 gauge: Gauged) -> None:
         self.name, self._ranks = name, steps.communicator.world.size
-        # the other ranks that a rank moves something to differ from it in one coordinate: nobody holds the same
+        # the other ranks that a rank moves something to differ from it in one coordinate: nobody
+        # holds the same
         p, other = (local, nodes) if axis == "c" else (nodes, local)
         cut, across = ("c", "n") if axis == "c" else ("n", "h")
         own = Config(n=nodes, c=local) if axis == "c" else Config(n=nodes, h=local)
@@ -57,7 +61,8 @@ class Exchanges:
                 else:
                     axes = (aside, Axis(cut, p, p), Axis(to, p, p), width)
                     holder, wanter = Layout(own, axes), Layout(turned, axes)
-                moved.append((holder, wanter, gauge(steps.whole(steps.direct(kind, holder, wanter)))))
+                moved.append((holder, wanter,
+                              gauge(steps.whole(steps.direct(kind, holder, wanter)))))
 
     @property
     def gauges(self) -> list[Gauge]:

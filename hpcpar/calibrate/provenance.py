@@ -1,13 +1,18 @@
-"""What a calibrated machine file says about itself: where and how its numbers were measured. Its section ``[quality]``.
+"""What a calibrated machine file says about itself: where and how its numbers were measured. Its
+section ``[quality]``.
 
-===========  ===================================================================================================
-``origin``   node names without their numbers, BLAS threads a rank and kind of device, which a record must share
-``links``    of every level: 90% confidence intervals of latency and inverse bandwidth (over rounds), root mean square of the fit's
+===========
+===================================================================================================
+``origin``   node names without their numbers, BLAS threads a rank and kind of device, which a
+record must share ``links``    of every level: 90% confidence intervals of latency and inverse
+bandwidth (over rounds), root mean square of the fit's
              relative errors, inverse bandwidth of one flow alone, outliers among the samples
 ``memory``   bytes a second that a rank copies, alone on its node and with all ranks copying
-``compute``  pieces of work in the table, the middle one's and the worst one's spread (quartiles over median), outliers
-``sources``  records that refined the table: file, start, plan, and for how many pieces of work they count
-===========  ===================================================================================================
+``compute``  pieces of work in the table, the middle one's and the worst one's spread (quartiles
+over median), outliers ``sources``  records that refined the table: file, start, plan, and for how
+many pieces of work they count
+===========
+===================================================================================================
 """
 
 from __future__ import annotations
@@ -59,7 +64,8 @@ class Origin:
         )
         for text, mine, theirs in pairs:
             if mine != theirs:
-                raise InputError(f"{what} {text} {theirs}, but {machine} was measured with {mine}; {remedy}")
+                raise InputError(
+                    f"{what} {text} {theirs}, but {machine} was measured with {mine}; {remedy}")
 
 
 def origin(quality: Mapping[str, Any], where: str) -> Origin | None:
@@ -72,7 +78,8 @@ def origin(quality: Mapping[str, Any], where: str) -> Origin | None:
         raise InputError(f"{where}, [quality.origin]: needs nodes, threads and device; write it with: hpcpar calibrate") from err
 
 
-def with_sources(quality: Mapping[str, Any], origin: Origin, sources: list[dict[str, Any]]) -> dict[str, Any]:
+def with_sources(quality: Mapping[str, Any], origin: Origin,
+                 sources: list[dict[str, Any]]) -> dict[str, Any]:
     """The section with further sources; one that it has already is named once."""
     names = {_name(s) for s in sources}
     kept = [s for s in quality.get("sources", []) if _name(s) not in names]

@@ -1,4 +1,6 @@
-"""Refining a machine by what runs have recorded: seconds of their compute steps go into its table, and levels are scaled."""
+"""Refining a machine by what runs have recorded: seconds of their compute steps go into its table,
+and levels are scaled.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ class _Run:
     work: WorkSteps
 
     def seconds(self, machine: Machine) -> dict[str, float]:
-        """Of every piece of work, as a calibration has it; of ranks that took turns, the slowest's mean over its turns."""
+        """Of every piece of work, as a calibration has it; of ranks that took turns, the slowest's
+        mean over its turns.
+        """
         recorded = self.record.seconds[:, self.record.measured].astype(np.float64)
         each = np.array([self.work.seconds(s, rank) for rank, s in enumerate(recorded)])
         works = list(self.work.works.values())
@@ -103,7 +107,8 @@ def _run(record: RunRecord) -> _Run:
     for training in (True, False):
         schedule = schedule_for(network, plan, training)
         if steps_of(schedule) == record.steps:
-            return _Run(record, network, plan, training, schedule, WorkSteps(network, plan, schedule))
+            return _Run(record, network, plan, training, schedule,
+                        WorkSteps(network, plan, schedule))
     raise InputError(f"{record.path}: its steps are not those that this hpcpar makes of its plan; run the plan again")
 
 
@@ -121,7 +126,8 @@ def _check(run: _Run, machine: Machine, where: str, origin: Origin) -> None:
 
 
 def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refined:
-    """Take the times of compute steps from records into a machine's table, of several the median; and scale its levels.
+    """Take the times of compute steps from records into a machine's table, of several the median;
+    and scale its levels.
 
     Parameters
     ----------
@@ -141,15 +147,18 @@ def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refine
         for key, seconds in run.seconds(machine).items():
             found[key].append(seconds)
     table = {key: statistics.median(values) for key, values in found.items()}
-    ratios = [seconds / machine.compute[key] for key, seconds in table.items() if machine.compute.get(key)]
+    ratios = [seconds / machine.compute[key] for key, seconds in table.items()
+              if machine.compute.get(key)]
     sources = [
         {"record": Path(run.record.path).name, "started": run.record.started, "plan": f"{run.plan.network.name} {run.plan.strategy}",
          "ranks": int(run.plan.ranks), "batch": int(run.plan.batch), "iterations": run.record.iterations, "steps": len(run.work.keys)}
         for run in runs
     ]
     # levels are scaled once by a record: what it said is in them
-    fresh = [run for run, source in zip(runs, sources, strict=True) if not provenance.has(machine.quality, source)]
-    linked, links = scaled(machine, [(r.record, r.network, r.plan, r.training, r.schedule) for r in fresh])
+    fresh = [run for run, source in zip(runs, sources, strict=True)
+             if not provenance.has(machine.quality, source)]
+    linked, links = scaled(machine,
+                           [(r.record, r.network, r.plan, r.training, r.schedule) for r in fresh])
     sorts = kinds(machine.device, (work for run in runs for work in run.work.works.values()), table)
     better = replace(
         linked, compute={**machine.compute, **table}, kinds={**machine.kinds, **sorts},
@@ -157,11 +166,14 @@ def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refine
     )
     known = sum(key in machine.compute for key in table)
     ratio = statistics.median(ratios) if ratios else 1.0
-    return Refined(better, len(table) - known, known, ratio, [_change(run, machine, better) for run in runs], links)
+    return Refined(better, len(table) - known, known, ratio,
+                   [_change(run, machine, better) for run in runs], links)
 
 
 def _change(run: _Run, before: Machine, after: Machine) -> Change:
-    then, now = (float(price(run.network, run.plan, m, training=run.training).iteration_s) for m in (before, after))
+    then, now = (float(price(run.network, run.plan, m, training=run.training).iteration_s)
+                 for m in (before, after))
     measured = float(np.median(run.record.slowest_s))
     plan = run.plan
-    return Change(run.record.path, f"{plan.network.name} {plan.strategy}", int(plan.ranks), len(run.work.keys), then, now, measured)
+    return Change(run.record.path, f"{plan.network.name} {plan.strategy}", int(plan.ranks),
+                  len(run.work.keys), then, now, measured)

@@ -38,9 +38,11 @@ class Scaled:
 
 
 def durations(record: RunRecord, schedule: Schedule) -> dict[int, float]:
-    """Seconds (median) of the communication steps that everybody waits for at once, by index: from the last partner's start to the end.
+    """Seconds (median) of the communication steps that everybody waits for at once, by index: from
+    the last partner's start to the end.
 
-    What a rank waits for partners that come late is no part of it. None of a record without times on common clocks.
+    What a rank waits for partners that come late is no part of it. None of a record without times
+    on common clocks.
     """
     if record.start_s is None or record.end_s is None or record.begin_s is None or record.clock is None:
         return {}
@@ -69,24 +71,27 @@ def _duration(step: Comm, start: NDArray[Any], end: NDArray[Any]) -> float:
 
 
 def scaled(machine: Machine, runs: Sequence[tuple[RunRecord, Network, Plan, bool, Schedule]]) -> tuple[Machine, list[Scaled]]:
-    """Scale latency and inverse bandwidth of every level to the runs' communication steps, by least squares of relative errors.
+    """Scale latency and inverse bandwidth of every level to the runs' communication steps, by least
+    squares of relative errors.
 
     Parameters
     ----------
     runs : sequence
-        Record, network, plan, whether it trains, and its schedule; plans with micro-batches or turns are left out, where steps of
-        several overlap.
+        Record, network, plan, whether it trains, and its schedule; plans with micro-batches or
+        turns are left out, where steps of several overlap.
     """
     found: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for record, network, plan, training, schedule in runs:
         if plan.microbatches > 1 or plan.turns > 1:
             continue
         took = durations(record, schedule)
-        latency, bandwidth, neither = (_prices(network, plan, training, _only(machine, *parts)) for parts in ((1, 0), (0, 1), (0, 0)))
+        latency, bandwidth, neither = (_prices(network, plan, training, _only(machine, *parts))
+                                       for parts in ((1, 0), (0, 1), (0, 0)))
         for i, seconds in took.items():
             left = seconds - neither[i][0]
             if left > 0:
-                found[neither[i][1]].append(((latency[i][0] - neither[i][0]) / left, (bandwidth[i][0] - neither[i][0]) / left))
+                found[neither[i][1]].append(((latency[i][0] - neither[i][0]) / left,
+                                             (bandwidth[i][0] - neither[i][0]) / left))
     levels, out = list(machine.levels), []
     for index, parts in sorted(found.items()):
         if len(parts) >= _FEWEST:
@@ -97,7 +102,9 @@ def scaled(machine: Machine, runs: Sequence[tuple[RunRecord, Network, Plan, bool
 
 
 def _factors(parts: NDArray[np.float64]) -> tuple[float, float]:
-    """Factors of latency and of inverse bandwidth, from [steps, 2] what each makes of a step's measured seconds."""
+    """Factors of latency and of inverse bandwidth, from [steps, 2] what each makes of a step's
+    measured seconds.
+    """
     (alpha, beta), *_ = np.linalg.lstsq(parts, np.ones(len(parts)), rcond=None)
     if not (1 / _MOST <= alpha <= _MOST and 1 / _MOST <= beta <= _MOST):
         # they cannot be told apart
@@ -107,7 +114,8 @@ def _factors(parts: NDArray[np.float64]) -> tuple[float, float]:
 
 def _times(level: Level, alpha: float, beta: float) -> Level:
     small = None if level.small_alpha_s is None else level.small_alpha_s * alpha
-    return replace(level, alpha_s=level.alpha_s * alpha, small_alpha_s=small, beta_s_per_byte=level.beta_s_per_byte * beta)
+    return replace(level, alpha_s=level.alpha_s * alpha, small_alpha_s=small,
+                   beta_s_per_byte=level.beta_s_per_byte * beta)
 
 
 def _only(machine: Machine, alpha: float, beta: float) -> Machine:
@@ -115,7 +123,8 @@ def _only(machine: Machine, alpha: float, beta: float) -> Machine:
     return replace(machine, levels=tuple(_times(level, alpha, beta) for level in machine.levels))
 
 
-def _prices(network: Network, plan: Plan, training: bool, machine: Machine) -> list[tuple[float, int]]:
+def _prices(network: Network, plan: Plan, training: bool,
+            machine: Machine) -> list[tuple[float, int]]:
     """Seconds and level of every step of a plan's schedule."""
     out = outline_for(network, plan, training)
     costs = price_family(network, plan, machine, out=out, training=training)

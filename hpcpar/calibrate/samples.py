@@ -21,7 +21,8 @@ class Samples(NamedTuple):
     ----------
     works : list of Work
     seconds : array
-        [iterations, works] on the slowest rank of each iteration; with more ranks than cores the mean of the ranks.
+        [iterations, works] on the slowest rank of each iteration; with more ranks than cores the
+        mean of the ranks.
     cores : float
         With more ranks than cores: so many cores' time the ranks of a node got together; else 0.
     """
@@ -33,8 +34,9 @@ class Samples(NamedTuple):
     def table(self) -> dict[str, float]:
         """Seconds by key: the mean over the iterations that took neither long nor short.
 
-        Whatever interrupts a rank now and then belongs to some iterations: where these are few the median iteration has none of it,
-        where every iteration is interrupted somewhere it has its part.
+        Whatever interrupts a rank now and then belongs to some iterations: where these are few the
+        median iteration has none of it, where every iteration is interrupted somewhere it has its
+        part.
         """
         order = np.argsort(self.seconds.sum(axis=1), kind="stable")
         n = len(order)
@@ -45,4 +47,5 @@ class Samples(NamedTuple):
 
 def together(visits: Sequence[Samples]) -> Samples:
     """The iterations of several visits of a plan."""
-    return Samples(visits[0].works, np.concatenate([v.seconds for v in visits]), float(np.median([v.cores for v in visits])))
+    return Samples(visits[0].works, np.concatenate([v.seconds for v in visits]),
+                   float(np.median([v.cores for v in visits])))

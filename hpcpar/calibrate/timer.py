@@ -1,4 +1,6 @@
-"""A thing that is measured again and again over the time of a calibration, and what its samples say."""
+"""A thing that is measured again and again over the time of a calibration, and what its samples
+say.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from hpcpar.comm.world import World
 _SAMPLE_S, _MOST = 0.01, 200
 #: As long as that, where something is done before every repetition.
 _AFTER_S = 0.02
-#: A sample that exceeds the median by so many times the median deviation, and by half, is an outlier.
+#: A sample that exceeds the median by so many times the median deviation, and by half, is an
+#: outlier.
 _FAR, _HALF = 5.0, 1.5
 _RESAMPLES = 200
 #: Percentiles of a confidence interval of 90%.
@@ -23,10 +26,11 @@ INTERVAL = (5.0, 95.0)
 
 
 class Gauge:
-    """Seconds of an action that every rank does at once; every rank makes and reads it at the same time.
+    """Seconds of an action that every rank does at once; every rank makes and reads it at the same
+    time.
 
-    A sample is the slowest rank's mean over some repetitions: with more ranks than cores a single short action either owns its core
-    or waits for long.
+    A sample is the slowest rank's mean over some repetitions: with more ranks than cores a single
+    short action either owns its core or waits for long.
 
     Parameters
     ----------
@@ -49,7 +53,8 @@ class Gauge:
         action()
         begin = time.perf_counter()
         self.once_s = self._sample(1)
-        self._each_s = world.most(time.perf_counter() - begin) if before is not None else self.once_s
+        self._each_s = world.most(time.perf_counter()
+                                  - begin) if before is not None else self.once_s
         if lasts_s is None:
             lasts_s = _SAMPLE_S if before is None else _AFTER_S
             self._count = int(min(_MOST, max(1, lasts_s / max(self._each_s, 1e-7))))
@@ -58,7 +63,8 @@ class Gauge:
         self.samples: list[float] = []
 
     def _lasting(self, lasts_s: float) -> int:
-        """Repetitions that last so long: by as many as show it, as a single one may be interrupted."""
+        """Repetitions that last so long: by as many as show it, as a single one may be interrupted.
+        """
         count = 1
         while self._each_s * count < lasts_s / 2:
             count *= 4
@@ -106,7 +112,8 @@ def outliers(samples: Sequence[float]) -> int:
     return int(np.sum((values > middle + _FAR * spread) & (values > _HALF * middle)))
 
 
-def bootstrap(rounds: NDArray[np.float64], estimate: Callable[[NDArray[np.float64]], Any]) -> NDArray[np.float64]:
+def bootstrap(rounds: NDArray[np.float64],
+              estimate: Callable[[NDArray[np.float64]], Any]) -> NDArray[np.float64]:
     """[2, values] confidence interval (90%) of what `estimate` makes of the medians over rounds.
 
     Parameters
@@ -118,4 +125,5 @@ def bootstrap(rounds: NDArray[np.float64], estimate: Callable[[NDArray[np.float6
     """
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, len(rounds), (_RESAMPLES, len(rounds)))
-    return np.percentile([estimate(np.median(rounds[choice], axis=0)) for choice in drawn], INTERVAL, axis=0)
+    return np.percentile([estimate(np.median(rounds[choice], axis=0)) for choice in drawn],
+                         INTERVAL, axis=0)

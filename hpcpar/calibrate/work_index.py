@@ -19,8 +19,8 @@ from hpcpar.schedule.steps import Compute, Op, Schedule
 class WorkSteps:
     """The compute steps of a plan by the keys of their work.
 
-    A convolution's interior and boundary are priced as parts of the whole: together they are one measurement of it. Of micro-batches
-    that differ by a sample, those of the largest count.
+    A convolution's interior and boundary are priced as parts of the whole: together they are one
+    measurement of it. Of micro-batches that differ by a sample, those of the largest count.
 
     Attributes
     ----------
@@ -31,7 +31,8 @@ class WorkSteps:
     def __init__(self, network: Network, plan: Plan, schedule: Schedule) -> None:
         self.plan, self._steps = plan, len(schedule.steps)
         load = Workload(network, plan)
-        before = {layer.name for layer in network.layers[:switch(network)]} if plan.turns > 1 else set()
+        before = {layer.name
+                  for layer in network.layers[:switch(network)]} if plan.turns > 1 else set()
         largest = int(plan.batch) // plan.turns if plan.turns > 1 else max(samples_of(plan, m) for m in range(plan.microbatches))
         self.works: dict[str, Work] = {}
         #: By key: the steps of every measurement of it, and its layer.
@@ -39,7 +40,9 @@ class WorkSteps:
         for step in schedule.steps:
             if not isinstance(step, Compute):
                 continue
-            samples = int(plan.batch) if step.layer in before else largest if plan.turns > 1 else samples_of(plan, step.part)
+            samples = int(
+                plan.batch) if step.layer in before else largest if plan.turns > 1 else samples_of(
+                plan, step.part)
             if samples < largest:
                 continue
             parts = step.op in (Op.INTERIOR, Op.BOUNDARY)
@@ -54,7 +57,8 @@ class WorkSteps:
         return tuple(self.works)
 
     def seconds(self, steps_s: NDArray[Any], rank: int) -> NDArray[np.float64]:
-        """[..., keys] seconds of every piece of work on a rank, from those of its steps, [..., steps]; 0 where it has none of it.
+        """[..., keys] seconds of every piece of work on a rank, from those of its steps, [...,
+        steps]; 0 where it has none of it.
 
         Of several measurements, the mean.
         """

@@ -31,17 +31,22 @@ from hpcpar.train import record  # noqa: E402
 
 def add(subparsers: argparse._SubParsersAction) -> None:
     """The options of the command."""
-    p = subparsers.add_parser("calibrate", help="measure this machine: latency, bandwidth, compute rates")
-    p.add_argument("-o", "--out", required=True, metavar="machine.toml", help="the machine file to write")
+    p = subparsers.add_parser("calibrate",
+                              help="measure this machine: latency, bandwidth, compute rates")
+    p.add_argument("-o", "--out", required=True, metavar="machine.toml",
+                   help="the machine file to write")
     p.add_argument("--refine", nargs="+", default=[], metavar="run.h5", help="no MPI job: take the compute steps' times from these records "
                    "of runs into the existing machine file")
-    p.add_argument("--for", dest="plans", nargs="+", default=[], metavar="plan.json", help="measure the compute steps of these plans")
+    p.add_argument("--for", dest="plans", nargs="+", default=[], metavar="plan.json",
+                   help="measure the compute steps of these plans")
     options.add_network(p, required=False)
     p.add_argument("--batch", type=options.positive, help="mini-batch, with --network")
-    p.add_argument("--strategy", default="", metavar="A,B", help="strategies to measure, with --network (default: every named one)")
+    p.add_argument("--strategy", default="", metavar="A,B",
+                   help="strategies to measure, with --network (default: every named one)")
     p.add_argument("--dtype", default="float32", help="float32 or float64")
     p.add_argument("--device", default="cpu", help="cpu or gpu")
-    p.add_argument("--direct", action="store_true", help="hand GPU buffers to MPI, as 'hpcpar run --direct' does")
+    p.add_argument("--direct", action="store_true",
+                   help="hand GPU buffers to MPI, as 'hpcpar run --direct' does")
     p.add_argument("--json", action="store_true", help="print the machine as JSON")
 
 
@@ -57,7 +62,8 @@ def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backe
         spec = options.network_spec(args.network, args.input, args.classes)
         machine = files.to_dict(files.load("local"))
         for strategy in args.strategy.split(",") if args.strategy else named(ranks):
-            chosen.append(plans.make_plan(spec, strategy, ranks, args.batch, dtype=args.dtype, machine=machine))
+            chosen.append(plans.make_plan(spec, strategy, ranks, args.batch, dtype=args.dtype,
+                                          machine=machine))
     for plan in chosen:
         require(plan.network.build(), plan)
     return chosen, backend(args.device)
@@ -76,7 +82,8 @@ def _refine(args: argparse.Namespace) -> int:
     """Without a job: a machine file and records in, the machine file out."""
     given = [name for name, value in (("--for", args.plans), ("--network", args.network)) if value]
     if given:
-        raise InputError(f"--refine takes times from records, {given[0]} measures: do one after the other")
+        raise InputError(
+            f"--refine takes times from records, {given[0]} measures: do one after the other")
     found = refine(files.load(args.out), args.out, [record.read(path) for path in args.refine])
     files.save(found.machine, args.out)
     show(

@@ -12,7 +12,9 @@ _LOOSE = 0.5
 
 
 def show_machine(machine: Machine) -> None:
-    """Levels with confidence intervals, collectives, rates, and how the compute steps' samples spread."""
+    """Levels with confidence intervals, collectives, rates, and how the compute steps' samples
+    spread.
+    """
     q = machine.quality
     rows = []
     for level, sure in zip(machine.levels, q["links"], strict=False):

@@ -16,10 +16,13 @@ def add(subparsers: argparse._SubParsersAction) -> None:
     """Add the command."""
     parser = subparsers.add_parser("compare", help="predicted against measured, per phase, layer and step",
                                    description="Compare the prediction in the records of runs with what the runs measured.")
-    parser.add_argument("records", nargs="+", metavar="RUN.h5", help="records that 'hpcpar run --out' wrote")
+    parser.add_argument("records", nargs="+", metavar="RUN.h5",
+                        help="records that 'hpcpar run --out' wrote")
     parser.add_argument("--plot", metavar="OUT.png", help="also draw the comparison")
-    parser.add_argument("--all", action="store_true", help="also every step, and all layers and deviations")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of tables")
+    parser.add_argument("--all", action="store_true",
+                        help="also every step, and all layers and deviations")
+    parser.add_argument("--json", action="store_true",
+                        help="one JSON document on stdout instead of tables")
     parser.set_defaults(run=main)
 
 

@@ -36,7 +36,8 @@ def add(subparsers: argparse._SubParsersAction) -> None:
     def kind(name: str, text: str, out: str) -> argparse.ArgumentParser:
         sub = kinds.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         sub.add_argument("file", metavar="FILE.h5", help=out)
-        sub.add_argument("--json", action="store_true", help="describe the file as one JSON document on stdout")
+        sub.add_argument("--json", action="store_true",
+                         help="describe the file as one JSON document on stdout")
         sub.set_defaults(run=main)
         return sub
 
@@ -46,16 +47,21 @@ def add(subparsers: argparse._SubParsersAction) -> None:
     sub.add_argument("--input", type=shape, default=(3, 227, 227), metavar="CxHxW",
                      help="image shape (default 3x227x227), or a volume's, CxDxHxW")
     truth = sub.add_mutually_exclusive_group()
-    truth.add_argument("--classes", type=int, default=1000, metavar="K", help="number of classes (default 1000)")
+    truth.add_argument("--classes", type=int, default=1000, metavar="K",
+                       help="number of classes (default 1000)")
     truth.add_argument("--targets", type=int, default=0, metavar="K",
                        help="numbers to find out of every image, for networks with a mean squared error, instead of its class")
-    sub.add_argument("--samples", type=int, default=1024, metavar="N", help="images to train with (default 1024)")
-    sub.add_argument("--test-samples", type=int, default=0, metavar="N", help="images to hold out (default 0)")
+    sub.add_argument("--samples", type=int, default=1024, metavar="N",
+                     help="images to train with (default 1024)")
+    sub.add_argument("--test-samples", type=int, default=0, metavar="N",
+                     help="images to hold out (default 0)")
     sub.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
     sub = kind("numpy", "images or volumes, and their labels or targets, from two .npy files", made)
     sub.add_argument("images", metavar="IMAGES.npy", help="[N, C, H, W], [N, H, W] or volumes [N, C, D, H, W], uint8 or floating point")
-    sub.add_argument("truth", metavar="LABELS.npy", help="[N] whole numbers from 0; or targets: [N, outputs] floating point")
-    sub.add_argument("--classes", type=int, metavar="K", help="number of classes (default: the largest label plus one)")
+    sub.add_argument("truth", metavar="LABELS.npy",
+                     help="[N] whole numbers from 0; or targets: [N, outputs] floating point")
+    sub.add_argument("--classes", type=int, metavar="K",
+                     help="number of classes (default: the largest label plus one)")
     sub.add_argument("--test-fraction", type=float, default=0.2, metavar="F",
                      help="part of every class (with targets, of all) to hold out (default 0.2)")
     kind("info", "what a data file holds", "the file to look into")
@@ -67,7 +73,8 @@ def _progress(console: Console, path: str) -> Iterator[dataset.Progress | None]:
     if not console.is_terminal:
         yield None
         return
-    with Bar(TextColumn("writing {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console) as bar:
+    with Bar(TextColumn("writing {task.description}"), BarColumn(), MofNCompleteColumn(),
+             TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task(path, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -100,7 +107,8 @@ def main(args: argparse.Namespace) -> int:
                       test_samples=args.test_samples, progress=progress)
     elif args.kind == "numpy":
         with _progress(console, args.file) as progress:
-            from_numpy(args.file, args.images, args.truth, args.test_fraction, classes=args.classes, progress=progress)
+            from_numpy(args.file, args.images, args.truth, args.test_fraction, classes=args.classes,
+                       progress=progress)
     info = dataset.info(args.file)
     if args.json:
         json.dump(info, sys.stdout, indent=1)

@@ -35,7 +35,9 @@ def main(args: argparse.Namespace) -> int:
     if started_rank() != 0:  # of separate worlds, one speaks
         return status
     for f in findings:
-        say(f"{f.status:8} {f.subject}: {f.what}" + (f"\n         -> {f.remedy}" if f.remedy else ""))
+        say(f"{f.status:8} {f.subject}: {f.what}" + (f"\n         -> {f.remedy}" if f.remedy
+                                                     else ""))
     if args.json:
-        print(json.dumps({"findings": [asdict(f) for f in findings], "ranks": [asdict(r) for r in job.ranks]}))
+        print(json.dumps({"findings": [asdict(f) for f in findings],
+                          "ranks": [asdict(r) for r in job.ranks]}))
     return status

@@ -1,4 +1,5 @@
-"""What the launcher tells a process before MPI starts: its rank, and its share of the node's cores."""
+"""What the launcher tells a process before MPI starts: its rank, and its share of the node's cores.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from hpcpar.errors import InputError
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 #: How launchers tell the number of ranks on this node.
-_LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE")
+_LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE",
+                "SLURM_STEP_TASKS_PER_NODE")
 
 
 def local_ranks() -> int:
@@ -21,7 +23,8 @@ def local_ranks() -> int:
 
 
 def limit_threads() -> int:
-    """Give each rank's BLAS its share of the node's cores, unless the user has set a number; returns it.
+    """Give each rank's BLAS its share of the node's cores, unless the user has set a number;
+    returns it.
 
     To be called before NumPy is imported: afterwards it is too late.
 
@@ -40,7 +43,9 @@ def limit_threads() -> int:
 
 
 def started_rank() -> int:
-    """This process's rank as its launcher tells it (0 where nothing is told): who prints an error that all ranks share."""
+    """This process's rank as its launcher tells it (0 where nothing is told): who prints an error
+    that all ranks share.
+    """
     for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])

@@ -12,7 +12,8 @@ from hpcpar.report.tables import amount, say, seconds, show
 
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("machines", help="list the machines, or show one", allow_abbrev=False)
+    parser = subparsers.add_parser("machines", help="list the machines, or show one",
+                                   allow_abbrev=False)
     parser.add_argument("name", nargs="?", help="preset or machine file to show")
     options.add_json(parser)
 
@@ -70,7 +71,8 @@ def main(args: argparse.Namespace) -> int:
             _show(machine, files.sources(args.name))
     elif args.json:
         machines = [files.load(name) for name in files.presets()]
-        options.print_json({"machines": [{"name": m.name, "notes": m.notes, "levels": [x.name for x in m.levels]} for m in machines]})
+        options.print_json({"machines": [{"name": m.name, "notes": m.notes,
+                                          "levels": [x.name for x in m.levels]} for m in machines]})
     else:
         _list()
     return 0

@@ -14,7 +14,8 @@ import hpcpar
 from hpcpar.cli.launch import started_rank
 from hpcpar.errors import InputError, RunError, unknown
 
-#: Command -> its line in the help. A command's module has ``add(subparsers)`` and ``main(args) -> int``.
+#: Command -> its line in the help. A command's module has ``add(subparsers)`` and ``main(args) ->
+#: int``.
 COMMANDS = {
     "networks": "list the networks, or show one layer by layer",
     "machines": "list the machines, or show one",
@@ -53,7 +54,8 @@ def parser(command: str | None) -> argparse.ArgumentParser:
 
 def _check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Name a misspelt option first, before what is missing for want of it."""
-    kinds = next((a.choices for a in command._actions if isinstance(a, argparse._SubParsersAction)), {})
+    kinds = next((a.choices for a in command._actions if isinstance(a, argparse._SubParsersAction)),
+                 {})
     kind = next((word for word in words if word in kinds), None)
     if kind is not None:  # a command with commands of its own (data)
         command = kinds[kind]
@@ -64,7 +66,8 @@ def _check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> No
             return
         if word.startswith("--") and name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            command.error(f"unknown option {name}" + (f"; did you mean '{near[0]}'?" if near else ""))
+            command.error(f"unknown option {name}" + (f"; did you mean '{near[0]}'?" if near
+                                                      else ""))
 
 
 def _dispatch(argv: Sequence[str]) -> int:
@@ -95,7 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read us has gone: nothing left to say
+        # whoever read us has gone: nothing left to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 

@@ -14,8 +14,10 @@ from hpcpar.report.tables import amount, show
 
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("networks", help="list the networks, or show one layer by layer", allow_abbrev=False)
-    parser.add_argument("name", nargs="?", help="network to show: a built-in one, module:function, or an .onnx file")
+    parser = subparsers.add_parser("networks", help="list the networks, or show one layer by layer",
+                                   allow_abbrev=False)
+    parser.add_argument("name", nargs="?",
+                        help="network to show: a built-in one, module:function, or an .onnx file")
     options.add_shape(parser)
     options.add_json(parser)
 
@@ -46,7 +48,8 @@ def _summary(net: Network) -> dict[str, Any]:
 
 
 def _show_layers(net: Network) -> None:
-    """One line per layer and the total; what each reads where that is not simply the layer above."""
+    """One line per layer and the total; what each reads where that is not simply the layer above.
+    """
     rows = [
         [r["name"], r["kind"], ", ".join(r["inputs"]), text_of(r["output"]), math.prod(r["output"]), r["parameters"] or "",
          amount(r["forward_flops"], "flop")]

@@ -13,10 +13,20 @@ from hpcpar.cost.price_family import ACCOUNTINGS
 from hpcpar.errors import InputError, unknown
 from hpcpar.network.builtin import NETWORKS, defaults
 from hpcpar.network.layers import Shape
-from hpcpar.plan.plan import BATCH_NORMS, COLLECTIVES, DTYPES, OPTIMIZERS, ORDERS, OVERLAPS, SYNCHRONISATIONS, NetworkSpec
+from hpcpar.plan.plan import (
+    BATCH_NORMS,
+    COLLECTIVES,
+    DTYPES,
+    OPTIMIZERS,
+    ORDERS,
+    OVERLAPS,
+    SYNCHRONISATIONS,
+    NetworkSpec,
+)
 from hpcpar.plan.strategies import GATHERS
 
-#: Samples of an epoch where none are given: ImageNet as the papers count it, MNIST for small images.
+#: Samples of an epoch where none are given: ImageNet as the papers count it, MNIST for small
+#: images.
 IMAGENET_SAMPLES = 1_200_000
 MNIST_SAMPLES = 60_000
 
@@ -53,20 +63,25 @@ def add_network(parser: argparse.ArgumentParser, required: bool = True) -> None:
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
     """--input, --classes."""
-    parser.add_argument("--input", type=image, metavar="CxHxW", help="image shape, CxDxHxW for volumes (default: the network's usual one)")
-    parser.add_argument("--classes", type=positive, metavar="N", help="number of classes (default: the network's usual one)")
+    parser.add_argument("--input", type=image, metavar="CxHxW",
+                        help="image shape, CxDxHxW for volumes (default: the network's usual one)")
+    parser.add_argument("--classes", type=positive, metavar="N",
+                        help="number of classes (default: the network's usual one)")
 
 def add_planning(parser: argparse.ArgumentParser) -> None:
     """What decides a plan beside its strategy."""
     parser.add_argument("--gather", metavar="|".join(GATHERS), help="where activations split by channel are gathered (default late: "
                         "just before a layer needs them whole)")
-    parser.add_argument("--overlap", metavar="|".join(OVERLAPS), help="what communication may hide behind computing (default full)")
+    parser.add_argument("--overlap", metavar="|".join(OVERLAPS),
+                        help="what communication may hide behind computing (default full)")
     parser.add_argument("--collectives", default="auto", metavar="|".join(COLLECTIVES), help="who chooses the algorithms of collectives "
                         "(default auto: the cost model)")
-    parser.add_argument("--dtype", default="float32", metavar="|".join(DTYPES), help="type of activations and weights (default float32)")
+    parser.add_argument("--dtype", default="float32", metavar="|".join(DTYPES),
+                        help="type of activations and weights (default float32)")
     parser.add_argument("--synchronisation", default="allreduce", metavar="|".join(SYNCHRONISATIONS), help="how weights are kept alike "
                         "(default allreduce)")
-    parser.add_argument("--optimizer", default="momentum", metavar="|".join(OPTIMIZERS), help="what updates the weights (default momentum)")
+    parser.add_argument("--optimizer", default="momentum", metavar="|".join(OPTIMIZERS),
+                        help="what updates the weights (default momentum)")
     parser.add_argument("--microbatches", type=positive, metavar="M", help="parts of the mini-batch in time (default: of a pipeline, four "
                         "times its stages; else 1)")
     parser.add_argument("--order", default="gpipe", metavar="|".join(ORDERS), help="of a pipeline's micro-batches: all forward first, or "
@@ -83,9 +98,12 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
                         "steps by the formulas of Gholami et al. (Eq 3 to 9; with --gather layer and --overlap none unless given)")
     parser.add_argument("--contention", type=float, metavar="PHI", help="flows that share a link above the innermost level (default: "
                         "derived from the placement)")
-    parser.add_argument("--gamma", type=float, default=1.0, metavar="G", help="part of the activations' memory that is needed (default 1)")
-    parser.add_argument("--io", type=float, metavar="BYTES/S", help="rate at which a rank reads its images (default: not counted)")
-    parser.add_argument("--io-item-bytes", type=float, default=1.0, metavar="N", help="bytes of a stored value (default 1: uint8)")
+    parser.add_argument("--gamma", type=float, default=1.0, metavar="G",
+                        help="part of the activations' memory that is needed (default 1)")
+    parser.add_argument("--io", type=float, metavar="BYTES/S",
+                        help="rate at which a rank reads its images (default: not counted)")
+    parser.add_argument("--io-item-bytes", type=float, default=1.0, metavar="N",
+                        help="bytes of a stored value (default 1: uint8)")
     add_json(parser)
 
 
@@ -121,7 +139,8 @@ def planning(args: argparse.Namespace) -> dict[str, Any]:
         raise InputError(f"--bucket {bucket_bytes}: give a size in bytes, or 0")
     if args.recompute < 0:
         raise InputError(f"--recompute {args.recompute}: give a number of segments, or 0")
-    return out | pricing(args) | {"microbatches": args.microbatches, "bucket_bytes": bucket_bytes, "recompute": args.recompute}
+    return out | pricing(args) | {"microbatches": args.microbatches, "bucket_bytes": bucket_bytes,
+                                  "recompute": args.recompute}
 
 
 #: Words that an option may have.
@@ -138,7 +157,8 @@ def pricing(args: argparse.Namespace) -> dict[str, Any]:
         value = getattr(args, name)
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"--{name.replace('_', '-')} {value}: give a number greater than 0")
-    return {"contention": args.contention, "gamma": args.gamma, "io_bytes_per_s": args.io, "io_item_bytes": args.io_item_bytes}
+    return {"contention": args.contention, "gamma": args.gamma, "io_bytes_per_s": args.io,
+            "io_item_bytes": args.io_item_bytes}
 
 
 def network_spec(name: str, shape: Shape | None, classes: int | None) -> NetworkSpec:
@@ -154,7 +174,8 @@ def print_json(data: Any) -> None:
     try:
         json.dump(data, sys.stdout, indent=1, allow_nan=False)
     except ValueError as err:
-        raise InputError(f"a number of the result is not finite ({err}); check the machine's rates") from err
+        raise InputError(
+            f"a number of the result is not finite ({err}); check the machine's rates") from err
     sys.stdout.write("\n")
 
 

@@ -26,15 +26,19 @@ def add(subparsers: Any) -> None:
         "plan", help="find the best plan for a network on a machine, or make a named strategy's", allow_abbrev=False
     )
     options.add_network(parser)
-    parser.add_argument("--machine", default="local", metavar="NAME|FILE", help="preset or machine file (default local)")
-    parser.add_argument("--ranks", type=options.positive, required=True, metavar="P", help="number of ranks")
-    parser.add_argument("--batch", type=options.positive, required=True, metavar="B", help="samples of a mini-batch, over all ranks")
+    parser.add_argument("--machine", default="local", metavar="NAME|FILE",
+                        help="preset or machine file (default local)")
+    parser.add_argument("--ranks", type=options.positive, required=True, metavar="P",
+                        help="number of ranks")
+    parser.add_argument("--batch", type=options.positive, required=True, metavar="B",
+                        help="samples of a mini-batch, over all ranks")
     parser.add_argument("--strategy", default="auto", metavar="S", help="auto (the fastest that fits, of all that this version can run), "
                         "layerwise (OptCNN's search), data, filter, channel, spatial, pipeline[:SxN], owt, owt-b, owt-c, grid:PRxPC, "
                         "grid-fc:PRxPC, domain:PRxPC, df:P1xP2, ds:P1xP2; '/outer' behind it puts model groups across nodes (default auto)")
     options.add_planning(parser)
     parser.add_argument("-o", "--output", metavar="plan.json", help="write the plan file")
-    parser.add_argument("--show-schedule", action="store_true", help="list every step of an iteration")
+    parser.add_argument("--show-schedule", action="store_true",
+                        help="list every step of an iteration")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -46,14 +50,16 @@ def main(args: argparse.Namespace) -> int:
     begin = time.perf_counter()
     searched: Found | None = None
     if args.strategy == "auto":
-        found = auto.best(network, spec, args.ranks, args.batch, machine, accept=runs(network), **chosen)
+        found = auto.best(network, spec, args.ranks, args.batch, machine, accept=runs(network),
+                          **chosen)
     elif args.strategy == "layerwise":
         where = (network, spec, args.ranks, args.batch, machine)
         others = auto.best(*where, accept=runs(network), layers=False, **chosen)
         chosen_one, searched = auto.named_or_layerwise(*where, known=others, **chosen)
         found = [chosen_one, *others]
     else:
-        found = [auto.price_named(network, spec, args.strategy, args.ranks, args.batch, machine, **chosen)]
+        found = [auto.price_named(network, spec, args.strategy, args.ranks, args.batch, machine,
+                                  **chosen)]
     search_s = time.perf_counter() - begin
     plan, prediction = found[0].plan, found[0].prediction
     schedule = schedule_for(network, plan) if args.show_schedule else None
@@ -112,7 +118,8 @@ def _notes(args: argparse.Namespace, chosen: auto.Candidate) -> None:
     if chosen.parts > args.batch:
         tables.say(f"note: a batch of {args.batch} cut into {chosen.parts} parts leaves ranks without samples; use a larger batch "
                    "or a grid")
-    if args.ranks > 1 and all(config.parts == 1 and config.first == 0 for config in chosen.plan.configs.values()):
+    if args.ranks > 1 and all(config.parts == 1 and config.first == 0
+                              for config in chosen.plan.configs.values()):
         tables.say("note: no layer is cut: a single rank would take as long")
     if args.output:
         tables.say(f"wrote {args.output}")

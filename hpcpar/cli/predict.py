@@ -1,4 +1,6 @@
-"""``hpcpar predict``: price plans without searching, for several numbers of ranks and strategies; explain them; choose the ranks."""
+"""``hpcpar predict``: price plans without searching, for several numbers of ranks and strategies;
+explain them; choose the ranks.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +26,39 @@ USUAL_RANKS = [2**i for i in range(11)]
 
 
 def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("predict", help="price plans without running them: tables and bar charts", allow_abbrev=False)
+    parser = subparsers.add_parser("predict",
+                                   help="price plans without running them: tables and bar charts",
+                                   allow_abbrev=False)
     parser.add_argument("--plan", metavar="plan.json", help="price this plan file (instead of --network, --ranks, --batch, --strategy)")
     options.add_network(parser, required=False)
-    parser.add_argument("--machine", metavar="NAME|FILE", help="preset or machine file (default: the plan file's, else local)")
+    parser.add_argument("--machine", metavar="NAME|FILE",
+                        help="preset or machine file (default: the plan file's, else local)")
     parser.add_argument("--ranks", type=options.positives, metavar="P,P,...", help="numbers of ranks (with --efficiency, --deadline or "
                         "--node-hours default 1,2,4,...,1024)")
-    parser.add_argument("--batch", type=options.positive, metavar="B", help="samples of a mini-batch, over all ranks")
-    parser.add_argument("--batch-per-rank", type=options.positive, metavar="B", help="samples of a mini-batch on each rank (weak scaling)")
+    parser.add_argument("--batch", type=options.positive, metavar="B",
+                        help="samples of a mini-batch, over all ranks")
+    parser.add_argument("--batch-per-rank", type=options.positive, metavar="B",
+                        help="samples of a mini-batch on each rank (weak scaling)")
     parser.add_argument("--strategy", default="data", metavar="S,S,...", help="strategies; 'grid:*' stands for every grid, 'auto' for the "
                         "fastest that fits (default data)")
     options.add_planning(parser)
-    parser.add_argument("--forward-only", action="store_true", help="inference: the forward pass alone")
-    parser.add_argument("--explain", action="store_true", help="name what limits each prediction, and what would help most")
-    parser.add_argument("--efficiency", type=float, metavar="E", help="choose the fastest with at least this parallel efficiency (0 to 1)")
-    parser.add_argument("--deadline", type=float, metavar="HOURS", help="choose the cheapest that trains all --epochs in this time")
-    parser.add_argument("--node-hours", type=float, metavar="H", help="choose the fastest that trains all --epochs within this budget")
-    parser.add_argument("--epochs", type=float, default=1.0, metavar="N", help="epochs of the whole training (default 1)")
-    parser.add_argument("--plot", metavar="FILE.png", help="write a bar chart, one panel for each number of ranks")
+    parser.add_argument("--forward-only", action="store_true",
+                        help="inference: the forward pass alone")
+    parser.add_argument("--explain", action="store_true",
+                        help="name what limits each prediction, and what would help most")
+    parser.add_argument("--efficiency", type=float, metavar="E",
+                        help="choose the fastest with at least this parallel efficiency (0 to 1)")
+    parser.add_argument("--deadline", type=float, metavar="HOURS",
+                        help="choose the cheapest that trains all --epochs in this time")
+    parser.add_argument("--node-hours", type=float, metavar="H",
+                        help="choose the fastest that trains all --epochs within this budget")
+    parser.add_argument("--epochs", type=float, default=1.0, metavar="N",
+                        help="epochs of the whole training (default 1)")
+    parser.add_argument("--plot", metavar="FILE.png",
+                        help="write a bar chart, one panel for each number of ranks")
     parser.add_argument("--timeline", metavar="FILE.json", help="write the simulated timelines for ui.perfetto.dev or chrome://tracing")
-    parser.add_argument("--timeline-plot", metavar="FILE.png", help="write the simulated timelines as a picture")
+    parser.add_argument("--timeline-plot", metavar="FILE.png",
+                        help="write the simulated timelines as a picture")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -60,7 +75,8 @@ def main(args: argparse.Namespace) -> int:
     elif predictions:
         _show(predictions, explanations, scales, choice, args)
     for entry in skipped:
-        tables.say(f"note: skipped {entry['strategy']} on {entry['ranks']} ranks: {entry['reason']}")
+        tables.say(
+            f"note: skipped {entry['strategy']} on {entry['ranks']} ranks: {entry['reason']}")
     if args.plot:
         plots.bars(predictions, data, args.plot)
         tables.say(f"wrote {args.plot}")
@@ -83,7 +99,8 @@ def _print_json(
         data["explain"] = explanation.to_json()
     document: dict[str, Any] = out[0] if single and not scales else {"predictions": out, "skipped": skipped}
     if scales:
-        document |= {"scaling": [s.to_json() for s in scales], "choice": choice.to_json() if choice else None}
+        document |= {"scaling": [s.to_json() for s in scales], "choice": choice.to_json() if choice
+                     else None}
     options.print_json(document)
 
 
@@ -94,7 +111,8 @@ def _show(
     first = predictions[0]
     batches = {p.batch for p in predictions}
     batch = f"batch {first.batch}" if len(batches) == 1 else f"batch {args.batch_per_rank} a rank"
-    tables.show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}", predictions)
+    tables.show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
+                            predictions)
     tables.say_source(predictions)
     if len(predictions) == 1 and not explanations:
         tables.show_layers(first)
@@ -105,9 +123,11 @@ def _show(
 
 
 def _of_plan(args: argparse.Namespace) -> Prediction:
-    for name in ("network", "input", "classes", "ranks", "batch", "batch_per_rank", "gather", "overlap"):
+    for name in ("network", "input", "classes", "ranks", "batch", "batch_per_rank", "gather",
+                 "overlap"):
         if getattr(args, name) is not None:
-            raise InputError(f"--plan and --{name.replace('_', '-')} exclude each other: the plan file fixes it")
+            raise InputError(
+                f"--plan and --{name.replace('_', '-')} exclude each other: the plan file fixes it")
     for name in ("efficiency", "deadline", "node_hours", "explain"):
         if getattr(args, name):
             raise InputError(f"--{name.replace('_', '-')} compares strategies and ranks: give --network, --ranks and --batch, not --plan")
@@ -126,7 +146,8 @@ def _check(args: argparse.Namespace) -> None:
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"--{name.replace('_', '-')} {value}: give a number greater than 0")
     if args.efficiency is not None and not 0 < args.efficiency <= 1:
-        raise InputError(f"--efficiency {args.efficiency}: a parallel efficiency is between 0 and 1, as in 0.8")
+        raise InputError(
+            f"--efficiency {args.efficiency}: a parallel efficiency is between 0 and 1, as in 0.8")
 
 
 def _asks(args: argparse.Namespace) -> bool:
@@ -140,7 +161,8 @@ def _candidates(
         args.ranks = USUAL_RANKS
     for name in ("network", "ranks"):
         if getattr(args, name) is None:
-            raise InputError(f"--{name} is missing; give --network, --ranks and --batch, or --plan plan.json")
+            raise InputError(
+                f"--{name} is missing; give --network, --ranks and --batch, or --plan plan.json")
     if (args.batch is None) == (args.batch_per_rank is None):
         raise InputError("give --batch (over all ranks) or --batch-per-rank, one of the two")
     spec = options.network_spec(args.network, args.input, args.classes)
@@ -156,7 +178,8 @@ def _candidates(
             for strategy in auto.expand(pattern.strip(), ranks):
                 _one(network, spec, strategy, ranks, batch, machine, chosen, out, skipped)
         if args.plot and ranks <= batch:
-            data[ranks] = auto.price_named(network, spec, "data", ranks, batch, machine, **chosen).prediction
+            data[ranks] = auto.price_named(network, spec, "data", ranks, batch, machine,
+                                           **chosen).prediction
     return out
 
 
@@ -172,7 +195,8 @@ def _one(
         skipped.append({"strategy": strategy, "ranks": ranks, "reason": str(err)})
         return
     if found.parts > batch:
-        skipped.append({"strategy": strategy, "ranks": ranks, "reason": f"a batch of {batch} cannot be cut into {found.parts} parts"})
+        skipped.append({"strategy": strategy, "ranks": ranks,
+                        "reason": f"a batch of {batch} cannot be cut into {found.parts} parts"})
         return
     out.append(found)
 
@@ -185,8 +209,11 @@ def _scaling(args: argparse.Namespace, candidates: list[Candidate]) -> tuple[lis
         raise InputError("nothing to choose from: every strategy was skipped on every number of ranks; use a larger batch or fewer ranks")
     task = candidates[0].task
     # one rank's time for a sample, at one rank's share of the batch where that grows with the ranks
-    alone = Task(task.network, task.spec, 1, args.batch or args.batch_per_rank, task.machine, task.gather, task.samples, task.options)
+    alone = Task(task.network, task.spec, 1, args.batch or args.batch_per_rank, task.machine,
+                 task.gather, task.samples, task.options)
     serial_s = auto.alone(alone, "data").iteration_s / alone.batch
-    scales = scaling.scaling(candidates, task.samples or 0, args.epochs, scaling.node_ranks(task.machine), serial_s)
+    scales = scaling.scaling(candidates, task.samples or 0, args.epochs,
+                             scaling.node_ranks(task.machine), serial_s)
     deadline = None if args.deadline is None else 3600 * args.deadline
-    return scales, scaling.best_ranks(scales, efficiency=args.efficiency, deadline_s=deadline, node_hours=args.node_hours)
+    return scales, scaling.best_ranks(scales, efficiency=args.efficiency, deadline_s=deadline,
+                                      node_hours=args.node_hours)

@@ -20,7 +20,8 @@ class Lines:
     def say(self, *parts: str) -> None:
         """A line that stays."""
         if not self.quiet:
-            print(("\r\x1b[K" if self._live else "") + "  ".join(parts), file=sys.stderr, flush=True)
+            print(("\r\x1b[K" if self._live else "") + "  ".join(parts), file=sys.stderr,
+                  flush=True)
 
     def show(self, *parts: str) -> None:
         """The running line, a few times a second and on a terminal only."""
@@ -30,7 +31,9 @@ class Lines:
 
 
 class Teller:
-    """Tells of a training (a line per epoch) or an inference (a line at its end), and how long its iterations took."""
+    """Tells of a training (a line per epoch) or an inference (a line at its end), and how long its
+    iterations took.
+    """
 
     def __init__(self, rank: int, predicted_s: float) -> None:
         self._lines, self._predicted_s = Lines(rank), predicted_s
@@ -43,7 +46,8 @@ class Teller:
     def training(self, now: Progress) -> None:
         """After every iteration."""
         self._times.append(now.iteration_s)
-        parts = [f"epoch {now.epoch}/{now.epochs}", f"step {now.step}/{now.steps}", f"loss {now.loss:.4f}"]
+        parts = [f"epoch {now.epoch}/{now.epochs}", f"step {now.step}/{now.steps}",
+                 f"loss {now.loss:.4f}"]
         if not now.epoch_done:
             self._lines.show(*parts)
             return

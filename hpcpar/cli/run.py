@@ -31,7 +31,8 @@ from hpcpar.train.job import Options  # noqa: E402
 from hpcpar.train.loop import Training  # noqa: E402
 
 #: What a training alone has: option -> its value where it is not given.
-TRAINING: dict[str, Any] = {"epochs": 1, "steps": 0, "checkpoint": "", "rate": 0.01, "momentum": 0.9, "decay": 0.0005}
+TRAINING: dict[str, Any] = {"epochs": 1, "steps": 0, "checkpoint": "", "rate": 0.01,
+                            "momentum": 0.9, "decay": 0.0005}
 
 
 def add(subparsers: argparse._SubParsersAction) -> None:
@@ -49,10 +50,13 @@ def add(subparsers: argparse._SubParsersAction) -> None:
     p.add_argument("--rate", type=float, help="learning rate (default 0.01)")
     p.add_argument("--momentum", type=float, help="of SGD, or Adam's first beta (default 0.9)")
     p.add_argument("--decay", type=float, help="weight decay (default 0.0005)")
-    p.add_argument("--seed", type=int, default=0, help="fixes initial weights, shuffling and dropout")
-    p.add_argument("--machine", default="", help="machine that the prediction in the record is for (default: the plan's)")
+    p.add_argument("--seed", type=int, default=0,
+                   help="fixes initial weights, shuffling and dropout")
+    p.add_argument("--machine", default="",
+                   help="machine that the prediction in the record is for (default: the plan's)")
     p.add_argument("--device", default="cpu", help="cpu or gpu")
-    p.add_argument("--direct", action="store_true", help="hand GPU buffers to MPI (needs a GPU-aware library)")
+    p.add_argument("--direct", action="store_true",
+                   help="hand GPU buffers to MPI (needs a GPU-aware library)")
     p.add_argument("--json", action="store_true", help="print a summary as JSON")
 
 
@@ -69,7 +73,8 @@ def _run(args: argparse.Namespace, w: World) -> int:
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     kind = Inference if args.forward_only else Training
     job = kind(w, network, plan, kernels, options)
-    prediction = price(network, plan, machine, samples=job.measured.samples, training=not args.forward_only)
+    prediction = price(network, plan, machine, samples=job.measured.samples,
+                       training=not args.forward_only)
     count = f"{job.steps - job.start} iterations" if isinstance(job, Training) else f"{job.loader.batches_per_epoch} passes forward"
     if w.rank == 0:
         print(
@@ -83,7 +88,8 @@ def _run(args: argparse.Namespace, w: World) -> int:
     else:
         job.run(teller.inference)
     job.close()
-    run = collect.record(w, job, args.device, prediction.to_json(steps=True), files.to_dict(machine), started, " ".join(sys.argv))
+    run = collect.record(w, job, args.device, prediction.to_json(steps=True),
+                         files.to_dict(machine), started, " ".join(sys.argv))
     if run is not None:
         if args.forward_only:
             print(f"{_images_per_s(job, run):.1f} images/s", file=sys.stderr)
@@ -128,14 +134,16 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, Optio
         raise InputError(f"--{next(iter(given))} is of a training, but --forward-only does not train; leave one of them out")
     epochs, steps, checkpoint, rate, momentum, decay = (TRAINING | given).values()
     if epochs < 1 or steps < 0:
-        raise InputError(f"--epochs {epochs} --steps {steps}: a training has at least one epoch or step")
+        raise InputError(
+            f"--epochs {epochs} --steps {steps}: a training has at least one epoch or step")
     for path in (args.out, checkpoint):
         if path and not os.access(os.path.dirname(path) or ".", os.W_OK):
             raise InputError(f"cannot write {path}: its folder is missing or not writable; make it, or choose another place")
     plan = plans.load(args.plan)
     require(plan.network.build(), plan)
     machine = files.load(args.machine) if args.machine else files.from_dict(plan.machine)
-    options = Options(args.data, epochs, steps, checkpoint, args.resume, args.seed, SGD(rate, momentum, decay), args.direct)
+    options = Options(args.data, epochs, steps, checkpoint, args.resume, args.seed,
+                      SGD(rate, momentum, decay), args.direct)
     return plan, machine, backend(args.device), options
 
 

@@ -38,51 +38,71 @@ States = dict[Case, Status]
 
 def add(subparsers: Any) -> None:
     """The options of the command."""
-    parser = subparsers.add_parser("sweep", help="a scaling study: plan, run and report many cases", allow_abbrev=False)
+    parser = subparsers.add_parser("sweep", help="a scaling study: plan, run and report many cases",
+                                   allow_abbrev=False)
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(KINDS))
-    for kind, what in zip(KINDS, ("over all ranks, the same at every size", "of each rank"), strict=True):
+    for kind, what in zip(KINDS, ("over all ranks, the same at every size", "of each rank"),
+                          strict=True):
         p = kinds.add_parser(kind, help=f"{kind} scaling: --batch is {what}", allow_abbrev=False)
         options.add_network(p)
-        p.add_argument("--machine", default="local", metavar="NAME|FILE", help="preset or machine file (default local)")
-        p.add_argument("--ranks", type=options.positives, required=True, metavar="P,P,...", help="numbers of ranks")
+        p.add_argument("--machine", default="local", metavar="NAME|FILE",
+                       help="preset or machine file (default local)")
+        p.add_argument("--ranks", type=options.positives, required=True, metavar="P,P,...",
+                       help="numbers of ranks")
         p.add_argument("--strategies", default="auto,data", metavar="S,S,...", help="each at each size; 'grid:*' stands for every grid "
                        "(default auto,data)")
-        p.add_argument("--batch", type=options.positive, required=True, metavar="B", help=f"samples of a mini-batch, {what}")
+        p.add_argument("--batch", type=options.positive, required=True, metavar="B",
+                       help=f"samples of a mini-batch, {what}")
         p.add_argument("--overlap", default="full", metavar="|".join(OVERLAPS), help="what communication may hide behind computing "
                        "(default full)")
-        p.add_argument("--dtype", default="float32", metavar="|".join(DTYPES), help="type of activations and weights (default float32)")
+        p.add_argument("--dtype", default="float32", metavar="|".join(DTYPES),
+                       help="type of activations and weights (default float32)")
         length = p.add_mutually_exclusive_group()
-        length.add_argument("--steps", type=options.positive, metavar="N", help=f"iterations of every run (default {STEPS})")
-        length.add_argument("--epochs", type=options.positive, metavar="N", help="length of every run in epochs, instead of --steps")
+        length.add_argument("--steps", type=options.positive, metavar="N",
+                            help=f"iterations of every run (default {STEPS})")
+        length.add_argument("--epochs", type=options.positive, metavar="N",
+                            help="length of every run in epochs, instead of --steps")
         p.add_argument("--data", default="", metavar="FILE.h5", help=f"data file (default: synthetic, {BATCHES} of the largest "
                        "mini-batches)")
-        p.add_argument("--device", default="cpu", metavar="cpu|gpu", help="where ranks compute (default cpu)")
-        p.add_argument("--direct", action="store_true", help="hand GPU buffers to MPI, as 'hpcpar run --direct' does")
-        p.add_argument("--out", required=True, metavar="FOLDER", help="folder of the sweep: the same command goes on where it stopped")
+        p.add_argument("--device", default="cpu", metavar="cpu|gpu",
+                       help="where ranks compute (default cpu)")
+        p.add_argument("--direct", action="store_true",
+                       help="hand GPU buffers to MPI, as 'hpcpar run --direct' does")
+        p.add_argument("--out", required=True, metavar="FOLDER",
+                       help="folder of the sweep: the same command goes on where it stopped")
         p.add_argument("--retry", action="store_true", help="also run again what has failed")
-        p.add_argument("--dry-run", action="store_true", help="plan, and print the commands or batch scripts; run nothing")
+        p.add_argument("--dry-run", action="store_true",
+                       help="plan, and print the commands or batch scripts; run nothing")
         p.add_argument("--launcher", default="local", metavar="|".join(LAUNCHERS), help="start ranks here with mpiexec, or submit "
                        "batch jobs (default local)")
         p.add_argument("--mpiexec", default="", metavar="COMMAND", help="local: what stands before -n P (default: the mpiexec beside this "
                        "Python, or on PATH)")
-        p.add_argument("--no-wait", action="store_true", help="Slurm: submit, collect what is there, and return")
-        p.add_argument("--one-allocation", action="store_true", help="Slurm: one job for all sizes (default: one for each)")
+        p.add_argument("--no-wait", action="store_true",
+                       help="Slurm: submit, collect what is there, and return")
+        p.add_argument("--one-allocation", action="store_true",
+                       help="Slurm: one job for all sizes (default: one for each)")
         _add_slurm(p)
         options.add_json(p)
 
 
 def _add_slurm(parser: argparse.ArgumentParser) -> None:
     """The options that a TOML file may hold as well."""
-    parser.add_argument("--slurm", default="", metavar="FILE.toml", help="Slurm options (docs/sweep.md); those given here win")
+    parser.add_argument("--slurm", default="", metavar="FILE.toml",
+                        help="Slurm options (docs/sweep.md); those given here win")
     parser.add_argument("--account", metavar="A", help="account that pays")
     parser.add_argument("--partition", metavar="Q", help="partition")
-    parser.add_argument("--time", metavar="H:M:S", help="limit of a job; of a case, where they are run locally")
+    parser.add_argument("--time", metavar="H:M:S",
+                        help="limit of a job; of a case, where they are run locally")
     parser.add_argument("--constraint", metavar="C", help="features that nodes must have")
     parser.add_argument("--nodes", type=options.positive, metavar="N", help="nodes of every job")
-    parser.add_argument("--ranks-per-node", type=options.positive, metavar="N", help="ranks of a node, instead of --nodes")
-    parser.add_argument("--cpus-per-rank", type=options.positive, metavar="N", help="cores of a rank")
-    parser.add_argument("--gpus-per-rank", type=options.positive, metavar="N", help="GPUs of a rank (default 1 with --device gpu)")
-    parser.add_argument("--module", action="append", dest="modules", metavar="M", help="load this module (may be repeated)")
+    parser.add_argument("--ranks-per-node", type=options.positive, metavar="N",
+                        help="ranks of a node, instead of --nodes")
+    parser.add_argument("--cpus-per-rank", type=options.positive, metavar="N",
+                        help="cores of a rank")
+    parser.add_argument("--gpus-per-rank", type=options.positive, metavar="N",
+                        help="GPUs of a rank (default 1 with --device gpu)")
+    parser.add_argument("--module", action="append", dest="modules", metavar="M",
+                        help="load this module (may be repeated)")
     parser.add_argument("--sbatch", action="append", metavar="LINE", help="another option of sbatch, as in --sbatch=--qos=debug (may be "
                         "repeated)")
     parser.add_argument("--mpi", metavar="TYPE", help="of srun: pmi2, pmix, ... (default: what suits the installed MPI wheel)")
@@ -95,12 +115,14 @@ SLURM = ("account", "partition", "time", "constraint", "nodes", "ranks_per_node"
 
 def main(args: argparse.Namespace) -> int:
     """Run the command."""
-    for name, known in (("overlap", OVERLAPS), ("dtype", tuple(DTYPES)), ("launcher", LAUNCHERS), ("device", ("cpu", "gpu"))):
+    for name, known in (("overlap", OVERLAPS), ("dtype", tuple(DTYPES)), ("launcher", LAUNCHERS),
+                        ("device", ("cpu", "gpu"))):
         if getattr(args, name) not in known:
             raise unknown(f"--{name}", getattr(args, name), known)
     options.check_direct(args)
     asked = slurm.read(args.slurm, {name: getattr(args, name) for name in SLURM})
-    for sign in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: ranks are ended, and the folder stays as it should be
+    # as Ctrl-C: ranks are ended, and the folder stays as it should be
+    for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, _interrupt)
     out = os.path.abspath(args.out)
     folder.make(os.path.join(out, "cases"))
@@ -148,7 +170,9 @@ def _study(args: argparse.Namespace, out: str) -> Study:
 
 
 def _synthetic(network: Network, path: str, samples: int, dry: bool) -> int:
-    """Make data unless they are there, or nothing is to be run; a sweep of more ranks needs more. Returns the number of samples."""
+    """Make data unless they are there, or nothing is to be run; a sweep of more ranks needs more.
+    Returns the number of samples.
+    """
     if os.path.exists(path) and (there := _samples(network, path)) >= samples:
         return there
     if not dry:
@@ -168,14 +192,17 @@ def _samples(network: Network, path: str) -> int:
 
 
 def _nodes(args: argparse.Namespace, asked: slurm.Slurm, study: Study, ranks: int) -> int:
-    """Nodes that count in node-hours: this one, those asked for, or as the machine has ranks on a node."""
+    """Nodes that count in node-hours: this one, those asked for, or as the machine has ranks on a
+    node.
+    """
     if args.launcher == "local":
         return 1
     return asked.nodes_for(ranks) or math.ceil(ranks / node_ranks(study.machine))
 
 
 def _todo(args: argparse.Namespace, states: States) -> list[Case]:
-    wanted = (PLANNED, RUNNING, *((FAILED,) if args.retry else ()))  # running: a sweep that was killed left it
+    # running: a sweep that was killed left it
+    wanted = (PLANNED, RUNNING, *((FAILED,) if args.retry else ()))
     return [case for case, status in states.items() if status.state in wanted]
 
 
@@ -187,8 +214,10 @@ def _dry(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: Sta
     """What would be run."""
     todo = _todo(args, states)
     if args.launcher == "local":
-        return {"commands": [shlex.join(local.command(study, case, _commands(args))) for case in todo]}
-    return {"scripts": list(remote.write(study, asked, todo, args.one_allocation, os.getcwd()).values())}
+        return {"commands": [shlex.join(local.command(study, case, _commands(args)))
+                             for case in todo]}
+    return {"scripts": list(remote.write(study, asked, todo, args.one_allocation,
+                                         os.getcwd()).values())}
 
 
 def _print(scripts: dict[str, Any]) -> None:
@@ -199,7 +228,8 @@ def _print(scripts: dict[str, Any]) -> None:
             print(f"# {path}\n{f.read()}")
 
 
-def _run(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: States, tell: Tell) -> dict[str, Any]:
+def _run(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: States,
+         tell: Tell) -> dict[str, Any]:
     todo = _todo(args, states)
     if args.launcher == "local":
         launcher = _commands(args) if todo else []

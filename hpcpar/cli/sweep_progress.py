@@ -1,4 +1,6 @@
-"""How a sweep tells of its progress: a bar on a terminal, else a line for every case that has ended."""
+"""How a sweep tells of its progress: a bar on a terminal, else a line for every case that has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ import sys
 from collections import Counter
 from types import TracebackType
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from hpcpar.report.tables import console
 from hpcpar.sweep.folder import DONE, Status
@@ -28,7 +37,8 @@ class Tell:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
         self._bar.stop()
 
     def say(self, text: str) -> None:
@@ -53,12 +63,14 @@ class Tell:
     def jobs(self, states: dict[str, str]) -> None:
         """Between looks at Slurm."""
         counts = Counter(states.values())
-        self._describe("jobs: " + (", ".join(f"{n} {state.lower()}" for state, n in counts.items()) or "no answer from Slurm"))
+        self._describe("jobs: " + (", ".join(f"{n} {state.lower()}" for state, n in counts.items())
+                                   or "no answer from Slurm"))
 
     def ended(self, case: Case, status: Status) -> None:
         """After a case has ended."""
         self._ended += 1
-        self.say(f"{self._ended}/{self._total}  {case.name}  {status.state}" + (f": {status.reason}" if status.state != DONE else ""))
+        self.say(f"{self._ended}/{self._total}  {case.name}  {status.state}"
+                 + (f": {status.reason}" if status.state != DONE else ""))
         if self._task is not None:
             self._bar.advance(self._task)
 

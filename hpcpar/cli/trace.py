@@ -17,12 +17,16 @@ def add(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("trace", help="timelines of a run, simulated and measured, for ui.perfetto.dev",
                                    description="Write the timelines of a run's ranks on one clock, beside the simulated one, as trace "
                                    "events; or with --plan the simulated one alone. Open the file at https://ui.perfetto.dev.")
-    parser.add_argument("record", nargs="?", metavar="RUN.h5", help="a record that 'hpcpar run --out' wrote")
-    parser.add_argument("--plan", metavar="plan.json", help="the simulated timeline of this plan, without a run")
-    parser.add_argument("--machine", metavar="NAME|FILE", help="with --plan: preset or machine file (default: the plan's)")
+    parser.add_argument("record", nargs="?", metavar="RUN.h5",
+                        help="a record that 'hpcpar run --out' wrote")
+    parser.add_argument("--plan", metavar="plan.json",
+                        help="the simulated timeline of this plan, without a run")
+    parser.add_argument("--machine", metavar="NAME|FILE",
+                        help="with --plan: preset or machine file (default: the plan's)")
     parser.add_argument("--iterations", type=options.positive, default=4, metavar="N", help="measured iterations, the last of those that "
                         "the record keeps (default 4)")
-    parser.add_argument("-o", "--out", required=True, metavar="trace.json", help="the file to write")
+    parser.add_argument("-o", "--out", required=True, metavar="trace.json",
+                        help="the file to write")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -36,7 +40,8 @@ def main(args: argparse.Namespace) -> int:
     plan = plans.load(args.plan)
     machine = files.load(args.machine) if args.machine else files.from_dict(plan.machine, f"the machine in plan file {args.plan}")
     prediction = price(plan.network.build(), plan, machine)
-    events.save(perfetto.events(1, prediction, f"simulated: {perfetto.title(prediction)}"), args.out)
+    events.save(perfetto.events(1, prediction, f"simulated: {perfetto.title(prediction)}"),
+                args.out)
     tables.say(f"wrote {args.out} (simulated); open it at https://ui.perfetto.dev")
     return 0
 
@@ -48,14 +53,17 @@ def _record(args: argparse.Namespace) -> int:
 
     record = read(args.record)
     timeline, found = simulated(record), measured(record, 2, args.iterations)
-    out = [*(perfetto.events(1, timeline, f"simulated: {perfetto.title(timeline)}") if timeline else ()), *found]
+    out = [*(perfetto.events(1, timeline, f"simulated: {perfetto.title(timeline)}") if timeline
+             else ()), *found]
     if not out:
         raise InputError(f"run record {args.record} has neither times at which steps began nor a simulated timeline; run again with this "
                          "hpcpar")
     events.save(out, args.out)
-    sides = " and ".join(side for side, there in (("simulated", timeline), ("measured", found)) if there)
+    sides = " and ".join(side for side, there in (("simulated", timeline), ("measured", found))
+                         if there)
     tables.say(f"wrote {args.out} ({sides}); open it at https://ui.perfetto.dev")
-    for there, what in ((timeline, "the simulated timeline"), (found, "times at which steps began")):
+    for there, what in ((timeline, "the simulated timeline"),
+                        (found, "times at which steps began")):
         if not there:
             tables.say(f"note: the record lacks {what}")
     return 0

@@ -19,14 +19,22 @@ from hpcpar.plan import plan as plans  # noqa: E402
 from hpcpar.report.verify import show_result, to_json  # noqa: E402
 from hpcpar.runtime.optimizer import SGD  # noqa: E402
 from hpcpar.schedule.runnable import require  # noqa: E402
-from hpcpar.train.verify import ADAM_TOLERANCES, TOLERANCES, Options, Result, Verification, comparable  # noqa: E402
+from hpcpar.train.verify import (  # noqa: E402
+    ADAM_TOLERANCES,
+    TOLERANCES,
+    Options,
+    Result,
+    Verification,
+    comparable,
+)
 
 
 def add(subparsers: argparse._SubParsersAction) -> None:
     """The options of the command."""
     p = subparsers.add_parser("verify", help="check that a plan trains as one rank does: outputs, gradients and weights of every layer")
     p.add_argument("--plan", required=True, help="plan file, from: hpcpar plan -o")
-    p.add_argument("--data", default="", help="HDF5 dataset, from: hpcpar data (default: random numbers)")
+    p.add_argument("--data", default="",
+                   help="HDF5 dataset, from: hpcpar data (default: random numbers)")
     p.add_argument("--steps", type=int, default=3, help="iterations (default 3)")
     p.add_argument("--dtype", default="float64", help="float64 (default) or float32")
     p.add_argument("--tolerance", type=float, help="largest relative difference that passes (default 1e-9 in float64 and 1e-3 in float32; "
@@ -49,7 +57,8 @@ def _run(args: argparse.Namespace, w: World) -> int:
     given, kernels, options = w.agree(lambda: _read(args))
     network = given.network.build()
     plan = w.agree(lambda: comparable(network, given, args.dtype))
-    tolerance = (ADAM_TOLERANCES if plan.optimizer == "adam" else TOLERANCES)[args.dtype] if args.tolerance is None else args.tolerance
+    tolerance = (ADAM_TOLERANCES if plan.optimizer == "adam"
+                 else TOLERANCES)[args.dtype] if args.tolerance is None else args.tolerance
     lines = Lines(w.rank)
     check = Verification(w, network, plan, kernels, options)
     lines.say(f"{plan.network.name} on {w.size} ranks ({plan.strategy}) beside one rank, batch {plan.batch}, {options.steps} steps, "

@@ -1,1 +1,3 @@
-"""Doing the communication steps over MPI, and the trace of what was done. The only room that imports mpi4py."""
+"""Doing the communication steps over MPI, and the trace of what was done. The only room that
+imports mpi4py.
+"""

@@ -7,12 +7,14 @@ import time
 
 from hpcpar.comm.turns import Turns
 
-#: A waiting rank offers its core to others after every fruitless poll, and after so many of them it sleeps between polls.
-#: That is many times longer than a sleep: else a rank that slept makes its partner sleep, and so on through all rounds.
+#: A waiting rank offers its core to others after every fruitless poll, and after so many of them it
+#: sleeps between polls. That is many times longer than a sleep: else a rank that slept makes its
+#: partner sleep, and so on through all rounds.
 YIELDS = 1000
 #: The shortest sleep and the longest (s).
 SHORT_S, LONG_S = 2e-5, 1e-3
-#: A sleep over the time in which nothing has come: a rank with little to do in a plan leaves its core to those that have more.
+#: A sleep over the time in which nothing has come: a rank with little to do in a plan leaves its
+#: core to those that have more.
 PART = 1 / 50
 
 
@@ -29,7 +31,8 @@ class Patience:
         self.turns = turns if turns is not None and turns.mates else None
 
     def pause(self, polls: int, idle_s: float) -> bool:
-        """After a fruitless poll, leave the core to others; True if it is time to see whether anything has come lately.
+        """After a fruitless poll, leave the core to others; True if it is time to see whether
+        anything has come lately.
 
         Parameters
         ----------

@@ -1,4 +1,6 @@
-"""Where the items of a message lie: the tensor itself wherever a view serves, a wire buffer otherwise."""
+"""Where the items of a message lie: the tensor itself wherever a view serves, a wire buffer
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +23,30 @@ def contiguous(array: Array) -> bool:
 class Buffers:
     """The buffers of one rank in one step.
 
-    Messages lie in ``flat`` arrays on the host (or on the device with `direct`). On the CPU a piece whose box is one run of
-    memory is sent from and received into the tensor itself. Device tensors are staged through pinned host memory
-    unless `direct` hands device buffers to MPI.
+    Messages lie in ``flat`` arrays on the host (or on the device with `direct`). On the CPU a piece
+    whose box is one run of memory is sent from and received into the tensor itself. Device tensors
+    are staged through pinned host memory unless `direct` hands device buffers to MPI.
 
     Attributes
     ----------
     wire_items, landing_items : int
-        Sizes of the wire, and of where messages land that are added to it: `place` gives both. Steps that never overlap in time may
-        use the same memory.
+        Sizes of the wire, and of where messages land that are added to it: `place` gives both.
+        Steps that never overlap in time may use the same memory.
 
     Raises
     ------
     RunError
-        If an array is not the box that the step says, or not of its item size: the communicator moves nothing else.
+        If an array is not the box that the step says, or not of its item size: the communicator
+        moves nothing else.
     """
 
-    def __init__(self, step: Comm, ex: Exchange, rank: int, held: Array, wanted: Array, backend: Backend, direct: bool) -> None:
+    def __init__(self, step: Comm, ex: Exchange, rank: int, held: Array, wanted: Array,
+                 backend: Backend, direct: bool) -> None:
         where = f"rank {rank}, step {step.index} ({step.label})"
-        for name, array, box in (("held", held, step.held(rank)), ("wanted", wanted, step.wanted(rank))):
-            if tuple(array.shape) != shape(box) and not (step.kind is Kind.ALLREDUCE and array.size == items(box)):
+        for name, array, box in (("held", held, step.held(rank)),
+                                 ("wanted", wanted, step.wanted(rank))):
+            if tuple(array.shape) != shape(box) and not (step.kind is Kind.ALLREDUCE
+                                                         and array.size == items(box)):
                 raise RunError(f"{where}: the {name} array has shape {array.shape}, the schedule says {shape(box)}")
             if array.dtype.itemsize != step.item_bytes:
                 raise RunError(f"{where}: the {name} array has items of {array.dtype.itemsize} bytes, the schedule says {step.item_bytes}")
@@ -58,7 +64,7 @@ class Buffers:
         self.wire_items = self._allreduce() if step.kind is Kind.ALLREDUCE else self._pieces()
         self.landing_items = sum(landing_slots(step, ex).values())
 
-    # -- set-up ---------------------------------------------------------------------------------------------
+    # -- set-up ------------------------------------------------------------------------------------
     @property
     def on_device(self) -> bool:
         """True where messages lie in the device's memory."""
@@ -70,7 +76,9 @@ class Buffers:
         self.wire = self._flat if self.step.kind is Kind.ALLREDUCE and not self.staged else wire
 
     def landings(self) -> dict[tuple[int, int], Any]:
-        """Where the messages of a round land that are added: rounds that are in flight together have places of their own."""
+        """Where the messages of a round land that are added: rounds that are in flight together
+        have places of their own.
+        """
         out: dict[tuple[int, int], Any] = {}
         at = 0
         for slot, size in landing_slots(self.step, self.ex).items():
@@ -100,7 +108,8 @@ class Buffers:
         for u in ex.unpack:
             if isinstance(u, Piece):
                 target = self.wanted[local(u.box, self.wanted_box)]
-                # what comes from another stage of a pipeline may come while the micro-batch before is still at work here
+                # what comes from another stage of a pipeline may come while the micro-batch before
+                # is still at work here
                 if views and not step.reduce and not step.between and contiguous(target):
                     self._views.append((u.start, u.stop, target.reshape(-1)))
                 else:
@@ -108,8 +117,10 @@ class Buffers:
             else:
                 self._local(u)
         in_place = {(a, b) for a, b, _ in self._views}
-        on_wire = [p for _, p in self._packs] + [p for _, p, _ in self._unpacks if p and (p.start, p.stop) not in in_place]
-        largest = max([p.stop - p.start for _, p in self._packs] + [p.stop - p.start for _, p, _ in self._unpacks if p], default=0)
+        on_wire = [p for _, p in self._packs] + [p for _, p, _ in self._unpacks if p
+                                                 and (p.start, p.stop) not in in_place]
+        largest = max([p.stop - p.start for _, p in self._packs]
+                      + [p.stop - p.start for _, p, _ in self._unpacks if p], default=0)
         self._scratch = self.backend.empty((largest,), self.dtype) if self.staged else None
         return ex.wire_items if on_wire else 0
 
@@ -120,10 +131,12 @@ class Buffers:
 
     @property
     def accumulates(self) -> bool:
-        """True where parts are added to the wanted array, which then begins as zero (unless the own part already lies there)."""
+        """True where parts are added to the wanted array, which then begins as zero (unless the own
+        part already lies there).
+        """
         return self.step.reduce and (self.step.group is None or self.step.kind is Kind.REDUCE)
 
-    # -- use ------------------------------------------------------------------------------------------------
+    # -- use ---------------------------------------------------------------------------------------
     def span(self, start: int, stop: int) -> Any:
         """The flat array that holds `start:stop` of the wire."""
         for a, b, view in self._views:
@@ -132,7 +145,9 @@ class Buffers:
         return self.wire[start:stop]
 
     def pack(self) -> None:
-        """Make everything that is sent ready, and put in place what stays here: a halo's interior is computed before the halo arrives."""
+        """Make everything that is sent ready, and put in place what stays here: a halo's interior
+        is computed before the halo arrives.
+        """
         if self.step.kind is Kind.ALLREDUCE and self.staged:
             self.backend.to_host(self._flat, self.wire)
         for view, p in self._packs:
@@ -187,7 +202,9 @@ class Buffers:
 
 
 def landing_slots(step: Comm, ex: Exchange) -> dict[tuple[int, int], int]:
-    """Items of the places that messages land in to be added: at most `segments` rounds are in flight, and take turns."""
+    """Items of the places that messages land in to be added: at most `segments` rounds are in
+    flight, and take turns.
+    """
     if step.algorithm == "mpi" and len(ex.peers) > 1:
         own = ex.unpack[0] if step.kind is Kind.REDUCE_SCATTER else None
         return {(0, 0): own.stop - own.start} if isinstance(own, Piece) else {}

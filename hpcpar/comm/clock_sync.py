@@ -1,4 +1,6 @@
-"""The ranks' clocks against rank 0's, by ping-pong: the exchange that takes least time says most about where the other clock is."""
+"""The ranks' clocks against rank 0's, by ping-pong: the exchange that takes least time says most
+about where the other clock is.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,15 @@ from hpcpar.comm.world import World
 
 #: Exchanges with every rank; the first ones find it asleep.
 _ROUNDS = 40
-#: Pause between looks of a rank whose turn has not come, so that it leaves its core to those who exchange (s).
+#: Pause between looks of a rank whose turn has not come, so that it leaves its core to those who
+#: exchange (s).
 _PAUSE_S = 1e-4
 #: Beyond the tags of schedules' steps.
 _TAG = (1 << 15) - 1
 
 
-def read(world: World, clock: Callable[[], float] = time.perf_counter) -> NDArray[np.float64] | None:
+def read(world: World,
+         clock: Callable[[], float] = time.perf_counter) -> NDArray[np.float64] | None:
     """Compare all clocks with rank 0's, now. Every rank must call it.
 
     Parameters
@@ -30,8 +34,8 @@ def read(world: World, clock: Callable[[], float] = time.perf_counter) -> NDArra
     Returns
     -------
     ndarray or None
-        On rank 0, [ranks, 3]: the time on the rank's clock, by how much that is ahead of rank 0's, and the round trip (s). The
-        true difference lies within half a round trip of the second.
+        On rank 0, [ranks, 3]: the time on the rank's clock, by how much that is ahead of rank 0's,
+        and the round trip (s). The true difference lies within half a round trip of the second.
     """
     mine, here, back = np.zeros(1), np.zeros(1), np.zeros(1)
     if world.rank:
@@ -65,7 +69,8 @@ def _done(request: object) -> None:
 
 
 def common(times_s: NDArray[np.float64], readings: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Times on every rank's own clock as times on rank 0's; between two readings the clocks drift apart evenly.
+    """Times on every rank's own clock as times on rank 0's; between two readings the clocks drift
+    apart evenly.
 
     Parameters
     ----------
@@ -78,4 +83,5 @@ def common(times_s: NDArray[np.float64], readings: NDArray[np.float64]) -> NDArr
     long = at[:, 1] - at[:, 0]
     drift = np.divide(ahead[:, 1] - ahead[:, 0], long, out=np.zeros(len(long)), where=long > 0)
     shape = (-1,) + (1,) * (times_s.ndim - 1)
-    return times_s - (ahead[:, 0].reshape(shape) + drift.reshape(shape) * (times_s - at[:, 0].reshape(shape)))
+    return times_s - (ahead[:, 0].reshape(shape) + drift.reshape(shape)
+                      * (times_s - at[:, 0].reshape(shape)))

@@ -1,4 +1,6 @@
-"""The communicator: the only way in which layers' data leaves a rank, and only by the steps of a schedule."""
+"""The communicator: the only way in which layers' data leaves a rank, and only by the steps of a
+schedule.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from hpcpar.kernels.interface import Array, Backend
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Schedule
 
-#: Seconds after which a wait without any progress ends the job (0: never), and how many unless the environment says so.
+#: Seconds after which a wait without any progress ends the job (0: never), and how many unless the
+#: environment says so.
 _STALL_VARIABLE, _STALL_S = "HPCPAR_STALL_S", 300.0
 
 
@@ -38,13 +41,15 @@ def _stall_s() -> float:
 class Communicator:
     """Executes communication steps and records what was sent.
 
-    Everything is nonblocking underneath; `progress` (called between the blocks of long kernels and in every wait) advances
-    all steps in flight, so that they overlap with compute without a helper thread.
+    Everything is nonblocking underneath; `progress` (called between the blocks of long kernels and
+    in every wait) advances all steps in flight, so that they overlap with compute without a helper
+    thread.
 
     Parameters
     ----------
     direct : bool
-        Hand device buffers to MPI (a GPU-aware library); by default they are staged through pinned host memory.
+        Hand device buffers to MPI (a GPU-aware library); by default they are staged through pinned
+        host memory.
     """
 
     def __init__(self, world: World, backend: Backend, direct: bool = False) -> None:
@@ -57,7 +62,8 @@ class Communicator:
         self._active: list[Transfer | LibraryTransfer] = []
 
     def agree(self, schedule: Schedule) -> None:
-        """Check, before its first message, that all ranks have the same schedule; every rank must call it.
+        """Check, before its first message, that all ranks have the same schedule; every rank must
+        call it.
 
         Raises
         ------
@@ -74,7 +80,8 @@ class Communicator:
         RunError
             If an array is not what the step says.
         """
-        return Buffers(step, exchange(step, self.world.rank), self.world.rank, held, wanted, self.backend, self.direct)
+        return Buffers(step, exchange(step, self.world.rank), self.world.rank, held, wanted,
+                       self.backend, self.direct)
 
     def bind(self, step: Comm, held: Array, wanted: Array) -> Transfer | LibraryTransfer:
         """A step alone, with memory of its own; see `prepare` and `connect`."""
@@ -90,7 +97,8 @@ class Communicator:
         step, ex = buffers.step, buffers.ex
         if step.algorithm == "mpi" and len(ex.peers) > 1:
             return LibraryTransfer(step, ex, buffers, self.world, self._group(ex.peers), self.trace)
-        return Transfer(step, ex, buffers, self.world, self._comm, tag_base + step.index, self.trace)
+        return Transfer(step, ex, buffers, self.world, self._comm, tag_base + step.index,
+                        self.trace)
 
     def _group(self, peers: tuple[int, ...]) -> Any:
         if peers not in self._groups:

@@ -15,14 +15,18 @@ from hpcpar.kernels.interface import Backend
 
 
 class Crowd(NamedTuple):
-    """Ranks of a machine, and how many of them compute at once: as many as cores, if every core has as many ranks as the others."""
+    """Ranks of a machine, and how many of them compute at once: as many as cores, if every core has
+    as many ranks as the others.
+    """
 
     ranks: int
     at_once: float
 
 
 def cores(allowed: Iterable[frozenset[int]]) -> list[int]:
-    """A core for each of a machine's ranks, of those that it may run on: the one that fewest of the ranks before it have."""
+    """A core for each of a machine's ranks, of those that it may run on: the one that fewest of the
+    ranks before it have.
+    """
     taken = Counter[int]()
     out = []
     for some in allowed:
@@ -32,22 +36,27 @@ def cores(allowed: Iterable[frozenset[int]]) -> list[int]:
 
 
 def own_cores(world: World) -> dict[int, int]:
-    """The cores of all ranks of this rank's machine, also of nodes that are containers of it. Every rank must call it."""
-    return {rank: core for rank, (kernel, core) in enumerate(_places(world)) if kernel == world.kernel}
+    """The cores of all ranks of this rank's machine, also of nodes that are containers of it. Every
+    rank must call it.
+    """
+    return {rank: core for rank, (kernel, core) in enumerate(_places(world))
+            if kernel == world.kernel}
 
 
 def crowded(world: World, backend: Backend) -> Crowd:
-    """The fullest of the machines that have fewer cores than ranks; nobody where there is none. Every rank must call it.
+    """The fullest of the machines that have fewer cores than ranks; nobody where there is none.
+    Every rank must call it.
 
-    Nodes that are containers of one machine share its cores. Ranks whose BLAS has several threads are counted as one core each, and
-    ranks on GPUs not at all.
+    Nodes that are containers of one machine share its cores. Ranks whose BLAS has several threads
+    are counted as one core each, and ranks on GPUs not at all.
     """
     if backend.name != "cpu":
         return Crowd(0, 0.0)
     crowds = []
     for ranks in _machines(world).values():
         if len(ranks) > len(frozenset().union(*ranks.values())):
-            crowds.append(Crowd(len(ranks), len(ranks) / max(Counter(cores(ranks.values())).values())))
+            crowds.append(Crowd(len(ranks),
+                                len(ranks) / max(Counter(cores(ranks.values())).values())))
     return max(crowds, default=Crowd(0, 0.0))
 
 

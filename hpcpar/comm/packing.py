@@ -11,15 +11,18 @@ from dataclasses import dataclass
 
 #: Arrays begin at multiples of so many bytes: a cache line, and what vector units like.
 ALIGNMENT_BYTES = 64
-#: Layouts that are tried, and pairs of arrays that are looked at for them, until the best so far is taken.
+#: Layouts that are tried, and pairs of arrays that are looked at for them, until the best so far is
+#: taken.
 _TRIES, _PAIRS = 200, 3_000_000
 
 
 def pack(sizes: Sequence[int], alive: Sequence[int]) -> tuple[list[int], int]:
-    """Places for arrays in one piece of memory, each as low as those placed before allow that are alive with it.
+    """Places for arrays in one piece of memory, each as low as those placed before allow that are
+    alive with it.
 
-    Orders are tried in turn (by size, by birth, by length of life), then the best of them with those arrays first that lay on top,
-    until nothing can be gained: no layout is smaller than what is alive at once.
+    Orders are tried in turn (by size, by birth, by length of life), then the best of them with
+    those arrays first that lay on top, until nothing can be gained: no layout is smaller than what
+    is alive at once.
 
     Parameters
     ----------
@@ -70,10 +73,12 @@ class _Layout:
     total: int
 
 
-def _fit(sizes: Sequence[int], alive: Sequence[int], order: Sequence[int], limit: int) -> _Layout | None:
+def _fit(sizes: Sequence[int], alive: Sequence[int], order: Sequence[int],
+         limit: int) -> _Layout | None:
     """Place the arrays in an order; None where they need more than `limit`."""
     places, total = [0] * len(sizes), 0
-    placed: list[tuple[int, int, int]] = []  # start, stop, life: from the lowest up, so that the first gap is found first
+    # start, stop, life: from the lowest up, so that the first gap is found first
+    placed: list[tuple[int, int, int]] = []
     for i in order:
         at, life, size = 0, alive[i], sizes[i]
         for start, stop, other in placed:

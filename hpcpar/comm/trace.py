@@ -43,4 +43,5 @@ def check(trace: Trace, schedule: Schedule, rank: int) -> None:
             raise RunError(f"rank {rank}, step {step.index} ({step.label} of {step.tensor}): planned {planned}, done {done}")
     extra = set(trace.messages) - {s.index for s in schedule.comms}
     if extra:
-        raise RunError(f"rank {rank} sent messages in steps {sorted(extra)} that the schedule does not have")
+        raise RunError(
+            f"rank {rank} sent messages in steps {sorted(extra)} that the schedule does not have")

@@ -1,4 +1,6 @@
-"""One communication step in flight: rounds of persistent MPI requests, driven by whoever calls `progress`."""
+"""One communication step in flight: rounds of persistent MPI requests, driven by whoever calls
+`progress`.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,15 @@ class Transfer:
     """A step bound to its arrays on this rank.
 
     Requests are made once; every iteration starts them again. Rounds are posted in order as soon
-    as the round that each depends on is complete, so several segments of a ring are in flight at once.
+    as the round that each depends on is complete, so several segments of a ring are in flight at
+    once.
     """
 
     #: `advanced` grows with everything that happens.
     tells = True
 
-    def __init__(self, step: Comm, ex: Exchange, buffers: Buffers, world: World, comm: Any, tag: int, trace: Trace) -> None:
+    def __init__(self, step: Comm, ex: Exchange, buffers: Buffers, world: World, comm: Any,
+                 tag: int, trace: Trace) -> None:
         self.step, self.ex, self.buffers, self.trace = step, ex, buffers, trace
         self._mpi = world.mpi
         self._requests: list[list[Any]] = []
@@ -90,7 +94,8 @@ class Transfer:
             return ()
         r = self.ex.rounds[self._done]
         peers = [self.ex.peers[m.peer] for m in (*r.recvs, *r.sends)]
-        open_ = {p for p, q in zip(peers, self._requests[self._done], strict=True) if not q.Get_status()}
+        open_ = {p for p, q in zip(peers, self._requests[self._done], strict=True)
+                 if not q.Get_status()}
         return tuple(sorted(open_))
 
     def finish(self) -> None:
@@ -104,7 +109,8 @@ class LibraryTransfer:
     #: What the library does in between is not ours to see.
     tells = False
 
-    def __init__(self, step: Comm, ex: Exchange, buffers: Buffers, world: World, group: Any, trace: Trace) -> None:
+    def __init__(self, step: Comm, ex: Exchange, buffers: Buffers, world: World, group: Any,
+                 trace: Trace) -> None:
         self.step, self.ex, self.buffers, self.trace = step, ex, buffers, trace
         self._mpi, self._group = world.mpi, group
         self._request: Any = None

@@ -1,7 +1,9 @@
-"""Ranks that share a core take turns on it: who computes has it to itself, and hands it on when it has to wait.
+"""Ranks that share a core take turns on it: who computes has it to itself, and hands it on when it
+has to wait.
 
-Left to the operating system, ranks that wait and look whether something has come take the core from those that compute, or sleep when
-it comes; how long all that takes then depends on the system's mood.
+Left to the operating system, ranks that wait and look whether something has come take the core from
+those that compute, or sleep when it comes; how long all that takes then depends on the system's
+mood.
 """
 
 from __future__ import annotations
@@ -19,16 +21,19 @@ from hpcpar.comm.crowd import own_cores
 from hpcpar.comm.world import World
 from hpcpar.errors import RunError
 
-#: A rank that nobody hands the core to looks after so long (ms): the others may be busy with what hands nothing on, as files.
+#: A rank that nobody hands the core to looks after so long (ms): the others may be busy with what
+#: hands nothing on, as files.
 _LONGEST_MS = 2.0
-#: Where ranks of a machine may meet, the best first: containers of one need not have both in common.
+#: Where ranks of a machine may meet, the best first: containers of one need not have both in
+#: common.
 _PLACES = (Path("/dev/shm"), Path("/tmp"), Path(tempfile.gettempdir()))
 
 
 class Turns:
     """The ranks on a core, in a ring.
 
-    A byte for each rank, in memory that all share, says whether it waits for its turn; it gets it through a pipe of its own.
+    A byte for each rank, in memory that all share, says whether it waits for its turn; it gets it
+    through a pipe of its own.
 
     Parameters
     ----------
@@ -47,7 +52,8 @@ class Turns:
         place = _PLACES[at]
         mates = [rank for rank in meeting if core_of[rank] == core_of[world.rank]]
         first = meeting[0] == world.rank
-        folders = world.comm.allgather(world.agree(lambda: _folder(place, meeting) if first else None))
+        folders = world.comm.allgather(world.agree(lambda: _folder(place, meeting) if first
+                                                   else None))
         folder = Path(folders[meeting[0]])
         try:
             # all have opened theirs when they agree
@@ -63,7 +69,9 @@ class Turns:
         self._turn.register(self._mine, select.POLLIN)
 
     def hand_on(self) -> None:
-        """If all on the core wait, let the next one look; returns when it is this rank's turn again."""
+        """If all on the core wait, let the next one look; returns when it is this rank's turn
+        again.
+        """
         waits, rank = self._waits, self._rank
         waits[rank] = 1
         for mate in self.mates:
@@ -78,7 +86,8 @@ class Turns:
 
 
 def meet(places: Sequence[Sequence[tuple[int, int]]], ranks: list[int], rank: int) -> tuple[int, list[int]]:
-    """Where the ranks of a machine meet: in the place that falls into fewest parts, the first of such; and with whom a rank does.
+    """Where the ranks of a machine meet: in the place that falls into fewest parts, the first of
+    such; and with whom a rank does.
 
     Containers that have no place in common do not see each other.
 
@@ -92,7 +101,8 @@ def meet(places: Sequence[Sequence[tuple[int, int]]], ranks: list[int], rank: in
 
 
 def _identity(place: Path) -> tuple[int, int] | None:
-    """What a place is known by in all containers that have it; None where nothing can be written."""
+    """What a place is known by in all containers that have it; None where nothing can be written.
+    """
     if not os.access(place, os.W_OK):
         return None
     stat = place.stat()
@@ -115,7 +125,8 @@ def _open(folder: Path, ranks: list[int]) -> tuple[mmap.mmap, dict[int, int]]:
     try:
         with open(folder / "waits", "r+b") as file:
             waits = mmap.mmap(file.fileno(), 0)
-        return waits, {rank: os.open(folder / str(rank), os.O_RDWR | os.O_NONBLOCK) for rank in ranks}
+        return waits, {rank: os.open(folder / str(rank), os.O_RDWR | os.O_NONBLOCK)
+                       for rank in ranks}
     except OSError as err:
         raise RunError(f"more ranks than cores, and they cannot meet in {folder}: {err.strerror}; start no more than cores") from err
 

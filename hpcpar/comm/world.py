@@ -58,7 +58,9 @@ class World:
 
     @property
     def kernel(self) -> str:
-        """What the hosts of one machine have in common, though as containers they have names of their own: when it was booted."""
+        """What the hosts of one machine have in common, though as containers they have names of
+        their own: when it was booted.
+        """
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         except OSError:
@@ -68,7 +70,9 @@ class World:
         self.comm.Barrier()
 
     def gather(self, value: T) -> list[T] | None:
-        """Small values of every rank on rank 0 (not for arrays of an iteration: those travel by steps)."""
+        """Small values of every rank on rank 0 (not for arrays of an iteration: those travel by
+        steps).
+        """
         return self.comm.gather(value, root=0)
 
     def bcast(self, value: T) -> T:
@@ -100,16 +104,19 @@ class World:
         self.comm.Allreduce(np.ascontiguousarray(values), out, op=self.mpi.MAX)
         return out
 
-    def bcast_array(self, array: np.ndarray | None, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def bcast_array(self, array: np.ndarray | None, shape: tuple[int, ...],
+                    dtype: Any) -> np.ndarray:
         """Rank 0's array on every rank."""
         out = np.empty(shape, dtype) if array is None else np.ascontiguousarray(array)
         self.comm.Bcast(out, root=0)
         return out
 
     def agree(self, action: Callable[[], T]) -> T:
-        """Run `action` on every rank; if it raises an error of the user's on any, every rank raises that of the lowest one.
+        """Run `action` on every rank; if it raises an error of the user's on any, every rank raises
+        that of the lowest one.
 
-        Whatever can fail on some ranks only (a file missing on one node) goes through here before the first message.
+        Whatever can fail on some ranks only (a file missing on one node) goes through here before
+        the first message.
         """
         error: InputError | RunError | None = None
         value: T | None = None
@@ -117,14 +124,17 @@ class World:
             value = action()
         except (InputError, RunError) as err:
             error = err
-        found = next((e for e in self.comm.allgather(error and (type(error).__name__, str(error))) if e), None)
+        found = next((e for e in self.comm.allgather(error and (type(error).__name__, str(error)))
+                      if e), None)
         if found is not None:
             raise on_all_ranks((InputError if found[0] == "InputError" else RunError)(found[1]))
         return value  # type: ignore[return-value]
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Within it, an error of one rank alone ends the whole job within seconds, naming the rank and the reason."""
+        """Within it, an error of one rank alone ends the whole job within seconds, naming the rank
+        and the reason.
+        """
         try:
             yield
         except BaseException as err:
@@ -136,18 +146,25 @@ class World:
 
     def abort(self, message: str) -> None:
         """End the job now."""
-        print(f"hpcpar: rank {self.rank} on {self.hostname}: {message}; ending the job", file=sys.stderr, flush=True)
-        time.sleep(0.3)  # the launcher kills the job at once, and what it has not yet forwarded is lost
+        print(f"hpcpar: rank {self.rank} on {self.hostname}: {message}; ending the job",
+              file=sys.stderr, flush=True)
+        # the launcher kills the job at once, and what it has not yet forwarded is lost
+        time.sleep(0.3)
         self.comm.Abort(1)
 
 
 def told_size() -> tuple[str, int] | None:
-    """The size of the job as the launcher tells it, and the variable that says so; None where nothing is told."""
-    return next(((name, int(os.environ[name])) for name in _SIZE_VARIABLES if os.environ.get(name, "").isdigit()), None)
+    """The size of the job as the launcher tells it, and the variable that says so; None where
+    nothing is told.
+    """
+    return next(((name, int(os.environ[name])) for name in _SIZE_VARIABLES
+                 if os.environ.get(name, "").isdigit()), None)
 
 
 def separate_worlds(size: int, library: str) -> str | None:
-    """What is wrong, and what to do, where the launcher started several processes and each has come up as a world of its own."""
+    """What is wrong, and what to do, where the launcher started several processes and each has come
+    up as a world of its own.
+    """
     told = told_size()
     # a batch script's own processes see the size of its allocation
     if size != 1 or told is None or told[1] <= 1 or told[0] == "SLURM_NTASKS":
@@ -167,7 +184,8 @@ def world() -> World:
     Raises
     ------
     InputError
-        No MPI is installed, or the launcher started several processes that MPI sees as separate worlds.
+        No MPI is installed, or the launcher started several processes that MPI sees as separate
+        worlds.
     """
     out = World()
     fault = separate_worlds(out.size, out.library)

@@ -1,7 +1,8 @@
-"""Pricing: every step of an outline in seconds, bytes and memory, for every case of a family of plans at once.
+"""Pricing: every step of an outline in seconds, bytes and memory, for every case of a family of
+plans at once.
 
-Nothing walks ranks, and layers of equal shapes under equal configurations are priced once, so that a prediction takes as long for
-a million ranks as for sixteen.
+Nothing walks ranks, and layers of equal shapes under equal configurations are priced once, so that
+a prediction takes as long for a million ranks as for sixteen.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from hpcpar.schedule.pipeline_order import Cell, firsts
 from hpcpar.schedule.stages import stages_of
 from hpcpar.schedule.steps import PASSES, Phase
 
-#: ``schedule``: what is executed; ``paper``: the integrated paper's formulas (Eq 3 to 9) for the same steps.
+#: ``schedule``: what is executed; ``paper``: the integrated paper's formulas (Eq 3 to 9) for the
+#: same steps.
 ACCOUNTINGS = ("schedule", "paper")
 
 
@@ -104,7 +106,9 @@ class Costs:
     @property
     def compute_of(self) -> dict[str, Any]:
         """Seconds that each layer computes in an iteration, the plain sum over its steps."""
-        found: dict[str, Any] = dict.fromkeys((layer.name for layer in self.out.edges.network.layers), 0.0)
+        found: dict[str,
+                    Any] = dict.fromkeys((layer.name for layer in self.out.edges.network.layers),
+                                         0.0)
         for step, price, times in zip(self.out.steps, self.steps, self.repeats, strict=True):
             if not isinstance(step, Move):
                 found[step.layer.name] = found[step.layer.name] + times * price.seconds
@@ -129,7 +133,8 @@ def price_family(
     Parameters
     ----------
     machine : Machine
-        Prices the steps. The algorithms in them come from the plan's own machine, where it carries one.
+        Prices the steps. The algorithms in them come from the plan's own machine, where it carries
+        one.
     accounting : str
         One of `ACCOUNTINGS`.
     contention : float, optional
@@ -139,15 +144,17 @@ def price_family(
     training : bool
         False for inference: the forward pass alone.
     io_bytes_per_s, io_item_bytes : float
-        Rate at which a rank reads its part of the images, and bytes of a stored value (1: uint8). They are read while the iteration
-        before is computed, so only what exceeds it counts. None: reading is not counted.
+        Rate at which a rank reads its part of the images, and bytes of a stored value (1: uint8).
+        They are read while the iteration before is computed, so only what exceeds it counts. None:
+        reading is not counted.
     out : Outline, optional
         The plan's outline, where it is at hand.
     """
     if accounting not in ACCOUNTINGS:
         raise unknown("accounting", accounting, ACCOUNTINGS)
     if contention is not None and not 1 <= contention < math.inf:
-        raise InputError(f"contention {contention}: phi is the number of flows that share a link, at least 1")
+        raise InputError(
+            f"contention {contention}: phi is the number of flows that share a link, at least 1")
     wires = Wires(machine, contention)
     if out is None:
         choose = chooser(machine, plan.collectives, wires) if not plan.machine and contention is None else chooser(
@@ -162,23 +169,29 @@ def price_family(
             if key not in known:
                 found = traffic(step, machine, wires, plan.ranks)
                 seconds = found.seconds if accounting == "schedule" else paper_comm_s(step, machine, wires, network, plan)
-                known[key] = StepPrice(seconds, found.messages, found.sent_bytes, found.through_bytes, level=found.level)
+                known[key] = StepPrice(seconds, found.messages, found.sent_bytes,
+                                       found.through_bytes, level=found.level)
         else:
-            key = (out.edges.key(step.layer, step.batch), _producers(network, plan, step.layer), step.op)
+            key = (out.edges.key(step.layer, step.batch), _producers(network, plan, step.layer),
+                   step.op)
             if key not in known:
                 seconds, measured = timed(machine, load.work(step.layer, step.op, step.batch))
                 known[key] = StepPrice(seconds, measured=measured)
             if step.present is not True:
                 known_price = known[key]
-                prices.append(StepPrice(np.where(step.present, known_price.seconds, 0.0), measured=known_price.measured))
+                prices.append(StepPrice(np.where(step.present, known_price.seconds, 0.0),
+                                        measured=known_price.measured))
                 continue
         prices.append(known[key])
     io_s: Any = 0.0
     if io_bytes_per_s is not None:
         images = network.layers[0]
-        io_s = owned(network, images, plan.configs[images.name], plan.batch).largest_items * io_item_bytes / io_bytes_per_s
-    moved = {s.key: (p.sent_bytes, p.through_bytes) for s, p in zip(out.steps, prices, strict=True) if isinstance(s, Move)}
-    return _total(network, plan, machine, out, prices, memory(network, plan, out, moved, training=training).scaled(gamma), io_s)
+        io_s = owned(network, images, plan.configs[images.name],
+                     plan.batch).largest_items * io_item_bytes / io_bytes_per_s
+    moved = {s.key: (p.sent_bytes, p.through_bytes) for s, p in zip(out.steps, prices, strict=True)
+             if isinstance(s, Move)}
+    return _total(network, plan, machine, out, prices,
+                  memory(network, plan, out, moved, training=training).scaled(gamma), io_s)
 
 
 def _producers(network: Network, plan: Plan, layer: Any) -> Any:
@@ -186,21 +199,24 @@ def _producers(network: Network, plan: Plan, layer: Any) -> Any:
     return tuple(plan.configs[name].key for name in layer.inputs)
 
 
-def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices: list[StepPrice], held: Memory, io_s: Any) -> Costs:
+def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices: list[StepPrice],
+           held: Memory, io_s: Any) -> Costs:
     late_s = machine.late_s if machine.late else None
     items = [
         Item(p.seconds, s.needed_by, p.level, partners(s, plan.ranks) if late_s else 1.0) if isinstance(s, Move) else Item(p.seconds)
         for s, p in zip(out.steps, prices, strict=True)
     ]
     times = tuple(repeats(plan, s.phase) for s in out.steps)
-    staged = plan.microbatches > 1 or any(np.any(np.not_equal(c.first, 0)) for c in plan.configs.values())
+    staged = plan.microbatches > 1 or any(np.any(np.not_equal(c.first, 0))
+                                          for c in plan.configs.values())
     if not staged:
         line = timeline(items, machine.overlap, len(machine.levels), machine.progress, late_s)
         compute, measured, comm, sent = _sums(out, prices, times, range(len(items)))
         exposed = line.exposed_s
     else:
         each = [_sums(out, prices, times, s.all) for s in stages_of(plan, out)]
-        # of a family without stages there is one; of a pipeline's stages, the one that computes longest
+        # of a family without stages there is one; of a pipeline's stages, the one that computes
+        # longest
         compute, measured, comm, sent = each[0] if len(each) == 1 else max(each, key=lambda sums: float(sums[0]))
         ranks: list[range] = []  # of each stage, where they share cores
         if len(each) > 1 and machine.device.at_once:
@@ -212,12 +228,15 @@ def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices:
             hop_s=partial(_hop_s, machine, plan, ranks) if ranks and machine.relay else None,
         )
         exposed = line.total_s - compute  # the bubble included
-    share = np.where(np.greater(compute, 0), measured / np.where(np.greater(compute, 0), compute, 1.0), 0.0)
+    share = np.where(np.greater(compute, 0),
+                     measured / np.where(np.greater(compute, 0), compute, 1.0), 0.0)
     total = np.maximum(line.total_s, io_s)
-    return Costs(total, compute, comm, exposed, share, sent, io_s, held, tuple(prices), line, times, out)
+    return Costs(total, compute, comm, exposed, share, sent, io_s, held, tuple(prices), line, times,
+                 out)
 
 
-def _in_turns_s(machine: Machine, plan: Plan, ranks: list[range], passes: Sequence[Cell], works: Works) -> float:
+def _in_turns_s(machine: Machine, plan: Plan, ranks: list[range], passes: Sequence[Cell],
+                works: Works) -> float:
     """What all stages take at least where their ranks share cores (s).
 
     Parameters
@@ -225,10 +244,12 @@ def _in_turns_s(machine: Machine, plan: Plan, ranks: list[range], passes: Sequen
     ranks : list of range
         Of each stage.
     works : Works
-        Of each stage with all of its ranks at once. Messages were calibrated with all ranks of the job at work.
+        Of each stage with all of its ranks at once. Messages were calibrated with all ranks of the
+        job at work.
     """
     alone, together = [machine.crowding(len(some)) for some in ranks], machine.crowding(plan.ranks)
-    of_pass = ((Phase.FORWARD, works.forward, works.messages_forward), (Phase.BACKWARD, works.backward, works.messages_backward))
+    of_pass = ((Phase.FORWARD, works.forward, works.messages_forward),
+               (Phase.BACKWARD, works.backward, works.messages_backward))
     work_s = {(s, phase): float(compute[s] / alone[s] + messages[s] / together)
               for phase, compute, messages in of_pass for s in range(len(ranks))}
     last_s = [float(a / b) for a, b in zip(works.last, alone, strict=True)]
@@ -236,15 +257,17 @@ def _in_turns_s(machine: Machine, plan: Plan, ranks: list[range], passes: Sequen
 
 
 def _hop_s(machine: Machine, plan: Plan, ranks: list[range], stage: int, computed_s: Any) -> Any:
-    """What the cores need for a message of a stage beyond its computing (s), as was calibrated where half of all ranks sent one; less the
-    latency that `_in_turns_s` counts."""
+    """What the cores need for a message of a stage beyond its computing (s), as was calibrated
+    where half of all ranks sent one; less the latency that `_in_turns_s` counts.
+    """
     n, together = len(ranks[stage]), machine.crowding(plan.ranks)
     each_s = computed_s / machine.crowding(n)
     latency_s = (1.0 - machine.overlap) * machine.levels[0].latency_s(0.0)
     return n / plan.ranks * np.maximum(2 * machine.relay_s(each_s * together / 2) - latency_s, 0.0)
 
 
-def _sums(out: Outline, prices: list[StepPrice], often: tuple[int, ...], chosen: Iterable[int]) -> tuple[Any, Any, Any, Any]:
+def _sums(out: Outline, prices: list[StepPrice], often: tuple[int, ...],
+          chosen: Iterable[int]) -> tuple[Any, Any, Any, Any]:
     """(compute_s, what of it is measured, communication_s, sent_bytes) of some of the steps."""
     compute: Any = 0.0
     measured: Any = 0.0

@@ -52,7 +52,8 @@ class StepCost:
 
 @dataclass(frozen=True)
 class LayerCost:
-    """A layer's share of an iteration, and of a rank's memory (its weights, what it keeps, and its inputs).
+    """A layer's share of an iteration, and of a rank's memory (its weights, what it keeps, and its
+    inputs).
 
     Attributes
     ----------
@@ -128,7 +129,8 @@ class Prediction:
     @property
     def phases(self) -> dict[str, dict[str, float]]:
         """Sums by phase: computing, communication, and what of it is exposed (s)."""
-        out = {p.value: {"compute_s": 0.0, "communication_s": 0.0, "exposed_communication_s": 0.0} for p in Phase}
+        out = {p.value: {"compute_s": 0.0, "communication_s": 0.0, "exposed_communication_s": 0.0}
+               for p in Phase}
         for step in self.steps:
             row = out[step.phase]
             row["communication_s" if step.is_comm else "compute_s"] += step.seconds * step.repeats
@@ -156,7 +158,8 @@ def outline_for(network: Network, plan: Plan, training: bool = True) -> Outline:
     return outline(network, plan, chooser(machine, plan.collectives), training=training)
 
 
-def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None = None, **options: Any) -> Prediction:
+def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None = None,
+          **options: Any) -> Prediction:
     """Price a plan.
 
     Parameters
@@ -166,7 +169,8 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
     samples : int, optional
         Samples of an epoch, for `epoch_s`.
     options
-        Those of `price_family`: accounting, contention, gamma, training, io_bytes_per_s, io_item_bytes, out.
+        Those of `price_family`: accounting, contention, gamma, training, io_bytes_per_s,
+        io_item_bytes, out.
     """
     out = options.pop("out", None) or outline_for(network, plan, options.get("training", True))
     costs = price_family(network, plan, machine, out=out, **options)
@@ -176,7 +180,8 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
     spans = []
     for old in kept:
         span, is_comm = costs.timeline.spans[old], isinstance(out.steps[old], Move)
-        spans.append(Span(float(span.start_s), float(span.end_s), names[int(costs.steps[old].level)] if is_comm else "compute"))
+        spans.append(Span(float(span.start_s), float(span.end_s), names[int(costs.steps[old].level)]
+                          if is_comm else "compute"))
     total, line_s = float(costs.iteration_s), float(costs.timeline.total_s)
     held = Memory(**{name: int(value) for name, value in asdict(costs.memory).items()})
     return Prediction(
@@ -195,7 +200,8 @@ def _step(index: int, out: Outline, costs: Costs, old: int) -> StepCost:
     if isinstance(step, Move):
         kind = step.pattern.kind
         assert kind is not None
-        label, layer, exposed = f"{step.layer}.{step.phase.value}.{kind.value}", step.layer, float(costs.timeline.waits_s[old])
+        label, layer, exposed = f"{step.layer}.{step.phase.value}.{kind.value}", step.layer, float(
+            costs.timeline.waits_s[old])
         # what everyone is told of the loss belongs to the stage that knows it
         stage = int((step.holder if step.phase is Phase.LOSS else step.wanter).config.first)
     else:
@@ -207,7 +213,8 @@ def _step(index: int, out: Outline, costs: Costs, old: int) -> StepCost:
     )
 
 
-def _layers(network: Network, plan: Plan, costs: Costs, steps: tuple[StepCost, ...], training: bool) -> tuple[LayerCost, ...]:
+def _layers(network: Network, plan: Plan, costs: Costs, steps: tuple[StepCost, ...],
+            training: bool) -> tuple[LayerCost, ...]:
     rows: dict[str, list[float]] = {layer.name: [0.0, 0] for layer in network.layers[1:]}
     for s in steps:
         if s.is_comm:

@@ -1,13 +1,15 @@
-"""Data files: HDF5 with images or volumes, and what a network is to make of them. How they are opened, checked and written.
+"""Data files: HDF5 with images or volumes, and what a network is to make of them. How they are
+opened, checked and written.
 
-==================================  =================================================================================
-``images`` [N, C, H, W]             uint8 or float32; of volumes [N, C, D, H, W]
-``labels`` [N]                      int64, 0 <= label < classes; or, for regression:
-``targets`` [N, outputs]            float32
+==================================
+================================================================================= ``images`` [N, C,
+H, W]             uint8 or float32; of volumes [N, C, D, H, W] ``labels`` [N]
+int64, 0 <= label < classes; or, for regression: ``targets`` [N, outputs]            float32
 ``test_images``, ``test_labels``    the held-out part, where there is one (``test_targets``)
-attributes ``source, classes``      where the data come from; number of classes
-attributes ``mean, scale``          one number or one per channel: a reader gives (x - mean) * scale
-==================================  =================================================================================
+attributes ``source, classes``      where the data come from; number of classes attributes ``mean,
+scale``          one number or one per channel: a reader gives (x - mean) * scale
+==================================
+=================================================================================
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ def open_hdf5(path: str, what: str, remedy: str) -> h5py.File:
 
 @contextmanager
 def replacing(path: str, what: str) -> Iterator[h5py.File]:
-    """An HDF5 file to write that takes the place of `path` when all went well, and leaves nothing behind otherwise."""
+    """An HDF5 file to write that takes the place of `path` when all went well, and leaves nothing
+    behind otherwise.
+    """
     temporary = f"{path}.tmp{os.getpid()}"
     try:
         with h5py.File(temporary, "w") as f:
@@ -124,21 +128,25 @@ def part(f: h5py.File, path: str, prefix: str, truth: str) -> Part:
         raise InputError(f"{where} holds {other}, but the network's loss takes {truth}; make other data with: {command}")
     if not isinstance(images, h5py.Dataset) or not isinstance(wanted, h5py.Dataset):
         names = f"datasets '{prefix}images' and '{prefix}{truth}'"
-        raise InputError(f"{where} has no {f'held-out part ({names})' if prefix else names}; {REMEDY}")
+        raise InputError(
+            f"{where} has no {f'held-out part ({names})' if prefix else names}; {REMEDY}")
     if images.ndim not in (4, 5) or images.dtype not in (np.dtype("u1"), np.dtype("f4")):
         raise InputError(f"{where}: '{prefix}images' is {images.dtype} {images.shape}, not uint8 or float32 [N, C, H, W] or "
                          f"[N, C, D, H, W]; {REMEDY}")
     count = images.shape[0]
     if truth == "labels" and (wanted.shape != (count,) or wanted.dtype.kind not in "iu"):
         raise InputError(f"{where}: '{prefix}labels' is {wanted.dtype} {wanted.shape}, not {count} whole numbers; {REMEDY}")
-    if truth == "targets" and (wanted.ndim != 2 or wanted.shape[0] != count or not wanted.shape[1] or wanted.dtype.kind != "f"):
+    if truth == "targets" and (wanted.ndim != 2 or wanted.shape[0] != count or not wanted.shape[1]
+                               or wanted.dtype.kind != "f"):
         raise InputError(f"{where}: '{prefix}targets' is {wanted.dtype} {wanted.shape}, not floating-point numbers "
                          f"[{count}, outputs]; {REMEDY}")
     return Part(images, wanted)
 
 
-def create(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], dtype: Any, outputs: int = 0) -> Part:
-    """The two datasets of a part, in chunks of one sample and about 32 rows (and planes) that divide them evenly.
+def create(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], dtype: Any,
+           outputs: int = 0) -> Part:
+    """The two datasets of a part, in chunks of one sample and about 32 rows (and planes) that
+    divide them evenly.
 
     Parameters
     ----------
@@ -148,7 +156,8 @@ def create(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], dtype:
         Targets of a sample; 0 for labels.
     """
     chunk = (1, shape[0], *(-(-e // -(-e // 32)) for e in shape[1:-1]), shape[-1])
-    images = f.create_dataset(f"{prefix}images", (count, *shape), dtype, chunks=chunk if count else None)
+    images = f.create_dataset(f"{prefix}images", (count, *shape), dtype,
+                              chunks=chunk if count else None)
     if outputs:
         return Part(images, f.create_dataset(f"{prefix}targets", (count, outputs), "f4"))
     return Part(images, f.create_dataset(f"{prefix}labels", (count,), "i8"))
@@ -165,7 +174,8 @@ def held_out(labels: NDArray[np.int64], fraction: float) -> NDArray[np.bool_]:
 
 
 def digits(path: str) -> None:
-    """Write scikit-learn's bundled handwritten digits: 1,797 real images of 8 x 8, a fifth of every class held out.
+    """Write scikit-learn's bundled handwritten digits: 1,797 real images of 8 x 8, a fifth of every
+    class held out.
 
     Raises
     ------
@@ -186,7 +196,8 @@ def digits(path: str) -> None:
             made = create(f, prefix, int(chosen.sum()), pixels.shape[1:], "u1")
             made.images[...], made.truth[...] = pixels[chosen], labels[chosen]
         train = pixels[~test].astype(np.float64)
-        f.attrs.update(source="scikit-learn load_digits", classes=10, mean=train.mean(), scale=1 / train.std())
+        f.attrs.update(source="scikit-learn load_digits", classes=10, mean=train.mean(),
+                       scale=1 / train.std())
 
 
 def info(path: str) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Reading a rank's part of every mini-batch: only the samples, channels, planes, rows and columns of its box."""
+"""Reading a rank's part of every mini-batch: only the samples, channels, planes, rows and columns
+of its box.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,22 @@ from hpcpar.plan.boxes import shape as shape_of
 
 #: Label, and target, of a place in the last test batch that no sample fills.
 NO_LABEL, NO_TARGET = -1, math.nan
-#: Up to this size a rank keeps its rows of all images: a thread that reads tiny batches takes the interpreter from the training.
+#: Up to this size a rank keeps its rows of all images: a thread that reads tiny batches takes the
+#: interpreter from the training.
 RESIDENT_BYTES = 8 << 20
 
 
 class Loader:
     """The mini-batches of a data file as one rank needs them.
 
-    Batch b of an epoch holds the samples ``order[b * B : (b + 1) * B]``; the order of epoch e is a permutation drawn from (seed, e)
-    alone, the same on every rank and under every plan. What is left after the last full training batch is not used; the last test
-    batch is filled up with zeros labelled `NO_LABEL` (with targets, `NO_TARGET`), so that evaluation counts every sample once. Test
-    samples come in the order of the file.
+    Batch b of an epoch holds the samples ``order[b * B : (b + 1) * B]``; the order of epoch e is a
+    permutation drawn from (seed, e) alone, the same on every rank and under every plan. What is
+    left after the last full training batch is not used; the last test batch is filled up with zeros
+    labelled `NO_LABEL` (with targets, `NO_TARGET`), so that evaluation counts every sample once.
+    Test samples come in the order of the file.
 
-    A rank whose box, or whose labels, are empty reads nothing of them, but finds the same faults of the file as all the others.
+    A rank whose box, or whose labels, are empty reads nothing of them, but finds the same faults of
+    the file as all the others.
 
     Parameters
     ----------
@@ -39,19 +44,21 @@ class Loader:
     box : Box
         The rank's part of the input [B, C, H, W] or [B, C, D, H, W]; it may be empty.
     labels : Interval or Box
-        Interval of the batch whose labels the rank needs; for regression the box of the targets [B, outputs] instead. Either may be
-        empty.
+        Interval of the batch whose labels the rank needs; for regression the box of the targets [B,
+        outputs] instead. Either may be empty.
     batch : int
         Mini-batch B over all ranks.
     dtype : dtype
         Of the images given out.
     split : {'train', 'test', 'all'}
-        Of all, the samples of the training part come as those of a test part do: each once, in the order of the file.
+        Of all, the samples of the training part come as those of a test part do: each once, in the
+        order of the file.
     shape : tuple of int, optional
-        The network's images, C, H, W or C, D, H, W, to check the file against; likewise `classes`, its outputs for regression.
+        The network's images, C, H, W or C, D, H, W, to check the file against; likewise `classes`,
+        its outputs for regression.
     rows : array of int, optional
-        The samples of a batch to read images of, ascending, where they are no interval (some of each micro-batch): they then stand for
-        the first interval of `box`.
+        The samples of a batch to read images of, ascending, where they are no interval (some of
+        each micro-batch): they then stand for the first interval of `box`.
 
     Raises
     ------
@@ -110,7 +117,9 @@ class Loader:
     def _labels(self, found: Part, classes: int | None) -> NDArray[np.int64]:
         """All labels [N]."""
         known: NDArray[np.int64] = found.truth[...].astype(np.int64)
-        classes = int(self._file.attrs["classes"]) if classes is None and "classes" in self._file.attrs else classes
+        classes = int(
+            self._file.attrs[
+            "classes"]) if classes is None and "classes" in self._file.attrs else classes
         if classes is not None and self.samples and (known.min() < 0 or known.max() >= classes):
             raise InputError(f"data file {self.path} holds labels from {known.min()} to {known.max()}, the network has {classes} classes "
                              f"(0 to {classes - 1}); plan with --classes {max(int(known.max()) + 1, 1)} or mend the labels")
@@ -128,7 +137,9 @@ class Loader:
         return known[:, slice(*columns)].astype(self.dtype)
 
     def _per_channel(self, name: str, default: float, sample: tuple[int, ...]) -> NDArray[Any]:
-        """The rank's channels of an attribute, [c, 1, 1] (or [c, 1, 1, 1]) in the dtype of the output."""
+        """The rank's channels of an attribute, [c, 1, 1] (or [c, 1, 1, 1]) in the dtype of the
+        output.
+        """
         value = np.asarray(self._file.attrs.get(name, default), np.float64)
         if value.ndim > 1 or value.size not in (1, sample[0]):
             raise InputError(f"data file {self.path}: attribute '{name}' has shape {value.shape}, not one number or {sample[0]}; {REMEDY}")
@@ -162,7 +173,8 @@ class Loader:
         """
         if not 0 <= index < self.batches_per_epoch:
             raise IndexError(f"batch {index} of an epoch of {self.batches_per_epoch}")
-        order = self.order(epoch)[index * self.batch_size :][: self.batch_size]  # fewer than a batch where a test batch is not full
+        # fewer than a batch where a test batch is not full
+        order = self.order(epoch)[index * self.batch_size :][: self.batch_size]
         own = order[slice(*self._truth_box[0])]
         missing = NO_LABEL if len(self._truth_box) == 1 else NO_TARGET
         labels = np.full((shape_of(self._truth_box)), missing, self.labels.dtype)
@@ -179,9 +191,11 @@ class Loader:
         return images, labels
 
     def _read(self, chosen: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Read samples in the order of the file, each run of neighbours at once, straight to their places in the batch.
+        """Read samples in the order of the file, each run of neighbours at once, straight to their
+        places in the batch.
 
-        h5py's selection by a list takes milliseconds a sample on chunked data, hence its low-level interface.
+        h5py's selection by a list takes milliseconds a sample on chunked data, hence its low-level
+        interface.
         """
         if not out.size:
             return
@@ -199,7 +213,8 @@ class Loader:
                 at = int(places[a])
                 dataset.read(h5py.h5s.create_simple(count), space, out[at : at + b - a], kind)
         except OSError as err:
-            raise InputError(f"data file {self.path} cannot be read ({reason(err)}); {REMEDY}") from err
+            raise InputError(
+                f"data file {self.path} cannot be read ({reason(err)}); {REMEDY}") from err
 
     @property
     def resident(self) -> bool:
@@ -213,16 +228,21 @@ class Loader:
     def __enter__(self) -> Loader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None,
+                 trace: TracebackType | None) -> None:
         self.close()
 
 
-def normalise(raw: NDArray[Any], mean: NDArray[Any], scale: NDArray[Any], out: NDArray[Any]) -> None:
-    """Images [n, c, ...] as a network takes them, from the values of a file; mean and scale are of the channels."""
+def normalise(raw: NDArray[Any], mean: NDArray[Any], scale: NDArray[Any],
+              out: NDArray[Any]) -> None:
+    """Images [n, c, ...] as a network takes them, from the values of a file; mean and scale are of
+    the channels.
+    """
     np.subtract(raw, mean, out=out, dtype=out.dtype, casting="unsafe")
     out *= scale
 
 
 def _inside(box: Box, shape: tuple[int, ...]) -> bool:
     """True where a box lies in an array of this shape."""
-    return len(box) == len(shape) and all(a >= 0 and b <= extent for (a, b), extent in zip(box, shape, strict=True))
+    return len(box) == len(shape) and all(a >= 0 and b <= extent
+                                          for (a, b), extent in zip(box, shape, strict=True))

@@ -21,10 +21,12 @@ def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *
     Parameters
     ----------
     images : str
-        File of [N, C, H, W] or [N, C, D, H, W] numbers, or [N, H, W] of one channel. Those of uint8 are normalised per channel by a
-        reader; floating-point images become float32 and are taken as they are.
+        File of [N, C, H, W] or [N, C, D, H, W] numbers, or [N, H, W] of one channel. Those of uint8
+        are normalised per channel by a reader; floating-point images become float32 and are taken
+        as they are.
     truth : str
-        File of labels, whole numbers [N], or of targets, floating-point numbers [N, outputs] or [N].
+        File of labels, whole numbers [N], or of targets, floating-point numbers [N, outputs] or
+        [N].
     test_fraction : float
         Part of every class (with targets, of all samples) to hold out.
     classes : int, optional
@@ -38,13 +40,16 @@ def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *
     if not outputs:
         classes = _classes(truth, known, classes)
     if not 0 <= test_fraction < 1:
-        raise InputError(f"held-out fraction {test_fraction}: give a number of at least 0 and below 1")
+        raise InputError(
+            f"held-out fraction {test_fraction}: give a number of at least 0 and below 1")
     test = held_out(np.zeros(len(known), np.int64) if outputs else known, test_fraction)
     if test.all():
         raise InputError(f"held-out fraction {test_fraction} leaves no image of {images} to train with; give a smaller one")
     dtype = "u1" if pixels.dtype == np.uint8 else "f4"
     shape = pixels.shape[1:]
-    brightness, block = _Brightness.of(shape[0]), max(1, BLOCK_BYTES // (math.prod(shape) * pixels.itemsize))
+    brightness, block = _Brightness.of(shape[0]), max(1,
+                                                      BLOCK_BYTES
+                                                      // (math.prod(shape) * pixels.itemsize))
     with replacing(path, "data file") as f:
         parts = [_Writing(create(f, prefix, int(chosen.sum()), shape, dtype, outputs), chosen)
                  for prefix, chosen in (("", ~test), ("test_", test)) if chosen.any()]
@@ -59,7 +64,8 @@ def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *
             if progress:
                 progress(min(len(known), start + block), len(known))
         mean, scale = brightness.normalisation()
-        f.attrs.update(source=f"NumPy files {os.path.basename(images)}, {os.path.basename(truth)}", mean=mean, scale=scale)
+        f.attrs.update(source=f"NumPy files {os.path.basename(images)}, {os.path.basename(truth)}",
+                       mean=mean, scale=scale)
         if not outputs:
             f.attrs["classes"] = classes
 
@@ -124,7 +130,9 @@ class _Writing:
 
 @dataclass
 class _Brightness:
-    """Exact sums of the pixels of every channel, to normalise by; without any, pixels stay as they are."""
+    """Exact sums of the pixels of every channel, to normalise by; without any, pixels stay as they
+    are.
+    """
 
     sums: NDArray[np.int64]
     squares: NDArray[np.int64]

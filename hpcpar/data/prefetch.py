@@ -16,7 +16,9 @@ from hpcpar.data.loader import Loader
 
 @dataclass(frozen=True)
 class Batch:
-    """One rank's part of a mini-batch: `images` [n, c, ...] normalised, `labels` [n] int64, or targets [n, outputs]."""
+    """One rank's part of a mini-batch: `images` [n, c, ...] normalised, `labels` [n] int64, or
+    targets [n, outputs].
+    """
 
     epoch: int
     index: int
@@ -33,7 +35,8 @@ def _batches(loader: Loader, epoch: int, index: int, count: int) -> Iterator[Bat
 
 
 class Prefetch:
-    """Iterator of `Batch` with a thread that reads ahead; close it (or leave its ``with``) before its loader.
+    """Iterator of `Batch` with a thread that reads ahead; close it (or leave its ``with``) before
+    its loader.
 
     What the thread raises is raised to the consumer, after the batches read before it.
 
@@ -96,7 +99,8 @@ class Prefetch:
     def __enter__(self) -> Prefetch:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None,
+                 trace: TracebackType | None) -> None:
         self.close()
 
 

@@ -1,4 +1,6 @@
-"""Synthetic data that can be learnt: noise plus a coarse pattern of tiles that shows what is to be found out."""
+"""Synthetic data that can be learnt: noise plus a coarse pattern of tiles that shows what is to be
+found out.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class _Classes:
 
     def __init__(self, rng: np.random.Generator, classes: int, shape: tuple[int, ...]) -> None:
         self.classes = classes
-        self.tiles = rng.integers(0, _PATTERN, (classes, shape[0], *(8 for _ in shape[1:])), dtype=np.uint8)
+        self.tiles = rng.integers(0, _PATTERN, (classes, shape[0], *(8 for _ in shape[1:])),
+                                  dtype=np.uint8)
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """What the patterns of samples show, and the truth about them."""
@@ -34,9 +37,11 @@ class _Classes:
 
 
 class _Targets:
-    """Targets: every output sets the brightness of tiles of its own, and is a smooth function of it, from 1 to -1.
+    """Targets: every output sets the brightness of tiles of its own, and is a smooth function of
+    it, from 1 to -1.
 
-    There are at least two tiles for every output, and two along every image axis: as large as can be, so that pooling leaves them.
+    There are at least two tiles for every output, and two along every image axis: as large as can
+    be, so that pooling leaves them.
     """
 
     def __init__(self, rng: np.random.Generator, outputs: int, shape: tuple[int, ...]) -> None:
@@ -68,7 +73,8 @@ def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, see
     targets : int
         Numbers to find out of every image, for regression; 0 for labels.
     """
-    if (len(shape) not in (3, 4) or min(*shape, classes, samples) < 1 or min(test_samples, seed, targets) < 0):
+    if (len(shape) not in (3, 4) or min(*shape, classes, samples) < 1
+        or min(test_samples, seed, targets) < 0):
         what = f"{targets} targets" if targets else f"{classes} classes"
         raise InputError(f"synthetic data of {samples} + {test_samples} images {shape} with {what}, seed {seed}: give positive numbers")
     layout = np.random.default_rng([seed, 0])
@@ -90,7 +96,8 @@ def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, see
                 if progress:
                     progress(done, total)
         spread = math.sqrt((_NOISE**2 + _PATTERN**2) / 12)
-        f.attrs.update(source=f"synthetic, seed {seed}", mean=(_NOISE + _PATTERN) / 2 - 1, scale=1 / spread)
+        f.attrs.update(source=f"synthetic, seed {seed}", mean=(_NOISE + _PATTERN) / 2 - 1,
+                       scale=1 / spread)
         if not targets:
             f.attrs["classes"] = classes
 

@@ -1,4 +1,6 @@
-"""Diagnosis: from what the ranks see to findings, each with a remedy where something is to be mended."""
+"""Diagnosis: from what the ranks see to findings, each with a remedy where something is to be
+mended.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ OK, WARNING, PROBLEM = "ok", "warning", "problem"
 #: Less free memory a rank than this (bytes) is little.
 _LITTLE_BYTES = 500_000_000
 #: File systems that nodes share.
-_SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9p", "cifs", "wekafs", "pvfs2", "panfs")
+_SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9p", "cifs", "wekafs", "pvfs2",
+           "panfs")
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,8 @@ def examine(threads: int, given: dict[str, str]) -> Job | None:
     separate = (separate_worlds(world.size, world.library) if world is not None else None) or ""
     library, binding = ("", "") if world is None else (world.library, world.version)
     config = environment.h5py.get_config()
-    return Job(every, library, binding, no_mpi, separate, environment.launcher(), given, environment.blas(), environment.h5py.version.hdf5_version, config.mpi)
+    return Job(every, library, binding, no_mpi, separate, environment.launcher(), given,
+               environment.blas(), environment.h5py.version.hdf5_version, config.mpi)
 
 
 def diagnose(job: Job) -> list[Finding]:
@@ -116,7 +120,8 @@ def _threads(job: Job) -> Iterator[Finding]:
             remedy = f"export OMP_NUM_THREADS={share} OPENBLAS_NUM_THREADS={share}" if share * len(ranks) <= cores else \
                 "start fewer ranks a node, or give the job more cores (srun --cpus-per-task, mpiexec --bind-to none)"
         own = all(len(r.cores) * len(ranks) <= cores for r in ranks)
-        bound = bound or (f"each rank has {len(ranks[0].cores)} core(s) of its own" if own else f"ranks of a node share {cores} core(s)")
+        bound = bound or (f"each rank has {len(ranks[0].cores)} core(s) of its own" if own
+                          else f"ranks of a node share {cores} core(s)")
     if crowded:
         yield Finding("threads", WARNING, crowded, remedy)
     else:
@@ -129,7 +134,8 @@ def _memory(job: Job) -> Iterator[Finding]:
     each = ranks[0].free_bytes / len(ranks)
     text = f"{each / 1e9:.1f} GB free for each rank of {host}"
     if each < _LITTLE_BYTES:
-        yield Finding("memory", WARNING, text, "start fewer ranks a node, or ask for more memory (srun --mem)")
+        yield Finding("memory", WARNING, text,
+                      "start fewer ranks a node, or ask for more memory (srun --mem)")
     else:
         yield Finding("memory", OK, text)
 
@@ -138,7 +144,9 @@ def _gpus(job: Job) -> Iterator[Finding]:
     gpu = job.ranks[0].gpu
     if "cupy" not in gpu:
         if gpu.get("driver"):
-            yield Finding("GPUs", WARNING, "a GPU's driver is here, but no CuPy: only --device cpu runs", "pip install 'hpcpar[gpu]'")
+            yield Finding("GPUs", WARNING,
+                          "a GPU's driver is here, but no CuPy: only --device cpu runs",
+                          "pip install 'hpcpar[gpu]'")
         else:
             yield Finding("GPUs", OK, "none: --device cpu")
         return
@@ -154,7 +162,8 @@ def _gpus(job: Job) -> Iterator[Finding]:
     yield Finding("GPUs", OK, f"{names} on {job.ranks[0].host}, CuPy {gpu['cupy']}, {nccl}")
     most = max(len(ranks) for ranks in _by_host(job.ranks).values())
     if most > len(devices):
-        yield Finding("GPU sharing", WARNING, f"{most} ranks of a node share {len(devices)} GPU(s)", "start one rank a GPU")
+        yield Finding("GPU sharing", WARNING, f"{most} ranks of a node share {len(devices)} GPU(s)",
+                      "start one rank a GPU")
     if gpu["direct"]:
         yield Finding("GPU buffers", OK, "MPI took a device buffer: run --direct may be tried")
     else:
@@ -169,12 +178,15 @@ def _files(job: Job) -> Iterator[Finding]:
     blind = next((r.host for r in job.ranks if not r.sees), None)
     locked = next((r for r in job.ranks if r.locks), None)
     if "not writable" in first.folder:
-        yield Finding("folder", WARNING, f"working directory: {first.folder}", "work in a folder where records can be written")
+        yield Finding("folder", WARNING, f"working directory: {first.folder}",
+                      "work in a folder where records can be written")
     elif blind is not None:
         yield Finding("folder", PROBLEM, f"{blind} does not see the working directory of {first.host} ({first.folder})",
                       "work on a file system that all nodes share, or copy plan and data to the same path on every node")
     elif locked is not None:
-        yield Finding("folder", WARNING, f"files on {first.folder} cannot be locked ({locked.locks})", "export HDF5_USE_FILE_LOCKING=FALSE")
+        yield Finding("folder", WARNING,
+                      f"files on {first.folder} cannot be locked ({locked.locks})",
+                      "export HDF5_USE_FILE_LOCKING=FALSE")
     else:
         shared = any(first.folder.startswith(kind) for kind in _SHARED)
         yield Finding("folder", OK, f"{first.folder}, files can be locked" + (

@@ -1,4 +1,6 @@
-"""What a rank sees of itself and its node: versions, cores, threads, memory, files. For ``hpcpar doctor``."""
+"""What a rank sees of itself and its node: versions, cores, threads, memory, files. For ``hpcpar
+doctor``.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ class Facts:
     sees : bool
         It has the working directory's files that rank 0 has.
     gpu : dict
-        As `gpu_probe.look` says, of the node's first rank; ``driver``: there is a GPU's device file.
+        As `gpu_probe.look` says, of the node's first rank; ``driver``: there is a GPU's device
+        file.
     """
 
     host: str
@@ -97,7 +100,8 @@ def facts(world: World | None, threads: int) -> Facts:
     host = socket.gethostname()
     hosts = [host] if world is None else world.comm.allgather(host)
     rank = 0 if world is None else world.rank
-    versions = {"hpcpar": hpcpar.__version__, "Python": platform.python_version(), "NumPy": np.__version__, "h5py": h5py.__version__}
+    versions = {"hpcpar": hpcpar.__version__, "Python": platform.python_version(),
+                "NumPy": np.__version__, "h5py": h5py.__version__}
     folder, locks, sees = _folder(world)
     gpu: dict[str, Any] = {"driver": Path("/dev/nvidiactl").exists()}
     if hosts.index(host) == rank and importlib.util.find_spec("cupy") is not None:
@@ -115,7 +119,8 @@ def blas() -> str:
 def launcher() -> str:
     """Who started this process, by what it finds in its environment."""
     e = os.environ
-    # mpirun's own first: inside a Slurm job its processes see the batch script's SLURM variables too
+    # mpirun's own first: inside a Slurm job its processes see the batch script's SLURM variables
+    # too
     if "OMPI_COMM_WORLD_SIZE" in e:
         return f"mpiexec of Open MPI, {e['OMPI_COMM_WORLD_SIZE']} ranks"
     if "SLURM_STEP_ID" in e and e.get("SLURM_STEP_NUM_TASKS", "").isdigit():
@@ -127,12 +132,17 @@ def launcher() -> str:
 
 
 def free_bytes() -> int:
-    """Memory that is free on this node, or below the limit of this process's control group where that is less."""
+    """Memory that is free on this node, or below the limit of this process's control group where
+    that is less.
+    """
     text = Path("/proc/meminfo").read_text(encoding="utf-8")
-    free = next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("MemAvailable:"))
-    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+    free = next(int(line.split()[1]) * 1024 for line in text.splitlines()
+                if line.startswith("MemAvailable:"))
+    for limit, used in (("memory.max", "memory.current"),
+                        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
         try:
-            most, now = (Path("/sys/fs/cgroup", name).read_text(encoding="utf-8").strip() for name in (limit, used))
+            most, now = (Path("/sys/fs/cgroup", name).read_text(encoding="utf-8").strip()
+                         for name in (limit, used))
         except OSError:
             continue
         if most.isdigit():
@@ -152,7 +162,9 @@ def filesystem(path: str, mounts: str) -> str:
 
 
 def _folder(world: World | None) -> tuple[str, str, bool]:
-    """Type of the working directory's file system, why it does not lock, and whether rank 0's files are seen in it."""
+    """Type of the working directory's file system, why it does not lock, and whether rank 0's files
+    are seen in it.
+    """
     here = os.getcwd()
     kind, locks, mine = filesystem(here, Path("/proc/mounts").read_text(encoding="utf-8")), "", ""
     try:

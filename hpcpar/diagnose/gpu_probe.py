@@ -1,7 +1,8 @@
 """``python -m hpcpar.diagnose.gpu_probe``: what GPUs are here, and whether MPI takes their buffers.
 
-A process of its own, for a library that is not made for it ends the process, and a driver in trouble never answers. Prints two lines
-of JSON, the second only where MPI has moved a device buffer rightly.
+A process of its own, for a library that is not made for it ends the process, and a driver in
+trouble never answers. Prints two lines of JSON, the second only where MPI has moved a device buffer
+rightly.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ def look(timeout_s: float = 60.0) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``cupy``, ``devices``, ``nccl``, ``direct`` (MPI takes device buffers), and ``fault``: why the child said less, or empty.
+        ``cupy``, ``devices``, ``nccl``, ``direct`` (MPI takes device buffers), and ``fault``: why
+        the child said less, or empty.
     """
     env = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
     out: dict[str, Any] = {"cupy": "", "devices": [], "nccl": "", "direct": False, "fault": ""}
     try:
-        done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, timeout=timeout_s, env=env)
+        done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True,
+                              timeout=timeout_s, env=env)
         text = done.stdout
         last = (done.stderr.strip().splitlines() or [""])[-1]
         out["fault"] = "" if done.returncode == 0 else f"exit status {done.returncode}{': ' if last else ''}{last}"

@@ -37,7 +37,8 @@ def _read(name_or_path: str) -> tuple[str, str]:
     if not looks_like_path:
         if name_or_path not in presets():
             raise unknown("machine", name_or_path, presets())
-        return (_PRESETS / f"{name_or_path}.toml").read_text(encoding="utf-8"), f"preset {name_or_path}"
+        return (_PRESETS
+                / f"{name_or_path}.toml").read_text(encoding="utf-8"), f"preset {name_or_path}"
     try:
         with open(name_or_path, encoding="utf-8") as f:
             return f.read(), f"machine file {name_or_path}"
@@ -64,9 +65,12 @@ def load(name_or_path: str) -> Machine:
 
 
 def sources(name_or_path: str) -> list[str]:
-    """Where the figures come from: the comment lines at the head of a preset or machine file (none in calibrated files)."""
+    """Where the figures come from: the comment lines at the head of a preset or machine file (none
+    in calibrated files).
+    """
     text, _ = _read(name_or_path)
-    return [line[1:].removeprefix(" ") for line in takewhile(lambda line: line.startswith("#"), text.splitlines())]
+    return [line[1:].removeprefix(" ") for line in takewhile(lambda line: line.startswith("#"),
+                                                             text.splitlines())]
 
 
 def parse(text: str, where: str) -> Machine:
@@ -74,7 +78,8 @@ def parse(text: str, where: str) -> Machine:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as err:
-        raise InputError(f"{where} is not TOML ({err}); see 'hpcpar machines local' for the format") from err
+        raise InputError(
+            f"{where} is not TOML ({err}); see 'hpcpar machines local' for the format") from err
     return from_dict(data, where)
 
 
@@ -122,7 +127,8 @@ def from_dict(data: Any, where: str = "machine") -> Machine:
     Raises
     ------
     InputError
-        Naming the field that is missing, misspelt or out of range; `where` names the source in the message.
+        Naming the field that is missing, misspelt or out of range; `where` names the source in the
+        message.
     """
     data = _table(data, where)
     _known(data, Machine, where)
@@ -131,7 +137,8 @@ def from_dict(data: Any, where: str = "machine") -> Machine:
     levels = data.get("levels")
     if not isinstance(levels, (list, tuple)) or not levels:
         raise InputError(f"{where}: no [[levels]]; give at least one level of the interconnect with name, ranks, alpha_s, beta_s_per_byte")
-    compute, kinds = (_table(data.get(name, {}), f"{where}, [{name}]") for name in ("compute", "kinds"))
+    compute, kinds = (_table(data.get(name, {}), f"{where}, [{name}]")
+                      for name in ("compute", "kinds"))
     at = f"{where}, [device]"
     return Machine(
         _text(data, "name", where),
@@ -158,13 +165,16 @@ def from_dict(data: Any, where: str = "machine") -> Machine:
     )
 
 
-def _pairs(data: Mapping[str, Any], name: str, where: str, above: float = -1.0) -> tuple[tuple[float, float], ...]:
+def _pairs(data: Mapping[str, Any], name: str, where: str,
+           above: float = -1.0) -> tuple[tuple[float, float], ...]:
     """Pairs of numbers that are at least 0, the first of each growing, from above a number on."""
     entries = data.get(name, ())
-    pairs = [entry if isinstance(entry, (list, tuple)) else () for entry in entries] if isinstance(entries, (list, tuple)) else [()]
+    pairs = [entry if isinstance(entry, (list, tuple)) else ()
+             for entry in entries] if isinstance(entries, (list, tuple)) else [()]
     if any(len(pair) != 2 for pair in pairs):
         raise InputError(f"{where}: '{name}' must be pairs of seconds: {name} = [[computing, what follows from it], ...]")
-    out = tuple((_number({name: a}, name, where), _number({name: b}, name, where)) for a, b in pairs)
+    out = tuple((_number({name: a}, name, where), _number({name: b}, name, where))
+                for a, b in pairs)
     if any(a >= b for a, b in pairwise([above, *(a for a, _ in out)])):
         raise InputError(f"{where}: the first seconds of the pairs of '{name}' must {'be greater than 0 and ' if above == 0 else ''}grow")
     return out
@@ -176,7 +186,8 @@ def _levels(levels: Any, where: str) -> tuple[Level, ...]:
         at = f"{where}, level {i}"
         data = _table(data, at)
         _known(data, Level, at)
-        small = _number(data, "small_alpha_s", at) if data.get("small_alpha_s") is not None else None
+        small = _number(data, "small_alpha_s",
+                        at) if data.get("small_alpha_s") is not None else None
         level = Level(
             _text(data, "name", at),
             _count(data, "ranks", at),
@@ -209,9 +220,11 @@ def _collectives(entries: Any, where: str) -> tuple[Factors, ...]:
         sizes, factors = (
             tuple(_number({name: v}, name, at) for v in data.get(name, ())) for name in ("bytes", "factors")
         )
-        if not sizes or len(sizes) != len(factors) or sorted(set(sizes)) != list(sizes) or min(*sizes, *factors) <= 0:
+        if not sizes or len(sizes) != len(factors) or sorted(set(sizes)) != list(sizes) or min(
+            *sizes, *factors) <= 0:
             raise InputError(f"{at}: 'bytes' and 'factors' must be as many numbers greater than 0, bytes growing")
-        out.append(Factors(_text(data, "level", at), _text(data, "kind", at), _text(data, "algorithm", at), sizes, factors))
+        out.append(Factors(_text(data, "level", at), _text(data, "kind", at),
+                           _text(data, "algorithm", at), sizes, factors))
     return tuple(out)
 
 
@@ -220,9 +233,11 @@ def to_dict(machine: Machine) -> dict[str, Any]:
     out = asdict(machine)
     out["levels"] = [{k: v for k, v in level.items() if v is not None} for level in out["levels"]]
     out["compute"], out["kinds"] = dict(out["compute"]), dict(out["kinds"])
-    out["collectives"] = [{**c, "bytes": list(c["bytes"]), "factors": list(c["factors"])} for c in out["collectives"]]
+    out["collectives"] = [{**c, "bytes": list(c["bytes"]), "factors": list(c["factors"])}
+                          for c in out["collectives"]]
     out |= {name: [list(pair) for pair in out[name]] for name in ("late", "relay")}
-    return {name: value for name, value in out.items() if value or name not in ("quality", "collectives", "kinds", "late", "relay")}
+    return {name: value for name, value in out.items() if value
+            or name not in ("quality", "collectives", "kinds", "late", "relay")}
 
 
 def save(machine: Machine, path: str) -> None:

@@ -1,7 +1,9 @@
-"""A machine's table of measured work: looked up, and between batches that were measured a straight line.
+"""A machine's table of measured work: looked up, and between batches that were measured a straight
+line.
 
-A key begins with the kind of work and the local shapes, the number of samples (of an update: of weights) first:
-``conv2d.forward x=8x64x32x32 y=8x128x32x32 k=3x3 ...``. Keys that differ in that number alone are one line.
+A key begins with the kind of work and the local shapes, the number of samples (of an update: of
+weights) first: ``conv2d.forward x=8x64x32x32 y=8x128x32x32 k=3x3 ...``. Keys that differ in that
+number alone are one line.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import numpy as np
 
 #: Where a key has its number of samples.
 _SAMPLES = re.compile(r"(?<= [xy]=)\d+")
-#: Kind of work of which a single sample is no smaller case of the others: BLAS multiplies a vector in another way, several times as fast.
+#: Kind of work of which a single sample is no smaller case of the others: BLAS multiplies a vector
+#: in another way, several times as fast.
 _PRODUCT = "linear."
 #: So many times fewer or more samples than were measured still count as measured.
 REACH = 2.0
@@ -59,10 +62,12 @@ class Measured:
         self._lines = {line: np.array(sorted(each), float).T for line, each in points.items()}
 
     def time(self, key: str) -> Time | None:
-        """Of a key, or of others that differ in the number of samples alone; None where nothing is known.
+        """Of a key, or of others that differ in the number of samples alone; None where nothing is
+        known.
 
-        Between two measured numbers of samples the time is that of the straight line through them. Beyond them it changes as the number
-        does, but for the constant part that the line through the nearest two has.
+        Between two measured numbers of samples the time is that of the straight line through them.
+        Beyond them it changes as the number does, but for the constant part that the line through
+        the nearest two has.
         """
         exact = self._table.get(key)
         if exact is not None:

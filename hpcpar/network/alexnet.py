@@ -20,8 +20,11 @@ from hpcpar.network.layers import (
 )
 
 
-def towers(name: str, shape: Shape, classes: int, filters: tuple[int, ...], groups: int, loss: type[Layer]) -> Network:
-    """AlexNet's layers with these filters; `groups` towers see each other only in the third convolution."""
+def towers(name: str, shape: Shape, classes: int, filters: tuple[int, ...], groups: int,
+           loss: type[Layer]) -> Network:
+    """AlexNet's layers with these filters; `groups` towers see each other only in the third
+    convolution.
+    """
     net = Chain(name, shape)
     kernels: list[tuple[Pair, Pair, Pair, int]] = [
         ((11, 11), (4, 4), (0, 0) if shape[-1] % 4 == 3 else (2, 2), 1),
@@ -31,7 +34,8 @@ def towers(name: str, shape: Shape, classes: int, filters: tuple[int, ...], grou
         ((3, 3), (1, 1), (1, 1), groups),
     ]
     for i, ((kernel, stride, padding, g), out) in enumerate(zip(kernels, filters, strict=True), 1):
-        net.add(Conv2d, f"conv{i}", out_channels=out, kernel=kernel, stride=stride, padding=padding, groups=g).add(ReLU, f"relu{i}")
+        net.add(Conv2d, f"conv{i}", out_channels=out, kernel=kernel, stride=stride, padding=padding,
+                groups=g).add(ReLU, f"relu{i}")
         if i <= 2:
             net.add(LRN, f"norm{i}")
         if i in (1, 2, 5):
@@ -43,10 +47,14 @@ def towers(name: str, shape: Shape, classes: int, filters: tuple[int, ...], grou
 
 
 def alexnet(shape: Shape, classes: int) -> Network:
-    """AlexNet as published: two towers (grouped convolutions), 60,965,224 parameters at 1000 classes."""
+    """AlexNet as published: two towers (grouped convolutions), 60,965,224 parameters at 1000
+    classes.
+    """
     return towers("alexnet", shape, classes, (96, 256, 384, 384, 256), 2, SoftmaxCrossEntropy)
 
 
 def alexnet_owt(shape: Shape, classes: int) -> Network:
-    """The one-tower AlexNet of One Weird Trick: 64, 192, 384, 384, 256 filters and logistic outputs."""
+    """The one-tower AlexNet of One Weird Trick: 64, 192, 384, 384, 256 filters and logistic
+    outputs.
+    """
     return towers("alexnet-owt", shape, classes, (64, 192, 384, 384, 256), 1, LogisticCrossEntropy)

@@ -1,7 +1,7 @@
 """What all layers have in common: geometry, weights and flops, per sample.
 
-A sample's shape is ``(C,)`` for features, ``(C, H, W)`` for an image or ``(C, D, H, W)`` for a volume; the sample axis
-``n`` comes first in every tensor. Flops count a multiply and an add as two.
+A sample's shape is ``(C,)`` for features, ``(C, H, W)`` for an image or ``(C, D, H, W)`` for a
+volume; the sample axis ``n`` comes first in every tensor. Flops count a multiply and an add as two.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Pair = tuple[int, int]
 Triple = tuple[int, int, int]
 
 #: Names of a tensor's axes by the number of its dimensions, the sample axis included.
-AXES: dict[int, tuple[str, ...]] = {1: ("n",), 2: ("n", "c"), 4: ("n", "c", "h", "w"), 5: ("n", "c", "d", "h", "w")}
+AXES: dict[int, tuple[str, ...]] = {1: ("n",), 2: ("n", "c"), 4: ("n", "c", "h", "w"),
+                                    5: ("n", "c", "d", "h", "w")}
 
 
 def axes_of(sample: Shape) -> tuple[str, ...]:
@@ -36,15 +37,18 @@ def text_of(shape: Iterable[object]) -> str:
 class Layer:
     """One operation. `inputs` names the layers whose outputs it reads.
 
-    Methods that take `x` alone mean the sample shape of the first input: only layers with `merges` read more.
+    Methods that take `x` alone mean the sample shape of the first input: only layers with `merges`
+    read more.
     """
 
     name: str
     inputs: tuple[str, ...] = ()
     kind: ClassVar[str] = ""
-    #: True where the output may overwrite nothing and reads one element of each input per output element.
+    #: True where the output may overwrite nothing and reads one element of each input per output
+    #: element.
     elementwise: ClassVar[bool] = False
-    #: True for a matrix product of weights and inputs (the papers' layers i = 1..L): convolutions and linear layers.
+    #: True for a matrix product of weights and inputs (the papers' layers i = 1..L): convolutions
+    #: and linear layers.
     products: ClassVar[bool] = False
     #: True where the layer reads two or more inputs.
     merges: ClassVar[bool] = False
@@ -54,11 +58,15 @@ class Layer:
         return x
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
-        """What an interval of the output's `axis` needs of the same axis of input number `which`, of shape `x`."""
+        """What an interval of the output's `axis` needs of the same axis of input number `which`,
+        of shape `x`.
+        """
         return Same()
 
     def weight_shape(self, x: Shape) -> Shape:
-        """Shape of the weight, ``[out, in, ...]``; empty without weights. Row i makes output channel i."""
+        """Shape of the weight, ``[out, in, ...]``; empty without weights. Row i makes output
+        channel i.
+        """
         return ()
 
     def bias_shape(self, x: Shape) -> Shape:
@@ -106,7 +114,8 @@ def need_image(layer: Layer, x: Shape, dimensions: int | None = None) -> None:
     """Raise an InputError unless `x` is an image, of so many dimensions where they are given."""
     if (len(x) - 1 != dimensions) if dimensions else len(x) < 3:
         want = {2: "an image C x H x W", 3: "a volume C x D x H x W", None: "an image"}[dimensions]
-        raise InputError(f"layer '{layer.name}' ({layer.kind}) needs {want}, but its input has shape {x}")
+        raise InputError(
+            f"layer '{layer.name}' ({layer.kind}) needs {want}, but its input has shape {x}")
 
 
 def need_features(layer: Layer, x: Shape) -> None:

@@ -22,18 +22,12 @@ class Graph:
     --------
     A residual block:
 
-    >>> from hpcpar.network.layers import Add, Conv2d, GlobalAvgPool, Linear, ReLU, SoftmaxCrossEntropy
-    >>> net = Graph("tiny", (3, 8, 8))
-    >>> x = net.add(Conv2d, "stem", out_channels=4, kernel=(3, 3), padding=(1, 1))
-    >>> net.add(ReLU, "relu")
-    'relu'
-    >>> y = net.add(Conv2d, "conv", out_channels=4, kernel=(3, 3), padding=(1, 1))
-    >>> net.add(Add, "sum", after=(x, y))
-    'sum'
-    >>> for layer, name in (GlobalAvgPool, "pool"), (Linear, "fc"), (SoftmaxCrossEntropy, "loss"):
-    ...     _ = net.add(layer, name)
-    >>> net.build().is_chain
-    False
+    >>> from hpcpar.network.layers import Add, Conv2d, GlobalAvgPool, Linear, ReLU,
+    SoftmaxCrossEntropy >>> net = Graph("tiny", (3, 8, 8)) >>> x = net.add(Conv2d, "stem",
+    out_channels=4, kernel=(3, 3), padding=(1, 1)) >>> net.add(ReLU, "relu") 'relu' >>> y =
+    net.add(Conv2d, "conv", out_channels=4, kernel=(3, 3), padding=(1, 1)) >>> net.add(Add, "sum",
+    after=(x, y)) 'sum' >>> for layer, name in (GlobalAvgPool, "pool"), (Linear, "fc"),
+    (SoftmaxCrossEntropy, "loss"): ...     _ = net.add(layer, name) >>> net.build().is_chain False
     """
 
     def __init__(self, name: str, shape: Shape) -> None:
@@ -47,7 +41,8 @@ class Graph:
         """Name of the layer added last."""
         return self.layers[-1].name
 
-    def add(self, layer: type[Layer], name: str, *, after: str | Sequence[str] | None = None, **options: Any) -> str:
+    def add(self, layer: type[Layer], name: str, *, after: str | Sequence[str] | None = None,
+            **options: Any) -> str:
         """Append ``layer(name, ...)``.
 
         Parameters
@@ -69,13 +64,16 @@ class Graph:
         Raises
         ------
         InputError
-            The name is taken, what it reads is not there, an option is unknown, or shapes do not fit.
+            The name is taken, what it reads is not there, an option is unknown, or shapes do not
+            fit.
         """
         inputs = (self.last,) if after is None else (after,) if isinstance(after, str) else tuple(after)
         if name in self.shapes:
-            raise InputError(f"network '{self.name}' has two layers named '{name}'; names must differ")
+            raise InputError(
+                f"network '{self.name}' has two layers named '{name}'; names must differ")
         if layer is Concat:
-            options.setdefault("channels", tuple(self.shapes[i][0] for i in inputs if i in self.shapes))
+            options.setdefault("channels",
+                               tuple(self.shapes[i][0] for i in inputs if i in self.shapes))
         try:
             new = layer(name, inputs, **options)
         except TypeError as err:
@@ -96,9 +94,8 @@ class Chain:
     Examples
     --------
     >>> from hpcpar.network.layers import Linear, SoftmaxCrossEntropy
-    >>> net = Chain("tiny", (4,)).add(Linear, "fc", out_features=3).add(SoftmaxCrossEntropy, "loss").build()
-    >>> net.parameters
-    15
+    >>> net = Chain("tiny", (4,)).add(Linear, "fc", out_features=3).add(SoftmaxCrossEntropy,
+    "loss").build() >>> net.parameters 15
     """
 
     def __init__(self, name: str, shape: Shape) -> None:

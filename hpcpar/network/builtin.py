@@ -44,7 +44,8 @@ def network(name: str, shape: Shape | None = None, classes: int | None = None) -
     Raises
     ------
     InputError
-        Unknown name, images too small for the network or of another dimension, or a source that cannot be used.
+        Unknown name, images too small for the network or of another dimension, or a source that
+        cannot be used.
     """
     if min(shape or (0,) if shape is not None else (1,)) < 1 or (classes is not None and classes < 1):
         raise InputError(f"network '{name}': input {shape} with {classes} classes; both take numbers of at least 1")

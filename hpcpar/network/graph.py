@@ -13,12 +13,14 @@ from hpcpar.network.receptive_field import Same
 
 @dataclass(frozen=True)
 class Network:
-    """Layers in the order of execution, any graph without cycles: the first is the input, the last the loss.
+    """Layers in the order of execution, any graph without cycles: the first is the input, the last
+    the loss.
 
     Raises
     ------
     InputError
-        If names repeat, an input is not defined before its use, an output is never read, or shapes do not fit.
+        If names repeat, an input is not defined before its use, an output is never read, or shapes
+        do not fit.
     """
 
     name: str
@@ -29,7 +31,8 @@ class Network:
         seen: set[str] = set()
         for layer in self.layers:
             if layer.name in seen:
-                raise InputError(f"network '{self.name}' has two layers named '{layer.name}'; names must differ")
+                raise InputError(
+                    f"network '{self.name}' has two layers named '{layer.name}'; names must differ")
             check_inputs(layer, seen)
             seen.add(layer.name)
         dangling = [layer.name for layer in self.layers[:-1] if not self.consumers[layer.name]]
@@ -38,8 +41,10 @@ class Network:
         self.shapes  # noqa: B018 - shape errors belong to construction
 
     def _check_ends(self) -> None:
-        if not self.layers or not isinstance(self.layers[0], Input) or not isinstance(self.layers[-1], Loss):
-            raise InputError(f"network '{self.name}' must begin with an input layer and end with a loss")
+        if not self.layers or not isinstance(self.layers[0],
+                                             Input) or not isinstance(self.layers[-1], Loss):
+            raise InputError(
+                f"network '{self.name}' must begin with an input layer and end with a loss")
         for layer in self.layers[1:-1]:
             if isinstance(layer, Input | Loss):
                 raise InputError(f"network '{self.name}': '{layer.name}' ({layer.kind}) stands in the middle; there is one input, first, "
@@ -99,7 +104,8 @@ class Network:
 
     @cached_property
     def trained(self) -> frozenset[str]:
-        """Layers whose output's gradient somebody needs: those with weights in them or before them."""
+        """Layers whose output's gradient somebody needs: those with weights in them or before them.
+        """
         out: set[str] = set()
         for layer in self.layers:
             if layer.has_weights or any(name in out for name in layer.inputs):
@@ -108,7 +114,9 @@ class Network:
 
     @cached_property
     def granules(self) -> dict[str, int]:
-        """Unit in which each layer's channels are cut: flattened images stay cut at channels until a layer mixes features."""
+        """Unit in which each layer's channels are cut: flattened images stay cut at channels until
+        a layer mixes features.
+        """
         out: dict[str, int] = {}
         for layer in self.layers:
             x = self.input_shape(layer)
@@ -119,13 +127,17 @@ class Network:
 
     @cached_property
     def signatures(self) -> dict[str, int]:
-        """A number for each layer, equal for layers of equal kind, options, shapes and granules: they work alike."""
+        """A number for each layer, equal for layers of equal kind, options, shapes and granules:
+        they work alike.
+        """
         known: dict[object, int] = {}
         out = {}
         for layer in self.layers:
-            options = tuple([getattr(layer, name) for name in layer.__dataclass_fields__ if name not in ("name", "inputs")])
+            options = tuple([getattr(layer, name) for name in layer.__dataclass_fields__
+                             if name not in ("name", "inputs")])
             granules = tuple(self.granules[name] for name in (layer.name, *layer.inputs))
-            key = (type(layer), options, self.input_shapes(layer), self.shapes[layer.name], granules)
+            key = (type(layer), options, self.input_shapes(layer), self.shapes[layer.name],
+                   granules)
             out[layer.name] = known.setdefault(key, len(known))
         return out
 
@@ -145,7 +157,9 @@ class Network:
 
 
 def check_inputs(layer: Layer, seen: set[str] | dict[str, Shape]) -> None:
-    """Raise an InputError unless the layer has a proper name and reads the right number of layers defined before it."""
+    """Raise an InputError unless the layer has a proper name and reads the right number of layers
+    defined before it.
+    """
     if not layer.name or "/" in layer.name:
         raise InputError(f"layer '{layer.name}' ({layer.kind}): a name must not be empty or hold '/', it names a group in checkpoints")
     for name in layer.inputs:
@@ -156,7 +170,8 @@ def check_inputs(layer: Layer, seen: set[str] | dict[str, Shape]) -> None:
         raise InputError(f"layer '{layer.name}' ({layer.kind}) reads {' and '.join(map(repr, layer.inputs))}; each input may be read once")
     if layer.merges:
         if count < 2:
-            raise InputError(f"layer '{layer.name}' ({layer.kind}) reads {count} inputs; name at least two")
+            raise InputError(
+                f"layer '{layer.name}' ({layer.kind}) reads {count} inputs; name at least two")
     elif count != (0 if isinstance(layer, Input) else 1):
         raise InputError(f"layer '{layer.name}' ({layer.kind}) reads {count} inputs, not {0 if isinstance(layer, Input) else 1}; "
                          "only add and concat read several")

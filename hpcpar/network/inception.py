@@ -19,7 +19,8 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
 )
 
-#: One convolution: filters and kernel, then stride (1) and whether the image keeps its size (it does).
+#: One convolution: filters and kernel, then stride (1) and whether the image keeps its size (it
+#: does).
 Step = tuple[int, Pair] | tuple[int, Pair, int, bool]
 
 WIDE, TALL, POINT, SQUARE = (1, 7), (7, 1), (1, 1), (3, 3)
@@ -29,7 +30,8 @@ def _conv(net: Graph, name: str, step: Step, after: str | None = None) -> str:
     """Convolution without bias, normalisation, ReLU."""
     filters, kernel, stride, same = step if len(step) == 4 else (*step, 1, True)
     padding = tuple(k // 2 if same else 0 for k in kernel)
-    net.add(Conv2d, name, after=after, out_channels=filters, kernel=kernel, stride=stride, padding=padding, bias=False)
+    net.add(Conv2d, name, after=after, out_channels=filters, kernel=kernel, stride=stride,
+            padding=padding, bias=False)
     net.add(BatchNorm, f"{name}.bn", eps=0.001)
     return net.add(ReLU, f"{name}.relu")
 
@@ -43,7 +45,8 @@ def _branch(net: Graph, name: str, x: str, *steps: Step) -> str:
 
 def _pooled(net: Graph, name: str, x: str, filters: int) -> str:
     """Average over 3x3 neighbours, then a 1x1 convolution."""
-    return _conv(net, f"{name}.1", (filters, POINT), net.add(AvgPool2d, name, after=x, kernel=3, stride=1, padding=1))
+    return _conv(net, f"{name}.1", (filters, POINT),
+                 net.add(AvgPool2d, name, after=x, kernel=3, stride=1, padding=1))
 
 
 def _halve(net: Graph, name: str, x: str) -> str:
@@ -93,18 +96,23 @@ def _block_d(net: Graph, name: str) -> None:
 
 
 def _block_e(net: Graph, name: str) -> None:
-    """8 x 8: branches that end in 1x3 beside 3x1; one concatenation joins them all, in the order of nested ones."""
+    """8 x 8: branches that end in 1x3 beside 3x1; one concatenation joins them all, in the order of
+    nested ones.
+    """
     x = net.last
     single = _branch(net, f"{name}.a", x, (320, POINT))
     short = _branch(net, f"{name}.b", x, (384, POINT))
     short_ends = [_conv(net, f"{name}.b.{k[0]}x{k[1]}", (384, k), short) for k in ((1, 3), (3, 1))]
     deep = _branch(net, f"{name}.c", x, (448, POINT), (384, SQUARE))
     deep_ends = [_conv(net, f"{name}.c.{k[0]}x{k[1]}", (384, k), deep) for k in ((1, 3), (3, 1))]
-    net.add(Concat, name, after=(single, *short_ends, *deep_ends, _pooled(net, f"{name}.pool", x, 192)))
+    net.add(Concat, name,
+            after=(single, *short_ends, *deep_ends, _pooled(net, f"{name}.pool", x, 192)))
 
 
 def inception_v3(shape: Shape, classes: int) -> Network:
-    """Inception-v3: 23,834,568 parameters at 1000 classes; images of at least 75 x 75, usually 299 x 299."""
+    """Inception-v3: 23,834,568 parameters at 1000 classes; images of at least 75 x 75, usually 299
+    x 299.
+    """
     net = Graph("inception_v3", shape)
     _conv(net, "conv1", (32, SQUARE, 2, False))
     _conv(net, "conv2", (32, SQUARE, 1, False))

@@ -8,7 +8,16 @@ from hpcpar.network.matmul_layers import Conv, Conv2d, Conv3d, Linear
 from hpcpar.network.merge import Add, Concat
 from hpcpar.network.norm import LRN, BatchNorm
 from hpcpar.network.pointwise import Dropout, Flatten, ReLU
-from hpcpar.network.pool import AvgPool2d, AvgPool3d, GlobalAvgPool, MaxPool2d, MaxPool3d, Pool, Pool2d, Pool3d
+from hpcpar.network.pool import (
+    AvgPool2d,
+    AvgPool3d,
+    GlobalAvgPool,
+    MaxPool2d,
+    MaxPool3d,
+    Pool,
+    Pool2d,
+    Pool3d,
+)
 from hpcpar.network.windowed import Windowed
 
 __all__ = [

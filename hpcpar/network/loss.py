@@ -11,7 +11,8 @@ from hpcpar.network.receptive_field import Full, Relation, Same
 
 @dataclass(frozen=True)
 class Loss(Layer):
-    """The last layer: its output is its gradient seed; the loss itself is a sum over its elements."""
+    """The last layer: its output is its gradient seed; the loss itself is a sum over its elements.
+    """
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         need_features(self, x)
@@ -40,6 +41,8 @@ class LogisticCrossEntropy(Loss):
 
 @dataclass(frozen=True)
 class MeanSquaredError(Loss):
-    """Regression: mean over batch and outputs of the squared difference to the target; can stay split by output."""
+    """Regression: mean over batch and outputs of the squared difference to the target; can stay
+    split by output.
+    """
 
     kind: ClassVar[str] = "mean_squared_error"

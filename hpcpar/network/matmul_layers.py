@@ -1,4 +1,6 @@
-"""Layers that are matrix products of weights and inputs: convolutions and the fully connected layer."""
+"""Layers that are matrix products of weights and inputs: convolutions and the fully connected
+layer.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Conv(Windowed):
         if axis == "n":
             return Same()
         if axis == "c":
-            return Full() if self.groups == 1 else Groups(self.groups, self.out_channels // self.groups, x[0] // self.groups)
+            return Full() if self.groups == 1 else Groups(self.groups,
+                                                          self.out_channels // self.groups,
+                                                          x[0] // self.groups)
         return self.window(axis)
 
     def weight_shape(self, x: Shape) -> Shape:

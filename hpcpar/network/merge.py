@@ -1,4 +1,6 @@
-"""Layers that read several inputs: the sum of a residual block, the concatenation of an inception block."""
+"""Layers that read several inputs: the sum of a residual block, the concatenation of an inception
+block.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ from hpcpar.network.receptive_field import Relation, Same, Window
 
 @dataclass(frozen=True)
 class LRN(Layer):
-    """Local response normalisation across channels: x / (k + alpha / size * sum of squares) ** beta."""
+    """Local response normalisation across channels: x / (k + alpha / size * sum of squares) **
+    beta.
+    """
 
     size: int = 5
     alpha: float = 1e-4
@@ -21,7 +23,8 @@ class LRN(Layer):
     kind: ClassVar[str] = "lrn"
 
     def window(self) -> Window:
-        """The channels a channel is normalised by: size // 2 before it, (size - 1) // 2 after it."""
+        """The channels a channel is normalised by: size // 2 before it, (size - 1) // 2 after it.
+        """
         return Window(self.size, 1, self.size // 2)
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
@@ -33,10 +36,11 @@ class LRN(Layer):
 
 @dataclass(frozen=True)
 class BatchNorm(Layer):
-    """Batch normalisation of every channel over samples and image: (x - mean) / sqrt(variance + eps) * gamma + beta.
+    """Batch normalisation of every channel over samples and image: (x - mean) / sqrt(variance +
+    eps) * gamma + beta.
 
-    gamma is the weight ``(C,)``, beta the bias ``(C,)``. Given the statistics the layer is elementwise; the sums over a
-    batch that is cut over ranks belong to whoever runs it.
+    gamma is the weight ``(C,)``, beta the bias ``(C,)``. Given the statistics the layer is
+    elementwise; the sums over a batch that is cut over ranks belong to whoever runs it.
 
     Attributes
     ----------
@@ -62,7 +66,9 @@ class BatchNorm(Layer):
         return 2 * x[0]
 
     def forward_flops(self, x: Shape) -> float:
-        """Three per element for sum and sum of squares, two for one factor and one addend per channel."""
+        """Three per element for sum and sum of squares, two for one factor and one addend per
+        channel.
+        """
         return 5.0 * math.prod(x)
 
     @property

@@ -24,13 +24,14 @@ def load(path: str, shape: Shape | None = None) -> Network:
     path : str
         The file; weights kept in a separate file are not needed.
     shape : tuple of int, optional
-        Sample shape in place of the file's: the image of a fully convolutional network may have any size.
+        Sample shape in place of the file's: the image of a fully convolutional network may have any
+        size.
 
     Raises
     ------
     InputError
-        No package onnx, no such file, an operator or option that hpcpar has no layer for (named with its node), or shapes
-        that do not fit.
+        No package onnx, no such file, an operator or option that hpcpar has no layer for (named
+        with its node), or shapes that do not fit.
     """
     file = read(path)
     importer = Importer(file, Graph(Path(path).stem, _sample_shape(file, shape)))
@@ -38,13 +39,16 @@ def load(path: str, shape: Shape | None = None) -> Network:
         importer.take(node)
     last = importer.names.get(file.output)
     if last is None:
-        raise InputError(f"'{path}': the output '{file.output}' does not depend on the input '{file.input}'")
+        raise InputError(
+            f"'{path}': the output '{file.output}' does not depend on the input '{file.input}'")
     importer.graph.add(SoftmaxCrossEntropy, "loss", after=last)
     return importer.graph.build()
 
 
 def _sample_shape(file: File, given: Shape | None) -> Shape:
-    """The image shape: the file's, unless another is given; the file may leave out the number of samples."""
+    """The image shape: the file's, unless another is given; the file may leave out the number of
+    samples.
+    """
     sample = file.input_dims[1:]
     if len(sample) not in (3, 4):
         raise InputError(f"'{file.path}': the input '{file.input}' has {len(file.input_dims)} axes; images N x C x H x W or "
@@ -54,5 +58,6 @@ def _sample_shape(file: File, given: Shape | None) -> Shape:
             raise InputError(f"'{file.path}': images have {len(sample)} axes, not {text_of(given)}; leave --input out")
         return tuple(given)
     if None in sample:
-        raise InputError(f"'{file.path}': the input '{file.input}' has no fixed image shape; give --input")
+        raise InputError(
+            f"'{file.path}': the input '{file.input}' has no fixed image shape; give --input")
     return tuple(size for size in sample if size is not None)

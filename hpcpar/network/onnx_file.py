@@ -1,4 +1,6 @@
-"""What an ONNX file says, without the package's own types: nodes with attributes, constants, input and output."""
+"""What an ONNX file says, without the package's own types: nodes with attributes, constants, input
+and output.
+"""
 
 from __future__ import annotations
 
@@ -69,13 +71,15 @@ def read(path: str) -> File:
     Raises
     ------
     InputError
-        The package onnx is missing, the file is missing or damaged, or it has several inputs or outputs.
+        The package onnx is missing, the file is missing or damaged, or it has several inputs or
+        outputs.
     """
     try:
         onnx = importlib.import_module("onnx")
         numpy_helper = importlib.import_module("onnx.numpy_helper")
     except ImportError as err:
-        raise InputError(f"reading '{path}' needs the package onnx: pip install hpcpar[onnx]") from err
+        raise InputError(
+            f"reading '{path}' needs the package onnx: pip install hpcpar[onnx]") from err
     try:
         graph = onnx.load(path, load_external_data=False).graph
     except OSError as err:
@@ -97,7 +101,8 @@ def read(path: str) -> File:
         if node.op_type == "Constant" and "value" in attributes:
             attributes["value"] = constant(attributes["value"])
         op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        nodes.append(Node(op, node.name or f"{node.op_type.lower()}{i}", tuple(node.input), tuple(node.output), attributes, path))
+        nodes.append(Node(op, node.name or f"{node.op_type.lower()}{i}", tuple(node.input),
+                          tuple(node.output), attributes, path))
     dims = tuple(d.dim_value or None for d in inputs[0].type.tensor_type.shape.dim)
     output = graph.output[0].name
     return File(path, _used(nodes, output), constants, inputs[0].name, dims, output)

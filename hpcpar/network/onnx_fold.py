@@ -1,4 +1,6 @@
-"""Constants computed inside an ONNX graph: exporters write the target of a reshape as a little program on shapes."""
+"""Constants computed inside an ONNX graph: exporters write the target of a reshape as a little
+program on shapes.
+"""
 
 from __future__ import annotations
 
@@ -50,15 +52,18 @@ def _value(node: Node, given: list[Array | None]) -> Array:
     if node.op == "Cast":
         return np.asarray(values[0])
     if node.op in ("Unsqueeze", "Squeeze"):
-        axes = at["axes"] if "axes" in at else values[1].tolist() if len(values) > 1 and values[1] is not None else None
+        axes = at["axes"] if "axes" in at else values[1].tolist() if len(values) > 1 and values[
+            1] is not None else None
         if node.op == "Unsqueeze":
             return np.expand_dims(values[0], tuple(axes or ()))
         return np.squeeze(values[0], None if axes is None else tuple(axes))
     if node.op == "Slice" and len(values) > 2:
-        axes = values[3].tolist() if len(values) > 3 and values[3] is not None else list(range(len(values[1])))
+        axes = values[3].tolist() if len(values) > 3 and values[3] is not None else list(
+            range(len(values[1])))
         steps = values[4].tolist() if len(values) > 4 and values[4] is not None else [1] * len(axes)
         cut = [slice(None)] * values[0].ndim
-        for axis, start, stop, step in zip(axes, values[1].tolist(), values[2].tolist(), steps, strict=True):
+        for axis, start, stop, step in zip(axes, values[1].tolist(), values[2].tolist(), steps,
+                                           strict=True):
             cut[axis] = slice(start, stop, step)
         return np.asarray(values[0][tuple(cut)])
     raise ValueError("this operator is not supported on constants")

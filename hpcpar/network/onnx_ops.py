@@ -90,8 +90,10 @@ class Importer:
         if name in self.names:
             return self.names[name]
         if name in self.constants:
-            raise node.error(f"input '{name}' is a constant; only what depends on the images is supported there")
-        raise node.error(f"input '{name}' is a second output of another node, which is not supported")
+            raise node.error(
+                f"input '{name}' is a constant; only what depends on the images is supported there")
+        raise node.error(
+            f"input '{name}' is a second output of another node, which is not supported")
 
     def sample(self, node: Node, which: int = 0) -> Shape:
         """Shape of a sample of an input of the node."""
@@ -125,13 +127,18 @@ class Importer:
     def add(self, layer: type[Layer], node: Node, after: Sequence[str] = (), **options: Any) -> str:
         """A layer named after the node, reading its first input unless told otherwise."""
         try:
-            return self.graph.add(layer, self._name(node), after=tuple(after) or self.source(node), **options)
+            return self.graph.add(layer, self._name(node), after=tuple(after) or self.source(node),
+                                  **options)
         except InputError as err:
             raise node.error(str(err)) from err
 
     def _name(self, node: Node) -> str:
-        """As PyTorch calls the module where that is free, by its weights or by its path: ``/a/a.0/conv/Conv`` is ``a.0.conv``."""
-        weights, _, field = node.inputs[1].replace("/", ".").rpartition(".") if len(node.inputs) > 1 else ("", "", "")
+        """As PyTorch calls the module where that is free, by its weights or by its path:
+        ``/a/a.0/conv/Conv`` is ``a.0.conv``.
+        """
+        weights, _, field = node.inputs[1].replace("/",
+                                                   ".").rpartition(".") if len(
+            node.inputs) > 1 else ("", "", "")
         parts: list[str] = []
         for part in filter(None, node.name.removeprefix("node_").split("/")):
             if parts and part.startswith(parts[-1] + "."):
@@ -140,7 +147,8 @@ class Importer:
         whole = ".".join(parts) or node.op.lower()
         wanted = (weights if field == "weight" else "", ".".join(parts[:-1]), whole)
         names = itertools.chain(wanted, (f"{whole}_{i}" for i in itertools.count(2)))
-        return next(name for name in names if name and name != "loss" and name not in self.graph.shapes)
+        return next(name for name in names if name and name != "loss"
+                    and name not in self.graph.shapes)
 
 
 def _decimal(x: float) -> float:
@@ -154,7 +162,8 @@ def _pads(node: Node, dimensions: int) -> Shape:
     if auto not in (b"NOTSET", b"VALID"):
         raise node.error(f"auto_pad {auto.decode()} is not supported; export explicit pads")
     if pads[:dimensions] != pads[dimensions:]:
-        raise node.error(f"pads {list(pads)} differ at the two ends; only symmetric padding is supported")
+        raise node.error(
+            f"pads {list(pads)} differ at the two ends; only symmetric padding is supported")
     return pads[:dimensions] if auto == b"NOTSET" else (0,) * dimensions
 
 
@@ -197,19 +206,23 @@ def _global_average(imp: Importer, node: Node) -> str:
     if node.op == "ReduceMean":
         axes = node.attributes.get("axes") or imp.value(node, 1) or []
         if {a % (len(x) + 1) for a in axes} != set(range(2, len(x) + 1)) or len(x) < 3:
-            raise node.error(f"the mean over axes {list(axes)} is not supported, only over all axes of an image")
+            raise node.error(
+                f"the mean over axes {list(axes)} is not supported, only over all axes of an image")
     return imp.add(GlobalAvgPool, node)
 
 
 def _batch_norm(imp: Importer, node: Node) -> str:
-    momentum = round(1 - _decimal(node.attributes.get("momentum", 0.9)), 6)  # of the new batch here, of the old mean there
-    return imp.add(BatchNorm, node, eps=_decimal(node.attributes.get("epsilon", 1e-5)), momentum=momentum)
+    # of the new batch here, of the old mean there
+    momentum = round(1 - _decimal(node.attributes.get("momentum", 0.9)), 6)
+    return imp.add(BatchNorm, node, eps=_decimal(node.attributes.get("epsilon", 1e-5)),
+                   momentum=momentum)
 
 
 def _lrn(imp: Importer, node: Node) -> str:
     at = node.attributes
     if at["size"] % 2 == 0:
-        raise node.error(f"an even size ({at['size']}) is not supported: its window lies elsewhere here")
+        raise node.error(
+            f"an even size ({at['size']}) is not supported: its window lies elsewhere here")
     return imp.add(LRN, node, size=at["size"], alpha=_decimal(at.get("alpha", 1e-4)), beta=_decimal(at.get("beta", 0.75)),
                    k=_decimal(at.get("bias", 1.0)))
 
@@ -237,7 +250,8 @@ def _reshape(imp: Importer, node: Node) -> str:
 
 def _squeeze(imp: Importer, node: Node) -> str:
     if len(imp.sample(node)) > 1:
-        raise node.error("is supported only after a global average, whose output counts as features already")
+        raise node.error(
+            "is supported only after a global average, whose output counts as features already")
     return imp.source(node)
 
 
@@ -255,7 +269,8 @@ def _gemm(imp: Importer, node: Node) -> str:
     if at.get("alpha", 1.0) != 1 or at.get("beta", 1.0) != 1 or at.get("transA", 0):
         raise node.error("alpha, beta and transA are not supported")
     weight = imp.weight(node)
-    return _linear(imp, node, weight[::-1] if at.get("transB", 0) else weight, imp.constant(node, 2) is not None)
+    return _linear(imp, node, weight[::-1] if at.get("transB", 0) else weight,
+                   imp.constant(node, 2) is not None)
 
 
 def _matmul(imp: Importer, node: Node) -> str:

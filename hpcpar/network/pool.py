@@ -93,7 +93,9 @@ class AvgPool3d(Pool3d):
 
 @dataclass(frozen=True)
 class GlobalAvgPool(Layer):
-    """Average of every channel over the image: ``(C, H, W)`` or ``(C, D, H, W)`` to features ``(C,)``."""
+    """Average of every channel over the image: ``(C, H, W)`` or ``(C, D, H, W)`` to features
+    ``(C,)``.
+    """
 
     kind: ClassVar[str] = "globalavgpool"
 

@@ -2,8 +2,8 @@
 
 Every layer is a product of such one-dimensional relations, so what a rank needs is a box.
 
-Each relation answers twice: `needed` for one interval of plain ints, and `needed_array` for arrays of intervals at once
-(NumPy's checks on every call would make the former several times slower).
+Each relation answers twice: `needed` for one interval of plain ints, and `needed_array` for arrays
+of intervals at once (NumPy's checks on every call would make the former several times slower).
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Same:
 
 @dataclass(frozen=True)
 class Full:
-    """Any output, even none, needs the whole axis (a reduction: input channels, the features of a linear layer)."""
+    """Any output, even none, needs the whole axis (a reduction: input channels, the features of a
+    linear layer).
+    """
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         return 0, extent
@@ -59,7 +61,8 @@ class Full:
 
 @dataclass(frozen=True)
 class Window:
-    """Convolution and pooling: output i reads i * stride - padding + dilation * (0 .. kernel - 1)."""
+    """Convolution and pooling: output i reads i * stride - padding + dilation * (0 .. kernel - 1).
+    """
 
     kernel: int
     stride: int = 1
@@ -78,7 +81,8 @@ class Window:
 
     def reach(self, start: int, stop: int) -> Interval:
         """The interval read by outputs [start, stop), padding included (it may leave the axis)."""
-        return start * self.stride - self.padding, (stop - 1) * self.stride - self.padding + self.span
+        return start * self.stride - self.padding, (stop
+                                                    - 1) * self.stride - self.padding + self.span
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         if stop <= start:
@@ -89,7 +93,8 @@ class Window:
 
     def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
         a, b = _together(start, stop)
-        lo, hi = _inside(a * self.stride - self.padding, (b - 1) * self.stride - self.padding + self.span, extent)
+        lo, hi = _inside(a * self.stride - self.padding,
+                         (b - 1) * self.stride - self.padding + self.span, extent)
         return np.where(b > a, lo, 0), np.where(b > a, hi, 0)
 
     def pads(self, start: int, stop: int, extent: int) -> Interval:
@@ -157,7 +162,9 @@ class Offset:
 
 @dataclass(frozen=True)
 class Columns:
-    """A row of weights: input channel i has entries [i * size, (i + 1) * size), and every part has the row's `bias` entries besides."""
+    """A row of weights: input channel i has entries [i * size, (i + 1) * size), and every part has
+    the row's `bias` entries besides.
+    """
 
     size: int
     bias: int

@@ -1,23 +1,39 @@
-"""Residual networks of bottleneck blocks (He et al. 2016), in the layout called v1.5: strides in the 3x3 convolutions."""
+"""Residual networks of bottleneck blocks (He et al. 2016), in the layout called v1.5: strides in
+the 3x3 convolutions.
+"""
 
 from __future__ import annotations
 
 from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Add, BatchNorm, Conv2d, GlobalAvgPool, Linear, MaxPool2d, ReLU, Shape, SoftmaxCrossEntropy
+from hpcpar.network.layers import (
+    Add,
+    BatchNorm,
+    Conv2d,
+    GlobalAvgPool,
+    Linear,
+    MaxPool2d,
+    ReLU,
+    Shape,
+    SoftmaxCrossEntropy,
+)
 
 #: Channels of a block's output over those of its 3x3 convolution.
 EXPANSION = 4
 
 
-def _conv(net: Graph, name: str, filters: int, kernel: int, stride: int = 1, after: str | None = None) -> str:
+def _conv(net: Graph, name: str, filters: int, kernel: int, stride: int = 1,
+          after: str | None = None) -> str:
     """A convolution without bias that keeps the image at stride 1, and its normalisation."""
-    net.add(Conv2d, name, after=after, out_channels=filters, kernel=kernel, stride=stride, padding=kernel // 2, bias=False)
+    net.add(Conv2d, name, after=after, out_channels=filters, kernel=kernel, stride=stride,
+            padding=kernel // 2, bias=False)
     return net.add(BatchNorm, f"{name}.bn")
 
 
 def _bottleneck(net: Graph, name: str, width: int, stride: int) -> None:
-    """1x1, 3x3 and 1x1 convolutions beside the identity, which is projected where the shape changes."""
+    """1x1, 3x3 and 1x1 convolutions beside the identity, which is projected where the shape
+    changes.
+    """
     x = shortcut = net.last
     if stride > 1 or net.shapes[x][0] != EXPANSION * width:
         shortcut = _conv(net, f"{name}.down", EXPANSION * width, 1, stride)

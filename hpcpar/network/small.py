@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from hpcpar.network.builder import Chain
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Conv2d, Flatten, Linear, MaxPool2d, ReLU, Shape, SoftmaxCrossEntropy
+from hpcpar.network.layers import (
+    Conv2d,
+    Flatten,
+    Linear,
+    MaxPool2d,
+    ReLU,
+    Shape,
+    SoftmaxCrossEntropy,
+)
 
 
 def lenet5(shape: Shape, classes: int) -> Network:
-    """LeNet-5-like: two 5x5 convolutions of 6 and 16 filters, pooling, 120 and 84 features (LeCun 1998).
+    """LeNet-5-like: two 5x5 convolutions of 6 and 16 filters, pooling, 120 and 84 features (LeCun
+    1998).
 
     Both convolutions are padded, so that 8 x 8 digits pass as well as the classic 28 x 28.
     """

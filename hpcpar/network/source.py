@@ -26,14 +26,17 @@ def load(name: str, shape: Shape | None = None, classes: int | None = None) -> N
     Raises
     ------
     InputError
-        Whatever goes wrong on the way; also a network of another shape or of other classes than asked for.
+        Whatever goes wrong on the way; also a network of another shape or of other classes than
+        asked for.
     """
     if name.endswith(".onnx"):
         from hpcpar.network import onnx  # not every user of networks reads such files
 
         net = onnx.load(name, shape)
     else:
-        net = _call(name, {key: value for key, value in (("shape", shape), ("classes", classes)) if value is not None})
+        net = _call(name,
+                    {key: value for key, value in (("shape", shape), ("classes", classes))
+                     if value is not None})
     if shape is not None and net.image_shape != tuple(shape):
         raise InputError(f"network '{name}' takes inputs {text_of(net.image_shape)}, not {text_of(shape)}; leave --input out, "
                          "or give its function a parameter 'shape'")
@@ -67,7 +70,8 @@ def _call(name: str, given: dict[str, Any]) -> Network:
             raise InputError(f"network '{name}': the function raised {_line(err)}") from err
     if not isinstance(net, Network):
         hint = "; return what build() gives" if hasattr(net, "build") else ""
-        raise InputError(f"network '{name}': the function returned a {type(net).__name__}, not a Network{hint}")
+        raise InputError(
+            f"network '{name}': the function returned a {type(net).__name__}, not a Network{hint}")
     return net
 
 
@@ -81,11 +85,13 @@ def _find(name: str) -> Callable[..., Any]:
         raise InputError(f"network '{name}': cannot import '{module_name}' ({_line(err)}); write module:function for a module of "
                          "the current directory or an installed one") from err
     if not hasattr(module, attribute):
-        known = [key for key, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module.__name__]
+        known = [key for key, value in vars(module).items() if inspect.isfunction(value)
+                 and value.__module__ == module.__name__]
         raise unknown(f"function of '{module_name}'", attribute, known)
     function: Callable[..., Any] = getattr(module, attribute)
     if not callable(function):
-        raise InputError(f"network '{name}': '{attribute}' is a {type(function).__name__}, not a function")
+        raise InputError(
+            f"network '{name}': '{attribute}' is a {type(function).__name__}, not a function")
     return function
 
 

@@ -13,7 +13,9 @@ from hpcpar.network.receptive_field import Window
 
 @dataclass(frozen=True)
 class Windowed(Layer):
-    """A window per image axis, from the options that `window_options` names (in the order of `Window`)."""
+    """A window per image axis, from the options that `window_options` names (in the order of
+    `Window`).
+    """
 
     #: Image axes: 2 or 3.
     dimensions: ClassVar[int] = 2
@@ -25,14 +27,17 @@ class Windowed(Layer):
             value = (given,) * self.dimensions if isinstance(given, int) else tuple(given)
             object.__setattr__(self, name, value)
             least = 0 if name == "padding" else 1
-            if len(value) != self.dimensions or any(not isinstance(v, int) or v < least for v in value):
+            if len(value) != self.dimensions or any(not isinstance(v, int) or v < least
+                                                    for v in value):
                 raise InputError(f"layer '{self.name}' ({self.kind}): {name}={given}; give {self.dimensions} whole numbers "
                                  f"of at least {least}")
 
     @cached_property
     def _windows(self) -> dict[str, Window]:
         options = [getattr(self, name) for name in self.window_options]
-        return {axis: Window(*values) for axis, values in zip(AXES[self.dimensions + 2][2:], zip(*options, strict=True), strict=True)}
+        return {axis: Window(*values) for axis, values in zip(AXES[self.dimensions + 2][2:],
+                                                              zip(*options, strict=True),
+                                                              strict=True)}
 
     def windows(self) -> tuple[Window, ...]:
         """The window of each image axis in order: (h, w) or (d, h, w)."""
@@ -43,7 +48,9 @@ class Windowed(Layer):
         return self._windows[axis]
 
     def image_out(self, x: Shape, ceil_mode: bool = False) -> Shape:
-        """Image extents of the output, as PyTorch computes them (the last ceil-mode window starts inside)."""
+        """Image extents of the output, as PyTorch computes them (the last ceil-mode window starts
+        inside).
+        """
         out = []
         for size, win in zip(x[1:], self.windows(), strict=True):
             room = size + 2 * win.padding - win.span

@@ -1,8 +1,10 @@
-"""The cost model of layer-wise parallelism: OptCNN (Jia et al., ICML 2018), Eq 1, and DeePa (ICLR 2018 submission), Tables 2 and 3.
+"""The cost model of layer-wise parallelism: OptCNN (Jia et al., ICML 2018), Eq 1, and DeePa (ICLR
+2018 submission), Tables 2 and 3.
 
-Part k of a layer's output is computed by device k, parts numbered row by row over the output's axes (n, c, and those of the image).
-The time tC of a layer is measured, never derived: callers give it. Both papers count a tensor once: the gradient's way back, as large
-as the input's way there, and the parameters' way back from the server are taken to be in the bandwidth.
+Part k of a layer's output is computed by device k, parts numbered row by row over the output's axes
+(n, c, and those of the image). The time tC of a layer is measured, never derived: callers give it.
+Both papers count a tensor once: the gradient's way back, as large as the input's way there, and the
+parameters' way back from the server are taken to be in the bandwidth.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ Bandwidth = Callable[[int, int], float] | float
 
 @dataclass(frozen=True)
 class Configuration:
-    """Degrees of parallelism of a layer's output: samples, channels, and the axes of the image (OptCNN, Table 1)."""
+    """Degrees of parallelism of a layer's output: samples, channels, and the axes of the image
+    (OptCNN, Table 1).
+    """
 
     n: int = 1
     c: int = 1
@@ -37,7 +41,9 @@ class Configuration:
 
     @property
     def replicas(self) -> int:
-        """Devices that hold the same weights: parts of samples and of the image; channel parts hold different ones."""
+        """Devices that hold the same weights: parts of samples and of the image; channel parts hold
+        different ones.
+        """
         return self.n * self.h * self.w * self.d
 
 
@@ -72,7 +78,8 @@ def edge(network: Network, reader: Layer, batch: int, item_bytes: int = 4, which
     x, y = network.input_shapes(reader)[which], network.shapes[reader.name]
     axes = axes_of(x)
     relations = tuple(reader.relation(axis, x, which) for axis in axes)
-    return Edge(axes, (batch, *x), dict(zip(axes_of(y), (batch, *y), strict=True)), relations, item_bytes)
+    return Edge(axes, (batch, *x), dict(zip(axes_of(y), (batch, *y), strict=True)), relations,
+                item_bytes)
 
 
 Box = tuple[Interval, ...]
@@ -84,12 +91,14 @@ def _cut(extent: int, parts: int) -> list[Interval]:
 
 def _owned(e: Edge, producer: Configuration) -> list[Box]:
     """The part of the tensor that each device of the producer has computed."""
-    return list(itertools.product(*(_cut(extent, getattr(producer, axis)) for axis, extent in zip(e.axes, e.extents, strict=True))))
+    return list(itertools.product(*(_cut(extent, getattr(producer, axis))
+                                    for axis, extent in zip(e.axes, e.extents, strict=True))))
 
 
 def _needed(e: Edge, reader: Configuration) -> list[Box]:
     """The region of the tensor that each device of the reader needs."""
-    parts = itertools.product(*(_cut(extent, getattr(reader, axis)) for axis, extent in e.reader_extents.items()))
+    parts = itertools.product(*(_cut(extent, getattr(reader, axis))
+                                for axis, extent in e.reader_extents.items()))
     out = []
     for part in parts:
         of = dict(zip(e.reader_extents, part, strict=True))
@@ -100,22 +109,29 @@ def _needed(e: Edge, reader: Configuration) -> list[Box]:
 
 
 def flows_bytes(e: Edge, producer: Configuration, reader: Configuration) -> dict[tuple[int, int], int]:
-    """Bytes that device j of the reader needs of what device i of the producer has, by (i, j); i = j: what is there already."""
+    """Bytes that device j of the reader needs of what device i of the producer has, by (i, j); i =
+    j: what is there already.
+    """
     out = {}
-    for (i, own), (j, region) in itertools.product(enumerate(_owned(e, producer)), enumerate(_needed(e, reader))):
-        size = math.prod(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in zip(own, region, strict=True))
+    for (i, own), (j, region) in itertools.product(enumerate(_owned(e, producer)),
+                                                   enumerate(_needed(e, reader))):
+        size = math.prod(max(0, min(a[1], b[1]) - max(a[0], b[0]))
+                         for a, b in zip(own, region, strict=True))
         if size:
             out[i, j] = size * e.item_bytes
     return out
 
 
-def tx_s(e: Edge, producer: Configuration, reader: Configuration, bandwidth: Bandwidth, whole: bool = False) -> float:
-    """tX (OptCNN, section 5.1; DeePa's xfer): bytes of every input region that its device lacks, over the bandwidth, one after the other.
+def tx_s(e: Edge, producer: Configuration, reader: Configuration, bandwidth: Bandwidth,
+         whole: bool = False) -> float:
+    """tX (OptCNN, section 5.1; DeePa's xfer): bytes of every input region that its device lacks,
+    over the bandwidth, one after the other.
 
     Parameters
     ----------
     whole : bool
-        As DeePa's tables count: the whole of every region, also what the device has already; 0 for equal configurations.
+        As DeePa's tables count: the whole of every region, also what the device has already; 0 for
+        equal configurations.
     """
     if whole and producer == reader:
         return 0.0
@@ -123,16 +139,19 @@ def tx_s(e: Edge, producer: Configuration, reader: Configuration, bandwidth: Ban
     return sum(n_bytes / between(i, j) for (i, j), n_bytes in flows_bytes(e, producer, reader).items() if whole or i != j)
 
 
-def ts_s(weight_bytes: float, config: Configuration, bandwidth_bytes_per_s: float, distributed: bool = False) -> float:
-    """tS (OptCNN, section 5.1; DeePa's update): gradients of all replicas into their parameter server; 0 where there is one replica.
+def ts_s(weight_bytes: float, config: Configuration, bandwidth_bytes_per_s: float,
+         distributed: bool = False) -> float:
+    """tS (OptCNN, section 5.1; DeePa's update): gradients of all replicas into their parameter
+    server; 0 where there is one replica.
 
     Parameters
     ----------
     weight_bytes : float
         Of the whole layer; channel parts hold, and send, their share.
     distributed : bool
-        Spread the parameters over the devices that hold them (DeePa, section 5): each of r replicas serves 1/r of them, side by side, and
-        does not send its own. Otherwise r x the weights arrive at one server.
+        Spread the parameters over the devices that hold them (DeePa, section 5): each of r replicas
+        serves 1/r of them, side by side, and does not send its own. Otherwise r x the weights
+        arrive at one server.
     """
     r = config.replicas
     if r == 1:
@@ -156,7 +175,8 @@ def eq1_step_s(
         Layer -> its configuration.
     edges : iterable of (layer, reader)
     tc, ts, tx : callable
-        The three cost functions: of a layer and its configuration, and of an edge and those of its two ends.
+        The three cost functions: of a layer and its configuration, and of an edge and those of its
+        two ends.
     """
     layers_s = sum(tc(layer, config) + ts(layer, config) for layer, config in strategy.items())
     return layers_s + sum(tx(ends, strategy[ends[0]], strategy[ends[1]]) for ends in edges)

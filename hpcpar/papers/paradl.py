@@ -1,16 +1,22 @@
-"""ParaDL's closed forms (Kahira et al., HPDC 2021): Table 3, one function a row, and the communication model behind it.
+"""ParaDL's closed forms (Kahira et al., HPDC 2021): Table 3, one function a row, and the
+communication model behind it.
 
-Layers are l = 1..G, as the caller lists them: `layer_costs` makes the list from a network. D samples make an epoch of D / B
-iterations of B samples; FW_l and BW_l are seconds a sample, WU_l seconds an iteration. A `Link` holds alpha (s per message) and
-beta (s per item: delta bytes an item are in it already). Every term is seconds per epoch, as printed.
+Layers are l = 1..G, as the caller lists them: `layer_costs` makes the list from a network. D
+samples make an epoch of D / B iterations of B samples; FW_l and BW_l are seconds a sample, WU_l
+seconds an iteration. A `Link` holds alpha (s per message) and beta (s per item: delta bytes an item
+are in it already). Every term is seconds per epoch, as printed.
 
 Where what is printed leaves a choice:
 
 * Gradients are exchanged for weights, not for biases.
-* In filter and channel parallelism convolutions and fully connected layers gather (``sum_{l<G}``: all but the last of them);
-  pooling, activations and batch normalisation are computed by every PE (section 4.5.2), and move nothing.
-* A layer without a halo (1 x 1, or windows that do not overlap) sends no message; Eq 10 charges 2 alpha even for it.
-* A limit holds for every axis that is split: section 3.2 has p_w <= W beside Table 3's p <= min(W H D).
+* In filter and channel parallelism convolutions and fully connected layers gather (``sum_{l<G}``:
+  all but the last of them);
+  pooling, activations and batch normalisation are computed by every PE (section 4.5.2), and move
+  nothing.
+* A layer without a halo (1 x 1, or windows that do not overlap) sends no message; Eq 10 charges 2
+  alpha even for it.
+* A limit holds for every axis that is split: section 3.2 has p_w <= W beside Table 3's p <= min(W H
+  D).
 """
 
 from __future__ import annotations
@@ -41,9 +47,11 @@ class LayerCost:
     channels, filters : int
         C and F: input and output channels.
     extents : tuple of int
-        The input's image extents, (H, W) or (D, H, W); empty where the layer cannot be split so (fully connected layers).
+        The input's image extents, (H, W) or (D, H, W); empty where the layer cannot be split so
+        (fully connected layers).
     halo_x, halo_dy : tuple of float
-        Items of a sample of x, and of dL/dy, that cross a cut of each image axis one way, over the whole face, channels included.
+        Items of a sample of x, and of dL/dy, that cross a cut of each image axis one way, over the
+        whole face, channels included.
     gathers : bool
         Whether filter and channel parallelism exchange the layer's activations.
     fw_s, bw_s : float
@@ -104,7 +112,8 @@ class Row:
     compute_s, update_s : float
         FW and BW; WU.
     gradient_s, halo_s, layerwise_s, p2p_s : float
-        Gradient exchange, halo exchange, collectives of the layers, messages between pipeline stages.
+        Gradient exchange, halo exchange, collectives of the layers, messages between pipeline
+        stages.
     memory_bytes : float
         Of the PE that needs most.
     parts, limits : tuple of int
@@ -144,7 +153,9 @@ class Row:
         return self.compute_s + self.update_s + self.communication_s
 
     def fits(self, memory_bytes: float) -> bool:
-        """Whether PEs with so much memory can run it: neither memory nor a limit on p stands against it."""
+        """Whether PEs with so much memory can run it: neither memory nor a limit on p stands
+        against it.
+        """
         return self.within_limits and self.memory_bytes <= memory_bytes
 
 
@@ -160,8 +171,10 @@ def layer_costs(
     seconds : mapping, optional
         Layer name -> (FW, BW, WU); what is missing counts nothing.
     """
-    chosen = [layer for layer in network.layers if not isinstance(layer, Input | Loss)] if layers is None else layers
-    return [_layer_cost(network, layer, *(seconds or {}).get(layer.name, (0.0, 0.0, 0.0))) for layer in chosen]
+    chosen = [layer for layer in network.layers
+              if not isinstance(layer, Input | Loss)] if layers is None else layers
+    return [_layer_cost(network, layer, *(seconds or {}).get(layer.name, (0.0, 0.0, 0.0)))
+            for layer in chosen]
 
 
 def _layer_cost(network: Network, layer: Layer, fw_s: float, bw_s: float, wu_s: float) -> LayerCost:
@@ -177,7 +190,8 @@ def _layer_cost(network: Network, layer: Layer, fw_s: float, bw_s: float, wu_s: 
 
 
 def _faces(layer: Layer, x: Shape, y: Shape) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """halo(x) and halo(dL/dy) of a cut across each image axis: floor(K / 2) rows of x and as many of y as read them.
+    """halo(x) and halo(dL/dy) of a cut across each image axis: floor(K / 2) rows of x and as many
+    of y as read them.
 
     Windows that do not overlap have none.
     """
@@ -193,7 +207,9 @@ def _faces(layer: Layer, x: Shape, y: Shape) -> tuple[tuple[float, ...], tuple[f
 
 
 def contended(link: Link, flows: float) -> Link:
-    """Section 4.3: a link's bandwidth is divided by phi, the number of flows of this job that share it."""
+    """Section 4.3: a link's bandwidth is divided by phi, the number of flows of this job that share
+    it.
+    """
     return replace(link, beta_s=link.beta_s * flows)
 
 
@@ -213,8 +229,11 @@ def ring_allgather_s(p: int, items: float, link: Link) -> float:
 
 
 def tree_allreduce_s(p: int, items: float, link: Link, chunks: int) -> float:
-    """Section 4.3, footnote 4, for small messages: 2 (log p + k) (alpha + m / (2 k) beta), in k pipelined chunks; log is ceil(log2 p)."""
-    return 2 * (math.ceil(math.log2(p)) + chunks) * p2p_s(items / (2 * chunks), link) if p > 1 else 0.0
+    """Section 4.3, footnote 4, for small messages: 2 (log p + k) (alpha + m / (2 k) beta), in k
+    pipelined chunks; log is ceil(log2 p).
+    """
+    return 2 * (math.ceil(math.log2(p)) + chunks) * p2p_s(items / (2 * chunks),
+                                                          link) if p > 1 else 0.0
 
 
 def _compute_s(layers: Sequence[LayerCost], job: Job, p: int) -> float:
@@ -225,9 +244,11 @@ def _update_s(layers: Sequence[LayerCost], job: Job, shards: int = 1) -> float:
     return job.iterations / shards * sum(layer.wu_s for layer in layers)
 
 
-def _memory_bytes(layers: Sequence[LayerCost], job: Job, batch_parts: float, weight_parts: int = 1) -> float:
+def _memory_bytes(layers: Sequence[LayerCost], job: Job, batch_parts: float,
+                  weight_parts: int = 1) -> float:
     """gamma delta sum (2 B (x + y) / batch_parts + 2 w / weight_parts + bias)."""
-    items = sum(2 * job.batch / batch_parts * (a.x + a.y) + 2 * a.w / weight_parts + a.bias for a in layers)
+    items = sum(2 * job.batch / batch_parts * (a.x + a.y) + 2 * a.w / weight_parts + a.bias
+                for a in layers)
     return job.reuse * job.item_bytes * items
 
 
@@ -235,8 +256,11 @@ def _weights(layers: Sequence[LayerCost]) -> float:
     return sum(layer.w for layer in layers)
 
 
-def _halo_s(layers: Sequence[LayerCost], job: Job, samples: float, parts: tuple[int, ...], link: Link) -> float:
-    """Eq 10: 2 D / B sum (p2p(B halo(x)) + p2p(B halo(dL/dy))), a face divided by the cuts of the other axes."""
+def _halo_s(layers: Sequence[LayerCost], job: Job, samples: float, parts: tuple[int, ...],
+            link: Link) -> float:
+    """Eq 10: 2 D / B sum (p2p(B halo(x)) + p2p(B halo(dL/dy))), a face divided by the cuts of the
+    other axes.
+    """
     out = 0.0
     for layer in layers:
         for faces in (layer.halo_x, layer.halo_dy) if layer.extents else ():
@@ -245,8 +269,11 @@ def _halo_s(layers: Sequence[LayerCost], job: Job, samples: float, parts: tuple[
     return 2 * job.iterations * out
 
 
-def _layerwise_s(layers: Sequence[LayerCost], job: Job, p1: int, p2: int, link: Link, reduce_scatter: bool) -> float:
-    """Eq 15, 19, first sum of 22: 3 D / B (p2 - 1) sum_{l<G} (alpha + B y_l / p beta); 2 D / B with reduce-scatters."""
+def _layerwise_s(layers: Sequence[LayerCost], job: Job, p1: int, p2: int, link: Link,
+                 reduce_scatter: bool) -> float:
+    """Eq 15, 19, first sum of 22: 3 D / B (p2 - 1) sum_{l<G} (alpha + B y_l / p beta); 2 D / B with
+    reduce-scatters.
+    """
     gathering = [layer for layer in layers if layer.gathers][:-1]
     turns = (2 if reduce_scatter else 3) * job.iterations * (p2 - 1)
     return turns * sum(p2p_s(job.batch * layer.y / (p1 * p2), link) for layer in gathering)
@@ -264,35 +291,43 @@ def _least_filters(layers: Sequence[LayerCost]) -> int:
 
 def table3_serial(layers: Sequence[LayerCost], job: Job) -> Row:
     """Table 3, serial (appendix A.1): D sum (FW + BW) + D / B sum WU on one PE."""
-    return Row(_compute_s(layers, job, 1), _update_s(layers, job), _memory_bytes(layers, job, 1), (1,), (1,))
+    return Row(_compute_s(layers, job, 1), _update_s(layers, job), _memory_bytes(layers, job, 1),
+               (1,), (1,))
 
 
 def table3_data(layers: Sequence[LayerCost], job: Job, p: int, link: Link) -> Row:
-    """Table 3, data (Eq 5 to 7): gradients 2 D / B (p - 1) (alpha + sum w / p beta), memory sum (2 B / p (x + y) + 2 w + bias), p <= B."""
+    """Table 3, data (Eq 5 to 7): gradients 2 D / B (p - 1) (alpha + sum w / p beta), memory sum (2
+    B / p (x + y) + 2 w + bias), p <= B.
+    """
     gradient_s = job.iterations * ring_allreduce_s(p, _weights(layers), link)
     return Row(
         _compute_s(layers, job, p), _update_s(layers, job), _memory_bytes(layers, job, p), (p,), (job.batch,), gradient_s=gradient_s
     )
 
 
-def table3_spatial(layers: Sequence[LayerCost], job: Job, parts: tuple[int, ...], link: Link, gathered_items: float = 0.0) -> Row:
-    """Table 3, spatial (Eq 8 to 10): data's terms, halos 2 D / B sum (2 alpha + B beta (halo(x) + halo(dL/dy))), p <= min(W H D).
+def table3_spatial(layers: Sequence[LayerCost], job: Job, parts: tuple[int, ...], link: Link,
+                   gathered_items: float = 0.0) -> Row:
+    """Table 3, spatial (Eq 8 to 10): data's terms, halos 2 D / B sum (2 alpha + B beta (halo(x) +
+    halo(dL/dy))), p <= min(W H D).
 
     Parameters
     ----------
     parts : tuple of int
         Parts of each image axis, (h, w) or (d, h, w); p is their product.
     gathered_items : float
-        Items of a sample's activation that is gathered in front of the layers that are not split (section 4.5.1; not in the table).
+        Items of a sample's activation that is gathered in front of the layers that are not split
+        (section 4.5.1; not in the table).
     """
     return table3_ds(layers, job, 1, parts, link, gathered_items=gathered_items)
 
 
-def table3_pipeline(layers: Sequence[LayerCost], job: Job, stages: Sequence[int], segments: int, link: Link) -> Row:
+def table3_pipeline(layers: Sequence[LayerCost], job: Job, stages: Sequence[int], segments: int,
+                    link: Link) -> Row:
     """Table 3, pipeline (Eq 12 to 14), p stages and S segments of a batch.
 
-    Compute D (p + S - 1) / S (max FW_Gi + max BW_Gi) + D / B max WU_Gi; p2p 2 D (p + S - 2) / B max_{i<p} (alpha + B / S y_Gi beta); memory
-    of the largest stage, with the activations of the whole batch; p <= G.
+    Compute D (p + S - 1) / S (max FW_Gi + max BW_Gi) + D / B max WU_Gi; p2p 2 D (p + S - 2) / B
+    max_{i<p} (alpha + B / S y_Gi beta); memory of the largest stage, with the activations of the
+    whole batch; p <= G.
 
     Parameters
     ----------
@@ -302,7 +337,8 @@ def table3_pipeline(layers: Sequence[LayerCost], job: Job, stages: Sequence[int]
         S, micro-batches.
     """
     if sum(stages) != len(layers) or min(stages) < 1:
-        raise ValueError(f"stages of {', '.join(map(str, stages))} layers do not make up {len(layers)} layers")
+        raise ValueError(
+            f"stages of {', '.join(map(str, stages))} layers do not make up {len(layers)} layers")
     ends = [sum(stages[: i + 1]) for i in range(len(stages))]
     groups = [layers[end - size:end] for end, size in zip(ends, stages, strict=True)]
     p = len(groups)
@@ -318,19 +354,24 @@ def table3_pipeline(layers: Sequence[LayerCost], job: Job, stages: Sequence[int]
     )
 
 
-def table3_filter(layers: Sequence[LayerCost], job: Job, p: int, link: Link, reduce_scatter: bool = False) -> Row:
-    """Table 3, filter (Eq 15, 16, 18): collectives 3 D / B (p - 1) sum_{l<G} (alpha + B y_l / p beta), WU / p, 2 w / p, p <= min F.
+def table3_filter(layers: Sequence[LayerCost], job: Job, p: int, link: Link,
+                  reduce_scatter: bool = False) -> Row:
+    """Table 3, filter (Eq 15, 16, 18): collectives 3 D / B (p - 1) sum_{l<G} (alpha + B y_l / p
+    beta), WU / p, 2 w / p, p <= min F.
 
     Parameters
     ----------
     reduce_scatter : bool
         In place of the backward allreduce (section 3.3, footnote 2): a third less.
     """
-    return replace(table3_df(layers, job, 1, p, link, reduce_scatter=reduce_scatter), parts=(p,), limits=(_least_filters(layers),))
+    return replace(table3_df(layers, job, 1, p, link, reduce_scatter=reduce_scatter), parts=(p,),
+                   limits=(_least_filters(layers),))
 
 
-def table3_channel(layers: Sequence[LayerCost], job: Job, p: int, link: Link, reduce_scatter: bool = False) -> Row:
-    """Table 3, channel (Eq 17 to 19): as filter (allreduce forward, allgather backward), p <= min C.
+def table3_channel(layers: Sequence[LayerCost], job: Job, p: int, link: Link,
+                   reduce_scatter: bool = False) -> Row:
+    """Table 3, channel (Eq 17 to 19): as filter (allreduce forward, allgather backward), p <= min
+    C.
 
     It starts at the second layer (section 4.5.1): the channels of the images do not limit p.
     """
@@ -341,10 +382,12 @@ def table3_channel(layers: Sequence[LayerCost], job: Job, p: int, link: Link, re
 def table3_df(
     layers: Sequence[LayerCost], job: Job, p1: int, p2: int, link: Link, inner: Link | None = None, reduce_scatter: bool = False
 ) -> Row:
-    """Table 3, data + filter (Eq 20 to 22), p = p1 p2: filter within groups of p2, data between p1 groups.
+    """Table 3, data + filter (Eq 20 to 22), p = p1 p2: filter within groups of p2, data between p1
+    groups.
 
-    Collectives 3 D / B (p2 - 1) sum_{l<G} (alpha + B y_l / p beta), gradients 2 D / B (p1 - 1) (alpha + sum w / p beta) (segmented: p2
-    allreduces side by side; the paper counts them with phi = 2), memory sum (2 B / p1 (x + y) + 2 w / p2 + bias), p <= B min F.
+    Collectives 3 D / B (p2 - 1) sum_{l<G} (alpha + B y_l / p beta), gradients 2 D / B (p1 - 1)
+    (alpha + sum w / p beta) (segmented: p2 allreduces side by side; the paper counts them with phi
+    = 2), memory sum (2 B / p1 (x + y) + 2 w / p2 + bias), p <= B min F.
 
     Parameters
     ----------
@@ -374,7 +417,8 @@ def table3_ds(
     exchange: Exchange = "flat",
     gathered_items: float = 0.0,
 ) -> Row:
-    """Table 3, data + spatial, p = p1 p2: halos within groups of p2 = prod(parts) for B / p1 samples, gradients over all p.
+    """Table 3, data + spatial, p = p1 p2: halos within groups of p2 = prod(parts) for B / p1
+    samples, gradients over all p.
 
     Memory sum (2 B / p (x + y) + 2 w + bias), p <= B min(W H D).
 
@@ -385,9 +429,10 @@ def table3_ds(
     link, inner : Link
         Between groups, and within a group (by default the same).
     exchange : {"flat", "leaders", "segmented"}
-        One ring over all p (the table); or, as sections 4.5.1 and 5.3.1 describe without pricing it: a reduction to each group's leader,
-        an allreduce between leaders, and a broadcast; or a reduce-scatter in each group, p2 allreduces side by side, and an allgather.
-        A reduction to a leader, and a broadcast from it, are counted as 2 (p2 - 1) messages of W / p2 items each.
+        One ring over all p (the table); or, as sections 4.5.1 and 5.3.1 describe without pricing
+        it: a reduction to each group's leader, an allreduce between leaders, and a broadcast; or a
+        reduce-scatter in each group, p2 allreduces side by side, and an allgather. A reduction to a
+        leader, and a broadcast from it, are counted as 2 (p2 - 1) messages of W / p2 items each.
     """
     within, p2, weights = inner or link, math.prod(parts), _weights(layers)
     gradient_s = {

@@ -1,4 +1,6 @@
-"""One axis of a tensor that is cut into parts: from parts of a layer's output to intervals of the tensor."""
+"""One axis of a tensor that is cut into parts: from parts of a layer's output to intervals of the
+tensor.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ FEW = 128
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a layout: part i of the layer's output axis, and the interval that it needs of this tensor's axis.
+    """One axis of a layout: part i of the layer's output axis, and the interval that it needs of
+    this tensor's axis.
 
     Attributes
     ----------
@@ -43,21 +46,27 @@ class Axis:
     def __hash__(self) -> int:
         known = self.__dict__.get("hash")
         if known is None:
-            known = self.__dict__["hash"] = hash((self.name, self.extent, self.out_extent, self.granule, self.relation))
+            known = self.__dict__["hash"] = hash((self.name, self.extent, self.out_extent,
+                                                  self.granule, self.relation))
         return known
 
     @cached_property
     def unnamed(self) -> Axis:
         """The same whatever cuts it: rows and columns of a square image are alike."""
-        return Axis("", self.extent, self.out_extent, self.granule, self.relation) if self.name else self
+        return Axis("", self.extent, self.out_extent, self.granule,
+                    self.relation) if self.name else self
 
     def at(self, entries: Any) -> Axis:
         """Some of several axes in one: all numbers are arrays."""
-        relation = type(self.relation)(**{name: values[entries] for name, values in vars(self.relation).items()})
-        return Axis(self.name, self.extent[entries], self.out_extent[entries], self.granule[entries], relation)
+        relation = type(self.relation)(**{name: values[entries]
+                                          for name, values in vars(self.relation).items()})
+        return Axis(self.name, self.extent[entries], self.out_extent[entries],
+                    self.granule[entries], relation)
 
     def interval(self, parts: int, index: int) -> Interval:
-        """The interval of part `index`; all of an axis that is not cut, even where windows leave out its end."""
+        """The interval of part `index`; all of an axis that is not cut, even where windows leave
+        out its end.
+        """
         return (0, int(self.extent)) if parts == 1 else _interval(self, parts, index)
 
 
@@ -65,7 +74,8 @@ class Axis:
 def _interval(axis: Axis, parts: int, index: int) -> Interval:
     start, stop = block(int(axis.out_extent), parts, index, axis.granule)
     relation = axis.relation
-    if isinstance(relation, Groups) and (parts % relation.groups == 0 or relation.groups % parts == 0):
+    if isinstance(relation, Groups) and (parts % relation.groups == 0 or relation.groups % parts
+                                         == 0):
         # by group, not by channel: a part without any output still belongs to a group
         if parts >= relation.groups:
             return block(int(axis.extent), relation.groups, index * relation.groups // parts)
@@ -82,9 +92,11 @@ def intervals(axis: Axis, parts: int) -> tuple[Any, Any]:
 
 def column(axes: Sequence[Axis]) -> Axis:
     """One axis for several that are related alike, with an entry for each."""
-    extent, out_extent, granule = np.array([(a.extent, a.out_extent, a.granule) for a in axes], np.int64).T
+    extent, out_extent, granule = np.array([(a.extent, a.out_extent, a.granule) for a in axes],
+                                           np.int64).T
     relations = [a.relation for a in axes]
-    numbers: dict[str, Any] = {f.name: np.array([getattr(r, f.name) for r in relations], np.int64) for f in fields(relations[0])}
+    numbers: dict[str, Any] = {f.name: np.array([getattr(r, f.name) for r in relations], np.int64)
+                               for f in fields(relations[0])}
     return Axis("", extent, out_extent, granule, type(relations[0])(**numbers))
 
 
@@ -105,7 +117,8 @@ def interval_arrays(axis: Axis, parts: Any, index: Any) -> tuple[Any, Any]:
 
 
 def each_part(axis: Axis, parts: Any) -> tuple[Any, Any, Any]:
-    """Starts and stops of all parts of several axes laid end to end, and where those of each axis begin.
+    """Starts and stops of all parts of several axes laid end to end, and where those of each axis
+    begin.
 
     Parameters
     ----------
@@ -114,7 +127,8 @@ def each_part(axis: Axis, parts: Any) -> tuple[Any, Any, Any]:
     """
     ends = np.cumsum(parts)
     whose = np.repeat(np.arange(len(parts)), parts)
-    start, stop = interval_arrays(axis.at(whose), parts[whose], np.arange(ends[-1]) - (ends - parts)[whose])
+    start, stop = interval_arrays(axis.at(whose), parts[whose],
+                                  np.arange(ends[-1]) - (ends - parts)[whose])
     return start, stop, ends - parts
 
 
@@ -141,4 +155,5 @@ def entry(values: Any, at: tuple[Any, ...], more: int = 0) -> Any:
     if not shape:
         return values
     here = at[-len(shape):]
-    return values[tuple(i if n > 1 else 0 for n, i in zip(shape, here, strict=True)) if 1 in shape else here]
+    return values[tuple(i if n > 1 else 0 for n, i in zip(shape, here, strict=True)) if 1 in shape
+                  else here]

@@ -12,9 +12,10 @@ Box = tuple[Interval, ...]
 def block(extent: int, parts: int, index: int, granule: int = 1) -> Interval:
     """Interval of part `index` when `extent` indices are cut into `parts`.
 
-    Part i begins at ``floor(i * extent / parts)``: sizes differ by at most one granule, are never negative, and nest:
-    when q divides p, each of q parts is the union of p / q consecutive ones of p. That nesting is why a gather over
-    some ranks gives exactly what a coarser configuration needs.
+    Part i begins at ``floor(i * extent / parts)``: sizes differ by at most one granule, are never
+    negative, and nest: when q divides p, each of q parts is the union of p / q consecutive ones of
+    p. That nesting is why a gather over some ranks gives exactly what a coarser configuration
+    needs.
 
     Parameters
     ----------
@@ -52,7 +53,8 @@ def intersect(a: Box, b: Box) -> Box | None:
 
 def contains(outer: Box, inner: Box) -> bool:
     """True where `inner` is empty or lies in `outer`."""
-    return items(inner) == 0 or all(p[0] <= q[0] and q[1] <= p[1] for p, q in zip(outer, inner, strict=True))
+    return items(inner) == 0 or all(p[0] <= q[0] and q[1] <= p[1]
+                                    for p, q in zip(outer, inner, strict=True))
 
 
 def local(box: Box, origin: Box) -> tuple[slice, ...]:

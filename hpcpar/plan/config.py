@@ -1,4 +1,6 @@
-"""A layer's configuration: by how much its output is cut along each axis, and which rank computes which part."""
+"""A layer's configuration: by how much its output is cut along each axis, and which rank computes
+which part.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,15 @@ import numpy as np
 
 from hpcpar.errors import InputError
 
-#: A whole number, or an array of them: one for each case of a family of plans that are lowered and priced together.
+#: A whole number, or an array of them: one for each case of a family of plans that are lowered and
+#: priced together.
 Ints: TypeAlias = Any
 
-#: Axes from slowest to fastest varying over ranks: model groups (c, k, then replicas) sit on neighbouring ranks.
+#: Axes from slowest to fastest varying over ranks: model groups (c, k, then replicas) sit on
+#: neighbouring ranks.
 ORDER = ("n", "d", "h", "w", "c", "k", "replicas")
-#: How parts are placed on ranks: ``inner`` puts model and image parts on neighbouring ranks (inside a node), ``outer`` sample parts.
+#: How parts are placed on ranks: ``inner`` puts model and image parts on neighbouring ranks (inside
+#: a node), ``outer`` sample parts.
 PLACEMENTS = {"inner": ORDER, "outer": (*ORDER[1:], "n")}
 
 
@@ -50,21 +55,25 @@ class Merged(Digit):
 
 @dataclass(frozen=True)
 class Config:
-    """Degrees of parallelism of a layer's output (OptCNN's configuration) in sample, channel, depth, height and width.
+    """Degrees of parallelism of a layer's output (OptCNN's configuration) in sample, channel,
+    depth, height and width.
 
     In a family of plans, degrees are arrays with an entry for each case.
 
     Attributes
     ----------
     k : int
-        Parts of the reduction (input channels): each of k ranks computes a partial sum of the same outputs (ParaDL's channel).
+        Parts of the reduction (input channels): each of k ranks computes a partial sum of the same
+        outputs (ParaDL's channel).
     scatter : bool
-        Partial sums are reduced and scattered, so that each of the k ranks owns a part of the channels; else all own the total.
+        Partial sums are reduced and scattered, so that each of the k ranks owns a part of the
+        channels; else all own the total.
     replicas : int
-        Ranks that compute each part redundantly and identically (ParaDL's redundant compute; the paper's accounting of a gathered
-        activation).
+        Ranks that compute each part redundantly and identically (ParaDL's redundant compute; the
+        paper's accounting of a gathered activation).
     first : int
-        The first of the `ranks` ranks that hold the layer: the product of all degrees may be less than the plan's ranks.
+        The first of the `ranks` ranks that hold the layer: the product of all degrees may be less
+        than the plan's ranks.
     placement : str
         One of `PLACEMENTS`; in a family it may be an array of them.
     """
@@ -90,8 +99,11 @@ class Config:
 
     @classmethod
     def family(cls, each: Sequence[Config]) -> Config:
-        """Configurations of single plans as one; partial sums are scattered in all of them or in none."""
-        found: dict[str, Any] = {name: np.array([getattr(c, name) for c in each]) for name in (*ORDER, "first", "placement")}
+        """Configurations of single plans as one; partial sums are scattered in all of them or in
+        none.
+        """
+        found: dict[str, Any] = {name: np.array([getattr(c, name) for c in each])
+                                 for name in (*ORDER, "first", "placement")}
         for name in ("first", "placement"):  # a number or a name where it is the same in all
             if (found[name] == found[name][0]).all():
                 found[name] = found[name].tolist()[0]
@@ -118,7 +130,9 @@ class Config:
 
     @property
     def outer(self) -> bool:
-        """True where samples lie on neighbouring ranks, other parts further apart; of one kind of parts both placements are the same."""
+        """True where samples lie on neighbouring ranks, other parts further apart; of one kind of
+        parts both placements are the same.
+        """
         return self.placement == "outer" and bool(1 < self.n < self.ranks)
 
     @cached_property
@@ -127,7 +141,8 @@ class Config:
         if not isinstance(self.placement, np.ndarray):
             return self._placed(PLACEMENTS[self.placement])
         inner, outer = (self._placed(order) for order in PLACEMENTS.values())
-        return {name: Digit(np.where(self.placement == "outer", outer[name].stride, d.stride), d.size) for name, d in inner.items()}
+        return {name: Digit(np.where(self.placement == "outer", outer[name].stride, d.stride),
+                            d.size) for name, d in inner.items()}
 
     def _placed(self, order: tuple[str, ...]) -> dict[str, Digit]:
         out: dict[str, Digit] = {}
@@ -143,7 +158,8 @@ class Config:
         return {}
 
     def share(self) -> Config:
-        """Tell that many layers use this object: what depends on it alone is worth keeping with it."""
+        """Tell that many layers use this object: what depends on it alone is worth keeping with it.
+        """
         self.memo["shared"] = True
         return self
 
@@ -152,7 +168,9 @@ class Config:
         return "memo" in self.__dict__ and "shared" in self.memo
 
     def remembered(self, key: Any, work_out: Callable[[], Any]) -> Any:
-        """Something about a shared configuration, worked out when it is first asked for (or after much else was)."""
+        """Something about a shared configuration, worked out when it is first asked for (or after
+        much else was).
+        """
         found = self.memo.get(key)
         if found is None:
             if len(self.memo) > MOST_REMEMBERED:
@@ -165,14 +183,16 @@ class Config:
     def key(self) -> Any:
         """Equal for equal configurations; arrays count as equal where they are the same object."""
         values = [getattr(self, name) for name in (*ORDER, "first", "placement")]
-        return (*((id(v), "array") if isinstance(v, np.ndarray) else v for v in values), self.scatter)
+        return (*((id(v), "array") if isinstance(v, np.ndarray) else v for v in values),
+                self.scatter)
 
     def coordinate(self, axis: str, rank: int) -> int:
         """Index of the part along `axis` that `rank` holds."""
         return int(self.digits[axis].of(rank - self.first))
 
     def __str__(self) -> str:
-        cut = [f"{a}={getattr(self, a)}" for a in ("n", "c", "d", "h", "w", "k") if getattr(self, a) > 1]
+        cut = [f"{a}={getattr(self, a)}" for a in ("n", "c", "d", "h", "w", "k")
+               if getattr(self, a) > 1]
         if self.replicas > 1:
             cut.append(f"x{self.replicas}")
         if self.outer:

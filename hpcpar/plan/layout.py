@@ -1,4 +1,6 @@
-"""Which box of a tensor each rank holds: what it owns of a layer's output, or what it needs of a layer's input."""
+"""Which box of a tensor each rank holds: what it owns of a layer's output, or what it needs of a
+layer's input.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +51,11 @@ class Layout:
     Attributes
     ----------
     summed : bool
-        The tensor is the output of a reduction that the configuration cuts (k), after the partial sums were added: its channels are cut
-        by c and k together, or all k ranks own alike.
+        The tensor is the output of a reduction that the configuration cuts (k), after the partial
+        sums were added: its channels are cut by c and k together, or all k ranks own alike.
     partial : tuple of str
-        Axes of the configuration that do not cut the tensor but part sums of it: ranks along them hold different summands.
+        Axes of the configuration that do not cut the tensor but part sums of it: ranks along them
+        hold different summands.
     """
 
     config: Config
@@ -71,7 +74,8 @@ class Layout:
         return tuple(a.extent for a in self.axes)
 
     def ways(self, axis: Axis, cases: int | None = None) -> Ways:
-        """The ways in which a family's configurations cut an axis; axes that are not cut are alike, channels of a sum are cut by k too.
+        """The ways in which a family's configurations cut an axis; axes that are not cut are alike,
+        channels of a sum are cut by k too.
 
         Parameters
         ----------
@@ -79,7 +83,8 @@ class Layout:
             An entry for each of so many, instead of the different ways.
         """
         digit = self.digits.get(axis.name)
-        memo, key = self.config.memo, ("ways", axis.name if digit is not None else "", self.summed and axis.name == "c", cases)
+        memo, key = self.config.memo, ("ways", axis.name if digit is not None else "",
+                                       self.summed and axis.name == "c", cases)
         if key not in memo:
             stride, size = (1, 1) if digit is None else (digit.stride, digit.size)
             memo[key] = _ways(stride, size, self.config.ranks) if cases is None else _each(stride, size, self.config.ranks, cases)
@@ -88,11 +93,13 @@ class Layout:
     @cached_property
     def cutting(self) -> Any:
         """Equal for layouts whose axes are cut and related alike, whatever their extents."""
-        axes = tuple((a.name, type(a.relation), getattr(a.relation, "groups", 0)) for a in self.axes)
+        axes = tuple((a.name, type(a.relation), getattr(a.relation, "groups", 0))
+                     for a in self.axes)
         return (axes, self.summed, self.partial)
 
     def of_cutting(self, what: str, find: Callable[[Layout], Any]) -> Any:
-        """Something that is the same for all layouts under this configuration that are cut alike."""
+        """Something that is the same for all layouts under this configuration that are cut alike.
+        """
         memo, key = self.config.memo, (what, self.cutting)
         if key not in memo:
             memo[key] = find(self)
@@ -118,11 +125,14 @@ class Layout:
     @cached_property
     def _uncut(self) -> dict[str, Digit]:
         merged = ("k",) if self.summed and self.config.scatter else ("n", "d", "h", "w") if SHARD in self.digits else ()
-        return {name: d for name, d in self.config.digits.items() if name not in self.digits and name not in merged}
+        return {name: d for name, d in self.config.digits.items() if name not in self.digits
+                and name not in merged}
 
     @property
     def spare(self) -> tuple[Digit, ...]:
-        """The coordinates that do not cut this tensor: ranks that differ only there hold the same box."""
+        """The coordinates that do not cut this tensor: ranks that differ only there hold the same
+        box.
+        """
         return tuple(self._uncut.values())
 
     @cached_property
@@ -140,7 +150,8 @@ class Layout:
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
         at = rank - self.config.first
-        return tuple(int(self.digits[a.name].of(at)) if a.name in self.digits else 0 for a in self.axes)
+        return tuple(int(self.digits[a.name].of(at)) if a.name in self.digits else 0
+                     for a in self.axes)
 
     def replica(self, rank: int) -> int:
         """Which of the ranks with the same values `rank` is; any number where it holds none."""
@@ -158,7 +169,8 @@ class Layout:
         """The box of `rank`; empty where the layer does not live."""
         if not self.holds(rank):
             return tuple((0, 0) for _ in self.axes)
-        return tuple(a.interval(self.degree(a), i) for a, i in zip(self.axes, self.coordinates(rank), strict=True))
+        return tuple(a.interval(self.degree(a), i)
+                     for a, i in zip(self.axes, self.coordinates(rank), strict=True))
 
     def items(self, rank: int) -> int:
         return items(self.box(rank))
@@ -179,21 +191,26 @@ class Layout:
             degree = self.degree(a)
             near: Sequence[int] = range(degree)
             if isinstance(a.relation, Same) and want[1] > want[0]:
-                near = range(part_of(a.extent, degree, want[0], a.granule), part_of(a.extent, degree, want[1] - 1, a.granule) + 1)
-            choices[a.name] = [i for i in near if intersect((a.interval(degree, i),), (want,)) is not None]
+                near = range(part_of(a.extent, degree, want[0], a.granule),
+                             part_of(a.extent, degree, want[1] - 1, a.granule) + 1)
+            choices[a.name] = [i for i in near if intersect((a.interval(degree, i),),
+                                                            (want,)) is not None]
         places = [(digit.stride, choices[name]) for name, digit in self.digits.items()]
         places += [(d.stride, range(d.size)) for d in self.spare]
         if not all(chosen for name, chosen in choices.items() if name not in self.digits):
             return
         ranges, strides = [p[1] for p in places], [p[0] for p in places]
-        yield from sorted(self.config.first + sum(i * s for i, s in zip(at, strides, strict=True)) for at in itertools.product(*ranges))
+        yield from sorted(self.config.first + sum(i * s for i, s in zip(at, strides, strict=True))
+                          for at in itertools.product(*ranges))
 
 
 def _ways(stride: Any, size: Any, ranks: Any) -> Ways:
-    columns = (v.ravel().tolist() if isinstance(v, np.ndarray) else itertools.repeat(v, ranks.size) for v in (stride, size, ranks))
+    columns = (v.ravel().tolist() if isinstance(v, np.ndarray) else itertools.repeat(v, ranks.size)
+               for v in (stride, size, ranks))
     known: dict[tuple[int, ...], int] = {}
     # the stride of a single part means nothing
-    where = [known.setdefault((stride if size > 1 else 1, size, lives), len(known)) for stride, size, lives in zip(*columns, strict=True)]
+    where = [known.setdefault((stride if size > 1 else 1, size, lives), len(known))
+             for stride, size, lives in zip(*columns, strict=True)]
     return Ways(np.array(list(known), np.int64).T, np.array(where, np.intp))
 
 
@@ -209,7 +226,8 @@ def _largest(axis: Axis, degree: Ints) -> Any:
     if isinstance(axis.relation, Same):
         return largest_part(axis.extent, degree, axis.granule)
     if isinstance(axis.relation, Columns):
-        return largest_part(axis.out_extent, degree, axis.granule) * axis.relation.size + axis.relation.bias
+        return largest_part(axis.out_extent, degree,
+                            axis.granule) * axis.relation.size + axis.relation.bias
     return tabulate(_widest, (axis,), degree)
 
 
@@ -220,14 +238,19 @@ def _widest(axis: Axis, parts: int) -> int:
 
 
 def _layout(config: Config, axes: tuple[Axis, ...], partial: tuple[str, ...] = ()) -> Layout:
-    """A layout; of a configuration that many layers share the same for the same axes, which it keeps."""
+    """A layout; of a configuration that many layers share the same for the same axes, which it
+    keeps.
+    """
     if not config.shared:
         return Layout(config, axes, partial=partial)
     return config.remembered((id(axes), partial), lambda: Layout(config, axes, partial=partial))
 
 
-def _known(network: Network, what: str, layer: Layer, work_out: Callable[[], tuple[Axis, ...]], *more: Any) -> tuple[Axis, ...]:
-    """Axes that follow from a layer and some numbers, worked out once for layers that are alike; equal ones are the same object."""
+def _known(network: Network, what: str, layer: Layer, work_out: Callable[[], tuple[Axis, ...]],
+           *more: Any) -> tuple[Axis, ...]:
+    """Axes that follow from a layer and some numbers, worked out once for layers that are alike;
+    equal ones are the same object.
+    """
     key = (what, network.signatures[layer.name], *more)
     if key not in network.memo:
         axes = work_out()
@@ -235,11 +258,13 @@ def _known(network: Network, what: str, layer: Layer, work_out: Callable[[], tup
     return network.memo[key]
 
 
-def _output(config: Config, shape: tuple[int, ...], batch: Ints, granule: int, summed: bool, partial: tuple[str, ...]) -> Layout:
+def _output(config: Config, shape: tuple[int, ...], batch: Ints, granule: int, summed: bool,
+            partial: tuple[str, ...]) -> Layout:
     """A layout of a layer's output."""
     if not config.shared or isinstance(batch, np.ndarray):
         return Layout(config, _axes(shape, batch, granule), summed, partial)
-    return config.remembered((shape, batch, granule, summed), lambda: Layout(config, _axes(shape, batch, granule), summed, partial))
+    return config.remembered((shape, batch, granule, summed),
+                             lambda: Layout(config, _axes(shape, batch, granule), summed, partial))
 
 
 def _axes(shape: tuple[int, ...], batch: Ints, granule: int) -> tuple[Axis, ...]:
@@ -249,16 +274,20 @@ def _axes(shape: tuple[int, ...], batch: Ints, granule: int) -> tuple[Axis, ...]
 
 def owned(network: Network, layer: Layer, config: Config, batch: Ints) -> Layout:
     """What each rank owns of the layer's output."""
-    return _output(config, network.shapes[layer.name], batch, network.granules[layer.name], True, ())
+    return _output(config, network.shapes[layer.name], batch, network.granules[layer.name], True,
+                   ())
 
 
 def partial(network: Network, layer: Layer, config: Config, batch: Ints) -> Layout:
     """What each rank computes of the layer's output, before partial sums (k) are added."""
-    return _output(config, network.shapes[layer.name], batch, network.granules[layer.name], False, ("k",))
+    return _output(config, network.shapes[layer.name], batch, network.granules[layer.name], False,
+                   ("k",))
 
 
 def needed(network: Network, layer: Layer, config: Config, batch: Ints, which: int = 0) -> Layout:
-    """What each rank needs of the layer's input number `which` to compute the part of the output that it computes."""
+    """What each rank needs of the layer's input number `which` to compute the part of the output
+    that it computes.
+    """
 
     def work_out() -> tuple[Axis, ...]:
         return _needed(network, layer, batch, which)
@@ -270,7 +299,8 @@ def needed(network: Network, layer: Layer, config: Config, batch: Ints, which: i
 
 def _needed(network: Network, layer: Layer, batch: Ints, which: int) -> tuple[Axis, ...]:
     x = network.input_shapes(layer)[which]
-    out = dict(zip(axes_of(network.shapes[layer.name]), (batch, *network.shapes[layer.name]), strict=True))
+    out = dict(zip(axes_of(network.shapes[layer.name]), (batch, *network.shapes[layer.name]),
+                   strict=True))
     granule = network.granules[layer.name]
     axes: list[Axis] = []
     for name, extent in zip(axes_of(x), (batch, *x), strict=True):
@@ -285,11 +315,13 @@ def _needed(network: Network, layer: Layer, batch: Ints, which: int) -> tuple[Ax
 
 
 def parameters(network: Network, layer: Layer, config: Config) -> Layout:
-    """What each rank owns of the layer's weights and biases: rows of output channels, each with its inputs and its bias.
+    """What each rank owns of the layer's weights and biases: rows of output channels, each with its
+    inputs and its bias.
 
     Parts of a cut reduction (k) hold the weights of their inputs, and all of them the bias.
     """
-    return _layout(config, _known(network, "parameters", layer, lambda: _parameters(network, layer)))
+    return _layout(config,
+                   _known(network, "parameters", layer, lambda: _parameters(network, layer)))
 
 
 def _parameters(network: Network, layer: Layer) -> tuple[Axis, ...]:
@@ -305,9 +337,12 @@ def _parameters(network: Network, layer: Layer) -> tuple[Axis, ...]:
 
 
 def shards(network: Network, layer: Layer, config: Config) -> Layout:
-    """What each rank updates of the weights under sharded synchronisation: its rows' entries, cut over those that sum gradients."""
+    """What each rank updates of the weights under sharded synchronisation: its rows' entries, cut
+    over those that sum gradients.
+    """
     rows, per_row = _rows(network, layer)
-    return _layout(config, _known(network, "shards", layer, lambda: (rows, Axis(SHARD, per_row, per_row))))
+    return _layout(config,
+                   _known(network, "shards", layer, lambda: (rows, Axis(SHARD, per_row, per_row))))
 
 
 def _rows(network: Network, layer: Layer) -> tuple[Axis, int]:

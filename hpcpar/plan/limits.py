@@ -12,7 +12,8 @@ from hpcpar.plan.strategies import parse
 def limit(network: Network, strategy: str, batch: int) -> int:
     """The most ranks that a strategy can use (ParaDL, Table 3)."""
     name, grid = ("layerwise", None) if strategy == "layerwise" else parse(strategy)
-    images = [network.shapes[layer.name] for layer in network.layers if len(network.shapes[layer.name]) > 1]
+    images = [network.shapes[layer.name] for layer in network.layers
+              if len(network.shapes[layer.name]) > 1]
     products = network.products
     space = min((math.prod(s[1:]) for s in images), default=1)
     filters = min((network.shapes[layer.name][0] for layer in products[:-1]), default=1)

@@ -1,8 +1,10 @@
-"""Axes of pairs of layouts laid end to end: those of one kind together, for all that is found out about axes in one go.
+"""Axes of pairs of layouts laid end to end: those of one kind together, for all that is found out
+about axes in one go.
 
-The cases of two layouts face each other one by one. Or each configuration of one faces all of the other: layers have many configurations
-that cut one axis in few ways, so that what follows from one axis is worked out for every two ways of cutting it once, and found again for
-each two configurations.
+The cases of two layouts face each other one by one. Or each configuration of one faces all of the
+other: layers have many configurations that cut one axis in few ways, so that what follows from one
+axis is worked out for every two ways of cutting it once, and found again for each two
+configurations.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ Two = tuple[Layout, Layout]
 
 
 class Line(NamedTuple):
-    """An axis of two layouts, how each cuts it, and how far the first rank of each lies behind the first of both."""
+    """An axis of two layouts, how each cuts it, and how far the first rank of each lies behind the
+    first of both.
+    """
 
     a: Axis
     b: Axis
@@ -75,7 +79,8 @@ class Kind:
         return self.b.relation
 
     def once(self, parts: Any, work_out: Callable[[Any, Any], Any]) -> Any:
-        """Something for each of the second layout's ways; of many worked out once for each line and number of parts.
+        """Something for each of the second layout's ways; of many worked out once for each line and
+        number of parts.
 
         Parameters
         ----------
@@ -93,7 +98,9 @@ class Kind:
 
 
 class Side(NamedTuple):
-    """The ways in which one of two layouts cuts its axes, of all lines, see `Line`; and which of them each two ways have."""
+    """The ways in which one of two layouts cuts its axes, of all lines, see `Line`; and which of
+    them each two ways have.
+    """
 
     stride: Any
     parts: Any
@@ -108,7 +115,8 @@ class Lines:
     Parameters
     ----------
     cases : int, optional
-        Every layout has so many, that face each other one by one; else every configuration of one faces every one of the other.
+        Every layout has so many, that face each other one by one; else every configuration of one
+        faces every one of the other.
 
     Attributes
     ----------
@@ -125,7 +133,8 @@ class Lines:
         self.width = max(len(have.axes) for have, _ in pairs)
         found: dict[Any, tuple[int, Line]] = {}
         self._numbers = [[_number(found, line) for line in _axes(pair, cases)] for pair in pairs]
-        ways = NO_WAYS if cases is None else Ways(np.repeat(NO_WAYS.columns, cases, axis=1), np.arange(cases))
+        ways = NO_WAYS if cases is None else Ways(np.repeat(NO_WAYS.columns, cases, axis=1),
+                                                  np.arange(cases))
         last = _number(found, Line(NO_AXIS, NO_AXIS, ways, ways, (0, 0)))
         for numbers in self._numbers:
             numbers += [last] * (self.width - len(numbers))
@@ -156,21 +165,26 @@ class Lines:
         for some in kinds.values():
             begin, stop = stop, stop + len(some)
             here, *mine = (slice(int(e[begin]), int(e[stop])) for e in (ends, *own_ends))
-            self.kinds.append(_kind(lines[begin:stop], whose[here] - begin, [one[i][mine[i]] - begin for i in (0, 1)], here, mine, cases))
+            self.kinds.append(_kind(lines[begin:stop], whose[here] - begin,
+                                    [one[i][mine[i]] - begin for i in (0, 1)], here, mine, cases))
 
     def __len__(self) -> int:
         return len(self.sides[0].of)
 
     def cut(self, kind: Kind) -> tuple[Digit, Digit]:
         """The coordinates that cut the axes of a kind."""
-        return Digit(self.x.stride[kind.ways], self.x.size[kind.ways]), Digit(self.y.stride[kind.ways], self.y.size[kind.ways])
+        return Digit(self.x.stride[kind.ways],
+                     self.x.size[kind.ways]), Digit(self.y.stride[kind.ways],
+                                                    self.y.size[kind.ways])
 
     def for_both(self, kind: Kind, values: Any) -> Any:
         """What was worked out for the second layout's ways of a kind, for each two ways."""
         return values[self.sides[1].of[kind.ways] - kind.places[1].start]
 
     def alike(self, rows: Any, also: Sequence[Any]) -> list[list[int]]:
-        """The pairs of layouts under the same configurations of whose axes `rows` says the same for each two ways, and `also` of both."""
+        """The pairs of layouts under the same configurations of whose axes `rows` says the same for
+        each two ways, and `also` of both.
+        """
         known = dict[Any, int]()
         names = []
         for line, begin in zip(self._lines, self._begins, strict=True):
@@ -178,19 +192,24 @@ class Lines:
             names.append(known.setdefault((said, id(line.x.where), id(line.y.where)), len(known)))
         found: dict[Any, list[int]] = {}
         for i, (numbers, (have, want)) in enumerate(zip(self._numbers, self.pairs, strict=True)):
-            key = (tuple(names[n] for n in numbers), have.cutting, want.cutting, have.config.key, want.config.key, also[i])
+            key = (tuple(names[n] for n in numbers), have.cutting, want.cutting, have.config.key,
+                   want.config.key, also[i])
             found.setdefault(key, []).append(i)
         return list(found.values())
 
     def places(self, i: int, out: Any) -> None:
-        """For each axis of a pair of layouts the place of the two ways, [axes, configurations of one, of the other]."""
+        """For each axis of a pair of layouts the place of the two ways, [axes, configurations of
+        one, of the other].
+        """
         for number, here in zip(self._numbers[i], out, strict=True):
             line = self._lines[number]
             rows = 0 if self.cases is not None else (line.x.where * len(line.y))[:, None]
             np.add(self._begins[number] + rows, line.y.where, out=here)
 
     def shifts(self, members: Sequence[int]) -> Any:
-        """[axes, pairs of layouts]: how far the places of pairs that are alike lie behind those of the first of them."""
+        """[axes, pairs of layouts]: how far the places of pairs that are alike lie behind those of
+        the first of them.
+        """
         begins = self._begins[np.array([self._numbers[i] for i in members]).T]
         return begins - begins[:, :1]
 
@@ -222,12 +241,15 @@ class Alike(NamedTuple):
         return self.shape[0] * self.shape[1]
 
     def facing(self, mine: Any, theirs: Any, rows: slice = slice(None)) -> tuple[Any, Any]:
-        """Numbers of both layouts, one for each of its cases, to be broadcast to the group's shape, or to some rows of it."""
+        """Numbers of both layouts, one for each of its cases, to be broadcast to the group's shape,
+        or to some rows of it.
+        """
         return (mine if self.shape[0] == 1 else mine[rows, None]), theirs
 
 
 class Block:
-    """Pairs of layouts, every configuration of one with every one of the other, laid end to end; of those that are alike only the first.
+    """Pairs of layouts, every configuration of one with every one of the other, laid end to end; of
+    those that are alike only the first.
 
     Attributes
     ----------
@@ -242,7 +264,8 @@ class Block:
             have, want = lines.pairs[members[0]]
             shape = (1, lines.cases) if lines.cases is not None else (int(np.size(have.config.n)), int(np.size(want.config.n)))
             begin = len(self)
-            self.groups.append(Alike(members, have, want, shape, slice(begin, begin + shape[0] * shape[1])))
+            self.groups.append(Alike(members, have, want, shape,
+                                     slice(begin, begin + shape[0] * shape[1])))
         self.index = np.empty((lines.width, len(self)), np.intp)
         for group, index in self.of(self.index):
             lines.places(group.members[0], index)
@@ -251,7 +274,9 @@ class Block:
         return self.groups[-1].cases.stop if self.groups else 0
 
     def of(self, values: Any) -> Iterator[tuple[Alike, Any]]:
-        """Those that are alike, and what is theirs of an array with an entry for each case: [..., configurations of one, of the other]."""
+        """Those that are alike, and what is theirs of an array with an entry for each case: [...,
+        configurations of one, of the other].
+        """
         for group in self.groups:
             yield group, values[..., group.cases].reshape(*values.shape[:-1], *group.shape)
 
@@ -278,7 +303,8 @@ class Pair(NamedTuple):
 
 
 def lay_out(pairs: Sequence[Two], ranks: Any = 1) -> list[Pair]:
-    """Pairs of layouts whose cases face each other one by one; each remembers where it lies, to be found by `pair_of`.
+    """Pairs of layouts whose cases face each other one by one; each remembers where it lies, to be
+    found by `pair_of`.
 
     Parameters
     ----------
@@ -294,15 +320,21 @@ def lay_out(pairs: Sequence[Two], ranks: Any = 1) -> list[Pair]:
 
 
 def pair_of(own: Layout, need: Layout, ranks: Any) -> Pair:
-    """Two layouts of a single case as they were laid out with others; of many cases alone, which is enough for an array."""
+    """Two layouts of a single case as they were laid out with others; of many cases alone, which is
+    enough for an array.
+    """
     known = own.memo.get(("pair", id(need)))
-    return known[0] if known is not None and known[0].shape == np.shape(ranks) == () else lay_out([(own, need)], ranks)[0]
+    return known[0] if known is not None and known[0].shape == np.shape(ranks) == () else lay_out(
+        [(own, need)], ranks)[0]
 
 
 def shape_of(pairs: Sequence[Two], ranks: Any = 1) -> tuple[int, ...]:
-    """The shape of cases of some pairs of layouts, and of numbers of ranks, that face each other one by one: () of a single case."""
+    """The shape of cases of some pairs of layouts, and of numbers of ranks, that face each other
+    one by one: () of a single case.
+    """
     shapes = {np.shape(layout.config.ranks) for pair in pairs for layout in pair}
-    shapes |= {np.shape(axis.extent) for pair in pairs for layout in pair for axis in layout.axes if isinstance(axis.extent, np.ndarray)}
+    shapes |= {np.shape(axis.extent) for pair in pairs for layout in pair for axis in layout.axes
+               if isinstance(axis.extent, np.ndarray)}
     return np.broadcast_shapes(np.shape(ranks), *shapes)
 
 
@@ -310,7 +342,8 @@ def _axes(pair: Two, cases: int | None) -> list[Line]:
     have, want = pair
     first = have.config.first, want.config.first
     behind = (0, 0) if first[0] == first[1] else (first[0] - min(first), first[1] - min(first))
-    return [Line(a, b, have.ways(a, cases), want.ways(b, cases), behind) for a, b in zip(have.axes, want.axes, strict=True)]
+    return [Line(a, b, have.ways(a, cases), want.ways(b, cases), behind)
+            for a, b in zip(have.axes, want.axes, strict=True)]
 
 
 def _number(found: dict[Any, tuple[int, Line]], line: Line) -> int:
@@ -319,7 +352,8 @@ def _number(found: dict[Any, tuple[int, Line]], line: Line) -> int:
     return found.setdefault((*axes, id(line.x), id(line.y), line.behind), (len(found), line))[0]
 
 
-def _kind(lines: list[Line], whose: Any, own: Sequence[Any], ways: slice, places: Sequence[slice], cases: int | None) -> Kind:
+def _kind(lines: list[Line], whose: Any, own: Sequence[Any], ways: slice, places: Sequence[slice],
+          cases: int | None) -> Kind:
     """Lines of a kind, from the line of each two ways, and of each way of either side."""
     mine, axes = (places[0], places[1]), ([line.a for line in lines], [line.b for line in lines])
     if cases is not None:

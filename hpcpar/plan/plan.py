@@ -19,19 +19,23 @@ from hpcpar.plan.strategies import Configs, configurations, plan_options
 
 #: Version of the plan file; a reader refuses any other.
 VERSION = 1
-#: What may run beside compute: nothing, the gradients' allreduces, or also halos and activation gradients.
+#: What may run beside compute: nothing, the gradients' allreduces, or also halos and activation
+#: gradients.
 OVERLAPS = ("none", "gradient", "full")
 DTYPES = {"float32": 4, "float64": 8}
 #: Who chooses a collective's algorithm: the cost model (``auto``), or one for all.
 COLLECTIVES = ("auto", "ring", "tree", "mpi")
-#: How weights are kept alike: an allreduce of their gradients; each rank sums and updates a part and hands it out (``sharded``); or
-#: one rank does it for all (``server``, the parameter server).
+#: How weights are kept alike: an allreduce of their gradients; each rank sums and updates a part
+#: and hands it out (``sharded``); or one rank does it for all (``server``, the parameter server).
 SYNCHRONISATIONS = ("allreduce", "sharded", "server")
-#: Statistics of batch normalisation: of the whole batch (equal to serial training), or of each rank's part.
+#: Statistics of batch normalisation: of the whole batch (equal to serial training), or of each
+#: rank's part.
 BATCH_NORMS = ("sync", "local")
-#: Whose samples a turn of the fully connected layers takes: some of each rank's (OWT's scheme c), or one rank's (scheme b).
+#: Whose samples a turn of the fully connected layers takes: some of each rank's (OWT's scheme c),
+#: or one rank's (scheme b).
 SWITCHES = ("each", "one")
-#: Which micro-batch a stage takes next: all forward, then all backward (GPipe), or one forward, one backward.
+#: Which micro-batch a stage takes next: all forward, then all backward (GPipe), or one forward, one
+#: backward.
 ORDERS = ("gpipe", "1f1b")
 
 
@@ -59,7 +63,8 @@ class NetworkSpec:
 class Plan:
     """How `ranks` ranks train a network with mini-batches of `batch` samples.
 
-    A family of plans of one strategy has arrays, with an entry for each case, in `ranks`, `batch` and the degrees of `configs`.
+    A family of plans of one strategy has arrays, with an entry for each case, in `ranks`, `batch`
+    and the degrees of `configs`.
 
     Attributes
     ----------
@@ -68,22 +73,26 @@ class Plan:
     overlap : str
         One of `OVERLAPS`.
     collectives : str
-        One of `COLLECTIVES` (``tree``: recursive doubling and Bruck; ``mpi``: the MPI library's own).
+        One of `COLLECTIVES` (``tree``: recursive doubling and Bruck; ``mpi``: the MPI library's
+        own).
     dtype : str
         Type of activations and weights.
     synchronisation, batch_norm, switch, optimizer, order : str
         One of `SYNCHRONISATIONS`, `BATCH_NORMS`, `SWITCHES`, `OPTIMIZERS`, `ORDERS`.
     microbatches : int
-        Parts that the mini-batch is cut into in time: those of a pipeline (GPipe), or whose gradients are accumulated.
+        Parts that the mini-batch is cut into in time: those of a pipeline (GPipe), or whose
+        gradients are accumulated.
     bucket_bytes : int
         Gradients of layers are summed together up to so many bytes; 0: each on its own.
     recompute : int
-        Segments (of every stage) at whose ends activations are kept, while the others are computed again for the backward pass; 0: all
-        are kept.
+        Segments (of every stage) at whose ends activations are kept, while the others are computed
+        again for the backward pass; 0: all are kept.
     turns : int
-        Turns in which the layers on features take the batch, with an update after each (OWT's schemes b and c); 1 takes it whole (a).
+        Turns in which the layers on features take the batch, with an update after each (OWT's
+        schemes b and c); 1 takes it whole (a).
     machine : dict
-        The machine that it was made for (the content of a machine file): it decides the algorithms in the schedule.
+        The machine that it was made for (the content of a machine file): it decides the algorithms
+        in the schedule.
     """
 
     network: NetworkSpec
@@ -110,9 +119,11 @@ class Plan:
             if getattr(self, name) not in known:
                 raise unknown(name, getattr(self, name), known)
         if np.any(np.less(self.batch, 1)) or np.any(np.less(self.ranks, 1)):
-            raise InputError(f"plan of {self.ranks} ranks and batch {self.batch}: both must be at least 1")
+            raise InputError(
+                f"plan of {self.ranks} ranks and batch {self.batch}: both must be at least 1")
         if self.bucket_bytes < 0:
-            raise InputError(f"plan with buckets of {self.bucket_bytes} bytes: give a size of at least 0")
+            raise InputError(
+                f"plan with buckets of {self.bucket_bytes} bytes: give a size of at least 0")
         if self.recompute < 0:
             raise InputError(f"plan that computes {self.recompute} segments again: give a number of segments, or 0")
         if min(self.microbatches, self.turns) < 1:
@@ -136,16 +147,20 @@ class Plan:
 def make_plan(
     spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gather: str = "late", network: Network | None = None, **options: Any
 ) -> Plan:
-    """The plan of a named strategy; `network` is what `spec` builds, where it is at hand; `options` are `Plan`'s."""
+    """The plan of a named strategy; `network` is what `spec` builds, where it is at hand; `options`
+    are `Plan`'s.
+    """
     configs = configurations(spec.build() if network is None else network, strategy, ranks, gather)
-    return Plan(spec, ranks, batch, strategy, configs, **(plan_options(strategy, ranks, batch) | options))
+    return Plan(spec, ranks, batch, strategy, configs,
+                **(plan_options(strategy, ranks, batch) | options))
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
     """The plan as JSON data."""
     out = asdict(plan)
     plain = asdict(Config())
-    out["configs"] = {name: {k: v for k, v in asdict(c).items() if v != plain[k]} for name, c in plan.configs.items()}
+    out["configs"] = {name: {k: v for k, v in asdict(c).items() if v != plain[k]}
+                      for name, c in plan.configs.items()}
     return {"hpcpar_plan": VERSION, **out}
 
 
@@ -155,17 +170,21 @@ def from_json(data: Any, where: str) -> Plan:
     Raises
     ------
     InputError
-        Not a plan, of another version, or not matching its network; `where` names the source in the message.
+        Not a plan, of another version, or not matching its network; `where` names the source in the
+        message.
     """
     if not isinstance(data, dict) or "hpcpar_plan" not in data:
-        raise InputError(f"{where} is not a plan file; write one with: hpcpar plan ... -o plan.json")
+        raise InputError(
+            f"{where} is not a plan file; write one with: hpcpar plan ... -o plan.json")
     if data["hpcpar_plan"] != VERSION:
         found = data["hpcpar_plan"]
         raise InputError(f"{where} is a plan of version {found}, this hpcpar reads version {VERSION}; write it again with: hpcpar plan")
     try:
-        spec = NetworkSpec(data["network"]["name"], tuple(data["network"]["shape"]), data["network"]["classes"])
+        spec = NetworkSpec(data["network"]["name"], tuple(data["network"]["shape"]),
+                           data["network"]["classes"])
         rest = {k: v for k, v in data.items() if k not in ("hpcpar_plan", "network", "configs")}
-        plan = Plan(network=spec, configs={name: Config(**c) for name, c in data["configs"].items()}, **rest)
+        plan = Plan(network=spec,
+                    configs={name: Config(**c) for name, c in data["configs"].items()}, **rest)
     except (KeyError, TypeError) as err:
         raise InputError(f"{where}: damaged plan file ({type(err).__name__}: {err}); write it again with: hpcpar plan") from err
     missing = {layer.name for layer in spec.build().layers} ^ set(plan.configs)
@@ -194,5 +213,6 @@ def load(path: str) -> Plan:
     except OSError as err:
         raise InputError(f"cannot read plan file {path}: {err.strerror}") from err
     except ValueError as err:
-        raise InputError(f"plan file {path} is not JSON ({err}); write it again with: hpcpar plan") from err
+        raise InputError(
+            f"plan file {path} is not JSON ({err}); write it again with: hpcpar plan") from err
     return from_json(data, f"plan file {path}")

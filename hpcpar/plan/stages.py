@@ -9,16 +9,21 @@ from collections.abc import Sequence
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 
-#: Flops that take as long as moving one activation, on today's devices: layers without products are bound by memory.
+#: Flops that take as long as moving one activation, on today's devices: layers without products are
+#: bound by memory.
 FLOPS_PER_ITEM = 30.0
 
 
 def cuts(network: Network) -> list[int]:
-    """Positions in the order of layers where a single tensor crosses, ends included: stage boundaries."""
+    """Positions in the order of layers where a single tensor crosses, ends included: stage
+    boundaries.
+    """
     place = {layer.name: i for i, layer in enumerate(network.layers)}
-    until = [max((place[c] for c in network.consumers[layer.name]), default=i) for i, layer in enumerate(network.layers)]
+    until = [max((place[c] for c in network.consumers[layer.name]), default=i)
+             for i, layer in enumerate(network.layers)]
     # the input stays with the layer that reads it, the loss with the layer before it
-    inner = [at for at in range(2, len(network.layers) - 1) if sum(until[i] >= at for i in range(at)) == 1]
+    inner = [at for at in range(2, len(network.layers) - 1)
+             if sum(until[i] >= at for i in range(at)) == 1]
     return [0, *inner, len(network.layers)]
 
 
@@ -27,12 +32,14 @@ def work(network: Network) -> list[float]:
     out = []
     for layer in network.layers:
         items = math.prod(network.shapes[layer.name]) if layer.inputs else 0
-        out.append(max(layer.forward_flops(network.input_shape(layer)), FLOPS_PER_ITEM * items) if layer.inputs else 0.0)
+        out.append(max(layer.forward_flops(network.input_shape(layer)), FLOPS_PER_ITEM * items)
+                   if layer.inputs else 0.0)
     return out
 
 
 def stages(network: Network, count: int, per_layer: Sequence[float] | None = None) -> dict[str, int]:
-    """Stage of every layer, such that the largest stage is as small as can be (dynamic programming over the cuts).
+    """Stage of every layer, such that the largest stage is as small as can be (dynamic programming
+    over the cuts).
 
     Parameters
     ----------
@@ -53,7 +60,8 @@ def stages(network: Network, count: int, per_layer: Sequence[float] | None = Non
     per_layer = work(network) if per_layer is None else per_layer
     for a, b in itertools.pairwise(at):
         total.append(total[-1] + sum(per_layer[a:b]))
-    # best[j]: (largest stage, where the last stage begins) of the first j blocks, for one more stage in every round
+    # best[j]: (largest stage, where the last stage begins) of the first j blocks, for one more
+    # stage in every round
     best = [(total[j], 0) for j in range(blocks + 1)]
     starts = [[0] * (blocks + 1)]
     for s in range(1, count):

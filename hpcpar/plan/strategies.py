@@ -1,23 +1,25 @@
 """Named strategies: functions that fill in a configuration for every layer, nothing more.
 
-===================  ==========================================================================================
-``data``             every layer by samples (Eq 4)
-``filter``           every layer by output channels (Eq 3; ParaDL's filter)
-``channel``          every layer by input channels, partial sums added (ParaDL's channel)
+===================
+========================================================================================== ``data``
+every layer by samples (Eq 4) ``filter``           every layer by output channels (Eq 3; ParaDL's
+filter) ``channel``          every layer by input channels, partial sums added (ParaDL's channel)
 ``spatial``          images by rows (and columns), then features by samples (Eq 7, ParaDL)
-``pipeline``         stages of layers, one rank each, and micro-batches (ParaDL's pipeline, GPipe); ``pipeline:SxN``: N ranks each
-``grid:PRxPC``       every layer by PR channel parts times PC sample parts: the 1.5D products of Eq 8
-``grid-fc:PRxPC``    convolutions by samples over all ranks, fully connected layers on the grid (integrated, Fig 7)
-``domain:PRxPC``     convolutions by PR parts of the image, fully connected by channels, both times PC sample parts (Eq 9)
-``df:P1xP2``         P1 groups of samples, each of P2 channel parts (ParaDL's data + filter)
-``ds:P1xP2``         P1 groups of samples, each of P2 image parts (ParaDL's data + spatial)
-``owt``              convolutions by samples, fully connected by channels (one weird trick, scheme a)
-``owt-b, owt-c``     the same with fully connected layers in turns, of one rank's samples (b) or of some of each rank's (c)
-===================  ==========================================================================================
+``pipeline``         stages of layers, one rank each, and micro-batches (ParaDL's pipeline, GPipe);
+``pipeline:SxN``: N ranks each ``grid:PRxPC``       every layer by PR channel parts times PC sample
+parts: the 1.5D products of Eq 8 ``grid-fc:PRxPC``    convolutions by samples over all ranks, fully
+connected layers on the grid (integrated, Fig 7) ``domain:PRxPC``     convolutions by PR parts of
+the image, fully connected by channels, both times PC sample parts (Eq 9) ``df:P1xP2``         P1
+groups of samples, each of P2 channel parts (ParaDL's data + filter) ``ds:P1xP2``         P1 groups
+of samples, each of P2 image parts (ParaDL's data + spatial) ``owt``              convolutions by
+samples, fully connected by channels (one weird trick, scheme a) ``owt-b, owt-c``     the same with
+fully connected layers in turns, of one rank's samples (b) or of some of each rank's (c)
+===================
+==========================================================================================
 
-Behind ``/outer`` model groups lie across nodes and sample groups inside (``df:4x2/outer``); ``/inner``, the default, is the other way
-round.
-Numbers of ranks and parts may be arrays, with an entry for each case of a family of plans.
+Behind ``/outer`` model groups lie across nodes and sample groups inside (``df:4x2/outer``);
+``/inner``, the default, is the other way round. Numbers of ranks and parts may be arrays, with an
+entry for each case of a family of plans.
 """
 
 from __future__ import annotations
@@ -37,12 +39,14 @@ from hpcpar.plan.stages import stages
 
 Configs = dict[str, Config]
 
-#: When a channel-split activation is gathered: ``late`` just before a layer needs it whole (pooled, so smaller; the backward
-#: pass is then a reduce-scatter), ``layer`` right after the layer that made it (the accounting of Eq 3, 8 and 9).
+#: When a channel-split activation is gathered: ``late`` just before a layer needs it whole (pooled,
+#: so smaller; the backward pass is then a reduce-scatter), ``layer`` right after the layer that
+#: made it (the accounting of Eq 3, 8 and 9).
 GATHERS = ("late", "layer")
 
 
-#: One weird trick takes a turn for each rank: on more ranks than this, turns are too short to be worth trying.
+#: One weird trick takes a turn for each rank: on more ranks than this, turns are too short to be
+#: worth trying.
 MOST_TURNS = 16
 
 
@@ -52,7 +56,9 @@ def grid_sizes(ranks: int) -> list[tuple[int, int]]:
 
 
 def sections(network: Network) -> tuple[list[Layer], list[Layer]]:
-    """Layers on images (with the input) and layers on features (from the flatten or global pooling on)."""
+    """Layers on images (with the input) and layers on features (from the flatten or global pooling
+    on).
+    """
     images = [layer for layer in network.layers if len(network.shapes[layer.name]) > 1]
     return images, [layer for layer in network.layers if len(network.shapes[layer.name]) == 1]
 
@@ -85,7 +91,9 @@ class Wish:
 
 
 def _by_channels(wish: Wish, layers: list[Layer], model: Ints, batch: Ints) -> Configs:
-    """Weighted layers by channel; between them channels stay split (late) or are gathered and replicated (layer)."""
+    """Weighted layers by channel; between them channels stay split (late) or are gathered and
+    replicated (layer).
+    """
     out: Configs = {}
     split, whole = wish.config(n=batch, c=model), wish.config(n=batch, replicas=model)
     made = False
@@ -103,10 +111,11 @@ def _by_channels(wish: Wish, layers: list[Layer], model: Ints, batch: Ints) -> C
 
 
 def _channel(wish: Wish) -> Configs:
-    """The first layer by output channels (images have few input channels), the others by input channels.
+    """The first layer by output channels (images have few input channels), the others by input
+    channels.
 
-    Partial sums are scattered over the channels (late), or every rank gets all of them (layer: ParaDL's allreduce forward and allgather
-    backward).
+    Partial sums are scattered over the channels (late), or every rank gets all of them (layer:
+    ParaDL's allreduce forward and allgather backward).
     """
     late = wish.gather == "late"
     split, whole = wish.config(c=wish.ranks), wish.config(replicas=wish.ranks)
@@ -125,9 +134,11 @@ def _channel(wish: Wish) -> Configs:
 
 
 def image_parts(network: Network, parts: int) -> dict[str, int]:
-    """Degrees for cutting images: rows only (contiguous halos) while every layer has enough, else rows times columns.
+    """Degrees for cutting images: rows only (contiguous halos) while every layer has enough, else
+    rows times columns.
 
-    The most parts along the first axes that no image layer runs out of win; where nothing fits, all along the first axis.
+    The most parts along the first axes that no image layer runs out of win; where nothing fits, all
+    along the first axis.
     """
     images, _ = sections(network)
     extents = np.array([network.shapes[layer.name][1:] for layer in images]).min(axis=0)
@@ -172,7 +183,8 @@ def _grid_fc(wish: Wish) -> Configs:
     by_samples = wish.config(n=wish.ranks)
     out = wish.all(images, by_samples) | _by_channels(wish, features, *wish.grid)
     if images:
-        out[features[0].name] = by_samples  # flattening moves nothing: gather what the first linear layer needs
+        # flattening moves nothing: gather what the first linear layer needs
+        out[features[0].name] = by_samples
     return out
 
 
@@ -264,7 +276,8 @@ def fill(
     """The configuration of every layer; `ranks` and `grid` may be arrays, for a family of plans."""
     if gather not in GATHERS:
         raise unknown("gather", gather, GATHERS)
-    return STRATEGIES[name][0](Wish(network, ranks, (ranks, 1) if grid is None else grid, gather, placement))
+    return STRATEGIES[name][0](Wish(network, ranks, (ranks, 1) if grid is None else grid, gather,
+                                    placement))
 
 
 def configurations(network: Network, strategy: str, ranks: int, gather: str = "late") -> Configs:
@@ -285,7 +298,9 @@ def configurations(network: Network, strategy: str, ranks: int, gather: str = "l
 
 
 def together(plans: Sequence[Configs]) -> Configs:
-    """The configurations of several plans as a family; layers that share one in each of them share one here too."""
+    """The configurations of several plans as a family; layers that share one in each of them share
+    one here too.
+    """
     known: dict[Any, Config] = {}
     out = {}
     for name in plans[0]:
@@ -298,7 +313,9 @@ def together(plans: Sequence[Configs]) -> Configs:
 
 
 def plan_options(strategy: str, ranks: int, batch: int) -> dict[str, Any]:
-    """What a strategy fixes of a plan beside the configurations: micro-batches of a pipeline, turns of one weird trick."""
+    """What a strategy fixes of a plan beside the configurations: micro-batches of a pipeline, turns
+    of one weird trick.
+    """
     name, grid = parse(strategy)
     if name == "pipeline":
         count, each = (ranks, 1) if grid is None else grid
@@ -310,7 +327,9 @@ def plan_options(strategy: str, ranks: int, batch: int) -> dict[str, Any]:
 
 
 def named(ranks: int) -> list[str]:
-    """Every named strategy on this number of ranks, without writing one configuration twice under two names."""
+    """Every named strategy on this number of ranks, without writing one configuration twice under
+    two names.
+    """
     grids = [(a, b) for a, b in grid_sizes(ranks) if a > 1]
     out = ["data"]
     if ranks == 1:

@@ -1,9 +1,10 @@
 """Simulated against measured: per run, phase, layer and step, and which terms are off.
 
-The measured time of an iteration is the slowest rank's median over the iterations after the warm-up. Steps are those of the rank that
-computes longest, the mean over the iterations; phases and layers are sums over steps. Of a pipeline, phases are means over its stages,
-which work at the same time, and the bubble is a phase of its own. Communication means exposed communication: what compute does not hide;
-waiting is the part of it before the last partner took part.
+The measured time of an iteration is the slowest rank's median over the iterations after the
+warm-up. Steps are those of the rank that computes longest, the mean over the iterations; phases and
+layers are sums over steps. Of a pipeline, phases are means over its stages, which work at the same
+time, and the bubble is a phase of its own. Communication means exposed communication: what compute
+does not hide; waiting is the part of it before the last partner took part.
 """
 
 from __future__ import annotations
@@ -18,7 +19,19 @@ from hpcpar.report import terms
 from hpcpar.report.lateness import Origin, clocked, origin
 from hpcpar.report.measured import busiest, computing, measure, stage_by_stage, view, waited
 from hpcpar.report.predicted import entries, expected, number
-from hpcpar.report.rows import BUBBLE, PARTS, PHASES, Kind, Row, Split, StepRow, Term, Times, split, whole
+from hpcpar.report.rows import (
+    BUBBLE,
+    PARTS,
+    PHASES,
+    Kind,
+    Row,
+    Split,
+    StepRow,
+    Term,
+    Times,
+    split,
+    whole,
+)
 from hpcpar.schedule.steps import Comm
 from hpcpar.train.record import RunRecord
 
@@ -27,15 +40,18 @@ __all__ = ["BUBBLE", "PARTS", "PHASES", "Kind", "Row", "Split", "StepRow", "Term
 
 
 def step_seconds(record: RunRecord) -> NDArray[np.float64]:
-    """Measured time of every step, [steps], such that the steps of layers on the same ranks add up to their time in an iteration.
+    """Measured time of every step, [steps], such that the steps of layers on the same ranks add up
+    to their time in an iteration.
 
-    See `measured.busiest`; the mean over the iterations compared, without the tenth that took longest and the tenth that took shortest.
+    See `measured.busiest`; the mean over the iterations compared, without the tenth that took
+    longest and the tenth that took shortest.
     """
     return view(record, busiest(record), None).mean_s if record.steps else np.zeros(0)
 
 
 def _batches(record: RunRecord) -> int | None:
-    """Iterations of an epoch: of the data that the run had, else of those that the prediction took."""
+    """Iterations of an epoch: of the data that the run had, else of those that the prediction took.
+    """
     batch = int(number(record.plan, "batch") or 0)
     if record.samples and batch:
         return max(1, record.samples // batch)
@@ -53,11 +69,13 @@ def compare_one(record: RunRecord) -> Row:
     """The comparison of one run."""
     iteration_s = record.slowest_s
     low, high = np.percentile(iteration_s, (25, 75))
-    iteration = Times(float(np.median(iteration_s)), number(record.prediction, "iteration_s"), float(low), float(high))
+    iteration = Times(float(np.median(iteration_s)), number(record.prediction, "iteration_s"),
+                      float(low), float(high))
     batches = _batches(record)
     epoch = None
     if batches is not None:
-        epoch = Times(iteration.measured_s * batches, None if iteration.predicted_s is None else iteration.predicted_s * batches)
+        epoch = Times(iteration.measured_s * batches, None if iteration.predicted_s is None
+                      else iteration.predicted_s * batches)
     network = record.plan.get("network")
     row = Row(path=record.path, network=str(network.get("name", "")) if isinstance(network, dict) else str(network or ""),
               strategy=str(record.plan.get("strategy", "")), ranks=len(record.ranks), batch=int(number(record.plan, "batch") or 0),
@@ -90,10 +108,13 @@ def _fill(row: Row, record: RunRecord) -> None:
     groups = _groups(record, source)
     foreseen = expected(record, source)
     for phase in dict.fromkeys((*PHASES, *(s.phase for s in record.steps))):
-        row.phases[phase] = measure(views, np.array([s.phase == phase for s in record.steps]), computes, bubble)
+        row.phases[phase] = measure(views, np.array([s.phase == phase for s in record.steps]),
+                                    computes, bubble)
     for layer in dict.fromkeys(s.layer for s in record.steps):
-        row.layers[layer] = measure(one, np.array([s.layer == layer for s in record.steps]), computes, bubble)
-    row.steps = [StepRow(kind, measure(one, members, computes, none)) for kind, members in zip(groups.kinds, groups.members, strict=True)]
+        row.layers[layer] = measure(one, np.array([s.layer == layer for s in record.steps]),
+                                    computes, bubble)
+    row.steps = [StepRow(kind, measure(one, members, computes, none))
+                 for kind, members in zip(groups.kinds, groups.members, strict=True)]
     if row.stages > 1:
         row.phases[BUBBLE] = split() | {"waiting": waited(views, bubble)}
     if entries(record.prediction, "steps"):
@@ -108,8 +129,11 @@ def _fill(row: Row, record: RunRecord) -> None:
                 each.predict(0.0)
         if row.iteration.predicted_s is not None:
             if row.stages > 1:
-                row.phases[BUBBLE]["waiting"].predict(row.iteration.predicted_s - sum(e.seconds for e in foreseen) / row.stages)
-            row.terms = terms.terms(views, groups, foreseen, row.iteration, bubble, computes, row.ranks)
+                row.phases[BUBBLE]["waiting"].predict(row.iteration.predicted_s
+                                                      - sum(e.seconds for e in foreseen)
+                                                      / row.stages)
+            row.terms = terms.terms(views, groups, foreseen, row.iteration, bubble, computes,
+                                    row.ranks)
 
 
 def _groups(record: RunRecord, source: Origin | None) -> terms.Groups:
@@ -123,9 +147,11 @@ def _groups(record: RunRecord, source: Origin | None) -> terms.Groups:
         frozen = source.schedule.steps[found[0]] if source else None
         ranks = None
         if isinstance(frozen, Comm):
-            ranks = frozen.group.size if frozen.group else sum(frozen.concerns(r) for r in range(len(record.ranks)))
+            ranks = frozen.group.size if frozen.group else sum(frozen.concerns(r)
+                                                               for r in range(len(record.ranks)))
         sent = int(record.sent_bytes[:, found].sum(axis=1).max(initial=0))
-        kinds.append(Kind(first.kind, first.phase, first.layer, first.label, first.op, first.algorithm, ranks, sent, len(found)))
+        kinds.append(Kind(first.kind, first.phase, first.layer, first.label, first.op,
+                          first.algorithm, ranks, sent, len(found)))
         chosen = np.zeros(len(record.steps), np.bool_)
         chosen[found] = True
         members.append(chosen)
@@ -133,14 +159,19 @@ def _groups(record: RunRecord, source: Origin | None) -> terms.Groups:
 
 
 def _sums_only(row: Row, prediction: dict[str, Any]) -> None:
-    """A prediction without steps: sums of phases and layers; all communication where what is exposed is not known."""
+    """A prediction without steps: sums of phases and layers; all communication where what is
+    exposed is not known.
+    """
     if entries(prediction, "steps"):
         return
     phases = prediction.get("phases")
-    found = [(row.phases.get(name), entry) for name, entry in (phases.items() if isinstance(phases, dict) else ())]
-    found += [(row.layers.get(str(entry.get("name"))), entry) for entry in entries(prediction, "layers")]
+    found = [(row.phases.get(name), entry)
+             for name, entry in (phases.items() if isinstance(phases, dict) else ())]
+    found += [(row.layers.get(str(entry.get("name"))), entry)
+              for entry in entries(prediction, "layers")]
     for parts, entry in found:
-        for part, names in (("compute", ("compute_s",)), ("communication", ("exposed_communication_s", "communication_s"))):
+        for part, names in (("compute", ("compute_s",)),
+                            ("communication", ("exposed_communication_s", "communication_s"))):
             seconds = number(entry, *names)
             if parts is not None and seconds is not None:
                 parts[part].predict(seconds)
@@ -152,7 +183,9 @@ def compare(records: Iterable[RunRecord]) -> list[Row]:
 
 
 def mean_accuracy(rows: Sequence[Row]) -> float | None:
-    """Mean accuracy of the iteration (or epoch: they are in proportion) over the runs that have a prediction."""
+    """Mean accuracy of the iteration (or epoch: they are in proportion) over the runs that have a
+    prediction.
+    """
     known = [a for a in (row.iteration.accuracy for row in rows) if a is not None]
     return sum(known) / len(known) if known else None
 

@@ -24,7 +24,8 @@ def seconds(value: float | None) -> str:
         return "-"
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if abs(value) >= size:
-            return f"{value / size:.3g} {unit}" if abs(value) < 1000 * size else f"{value / size:.0f} {unit}"
+            return f"{value / size:.3g} {unit}" if abs(
+                value) < 1000 * size else f"{value / size:.0f} {unit}"
     return f"{value * 1e6:.3g} us" if value else "0"
 
 
@@ -47,12 +48,17 @@ def signed(value: float) -> str:
     return seconds(value) if value < 0 else f"+{seconds(value)}"
 
 
-def _table(title: str, columns: Sequence[str], console: Console, texts: int = 1, folds: str = "") -> Table:
-    """An empty table: lines around it on a terminal, bare columns elsewhere; the first `texts` columns hold text, that of `folds` wraps."""
-    table = Table(title=title, title_justify="left", box=box.ROUNDED if console.is_terminal else None, pad_edge=console.is_terminal)
+def _table(title: str, columns: Sequence[str], console: Console, texts: int = 1,
+           folds: str = "") -> Table:
+    """An empty table: lines around it on a terminal, bare columns elsewhere; the first `texts`
+    columns hold text, that of `folds` wraps.
+    """
+    table = Table(title=title, title_justify="left", box=box.ROUNDED if console.is_terminal
+                  else None, pad_edge=console.is_terminal)
     for i, column in enumerate(columns):
         wraps = column == folds or i == 0
-        table.add_column(column, justify="left" if i < texts or column == folds else "right", no_wrap=not wraps, overflow="fold")
+        table.add_column(column, justify="left" if i < texts or column == folds else "right",
+                         no_wrap=not wraps, overflow="fold")
     return table
 
 
@@ -61,7 +67,8 @@ def runs_table(rows: Sequence[Row], console: Console) -> Table:
     names = {row.network for row in rows}
     title = f"Predicted and measured time of an iteration{f', {next(iter(names))}' if len(names) == 1 else ''}"
     network = ("network",) if len(names) > 1 else ()
-    columns = ("run", *network, "strategy", "ranks", "batch", "predicted", "measured", "quartiles", "accuracy")
+    columns = ("run", *network, "strategy", "ranks", "batch", "predicted", "measured", "quartiles",
+               "accuracy")
     table = _table(title, columns, console, len(columns) - 6)
     for row in rows:
         of, t = (row.network,) if len(names) > 1 else (), row.iteration
@@ -73,8 +80,11 @@ def runs_table(rows: Sequence[Row], console: Console) -> Table:
 
 
 def split_table(title: str, of: str, splits: Mapping[str, Split], console: Console) -> Table:
-    """A line for each part of a phase, layer or step that takes time: predicted, measured and its quartiles over the iterations."""
-    table = _table(title, (of, "part", "predicted", "measured", "quartiles", "off by", "accuracy"), console, 2)
+    """A line for each part of a phase, layer or step that takes time: predicted, measured and its
+    quartiles over the iterations.
+    """
+    table = _table(title, (of, "part", "predicted", "measured", "quartiles", "off by", "accuracy"),
+                   console, 2)
     for name, parts in splits.items():
         shown = {part: t for part, t in parts.items() if t.measured_s or t.predicted_s}
         for i, (part, times) in enumerate(shown.items()):
@@ -101,9 +111,11 @@ def terms_table(row: Row, console: Console, most: int) -> Table:
 
 
 def _most_off(layers: dict[str, Split], most: int) -> dict[str, Split]:
-    """The layers that are most off (or take longest, where nothing is predicted), in their order."""
+    """The layers that are most off (or take longest, where nothing is predicted), in their order.
+    """
     sums = {name: whole(parts) for name, parts in layers.items()}
-    by_size = sorted(sums, key=lambda name: -abs(sums[name].measured_s - (sums[name].predicted_s or 0.0)))
+    by_size = sorted(sums,
+                     key=lambda name: -abs(sums[name].measured_s - (sums[name].predicted_s or 0.0)))
     return {name: parts for name, parts in layers.items() if name in by_size[:most]}
 
 
@@ -141,19 +153,23 @@ def _show_one(row: Row, console: Console, everything: bool) -> None:
                       f"{amount(row.memory_bytes, 'B')}", highlight=False)
     stages = f", mean of {row.stages} stages" if row.stages > 1 else ""
     console.print()
-    console.print(split_table(f"{where}, one iteration by phase{stages}", "phase", row.phases, console))
+    console.print(split_table(f"{where}, one iteration by phase{stages}", "phase", row.phases,
+                              console))
     console.print()
     most = len(row.layers) if everything else _LAYERS
     chosen = _most_off(row.layers, most)
-    some = f", the {most} of {len(row.layers)} that are most off (all with --all)" if len(row.layers) > most else ""
+    some = f", the {most} of {len(row.layers)} that are most off (all with --all)" if len(
+        row.layers) > most else ""
     console.print(split_table(f"{where}, one iteration by layer{some}", "layer", chosen, console))
     if everything:
         console.print()
-        console.print(split_table(f"{where}, one iteration by step", "step", {s.name: s.parts for s in row.steps}, console))
+        console.print(split_table(f"{where}, one iteration by step", "step",
+                                  {s.name: s.parts for s in row.steps}, console))
     if row.terms:
         console.print()
         console.print(terms_table(row, console, len(row.terms) if everything else _TERMS))
-        by_cause = {cause: sum(t.excess_s for t in row.terms if t.cause == cause) for cause in dict.fromkeys(t.cause for t in row.terms)}
+        by_cause = {cause: sum(t.excess_s for t in row.terms if t.cause == cause)
+                    for cause in dict.fromkeys(t.cause for t in row.terms)}
         sums = ", ".join(f"{cause} {signed(excess)}" for cause, excess in by_cause.items())
         console.print(f"in sum: {sums}; together {signed(sum(by_cause.values()))}", highlight=False)
     if not row.tells_waiting and row.ranks > 1:

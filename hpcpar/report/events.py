@@ -1,4 +1,6 @@
-"""Trace events for https://ui.perfetto.dev or chrome://tracing: their fields, whole nanoseconds, and a file that is whole or absent."""
+"""Trace events for https://ui.perfetto.dev or chrome://tracing: their fields, whole nanoseconds,
+and a file that is whole or absent.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,18 @@ def names(pid: int, process: str, labels: str, threads: Mapping[int, str]) -> It
         yield meta("thread_sort_index", tid, sort_index=tid)
 
 
-def span(name: str, category: str, pid: int, tid: int, start_ns: int, end_ns: int, **args: object) -> Event:
+def span(name: str, category: str, pid: int, tid: int, start_ns: int, end_ns: int,
+         **args: object) -> Event:
     """A complete event."""
     where = {"pid": pid, "tid": tid, "ts": us(start_ns), "dur": us(end_ns - start_ns)}
     return {"ph": "X", "name": name, "cat": category, **where, "args": args}
 
 
-def arrow(name: str, category: str, pid: int, number: int, source: tuple[int, int], target: tuple[int, int]) -> Iterator[Event]:
-    """From (thread, ns) to (thread, ns): each end belongs to the slice that is open on its thread at its time."""
+def arrow(name: str, category: str, pid: int, number: int, source: tuple[int, int],
+          target: tuple[int, int]) -> Iterator[Event]:
+    """From (thread, ns) to (thread, ns): each end belongs to the slice that is open on its thread
+    at its time.
+    """
     fields = {"name": name, "cat": category, "pid": pid, "id": number}
     yield fields | {"ph": "s", "tid": source[0], "ts": us(source[1])}
     yield fields | {"ph": "f", "bp": "e", "tid": target[0], "ts": us(target[1])}

@@ -1,4 +1,6 @@
-"""Waiting told from communicating: a step cannot be complete before the last of its partners took part in it."""
+"""Waiting told from communicating: a step cannot be complete before the last of its partners took
+part in it.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,14 @@ class Origin:
         step = self.schedule.steps[index]
         if not isinstance(step, Comm) or len(self.stages) == 1:
             return False
-        return step.phase is Phase.LOSS or self.stage(int(step.holder.config.first)) != self.stage(int(step.wanter.config.first))
+        return step.phase is Phase.LOSS or self.stage(int(step.holder.config.first)) != self.stage(
+            int(step.wanter.config.first))
 
 
 def origin(record: RunRecord) -> Origin | None:
-    """Lower the record's plan again; None where that is not possible (a network that is not at hand) or gives other steps."""
+    """Lower the record's plan again; None where that is not possible (a network that is not at
+    hand) or gives other steps.
+    """
     try:
         plan = plans.from_json(record.plan, record.path)
         network = plan.network.build()
@@ -61,7 +66,9 @@ def origin(record: RunRecord) -> Origin | None:
 
 
 def partners(step: Comm, rank: int) -> tuple[int, ...]:
-    """Ranks without which `rank` cannot complete a step: the others of a collective, or those that it exchanges messages with."""
+    """Ranks without which `rank` cannot complete a step: the others of a collective, or those that
+    it exchanges messages with.
+    """
     ex = exchange(step, rank)
     if step.algorithm == "mpi" or (step.group is not None and step.kind not in (Kind.REDUCE, Kind.BROADCAST)):
         return tuple(peer for peer in ex.peers if peer != rank)
@@ -70,7 +77,8 @@ def partners(step: Comm, rank: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Clocked:
-    """The steps of the kept iterations on one clock, [ranks, kept, steps] (s after the first of them); NaN where a rank has no part.
+    """The steps of the kept iterations on one clock, [ranks, kept, steps] (s after the first of
+    them); NaN where a rank has no part.
 
     Attributes
     ----------
@@ -94,12 +102,15 @@ class Clocked:
 
     @cached_property
     def waiting_s(self) -> NDArray[Any]:
-        """Of the wait at a communication's end, what lies before the last partner took part; 0 elsewhere."""
+        """Of the wait at a communication's end, what lies before the last partner took part; 0
+        elsewhere.
+        """
         before = np.minimum(self.last_s, self.end_s) - (self.end_s - self.wait_s)
         return np.nan_to_num(np.clip(before, 0.0, self.wait_s))
 
 
-def clocked(record: RunRecord, source: Origin | None, chosen: NDArray[np.bool_] | None = None) -> Clocked | None:
+def clocked(record: RunRecord, source: Origin | None,
+            chosen: NDArray[np.bool_] | None = None) -> Clocked | None:
     """Put the ranks' times on rank 0's clock.
 
     Parameters
@@ -121,7 +132,8 @@ def clocked(record: RunRecord, source: Origin | None, chosen: NDArray[np.bool_] 
     local = record.begin_s[:, chosen]
     begin = common(local, record.clock)
     zero = begin.min() if begin.size else 0.0
-    start, end = (common(local[:, :, None] + each[:, chosen], record.clock) - zero for each in (record.start_s, record.end_s))
+    start, end = (common(local[:, :, None] + each[:, chosen], record.clock) - zero
+                  for each in (record.start_s, record.end_s))
     last, who = np.full(start.shape, np.nan), np.full(start.shape, -1)
     entered = np.nan_to_num(start, nan=-np.inf)
     for i, step in enumerate(record.steps):
@@ -133,5 +145,6 @@ def clocked(record: RunRecord, source: Origin | None, chosen: NDArray[np.bool_] 
             others = partners(frozen, r) if isinstance(frozen, Comm) else tuple(p for p in taking if p != r)
             if others:
                 theirs = entered[list(others), :, i]
-                last[r, :, i], who[r, :, i] = theirs.max(axis=0), np.array(others)[theirs.argmax(axis=0)]
+                last[r, :, i], who[r, :,
+                                   i] = theirs.max(axis=0), np.array(others)[theirs.argmax(axis=0)]
     return Clocked(numbers[chosen], begin - zero, start, end, record.wait_s[:, chosen], last, who)

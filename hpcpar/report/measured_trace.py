@@ -1,4 +1,6 @@
-"""The measured timelines of all ranks on one clock, as trace events: of every rank its program, and beside it its communications."""
+"""The measured timelines of all ranks on one clock, as trace events: of every rank its program, and
+beside it its communications.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm
 from hpcpar.train.record import RunRecord
 
-#: Numbers of a rank's threads: its program, then its communications; several where some are in flight at the same time.
+#: Numbers of a rank's threads: its program, then its communications; several where some are in
+#: flight at the same time.
 _THREADS = 1 << 16
 
 
@@ -27,7 +30,8 @@ class Place:
 
 
 def measured(record: RunRecord, pid: int, iterations: int) -> list[Event]:
-    """The last of the iterations whose steps are kept, as a process; empty where the record has no times of steps.
+    """The last of the iterations whose steps are kept, as a process; empty where the record has no
+    times of steps.
 
     Parameters
     ----------
@@ -59,7 +63,8 @@ def measured(record: RunRecord, pid: int, iterations: int) -> list[Event]:
     number = pid << 32  # apart from the arrows of other processes
     for source_place, target in _messages(record, times, source, places):
         number += 1
-        events += arrow("sent to", "message", pid, number, (source_place.tid, source_place.start), (target.tid, target.end - 1))
+        events += arrow("sent to", "message", pid, number, (source_place.tid, source_place.start),
+                        (target.tid, target.end - 1))
     return events
 
 
@@ -69,10 +74,12 @@ def _precision(record: RunRecord) -> str:
     return f"clocks within {record.clock[:, :, 2].max() / 2 * 1e6:.2g} us"
 
 
-def _facts(record: RunRecord, times: Clocked, source: Origin | None, rank: int, k: int, i: int) -> dict[str, object]:
+def _facts(record: RunRecord, times: Clocked, source: Origin | None, rank: int, k: int,
+           i: int) -> dict[str, object]:
     """What a viewer shows of a step."""
     step = record.steps[i]
-    out: dict[str, object] = {"step": i, "iteration": int(times.iterations[k]), "layer": step.layer, "phase": step.phase}
+    out: dict[str, object] = {"step": i, "iteration": int(times.iterations[k]), "layer": step.layer,
+                              "phase": step.phase}
     if source is not None:
         out["microbatch"] = source.schedule.steps[i].part
     if step.kind == "comm":
@@ -83,21 +90,27 @@ def _facts(record: RunRecord, times: Clocked, source: Origin | None, rank: int, 
     return out
 
 
-def _program(record: RunRecord, times: Clocked, source: Origin | None, pid: int, rank: int) -> Iterator[Event]:
-    """The iterations; in them computing, posting and waiting, one after the other; in a wait, what lies before the last partner."""
+def _program(record: RunRecord, times: Clocked, source: Origin | None, pid: int,
+             rank: int) -> Iterator[Event]:
+    """The iterations; in them computing, posting and waiting, one after the other; in a wait, what
+    lies before the last partner.
+    """
     tid, done = rank * _THREADS, 0
     waiting = times.waiting_s[rank]
     for k, iteration in enumerate(times.iterations):
         begin = max(done, ns(times.begin_s[rank, k]))
         done = end = max(begin, ns(times.begin_s[rank, k] + record.iteration_s[rank, iteration]))
-        yield span(f"iteration {iteration}", "iteration", pid, tid, begin, end, iteration=int(iteration))
+        yield span(f"iteration {iteration}", "iteration", pid, tid, begin, end,
+                   iteration=int(iteration))
         pieces = []
         for i in map(int, np.flatnonzero(~np.isnan(times.start_s[rank, k]))):
             start, label = times.start_s[rank, k, i], record.steps[i].label
             wait = times.wait_s[rank, k, i] if record.steps[i].kind == "comm" else 0.0
-            pieces.append((start, start + record.seconds[rank, iteration, i] - wait, label if wait == 0.0 else f"{label}: post", i, False))
+            pieces.append((start, start + record.seconds[rank, iteration, i] - wait,
+                           label if wait == 0.0 else f"{label}: post", i, False))
             if wait > 0.0:
-                pieces.append((times.end_s[rank, k, i] - wait, times.end_s[rank, k, i], f"{label}: wait", i, True))
+                pieces.append((times.end_s[rank, k, i] - wait, times.end_s[rank, k, i],
+                               f"{label}: wait", i, True))
         at = begin
         for start, stop, label, i, waits in sorted(pieces):
             # single precision leaves neighbours some nanoseconds into each other
@@ -113,7 +126,9 @@ def _program(record: RunRecord, times: Clocked, source: Origin | None, pid: int,
 
 
 def _lanes(times: Clocked, rank: int) -> dict[tuple[int, int, int], Place]:
-    """The communications of a rank on as few threads as keep them apart, by (rank, kept iteration, step)."""
+    """The communications of a rank on as few threads as keep them apart, by (rank, kept iteration,
+    step).
+    """
     found = []
     for k, i in np.argwhere(~np.isnan(times.end_s[rank])):
         start, end = ns(times.start_s[rank, k, i]), ns(times.end_s[rank, k, i])
@@ -131,7 +146,9 @@ def _lanes(times: Clocked, rank: int) -> dict[tuple[int, int, int], Place]:
 def _messages(
     record: RunRecord, times: Clocked, source: Origin | None, places: dict[tuple[int, int, int], Place]
 ) -> Iterator[tuple[Place, Place]]:
-    """From every sender of a point-to-point movement to its receivers; of a collective, from the last rank to those that waited for it."""
+    """From every sender of a point-to-point movement to its receivers; of a collective, from the
+    last rank to those that waited for it.
+    """
     for (rank, k, i), target in places.items():
         step = source.schedule.steps[i] if source else None
         if isinstance(step, Comm) and step.group is None:

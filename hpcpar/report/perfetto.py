@@ -1,4 +1,6 @@
-"""Predicted timelines as trace events, for https://ui.perfetto.dev or chrome://tracing: a process per prediction, a thread per stream."""
+"""Predicted timelines as trace events, for https://ui.perfetto.dev or chrome://tracing: a process
+per prediction, a thread per stream.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Simulated(Protocol):
 
 
 def streams(prediction: Simulated) -> list[str]:
-    """Streams of a timeline: computing, then the levels of the machine in order of first use; of a pipeline, its stages."""
+    """Streams of a timeline: computing, then the levels of the machine in order of first use; of a
+    pipeline, its stages.
+    """
     if prediction.timeline.blocks:
         return [stage_name(i) for i in range(1 + max(b.stage for b in prediction.timeline.blocks))]
     used = dict.fromkeys(span.stream for span in prediction.timeline.spans)
@@ -55,7 +59,8 @@ def gaps(prediction: Simulated) -> list[tuple[float, float]]:
     """When computing stands still, as (start, end) in s: what communication is exposed."""
     out: list[tuple[float, float]] = []
     now = 0.0
-    work = [(s.start_s, s.end_s) for s in prediction.timeline.spans if s.stream == COMPUTE and ns(s.end_s) > ns(s.start_s)]
+    work = [(s.start_s, s.end_s) for s in prediction.timeline.spans if s.stream == COMPUTE
+            and ns(s.end_s) > ns(s.start_s)]
     for start, end in sorted([*work, (prediction.timeline.total_s,) * 2]):
         if start - now > 1e-9 * prediction.timeline.total_s:  # more than rounding
             out.append((now, start))
@@ -86,10 +91,12 @@ def _arrows(pid: int, prediction: Simulated, threads: Sequence[str]) -> Iterator
     tids = {stream: tid for tid, stream in enumerate(threads)}
     still = gaps(prediction)
     resumes = [end for _, end in still]
-    for step, when, wait_s in zip(prediction.steps, prediction.timeline.spans, prediction.timeline.waits_s, strict=True):
+    for step, when, wait_s in zip(prediction.steps, prediction.timeline.spans,
+                                  prediction.timeline.waits_s, strict=True):
         start, end = ns(when.start_s), ns(when.end_s)
         at = bisect_left(resumes, when.end_s * (1 - 1e-9))
-        if when.stream == COMPUTE or wait_s <= 0 or end <= start or at == len(still) or when.end_s < still[at][0]:
+        if when.stream == COMPUTE or wait_s <= 0 or end <= start or at == len(
+            still) or when.end_s < still[at][0]:
             continue
         resume = ns(resumes[at])
         if resume >= ns(prediction.timeline.total_s):  # the end of the iteration waits: no step
@@ -99,7 +106,9 @@ def _arrows(pid: int, prediction: Simulated, threads: Sequence[str]) -> Iterator
 
 
 def events(pid: int, prediction: Simulated, name: str) -> list[Event]:
-    """One timeline as a process: names first, then the steps in order of time, then arrows from communication to what waited for it."""
+    """One timeline as a process: names first, then the steps in order of time, then arrows from
+    communication to what waited for it.
+    """
     threads = streams(prediction)
     out = list(names(pid, name, f"on {prediction.machine}", dict(enumerate(threads))))
     out += in_order(list(_steps(pid, prediction, threads)))
@@ -118,9 +127,11 @@ def trace(predictions: Sequence[Simulated]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``traceEvents``: of each its `events` (``ts`` and ``dur`` in microseconds; steps of no length left out).
+        ``traceEvents``: of each its `events` (``ts`` and ``dur`` in microseconds; steps of no
+        length left out).
     """
-    return document([event for pid, prediction in enumerate(predictions, 1) for event in events(pid, prediction, title(prediction))])
+    return document([event for pid, prediction in enumerate(predictions, 1)
+                     for event in events(pid, prediction, title(prediction))])
 
 
 def save(predictions: Sequence[Simulated], path: str) -> None:

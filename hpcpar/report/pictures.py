@@ -1,4 +1,6 @@
-"""What every picture needs: the library, which is optional, colours, and a file that is written whole or not at all."""
+"""What every picture needs: the library, which is optional, colours, and a file that is written
+whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def pyplot() -> Any:
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
     except ImportError as err:
-        raise InputError(f"plots need matplotlib ({err}); install it with: pip install 'hpcpar[plot]'") from err
+        raise InputError(
+            f"plots need matplotlib ({err}); install it with: pip install 'hpcpar[plot]'") from err
     return plt
 
 

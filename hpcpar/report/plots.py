@@ -18,7 +18,8 @@ PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def fill_bar(axes: Any, at: float, width: float, values: Sequence[float], pale: bool = False) -> float:
+def fill_bar(axes: Any, at: float, width: float, values: Sequence[float],
+             pale: bool = False) -> float:
     """Draw a bar of stacked `PARTS`; returns its height."""
     bottom = 0.0
     for (_, style), value in zip(PARTS, values, strict=True):
@@ -29,7 +30,9 @@ def fill_bar(axes: Any, at: float, width: float, values: Sequence[float], pale: 
 
 
 def parts_s(p: Prediction) -> tuple[float, float, float]:
-    """What the iteration consists of (s): computing, exposed batch-parallel communication (gradients), other exposed communication."""
+    """What the iteration consists of (s): computing, exposed batch-parallel communication
+    (gradients), other exposed communication.
+    """
     gradient = sum(s.exposed_s for s in p.steps if s.is_comm and s.phase == "gradient")
     return p.compute_s, gradient, p.exposed_communication_s - gradient
 
@@ -45,12 +48,15 @@ def speedup(p: Prediction, data: Prediction) -> tuple[float, float]:
     return data.iteration_s / p.iteration_s, theirs / ours if ours else math.inf
 
 
-def _panel(axes: Any, ranks: int, predictions: Sequence[Prediction], data: Prediction | None) -> None:
+def _panel(axes: Any, ranks: int, predictions: Sequence[Prediction],
+           data: Prediction | None) -> None:
     epochs = all(p.epoch_s is not None for p in predictions)
-    scale = [p.epoch_s / p.iteration_s if epochs and p.epoch_s is not None and p.iteration_s else 1.0 for p in predictions]
+    scale = [p.epoch_s / p.iteration_s if epochs and p.epoch_s is not None and p.iteration_s
+             else 1.0 for p in predictions]
     rows = [[part * f for part in parts_s(p)] for p, f in zip(predictions, scale, strict=True)]
     bottom = [fill_bar(axes, i, 0.7, row) for i, row in enumerate(rows)]
-    axes.set_xticks(range(len(rows)), [label(p) for p in predictions], rotation=60, ha="right", fontsize=7)
+    axes.set_xticks(range(len(rows)), [label(p) for p in predictions], rotation=60, ha="right",
+                    fontsize=7)
     axes.set_title(f"P = {ranks}", fontsize=9)
     axes.set_ylabel("seconds per epoch" if epochs else "seconds per iteration", fontsize=8)
     axes.tick_params(axis="y", labelsize=7)
@@ -59,7 +65,8 @@ def _panel(axes: Any, ranks: int, predictions: Sequence[Prediction], data: Predi
     if data is not None:
         total, comm = speedup(predictions[fastest], data)
         inner = "" if math.isinf(comm) else f" ({comm:.1f}x)"
-        near = bottom[max(0, fastest - 2): fastest + 3]  # the text is wider than a bar: keep clear of the neighbours
+        # the text is wider than a bar: keep clear of the neighbours
+        near = bottom[max(0, fastest - 2): fastest + 3]
         axes.annotate(
             f"{total:.1f}x{inner}", (fastest, bottom[fastest]), (fastest, max(near) + 0.03 * max(bottom)), ha="center", va="bottom",
             fontsize=8, weight="bold", arrowprops={"arrowstyle": "-", "linewidth": 0.6},
@@ -74,7 +81,8 @@ def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path
     predictions : sequence of Prediction
         In the order of the bars.
     data : mapping
-        Pure data parallelism by number of ranks; over it stand the best bar's speedups (in parentheses: of communication).
+        Pure data parallelism by number of ranks; over it stand the best bar's speedups (in
+        parentheses: of communication).
     path : str
         PNG, PDF or SVG, by its ending.
 
@@ -89,13 +97,17 @@ def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path
     ranks = sorted({p.ranks for p in predictions})
     across = min(4, len(ranks))
     down = -(-len(ranks) // across)
-    figure, grid = plt.subplots(down, across, figsize=(3.4 * across, 3.1 * down + 0.6), squeeze=False, layout="constrained")
+    figure, grid = plt.subplots(down, across, figsize=(3.4 * across, 3.1 * down + 0.6),
+                                squeeze=False, layout="constrained")
     for axes in grid.flat[len(ranks):]:
         axes.set_visible(False)
     for axes, p in zip(grid.flat, ranks, strict=False):
         _panel(axes, p, [x for x in predictions if x.ranks == p], data.get(p))
     first = predictions[0]
     handles = [plt.Rectangle((0, 0), 1, 1, **style) for _, style in PARTS]
-    figure.legend(handles, [name for name, _ in PARTS], loc="outside lower center", ncols=3, fontsize=8, frameon=False)
-    figure.suptitle(f"{first.network}, batch {first.batch}, {first.machine}, overlap {first.overlap}", fontsize=10)
+    figure.legend(handles, [name for name, _ in PARTS], loc="outside lower center", ncols=3,
+                  fontsize=8, frameon=False)
+    figure.suptitle(
+        f"{first.network}, batch {first.batch}, {first.machine}, overlap {first.overlap}",
+        fontsize=10)
     save(plt, figure, path, 150)

@@ -14,9 +14,11 @@ SIDES = ("predicted", "measured")
 
 @dataclass(frozen=True)
 class Parts:
-    """An iteration and what it consists of: computing, exposed communication of gradients, other exposed communication (s).
+    """An iteration and what it consists of: computing, exposed communication of gradients, other
+    exposed communication (s).
 
-    Of a measurement the parts may add up to more or less than the iteration (`hpcpar.report.compare`).
+    Of a measurement the parts may add up to more or less than the iteration
+    (`hpcpar.report.compare`).
     """
 
     iteration_s: float
@@ -32,7 +34,8 @@ class Point:
     Attributes
     ----------
     strategy, chosen : str
-        What was asked for, and what the plan is (they differ for ``auto``); `chosen` is empty where there is no plan.
+        What was asked for, and what the plan is (they differ for ``auto``); `chosen` is empty where
+        there is no plan.
     batches : int
         Iterations of an epoch.
     state, reason : str

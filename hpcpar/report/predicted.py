@@ -47,7 +47,9 @@ def blocks(prediction: dict[str, Any]) -> list[Block]:
 
 @dataclass(frozen=True)
 class Expected:
-    """What is predicted of a step, all micro-batches together: what is exposed of a communication, and all of a compute step."""
+    """What is predicted of a step, all micro-batches together: what is exposed of a communication,
+    and all of a compute step.
+    """
 
     part: str
     phase: str
@@ -57,7 +59,9 @@ class Expected:
 
 
 def expected(record: RunRecord, source: Origin | None) -> list[Expected]:
-    """The predicted steps; of a pipeline's transfers between stages, what the timeline leaves uncovered."""
+    """The predicted steps; of a pipeline's transfers between stages, what the timeline leaves
+    uncovered.
+    """
     out = []
     hidden = _covered(record, source) if source is not None and len(source.stages) > 1 else {}
     for step in entries(record.prediction, "steps"):
@@ -65,13 +69,16 @@ def expected(record: RunRecord, source: Origin | None) -> list[Expected]:
         if place is None or seconds is None:
             continue
         kind, phase, layer = place
-        found = Expected(_KINDS.get(kind, "compute"), phase, layer, str(step.get("label", "")), seconds)
+        found = Expected(_KINDS.get(kind, "compute"), phase, layer, str(step.get("label", "")),
+                         seconds)
         out.append(replace(found, seconds=seconds * hidden.get((phase, found.label), 1.0)))
     return out
 
 
 def _place(step: dict[str, Any], known: Sequence[StepInfo]) -> tuple[str, str, str] | None:
-    """Kind, phase and layer of a predicted step: its own entries, or those of the recorded step of its label (and index)."""
+    """Kind, phase and layer of a predicted step: its own entries, or those of the recorded step of
+    its label (and index).
+    """
     if {"kind", "phase", "layer"} <= set(step):
         return str(step["kind"]), str(step["phase"]), str(step["layer"])
     info = next((s for s in known if s.label == step.get("label")), None)
@@ -82,14 +89,18 @@ def _place(step: dict[str, Any], known: Sequence[StepInfo]) -> tuple[str, str, s
 
 
 def _covered(record: RunRecord, source: Origin) -> dict[tuple[str, str], float]:
-    """(phase, label) of a transfer between stages -> the part of it that a stage really stands still for: some arrive while it computes."""
+    """(phase, label) of a transfer between stages -> the part of it that a stage really stands
+    still for: some arrive while it computes.
+    """
     uncovered: dict[tuple[int, str], float] = {}
     free: dict[int, float] = {}
     done: dict[tuple[int, str, int], float] = {}
-    # a stage's blocks are in their order; the blocks before one on other stages have ended before it begins
+    # a stage's blocks are in their order; the blocks before one on other stages have ended before
+    # it begins
     for b in sorted(blocks(record.prediction), key=lambda b: (b.start_s, b.end_s)):
         towards = -1 if b.phase == Phase.FORWARD.value else 1
-        ready = max(free.get(b.stage, 0.0), done.get((b.stage + towards, b.phase, b.microbatch), 0.0))
+        ready = max(free.get(b.stage, 0.0),
+                    done.get((b.stage + towards, b.phase, b.microbatch), 0.0))
         if b.phase in (Phase.FORWARD.value, Phase.BACKWARD.value):
             uncovered[b.stage, b.phase] = uncovered.get((b.stage, b.phase), 0.0) + b.start_s - ready
         free[b.stage] = done[b.stage, b.phase, b.microbatch] = b.end_s

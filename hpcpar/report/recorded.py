@@ -23,7 +23,8 @@ class Recorded:
 
 
 def simulated(record: RunRecord) -> Recorded | None:
-    """The timeline of a record's prediction; None where it has none, as records of older versions."""
+    """The timeline of a record's prediction; None where it has none, as records of older versions.
+    """
     prediction = record.prediction
     total = number(prediction, "iteration_s")
     told = entries(prediction, "steps")

@@ -1,4 +1,6 @@
-"""What a comparison consists of: predicted beside measured times, of a run, its phases, layers and steps, and the terms that are off."""
+"""What a comparison consists of: predicted beside measured times, of a run, its phases, layers and
+steps, and the terms that are off.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,17 @@ from hpcpar.schedule.steps import Phase
 PHASES = tuple(phase.value for phase in Phase)
 #: Of a pipeline, besides its phases: stages wait for each other.
 BUBBLE = "bubble"
-#: What a phase, layer or step is divided into: communication is what computing does not hide of it, waiting the part of that before the
-#: last partner took part (0 where the record does not tell it apart: then communication holds it).
+#: What a phase, layer or step is divided into: communication is what computing does not hide of it,
+#: waiting the part of that before the last partner took part (0 where the record does not tell it
+#: apart: then communication holds it).
 PARTS = ("compute", "communication", "waiting")
 
 
 @dataclass
 class Times:
-    """A predicted (None where there is no prediction) and a measured time, with its quartiles over the iterations."""
+    """A predicted (None where there is no prediction) and a measured time, with its quartiles over
+    the iterations.
+    """
 
     measured_s: float = 0.0
     predicted_s: float | None = None
@@ -30,7 +35,9 @@ class Times:
 
     @property
     def accuracy(self) -> float | None:
-        """ParaDL's accuracy, 1 - abs(projected - measured) / measured; below 0 where the projection is off by more than all."""
+        """ParaDL's accuracy, 1 - abs(projected - measured) / measured; below 0 where the projection
+        is off by more than all.
+        """
         if self.predicted_s is None or not self.measured_s > 0:
             return None
         return 1 - abs(self.predicted_s - self.measured_s) / self.measured_s
@@ -97,7 +104,8 @@ class StepRow:
     def name(self) -> str:
         """The label, with what tells communications apart."""
         k = self.kind
-        facts = (f"{k.ranks} ranks" if k.ranks else "", k.algorithm, f"{k.times} x" if k.times > 1 else "")
+        facts = (f"{k.ranks} ranks" if k.ranks else "", k.algorithm, f"{k.times} x" if k.times > 1
+                 else "")
         told = ", ".join(fact for fact in facts if fact)
         return f"{k.label} ({told})" if told else k.label
 
@@ -108,12 +116,14 @@ class StepRow:
 
 @dataclass(frozen=True)
 class Term:
-    """A part of an iteration and by how much it was not foreseen; the terms of a run add up to what its iteration is off.
+    """A part of an iteration and by how much it was not foreseen; the terms of a run add up to what
+    its iteration is off.
 
     Attributes
     ----------
     cause : str
-        ``compute``, ``communication``, ``waiting``, ``bubble``, or ``between`` (what lies between the steps).
+        ``compute``, ``communication``, ``waiting``, ``bubble``, or ``between`` (what lies between
+        the steps).
     what : str
         In words.
     share : float
@@ -149,15 +159,18 @@ class Row:
     Attributes
     ----------
     iteration, epoch : Times
-        Of one iteration and of one epoch (`batches_per_epoch` iterations; None where the number is not known).
+        Of one iteration and of one epoch (`batches_per_epoch` iterations; None where the number is
+        not known).
     phases, layers : dict
-        Split times by phase (in the order of an iteration) and by layer (in the order of the schedule).
+        Split times by phase (in the order of an iteration) and by layer (in the order of the
+        schedule).
     steps : list of StepRow
         In the order of the schedule.
     terms : list of Term
         Largest first; empty where no step is predicted.
     stages : int
-        Of a pipeline: its phases and terms are means over so many stages, as these work at the same time.
+        Of a pipeline: its phases and terms are means over so many stages, as these work at the same
+        time.
     tells_waiting : bool
         The record tells waiting for other ranks from communicating.
     predicted_memory_bytes, memory_bytes : int or None
@@ -195,8 +208,11 @@ class Row:
 
     @property
     def rest_s(self) -> float:
-        """The iteration less its steps: what lies between them, and the difference of a median from a mean."""
-        return self.iteration.measured_s - sum(t.measured_s for parts in self.phases.values() for t in parts.values())
+        """The iteration less its steps: what lies between them, and the difference of a median from
+        a mean.
+        """
+        return self.iteration.measured_s - sum(t.measured_s for parts in self.phases.values()
+                                               for t in parts.values())
 
     def to_json(self) -> dict[str, Any]:
         """As JSON data."""
@@ -231,7 +247,8 @@ class Row:
 
 
 def _splits(splits: dict[str, Split]) -> dict[str, dict[str, dict[str, float | None]]]:
-    return {name: {part: times.to_json() for part, times in parts.items()} for name, parts in splits.items()}
+    return {name: {part: times.to_json() for part, times in parts.items()}
+            for name, parts in splits.items()}
 
 
 def _finite(value: float) -> float | None:

@@ -22,7 +22,8 @@ dl { display: grid; grid-template-columns: max-content auto; gap: 0.1rem 1rem; }
 
 
 def _cells(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}{' class=text' if i < LEFT else ''}>{escape(c)}</{tag}>" for i, c in enumerate(cells)) + "</tr>"
+    return "<tr>" + "".join(f"<{tag}{' class=text' if i < LEFT else ''}>{escape(c)}</{tag}>"
+                            for i, c in enumerate(cells)) + "</tr>"
 
 
 def _image(path: str, heading: str) -> str:
@@ -34,7 +35,8 @@ def _image(path: str, heading: str) -> str:
     return f'<h2>{escape(heading)}</h2>\n<img alt="{escape(heading)}" src="data:image/svg+xml;base64,{data}">'
 
 
-def page(title: str, facts: Sequence[tuple[str, str]], points: Sequence[Point], images: Sequence[tuple[str, str]], missing: str) -> str:
+def page(title: str, facts: Sequence[tuple[str, str]], points: Sequence[Point],
+         images: Sequence[tuple[str, str]], missing: str) -> str:
     """The page.
 
     Parameters

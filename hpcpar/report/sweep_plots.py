@@ -1,4 +1,5 @@
-"""The pictures of a scaling study: predictions as lines, measurements as points with their spread."""
+"""The pictures of a scaling study: predictions as lines, measurements as points with their spread.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ SUFFIXES = (".png", ".svg")
 _WIDTH, _HEIGHT, _DPI = 7.2, 4.6, 150
 
 
-#: How far apart the points of strategies stand, in the width of the picture: error bars must not hide each other.
+#: How far apart the points of strategies stand, in the width of the picture: error bars must not
+#: hide each other.
 _ASIDE = 0.024
 
 
@@ -25,8 +27,11 @@ def _strategies(points: Sequence[Point]) -> list[str]:
     return list(dict.fromkeys(p.strategy for p in points))
 
 
-def _curves(axes: Any, points: Sequence[Point], value: Callable[[Point, str], float | None], inverse: bool = False) -> None:
-    """For each strategy the predictions as a line, and the measurements as points; values go with time, or `inverse` to it."""
+def _curves(axes: Any, points: Sequence[Point], value: Callable[[Point, str], float | None],
+            inverse: bool = False) -> None:
+    """For each strategy the predictions as a line, and the measurements as points; values go with
+    time, or `inverse` to it.
+    """
     strategies = _strategies(points)
     low, high = _range(points)
     for i, strategy in enumerate(strategies):
@@ -35,7 +40,8 @@ def _curves(axes: Any, points: Sequence[Point], value: Callable[[Point, str], fl
         line = [(p.ranks, v) for p in ours if (v := value(p, "predicted")) is not None]
         axes.plot([x for x, _ in line], [y for _, y in line], color=colour, linewidth=1.6)
         aside = (high / low) ** (_ASIDE * (i - (len(strategies) - 1) / 2))
-        dots = [(p.ranks, v, *_spread(p, v, inverse)) for p in ours if (v := value(p, "measured")) is not None]
+        dots = [(p.ranks, v, *_spread(p, v, inverse)) for p in ours
+                if (v := value(p, "measured")) is not None]
         if dots:
             x, y, below, above = zip(*dots, strict=True)
             axes.errorbar([aside * r for r in x], y, yerr=(below, above), fmt=marker, color=colour, markersize=6, markeredgecolor="white",
@@ -78,7 +84,8 @@ def _legend(plt: Any, axes: Any, points: Sequence[Point]) -> None:
         keys.append((axes.errorbar([], [], yerr=[], fmt="o", color=grey, markersize=6, capsize=2.5, elinewidth=1),
                      "point: measured; bar: 10th\nto 90th percentile of iterations"))
     keys += [(line, "ideal") for line in axes.lines if line.get_linestyle() == "--"]
-    axes.legend(*zip(*keys, strict=True), fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.legend(*zip(*keys, strict=True), fontsize=8, frameon=False, loc="upper left",
+                bbox_to_anchor=(1.0, 1.0))
 
 
 def _time(axes: Any, points: Sequence[Point], weak: bool) -> None:
@@ -111,7 +118,8 @@ def _efficiency(axes: Any, points: Sequence[Point]) -> None:
     _curves(axes, points, percent, inverse=True)
     axes.axhline(100, color="black", linestyle="--", linewidth=1, zorder=0)
     # error bars may leave the picture, points not
-    highest = max((v for p in points for side in over if (v := percent(p, side)) is not None), default=0.0)
+    highest = max((v for p in points for side in over if (v := percent(p, side)) is not None),
+                  default=0.0)
     axes.set_ylim(0, 1.1 * max(100.0, highest))
     axes.set_ylabel("parallel efficiency (%)")
 
@@ -124,7 +132,9 @@ def _node_hours(axes: Any, points: Sequence[Point]) -> None:
 
 
 def _bars(axes: Any, points: Sequence[Point]) -> float:
-    """Of one number of ranks: for each strategy a pale bar, predicted, and a full one, measured; a line marks the whole iteration."""
+    """Of one number of ranks: for each strategy a pale bar, predicted, and a full one, measured; a
+    line marks the whole iteration.
+    """
     top = 0.0
     for i, p in enumerate(points):
         for shift, side in ((-0.21, "predicted"), (0.21, "measured")):
@@ -134,7 +144,8 @@ def _bars(axes: Any, points: Sequence[Point]) -> float:
             values = [1e3 * v for v in (parts.compute_s, parts.gradient_s, parts.other_s)]
             height = fill_bar(axes, i + shift, 0.38, values, pale=side == "predicted")
             whole = 1e3 * parts.iteration_s
-            axes.plot([i + shift - 0.19, i + shift + 0.19], [whole, whole], color="black", linewidth=1.6)
+            axes.plot([i + shift - 0.19, i + shift + 0.19], [whole, whole], color="black",
+                      linewidth=1.6)
             top = max(top, height, whole)
     axes.set_xticks(range(len(points)), [p.strategy if p.chosen == p.strategy else f"{p.strategy}\n({p.chosen})" for p in points],
                     rotation=30 if len(points) > 3 else 0, ha="right" if len(points) > 3 else "center", fontsize=8)
@@ -163,7 +174,8 @@ def _bars_figure(plt: Any, points: Sequence[Point]) -> Any:
     keys += [(plt.Rectangle((0, 0), 1, 1, facecolor="#888888", alpha=0.45), "pale: predicted"),
              (plt.Rectangle((0, 0), 1, 1, facecolor="#888888"), "full: measured"),
              (plt.Line2D([], [], color="black", linewidth=1.6), "whole iteration")]
-    figure.legend(*zip(*keys, strict=True), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    figure.legend(*zip(*keys, strict=True), loc="outside lower center", ncols=3, fontsize=8,
+                  frameon=False)
     return figure
 
 

@@ -22,7 +22,9 @@ def _ratio(value: float | None, form: str) -> str:
 
 
 def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
-    """One line a point; speedup, efficiency and node-hours are measured ones, or in parentheses predicted ones."""
+    """One line a point; speedup, efficiency and node-hours are measured ones, or in parentheses
+    predicted ones.
+    """
     out = []
     for p in points:
         if p.predicted is None:
@@ -42,7 +44,9 @@ def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
 
 
 def notes(points: Sequence[Point]) -> list[str]:
-    """What the table does not say: the mean accuracy, what speedups are over, and what has not been run, and why."""
+    """What the table does not say: the mean accuracy, what speedups are over, and what has not been
+    run, and why.
+    """
     out = []
     mean = mean_accuracy(points)
     if mean is not None:
@@ -54,7 +58,8 @@ def notes(points: Sequence[Point]) -> list[str]:
     out += [f"{p.case} is the plan of {p.same_as}: one run for both" for p in points if p.same_as]
     out += [f"{p.case} cannot run: {p.reason}" for p in points if p.state == "skipped"]
     out += [f"{p.case} failed: {p.reason}" for p in points if p.state == "failed" and not p.same_as]
-    waiting = [p.case for p in points if p.state in ("planned", "submitted", "running") and not p.same_as]
+    waiting = [p.case for p in points if p.state in ("planned", "submitted", "running")
+               and not p.same_as]
     return out + ([f"not finished: {', '.join(waiting)}"] if waiting else [])
 
 
@@ -67,6 +72,7 @@ def show_points(title: str, points: Sequence[Point]) -> None:
         show(title, COLUMNS, table, left=LEFT)
     else:
         table = [(row[0], f"{row[1]} ({row[2]})" if row[2] else row[1], *row[2:]) for row in table]
-        show(f"{title}: iterations", tuple(_NARROW.values()), [[row[i] for i in _NARROW] for row in table], left=2)
+        show(f"{title}: iterations", tuple(_NARROW.values()),
+             [[row[i] for i in _NARROW] for row in table], left=2)
     for line in notes(points):
         say(line)

@@ -28,7 +28,8 @@ def say(text: str) -> None:
     console().print(text, markup=False, soft_wrap=True)
 
 
-def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> None:
+def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]],
+         left: int = 1) -> None:
     """Print a table; the first `left` columns are text, the others are aligned to the right."""
     out = console()
     table = Table(box=box.SIMPLE_HEAD if out.is_terminal else None, pad_edge=False)
@@ -91,7 +92,8 @@ def say_source(predictions: Sequence[Prediction]) -> None:
 
 
 def show_layers(p: Prediction) -> None:
-    """One line per group of neighbouring layers that are cut alike, or whose sums are scattered as the layers behind them are cut.
+    """One line per group of neighbouring layers that are cut alike, or whose sums are scattered as
+    the layers behind them are cut.
 
     Of a pipeline, each stage has its own lines, with its first and last rank.
     """
@@ -117,27 +119,32 @@ def show_layers(p: Prediction) -> None:
 
 
 def _parts(row: LayerCost) -> tuple[object, ...]:
-    """How the output is cut; sums over parts of a reduction (k) are scattered along its channels."""
-    return row.config | {"c": row.config["c"] * row.config["k"], "k": 1}, row.placement, row.first_rank, row.ranks
+    """How the output is cut; sums over parts of a reduction (k) are scattered along its channels.
+    """
+    return row.config | {"c": row.config["c"] * row.config["k"],
+                         "k": 1}, row.placement, row.first_rank, row.ranks
 
 
 def _ranks(row: LayerCost) -> str:
     """As 4-7."""
-    return f"{row.first_rank}-{row.first_rank + row.ranks - 1}" if row.ranks > 1 else str(row.first_rank)
+    return f"{row.first_rank}-{row.first_rank + row.ranks - 1}" if row.ranks > 1 else str(
+        row.first_rank)
 
 
 def _cut(row: LayerCost) -> str:
     """As n=4 c=2 outer; x2 where so many ranks compute the same."""
     copies = row.ranks // math.prod(row.config.values())
     degrees = [f"{axis}={degree}" for axis, degree in row.config.items() if degree > 1]
-    return " ".join(degrees + [f"x{copies}"] * (copies > 1) + ["outer"] * (row.placement == "outer")) or "-"
+    return " ".join(degrees + [f"x{copies}"] * (copies > 1) + ["outer"]
+                    * (row.placement == "outer")) or "-"
 
 
 def schedule_rows(schedule: Schedule, prediction: Prediction) -> list[dict[str, object]]:
     """The schedule as plain data, one entry per step."""
     out: list[dict[str, object]] = []
     for step, cost in zip(schedule.steps, prediction.steps, strict=True):
-        row: dict[str, object] = {"index": step.index, "phase": step.phase.value, "layer": step.layer}
+        row: dict[str, object] = {"index": step.index, "phase": step.phase.value,
+                                  "layer": step.layer}
         if isinstance(step, Comm):
             row |= {
                 "kind": step.kind.value, "tensor": step.tensor, "group": step.group.size if step.group else None,
@@ -151,8 +158,11 @@ def schedule_rows(schedule: Schedule, prediction: Prediction) -> list[dict[str, 
 
 
 def show_schedule(schedule: Schedule, prediction: Prediction) -> None:
-    """Every step: what travels, how, and by when; messages and bytes are those of the rank that sends most."""
-    names = ("index", "phase", "layer", "kind", "group", "algorithm", "segments", "messages", "sent_bytes", "needed_by", "seconds")
+    """Every step: what travels, how, and by when; messages and bytes are those of the rank that
+    sends most.
+    """
+    names = ("index", "phase", "layer", "kind", "group", "algorithm", "segments", "messages",
+             "sent_bytes", "needed_by", "seconds")
     rows = []
     for row in schedule_rows(schedule, prediction):
         cells = ["" if row.get(name) is None else str(row[name]) for name in names]
@@ -160,5 +170,6 @@ def show_schedule(schedule: Schedule, prediction: Prediction) -> None:
         if "sent_bytes" in row:
             cells[8] = amount(float(str(row["sent_bytes"])))
         rows.append(cells)
-    columns = ("step", "phase", "layer", "kind", "group", "algorithm", "segments", "messages", "sent", "needed by", "time")
+    columns = ("step", "phase", "layer", "kind", "group", "algorithm", "segments", "messages",
+               "sent", "needed by", "time")
     show(f"schedule of an iteration, {len(rows)} steps", columns, rows, left=4)

@@ -55,13 +55,17 @@ def terms(
         out.append(Term(part, _what(kind), expect.pop((kind.phase, kind.label), 0.0), found, 0.0, kind.phase, kind.layer, kind.op,
                         kind.algorithm, kind.ranks, kind.sent_bytes))
     for (phase, label), seconds in expect.items():  # predicted, but not a step of the run
-        out.append(Term("compute", f"{label}, which the run does not have", seconds, 0.0, 0.0, phase))
+        out.append(Term("compute", f"{label}, which the run does not have", seconds, 0.0, 0.0,
+                        phase))
     for phase in dict.fromkeys(kind.phase for kind in groups.kinds):
-        here = np.logical_or.reduce([m for k, m in zip(groups.kinds, groups.members, strict=True) if k.phase == phase])
-        out.append(_waiting("waiting", f"waiting in {phase}", views, here & ~computes & ~bubble, phase, 0.0, ranks))
+        here = np.logical_or.reduce([m for k, m in zip(groups.kinds, groups.members, strict=True)
+                                     if k.phase == phase])
+        out.append(_waiting("waiting", f"waiting in {phase}", views, here & ~computes & ~bubble,
+                            phase, 0.0, ranks))
     spent = sum(e.seconds for e in foreseen) / n
     if n > 1:
-        out.append(_waiting(BUBBLE, "stages wait for each other", views, bubble, "", iteration.predicted_s - spent, ranks))
+        out.append(_waiting(BUBBLE, "stages wait for each other", views, bubble, "",
+                            iteration.predicted_s - spent, ranks))
         spent = iteration.predicted_s
     between = iteration.measured_s - sum(t.measured_s for t in out)
     out.append(Term("between", "between the steps", iteration.predicted_s - spent, between))
@@ -75,7 +79,8 @@ def _waiting(
     late = waited_for(views, steps, ranks)
     if late is not None:
         what += f", {late[1]:.0%} for rank {late[0]}"
-    return Term(cause, what, predicted_s, waited(views, steps).measured_s, 0.0, phase, waited_for=late[0] if late else None)
+    return Term(cause, what, predicted_s, waited(views, steps).measured_s, 0.0, phase,
+                waited_for=late[0] if late else None)
 
 
 def _what(kind: Kind) -> str:
@@ -84,5 +89,6 @@ def _what(kind: Kind) -> str:
     if kind.kind == "compute":
         return f"{kind.layer}: {_OPS.get(kind.op, kind.op)}{often}"
     facts = [f"{kind.ranks} ranks" if kind.ranks else "", amount(kind.sent_bytes), kind.algorithm]
-    where = {"backward": " of the gradient", "gradient": " of weights' gradients", "update": " of weights"}.get(kind.phase, "")
+    where = {"backward": " of the gradient", "gradient": " of weights' gradients",
+             "update": " of weights"}.get(kind.phase, "")
     return f"{kind.layer}: {kind.op.replace('_', '-')}{where}, {', '.join(f for f in facts if f)}{often}"

@@ -1,4 +1,6 @@
-"""Predicted timelines drawn one above the other, in the manner of DeePa's Fig 15: what computes, what travels, and who waits."""
+"""Predicted timelines drawn one above the other, in the manner of DeePa's Fig 15: what computes,
+what travels, and who waits.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def _bars(prediction: Prediction, stream: str) -> dict[str, list[Bar]]:
         return out
     for step, span in zip(prediction.steps, prediction.timeline.spans, strict=True):
         if span.stream == stream and span.end_s > span.start_s:
-            out.setdefault(step.phase, []).append((1e3 * span.start_s, 1e3 * (span.end_s - span.start_s)))
+            out.setdefault(step.phase,
+                           []).append((1e3 * span.start_s, 1e3 * (span.end_s - span.start_s)))
     return out
 
 
@@ -59,7 +62,8 @@ def _panel(axes: Any, prediction: Prediction) -> set[str]:
     for i, stream in enumerate(rows):
         low = len(rows) - 1 - i - _HEIGHT / 2
         for phase, bars in _bars(prediction, stream).items():
-            edge = {"edgecolor": "white", "linewidth": 0.4} if prediction.timeline.blocks else {"linewidth": 0}
+            edge = {"edgecolor": "white",
+                    "linewidth": 0.4} if prediction.timeline.blocks else {"linewidth": 0}
             axes.broken_barh(bars, (low, _HEIGHT), facecolors=COLOURS.get(phase, _OTHER), **edge)
             phases.add(phase)
         waiting = _exposed(prediction, stream)
@@ -80,7 +84,8 @@ def _legend(figure: Any, plt: Any, phases: set[str]) -> None:
     used = [phase for phase in COLOURS if phase in phases] + sorted(phases - set(COLOURS))
     entries = [plt.Rectangle((0, 0), 1, 1, color=COLOURS.get(phase, _OTHER)) for phase in used]
     entries.append(plt.Rectangle((0, 0), 1, 1, **_WAITING))
-    figure.legend(entries, [*used, "computing waits"], loc="outside lower center", ncols=len(entries), fontsize=8, frameon=False)
+    figure.legend(entries, [*used, "computing waits"], loc="outside lower center",
+                  ncols=len(entries), fontsize=8, frameon=False)
 
 
 def timelines(predictions: Sequence[Prediction], path: str) -> None:
@@ -99,7 +104,8 @@ def timelines(predictions: Sequence[Prediction], path: str) -> None:
         Nothing to draw, no matplotlib, an unknown ending, or the file cannot be written.
     """
     if not predictions:
-        raise InputError("no timeline to draw: every strategy was skipped; choose a larger batch or fewer ranks")
+        raise InputError(
+            "no timeline to draw: every strategy was skipped; choose a larger batch or fewer ranks")
     plt = pyplot()
     heights = [0.8 + 0.35 * len(streams(p)) for p in predictions]
     figure, grid = plt.subplots(len(predictions), 1, sharex=True, squeeze=False, figsize=(11, sum(heights) + 0.8), layout="constrained",

@@ -9,7 +9,9 @@ from hpcpar.train.verify import QUANTITIES, Result
 
 
 def show_result(result: Result, title: str, tolerance: float) -> None:
-    """One line per layer: the largest relative difference of every quantity; * marks the largest, ! what exceeds the tolerance."""
+    """One line per layer: the largest relative difference of every quantity; * marks the largest, !
+    what exceeds the tolerance.
+    """
     largest = result.largest
 
     def cell(layer: str, quantity: str, value: float) -> str:

@@ -1,4 +1,6 @@
-"""One piece of memory for all blocks of a rank: arrays that are never alive at the same time lie in the same place."""
+"""One piece of memory for all blocks of a rank: arrays that are never alive at the same time lie in
+the same place.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from hpcpar.kernels.interface import Array, Backend
 
 
 class Arena:
-    """Gives arrays by key: first placeholders, from which it learns their sizes; after `place` the arrays themselves.
+    """Gives arrays by key: first placeholders, from which it learns their sizes; after `place` the
+    arrays themselves.
 
     A placeholder has no memory behind it that is ever touched.
     """
@@ -46,7 +49,9 @@ class Arena:
         self._starts, self._keys = [s for s, _ in spans], [key for _, key in spans]
 
     def owner(self, view: Array) -> Any:
-        """The key of the array that a view is of; None of an array that is not from here, or an empty one."""
+        """The key of the array that a view is of; None of an array that is not from here, or an
+        empty one.
+        """
         if view is None or not view.size:
             return None
         at = bisect.bisect_right(self._starts, _address(view)) - 1
@@ -63,7 +68,8 @@ class Arena:
         total = max(total, *sizes, 0)  # what nobody touches lies anywhere
         self._slab = self.backend.zeros((total,), self.dtype)
         self.laid_bytes = total * self.dtype.itemsize
-        self.alive_bytes = most([self._known[key].nbytes for key in keys], [alive.get(key, 0) for key in keys])
+        self.alive_bytes = most([self._known[key].nbytes for key in keys],
+                                [alive.get(key, 0) for key in keys])
         for key, at, size in zip(keys, places, sizes, strict=True):
             n = math.prod(key[1])
             self._known[key] = self._slab[at:at + n].reshape(key[1])
@@ -76,7 +82,8 @@ class Arena:
 
 def _meets(start: int, stop: int, places: list[int], sizes: list[int]) -> int:
     """How many arrays lie in a part of the memory."""
-    return sum(1 for at, size in zip(places, sizes, strict=True) if size and at < stop and start < at + size)
+    return sum(1 for at, size in zip(places, sizes, strict=True) if size and at < stop
+               and start < at + size)
 
 
 def _address(a: np.ndarray) -> int:

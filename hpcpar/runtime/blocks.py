@@ -1,7 +1,8 @@
 """Where every layer's blocks lie: neighbouring layers share memory wherever a view serves.
 
-A producer writes straight into the middle of what its consumer needs (halos and gathered neighbours around it),
-elementwise layers work in place, flattening is a reshape. A tensor that several layers read has a block of its own.
+A producer writes straight into the middle of what its consumer needs (halos and gathered neighbours
+around it), elementwise layers work in place, flattening is a reshape. A tensor that several layers
+read has a block of its own.
 """
 
 from __future__ import annotations
@@ -29,17 +30,22 @@ class Blocks:
     Attributes
     ----------
     xs, dxs : list of array
-        Needed boxes of the inputs, and their gradients; a gradient is None where nothing before the layer is trained.
+        Needed boxes of the inputs, and their gradients; a gradient is None where nothing before the
+        layer is trained.
     arriving : dict
-        Of a tensor that several layers read: where the gradient from input `which` lands before it is added to the owner's, by `which`.
+        Of a tensor that several layers read: where the gradient from input `which` lands before it
+        is added to the owner's, by `which`.
     begins : dict
-        Of such a tensor, by `which`, where this layer's gradient is the first that arrives: the owner's, which is zero before.
+        Of such a tensor, by `which`, where this layer's gradient is the first that arrives: the
+        owner's, which is zero before.
     clears : list of array
         Gradients of which this layer computes a part, and to which others are added: zero before.
     y, dy : array
-        What the rank computes of the output, and its gradient; None where there is none (the loss has no y).
+        What the rank computes of the output, and its gradient; None where there is none (the loss
+        has no y).
     out, dout : array
-        What the rank owns of the output, and its gradient: `y` and `dy`, but where partial sums (k) are added in between.
+        What the rank owns of the output, and its gradient: `y` and `dy`, but where partial sums (k)
+        are added in between.
     """
 
     xs: list[Array] = field(default_factory=list)
@@ -70,7 +76,9 @@ Make = Callable[[Any, tuple[int, ...], bool], Array]
 
 
 class Boxes:
-    """One rank's boxes of layouts. Passes that are alike ask for the same ones again; each is worked out once."""
+    """One rank's boxes of layouts. Passes that are alike ask for the same ones again; each is
+    worked out once.
+    """
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -88,7 +96,8 @@ class Storage:
     Parameters
     ----------
     layers : sequence of Layer
-        In the network's order; inputs that come from other layers than these have no producer's block here.
+        In the network's order; inputs that come from other layers than these have no producer's
+        block here.
     edges : mapping
         The edges into every layer, by its name.
     box : Boxes
@@ -115,9 +124,11 @@ class Storage:
                 trains = training and e.producer.name in network.trained
                 here.dxs.append(self._gradient(e, layer) if trains else None)
 
-    # -- a layer's own ---------------------------------------------------------------------------------------------
+    # -- a layer's own -----------------------------------------------------------------------------
     def _finish(self, layer: Layer, training: bool) -> None:
-        """All consumers have said where the output shall be: what is computed of it is that, or partial sums of it."""
+        """All consumers have said where the output shall be: what is computed of it is that, or
+        partial sums of it.
+        """
         here, config = self.blocks[layer.name], self.plan.configs[layer.name]
         if layer is self.network.layers[-1]:
             return
@@ -138,7 +149,8 @@ class Storage:
 
     def _whole(self, layer: Layer, need: Box) -> bool:
         """True where the layer's output has as many items as what it needs."""
-        return items(self.box(owned(self.network, layer, self.plan.configs[layer.name], self.samples))) == items(need)
+        return items(self.box(owned(self.network, layer, self.plan.configs[layer.name],
+                                    self.samples))) == items(need)
 
     def _before(self, e: Edge) -> Blocks:
         """The producer's blocks; of a layer outside, some that nobody looks at."""
@@ -147,7 +159,7 @@ class Storage:
     def _shared(self, e: Edge) -> bool:
         return len(self.network.consumers[e.producer.name]) > 1
 
-    # -- forward ---------------------------------------------------------------------------------------------------
+    # -- forward -----------------------------------------------------------------------------------
     def _input(self, e: Edge, layer: Layer) -> Array:
         """The consumer's input; where it alone reads the tensor, the producer's output with it."""
         (need, own), before, here = self._boxes(e), self._before(e), self.blocks[layer.name]
@@ -161,14 +173,16 @@ class Storage:
         if self._shared(e):
             if before.out is None:
                 before.out = new(own, "out")
-            return _part(self.backend, before.out, need, own) if e.forward.kind is None else new(need, "x")
+            return _part(self.backend, before.out, need,
+                         own) if e.forward.kind is None else new(need, "x")
         alone = layer is not self.network.layers[-1] and len(layer.inputs) == 1 and in_place(layer, e.producer)
         reuse = here.y if alone and self._whole(layer, need) else None
         if e.forward.kind is None:
             if reuse is not None and need == own:
                 before.out = reuse.reshape(shape(need))
                 return before.out
-            # on a piece of a larger block, an elementwise layer's own block cannot serve as the producer's block too
+            # on a piece of a larger block, an elementwise layer's own block cannot serve as the
+            # producer's block too
             before.out = new(own, "out")
             return _part(self.backend, before.out, need, own)
         if e.forward.kind is Kind.HALO and reuse is None and not contains(need, own):
@@ -182,9 +196,11 @@ class Storage:
         before.out = _part(self.backend, x, own, need) if within else new(own, "out")
         return x
 
-    # -- backward --------------------------------------------------------------------------------------------------
+    # -- backward ----------------------------------------------------------------------------------
     def _gradient(self, e: Edge, layer: Layer) -> Array:
-        """The gradient of the consumer's input; where it alone reads the tensor, that of the producer's output with it."""
+        """The gradient of the consumer's input; where it alone reads the tensor, that of the
+        producer's output with it.
+        """
         (need, own), before, here = self._boxes(e), self._before(e), self.blocks[layer.name]
         kind = e.backward.kind
 
@@ -195,7 +211,8 @@ class Storage:
             return new(need, "x")
         if self._shared(e):
             return self._one_of_many(e, here, before, new)
-        again = here.dy if layer is not self.network.layers[-1] and passes_gradient(layer) and self._whole(layer, need) else None
+        again = here.dy if layer is not self.network.layers[-1] and passes_gradient(
+            layer) and self._whole(layer, need) else None
         if kind in (None, Kind.ALLGATHER) and need != own and contains(own, need):
             # the rest of the block gets no gradient (or its neighbours'), and zero stays zero
             before.dout = new(own, "out", True)
@@ -218,8 +235,11 @@ class Storage:
             before.dout = new(own, "out", kind not in (Kind.REDUCE_SCATTER, Kind.REDISTRIBUTE))
         return dx
 
-    def _one_of_many(self, e: Edge, here: Blocks, before: Blocks, new: Callable[..., Array]) -> Array:
-        """The gradient that one of several readers gives: the first goes where the sum shall be, the others are added to it."""
+    def _one_of_many(self, e: Edge, here: Blocks, before: Blocks,
+                     new: Callable[..., Array]) -> Array:
+        """The gradient that one of several readers gives: the first goes where the sum shall be,
+        the others are added to it.
+        """
         need, own = self._boxes(e)
         kind = e.backward.kind
         first = e.producer.name not in self._begun

@@ -35,7 +35,9 @@ _TAGS = 1 << 14
 
 @dataclass(frozen=True)
 class Used:
-    """What this rank's blocks and messages need at once at the most, and the pieces of memory in which they are laid out."""
+    """What this rank's blocks and messages need at once at the most, and the pieces of memory in
+    which they are laid out.
+    """
 
     alive_bytes: int
     blocks_bytes: int
@@ -75,22 +77,28 @@ class Executor:
         self.rule = Rule(plan.optimizer)
         self._buckets: dict[int, Array] = {}
         places = self._place_gradients(schedule)
-        self.parameters = {layer.name: self._parameters(layer, schedule, seed, places.get(layer.name)) for layer in network.weighted}
+        self.parameters = {layer.name: self._parameters(layer, schedule, seed,
+                                                        places.get(layer.name))
+                           for layer in network.weighted}
         self._place = {layer.name: i for i, layer in enumerate(network.layers)}
         self._last = network.layers[-1]
         self._switch = switch(network) if plan.turns > 1 else len(network.layers)
         arena = Arena(backend, plan.dtype)
-        self._make = make = Passes(network, plan, backend, communicator, self.parameters, seed, schedule is not None, arena)
+        self._make = make = Passes(network, plan, backend, communicator, self.parameters, seed,
+                                   schedule is not None, arena)
         self._sums = np.zeros(2)
-        tensors = Tensors(network, plan, self.rank, make, self.parameters, self._buckets, self._sums, self.part, lambda: self.turns)
+        tensors = Tensors(network, plan, self.rank, make, self.parameters, self._buckets,
+                          self._sums, self.part, lambda: self.turns)
         # first to learn what is alive when, then in earnest
         self.passes, self.turns = make.all()
         arena.sized()
-        self.training, self.evaluation = (None if s is None else self._program(s) for s in (schedule, evaluation))
+        self.training, self.evaluation = (None if s is None else self._program(s)
+                                          for s in (schedule, evaluation))
         programs = [p for p in (self.training, self.evaluation) if p is not None]
         lifetimes = Lifetimes(arena, self.part, tensors.of, network.by_name, not self.turns)
         for program in programs:
-            images = [(self.passes[part].blocks[network.layers[0].name].out, part, i) for i, part in self._loads(program).items()]
+            images = [(self.passes[part].blocks[network.layers[0].name].out, part, i)
+                      for i, part in self._loads(program).items()]
             lifetimes.add(program, images)
         outputs = lifetimes.outputs([*self.passes, *self.turns])
         arena.place(lifetimes.alive)
@@ -101,7 +109,8 @@ class Executor:
         self._targets = last.ctx.own[1] if isinstance(self._last, MeanSquaredError) else None
         for p in self.turns or self.passes:
             wide = () if self._targets is None else (self._targets[1] - self._targets[0],)
-            p.labels = backend.zeros((len(p.rows), *wide), np.int64 if self._targets is None else plan.dtype)
+            p.labels = backend.zeros((len(p.rows), *wide), np.int64 if self._targets is None
+                                     else plan.dtype)
         self._unfinished: dict[str, Pass] = {}
         self._images: np.ndarray = np.zeros(0)
         self._split: list[tuple[int, int]] = []
@@ -121,7 +130,8 @@ class Executor:
         out: dict[str, Array] = {}
         for step in schedule.comms if schedule is not None else ():
             if len(step.covers) > 1 and step.holder.holds(self.rank):
-                whole = self._buckets[step.index] = self.backend.zeros((step.holder.items(self.rank),), self.plan.dtype)
+                whole = self._buckets[step.index] = self.backend.zeros(
+                    (step.holder.items(self.rank),), self.plan.dtype)
                 at = 0
                 for name in step.covers:
                     layer = self.network.by_name[name]
@@ -129,21 +139,25 @@ class Executor:
                     out[name], at = whole[at:at + size], at + size
         return out
 
-    def _parameters(self, layer: Layer, schedule: Schedule | None, seed: int, grad: Array) -> Parameters:
+    def _parameters(self, layer: Layer, schedule: Schedule | None, seed: int,
+                    grad: Array) -> Parameters:
         reduced, updates = False, True
         for step in schedule.comms if schedule is not None else ():
             if layer.name in step.covers:
                 reduced = True
                 if self.plan.synchronisation == "server":
                     assert step.group is not None
-                    updates = step.holder.holds(self.rank) and step.group.members(self.rank)[step.root] == self.rank
+                    updates = step.holder.holds(self.rank) and step.group.members(self.rank)[
+                        step.root] == self.rank
         updates = updates and schedule is not None
-        return Parameters(self.network, layer, self.plan, self.backend, self.rank, seed, reduced, updates, grad)
+        return Parameters(self.network, layer, self.plan, self.backend, self.rank, seed, reduced,
+                          updates, grad)
 
     def _set_images(self) -> None:
         """Which samples this rank reads, by micro-batch."""
         first = self.network.layers[0]
-        layouts = [owned(self.network, first, self.plan.configs[first.name], p.samples) for p in self.passes]
+        layouts = [owned(self.network, first, self.plan.configs[first.name], p.samples)
+                   for p in self.passes]
         self.image_box: Box = layouts[0].box(self.rank)[1:]
         rows: list[np.ndarray] = []
         for m, layout in enumerate(layouts):
@@ -156,7 +170,9 @@ class Executor:
 
     @property
     def memory_bytes(self) -> int:
-        """Of all arrays of this rank: weights with their gradients and the optimiser's state, blocks, what layers keep, messages."""
+        """Of all arrays of this rank: weights with their gradients and the optimiser's state,
+        blocks, what layers keep, messages.
+        """
         aside = [p for p in self._make.aside.values() if p not in self.parameters.values()]
         weights = [a for p in self.parameters.values() for a in (p.flat, p.grad, *p.state, p.buffers)] + [p.grad for p in aside]
         ops = {id(op): op for p in (*self.passes, *self.turns) for op in p.ops.values()}
@@ -174,14 +190,17 @@ class Executor:
         config = self.plan.configs[layer]
         return bool(config.first <= self.rank < config.first + config.ranks)
 
-    # -- binding ---------------------------------------------------------------------------------------------------
+    # -- binding -----------------------------------------------------------------------------------
     def _program(self, schedule: Schedule) -> Program:
         """The steps that this rank takes part in."""
-        mine = [s.index for s in schedule.steps if (s.concerns(self.rank) if isinstance(s, Comm) else self.lives(s.layer))]
+        mine = [s.index for s in schedule.steps
+                if (s.concerns(self.rank) if isinstance(s, Comm) else self.lives(s.layer))]
         return Program(schedule, self.communicator, mine, self._last.name, self._reuses)
 
     def _loads(self, program: Program) -> dict[int, int]:
-        """The step before which images lie in place, by micro-batch: the first that reads them; of turns, before all."""
+        """The step before which images lie in place, by micro-batch: the first that reads them; of
+        turns, before all.
+        """
         if self.turns:
             return {0: 0}
         out: dict[int, int] = {}
@@ -198,7 +217,8 @@ class Executor:
             step = program.schedule.steps[i]
             if isinstance(step, Compute):
                 program.actions[i] = self._action(step)
-        program.before |= {} if self.turns else {i: self._loader(part) for i, part in self._loads(program).items()}
+        program.before |= {} if self.turns else {i: self._loader(part)
+                                                 for i, part in self._loads(program).items()}
 
     def _bind(self, programs: Sequence[Program], tensors: Tensors) -> tuple[int, int]:
         """Bind the communication steps; returns bytes as `message_buffers.place`."""
@@ -211,7 +231,8 @@ class Executor:
                 alive = ((1 << (until - i)) - 1) << (moment + i)
                 found.append((program, self.communicator.prepare(step, *tensors.of(step)), alive))
             moment += len(program.schedule.steps) + 1
-        sizes = message_buffers.place(self.backend, [(buffers, alive) for _, buffers, alive in found])
+        sizes = message_buffers.place(self.backend,
+                                      [(buffers, alive) for _, buffers, alive in found])
         for program, buffers, _ in found:
             tags = 0 if program is self.training else _TAGS
             program.transfers[buffers.step.index] = self.communicator.connect(buffers, tags)
@@ -219,7 +240,8 @@ class Executor:
 
     def _reuses(self, sent: Comm, part: int) -> bool:
         """True where the output that was sent has the same place in another micro-batch."""
-        producer = self.part(sent.layer, part).edges[sent.layer][which_input(sent.tensor)].producer.name
+        producer = self.part(sent.layer,
+                             part).edges[sent.layer][which_input(sent.tensor)].producer.name
         return self._make.slot(producer, part) == self._make.slot(producer, sent.part)
 
     def _loader(self, part: int) -> Callable[[], None]:
@@ -266,9 +288,10 @@ class Executor:
     def _tell(self, here: Pass, op: Any) -> None:
         """What changes from iteration to iteration, and from pass to pass through one op."""
         ctx, parts = op.ctx, max(self.plan.microbatches, self.plan.turns)
-        ctx.training, ctx.step = self._train, self.step * (parts if here is not self.passes[0] or not self.turns else 1) + here.part
+        ctx.training, ctx.step = self._train, self.step * (parts if here is not self.passes[0]
+                                                           or not self.turns else 1) + here.part
 
-    # -- steps -----------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------
     def _loss(self, here: Pass) -> None:
         op = here.ops[self._last.name]
         self._tell(here, op)
@@ -284,7 +307,8 @@ class Executor:
         adds = []
         for which, dout in blocks.begins.items():
             e = here.edges[step.layer][which]
-            adds.append((dout, self._common(e.owned.box(self.rank), e.needed.box(self.rank), dout, blocks.dxs[which])))
+            adds.append((dout, self._common(e.owned.box(self.rank), e.needed.box(self.rank), dout,
+                                            blocks.dxs[which])))
 
         def action() -> None:
             for dout in blocks.clears:
@@ -312,7 +336,8 @@ class Executor:
         dout = self.part(step.layer, step.part).blocks[step.layer].dout
         if which in blocks.arriving:
             return lambda: self.backend.accumulate(blocks.arriving[which], dout)
-        pair = self._common(e.owned.box(self.rank), e.needed.box(self.rank), dout, blocks.dxs[which])
+        pair = self._common(e.owned.box(self.rank), e.needed.box(self.rank), dout,
+                            blocks.dxs[which])
         return _nothing if pair is None else lambda: self.backend.accumulate(pair[1], pair[0])
 
     def _backward_weight(self, layer: str, here: Pass) -> None:
@@ -326,7 +351,9 @@ class Executor:
         return isinstance(self.network.by_name[layer], BatchNorm) and self.plan.batch_norm == "sync"
 
     def _finish(self, layer: str) -> None:
-        """A micro-batch's gradient of a layer's weights is complete: the first begins the sum, the others are added."""
+        """A micro-batch's gradient of a layer's weights is complete: the first begins the sum, the
+        others are added.
+        """
         here = self._unfinished.pop(layer, None)
         if here is None:
             return
@@ -343,8 +370,9 @@ class Executor:
             often = len(self.turns) if self.turns and self._place[layer] >= self._switch else 1
             self.rule.update(self.backend, p, self.step * often + turn, self.communicator.progress)
 
-    # -- running ---------------------------------------------------------------------------------------------------
-    def iterate(self, images: np.ndarray, labels: np.ndarray, step: int, rate: float, momentum: float, decay: float) -> tuple[float, float]:
+    # -- running -----------------------------------------------------------------------------------
+    def iterate(self, images: np.ndarray, labels: np.ndarray, step: int, rate: float,
+                momentum: float, decay: float) -> tuple[float, float]:
         """One iteration of SGD on this rank's part of a batch.
 
         Parameters
@@ -372,7 +400,8 @@ class Executor:
         assert self.evaluation is not None
         return self._run(self.evaluation, images, labels, 0, False)
 
-    def _run(self, program: Program, images: np.ndarray, labels: np.ndarray, step: int, training: bool) -> tuple[float, float]:
+    def _run(self, program: Program, images: np.ndarray, labels: np.ndarray, step: int,
+             training: bool) -> tuple[float, float]:
         self._images, self.step, self._train = images, step, training
         self._sums[:] = 0
         if self.turns:
@@ -380,14 +409,19 @@ class Executor:
         for p in self.turns or self.passes:
             rows = labels[p.rows]
             p.sums[:] = 0
-            self.backend.to_device(rows if self._targets is None else np.ascontiguousarray(rows[:, slice(*self._targets)]), p.labels)
+            self.backend.to_device(rows if self._targets is None
+                                   else np.ascontiguousarray(rows[:, slice(*self._targets)]),
+                                   p.labels)
         program.run()
         if self.turns:
-            self._sums[:] = [sum(t.sums[0] for t in self.turns) / len(self.turns), sum(t.sums[1] for t in self.turns)]
+            self._sums[:] = [sum(t.sums[0] for t in self.turns) / len(self.turns),
+                             sum(t.sums[1] for t in self.turns)]
         return float(self._sums[0]), float(self._sums[1])
 
     def first_not_finite(self) -> str | None:
-        """The first layer whose output on this rank held a NaN or an infinity in the last iteration; every rank must ask."""
+        """The first layer whose output on this rank held a NaN or an infinity in the last
+        iteration; every rank must ask.
+        """
         if self._finite is not None:
             return self._finite.first
         assert self.evaluation is not None

@@ -51,7 +51,9 @@ class Lifetimes:
         self.begins: list[dict[Any, list[int]]] = []
 
     def add(self, program: Program, filled: Sequence[tuple[Array, int, int]]) -> None:
-        """The touches of a program's steps, and arrays that are filled for a part just before a step."""
+        """The touches of a program's steps, and arrays that are filled for a part just before a
+        step.
+        """
         found: dict[tuple[Any, int], list[Touch]] = defaultdict(list)
         for array, part, at in filled:
             found[self.arena.owner(array), part].append(Touch(at, False))
@@ -60,7 +62,8 @@ class Lifetimes:
             for array, anew in _touched(step, self.part, self.arrays, self.layers):
                 key = (self.arena.owner(array), step.part if self.apart else 0)
                 found[key].append(Touch(i, anew and step.phase is Phase.RECOMPUTE))
-                if isinstance(step, Comm):  # it is over before the step that waits for it does anything
+                # it is over before the step that waits for it does anything
+                if isinstance(step, Comm):
                     found[key].append(Touch(program.until[i] - 1, False))
         begins: dict[Any, list[int]] = defaultdict(list)
         for (key, _), touches in found.items():
@@ -74,7 +77,8 @@ class Lifetimes:
 
     def outputs(self, passes: Sequence[Pass]) -> dict[tuple[str, int], int]:
         """When a layer's output in a pass is alive, by name and number of the pass."""
-        return {(name, p.part): self.alive[self.arena.owner(b.out)] for p in passes for name, b in p.blocks.items() if b.out is not None}
+        return {(name, p.part): self.alive[self.arena.owner(b.out)] for p in passes
+                for name, b in p.blocks.items() if b.out is not None}
 
 
 def _lives(touches: list[Touch]) -> list[tuple[int, int]]:

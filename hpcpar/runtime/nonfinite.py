@@ -1,4 +1,6 @@
-"""Where values stop being finite: found in the iteration in which it happens, as weights and memory are overwritten after it."""
+"""Where values stop being finite: found in the iteration in which it happens, as weights and memory
+are overwritten after it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Finite:
-    """Looks at the first gradient of every backward pass; where that is not finite, at all outputs that are still there.
+    """Looks at the first gradient of every backward pass; where that is not finite, at all outputs
+    that are still there.
 
     Parameters
     ----------
@@ -29,7 +32,8 @@ class Finite:
         The first layer on this rank whose output was not finite.
     """
 
-    def __init__(self, executor: Executor, program: Program, alive: Mapping[tuple[str, int], int]) -> None:
+    def __init__(self, executor: Executor, program: Program,
+                 alive: Mapping[tuple[str, int], int]) -> None:
         self.executor, self.alive = executor, alive
         self.first: str | None = None
         seen: set[int] = set()
@@ -44,12 +48,14 @@ class Finite:
         blocks = executor.part(step.layer, step.part).blocks[step.layer]
         gradient = blocks.dxs[0] if blocks.dy is None else blocks.dy
         finite = executor.backend.all_finite
-        passes = [(layer.name, executor.part(layer.name, step.part)) for layer in executor.network.layers[:-1]]
+        passes = [(layer.name, executor.part(layer.name, step.part))
+                  for layer in executor.network.layers[:-1]]
         there = [(name, p.blocks[name].out) for name, p in passes if self.alive.get((name, p.part), 0) >> i & 1]
 
         def look() -> None:
             if gradient is not None and not finite(gradient):
-                self.first = self.first or next((name for name, out in there if not finite(out)), None)
+                self.first = self.first or next((name for name, out in there if not finite(out)),
+                                                None)
 
         return look
 

@@ -1,4 +1,6 @@
-"""Looking at a layer's output and its gradient while a program runs: memory is used again as soon as nobody needs them."""
+"""Looking at a layer's output and its gradient while a program runs: memory is used again as soon
+as nobody needs them.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,14 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """Copies of what a program makes, each taken when it is complete, of the last micro-batch or turn.
+    """Copies of what a program makes, each taken when it is complete, of the last micro-batch or
+    turn.
 
     Attributes
     ----------
     outputs, gradients : dict
-        What this rank owns of a layer's output, and of its gradient, on the host, by the layer's name.
+        What this rank owns of a layer's output, and of its gradient, on the host, by the layer's
+        name.
     """
 
     def __init__(self, executor: Executor, program: Program) -> None:
@@ -52,7 +56,8 @@ class Watch:
         steps, part = self.program.schedule.steps, self._part(layer)
         if not self.executor.network.by_name[layer].inputs:
             readers = self.executor.network.consumers[layer]
-            read = (i for i in self.program.mine if steps[i].phase is Phase.FORWARD and steps[i].layer in readers and steps[i].part == part)
+            read = (i for i in self.program.mine if steps[i].phase is Phase.FORWARD
+                    and steps[i].layer in readers and steps[i].part == part)
             return next(read, len(steps))
         made = 0
         for i in self.program.mine:
@@ -77,7 +82,8 @@ class Watch:
 
     def _copy(self, layer: str, which: str, into: dict[str, np.ndarray]) -> Callable[[], None]:
         executor = self.executor
-        array = getattr(executor.part(layer, max(executor.plan.microbatches, executor.plan.turns) - 1).blocks[layer], which)
+        array = getattr(executor.part(layer, max(executor.plan.microbatches, executor.plan.turns)
+                                      - 1).blocks[layer], which)
 
         def copy() -> None:
             if array is not None:

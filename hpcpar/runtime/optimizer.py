@@ -19,7 +19,8 @@ class SGD:
     rate : float
         Learning rate of the first epoch.
     steps : tuple of float
-        Fractions of the training after each of which the rate is multiplied by `factor` (OWT: 0.25, 0.5, 0.75 and 250 ** (-1/3)).
+        Fractions of the training after each of which the rate is multiplied by `factor` (OWT: 0.25,
+        0.5, 0.75 and 250 ** (-1/3)).
     """
 
     rate: float = 0.01
@@ -41,7 +42,9 @@ class SGD:
 
 
 class Rule:
-    """Updates weights by a plan's optimiser: SGD, SGD with momentum, or Adam, whose first beta is the momentum."""
+    """Updates weights by a plan's optimiser: SGD, SGD with momentum, or Adam, whose first beta is
+    the momentum.
+    """
 
     BETA, EPS = 0.999, 1e-8
 
@@ -56,10 +59,14 @@ class Rule:
         self.rate, self.momentum, self.decay = rate, momentum, decay
 
     def update(self, backend: Backend, p: Parameters, count: int, tick: Tick | None = None) -> None:
-        """Apply the gradient to what this rank updates, after `count` updates before; other gradients progress meanwhile (`tick`)."""
+        """Apply the gradient to what this rank updates, after `count` updates before; other
+        gradients progress meanwhile (`tick`).
+        """
         w, grad = p.updated(p.flat), p.updated(p.grad)
         if self.optimizer == "adam":
             first, second = p.state
-            backend.adam_update(w, grad, first, second, self.rate, self.momentum, self.BETA, self.EPS, count + 1, self.decay, tick)
+            backend.adam_update(w, grad, first, second, self.rate, self.momentum, self.BETA,
+                                self.EPS, count + 1, self.decay, tick)
         else:
-            backend.sgd_update(w, grad, p.state[0] if p.state else None, self.rate, self.momentum, self.decay, tick)
+            backend.sgd_update(w, grad, p.state[0] if p.state else None, self.rate, self.momentum,
+                               self.decay, tick)

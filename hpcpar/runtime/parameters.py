@@ -1,4 +1,6 @@
-"""A layer's weights on a rank: its rows of output channels, in one flat buffer with the bias, for one allreduce and one update."""
+"""A layer's weights on a rank: its rows of output channels, in one flat buffer with the bias, for
+one allreduce and one update.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,14 @@ from hpcpar.plan.plan import OPTIMIZERS, Plan
 
 
 class Parameters:
-    """Weights, gradients and the optimiser's state of rows [start, stop) and input channels `columns` of a layer.
+    """Weights, gradients and the optimiser's state of rows [start, stop) and input channels
+    `columns` of a layer.
 
     Parameters
     ----------
     reduced : bool
-        The gradient is summed over several ranks: with sharded synchronisation each updates its shard only.
+        The gradient is summed over several ranks: with sharded synchronisation each updates its
+        shard only.
     updates : bool
         False where another rank, the parameter server, updates.
     grad : array, optional
@@ -32,12 +36,14 @@ class Parameters:
     flat, grad : array
         All items: the rows' weights, then their biases.
     state : list of array
-        The optimiser's (a velocity, or two moments), of what this rank updates: `updated` of `flat`.
+        The optimiser's (a velocity, or two moments), of what this rank updates: `updated` of
+        `flat`.
     shard : Box or None
         What this rank updates of `flat`, seen as a matrix of a line for each row; None: all.
     weight, bias, dweight, dbias : array
-        Views of `flat` and `grad` in the kernels' shapes; biases are None for layers without. Parts of a cut reduction (k) beyond the first
-        have a bias too, but do not add it: there `bias` is None.
+        Views of `flat` and `grad` in the kernels' shapes; biases are None for layers without. Parts
+        of a cut reduction (k) beyond the first have a bias too, but do not add it: there `bias` is
+        None.
     buffers : array or None
         [2, rows]: running mean and variance of batch normalisation.
     """
@@ -67,22 +73,28 @@ class Parameters:
         self.shard: Box | None = shards(network, layer, config).box(rank) if cut else None
         self.updates = updates and bool(self.flat.size)
         held = shape(self.shard) if self.shard is not None else self.flat.shape
-        self.state = [backend.zeros(held, plan.dtype) for _ in range(OPTIMIZERS[plan.optimizer] if self.updates else 0)]
+        self.state = [backend.zeros(held, plan.dtype)
+                      for _ in range(OPTIMIZERS[plan.optimizer] if self.updates else 0)]
         self.buffers: Array = None
         if isinstance(layer, BatchNorm):
             self.buffers = backend.zeros((2, rows), plan.dtype)
             self.buffers[1] = 1
             self.weight[...] = 1
         elif self.flat.size:
-            host = initial_rows(seed, network.layers.index(layer), self.start, self.stop, whole[1:], plan.dtype)
-            backend.to_device(np.ascontiguousarray(host[:, self.columns[0]:self.columns[1]]), self.weight)
+            host = initial_rows(seed, network.layers.index(layer), self.start, self.stop, whole[1:],
+                                plan.dtype)
+            backend.to_device(np.ascontiguousarray(host[:, self.columns[0]:self.columns[1]]),
+                              self.weight)
 
     def split(self, flat: Array) -> tuple[Array, Array | None]:
         """(weight, bias) in a flat buffer."""
-        return flat[: self._count].reshape(self.weight_shape), flat[self._count:] if self.has_bias else None
+        return flat[: self._count].reshape(self.weight_shape), flat[
+            self._count:] if self.has_bias else None
 
     def matrix(self, flat: Array) -> Array:
-        """A flat buffer as one line for each row; which of its items stand in a line means nothing, but is alike on all replicas."""
+        """A flat buffer as one line for each row; which of its items stand in a line means nothing,
+        but is alike on all replicas.
+        """
         return flat.reshape(self.stop - self.start, self.per_row)
 
     def updated(self, flat: Array) -> Array:
@@ -93,7 +105,9 @@ class Parameters:
         return self.matrix(flat)[:, first:last]
 
     def aside(self) -> Parameters:
-        """The same weights with another buffer for the gradient: what further micro-batches add is computed there."""
+        """The same weights with another buffer for the gradient: what further micro-batches add is
+        computed there.
+        """
         out = copy.copy(self)
         out.grad = self.backend.zeros(self.grad.shape, self.grad.dtype)
         out.dweight, out.dbias = out.split(out.grad)
@@ -111,13 +125,16 @@ def columns(layout: Layout, whole: tuple[int, ...], rank: int) -> Interval:
     return first // size, max(first, last - bias) // size
 
 
-def initial_rows(seed: int, position: int, start: int, stop: int, row: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Initial weights of some rows: He's normal for ReLU networks, drawn row by row so that every plan starts alike.
+def initial_rows(seed: int, position: int, start: int, stop: int, row: tuple[int, ...],
+                 dtype: str) -> np.ndarray:
+    """Initial weights of some rows: He's normal for ReLU networks, drawn row by row so that every
+    plan starts alike.
 
     Parameters
     ----------
     position : int
-        The layer's place in the network; with `seed` and the row's number it fixes the random stream.
+        The layer's place in the network; with `seed` and the row's number it fixes the random
+        stream.
     """
     fan_in = math.prod(row)
     out = np.empty((stop - start, *row), dtype)

@@ -79,13 +79,14 @@ class Passes:
         self.aside = {name: p.aside() for name, p in parameters.items()} if plan.microbatches > 1 and training else dict(parameters)
 
     def all(self) -> tuple[list[Pass], list[Pass]]:
-        """The passes by micro-batch; or the mini-batch's before the switch, and after it the turns."""
+        """The passes by micro-batch; or the mini-batch's before the switch, and after it the turns.
+        """
         if self.plan.turns == 1:
             return [self.microbatch(m) for m in range(self.plan.microbatches)], []
         before = self.before_turns()
         return [before], [self.turn(t, before) for t in range(self.plan.turns)]
 
-    # -- micro-batches ---------------------------------------------------------------------------------------------
+    # -- micro-batches -----------------------------------------------------------------------------
     def microbatch(self, part: int) -> Pass:
         """The pass of a micro-batch (of the mini-batch, where it is not cut) through all layers."""
         begin = block(int(self.plan.batch), self.plan.microbatches, part)[0]
@@ -97,21 +98,27 @@ class Passes:
             # the loss computes its gradient with its value, in the forward pass
             return slot(key[1:]) if key[1] == self.network.layers[-1].name else 0
 
-        return self._pass(self.network.layers, part, samples_of(self.plan, part), lambda v: begin + v, slot, gradient_slot)
+        return self._pass(self.network.layers, part, samples_of(self.plan, part),
+                          lambda v: begin + v, slot, gradient_slot)
 
     def slot(self, layer: str, part: int) -> int:
-        """Which of the places that a layer's stage has for micro-batches in flight; their gradients need one."""
+        """Which of the places that a layer's stage has for micro-batches in flight; their gradients
+        need one.
+        """
         first = int(self.plan.configs[layer].first)
         stage = self._starts.index(first) if len(self._starts) > 1 else 0
         return part % in_flight(self.plan.order, len(self._starts), stage, self.plan.microbatches)
 
-    # -- turns -----------------------------------------------------------------------------------------------------
+    # -- turns -------------------------------------------------------------------------------------
     def before_turns(self) -> Pass:
         """The pass of the mini-batch through the layers before the switch."""
-        return self._pass(self.network.layers[:switch(self.network)], 0, int(self.plan.batch), lambda v: v, _one, _one)
+        return self._pass(self.network.layers[:switch(self.network)], 0, int(self.plan.batch),
+                          lambda v: v, _one, _one)
 
     def turn(self, part: int, before: Pass) -> Pass:
-        """A turn of the layers from the switch on; the switch's input and its gradient have a place for each turn."""
+        """A turn of the layers from the switch on; the switch's input and its gradient have a place
+        for each turn.
+        """
         plan, layers = self.plan, self.network.layers[switch(self.network):]
         samples = int(plan.batch) // plan.turns
         first = layers[0]
@@ -125,22 +132,26 @@ class Passes:
             return (virtual // each * plan.turns + part) * each + virtual % each
 
         def slot(key: Any) -> int:
-            return part if key == (first.name,) or (first.name in key[1:2] and key[-1] == "x") else 0
+            return part if key == (first.name,) or (first.name in key[1:2]
+                                                    and key[-1] == "x") else 0
 
         made = self._pass(layers, part, samples, place, slot, slot)
         if e.forward.kind is None and plan.switch == "each":
             made.blocks[first.name].xs[0] = self.slice_of(before.blocks[e.producer.name].out, part)
-            made.blocks[first.name].dxs[0] = self.slice_of(before.blocks[e.producer.name].dout, part)
+            made.blocks[first.name].dxs[0] = self.slice_of(before.blocks[e.producer.name].dout,
+                                                           part)
         return made
 
     def slice_of(self, whole: Array, part: int) -> Array:
-        """A turn's samples in a block of the layer before the switch: some of each rank's, or all of one rank's."""
+        """A turn's samples in a block of the layer before the switch: some of each rank's, or all
+        of one rank's.
+        """
         if whole is None or self.plan.switch == "one":
             return whole
         each = whole.shape[0] // self.plan.turns
         return whole[part * each:(part + 1) * each]
 
-    # -- both ------------------------------------------------------------------------------------------------------
+    # -- both --------------------------------------------------------------------------------------
     def _pass(
         self, layers: Sequence[Layer], part: int, samples: int, place: Callable[[np.ndarray], np.ndarray],
         slot: Callable[[Any], int], gradient_slot: Callable[[Any], int],
@@ -155,21 +166,27 @@ class Passes:
         def gradients(key: Any, shape: tuple[int, ...], zero: bool) -> Array:
             return self._arena(("gradient", *key, gradient_slot(key)), shape, zero)
 
-        storage = Storage(network, plan, layers, edges, samples, self.backend, self._box, activations, gradients, self.training)
+        storage = Storage(network, plan, layers, edges, samples, self.backend, self._box,
+                          activations, gradients, self.training)
         return Pass(
             part, samples, edges, storage.blocks, {}, np.zeros(2), place, np.zeros(0, np.int64), lambda name: slot((name,))
         )
 
     def _edges_of(self, layers: Sequence[Layer], samples: int) -> dict[str, tuple[Edge, ...]]:
-        """The edges into every layer; passes of as many samples through the same layers share them."""
+        """The edges into every layer; passes of as many samples through the same layers share them.
+        """
         key = (samples, *(layer.name for layer in layers))
         if key not in self._into:
-            self._into[key] = {layer.name: self._edges.into(layer, samples) for layer in layers if layer.inputs}
+            self._into[key] = {layer.name: self._edges.into(layer, samples) for layer in layers
+                               if layer.inputs}
         return self._into[key]
 
     def equip(self, made: Pass) -> None:
-        """Give a pass the layers that work on its blocks; those that use the same blocks share them."""
-        names = [layer for layer in self.network.layers if layer.name in made.blocks and layer.inputs]
+        """Give a pass the layers that work on its blocks; those that use the same blocks share
+        them.
+        """
+        names = [layer for layer in self.network.layers if layer.name in made.blocks
+                 and layer.inputs]
         for layer in names:
             key = (layer.name, made.slot(layer.name), made.samples)
             if key not in self._ops:
@@ -180,7 +197,8 @@ class Passes:
             made.rows = made.place(np.arange(first, last))
 
     def _op(self, layer: Layer, made: Pass) -> LayerOp:
-        network, plan, edges, blocks = self.network, self.plan, made.edges[layer.name], made.blocks[layer.name]
+        network, plan, edges, blocks = self.network, self.plan, made.edges[layer.name], made.blocks[
+            layer.name]
         own = self._box(partial(network, layer, plan.configs[layer.name], made.samples))
         if isinstance(layer, Loss) and blocks.dxs[0] is None:
             blocks.dxs[0] = self.backend.zeros(blocks.x.shape, plan.dtype)

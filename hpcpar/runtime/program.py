@@ -16,16 +16,19 @@ from hpcpar.schedule.steps import Comm, Phase, Schedule, Step
 
 
 class Program:
-    """The steps of a schedule that this rank takes part in. All ranks make it at the same time: they compare their schedules.
+    """The steps of a schedule that this rank takes part in. All ranks make it at the same time:
+    they compare their schedules.
 
     Attributes
     ----------
     seconds : numpy.ndarray
-        [steps] of the last run: a compute step's duration, a communication step's exposed time (pack, post, wait, unpack).
+        [steps] of the last run: a compute step's duration, a communication step's exposed time
+        (pack, post, wait, unpack).
     clock : callable
         Seconds, of which everything here is a difference.
     started_s, ended_s : numpy.ndarray
-        [steps] when each began, and when a communication was complete, on this process's clock; NaN where it takes no part.
+        [steps] when each began, and when a communication was complete, on this process's clock; NaN
+        where it takes no part.
     waited_s : numpy.ndarray
         [steps] how long the program stood still at a communication's end.
 
@@ -36,7 +39,8 @@ class Program:
     last : str
         The loss layer.
     reuses : callable
-        True where the forward pass of a micro-batch computes what a forward movement of another has sent in the same place.
+        True where the forward pass of a micro-batch computes what a forward movement of another has
+        sent in the same place.
     """
 
     def __init__(
@@ -58,8 +62,10 @@ class Program:
         self.watch: Callable[[int], None] | None = None
         self.mine = mine
         self._outputs = self._writing(lambda step: step.phase is Phase.FORWARD)
-        self._gradients = self._writing(lambda step: step.phase is Phase.BACKWARD or step.layer == last)
-        self.until = {i: self._until(i, reuses) for i in mine if isinstance(schedule.steps[i], Comm)}
+        self._gradients = self._writing(lambda step: step.phase is Phase.BACKWARD
+                                        or step.layer == last)
+        self.until = {i: self._until(i, reuses) for i in mine
+                      if isinstance(schedule.steps[i], Comm)}
         waits: dict[int, list[int]] = {}
         for i, until in self.until.items():
             waits.setdefault(until, []).append(i)
@@ -74,9 +80,11 @@ class Program:
         return step.needed_by
 
     def _overwritten(self, sent: Comm, reuses: Callable[[Comm, int], bool]) -> int:
-        """The step before which a rank that only sends must have sent: the pass that uses the same memory again.
+        """The step before which a rank that only sends must have sent: the pass that uses the same
+        memory again.
 
-        Gradients have one place for all micro-batches, and the loss makes its gradient in its forward pass.
+        Gradients have one place for all micro-batches, and the loss makes its gradient in its
+        forward pass.
         """
         if sent.phase not in (Phase.FORWARD, Phase.BACKWARD):
             return len(self.schedule.steps)

@@ -1,4 +1,6 @@
-"""When the steps of an iteration began and ended on this rank: of all iterations, or of some spread over a long run."""
+"""When the steps of an iteration began and ended on this rank: of all iterations, or of some spread
+over a long run.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,17 @@ from hpcpar.comm import clock_sync
 from hpcpar.comm.world import World
 from hpcpar.runtime.program import Program
 
-#: Step times of all ranks together that a record holds at most, in each of its arrays (12 MB for the three).
+#: Step times of all ranks together that a record holds at most, in each of its arrays (12 MB for
+#: the three).
 _MOST = 1 << 20
-#: Iterations that are kept follow each other in runs of so many, for timelines; the fewest that are kept.
+#: Iterations that are kept follow each other in runs of so many, for timelines; the fewest that are
+#: kept.
 _TOGETHER, _FEWEST = 4, 16
 
 
 class Stamps:
-    """Every rank makes it at the same time: it compares the clocks, as `close` does at the end of the run.
+    """Every rank makes it at the same time: it compares the clocks, as `close` does at the end of
+    the run.
 
     Attributes
     ----------
@@ -25,8 +30,9 @@ class Stamps:
     begin_s : list of float
         Beginning of every kept iteration on this rank's clock.
     starts_s, ends_s, waits_s : list of numpy.ndarray
-        [steps] float32 of every kept iteration: when a step began and ended after the iteration did, and how long the program stood
-        still at its end (communication); NaN where this rank has no part in it.
+        [steps] float32 of every kept iteration: when a step began and ended after the iteration
+        did, and how long the program stood still at its end (communication); NaN where this rank
+        has no part in it.
     """
 
     def __init__(self, world: World, steps: int) -> None:
@@ -59,6 +65,8 @@ class Stamps:
                 values[:] = [values[i] for i in chosen]
 
     def close(self) -> NDArray[np.float64] | None:
-        """The readings of all clocks at the beginning and now, [ranks, 2, 3], on rank 0 (see `clock_sync.read`). Every rank must call it."""
+        """The readings of all clocks at the beginning and now, [ranks, 2, 3], on rank 0 (see
+        `clock_sync.read`). Every rank must call it.
+        """
         last = clock_sync.read(self._world)
         return None if self._first is None or last is None else np.stack([self._first, last], axis=1)

@@ -48,7 +48,8 @@ class Tensors:
         if step.phase in (Phase.GRADIENT, Phase.UPDATE):
             return self._weights(step)
         here, back = self.part(step.layer, step.part), step.phase is Phase.BACKWARD
-        blocks, name = here.blocks[step.layer], step.tensor.removesuffix(".gradient").removeprefix(f"{step.layer}.")
+        blocks, name = here.blocks[step.layer], step.tensor.removesuffix(".gradient").removeprefix(
+            f"{step.layer}.")
         if name == "moments":
             op = here.ops[step.layer]
             return (op.moments_gradient,) * 2 if back else (op.moments,) * 2
@@ -63,12 +64,15 @@ class Tensors:
         held = blocks.dxs[which]
         if which in blocks.arriving:
             return held, blocks.arriving[which]
-        # of a tensor with several readers, what is summed in place is added to the others' after that
+        # of a tensor with several readers, what is summed in place is added to the others' after
+        # that
         shared = step.kind is Kind.ALLREDUCE and len(self.network.consumers[e.producer.name]) > 1
         return held, held if shared else self._turned(producer.dout, here, there, step)
 
     def _turned(self, whole: Array, here: Pass, there: Pass, step: Comm) -> Array:
-        """What a turn takes of a block before the switch; of one rank's samples, the others hold nothing that counts."""
+        """What a turn takes of a block before the switch; of one rank's samples, the others hold
+        nothing that counts.
+        """
         if here is there or not self.turns:
             return whole
         if step.phase is Phase.BACKWARD and self.plan.switch == "one":

@@ -1,4 +1,6 @@
-"""What layers may overwrite, and what they read again backward: the executor's blocks and the predicted memory follow it alike."""
+"""What layers may overwrite, and what they read again backward: the executor's blocks and the
+predicted memory follow it alike.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,13 @@ from hpcpar.network.layers import LRN, Add, BatchNorm, Conv, Dropout, Flatten, L
 
 
 def in_place(layer: Layer, producer: Layer) -> bool:
-    """True where the layer may overwrite its input: nobody's backward pass reads what it overwrites."""
+    """True where the layer may overwrite its input: nobody's backward pass reads what it
+    overwrites.
+    """
     if isinstance(layer, ReLU):
         return isinstance(producer, Conv | Linear | BatchNorm | Add)
-    # a dropped element is zero in the output of the ReLU before it, but its gradient is zero as well
+    # a dropped element is zero in the output of the ReLU before it, but its gradient is zero as
+    # well
     return isinstance(layer, Flatten) or (isinstance(layer, Dropout) and isinstance(producer, ReLU))
 
 
@@ -20,7 +25,8 @@ def passes_gradient(layer: Layer) -> bool:
 
 
 def reads_input(layer: Layer) -> bool:
-    """True where the backward pass reads the layer's input; poolings keep places, dropout its mask."""
+    """True where the backward pass reads the layer's input; poolings keep places, dropout its mask.
+    """
     return isinstance(layer, Conv | Linear | BatchNorm | LRN)
 
 
@@ -30,5 +36,8 @@ def reads_output(layer: Layer) -> bool:
 
 
 def begins_sum(network: Network, producer: Layer, consumer: Layer, which: int) -> bool:
-    """True where, of the gradients of a tensor that several layers read, that of input `which` of `consumer` is the first to be made."""
-    return consumer.name == network.consumers[producer.name][-1] and consumer.inputs.index(producer.name) == which
+    """True where, of the gradients of a tensor that several layers read, that of input `which` of
+    `consumer` is the first to be made.
+    """
+    return consumer.name == network.consumers[producer.name][-1] and consumer.inputs.index(
+        producer.name) == which

@@ -1,4 +1,6 @@
-"""Buckets: the gradients of several small layers summed in one go, so that their latencies are paid once."""
+"""Buckets: the gradients of several small layers summed in one go, so that their latencies are paid
+once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from hpcpar.plan.plan import Plan
 
 @dataclass(eq=False)
 class Pending:
-    """A layer whose gradient is complete on each rank, and the movement that sums it; None where nothing is summed."""
+    """A layer whose gradient is complete on each rank, and the movement that sums it; None where
+    nothing is summed.
+    """
 
     layer: Layer
     move: Any = None
@@ -29,7 +33,8 @@ class Buckets:
         Appends the movement that sums the gradients of some layers.
     """
 
-    def __init__(self, network: Network, plan: Plan, emit: Callable[[tuple[Layer, ...]], Any]) -> None:
+    def __init__(self, network: Network, plan: Plan,
+                 emit: Callable[[tuple[Layer, ...]], Any]) -> None:
         self.network, self.plan, self.emit = network, plan, emit
         self._open: list[Pending] = []
         self._bytes = 0
@@ -48,7 +53,9 @@ class Buckets:
         return layer.parameters(self.network.input_shape(layer)) * self.plan.item_bytes
 
     def _joins(self, layer: Layer) -> bool:
-        """Only whole gradients can lie side by side in one buffer: rows of channels that are cut differ from rank to rank."""
+        """Only whole gradients can lie side by side in one buffer: rows of channels that are cut
+        differ from rank to rank.
+        """
         if self.plan.synchronisation != "allreduce" or self.plan.bucket_bytes == 0:
             return False
         return not self.plan.configs[layer.name].cuts_channels

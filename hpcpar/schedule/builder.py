@@ -1,4 +1,6 @@
-"""The parts of the lowering: the steps of a layer, forward and backward, of an edge, of a weight's gradient and its update."""
+"""The parts of the lowering: the steps of a layer, forward and backward, of an edge, of a weight's
+gradient and its update.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def loss_layout(plan: Plan, layer: Layer) -> Layout:
 
 
 def moments_layout(network: Network, plan: Plan, layer: Layer) -> Layout:
-    """The two sums of every channel that batch normalisation needs: of x and x^2 forward, of dy and dy x backward."""
+    """The two sums of every channel that batch normalisation needs: of x and x^2 forward, of dy and
+    dy x backward.
+    """
     channels = network.shapes[layer.name][0]
     return Layout(plan.configs[layer.name], (Axis("c", channels, channels), Axis("moments", 2, 2)))
 
@@ -40,7 +44,8 @@ def moments_layout(network: Network, plan: Plan, layer: Layer) -> Layout:
 class Builder(Emitter):
     """The steps of layers, edges and weights; see `Emitter`."""
 
-    def __init__(self, network: Network, plan: Plan, choose: Chooser | None, training: bool = True) -> None:
+    def __init__(self, network: Network, plan: Plan, choose: Chooser | None,
+                 training: bool = True) -> None:
         super().__init__(network, plan, choose)
         self.training, self.trains = training, network.trained
         self.full = plan.overlap == "full"
@@ -51,9 +56,11 @@ class Builder(Emitter):
         """What is computed again."""
         return recompute(self.network, self.plan)
 
-    # -- parts, for the cost tables of a search ----------------------------------------------------------------------
+    # -- parts, for the cost tables of a search ----------------------------------------------------
     def node(self, layer: Layer, batch: Ints) -> None:
-        """Everything that a layer's own configuration decides: all of its steps but the movements of its inputs."""
+        """Everything that a layer's own configuration decides: all of its steps but the movements
+        of its inputs.
+        """
         if layer.inputs:
             self.layer_forward(layer, batch, [])
         if layer is self.network.layers[-1]:
@@ -68,7 +75,7 @@ class Builder(Emitter):
         moves = [self.fetch(e), *([self.give_back(e)] if e.producer.name in self.trains else [])]
         return [move for move in moves if move is not None]
 
-    # -- forward ---------------------------------------------------------------------------------------------------
+    # -- forward -----------------------------------------------------------------------------------
     def forward(self, layers: Sequence[Layer], batch: Ints) -> None:
         for layer in layers:
             edges = self.edges.into(layer, batch)
@@ -76,10 +83,13 @@ class Builder(Emitter):
 
     def fetch(self, e: Edge, phase: Phase = Phase.FORWARD) -> Move | None:
         """Make the consumer's needed boxes."""
-        return self.alone(self.move(phase, e.consumer.name, e.tensor, e.forward, e.owned, e.needed, e.key))
+        return self.alone(self.move(phase, e.consumer.name, e.tensor, e.forward, e.owned, e.needed,
+                                    e.key))
 
     def compute_again(self, segment: int, batch: Ints) -> None:
-        """Make what the backward pass reads of a segment once more; statistics of batches are still there."""
+        """Make what the backward pass reads of a segment once more; statistics of batches are still
+        there.
+        """
         for layer in self.network.layers[1:]:
             if self.again.of(layer.name) != segment or not self.again.needs(layer):
                 continue
@@ -114,10 +124,13 @@ class Builder(Emitter):
         layout = moments_layout(self.network, self.plan, layer)
         pattern = collective_along(Kind.ALLREDUCE, self.plan.configs[layer.name], SUMMED)
         tensor = f"{layer.name}.moments{'.gradient' if phase is Phase.BACKWARD else ''}"
-        return self.move(phase, layer.name, tensor, pattern, layout, layout, ("moments", self.edges.key(layer, 0)), MOMENT_BYTES)
+        return self.move(phase, layer.name, tensor, pattern, layout, layout,
+                         ("moments", self.edges.key(layer, 0)), MOMENT_BYTES)
 
     def sum_of_parts(self, layer: Layer, batch: Ints, phase: Phase) -> Move | None:
-        """The partial sums of a cut reduction (k) added; backward its adjoint, the gradient of the sum given to every part."""
+        """The partial sums of a cut reduction (k) added; backward its adjoint, the gradient of the
+        sum given to every part.
+        """
         config = self.plan.configs[layer.name]
         if not config.reduces:
             return None
@@ -126,35 +139,43 @@ class Builder(Emitter):
         parts, whole = partial(self.network, layer, config, batch), owned(self.network, layer, config, batch)
         key = ("sum", self.edges.key(layer, batch))
         if phase is Phase.BACKWARD:
-            pattern = collective_along(Kind.ALLGATHER, config, ("k",)) if config.scatter else NOTHING
-            return self.move(Phase.BACKWARD, layer.name, f"{layer.name}.output.gradient", pattern, whole, parts, key)
-        pattern = collective_along(Kind.REDUCE_SCATTER if config.scatter else Kind.ALLREDUCE, config, ("k",))
+            pattern = collective_along(Kind.ALLGATHER, config,
+                                       ("k",)) if config.scatter else NOTHING
+            return self.move(Phase.BACKWARD, layer.name, f"{layer.name}.output.gradient", pattern,
+                             whole, parts, key)
+        pattern = collective_along(Kind.REDUCE_SCATTER if config.scatter else Kind.ALLREDUCE,
+                                   config, ("k",))
         return self.move(phase, layer.name, f"{layer.name}.output", pattern, parts, whole, key)
 
     def loss(self, batch: Ints) -> Move | None:
-        """The loss summed over everything that cuts it, and told to ranks that the loss layer does not live on."""
+        """The loss summed over everything that cuts it, and told to ranks that the loss layer does
+        not live on.
+        """
         last, plan = self.network.layers[-1], self.plan
         config = plan.configs[last.name]
         layout = loss_layout(plan, last)
         pattern = collective_along(Kind.ALLREDUCE, config, ("n", "c"))
         key = ("loss", self.edges.key(last, batch))
-        sums = self.alone(self.move(Phase.LOSS, last.name, "loss", pattern, layout, layout, key, item_bytes=8))
+        sums = self.alone(self.move(Phase.LOSS, last.name, "loss", pattern, layout, layout, key,
+                                    item_bytes=8))
         some = np.not_equal(config.ranks, plan.ranks)
         if not np.any(some):
             return sums
         self.wait(sums)
         everyone = Layout(Config(replicas=plan.ranks), layout.axes)
         told = Pattern(some * np.int8(CODES[Kind.REDISTRIBUTE]))
-        return self.alone(self.move(Phase.LOSS, last.name, "loss everywhere", told, layout, everyone, (*key, "told"), item_bytes=8))
+        return self.alone(self.move(Phase.LOSS, last.name, "loss everywhere", told, layout,
+                                    everyone, (*key, "told"), item_bytes=8))
 
     def finish(self, sums: Move | None) -> None:
         """The loss is needed by the end of the iteration."""
         if self.plan.overlap != "none":
             self.wait(sums)
 
-    # -- backward --------------------------------------------------------------------------------------------------
+    # -- backward ----------------------------------------------------------------------------------
     def backward(self, layers: Sequence[Layer], batch: Ints, moving: bool = True) -> list[Pending]:
-        """Backward steps; returns weighted layers with the movement that sums their gradient (None where nothing is summed).
+        """Backward steps; returns weighted layers with the movement that sums their gradient (None
+        where nothing is summed).
 
         Without `moving`, gradients of inputs are computed and stay where they are.
         """
@@ -192,8 +213,11 @@ class Builder(Emitter):
     def _wants(self, layer: Layer) -> bool:
         return any(name in self.trains for name in layer.inputs)
 
-    def input_gradients(self, layer: Layer, batch: Ints, moving: bool) -> list[tuple[Edge, Move | None]]:
-        """Compute the gradients of the layer's inputs and, where `moving`, send them to their owners."""
+    def input_gradients(self, layer: Layer, batch: Ints,
+                        moving: bool) -> list[tuple[Edge, Move | None]]:
+        """Compute the gradients of the layer's inputs and, where `moving`, send them to their
+        owners.
+        """
         if not self._wants(layer):
             return []
         self.compute(Phase.BACKWARD, layer, Op.BACKWARD, batch)
@@ -204,10 +228,12 @@ class Builder(Emitter):
 
     def give_back(self, e: Edge) -> Move | None:
         """Sum the gradients of needed boxes onto owned ones."""
-        return self.alone(self.move(Phase.BACKWARD, e.consumer.name, f"{e.tensor}.gradient", e.backward, e.needed, e.owned, e.key))
+        return self.alone(self.move(Phase.BACKWARD, e.consumer.name, f"{e.tensor}.gradient",
+                                    e.backward, e.needed, e.owned, e.key))
 
     def arrive(self, back: list[tuple[Edge, Move | None]], batch: Ints) -> None:
-        """Gradients of inputs are complete; those of a tensor that several layers read are added."""
+        """Gradients of inputs are complete; those of a tensor that several layers read are added.
+        """
         for e, move in back:
             self.wait(move)
             if e.producer.name in self._received:

@@ -1,8 +1,10 @@
-"""The collective algorithms, as pure lists of rounds: what a member sends and receives, and in which order.
+"""The collective algorithms, as pure lists of rounds: what a member sends and receives, and in
+which order.
 
-The communicator executes these rounds and nothing else, the trace counts them, and the cost formulas are tested against
-them. Spans are items of a flat *wire* buffer. For allgather and reduce-scatter the wire holds the group's blocks in
-rotated order, the member's own first, so that every message of every algorithm is one contiguous span.
+The communicator executes these rounds and nothing else, the trace counts them, and the cost
+formulas are tested against them. Spans are items of a flat *wire* buffer. For allgather and
+reduce-scatter the wire holds the group's blocks in rotated order, the member's own first, so that
+every message of every algorithm is one contiguous span.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from hpcpar.schedule.steps import Kind
 
 @dataclass(frozen=True)
 class Message:
-    """`start:stop` of the wire buffer to or from a group member (or a rank, in point-to-point patterns)."""
+    """`start:stop` of the wire buffer to or from a group member (or a rank, in point-to-point
+    patterns).
+    """
 
     peer: int
     start: int
@@ -32,7 +36,8 @@ class Round:
     reduce : bool
         Received items are added to the wire buffer instead of replacing it.
     after : int
-        Index of the round that must be complete before this one starts (-1: none). Rounds start and complete in order.
+        Index of the round that must be complete before this one starts (-1: none). Rounds start and
+        complete in order.
     """
 
     sends: tuple[Message, ...]
@@ -46,7 +51,9 @@ def _message(peer: int, start: int, stop: int) -> tuple[Message, ...]:
 
 
 def ring_allreduce(p: int, me: int, n: int, segments: int) -> list[Round]:
-    """Reduce-scatter, then allgather, around a ring: 2 (p - 1) messages of n / p items, each in `segments` pieces."""
+    """Reduce-scatter, then allgather, around a ring: 2 (p - 1) messages of n / p items, each in
+    `segments` pieces.
+    """
     right, left = (me + 1) % p, (me - 1) % p
     out: list[Round] = []
     for t in range(2 * (p - 1)):
@@ -69,7 +76,9 @@ def _piece(n: int, p: int, index: int, segments: int, s: int) -> tuple[int, int]
 
 
 def doubling_allreduce(p: int, me: int, n: int) -> list[Round]:
-    """Recursive doubling: ceil(log2 p) exchanges of everything; ranks beyond a power of two fold in first and out last."""
+    """Recursive doubling: ceil(log2 p) exchanges of everything; ranks beyond a power of two fold in
+    first and out last.
+    """
     power = 1 << (p.bit_length() - 1)
     extra = p - power
     whole = (0, n)
@@ -113,7 +122,8 @@ def ring_allgather(sizes: tuple[int, ...], me: int, segments: int) -> list[Round
 
 
 def ring_reduce_scatter(sizes: tuple[int, ...], me: int, segments: int) -> list[Round]:
-    """Partial blocks travel around a ring and are summed on the way; the member's own arrives last."""
+    """Partial blocks travel around a ring and are summed on the way; the member's own arrives last.
+    """
     p, at = len(sizes), _offsets(sizes, me)
     out: list[Round] = []
     for t in range(p - 1):
@@ -123,7 +133,8 @@ def ring_reduce_scatter(sizes: tuple[int, ...], me: int, segments: int) -> list[
     return out
 
 
-def _ring_round(p: int, me: int, at: list[int], give: int, take: int, segments: int, s: int, t: int, reduce: bool) -> Round:
+def _ring_round(p: int, me: int, at: list[int], give: int, take: int, segments: int, s: int, t: int,
+                reduce: bool) -> Round:
     a = block(at[give + 1] - at[give], segments, s)
     b = block(at[take + 1] - at[take], segments, s)
     return Round(
@@ -152,18 +163,22 @@ def bruck_allgather(sizes: tuple[int, ...], me: int) -> list[Round]:
 
 
 def bruck_reduce_scatter(sizes: tuple[int, ...], me: int) -> list[Round]:
-    """The adjoint of `bruck_allgather`: its rounds backwards, with sends and receives exchanged and received blocks added."""
+    """The adjoint of `bruck_allgather`: its rounds backwards, with sends and receives exchanged and
+    received blocks added.
+    """
     forward = bruck_allgather(sizes, me)
     return [Round(r.recvs, r.sends, True, i - 1) for i, r in enumerate(reversed(forward))]
 
 
-def collective(kind: Kind, algorithm: str, sizes: tuple[int, ...], me: int, segments: int) -> list[Round]:
+def collective(kind: Kind, algorithm: str, sizes: tuple[int, ...], me: int,
+               segments: int) -> list[Round]:
     """Rounds of member `me` of a collective.
 
     Parameters
     ----------
     sizes : tuple of int
-        Items of each member's block, in group order; for an allreduce every entry is the whole buffer's size.
+        Items of each member's block, in group order; for an allreduce every entry is the whole
+        buffer's size.
     """
     p = len(sizes)
     if kind is Kind.ALLREDUCE:

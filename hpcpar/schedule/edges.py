@@ -1,4 +1,6 @@
-"""The tensor between two layers: who owns which box of it, who needs which, and how it moves, forward and backward."""
+"""The tensor between two layers: who owns which box of it, who needs which, and how it moves,
+forward and backward.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Edge:
     which : int
         Place of the tensor among the consumer's inputs.
     key : tuple
-        Equal for edges that move alike: layers of equal shapes and options under the same configurations share it.
+        Equal for edges that move alike: layers of equal shapes and options under the same
+        configurations share it.
     """
 
     producer: Layer
@@ -45,7 +48,9 @@ class Edge:
 
 
 class Edges:
-    """All edges of a plan, or of a family of plans, for any number of samples; equal ones are worked out once."""
+    """All edges of a plan, or of a family of plans, for any number of samples; equal ones are
+    worked out once.
+    """
 
     def __init__(self, network: Network, plan: Plan) -> None:
         self.network, self.plan = network, plan
@@ -54,7 +59,8 @@ class Edges:
 
     def key(self, layer: Layer, batch: Ints) -> Any:
         """Equal for layers that work alike."""
-        return (self.network.signatures[layer.name], self.plan.configs[layer.name].key, batch_key(batch))
+        return (self.network.signatures[layer.name], self.plan.configs[layer.name].key,
+                batch_key(batch))
 
     def needs(self, layer: Layer, batch: Ints) -> tuple[Layout, ...]:
         """What ranks need of each input of `layer` for `batch` samples, whoever holds it."""
@@ -62,7 +68,8 @@ class Edges:
         for which in range(len(layer.inputs)):
             key = (self.key(layer, batch), which)
             if key not in self._needs:
-                self._needs[key] = needed(self.network, layer, self.plan.configs[layer.name], batch, which)
+                self._needs[key] = needed(self.network, layer, self.plan.configs[layer.name], batch,
+                                          which)
             out.append(self._needs[key])
         return tuple(out)
 
@@ -71,7 +78,9 @@ class Edges:
         return tuple(self.edge(layer, which, batch) for which in range(len(layer.inputs)))
 
     def edge(self, layer: Layer, which: int, batch: Ints) -> Edge:
-        """The edge into input `which` of `layer`; the first that is asked for is worked out with all others."""
+        """The edge into input `which` of `layer`; the first that is asked for is worked out with
+        all others.
+        """
         producer = self.network.by_name[layer.inputs[which]]
         key = self._key(producer, layer, which, batch)
         if key not in self._known:
@@ -89,7 +98,8 @@ class Edges:
                 producer = network.by_name[name]
                 key = self._key(producer, layer, which, batch)
                 if key not in self._known and key not in new:
-                    new[key] = (owned(network, producer, self.plan.configs[name], batch), self.needs(layer, batch)[which])
+                    new[key] = (owned(network, producer, self.plan.configs[name], batch),
+                                self.needs(layer, batch)[which])
         for (key, pair), found in zip(new.items(), patterns_of(list(new.values())), strict=True):
             self._known[key] = (*pair, *found)
 
@@ -102,4 +112,5 @@ def batch_key(batch: Ints) -> Any:
 def edges(network: Network, plan: Plan) -> dict[str, tuple[Edge, ...]]:
     """The edges into every layer but the input, by the consumer's name."""
     found = Edges(network, plan)
-    return {layer.name: found.into(layer, plan.batch) for layer in network.layers if not isinstance(layer, Input)}
+    return {layer.name: found.into(layer, plan.batch) for layer in network.layers
+            if not isinstance(layer, Input)}

@@ -1,4 +1,5 @@
-"""Appending steps to an outline: computations, movements, and which step waits for which movement."""
+"""Appending steps to an outline: computations, movements, and which step waits for which movement.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Emitter:
         self.steps = self.out.steps
         self._chosen: dict[Any, tuple[Any, Any, Any]] = {}
 
-    def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True, tensor: str = "") -> None:
+    def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True,
+                tensor: str = "") -> None:
         if present is True or np.asarray(present).any():
             self.steps.append(Task(phase, layer, op, batch, present, self.part, tensor))
 
@@ -51,7 +53,8 @@ class Emitter:
         if not np.asarray(pattern.code).any():
             return None
         size = self.plan.item_bytes if item_bytes is None else item_bytes
-        step = Move(phase, layer, tensor, holder, wanter, pattern, size, (key, phase is Phase.BACKWARD, size), part=self.part, root=root)
+        step = Move(phase, layer, tensor, holder, wanter, pattern, size,
+                    (key, phase is Phase.BACKWARD, size), part=self.part, root=root)
         if self.choose is not None and not (direct := IS_DIRECT[pattern.code]).all():
             if step.key not in self._chosen:
                 algorithm, segments = self.choose(step)

@@ -1,6 +1,7 @@
 """Freezing: from a plan's outline to the schedule that is executed.
 
-The outline is of one pass; a plan with micro-batches passes several times, stage by stage, and its schedule has every step of every pass.
+The outline is of one pass; a plan with micro-batches passes several times, stage by stage, and its
+schedule has every step of every pass.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def freeze(out: Outline) -> Schedule:
     following = [len(kept)] * (len(out.steps) + 1)
     for i in reversed(range(len(out.steps))):
         following[i] = place.get(i, following[i + 1])
-    steps = [_frozen(out.steps[old], place[old], following[_needed_by(out, old)], out.steps[old].part) for old in kept]
+    steps = [_frozen(out.steps[old], place[old], following[_needed_by(out, old)],
+                     out.steps[old].part) for old in kept]
     return Schedule(int(out.plan.ranks), tuple(steps))
 
 
@@ -71,7 +73,7 @@ def _frozen(step: Task | Move, index: int, needed_by: int, part: int) -> Step:
     )
 
 
-# -- micro-batches -----------------------------------------------------------------------------------------------------
+# -- micro-batches ---------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Entry:
     """Step `at` of a micro-batch's outline, as the schedule takes it up in some cell."""
@@ -82,7 +84,9 @@ class _Entry:
 
 
 def _passes(plan: Plan, outlines: list[Outline], training: bool) -> list[Step]:
-    """Cell by cell: its steps, then what goes from it to other stages; gradients are summed in each stage's last backward pass."""
+    """Cell by cell: its steps, then what goes from it to other stages; gradients are summed in each
+    stage's last backward pass.
+    """
     stages = [stages_of(plan, out) for out in outlines]
     order = cells(plan.order, len(stages[0]), plan.microbatches, training)
     entries: list[_Entry] = []
@@ -91,9 +95,12 @@ def _passes(plan: Plan, outlines: list[Outline], training: bool) -> list[Step]:
         forth = cell.phase is Phase.FORWARD
         own = here[cell.stage].forward if forth else here[cell.stage].backward
         if not forth and cell.part == plan.microbatches - 1:
-            own = sorted(own + [i for i in here[cell.stage].last if out.steps[i].phase is Phase.GRADIENT])
-        leaving = [i for stage in here for i in (stage.into if forth else stage.back) if _sender(here, out, i) == cell.stage]
-        entries += [_Entry(cell.part, i, number) for i in (*own, *sorted(leaving)) if out.steps[i].present]
+            own = sorted(own + [i for i in here[cell.stage].last
+                                if out.steps[i].phase is Phase.GRADIENT])
+        leaving = [i for stage in here for i in (stage.into if forth else stage.back)
+                   if _sender(here, out, i) == cell.stage]
+        entries += [_Entry(cell.part, i, number) for i in (*own, *sorted(leaving))
+                    if out.steps[i].present]
     out, part = outlines[-1], len(outlines) - 1
     summed = {e.at for e in entries if out.steps[e.at].phase is Phase.GRADIENT and e.part == part}
     last = sorted(i for stage in stages[-1] for i in stage.last if i not in summed)
@@ -111,8 +118,11 @@ def _sender(stages: list[Stage], out: Outline, i: int) -> int:
 
 
 def _numbered(outlines: list[Outline], entries: list[_Entry]) -> list[Step]:
-    """Number the steps; a movement is needed by the first step of its micro-batch, in or after its cell, that the outline says."""
-    places: dict[int, list[tuple[int, int]]] = defaultdict(list)  # micro-batch -> (place in its outline, place in the schedule)
+    """Number the steps; a movement is needed by the first step of its micro-batch, in or after its
+    cell, that the outline says.
+    """
+    # micro-batch -> (place in its outline, place in the schedule)
+    places: dict[int, list[tuple[int, int]]] = defaultdict(list)
     ends: dict[int, int] = {}
     for index, e in enumerate(entries):
         places[e.part].append((e.at, index))

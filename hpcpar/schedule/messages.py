@@ -1,4 +1,5 @@
-"""One rank's view of a communication step: what it packs, the messages it sends and receives, what it unpacks.
+"""One rank's view of a communication step: what it packs, the messages it sends and receives, what
+it unpacks.
 
 The communicator executes an `Exchange`; `counts` of it is what the trace must show.
 """
@@ -37,8 +38,9 @@ class Exchange:
         Ranks that the rounds' group members stand for.
     rounds : tuple of Round
     unpack : tuple of Piece or Box
-        In order: a Piece is copied (or, where the step reduces, added) from the wire into the wanted array; a bare Box is
-        moved from the held array to the wanted one without a message. The order is that of the parts, so that replicas sum alike.
+        In order: a Piece is copied (or, where the step reduces, added) from the wire into the
+        wanted array; a bare Box is moved from the held array to the wanted one without a message.
+        The order is that of the parts, so that replicas sum alike.
     """
 
     wire_items: int
@@ -85,7 +87,8 @@ def make_exchange(step: Comm, rank: int) -> Exchange:
     at = 0
     pieces: dict[int, Piece] = {}
     # our own algorithms want the member's own block first, the library wants the group's order
-    for k in range(len(peers)) if step.algorithm == "mpi" else ((me + j) % len(peers) for j in range(len(peers))):
+    for k in range(len(peers)) if step.algorithm == "mpi" else ((me + j) % len(peers)
+                                                                for j in range(len(peers))):
         pieces[k] = Piece(boxes[k], at, at + sizes[k])
         at += sizes[k]
     own, others = (pieces[me],), tuple(p for k, p in pieces.items() if k != me)
@@ -107,14 +110,16 @@ def _rooted(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
         there = (Message(step.root, 0, n),)
         sends, recvs = (there, ()) if gives else ((), there)
         piece = (Piece(box, 0, n),)
-        return Exchange(n, piece if gives else (), peers, (Round(sends, recvs, False, -1),), () if gives else piece)
+        return Exchange(n, piece if gives else (), peers, (Round(sends, recvs, False, -1),),
+                        () if gives else piece)
     others = [k for k in range(len(peers)) if k != step.root]
     if not gives:
         messages = tuple(Message(k, 0, n) for k in others)
         return Exchange(n, (Piece(box, 0, n),), peers, (Round(messages, (), False, -1),), (box,))
     landed = {k: Piece(box, i * n, (i + 1) * n) for i, k in enumerate(others)}
     messages = tuple(Message(k, p.start, p.stop) for k, p in landed.items())
-    return Exchange(len(others) * n, (), peers, (Round((), messages, False, -1),), tuple(landed.get(k, box) for k in range(len(peers))))
+    return Exchange(len(others) * n, (), peers, (Round((), messages, False, -1),),
+                    tuple(landed.get(k, box) for k in range(len(peers))))
 
 
 def _rounds(step: Comm, sizes: tuple[int, ...], me: int) -> tuple[Round, ...]:
@@ -129,7 +134,9 @@ def _sources(holder: Layout, wanted: Box, replica: int) -> list[int]:
 
 
 def _direct(step: Comm, rank: int) -> Exchange:
-    """Point to point: each wanter takes every part from the holder of its own replica class (itself, where it holds it)."""
+    """Point to point: each wanter takes every part from the holder of its own replica class
+    (itself, where it holds it).
+    """
     holder, wanter = step.holder, step.wanter
     held, wanted = holder.box(rank), wanter.box(rank)
     mine = holder.replica(rank)
@@ -164,7 +171,8 @@ def _direct(step: Comm, rank: int) -> Exchange:
 def counts(step: Comm, rank: int) -> Counts:
     """Messages and bytes that `rank` sends in `step`.
 
-    A library collective counts as one message of the rank's own contribution: what it does inside is not ours to see.
+    A library collective counts as one message of the rank's own contribution: what it does inside
+    is not ours to see.
     """
     ex = exchange(step, rank)
     if step.algorithm == "mpi" and len(ex.peers) > 1:

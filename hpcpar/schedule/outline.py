@@ -1,7 +1,8 @@
 """The one lowering: from a plan, or a family of plans, to the steps of an iteration.
 
-An outline lists every step that some case of the family may have, with what it is in each case. A single plan is a family of one;
-`hpcpar.schedule.lower` freezes its outline to the schedule that is executed, and the cost model prices outlines.
+An outline lists every step that some case of the family may have, with what it is in each case. A
+single plan is a family of one; `hpcpar.schedule.lower` freezes its outline to the schedule that is
+executed, and the cost model prices outlines.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from hpcpar.schedule.steps import Kind, Op, Phase
 from hpcpar.schedule.weights import gradient, update
 
 
-def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = True, samples: Ints | None = None) -> Outline:
+def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = True,
+            samples: Ints | None = None) -> Outline:
     """Turn a plan, or a family of plans, into steps.
 
-    Forward, every layer's needed boxes are made from the owned ones of the layers before; backward, the adjoint movements sum
-    gradients of needed boxes onto owned ones; each layer's weight gradient is summed as soon as it is complete. Under
-    ``overlap="full"`` a halo travels while the interior of its convolution is computed, and the gradient of a layer's input
-    while that of its weights is; under ``"gradient"`` or ``"full"`` the weights' gradients travel until their update.
+    Forward, every layer's needed boxes are made from the owned ones of the layers before; backward,
+    the adjoint movements sum gradients of needed boxes onto owned ones; each layer's weight
+    gradient is summed as soon as it is complete. Under ``overlap="full"`` a halo travels while the
+    interior of its convolution is computed, and the gradient of a layer's input while that of its
+    weights is; under ``"gradient"`` or ``"full"`` the weights' gradients travel until their update.
 
     Parameters
     ----------
@@ -62,7 +65,8 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
 
 
 def _turns(b: Builder, layers: Sequence[Layer], training: bool) -> None:
-    """The layers after the switch in turns, each on a part of the batch, while the next turn's activations travel.
+    """The layers after the switch in turns, each on a part of the batch, while the next turn's
+    activations travel.
 
     OWT's schemes b and c. Their weights are updated after every turn (variable batch size).
     """
@@ -78,7 +82,8 @@ def _turns(b: Builder, layers: Sequence[Layer], training: bool) -> None:
 
     def fetch(turn: int) -> Move | None:
         now, b.part = b.part, turn
-        coming = b.move(Phase.FORWARD, first.name, edge.tensor, there, layout, edge.needed, (edge.key, plan.switch), root=root(turn))
+        coming = b.move(Phase.FORWARD, first.name, edge.tensor, there, layout, edge.needed,
+                        (edge.key, plan.switch), root=root(turn))
         b.part = now
         return coming
 
@@ -100,7 +105,8 @@ def _turns(b: Builder, layers: Sequence[Layer], training: bool) -> None:
             b.compute(Phase.BACKWARD, first, Op.BACKWARD, samples)
             tensor = f"{edge.tensor}.gradient"
             key = (edge.key, plan.switch)
-            returned.append(b.move(Phase.BACKWARD, first.name, tensor, back, edge.needed, layout, key, root=root(turn)))
+            returned.append(b.move(Phase.BACKWARD, first.name, tensor, back, edge.needed, layout,
+                                   key, root=root(turn)))
             if not beside:
                 b.wait(returned[-1])
             if first.has_weights:

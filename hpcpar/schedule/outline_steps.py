@@ -1,4 +1,6 @@
-"""What an outline consists of: tasks of ranks, and movements of tensors, with what each is in every case of a family of plans."""
+"""What an outline consists of: tasks of ranks, and movements of tensors, with what each is in every
+case of a family of plans.
+"""
 
 from __future__ import annotations
 

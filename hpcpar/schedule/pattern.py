@@ -1,7 +1,9 @@
-"""Recognising the pattern of a movement from what ranks hold and want: the decision behind every communication step.
+"""Recognising the pattern of a movement from what ranks hold and want: the decision behind every
+communication step.
 
-Everything is decided per axis from degrees and strides, never by walking ranks, and for all cases of a family of plans at once: degrees,
-strides and decisions are numbers or arrays with an entry for each case.
+Everything is decided per axis from degrees and strides, never by walking ranks, and for all cases
+of a family of plans at once: degrees, strides and decisions are numbers or arrays with an entry for
+each case.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ ONE = Digit(1, 1)
 
 @dataclass(frozen=True)
 class Cut:
-    """How a layout cuts one axis: part ``digit.of(rank)`` of `digit.size` blocks, exactly or widened by a halo."""
+    """How a layout cuts one axis: part ``digit.of(rank)`` of `digit.size` blocks, exactly or
+    widened by a halo.
+    """
 
     digit: Digit
     granule: Ints
@@ -60,7 +64,8 @@ def _cut(axis: Axis, digit: Digit) -> Cut:
         coarse, fine = relation.groups % size == 0, size % relation.groups == 0
         stride = np.where(coarse, digit.stride, digit.stride * (size // relation.groups))
         regular = coarse | fine
-        return Cut(Digit(stride, np.where(fine & ~coarse, relation.groups, size)), 1, regular, regular)
+        return Cut(Digit(stride, np.where(fine & ~coarse, relation.groups, size)), 1, regular,
+                   regular)
     assert isinstance(relation, Window)
     return Cut(digit, 1, whole | relation.pointwise)
 
@@ -88,7 +93,8 @@ class Pattern:
     at : array of int
         The cases that are collectives.
     among : Digit
-        [coordinates, collectives]: those of their groups, of size 1 where they do not belong to one.
+        [coordinates, collectives]: those of their groups, of size 1 where they do not belong to
+        one.
     """
 
     code: Any
@@ -100,17 +106,21 @@ class Pattern:
         """Some cases in a row; of shape () a single one."""
         some = slice(*np.searchsorted(self.at, (cases.start, cases.stop)))
         among = Digit(self.among.stride[:, some], self.among.size[:, some])
-        return Pattern(self.code[cases].reshape(shape)[()], self.adds, self.at[some] - cases.start, among)
+        return Pattern(self.code[cases].reshape(shape)[()], self.adds, self.at[some] - cases.start,
+                       among)
 
     @cached_property
     def digits(self) -> tuple[Digit, ...]:
         """The coordinates of the groups, for every case."""
         there = [i for i, sizes in enumerate(self.among.size) if (sizes > 1).any()]
         if not np.ndim(self.code):
-            return tuple(Digit(int(self.among.stride[i, 0]), int(self.among.size[i, 0])) for i in there)
+            return tuple(Digit(int(self.among.stride[i, 0]), int(self.among.size[i, 0]))
+                         for i in there)
         whole = np.ones((len(there), 2, np.size(self.code)), np.int64)
-        whole[:, 0, self.at], whole[:, 1, self.at] = self.among.stride[there], self.among.size[there]
-        return tuple(Digit(*(values.reshape(np.shape(self.code)) for values in each)) for each in whole)
+        whole[:, 0, self.at], whole[:, 1,
+                                    self.at] = self.among.stride[there], self.among.size[there]
+        return tuple(Digit(*(values.reshape(np.shape(self.code)) for values in each))
+                     for each in whole)
 
     @property
     def reduce(self) -> Flags:
@@ -132,18 +142,22 @@ NOTHING = Pattern(np.int8(0))
 
 
 def collective(kind: Kind, digits: tuple[Digit, ...]) -> Pattern:
-    """A collective over the ranks that differ in `digits`; nothing where these are a single rank."""
+    """A collective over the ranks that differ in `digits`; nothing where these are a single rank.
+    """
     shape = np.broadcast_shapes(*(np.shape(value) for d in digits for value in (d.stride, d.size)))
     columns = np.empty((2, len(digits), *shape), np.int64)
     for i, d in enumerate(digits):
         columns[0, i], columns[1, i] = d.stride, d.size
     some = (columns[1] > 1).any(axis=0)
     at = some.ravel().nonzero()[0]
-    return Pattern(some * np.int8(CODES[kind]), False, at, Digit(*columns.reshape(2, len(digits), -1)[:, :, at]))
+    return Pattern(some * np.int8(CODES[kind]), False, at,
+                   Digit(*columns.reshape(2, len(digits), -1)[:, :, at]))
 
 
 def collective_along(kind: Kind, config: Config, names: tuple[str, ...]) -> Pattern:
-    """A collective over the ranks that differ along some axes of a configuration; the same object for layers that share it."""
+    """A collective over the ranks that differ along some axes of a configuration; the same object
+    for layers that share it.
+    """
 
     def work_out() -> Pattern:
         return collective(kind, tuple(config.digits[name] for name in names))
@@ -152,7 +166,9 @@ def collective_along(kind: Kind, config: Config, names: tuple[str, ...]) -> Patt
 
 
 def _union(fine: Cut, coarse: Cut) -> Flags:
-    """True where each part of `coarse` is a union of consecutive parts of `fine` held by neighbouring coordinates."""
+    """True where each part of `coarse` is a union of consecutive parts of `fine` held by
+    neighbouring coordinates.
+    """
     ratio, rest = np.divmod(fine.parts, coarse.parts)
     nested = np.equal(fine.granule, coarse.granule) & (rest == 0) & (coarse.digit.stride == fine.digit.stride * ratio)
     return np.equal(coarse.parts, 1) | nested
@@ -209,18 +225,25 @@ def facing(a: Axis, b: Axis, x: Digit, y: Digit, inside: Callable[[], Flags]) ->
     gathers, narrows = _union(have, want) & exact, _union(want, have) & exact
     gather, narrow = (Digit(fine.digit.stride, np.where(chosen, fine.parts // coarse.parts, 1))
                       for chosen, fine, coarse in ((gathers, have, want), (narrows & ~gathers, want, have)))
-    return Facing(want.digit, gather, narrow, halo, inexact, irregular | (exact & ~gathers & ~narrows))
+    return Facing(want.digit, gather, narrow, halo, inexact,
+                  irregular | (exact & ~gathers & ~narrows))
 
 
 def mixed_digits(groups: Digit, others: Digit) -> Flags:
-    """True where a coordinate of a group and one that a box depends on share factors of the rank: the group's boxes differ."""
+    """True where a coordinate of a group and one that a box depends on share factors of the rank:
+    the group's boxes differ.
+    """
     stride, size = groups.stride[:, None], groups.size[:, None]
-    overlap = (size > 1) & (others.size > 1) & (stride < others.stride * others.size) & (others.stride < stride * size)
+    overlap = (size > 1) & (others.size > 1) & (stride < others.stride
+                                                * others.size) & (others.stride < stride * size)
     return overlap.any(axis=(0, 1))
 
 
-def forward_code(gather: Flags, narrow: Flags, halo: Flags, inexact: Flags, irregular: Flags) -> Any:
-    """The code of a movement; whether some axis is gathered or narrowed, and the others of `Facing`."""
+def forward_code(gather: Flags, narrow: Flags, halo: Flags, inexact: Flags,
+                 irregular: Flags) -> Any:
+    """The code of a movement; whether some axis is gathered or narrowed, and the others of
+    `Facing`.
+    """
     general = irregular | (gather & (halo | inexact | narrow))
     return np.where(
         general, CODES[Kind.REDISTRIBUTE], np.where(gather, CODES[Kind.ALLGATHER], np.where(halo, CODES[Kind.HALO], 0))
@@ -228,7 +251,9 @@ def forward_code(gather: Flags, narrow: Flags, halo: Flags, inexact: Flags, irre
 
 
 def partial_digits(needed: Layout) -> dict[str, Digit]:
-    """Coordinates over which the gradients of a needed box are partial sums: parts of the work that need the same box."""
+    """Coordinates over which the gradients of a needed box are partial sums: parts of the work that
+    need the same box.
+    """
     out = {}
     by_name = {a.name: a for a in needed.axes}
     for name in PARTIAL:
@@ -240,7 +265,8 @@ def partial_digits(needed: Layout) -> dict[str, Digit]:
     return out
 
 
-def backward_code(partial: Flags, same: Flags, gather: Flags, narrow: Flags, halo: Flags, inexact: Flags, irregular: Flags) -> Any:
+def backward_code(partial: Flags, same: Flags, gather: Flags, narrow: Flags, halo: Flags,
+                  inexact: Flags, irregular: Flags) -> Any:
     """The code of the adjoint of a movement.
 
     Parameters
@@ -251,7 +277,8 @@ def backward_code(partial: Flags, same: Flags, gather: Flags, narrow: Flags, hal
     # without partial sums
     alone = np.where(
         halo, np.where(gather | narrow, CODES[Kind.REDISTRIBUTE], CODES[Kind.HALO]),
-        # complete gradients of pieces of a box that several ranks own alike: put together what the forward pass took apart
+        # complete gradients of pieces of a box that several ranks own alike: put together what the
+        # forward pass took apart
         np.where(narrow, np.where(gather | inexact, CODES[Kind.REDISTRIBUTE], CODES[Kind.ALLGATHER]), 0),
     )
     sums = np.where(
@@ -264,4 +291,5 @@ def backward_code(partial: Flags, same: Flags, gather: Flags, narrow: Flags, hal
 def same_digits(a: Digit, b: Digit) -> Flags:
     """True where both name the same coordinates (those of size 1 do not count)."""
     alike = (a.stride[:, None] == b.stride) & (a.size[:, None] == b.size)
-    return ((a.size == 1) | alike.any(axis=1)).all(axis=0) & ((b.size == 1) | alike.any(axis=0)).all(axis=0)
+    return ((a.size == 1) | alike.any(axis=1)).all(axis=0) & ((b.size == 1)
+                                                              | alike.any(axis=0)).all(axis=0)

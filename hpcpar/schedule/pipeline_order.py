@@ -1,4 +1,6 @@
-"""How a mini-batch passes in parts: micro-batches through the stages of a pipeline, and turns through the layers after a switch."""
+"""How a mini-batch passes in parts: micro-batches through the stages of a pipeline, and turns
+through the layers after a switch.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,12 @@ from hpcpar.schedule.steps import Phase
 
 
 def firsts(network: Network, plan: Plan) -> list[int]:
-    """The first ranks of a plan's stages, in order; a single one where layers do not pass from stage to stage, each on its own ranks."""
+    """The first ranks of a plan's stages, in order; a single one where layers do not pass from
+    stage to stage, each on its own ranks.
+    """
     if any(np.ndim(c.first) for c in plan.configs.values()):
-        raise InputError("stages of several pipelines cannot be priced together; price one plan at a time")
+        raise InputError(
+            "stages of several pipelines cannot be priced together; price one plan at a time")
     along = [plan.configs[layer.name] for layer in network.layers]
     if len({int(c.first) for c in along}) == 1:
         return [int(along[0].first)]
@@ -39,7 +44,9 @@ class Cell:
 
 
 def in_flight(order: str, stages: int, stage: int, parts: int) -> int:
-    """Micro-batches whose activations a stage keeps at most: all of them (GPipe), or one for each stage from here to the end."""
+    """Micro-batches whose activations a stage keeps at most: all of them (GPipe), or one for each
+    stage from here to the end.
+    """
     return parts if order == "gpipe" else min(parts, stages - stage)
 
 
@@ -49,7 +56,8 @@ def cells(order: str, stages: int, parts: int, training: bool = True) -> list[Ce
     Parameters
     ----------
     order : str
-        ``gpipe``: all micro-batches forward, then all backward; ``1f1b``: backward as soon as can be, one forward, one backward.
+        ``gpipe``: all micro-batches forward, then all backward; ``1f1b``: backward as soon as can
+        be, one forward, one backward.
     """
     own: list[list[Cell]] = []
     for s in range(stages):
@@ -68,7 +76,8 @@ def cells(order: str, stages: int, parts: int, training: bool = True) -> list[Ce
     done: set[Cell] = set()
     at = [0] * stages
     while any(at[s] < len(own[s]) for s in range(stages)):
-        ready = [s for s in range(stages) if at[s] < len(own[s]) and _before(own[s][at[s]], stages) <= done]
+        ready = [s for s in range(stages) if at[s] < len(own[s]) and _before(own[s][at[s]], stages)
+                 <= done]
         for s in ready:
             out.append(own[s][at[s]])
             at[s] += 1
@@ -84,6 +93,8 @@ def _before(cell: Cell, stages: int) -> set[Cell]:
 
 
 def switch(network: Network) -> int:
-    """Index of the first layer that reads features: where one weird trick changes from samples to channels."""
+    """Index of the first layer that reads features: where one weird trick changes from samples to
+    channels.
+    """
     at = next(i for i, layer in enumerate(network.layers) if len(network.shapes[layer.name]) == 1)
     return min(at + 1, len(network.layers) - 1)

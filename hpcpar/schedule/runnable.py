@@ -45,7 +45,9 @@ def runs(network: Network) -> Callable[[Plan], bool]:
 
 
 def _require_turns(network: Network, plan: Plan) -> None:
-    """Turns (one weird trick's variable batch): what crosses the switch must be one tensor, and fall into equal parts."""
+    """Turns (one weird trick's variable batch): what crosses the switch must be one tensor, and
+    fall into equal parts.
+    """
     if plan.microbatches > 1:
         raise InputError(f"the plan has {plan.turns} turns and {plan.microbatches} micro-batches: one excludes the other; "
                          "plan with --microbatches 1, or with the strategy owt")
@@ -71,11 +73,14 @@ def _require_turns(network: Network, plan: Plan) -> None:
 def _crossings(network: Network, at: int) -> list[str]:
     """The layers before place `at` whose output is read from there on."""
     later = {layer.name for layer in network.layers[at:]}
-    return [layer.name for layer in network.layers[:at] if later.intersection(network.consumers[layer.name])]
+    return [layer.name for layer in network.layers[:at]
+            if later.intersection(network.consumers[layer.name])]
 
 
 def _require_parts(plan: Plan, before: Layer, first: Layer) -> None:
-    """Samples on one side, channels on the other, and every turn takes equally many samples: some of each rank's, or one rank's."""
+    """Samples on one side, channels on the other, and every turn takes equally many samples: some
+    of each rank's, or one rank's.
+    """
     ranks, batch, configs = int(plan.ranks), int(plan.batch), plan.configs
     if configs[before.name].n != ranks or configs[first.name].c != ranks:
         raise InputError(f"the plan has {plan.turns} turns, in which samples are exchanged for channels, but layer '{before.name}' is cut "

@@ -17,7 +17,8 @@ class Stage:
     Attributes
     ----------
     forward, backward, last : list of int
-        Indices of steps: of every micro-batch, and of the loss, the gradients and the updates at the end.
+        Indices of steps: of every micro-batch, and of the loss, the gradients and the updates at
+        the end.
     into, back : list of int
         Movements into the stage: activations from stages before, gradients from stages after.
     """

@@ -59,7 +59,9 @@ class Op(str, Enum):
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that communicate with each other: those that differ in the given digits only, counted from rank `first`."""
+    """Ranks that communicate with each other: those that differ in the given digits only, counted
+    from rank `first`.
+    """
 
     digits: tuple[Digit, ...]
     first: int = 0
@@ -83,7 +85,8 @@ class Group:
         base = rank - sum(d.of(rank - self.first) * d.stride for d in self.digits)
         ordered = sorted(self.digits, key=lambda d: -d.stride)
         places = itertools.product(*(range(d.size) for d in ordered))
-        return tuple(base + sum(i * d.stride for i, d in zip(at, ordered, strict=True)) for at in places)
+        return tuple(base + sum(i * d.stride for i, d in zip(at, ordered, strict=True))
+                     for at in places)
 
 
 @dataclass(frozen=True)
@@ -117,13 +120,17 @@ class Comm:
     Attributes
     ----------
     holder, wanter : Layout
-        Boxes before and after. With `reduce`, holders' values are partial sums and wanters get totals.
+        Boxes before and after. With `reduce`, holders' values are partial sums and wanters get
+        totals.
     group : Group or None
-        Who takes part in a collective; None for point-to-point patterns (halo, redistribute), where boxes tell.
+        Who takes part in a collective; None for point-to-point patterns (halo, redistribute), where
+        boxes tell.
     algorithm : str
-        ``direct`` (point to point), ``ring``, ``doubling``, ``bruck`` or ``mpi`` (the library's own).
+        ``direct`` (point to point), ``ring``, ``doubling``, ``bruck`` or ``mpi`` (the library's
+        own).
     segments : int
-        Pieces that each message of a ring is cut into, so that summing one overlaps the transfer of the next.
+        Pieces that each message of a ring is cut into, so that summing one overlaps the transfer of
+        the next.
     item_bytes : int
         Size of an element on the wire.
     needed_by : int

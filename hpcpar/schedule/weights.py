@@ -1,4 +1,6 @@
-"""The steps of weights: the sums of their gradients, their updates, and handing out what was updated in one place only."""
+"""The steps of weights: the sums of their gradients, their updates, and handing out what was
+updated in one place only.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from hpcpar.schedule.outline_steps import NOT_YET, Move
 from hpcpar.schedule.pattern import collective_along
 from hpcpar.schedule.steps import Kind, Op, Phase
 
-#: Axes along which a weight's gradient is a partial sum: every cut of the output but those by channel.
+#: Axes along which a weight's gradient is a partial sum: every cut of the output but those by
+#: channel.
 SUMMED = ("n", "d", "h", "w")
 
 
@@ -25,7 +28,9 @@ def gradient_digits(layer: Layer, plan: Plan) -> tuple[Digit, ...]:
 
 
 def gradient(b: Emitter, layers: tuple[Layer, ...]) -> Move | None:
-    """Sum the gradient of a layer's weights, or those of a bucket of layers, over the ranks that hold parts of the sum."""
+    """Sum the gradient of a layer's weights, or those of a bucket of layers, over the ranks that
+    hold parts of the sum.
+    """
     layer = layers[-1]
     config, how = b.plan.configs[layer.name], b.plan.synchronisation
     kind = {"allreduce": Kind.ALLREDUCE, "sharded": Kind.REDUCE_SCATTER, "server": Kind.REDUCE}[how]
@@ -44,7 +49,9 @@ def gradient(b: Emitter, layers: tuple[Layer, ...]) -> Move | None:
 
 
 def update(b: Emitter, pending: list[Pending]) -> None:
-    """Update every weight once its gradient is complete; hand out what was updated in one place only."""
+    """Update every weight once its gradient is complete; hand out what was updated in one place
+    only.
+    """
     out: list[Move | None] = []
     for p in pending:
         if b.plan.overlap != "none" and not (p.move is not None and p.move.needed_by != NOT_YET):
@@ -65,6 +72,7 @@ def hand_out(b: Emitter, layer: Layer) -> Move | None:
     layout = parameters(b.network, layer, b.plan.configs[layer.name])
     sharded = b.plan.synchronisation == "sharded"
     part = shards(b.network, layer, b.plan.configs[layer.name]) if sharded else layout
-    pattern = collective_along(Kind.ALLGATHER if sharded else Kind.BROADCAST, b.plan.configs[layer.name], SUMMED)
+    pattern = collective_along(Kind.ALLGATHER if sharded else Kind.BROADCAST,
+                               b.plan.configs[layer.name], SUMMED)
     key = ("weight out", b.edges.key(layer, 0))
     return b.move(Phase.UPDATE, layer.name, f"{layer.name}.weight", pattern, part, layout, key)

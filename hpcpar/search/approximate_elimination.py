@@ -1,9 +1,11 @@
-"""The least sum over a graph that is too entangled to be eliminated: a good choice, and a bound that no choice is below.
+"""The least sum over a graph that is too entangled to be eliminated: a good choice, and a bound
+that no choice is below.
 
-DenseNet's layers each read all layers before them: eliminating one joins all of its neighbours. With the configurations of some layers
-held, the others fall apart and are eliminated exactly; which layers are held changes from round to round until nothing gets better
-(a large neighbourhood search). Edges that cost each end only what it pays at least leave a graph that can be eliminated, whose least sum
-is the bound: where the choice meets it, it is the optimum.
+DenseNet's layers each read all layers before them: eliminating one joins all of its neighbours.
+With the configurations of some layers held, the others fall apart and are eliminated exactly; which
+layers are held changes from round to round until nothing gets better (a large neighbourhood
+search). Edges that cost each end only what it pays at least leave a graph that can be eliminated,
+whose least sum is the bound: where the choice meets it, it is the optimum.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import numpy as np
 
 from hpcpar.search.eliminate import largest_table, neighbours, solve, total
 
-#: Entries of the largest table of an exact elimination, its node's included; and of those while layers are held.
+#: Entries of the largest table of an exact elimination, its node's included; and of those while
+#: layers are held.
 EXACT, HELD = 200_000_000, 1_000_000
-#: Rounds without a better choice after which the search begins anew, so many times, from the best with a third of the nodes drawn.
+#: Rounds without a better choice after which the search begins anew, so many times, from the best
+#: with a third of the nodes drawn.
 PATIENCE, STARTS = 6, 8
 
 Nodes = list[Any]
@@ -25,7 +29,8 @@ Edges = dict[tuple[int, int], Any]
 
 
 def solve_any(nodes: Nodes, edges: Edges) -> tuple[float, list[int]]:
-    """A bound of the least sum, and the place of the chosen entry of each node: where the graph falls, the least sum itself.
+    """A bound of the least sum, and the place of the chosen entry of each node: where the graph
+    falls, the least sum itself.
 
     Parameters
     ----------
@@ -40,8 +45,10 @@ def solve_any(nodes: Nodes, edges: Edges) -> tuple[float, list[int]]:
     for _ in range(STARTS - 1):
         if total(nodes, edges, best) <= bound * (1 + 1e-12):
             break
-        start = [int(rng.integers(len(t))) if rng.random() < 1 / 3 else c for t, c in zip(nodes, best, strict=True)]
-        best = min(best, _descended(nodes, edges, start), key=lambda chosen: total(nodes, edges, chosen))
+        start = [int(rng.integers(len(t))) if rng.random() < 1 / 3 else c
+                 for t, c in zip(nodes, best, strict=True)]
+        best = min(best, _descended(nodes, edges, start),
+                   key=lambda chosen: total(nodes, edges, chosen))
     return min(bound, total(nodes, edges, best)), best
 
 
@@ -59,10 +66,16 @@ def _descended(nodes: Nodes, edges: Edges, chosen: list[int]) -> list[int]:
 
 
 def _relaxed(nodes: Nodes, edges: Edges) -> tuple[float, list[int]]:
-    """The least sum where some edges cost each end only what it pays at least, whatever the other is."""
+    """The least sum where some edges cost each end only what it pays at least, whatever the other
+    is.
+    """
     sizes, own = [len(t) for t in nodes], [np.array(t, float) for t in nodes]
     ends = {pair: _ends(t) for pair, t in edges.items()}
-    order = _forest_first(len(nodes), sorted(edges, key=lambda pair: -float((edges[pair] - ends[pair][0][:, None] - ends[pair][1]).mean())))
+    order = _forest_first(len(nodes),
+                          sorted(edges,
+                                 key=lambda pair:
+                                 -float((edges[pair] - ends[pair][0][:, None]
+                                         - ends[pair][1]).mean())))
     low, high = 0, len(order) + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -96,10 +109,13 @@ def _ends(table: Any) -> tuple[Any, Any]:
 
 
 def _held(sizes: list[int], edges: Edges, often: Any) -> list[int]:
-    """Nodes without which the others can be eliminated: those that were held least often, of these those with most neighbours."""
+    """Nodes without which the others can be eliminated: those that were held least often, of these
+    those with most neighbours.
+    """
     out, around = list[int](), neighbours(len(sizes), edges)
     while around:
-        cost, node = min((sizes[node] * math.prod(sizes[o] for o in others), node) for node, others in around.items())
+        cost, node = min((sizes[node] * math.prod(sizes[o] for o in others), node)
+                         for node, others in around.items())
         if cost > HELD:
             node = min(around, key=lambda n: (often[n], -len(around[n])))
             out.append(node)

@@ -20,8 +20,9 @@ from hpcpar.search.local_search import polished
 def candidates(network: Network, ranks: int, machine: Machine) -> list[str]:
     """Strategies worth pricing for this network and machine.
 
-    Without image layers, those that cut images are the same as others. Where the machine has several levels, mixed groups are tried
-    in both placements; the ranks of a pipeline's stage all do the same.
+    Without image layers, those that cut images are the same as others. Where the machine has
+    several levels, mixed groups are tried in both placements; the ranks of a pipeline's stage all
+    do the same.
     """
     images = any(len(network.shapes[layer.name]) > 1 for layer in network.weighted)
     stages = len(cuts(network)) - 1
@@ -63,7 +64,8 @@ def expand(pattern: str, ranks: int) -> list[str]:
     if name not in STRATEGIES:
         parse(name)
     grids = grid_sizes(ranks)
-    if name in ("df", "ds"):  # their first number is the sample groups: keep the order by growing model or domain parts
+    # their first number is the sample groups: keep the order by growing model or domain parts
+    if name in ("df", "ds"):
         grids = [(b, a) for a, b in grids]
     return [f"{name}:{a}x{b}{slash}{placement}" for a, b in grids]
 
@@ -79,7 +81,9 @@ def task(
 def price_named(
     network: Network, spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine, **options: Any
 ) -> Candidate:
-    """The plan of a named strategy, or of ``layerwise``, with its price; `options` are those of `task`."""
+    """The plan of a named strategy, or of ``layerwise``, with its price; `options` are those of
+    `task`.
+    """
     if strategy == "layerwise":
         return named_or_layerwise(network, spec, ranks, batch, machine, **options)[0]
     return alone(task(network, spec, ranks, batch, machine, **options), strategy)
@@ -109,8 +113,9 @@ def _layerwise(wanted: Task) -> tuple[Candidate, Found, Search]:
 def _in_time(wanted: Task, search: Search, found: Found) -> Candidate:
     """The fastest plan that is found, hidden communication included.
 
-    The papers' objective is the plain sum. Where the plan overlaps, optima with parts of the gradients' sums hidden are laid out in time,
-    and the fastest that fits is taken and polished: of none, half and all, then of the eighths around the best.
+    The papers' objective is the plain sum. Where the plan overlaps, optima with parts of the
+    gradients' sums hidden are laid out in time, and the fastest that fits is taken and polished: of
+    none, half and all, then of the eighths around the best.
     """
     if search.plan.overlap == "none":
         return of_plan(wanted, found.plan)
@@ -139,7 +144,8 @@ DOUBLINGS = 4
 def least_memory(
     network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, **options: Any
 ) -> tuple[int, int | None]:
-    """The least memory of any layer-wise plan (bytes of a rank), and the number of ranks, doubled until it fits, that would do.
+    """The least memory of any layer-wise plan (bytes of a rank), and the number of ranks, doubled
+    until it fits, that would do.
 
     None where even 16 times the ranks are too few.
     """
@@ -147,7 +153,8 @@ def least_memory(
     least = _least(Search(network, spec, ranks, batch, machine, **wanted))
     for doubling in range(1, DOUBLINGS + 1):
         more = ranks << doubling
-        if _least(Search(network, spec, more, batch, machine, **wanted)) <= machine.device.memory_bytes:
+        if _least(Search(network, spec, more, batch, machine,
+                         **wanted)) <= machine.device.memory_bytes:
             return least, more
     return least, None
 
@@ -159,7 +166,8 @@ def _least(search: Search) -> int:
 def named_or_layerwise(
     network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, known: list[Candidate] | None = None, **options: Any
 ) -> tuple[Candidate, Found]:
-    """The layer-wise plan, or that of a named strategy of its space where the timeline says that it is faster.
+    """The layer-wise plan, or that of a named strategy of its space where the timeline says that it
+    is faster.
 
     Parameters
     ----------
@@ -169,7 +177,8 @@ def named_or_layerwise(
     wanted = task(network, spec, ranks, batch, machine, **options)
     chosen, found, search = _layerwise(wanted)
     if known is None:
-        known = priced(wanted, [s for s in candidates(network, ranks, machine) if parse(s)[0] not in APART])
+        known = priced(wanted,
+                       [s for s in candidates(network, ranks, machine) if parse(s)[0] not in APART])
     others = [c for c in known if c.parts <= batch and parse(c.strategy)[0] not in APART]
     other = min(others, key=lambda c: c.order, default=chosen)
     if other.order < chosen.order:
@@ -181,7 +190,8 @@ def best(
     network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *, accept: Callable[[Plan], bool] | None = None,
     layers: bool = True, **options: Any,
 ) -> list[Candidate]:
-    """Every strategy, priced and in order: those that fit in memory before those that do not, each by time.
+    """Every strategy, priced and in order: those that fit in memory before those that do not, each
+    by time.
 
     On a calibrated machine, those that were measured come before those that were not.
 
@@ -197,8 +207,8 @@ def best(
     Returns
     -------
     list of Candidate
-        The first is the choice. Strategies that cut the mini-batch into more parts than it has samples are left out
-        where another remains.
+        The first is the choice. Strategies that cut the mini-batch into more parts than it has
+        samples are left out where another remains.
     """
     wanted = task(network, spec, ranks, batch, machine, **options)
     found = priced(wanted, candidates(network, ranks, machine))

@@ -11,10 +11,12 @@ from hpcpar.plan.stages import stages
 
 
 def balanced(network: Network, plan: Plan, costs: Costs) -> Plan:
-    """A named pipeline cut anew by what its layers compute, by its own price; a plan whose stages are those already stays the same object.
+    """A named pipeline cut anew by what its layers compute, by its own price; a plan whose stages
+    are those already stays the same object.
 
-    Its stages have equally many ranks and one configuration each, so that a layer takes as long in any. Its first cut knows no machine: it
-    takes a fully connected layer for its flops, where on small micro-batches reading the weights takes longer.
+    Its stages have equally many ranks and one configuration each, so that a layer takes as long in
+    any. Its first cut knows no machine: it takes a fully connected layer for its flops, where on
+    small micro-batches reading the weights takes longer.
     """
     of_stage = {config.first: config for config in plan.configs.values()}
     if len(of_stage) == 1:

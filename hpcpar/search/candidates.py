@@ -26,18 +26,21 @@ PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_nor
 APART = ("pipeline", "owt-b", "owt-c")
 #: From here on all computing counts as measured.
 WHOLLY = 1.0 - 1e-9
-#: Sizes of buckets that are tried where none is asked for: small ones start early, large ones pay latency once.
+#: Sizes of buckets that are tried where none is asked for: small ones start early, large ones pay
+#: latency once.
 BUCKETS = (1 << 20, 25 << 20)
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is planned: a network, a number of ranks and a mini-batch, on a machine, under some options.
+    """What is planned: a network, a number of ranks and a mini-batch, on a machine, under some
+    options.
 
     Attributes
     ----------
     options : dict
-        Those of `Plan` (see `PLAN_OPTIONS`) and of `price`; with ``bucket_bytes=None`` the better of `BUCKETS` is taken.
+        Those of `Plan` (see `PLAN_OPTIONS`) and of `price`; with ``bucket_bytes=None`` the better
+        of `BUCKETS` is taken.
     """
 
     network: Network
@@ -72,7 +75,8 @@ class Candidate:
     Attributes
     ----------
     parts : int
-        Parts that the mini-batch is cut into, at most over layers: beyond the batch, ranks have nothing to do.
+        Parts that the mini-batch is cut into, at most over layers: beyond the batch, ranks have
+        nothing to do.
     measured : float
         Part of the computing, 0 to 1, whose time comes from the machine's calibrated table.
     made : Plan or None
@@ -95,10 +99,11 @@ class Candidate:
     def order(self) -> tuple[bool, bool, float]:
         """Better candidates come first.
 
-        On a calibrated machine those whose computing was measured, as far as there are any: a roofline's times beside measured ones of
-        others would decide by how the two differ.
+        On a calibrated machine those whose computing was measured, as far as there are any: a
+        roofline's times beside measured ones of others would decide by how the two differ.
         """
-        return not self.fits, bool(self.task.machine.compute) and self.measured < WHOLLY, self.iteration_s
+        return not self.fits, bool(
+            self.task.machine.compute) and self.measured < WHOLLY, self.iteration_s
 
     @cached_property
     def plan(self) -> Plan:
@@ -115,7 +120,8 @@ class Candidate:
 
     @cached_property
     def prediction(self) -> Prediction:
-        return price(self.task.network, self.plan, self.task.machine, samples=self.task.samples, **self.task.price_options)
+        return price(self.task.network, self.plan, self.task.machine, samples=self.task.samples,
+                     **self.task.price_options)
 
 
 def priced(task: Task, strategies: Iterable[str]) -> list[Candidate]:
@@ -149,12 +155,15 @@ def _families(task: Task, strategies: list[str]) -> list[Candidate]:
     out: dict[int, Candidate] = {}
     for members in families.values():
         places, each = zip(*members, strict=True)
-        out |= zip(places, _family(task, [strategies[i] for i in places], together(each)), strict=True)
+        out |= zip(places, _family(task, [strategies[i] for i in places], together(each)),
+                   strict=True)
     return [out[i] for i in range(len(strategies))]
 
 
 def _sharing(network: Network, configs: Configs) -> Any:
-    """Which layers have the same configuration, and which of them cut channels: what layers one bucket may take."""
+    """Which layers have the same configuration, and which of them cut channels: what layers one
+    bucket may take.
+    """
     first: dict[Any, int] = {}
     keys = [configs[layer.name].key for layer in network.layers]
     return (tuple(first.setdefault(key, i) for i, key in enumerate(keys)),
@@ -164,7 +173,8 @@ def _sharing(network: Network, configs: Configs) -> Any:
 def _family(task: Task, strategies: list[str], configs: Configs) -> list[Candidate]:
     plan = Plan(task.spec, task.ranks, task.batch, strategies[0], configs, **task.plan_options)
     costs = price_family(task.network, plan, task.machine, **task.price_options)
-    values = (costs.iteration_s, costs.memory.total_bytes, sample_parts(plan), costs.measured_compute)
+    values = (costs.iteration_s, costs.memory.total_bytes, sample_parts(plan),
+              costs.measured_compute)
     each = zip(*(np.broadcast_to(x, len(strategies)).tolist() for x in values), strict=True)
     return [Candidate(task, strategy, seconds, int(held), int(parts), float(measured))
             for strategy, (seconds, held, parts, measured) in zip(strategies, each, strict=True)]
@@ -184,7 +194,8 @@ def _alone(task: Task, strategy: str) -> Candidate:
 
 
 def best_pipeline(task: Task, strategy: str) -> Candidate:
-    """A pipeline with the number of micro-batches, where none is asked for, that is fastest: twice, four or eight times its stages.
+    """A pipeline with the number of micro-batches, where none is asked for, that is fastest: twice,
+    four or eight times its stages.
 
     With each number its stages are balanced: how long a layer takes depends on the micro-batch.
     """
@@ -210,12 +221,14 @@ def of_plan(task: Task, plan: Plan) -> Candidate:
 
 
 def _with_bucket(task: Task, plan: Plan) -> Candidate:
-    return _of_plan(task, replace(plan, bucket_bytes=task.options.get("bucket_bytes", plan.bucket_bytes)))
+    return _of_plan(task,
+                    replace(plan, bucket_bytes=task.options.get("bucket_bytes", plan.bucket_bytes)))
 
 
 def _of_plan(task: Task, plan: Plan) -> Candidate:
     """A plan with its price."""
-    return _candidate(task, plan, price_family(task.network, plan, task.machine, **task.price_options))
+    return _candidate(task, plan,
+                      price_family(task.network, plan, task.machine, **task.price_options))
 
 
 def _candidate(task: Task, plan: Plan, costs: Costs) -> Candidate:

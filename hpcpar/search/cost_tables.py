@@ -29,18 +29,23 @@ class TableMaker:
         Whose options count (type, collectives, synchronisation, ...); its configurations do not.
     """
 
-    def __init__(self, network: Network, plan: Plan, machine: Machine, contention: float | None = None, gamma: float = 1.0) -> None:
+    def __init__(self, network: Network, plan: Plan, machine: Machine,
+                 contention: float | None = None, gamma: float = 1.0) -> None:
         self.machine, self.lowerer = machine, Lowerer(network, plan, gamma)
         wires = Wires(machine, contention)
         # a plan's algorithms are chosen without regard to a contention that is given
-        self.bulk = Bulk(machine, wires, plan.collectives, wires if contention is None else Wires(machine), plan.ranks)
+        self.bulk = Bulk(machine, wires, plan.collectives, wires if contention is None
+                         else Wires(machine), plan.ranks)
         self._edges: dict[Any, Table] = {}
 
     def tables(self, units: Sequence[Unit], links: Sequence[Link]) -> tuple[list[Table], list[Table]]:
-        """OptCNN's tC and tS of units (all that their configurations decide alone), and tX of edges, each for its pairs."""
+        """OptCNN's tC and tS of units (all that their configurations decide alone), and tX of
+        edges, each for its pairs.
+        """
         low = self.lowerer.lower(units, links, self._edges)
         seconds, costs = self.bulk.seconds(low.freight), timed_all(self.machine, low.works)
-        nodes = {key: table for key, part in low.nodes.items() for table in self._tables(part, seconds, costs)}
+        nodes = {key: table for key, part in low.nodes.items()
+                 for table in self._tables(part, seconds, costs)}
         for keys, part in low.edges:
             self._edges.update(zip(keys, self._tables(part, seconds, costs), strict=True))
         return [nodes[key] for key in low.node_keys], [self._edges[key] for key in low.edge_keys]

@@ -1,9 +1,11 @@
-"""The choice that minimises a sum of node and edge tables over a graph: node and edge elimination (OptCNN, Algorithm 1), exactly.
+"""The choice that minimises a sum of node and edge tables over a graph: node and edge elimination
+(OptCNN, Algorithm 1), exactly.
 
-A node between two others is eliminated by minimising over its configurations, which leaves an edge between its neighbours (Eq 2);
-parallel edges are added (Eq 3). Where these two rules leave more than K = 2 nodes, the same step is made with all neighbours of a
-node at once (variable elimination), the cheapest node first, so that branching graphs stay tractable. Undone in reverse order,
-the eliminations give the optimal configuration of every node.
+A node between two others is eliminated by minimising over its configurations, which leaves an edge
+between its neighbours (Eq 2); parallel edges are added (Eq 3). Where these two rules leave more
+than K = 2 nodes, the same step is made with all neighbours of a node at once (variable
+elimination), the cheapest node first, so that branching graphs stay tractable. Undone in reverse
+order, the eliminations give the optimal configuration of every node.
 """
 
 from __future__ import annotations
@@ -97,7 +99,8 @@ def largest_table(sizes: list[int], pairs: Iterable[tuple[int, int]]) -> int:
 
 def total(nodes: list[Any], edges: dict[tuple[int, int], Any], chosen: list[int]) -> float:
     """The sum of a choice of one entry for each node."""
-    return float(sum(t[c] for t, c in zip(nodes, chosen, strict=True)) + sum(t[chosen[a], chosen[b]] for (a, b), t in edges.items()))
+    return float(sum(t[c] for t, c in zip(nodes, chosen, strict=True))
+                 + sum(t[chosen[a], chosen[b]] for (a, b), t in edges.items()))
 
 
 @dataclass
@@ -118,7 +121,8 @@ def solve(nodes: list[Any], edges: dict[tuple[int, int], Any]) -> tuple[float, l
     edges : dict
         (a, b) -> [configurations of a, configurations of b]; both orders may occur.
 
-    Its tables may be large (see `largest_table`): `hpcpar.search.approximate_elimination` is for any graph.
+    Its tables may be large (see `largest_table`): `hpcpar.search.approximate_elimination` is for
+    any graph.
     """
     sizes = [len(t) for t in nodes]
     factors: dict[frozenset[int], _Factor] = {}
@@ -127,9 +131,12 @@ def solve(nodes: list[Any], edges: dict[tuple[int, int], Any]) -> tuple[float, l
 
 
 class _Solver:
-    """Variable elimination with the cheapest node first; equal products of equal tables are computed once."""
+    """Variable elimination with the cheapest node first; equal products of equal tables are
+    computed once.
+    """
 
-    def __init__(self, sizes: list[int], nodes: list[Any], factors: dict[frozenset[int], _Factor]) -> None:
+    def __init__(self, sizes: list[int], nodes: list[Any],
+                 factors: dict[frozenset[int], _Factor]) -> None:
         self.sizes, self.nodes, self.factors = sizes, nodes, factors
         self.total = 0.0
         self.undo: list[tuple[int, Any, list[_Factor]]] = []
@@ -162,7 +169,8 @@ class _Solver:
         for node, own, factors in reversed(self.undo):
             line = own
             for f in factors:
-                line = line + f.table[tuple(slice(None) if n == node else chosen[n] for n in f.nodes)]
+                line = line + f.table[tuple(slice(None) if n == node else chosen[n]
+                                            for n in f.nodes)]
             chosen[node] = int(np.argmin(line))
         return float(self.total), chosen
 
@@ -202,7 +210,8 @@ class _Solver:
                 # rows that lie in one piece are added twice as fast
                 lines = np.ascontiguousarray(f.table.transpose(order))
                 arranged.append(lines.reshape([self.sizes[n] if n in f.nodes else 1 for n in axes]))
-            found = _blocks(arranged, self.nodes[node], [self.sizes[o] for o in others]) if others else np.min(self.nodes[node])
+            found = _blocks(arranged, self.nodes[node],
+                            [self.sizes[o] for o in others]) if others else np.min(self.nodes[node])
             self._known[key] = (found, (self.nodes[node], factors))  # keep what the key names alive
         return self._known[key][0]
 
@@ -221,6 +230,9 @@ def _blocks(arranged: list[Any], own: Any, sizes: list[int]) -> Any:
         for t in rest:
             here = t[:, part] if t.shape[1] > 1 else t
             shape = np.broadcast_shapes(whole.shape, here.shape)
-            whole = np.add(whole, here, out=room[:, : shape[1]]) if shape[2:] == room.shape[2:] and shape[1] > 1 else whole + here
+            whole = np.add(whole, here,
+                           out=room[:,
+                                    : shape[1]]) if shape[2:] == room.shape[2:] and shape[
+                1] > 1 else whole + here
         np.min(whole, axis=0, out=table[part])
     return table

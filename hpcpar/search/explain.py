@@ -1,4 +1,6 @@
-"""Why a plan takes as long as it does: the limitations and bottlenecks of ParaDL's Table 6, in seconds, and what would help most."""
+"""Why a plan takes as long as it does: the limitations and bottlenecks of ParaDL's Table 6, in
+seconds, and what would help most.
+"""
 
 from __future__ import annotations
 
@@ -83,12 +85,15 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
         *_balance(network, plan, p),
         _limit(network, plan),
     ]
-    worst = max((t for t in terms if t.exposed_s is not None and t.name != "network congestion"), key=lambda t: t.exposed_s or 0.0)
+    worst = max((t for t in terms if t.exposed_s is not None and t.name != "network congestion"),
+                key=lambda t: t.exposed_s or 0.0)
     busy = (worst.exposed_s or 0.0) > 0.1 * p.iteration_s
-    return Explanation(tuple(terms), worst.name if busy else "computing", tuple(changes(network, chosen)))
+    return Explanation(tuple(terms), worst.name if busy else "computing",
+                       tuple(changes(network, chosen)))
 
 
-def _steps(p: Prediction, category: str, name: str, phases: tuple[Phase, ...], direct: bool | None) -> Term:
+def _steps(p: Prediction, category: str, name: str, phases: tuple[Phase, ...],
+           direct: bool | None) -> Term:
     names = [phase.value for phase in phases]
     steps = [
         s for s in busiest(p)
@@ -97,11 +102,14 @@ def _steps(p: Prediction, category: str, name: str, phases: tuple[Phase, ...], d
     seconds = sum(s.seconds * s.repeats for s in steps)
     exposed = sum(s.exposed_s for s in steps)
     sent = sum(s.sent_bytes * s.repeats for s in steps)
-    return Term(category, name, seconds, exposed, f"{len(steps)} steps, {sent / 1e6:.4g} MB sent by a rank")
+    return Term(category, name, seconds, exposed,
+                f"{len(steps)} steps, {sent / 1e6:.4g} MB sent by a rank")
 
 
 def _reading(p: Prediction) -> list[Term]:
-    """Reading the images of the next iteration, where it is counted: what exceeds this one is waited for."""
+    """Reading the images of the next iteration, where it is counted: what exceeds this one is
+    waited for.
+    """
     if not p.io_s:
         return []
     waiting = max(0.0, p.iteration_s - p.timeline.total_s)
@@ -117,7 +125,8 @@ def busiest(p: Prediction) -> list[StepCost]:
     return [s for s in p.steps if s.stage == longest]
 
 
-def _contention(network: Network, plan: Plan, machine: Machine, p: Prediction, options: dict[str, Any]) -> Term:
+def _contention(network: Network, plan: Plan, machine: Machine, p: Prediction,
+                options: dict[str, Any]) -> Term:
     alone = price(network, plan, machine, **(options | {"contention": 1.0}))
     return Term(
         "communication", "network congestion", p.communication_s - alone.communication_s, p.iteration_s - alone.iteration_s,
@@ -148,8 +157,10 @@ def _capacity(p: Prediction) -> Term:
 
 
 def _update(p: Prediction) -> Term:
-    seconds = sum(s.seconds * s.repeats for s in busiest(p) if s.phase == Phase.UPDATE.value and not s.is_comm)
-    return Term("computation", "weight update", seconds, seconds, f"{seconds / max(p.compute_s, 1e-30):.1%} of computing")
+    seconds = sum(s.seconds * s.repeats for s in busiest(p) if s.phase == Phase.UPDATE.value
+                  and not s.is_comm)
+    return Term("computation", "weight update", seconds, seconds,
+                f"{seconds / max(p.compute_s, 1e-30):.1%} of computing")
 
 
 def _balance(network: Network, plan: Plan, p: Prediction) -> list[Term]:
@@ -185,10 +196,12 @@ def _limit(network: Network, plan: Plan) -> Term:
         y = owned(network, layer, plan.configs[layer.name], plan.samples_of_a_pass)
         for axis in y.axes:
             if float(y.degree(axis)) > float(axis.extent) / axis.granule:
-                idle.append((layer.name, axis.name, int(axis.extent) // axis.granule, int(y.degree(axis))))
+                idle.append((layer.name, axis.name, int(axis.extent) // axis.granule,
+                             int(y.degree(axis))))
     if not idle:
         most = limit(network, plan.strategy, int(plan.batch))
-        return Term("scaling", "number of PEs", None, None, f"'{plan.strategy}' can use up to {most} ranks here")
+        return Term("scaling", "number of PEs", None, None,
+                    f"'{plan.strategy}' can use up to {most} ranks here")
     name, along, extent, degree = min(idle, key=lambda entry: entry[2])
     return Term("scaling", "number of PEs", None, None, f"beyond its limit: '{name}' has {extent} along {along}, cut into {degree}; "
                 f"{len(idle)} layers leave ranks idle")

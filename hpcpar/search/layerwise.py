@@ -1,7 +1,9 @@
-"""The layer-wise search of OptCNN and DeePa: for every layer the configuration that minimises the iteration, provably (OptCNN, Eq 1).
+"""The layer-wise search of OptCNN and DeePa: for every layer the configuration that minimises the
+iteration, provably (OptCNN, Eq 1).
 
-Tables are made for the configurations that an optimal plan may have: of a first, small search follows an upper bound U, and a configuration
-that even with the best of everything else costs more than U cannot be in an optimal plan.
+Tables are made for the configurations that an optimal plan may have: of a first, small search
+follows an upper bound U, and a configuration that even with the best of everything else costs more
+than U cannot be in an optimal plan.
 """
 
 from __future__ import annotations
@@ -48,9 +50,11 @@ class Found:
     objective_s : float
         OptCNN's Eq 1: the plain sum of computing and communication of an iteration.
     bytes : float
-        What the arrays of the largest rank take, if each has a place of its own: a bound of what it needs at once.
+        What the arrays of the largest rank take, if each has a place of its own: a bound of what it
+        needs at once.
     exact : bool
-        The optimum of the space; False where memory was limiting, or the graph too entangled, and a gap to the bound is left.
+        The optimum of the space; False where memory was limiting, or the graph too entangled, and a
+        gap to the bound is left.
     bound_s : float
         No plan of the space that fits is faster than this.
     """
@@ -92,9 +96,12 @@ class Search:
         begin = time.perf_counter()
         self.network, self.machine = network, machine
         self.pricing: dict[str, Any] = {"contention": contention, "gamma": gamma}
-        self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=files.to_dict(machine), **options)
+        self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=files.to_dict(machine),
+                         **options)
         self.maker = TableMaker(network, self.plan, machine, contention, gamma)
-        self.units = units(network, Spaces(network, ranks, batch, machine, reductions=self.plan.synchronisation == "allreduce"))
+        self.units = units(network,
+                           Spaces(network, ranks, batch, machine,
+                                  reductions=self.plan.synchronisation == "allreduce"))
         self.links = layer_edges(network, self.units)
         self.eliminations = count(len(network.layers), _pairs(network))
         self.configurations = sum(len(u.space) for u in self.units)
@@ -109,13 +116,14 @@ class Search:
             self.tables = self._tables(self.nodes, self.chosen)
         self.table_s = time.perf_counter() - begin
 
-    # -- tables ----------------------------------------------------------------------------------------------------
+    # -- tables ------------------------------------------------------------------------------------
     def _promising(self, nodes: list[Table]) -> list[Any]:
         """The configurations of each unit that an optimal plan may have."""
         everything = self._everything
         if max(map(len, everything)) <= FEW:
             return everything
-        chosen = [rows[_first(u.space.degrees[rows], t.seconds[rows])] for rows, u, t in zip(everything, self.units, nodes, strict=True)]
+        chosen = [rows[_first(u.space.degrees[rows], t.seconds[rows])]
+                  for rows, u, t in zip(everything, self.units, nodes, strict=True)]
         first = self._tables(nodes, _shared(chosen))
         keep = [np.zeros(len(u.space), bool) for u in self.units]
         for hidden in HIDDEN:
@@ -129,14 +137,17 @@ class Search:
 
     @cached_property
     def _everything(self) -> list[Any]:
-        """All configurations of each unit; on a calibrated machine, those that were measured, where any was.
+        """All configurations of each unit; on a calibrated machine, those that were measured, where
+        any was.
 
-        A roofline's time beside measured ones of other configurations would decide by how the two differ.
+        A roofline's time beside measured ones of other configurations would decide by how the two
+        differ.
         """
         rows = []
         for unit, table in zip(self.units, self.nodes, strict=True):
             measured = np.flatnonzero(np.broadcast_to(table.measured, len(unit.space)))
-            rows.append(measured if self.machine.compute and len(measured) else np.arange(len(unit.space)))
+            rows.append(measured if self.machine.compute and len(measured)
+                        else np.arange(len(unit.space)))
         return _shared(rows)
 
     @cached_property
@@ -160,24 +171,28 @@ class Search:
         return self._joined(nodes, chosen, self.maker.tables((), self._links(chosen))[1])
 
     def _links(self, chosen: list[Any]) -> list[Link]:
-        return [Link(self.units[a], self.units[b], layer, which, chosen[a], chosen[b]) for a, b, layer, which in self.links]
+        return [Link(self.units[a], self.units[b], layer, which, chosen[a], chosen[b])
+                for a, b, layer, which in self.links]
 
     def _joined(self, nodes: list[Table], chosen: list[Any], edges: list[Table]) -> Tables:
-        out = Tables(self.units, _same([t.at(rows) for t, rows in zip(nodes, chosen, strict=True)], nodes, chosen))
+        out = Tables(self.units, _same([t.at(rows) for t, rows in zip(nodes, chosen, strict=True)],
+                                       nodes, chosen))
         for (a, b, _, _), table in zip(self.links, edges, strict=True):
             out.edges[a, b] = out.edges[a, b] + table if (a, b) in out.edges else table
         return out
 
-    # -- plans -----------------------------------------------------------------------------------------------------
+    # -- plans -------------------------------------------------------------------------------------
     def best(self, limit_bytes: float | None = None, hidden: float = 0.0) -> Found:
         """The fastest plan that fits the device; where none does, the smallest.
 
         Parameters
         ----------
         limit_bytes : float, optional
-            A limit of what all arrays take if each has a place of its own, as the tables add up, instead of the device's memory.
+            A limit of what all arrays take if each has a place of its own, as the tables add up,
+            instead of the device's memory.
         hidden : float
-            Part of the sums of gradients that counts as hidden behind backpropagation, one of `HIDDEN`; 0 is the papers' objective.
+            Part of the sums of gradients that counts as hidden behind backpropagation, one of
+            `HIDDEN`; 0 is the papers' objective.
         """
         begin = time.perf_counter()
         limit = self.machine.device.memory_bytes if limit_bytes is None else limit_bytes
@@ -190,17 +205,19 @@ class Search:
                 tables, chosen = _hiding(self._whole, hidden), self._everything
                 bound, places, exact = _within(tables, limit)
             elif held > limit:
-                # arrays that are not alive together share places: the sum may be larger than the limit by about as much as it is here
+                # arrays that are not alive together share places: the sum may be larger than the
+                # limit by about as much as it is here
                 share = tables.memory(places) / held
                 tables, chosen = _hiding(self._whole, hidden), self._everything
                 places, exact = self._within_device(tables, share * limit), False
         return self._found(chosen, places, bound, exact, time.perf_counter() - begin)
 
     def _within_device(self, tables: Tables, sum_bytes: float) -> list[int]:
-        """The fastest choice that is found to fit the device; where none does, one of little memory.
+        """The fastest choice that is found to fit the device; where none does, one of little
+        memory.
 
-        Tables add up what all arrays take, each in a place of its own: limits of that sum are tried from `sum_bytes` down to the device's
-        memory, with which everything fits.
+        Tables add up what all arrays take, each in a place of its own: limits of that sum are tried
+        from `sum_bytes` down to the device's memory, with which everything fits.
         """
         limit = float(self.machine.device.memory_bytes)
         for part in RELAXED:
@@ -223,9 +240,11 @@ class Search:
         _, places = _solve(self._whole, seconds=0.0, per_byte=1.0)
         return self._found(self._everything, places, 0.0, True, time.perf_counter() - begin)
 
-    def _found(self, chosen: list[Any], places: list[int], bound: float, exact: bool, search_s: float) -> Found:
+    def _found(self, chosen: list[Any], places: list[int], bound: float, exact: bool,
+               search_s: float) -> Found:
         tables = self.tables if chosen is self.chosen else self._whole
-        configs = configured(self.units, (rows[place] for rows, place in zip(chosen, places, strict=True)))
+        configs = configured(self.units,
+                             (rows[place] for rows, place in zip(chosen, places, strict=True)))
         objective = tables.price(places)
         return Found(
             # sums in another order: a bound is above what it bounds by rounding only
@@ -235,7 +254,9 @@ class Search:
 
 
 def _first(degrees: Any, seconds: Any) -> Any:
-    """The cheapest configurations, and those that cut one axis only, by as much as they can: what the named strategies are made of."""
+    """The cheapest configurations, and those that cut one axis only, by as much as they can: what
+    the named strategies are made of.
+    """
     product = degrees.prod(axis=1)
     pure = (degrees > 1).sum(axis=1) <= 1
     whole = np.flatnonzero(pure & (product == product.max()))
@@ -270,7 +291,9 @@ def _hiding(tables: Tables, hidden: float) -> Tables:
 
 
 def _solve(tables: Tables, seconds: float = 1.0, per_byte: float = 0.0) -> tuple[float, list[int]]:
-    """A bound of the least sum of seconds times a weight, plus bytes times theirs, and the choice: of what can be eliminated, the least."""
+    """A bound of the least sum of seconds times a weight, plus bytes times theirs, and the choice:
+    of what can be eliminated, the least.
+    """
     known: dict[int, Any] = {}
 
     def weigh(t: Table) -> Any:
@@ -278,14 +301,17 @@ def _solve(tables: Tables, seconds: float = 1.0, per_byte: float = 0.0) -> tuple
             known[id(t)] = t.seconds if (seconds, per_byte) == (1.0, 0.0) else seconds * t.seconds + per_byte * t.bytes
         return known[id(t)]
 
-    return solve_any([weigh(t) for t in tables.nodes], {pair: weigh(t) for pair, t in tables.edges.items()})
+    return solve_any([weigh(t) for t in tables.nodes],
+                     {pair: weigh(t) for pair, t in tables.edges.items()})
 
 
 def _within(tables: Tables, limit: float) -> tuple[float, list[int], bool]:
-    """The fastest found that fits (Lagrangian relaxation), the bound that it proves, and whether the two meet.
+    """The fastest found that fits (Lagrangian relaxation), the bound that it proves, and whether
+    the two meet.
 
-    For a price of memory the optimum of seconds + price * (bytes - limit) is a lower bound of the seconds of every plan that fits; the
-    price is bisected between plans that do not fit and plans that do. A gap that is left is closed exactly where the case is small.
+    For a price of memory the optimum of seconds + price * (bytes - limit) is a lower bound of the
+    seconds of every plan that fits; the price is bisected between plans that do not fit and plans
+    that do. A gap that is left is closed exactly where the case is small.
     """
     _, smallest = _solve(tables, 0.0, 1.0)
     if tables.memory(smallest) > limit:

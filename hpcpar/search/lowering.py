@@ -1,6 +1,8 @@
-"""What the layers and edges of a search do under their configurations, lowered as any plan's are: whole numbers, the same on every machine.
+"""What the layers and edges of a search do under their configurations, lowered as any plan's are:
+whole numbers, the same on every machine.
 
-Searches of one process ask for the same again (on other machines, under other limits), so that the latest are kept.
+Searches of one process ask for the same again (on other machines, under other limits), so that the
+latest are kept.
 """
 
 from __future__ import annotations
@@ -33,12 +35,15 @@ from hpcpar.schedule.pattern import NOTHING, Pattern
 from hpcpar.schedule.steps import Phase
 from hpcpar.search.tables import Held, Link, Unit
 
-#: What the producer's ranks own, what the consumer's need of it, and what they own of the consumer's output.
+#: What the producer's ranks own, what the consumer's need of it, and what they own of the
+#: consumer's output.
 Three = tuple[Layout, Layout, Layout]
 
 
 class Step(NamedTuple):
-    """A step of a part, by the place of its movement or piece of work among those that cost alike; `present` in some cases."""
+    """A step of a part, by the place of its movement or piece of work among those that cost alike;
+    `present` in some cases.
+    """
 
     phase: Phase
     moves: bool
@@ -86,7 +91,8 @@ class Lowering(NamedTuple):
 
 #: Cases of movements that are kept, there and back.
 MOST_MOVED = 2_000_000
-#: The latest lowerings of all configurations; with the network and the units, so that no others get their ids.
+#: The latest lowerings of all configurations; with the network and the units, so that no others get
+#: their ids.
 _kept: OrderedDict[Any, tuple[Lowering, Network, Sequence[Unit], int]] = OrderedDict()
 
 
@@ -96,7 +102,8 @@ class Lowerer:
     Parameters
     ----------
     plan : Plan
-        Whose options count (type, collectives, synchronisation, ...); its configurations and its machine do not.
+        Whose options count (type, collectives, synchronisation, ...); its configurations and its
+        machine do not.
     gamma : float
         ParaDL's memory reuse factor.
     """
@@ -106,21 +113,27 @@ class Lowerer:
         self.plan = replace(plan, overlap="none", configs={}, machine={})
         self._families: dict[Any, Config] = {}
 
-    def lower(self, units: Sequence[Unit], links: Sequence[Link], known: dict[Any, Any]) -> Lowering:
-        """Lower units and edges, but those edges whose keys are known; all configurations of a network are kept."""
+    def lower(self, units: Sequence[Unit], links: Sequence[Link],
+              known: dict[Any, Any]) -> Lowering:
+        """Lower units and edges, but those edges whose keys are known; all configurations of a
+        network are kept.
+        """
         whole = bool(units) and all(link.whole for link in links)
-        key = (id(self.network), *_options(self.plan), self.gamma, len(links), *(id(unit.space) for unit in units))
+        key = (id(self.network), *_options(self.plan), self.gamma, len(links),
+               *(id(unit.space) for unit in units))
         if whole and key in _kept:
             _kept.move_to_end(key)
             return _kept[key][0]
         found = self._lower(units, links, known)
         if whole and not known:
-            _kept[key] = (found, self.network, units, sum(load.tensors * load.cases for load in found.freight.loads))
+            _kept[key] = (found, self.network, units,
+                          sum(load.tensors * load.cases for load in found.freight.loads))
             while sum(cases for *_, cases in _kept.values()) > MOST_MOVED:
                 _kept.popitem(last=False)
         return found
 
-    def _lower(self, units: Sequence[Unit], links: Sequence[Link], known: dict[Any, Any]) -> Lowering:
+    def _lower(self, units: Sequence[Unit], links: Sequence[Link],
+               known: dict[Any, Any]) -> Lowering:
         loads, works, configs = list[Load](), list[Work](), dict[str, Config]()
         for unit in units:
             configs |= self.family(unit)
@@ -131,7 +144,9 @@ class Lowerer:
         return Lowering(node_keys, edge_keys, nodes, edges, freight(loads, self.plan.ranks), works)
 
     def family(self, unit: Unit, chosen: Any = None) -> dict[str, Config]:
-        """The configurations of a unit's layers as arrays; the same objects for equal spaces, so that equal layers share prices."""
+        """The configurations of a unit's layers as arrays; the same objects for equal spaces, so
+        that equal layers share prices.
+        """
         out = {}
         for i, layer in enumerate(unit.layers):
             if chosen is None or len(chosen) == len(unit.space):
@@ -148,13 +163,14 @@ class Lowerer:
         memory = memory.flying(self.plan.microbatches)
         return (memory if self.gamma == 1.0 else memory.scaled(self.gamma)).total_bytes
 
-    # -- nodes -----------------------------------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------------
     def _nodes(
         self, b: Builder, units: Sequence[Unit], loads: list[Load], works: list[Work]
     ) -> tuple[list[Any], dict[Any, Part]]:
         work, configs = Workload(self.network, b.plan, b.edges), b.plan.configs
         moves, done = dict[Any, int](), dict[Any, int]()
-        keys = [tuple((self._signature(layer), configs[layer.name].key) for layer in unit.layers) for unit in units]
+        keys = [tuple((self._signature(layer), configs[layer.name].key) for layer in unit.layers)
+                for unit in units]
         different, lowered = dict[Any, Unit](), dict[Any, Part]()
         for key, unit in zip(keys, units, strict=True):
             different.setdefault(key, unit)
@@ -171,7 +187,8 @@ class Lowerer:
                     wires.setdefault(step.tensor, (loads[place], step))
                     steps.append(Step(step.phase, True, place))
                 else:
-                    place = done.setdefault((b.edges.key(step.layer, step.batch), step.op), len(works))
+                    place = done.setdefault((b.edges.key(step.layer, step.batch), step.op),
+                                            len(works))
                     if place == len(works):
                         works.append(work.work(step.layer, step.op, step.batch))
                     steps.append(Step(step.phase, False, place, step.present))
@@ -183,13 +200,18 @@ class Lowerer:
         batch = self.plan.samples_of_a_pass
 
         def boxes(at: tuple[int, ...] | None) -> Any:
-            total = sum((layer_memory(self.network, b.plan, layer, at=at) for layer in unit.layers), NO_MEMORY)
-            made = [owned(self.network, layer, b.plan.configs[layer.name], batch) for layer in unit.layers]
-            for producer, layer, have, then in zip(unit.layers, unit.layers[1:], made, made[1:], strict=False):
+            total = sum((layer_memory(self.network, b.plan, layer, at=at) for layer in unit.layers),
+                        NO_MEMORY)
+            made = [owned(self.network, layer, b.plan.configs[layer.name], batch)
+                    for layer in unit.layers]
+            for producer, layer, have, then in zip(unit.layers, unit.layers[1:], made, made[1:],
+                                                   strict=False):
                 # nothing moves inside a unit
-                e = Edge(producer, layer, 0, have, b.edges.needs(layer, batch)[0], NOTHING, NOTHING, None)
+                e = Edge(producer, layer, 0, have, b.edges.needs(layer, batch)[0], NOTHING, NOTHING,
+                         None)
                 ends = Ends.of(e, then)
-                total = total + edge_memory(self.network, self.plan, e, ends if at is None else ends.at(at))
+                total = total + edge_memory(self.network, self.plan, e,
+                                            ends if at is None else ends.at(at))
             return self._holds(total)
 
         def wire(load: Load, step: Move, at: tuple[int, ...] | None) -> Any:
@@ -206,9 +228,10 @@ class Lowerer:
     def _signature(self, layer: Layer) -> Any:
         readers = len(self.network.consumers[layer.name])
         last = layer is self.network.layers[-1]
-        return (self.network.signatures[layer.name], readers, last, any(name in self.network.trained for name in layer.inputs))
+        return (self.network.signatures[layer.name], readers, last,
+                any(name in self.network.trained for name in layer.inputs))
 
-    # -- edges -----------------------------------------------------------------------------------------------------
+    # -- edges -------------------------------------------------------------------------------------
     def _edges(
         self, b: Builder, links: Sequence[Link], known: dict[Any, Any], loads: list[Load]
     ) -> tuple[list[Any], list[tuple[list[Any], Part]]]:
@@ -220,9 +243,11 @@ class Lowerer:
             shared = len(self.network.consumers[tail.name]) > 1
             trains = tail.name in self.network.trained
             begins = begins_sum(self.network, tail, layer, link.which)
-            flags = (isinstance(layer, Loss), in_place(layer, tail), passes_gradient(layer), len(layer.inputs) > 1, shared, begins, trains)
+            flags = (isinstance(layer, Loss), in_place(layer, tail), passes_gradient(layer),
+                     len(layer.inputs) > 1, shared, begins, trains)
             a, c = configs[tail.name], configs[layer.name]
-            keys.append((self.network.signatures[tail.name], self.network.signatures[layer.name], link.which, a.key, c.key, flags))
+            keys.append((self.network.signatures[tail.name], self.network.signatures[layer.name],
+                         link.which, a.key, c.key, flags))
             if keys[-1] not in known and keys[-1] not in new:
                 new[keys[-1]] = (link, (
                     owned(self.network, tail, a, batch), needed(self.network, layer, c, batch, link.which),
@@ -252,7 +277,8 @@ class Lowerer:
         """The movements of edges that are alike, of every two configurations."""
         pairs = [measures.lines.pairs[i] for i in group.members]
         items = [np.array([_items(pair[side]) for pair in pairs]) for side in (0, 1)]
-        lives, loads, moved = group.facing(group.have.config.ranks, group.want.config.ranks), list[Load](), None
+        lives, loads, moved = group.facing(group.have.config.ranks,
+                                           group.want.config.ranks), list[Load](), None
         for move in moves:
             mine, way = move.pattern, int(move.holder is group.want)
             held, wanted = np.divmod(mine.at, group.shape[1])[::1 - 2 * way]
@@ -260,14 +286,18 @@ class Lowerer:
             load = Load(len(pairs), mine, move.item_bytes, lives[way].ravel()[held], sent)
             if (mine.code == REDISTRIBUTE).any():
                 moved = moved or (measures.amounts(group, index), measures.spans(group, index))
-                load.moved = Moved(moved[0][way].reshape(4, load.tensors, -1), moved[1], lives[::1 - 2 * way])
+                load.moved = Moved(moved[0][way].reshape(4, load.tensors, -1), moved[1],
+                                   lives[::1 - 2 * way])
             if len(load.halos):
                 load.halo = measures.halo(group, index.reshape(len(index), -1)[:, load.halos])
             loads.append(load)
         return loads
 
-    def _held_at_edge(self, e: Edge, output: Layout, wires: list[tuple[Move, Load]], tensor: int, shape: tuple[int, int]) -> Held:
-        """The bytes of an edge's pairs of configurations; it is one of several that are alike, and `output` is the consumer's."""
+    def _held_at_edge(self, e: Edge, output: Layout, wires: list[tuple[Move, Load]], tensor: int,
+                      shape: tuple[int, int]) -> Held:
+        """The bytes of an edge's pairs of configurations; it is one of several that are alike, and
+        `output` is the consumer's.
+        """
         own, need, made = (layout.largest_items for layout in (e.owned, e.needed, output))
 
         def total(at: tuple[Any, ...]) -> Any:
@@ -282,12 +312,15 @@ class Lowerer:
                 out = out + load.wire_bytes(holder, wanter, tensor, one)
             return out
 
-        return Held(lambda: np.zeros(shape) + total(np.divmod(np.arange(shape[0] * shape[1]), shape[1])).reshape(shape), total)
+        return Held(lambda: np.zeros(shape)
+                    + total(np.divmod(np.arange(shape[0] * shape[1]), shape[1])).reshape(shape),
+                    total)
 
 
 def _edge(link: Link, layouts: Three, forward: Pattern, backward: Pattern) -> Edge:
     """An edge between two units, whose cases are every two of their configurations."""
-    return Edge(link.producer.layers[-1], link.layer, link.which, *layouts[:2], forward, backward, None)
+    return Edge(link.producer.layers[-1], link.layer, link.which, *layouts[:2], forward, backward,
+                None)
 
 
 def _options(plan: Plan) -> tuple[Any, ...]:

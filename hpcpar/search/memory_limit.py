@@ -1,7 +1,9 @@
-"""The fastest choice within a memory limit, exactly: elimination with fronts of (seconds, bytes) instead of single minima.
+"""The fastest choice within a memory limit, exactly: elimination with fronts of (seconds, bytes)
+instead of single minima.
 
-Of all ways to choose what was eliminated, only those that no other beats in both seconds and bytes can be part of the optimum. Fronts
-grow with the graph, so this is for small cases; `hpcpar.search.layerwise` falls back on the Lagrangian bound.
+Of all ways to choose what was eliminated, only those that no other beats in both seconds and bytes
+can be part of the optimum. Fronts grow with the graph, so this is for small cases;
+`hpcpar.search.layerwise` falls back on the Lagrangian bound.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ BUDGET = 400_000
 
 @dataclass(frozen=True)
 class Label:
-    """One way to choose some nodes: its sums, and the choices as a chain of (node, choice) and earlier labels."""
+    """One way to choose some nodes: its sums, and the choices as a chain of (node, choice) and
+    earlier labels.
+    """
 
     seconds: float
     bytes: float
@@ -49,7 +53,8 @@ def front(labels: list[Label]) -> Front:
 def solve_within(
     nodes: list[tuple[Any, Any]], edges: dict[tuple[int, int], tuple[Any, Any]], limit: float, upper_s: float
 ) -> tuple[float, list[int]] | None:
-    """The least seconds with at most `limit` bytes, and the choice of every node; None where it would take too long, or nothing fits.
+    """The least seconds with at most `limit` bytes, and the choice of every node; None where it
+    would take too long, or nothing fits.
 
     Parameters
     ----------
@@ -66,7 +71,9 @@ def solve_within(
     ]
     for (a, b), (seconds, held) in edges.items():
         pairs = itertools.product(range(sizes[a]), range(sizes[b]))
-        factors.append(((a, b), {(i, j): [Label(float(seconds[i, j]), float(held[i, j]))] for i, j in pairs}))
+        factors.append(((a, b),
+                        {(i, j): [Label(float(seconds[i, j]), float(held[i, j]))]
+                         for i, j in pairs}))
     made = 0
     left = set(range(len(nodes)))
     while left:
@@ -81,7 +88,8 @@ def solve_within(
             found: list[Label] = []
             for c in range(sizes[node]):
                 place[node] = c
-                for parts in itertools.product(*(t[tuple(place[n] for n in names)] for names, t in touching)):
+                for parts in itertools.product(*(t[tuple(place[n] for n in names)]
+                                                 for names, t in touching)):
                     made += 1
                     seconds, held = sum(p.seconds for p in parts), sum(p.bytes for p in parts)
                     if held <= limit and seconds <= upper_s * (1 + 1e-12):
@@ -92,7 +100,8 @@ def solve_within(
         factors.append((others, table))
     best: Front = [Label(0.0, 0.0)]
     for _, last in factors:
-        best = front([Label(a.seconds + b.seconds, a.bytes + b.bytes, None, (a, b)) for a in best for b in last[()]])
+        best = front([Label(a.seconds + b.seconds, a.bytes + b.bytes, None, (a, b)) for a in best
+                      for b in last[()]])
     fitting = [label for label in best if label.bytes <= limit]
     if not fitting:
         return None

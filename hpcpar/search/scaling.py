@@ -17,7 +17,8 @@ class Scale:
     Attributes
     ----------
     efficiency : float
-        Parallel efficiency: time on one rank (all else equal; in weak scaling, of one rank's share of the batch) over ranks times time.
+        Parallel efficiency: time on one rank (all else equal; in weak scaling, of one rank's share
+        of the batch) over ranks times time.
     run_s, node_hours : float
         Of all epochs.
     """
@@ -55,8 +56,9 @@ def best_ranks(
 ) -> Scale | None:
     """The answer to the question of every allocation holder.
 
-    The most ranks with at least this parallel `efficiency`; the cheapest that meet the `deadline_s`; the fastest within `node_hours`.
-    Several conditions hold together. None where nothing fits.
+    The most ranks with at least this parallel `efficiency`; the cheapest that meet the
+    `deadline_s`; the fastest within `node_hours`. Several conditions hold together. None where
+    nothing fits.
     """
     fine = [
         s for s in scales
@@ -72,4 +74,5 @@ def best_ranks(
 
 def node_ranks(machine: Machine) -> int:
     """Ranks of a node: those of the level named ``node``, else one."""
-    return next((level.ranks for level in machine.levels if level.name == "node" and level.ranks), 1)
+    return next((level.ranks for level in machine.levels if level.name == "node" and level.ranks),
+                1)

@@ -1,9 +1,11 @@
 """The space of the layer-wise search: which configurations a layer may have.
 
-A configuration cuts a layer's output in samples, channels and image axes, or a product's input channels (k), over P ranks or fewer: any
-number that divides P and does not straddle the units of the machine's levels. Ranks that share no part may compute the same
-(replicas). Where a configuration uses all ranks of several nodes, model and image parts lie inside a node, or samples do (placement);
-inside one node there is one placement. So every named strategy is a point of the space, behind ``/outer`` those on several nodes.
+A configuration cuts a layer's output in samples, channels and image axes, or a product's input
+channels (k), over P ranks or fewer: any number that divides P and does not straddle the units of
+the machine's levels. Ranks that share no part may compute the same (replicas). Where a
+configuration uses all ranks of several nodes, model and image parts lie inside a node, or samples
+do (placement); inside one node there is one placement. So every named strategy is a point of the
+space, behind ``/outer`` those on several nodes.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from hpcpar.plan.config import Config
 #: Degrees of a configuration, in the order of `Config`'s first fields.
 FIELDS = ("n", "c", "h", "w", "replicas", "d", "k")
 Degrees = tuple[int, ...]
-#: On more ranks than this, images are cut in rows or in the squarest way only, instead of in all ways; and layers that do not use all ranks
-#: use at most so many, and no cuts of images.
+#: On more ranks than this, images are cut in rows or in the squarest way only, instead of in all
+#: ways; and layers that do not use all ranks use at most so many, and no cuts of images.
 ALL_SHAPES = 32
 
 
@@ -37,7 +39,8 @@ class Space:
     degrees : ndarray
         [configurations, 7] in the order of `FIELDS`.
     outer : ndarray of bool
-        [configurations]: those whose samples lie inside of nodes, and model and image parts across them.
+        [configurations]: those whose samples lie inside of nodes, and model and image parts across
+        them.
     """
 
     degrees: Any
@@ -52,13 +55,16 @@ class Space:
         Parameters
         ----------
         behind : bool
-            For an elementwise layer behind this one: where a reduction is cut (k), its scattered sums are cut in channels.
+            For an elementwise layer behind this one: where a reduction is cut (k), its scattered
+            sums are cut in channels.
         """
-        found: dict[str, Any] = dict(zip(FIELDS, np.ascontiguousarray(self.degrees[chosen].T), strict=True))
+        found: dict[str, Any] = dict(zip(FIELDS, np.ascontiguousarray(self.degrees[chosen].T),
+                                         strict=True))
         if behind:
             found["c"], found["k"] = found["c"] * found["k"], np.ones_like(found["k"])
         outer = self.outer[chosen]
-        return Config(**found, placement=np.where(outer, "outer", "inner") if outer.any() else "inner")
+        return Config(**found, placement=np.where(outer, "outer", "inner") if outer.any()
+                      else "inner")
 
     @cached_property
     def _families(self) -> dict[bool, Config]:
@@ -71,12 +77,15 @@ class Space:
         return self._families[behind]
 
     def one(self, index: int, behind: bool = False) -> Config:
-        """A single configuration, or that of an elementwise layer behind this one: always the same object."""
+        """A single configuration, or that of an elementwise layer behind this one: always the same
+        object.
+        """
         if (index, behind) not in self._ones:
             found: dict[str, Any] = dict(zip(FIELDS, self.degrees[index].tolist(), strict=True))
             if behind:
                 found["c"], found["k"] = found["c"] * found["k"], 1
-            self._ones[index, behind] = Config(**found, placement="outer" if self.outer[index] else "inner")
+            self._ones[index, behind] = Config(**found, placement="outer" if self.outer[index]
+                                               else "inner")
         return self._ones[index, behind]
 
     @cached_property
@@ -85,7 +94,8 @@ class Space:
 
     def find(self, config: Config) -> int | None:
         """The place of a configuration; None where it is not in the space."""
-        found = np.flatnonzero((self.degrees == [getattr(config, name) for name in FIELDS]).all(axis=1))
+        found = np.flatnonzero((self.degrees
+                                == [getattr(config, name) for name in FIELDS]).all(axis=1))
         found = found[self.outer[found] == config.outer]
         return int(found[0]) if len(found) else None
 
@@ -95,16 +105,21 @@ def divisors(n: int) -> list[int]:
 
 
 def totals(ranks: int, machine: Machine) -> list[int]:
-    """Numbers of ranks that a layer may use: divisors of P that fit into a unit of each level or fill whole ones."""
-    units = [level.ranks for level in machine.levels if 1 < level.ranks < ranks and ranks % level.ranks == 0]
+    """Numbers of ranks that a layer may use: divisors of P that fit into a unit of each level or
+    fill whole ones.
+    """
+    units = [level.ranks for level in machine.levels if 1 < level.ranks < ranks
+             and ranks % level.ranks == 0]
     return [r for r in divisors(ranks) if all(unit % r == 0 or r % unit == 0 for unit in units)]
 
 
 def factors(total: int, limits: tuple[int, ...]) -> list[Degrees]:
-    """All ways to write `total` as a product of one degree for each limit, none beyond its limit."""
+    """All ways to write `total` as a product of one degree for each limit, none beyond its limit.
+    """
     if len(limits) == 1:
         return [(total,)] if total <= limits[0] else []
-    return [(d, *rest) for d in divisors(total) if d <= limits[0] for rest in factors(total // d, limits[1:])]
+    return [(d, *rest) for d in divisors(total) if d <= limits[0]
+            for rest in factors(total // d, limits[1:])]
 
 
 def _image_cuts(extents: tuple[int, ...], ranks: int) -> dict[int, list[Degrees]]:
@@ -130,23 +145,31 @@ class Spaces:
         Sums over input channels may be cut (k): their weights can only be kept alike by allreduces.
     """
 
-    def __init__(self, network: Network, ranks: int, batch: int, machine: Machine, reductions: bool = True) -> None:
+    def __init__(self, network: Network, ranks: int, batch: int, machine: Machine,
+                 reductions: bool = True) -> None:
         self.network, self.ranks, self.batch, self.reductions = network, ranks, batch, reductions
         self.totals = totals(ranks, machine)
-        # between ranks that are all alike, a placement decides only what neighbouring layers have in common
+        # between ranks that are all alike, a placement decides only what neighbouring layers have
+        # in common
         self.placements = not machine.all_alike(ranks)
 
     def of(self, layer: Layer) -> Space:
         """The space of a layer."""
         shape = self.network.shapes[layer.name]
-        channels = 1 if isinstance(layer, SoftmaxCrossEntropy) or not layer.inputs else shape[0] // self.network.granules[layer.name]
+        channels = 1 if isinstance(layer,
+                                   SoftmaxCrossEntropy) or not layer.inputs else shape[
+            0] // self.network.granules[layer.name]
         k = 1
-        if self.reductions and layer.products and getattr(layer, "groups", 1) == 1 and self._first is not layer:
-            k = min(channels, self.network.input_shape(layer)[0] // self.network.granules[layer.inputs[0]])
+        if self.reductions and layer.products and getattr(layer, "groups",
+                                                          1) == 1 and self._first is not layer:
+            k = min(channels,
+                    self.network.input_shape(layer)[0] // self.network.granules[layer.inputs[0]])
         extents = () if isinstance(layer, Loss) else tuple(shape[1:])
         # a degree is at most the number of ranks: layers that are large enough have one space
-        limits = (min(channels, self.ranks), tuple(min(e, self.ranks) for e in extents), min(k, self.ranks))
-        return _space(self.ranks, min(self.batch, self.ranks), tuple(self.totals), self.placements, *limits)
+        limits = (min(channels, self.ranks), tuple(min(e, self.ranks) for e in extents),
+                  min(k, self.ranks))
+        return _space(self.ranks, min(self.batch, self.ranks), tuple(self.totals), self.placements,
+                      *limits)
 
     @property
     def _first(self) -> Layer:
@@ -172,4 +195,5 @@ def _space(
     for n, copies in factors(ranks, (batch, ranks)):
         found[(n, 1, 1, 1, copies, 1, 1)] = None
     both = [way for way in found if placements and 1 < way[0] < ranks == math.prod(way)]
-    return Space(np.array([*found, *both], np.int64), np.arange(len(found) + len(both)) >= len(found))
+    return Space(np.array([*found, *both], np.int64),
+                 np.arange(len(found) + len(both)) >= len(found))

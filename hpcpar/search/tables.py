@@ -1,7 +1,9 @@
-"""Cost tables of the layer-wise search: seconds and memory of every layer under every configuration, of every edge under every pair.
+"""Cost tables of the layer-wise search: seconds and memory of every layer under every
+configuration, of every edge under every pair.
 
-The tables are made by the same lowering and pricing as any prediction, with a layer's configurations as a family, so an entry is what
-`predict --overlap none` counts for that layer or edge (OptCNN's tC + tS, and tX).
+The tables are made by the same lowering and pricing as any prediction, with a layer's
+configurations as a family, so an entry is what `predict --overlap none` counts for that layer or
+edge (OptCNN's tC + tS, and tX).
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from hpcpar.search.space import Space, Spaces
 
 @dataclass(frozen=True)
 class Unit:
-    """Layers that share a configuration: one, and the elementwise layers behind it that nothing else reads."""
+    """Layers that share a configuration: one, and the elementwise layers behind it that nothing
+    else reads.
+    """
 
     layers: tuple[Layer, ...]
     space: Space
@@ -32,7 +36,9 @@ class Unit:
 
 @dataclass(frozen=True)
 class Link:
-    """An edge between two units: into input `which` of `layer`, the consumer's first; for some configurations (None: all) of each."""
+    """An edge between two units: into input `which` of `layer`, the consumer's first; for some
+    configurations (None: all) of each.
+    """
 
     producer: Unit
     consumer: Unit
@@ -77,7 +83,8 @@ class Held:
 
 
 class Table:
-    """Seconds and bytes for each configuration of a unit [c], or for each pair at an edge [c of the producer, c of the consumer].
+    """Seconds and bytes for each configuration of a unit [c], or for each pair at an edge [c of the
+    producer, c of the consumer].
 
     Parameters
     ----------
@@ -91,14 +98,16 @@ class Table:
 
     def __init__(self, seconds: Any, held: Any, hideable: Any, measured: Any = True) -> None:
         self.seconds, self.hideable, self.measured = seconds, hideable, measured
-        self.held = held if isinstance(held, Held) else Held(lambda: held, lambda place: held[place])
+        self.held = held if isinstance(held, Held) else Held(lambda: held,
+                                                             lambda place: held[place])
 
     @property
     def bytes(self) -> Any:
         return self.held.bytes
 
     def __add__(self, other: Table) -> Table:
-        held = Held(lambda: self.bytes + other.bytes, lambda place: self.held.at(place) + other.held.at(place))
+        held = Held(lambda: self.bytes + other.bytes,
+                    lambda place: self.held.at(place) + other.held.at(place))
         return Table(self.seconds + other.seconds, held, self.hideable + other.hideable)
 
     def at(self, rows: Any) -> Table:
@@ -123,7 +132,8 @@ class Tables:
 
     def price(self, chosen: list[int]) -> float:
         """The objective (OptCNN, Eq 1): seconds of a choice of one configuration for each unit."""
-        return total([t.seconds for t in self.nodes], {pair: t.seconds for pair, t in self.edges.items()}, chosen)
+        return total([t.seconds for t in self.nodes],
+                     {pair: t.seconds for pair, t in self.edges.items()}, chosen)
 
     def memory(self, chosen: list[int]) -> float:
         """Bytes of the largest rank."""
@@ -132,11 +142,15 @@ class Tables:
 
 
 def units(network: Network, spaces: Spaces) -> list[Unit]:
-    """The network's layers, with elementwise ones joined to the layer before them: another configuration there only moves data."""
+    """The network's layers, with elementwise ones joined to the layer before them: another
+    configuration there only moves data.
+    """
     made: list[list[Layer]] = []
     place: dict[str, int] = {}
     for layer in network.layers:
-        joins = isinstance(layer, ReLU | Dropout | BatchNorm) and len(network.consumers[layer.inputs[0]]) == 1
+        joins = isinstance(layer,
+                           ReLU | Dropout
+                           | BatchNorm) and len(network.consumers[layer.inputs[0]]) == 1
         if joins and network.by_name[layer.inputs[0]].inputs:
             place[layer.name] = place[layer.inputs[0]]
             made[place[layer.name]].append(layer)

@@ -31,7 +31,9 @@ class Change:
 
 
 def changes(network: Network, chosen: Candidate) -> list[Change]:
-    """What could be changed, priced, from what helps most: another strategy, options, and the machine."""
+    """What could be changed, priced, from what helps most: another strategy, options, and the
+    machine.
+    """
     task, plan, before = chosen.task, chosen.plan, chosen.iteration_s
     out: list[Change] = []
 
@@ -39,7 +41,8 @@ def changes(network: Network, chosen: Candidate) -> list[Change]:
         if seconds < before * 0.999:
             out.append(Change(what, seconds, before / seconds, fits))
 
-    others = auto.best(network, task.spec, task.ranks, task.batch, task.machine, gather=task.gather, **task.options)
+    others = auto.best(network, task.spec, task.ranks, task.batch, task.machine, gather=task.gather,
+                       **task.options)
     for c in others[:1]:
         if c.strategy != chosen.strategy:
             add(f"strategy {c.strategy}", c.iteration_s, c.fits)
@@ -52,7 +55,8 @@ def changes(network: Network, chosen: Candidate) -> list[Change]:
     for what, option, value in options:
         if getattr(plan, option) != value:
             try:
-                p = price(network, replace(plan, **{option: value}), task.machine, **task.price_options)
+                p = price(network, replace(plan, **{option: value}), task.machine,
+                          **task.price_options)
             except InputError:
                 continue
             add(what, p.iteration_s, p.fits)
@@ -65,7 +69,8 @@ def changes(network: Network, chosen: Candidate) -> list[Change]:
 
 def _machines(machine: Machine) -> list[tuple[str, Machine]]:
     """The same machine with one thing improved."""
-    half = tuple(replace(level, beta_s_per_byte=level.beta_s_per_byte / 2) for level in machine.levels)
+    half = tuple(replace(level, beta_s_per_byte=level.beta_s_per_byte / 2)
+                 for level in machine.levels)
     quick = tuple(
         replace(level, alpha_s=level.alpha_s / 2, small_alpha_s=None if level.small_alpha_s is None else level.small_alpha_s / 2)
         for level in machine.levels

@@ -22,7 +22,9 @@ SPREAD = (10, 90)
 
 
 def finished(study: Study, case: Case, status: Status, why: str = "") -> Status:
-    """How a case has ended whose launcher has: done where it left a whole record, else failed, for the reason `why` or its log's."""
+    """How a case has ended whose launcher has: done where it left a whole record, else failed, for
+    the reason `why` or its log's.
+    """
     path, code = study.folder(case), folder.exit_status(study.folder(case))
     if code == 0:
         try:
@@ -30,9 +32,12 @@ def finished(study: Study, case: Case, status: Status, why: str = "") -> Status:
             return replace(status, state=DONE, reason="")
         except InputError as err:
             why = str(err)
-    line = folder.last_line(os.path.join(path, folder.LOG)) or (folder.last_line(study.job_log(status.job)) if status.job else "")
+    line = folder.last_line(os.path.join(path,
+                                         folder.LOG)) or (
+        folder.last_line(study.job_log(status.job)) if status.job else "")
     line = line or "it left nothing in its log"
-    return replace(status, state=FAILED, reason=f"{why}: {line}" if why else f"exit status {code}: {line}")
+    return replace(status, state=FAILED, reason=f"{why}: {line}" if why
+                   else f"exit status {code}: {line}")
 
 
 def points(study: Study, states: Mapping[Case, Status], nodes: Mapping[int, int]) -> list[Point]:
@@ -64,7 +69,8 @@ def _point(study: Study, case: Case, owner: Case, status: Status, ran: Status, n
     row = compare_one(run)
     low, high = (float(np.percentile(run.slowest_s, p)) for p in SPREAD)
     compute = sum(split["compute"].measured_s for split in row.phases.values())
-    comm = {phase: sum(t.measured_s for part, t in split.items() if part != "compute") for phase, split in row.phases.items()}
+    comm = {phase: sum(t.measured_s for part, t in split.items() if part != "compute")
+            for phase, split in row.phases.items()}
     gradient = comm.get(Phase.GRADIENT.value, 0.0)
     measured = Parts(row.iteration.measured_s, compute, gradient, sum(comm.values()) - gradient)
     return replace(point, measured=measured, low_s=low, high_s=high)

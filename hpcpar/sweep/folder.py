@@ -1,4 +1,6 @@
-"""A case's folder: plan.json, prediction.json, run.h5, log, exit (the launcher's status) and status.json, each written whole."""
+"""A case's folder: plan.json, prediction.json, run.h5, log, exit (the launcher's status) and
+status.json, each written whole.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from typing import Any
 
 from hpcpar.errors import InputError
 
-#: Made, but not started; cannot run at this size; runs as another case; waits or runs in Slurm; runs here; ended well; ended badly.
+#: Made, but not started; cannot run at this size; runs as another case; waits or runs in Slurm;
+#: runs here; ended well; ended badly.
 STATES = PLANNED, SKIPPED, SAME, SUBMITTED, RUNNING, DONE, FAILED = (
     "planned", "skipped", "same", "submitted", "running", "done", "failed"
 )
@@ -70,7 +73,8 @@ def make(path: str) -> None:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as err:
-        raise InputError(f"cannot make folder {path}: {err.strerror}; choose another place with --out") from err
+        raise InputError(
+            f"cannot make folder {path}: {err.strerror}; choose another place with --out") from err
 
 
 def read_json(path: str) -> Any:
@@ -87,7 +91,8 @@ def read_json(path: str) -> Any:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as err:
-        raise InputError(f"{path} cannot be read ({err}); delete its folder to run the case again") from err
+        raise InputError(
+            f"{path} cannot be read ({err}); delete its folder to run the case again") from err
 
 
 def read_status(folder: str) -> Status | None:
@@ -103,7 +108,8 @@ def read_status(folder: str) -> Status | None:
     if data is None:
         return None
     if not isinstance(data, dict) or data.get("state") not in STATES or not set(data) <= {f.name for f in fields(Status)}:
-        raise InputError(f"{path} is not the status of a case; delete its folder to run the case again")
+        raise InputError(
+            f"{path} is not the status of a case; delete its folder to run the case again")
     return Status(**data)
 
 
@@ -129,7 +135,9 @@ def exit_status(folder: str) -> int | None:
 
 
 def last_line(log: str) -> str:
-    """What a log says last: of hpcpar's own lines, if there are any, as launchers add theirs behind; empty where it says nothing."""
+    """What a log says last: of hpcpar's own lines, if there are any, as launchers add theirs
+    behind; empty where it says nothing.
+    """
     try:
         with open(log, encoding="utf-8", errors="replace") as f:
             lines = [line.strip() for line in f if line.strip()]

@@ -44,7 +44,8 @@ def command(study: Study, case: Case, launcher: Sequence[str]) -> list[str]:
     return [*launcher, "-n", str(case.ranks), *program(), "run", *files, *run_options(study)]
 
 
-def run(study: Study, case: Case, status: Status, launcher: Sequence[str], limit_s: float | None) -> Status:
+def run(study: Study, case: Case, status: Status, launcher: Sequence[str],
+        limit_s: float | None) -> Status:
     """Run a case and note how it ended.
 
     Parameters
@@ -77,11 +78,15 @@ def run(study: Study, case: Case, status: Status, launcher: Sequence[str], limit
 
 
 def _wait(words: list[str], log: str, limit_s: float | None) -> int | None:
-    """Exit status of a command; None where its time ran out. However this ends, the command has ended."""
+    """Exit status of a command; None where its time ran out. However this ends, the command has
+    ended.
+    """
     with open(log, "wb") as f:
         try:
-            # a session of its own: Ctrl-C reaches the sweep alone, which then ends the ranks in order
-            child = subprocess.Popen(words, stdout=f, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
+            # a session of its own: Ctrl-C reaches the sweep alone, which then ends the ranks in
+            # order
+            child = subprocess.Popen(words, stdout=f, stderr=subprocess.STDOUT,
+                                     stdin=subprocess.DEVNULL, start_new_session=True)
         except OSError as err:
             raise InputError(f"cannot start {words[0]} ({err.strerror}); name the launcher with --mpiexec") from err
     try:

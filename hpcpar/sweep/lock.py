@@ -23,7 +23,8 @@ def alone(out: str) -> Iterator[None]:
         try:
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as err:
-            raise InputError(f"another sweep is at work in {out}; wait for it, or give another --out") from err
+            raise InputError(
+                f"another sweep is at work in {out}; wait for it, or give another --out") from err
         except OSError:
             pass
         yield

@@ -1,4 +1,6 @@
-"""Plans of all cases, before anything is run: what cannot be run says why, and equal plans are run once."""
+"""Plans of all cases, before anything is run: what cannot be run says why, and equal plans are run
+once.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ def _plan(study: Study, network: Network, case: Case, path: str) -> Status:
         status = Status(SKIPPED, reason=str(err), request=request)
     else:
         plans.save(plan, os.path.join(path, folder.PLAN))
-        folder.write_text(os.path.join(path, folder.PREDICTION), json.dumps(prediction.to_json(), indent=1) + "\n")
+        folder.write_text(os.path.join(path, folder.PREDICTION),
+                          json.dumps(prediction.to_json(), indent=1) + "\n")
         status = Status(PLANNED, request=request)
     folder.write_status(path, status)
     return status
@@ -66,7 +69,8 @@ class _Impossible(Exception):
 
 def _possible(study: Study, network: Network, case: Case) -> tuple[plans.Plan, Prediction]:
     if case.batch > study.samples:
-        raise _Impossible(f"a batch of {case.batch} is more than the {study.samples} samples of the data")
+        raise _Impossible(
+            f"a batch of {case.batch} is more than the {study.samples} samples of the data")
     where = (network, study.spec, case.ranks, case.batch, study.machine)
     options = {**study.planning, "samples": study.samples}
     try:
@@ -86,14 +90,17 @@ def _possible(study: Study, network: Network, case: Case) -> tuple[plans.Plan, P
 
 
 def _shared(study: Study, states: dict[Case, Status]) -> dict[Case, Status]:
-    """Of cases with one plan but for the strategy's name, one runs: that which has been started, or else the first."""
+    """Of cases with one plan but for the strategy's name, one runs: that which has been started, or
+    else the first.
+    """
     groups: dict[str, list[Case]] = {}
     for case, status in states.items():
         if status.state != SKIPPED:
             plan = folder.read_json(os.path.join(study.folder(case), folder.PLAN))
             groups.setdefault(json.dumps(plan | {"strategy": ""}, sort_keys=True), []).append(case)
     for cases in groups.values():
-        owner = next((c for c in cases if states[c].state in (DONE, SUBMITTED, RUNNING, FAILED)), cases[0])
+        owner = next((c for c in cases if states[c].state in (DONE, SUBMITTED, RUNNING, FAILED)),
+                     cases[0])
         for case in cases:
             state = states[case].state
             if case is not owner and state in (PLANNED, SAME):

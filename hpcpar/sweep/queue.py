@@ -11,7 +11,8 @@ from hpcpar.errors import InputError
 #: Runs a command: exit status, stdout, stderr.
 Runner = Callable[[list[str]], tuple[int, str, str]]
 
-#: What Slurm no longer knows (its memory of finished jobs is short, and not every site has an accounting).
+#: What Slurm no longer knows (its memory of finished jobs is short, and not every site has an
+#: accounting).
 GONE = "gone"
 #: States after which nothing more comes of a job.
 _ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT",
@@ -29,7 +30,8 @@ def run(command: list[str]) -> tuple[int, str, str]:
         There is no such command.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S,
+                              check=False)
     except FileNotFoundError as err:
         raise InputError(f"no {command[0]} on this machine; use --launcher local, or go to a node with Slurm") from err
     except subprocess.TimeoutExpired:
@@ -54,14 +56,17 @@ def submit(script: str, run: Runner = run) -> str:
     number = out.strip().partition(";")[0]
     if status or not number.isdigit():
         why = " ".join((err or out).split()).removeprefix("sbatch: error: ")
-        raise InputError(f"Slurm does not take {script} ({why}); look at account, partition, time and nodes")
+        raise InputError(
+            f"Slurm does not take {script} ({why}); look at account, partition, time and nodes")
     return number
 
 
 def states(ids: Iterable[str], run: Runner = run) -> dict[str, str]:
-    """The state of each job, as Slurm names it; `GONE` where Slurm knows it no more; left out where Slurm gives no answer now.
+    """The state of each job, as Slurm names it; `GONE` where Slurm knows it no more; left out where
+    Slurm gives no answer now.
 
-    Asked are the queue, for what is waiting or running, then the controller, for what has lately ended, then the accounting.
+    Asked are the queue, for what is waiting or running, then the controller, for what has lately
+    ended, then the accounting.
     """
     wanted = list(ids)
     status, text, _ = run(["squeue", "--noheader", "--states=all", "--format=%A %T"])
@@ -84,9 +89,12 @@ def _controller(job: str, run: Runner) -> str:
 
 
 def _accounting(job: str, run: Runner) -> str | None:
-    """The state in the accounting; `GONE` where there is none of it, None where a site's accounting gives no answer."""
+    """The state in the accounting; `GONE` where there is none of it, None where a site's accounting
+    gives no answer.
+    """
     try:
-        status, text, err = run(["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State"])
+        status, text, err = run(["sacct", "--noheader", "--parsable2", "--allocations",
+                                 f"--jobs={job}", "--format=State"])
     except InputError:  # no such command
         return GONE
     if status:

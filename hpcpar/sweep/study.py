@@ -20,7 +20,9 @@ KINDS = ("strong", "weak")
 
 @dataclass(frozen=True)
 class Case:
-    """One plan to be run: `strategy` is what was asked for, a name or ``auto``; `batch` is over all ranks."""
+    """One plan to be run: `strategy` is what was asked for, a name or ``auto``; `batch` is over all
+    ranks.
+    """
 
     strategy: str
     ranks: int
@@ -93,7 +95,8 @@ class Study:
 
     def request(self, case: Case) -> dict[str, Any]:
         """All that decides what a case runs: a finished case answers only the same request."""
-        machine = hashlib.sha256(json.dumps(files.to_dict(self.machine), sort_keys=True).encode()).hexdigest()[:16]
+        machine = hashlib.sha256(json.dumps(files.to_dict(self.machine),
+                                            sort_keys=True).encode()).hexdigest()[:16]
         return asdict(case) | {
             "network": self.spec.name, "input": list(self.spec.shape), "classes": self.spec.classes, **self.planning,
             "machine": f"{self.machine.name} ({machine})", "data": self.data, "steps": self.steps, "epochs": self.epochs,

@@ -1,13 +1,18 @@
-"""The checkpoint file: whole (unsplit) tensors in HDF5, so that any number of ranks under any plan can go on from it.
+"""The checkpoint file: whole (unsplit) tensors in HDF5, so that any number of ranks under any plan
+can go on from it.
 
-=========================================  ====================================================================
-``params/<layer>/weight``                  [out, in, kh, kw] (convolution) or [out, in] (linear)
-``params/<layer>/bias``                    [out]; absent without bias
-``params/<layer>/running_mean``             [out] of batch normalisation; likewise ``running_variance``
-``optimizer/<layer>/weight`` and ``bias``  the optimiser's state, of the same shapes: velocities of the momentum, or Adam's first
-                                           moments, and its second ones as ``weight_second`` and ``bias_second``
-attributes of group ``state``              step, epoch, batch_in_epoch, seed, network, shape, classes, hpcpar_version
-=========================================  ====================================================================
+=========================================
+==================================================================== ``params/<layer>/weight``
+[out, in, kh, kw] (convolution) or [out, in] (linear) ``params/<layer>/bias``
+[out]; absent without bias ``params/<layer>/running_mean``             [out] of batch normalisation;
+likewise ``running_variance`` ``optimizer/<layer>/weight`` and ``bias``  the optimiser's state, of
+the same shapes: velocities of the momentum, or Adam's first
+                                           moments, and its second ones as ``weight_second`` and
+                                           ``bias_second``
+attributes of group ``state``              step, epoch, batch_in_epoch, seed, network, shape,
+classes, hpcpar_version
+=========================================
+====================================================================
 
 Row i of a weight makes output channel i, so a rank that owns some channels reads some rows.
 """
@@ -91,7 +96,8 @@ def write(path: str, params: Tensors, velocities: Tensors, state: Mapping[str, A
             for name, value in tensors:
                 f.create_dataset(f"{group}/{name}", data=np.asarray(value))
         attributes = f.create_group("state").attrs
-        attributes.update({**state, "hpcpar_checkpoint": VERSION, "hpcpar_version": hpcpar.__version__})
+        attributes.update({**state, "hpcpar_checkpoint": VERSION,
+                           "hpcpar_version": hpcpar.__version__})
 
 
 def _open(path: str) -> h5py.File:
@@ -131,15 +137,18 @@ def read_state(path: str) -> dict[str, Any]:
 
 
 def check(path: str, network: Network) -> dict[str, Any]:
-    """Check that a checkpoint is one of this network, with every tensor in its shape; gives its state.
+    """Check that a checkpoint is one of this network, with every tensor in its shape; gives its
+    state.
 
     Raises
     ------
     InputError
-        As `read_state`; another network, image shape or classes; a layer that is missing or of another shape.
+        As `read_state`; another network, image shape or classes; a layer that is missing or of
+        another shape.
     """
     state = read_state(path)
-    want = {"network": network.name, "shape": tuple(network.image_shape), "classes": network.classes}
+    want = {"network": network.name, "shape": tuple(network.image_shape),
+            "classes": network.classes}
     for name, value in want.items():
         if state[name] != value:
             raise InputError(f"checkpoint {path} is of {name} {state[name]}, the plan is for {name} {value}; "
@@ -149,7 +158,8 @@ def check(path: str, network: Network) -> dict[str, Any]:
             x = network.input_shape(layer)
             shapes = {"weight": layer.weight_shape(x), "bias": layer.bias_shape(x)}
             wanted = [("params", kind, shape) for kind, shape in shapes.items()]
-            wanted += [("optimizer", f"{kind}{suffix}", shape) for kind, shape in shapes.items() for suffix in STATES]
+            wanted += [("optimizer", f"{kind}{suffix}", shape) for kind, shape in shapes.items()
+                       for suffix in STATES]
             if layer.buffers(x):
                 wanted += [("params", name, shapes["weight"]) for name in RUNNING]
             for group, kind, shape in wanted:
@@ -188,7 +198,8 @@ def read_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike) ->
         if weight is None:
             known = ", ".join(f["params"])
             raise InputError(f"checkpoint {path} has no layer '{layer}' (it has {known}); use a checkpoint of this network")
-        state = tuple((rows(f"optimizer/{layer}/weight{suffix}"), rows(f"optimizer/{layer}/bias{suffix}")) for suffix in STATES)
+        state = tuple((rows(f"optimizer/{layer}/weight{suffix}"),
+                       rows(f"optimizer/{layer}/bias{suffix}")) for suffix in STATES)
         mean, variance = (rows(f"params/{layer}/{name}") for name in RUNNING)
         running = None if mean is None or variance is None else np.stack([mean, variance])
         return Rows(weight, rows(f"params/{layer}/bias"), state, running)

@@ -27,7 +27,8 @@ def record(
     """The record of a job that has run, on rank 0, None elsewhere. Every rank must call it."""
     measured = job.measured
     threads = int(os.environ.get("OPENBLAS_NUM_THREADS", "0"))
-    ranks = world.gather(RankInfo(world.hostname, os.getpid(), threads, device, peak_memory_bytes()))
+    ranks = world.gather(RankInfo(world.hostname, os.getpid(), threads, device,
+                                  peak_memory_bytes()))
     seconds = world.gather_array(np.array(measured.seconds, np.float32))
     iteration_s = world.gather_array(np.array(measured.iteration_s, np.float64))
     sent = world.gather_array(measured.sent_bytes)
@@ -36,7 +37,8 @@ def record(
     stamps = job.stamps
     clock = stamps.close()
     begin_s = world.gather_array(np.array(stamps.begin_s))
-    start_s, end_s, wait_s = (world.gather_array(np.array(each)) for each in (stamps.starts_s, stamps.ends_s, stamps.waits_s))
+    start_s, end_s, wait_s = (world.gather_array(np.array(each))
+                              for each in (stamps.starts_s, stamps.ends_s, stamps.waits_s))
     if ranks is None or seconds is None or iteration_s is None or sent is None or messages is None:
         return None
     versions = {

@@ -1,4 +1,6 @@
-"""Global tensors from the ranks that own their parts, for checkpoints, and a rank's parts from global tensors."""
+"""Global tensors from the ranks that own their parts, for checkpoints, and a rank's parts from
+global tensors.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from hpcpar.train.checkpoint import RUNNING, STATES, Rows
 
 
 def weights(executor: Executor, world: World) -> Iterator[tuple[str, np.ndarray]]:
-    """Every layer's global weight and bias, and running statistics, on rank 0; nothing on the others, which must also run through it."""
+    """Every layer's global weight and bias, and running statistics, on rank 0; nothing on the
+    others, which must also run through it.
+    """
     for layer in executor.network.weighted:
         p = executor.parameters[layer.name]
         yield from _layer(executor, world, layer, p.flat, ("weight", "bias"))
@@ -36,14 +40,16 @@ def state(executor: Executor, world: World) -> Iterator[tuple[str, np.ndarray]]:
     for layer in executor.network.weighted:
         p = executor.parameters[layer.name]
         for i, suffix in enumerate(STATES[: executor.rule.states]):
-            yield from _layer(executor, world, layer, p.state[i] if p.updates else p.flat[:0], (f"weight{suffix}", f"bias{suffix}"), True)
+            yield from _layer(executor, world, layer, p.state[i] if p.updates else p.flat[:0],
+                              (f"weight{suffix}", f"bias{suffix}"), True)
 
 
 def _bases(p: Parameters) -> list[int]:
     """The first rank of each that holds the same rows and columns."""
     config = p.layout.config
     c, k = config.digits["c"], config.digits["k"]
-    return [int(config.first + i * c.stride + j * k.stride) for i, j in itertools.product(range(c.size), range(k.size))]
+    return [int(config.first + i * c.stride + j * k.stride)
+            for i, j in itertools.product(range(c.size), range(k.size))]
 
 
 def _layer(
@@ -53,12 +59,14 @@ def _layer(
     buffer = _host(executor, array)
     whole = layer.weight_shape(x)
     weight = np.empty(whole, executor.plan.dtype) if world.rank == 0 else None
-    bias = np.empty(layer.bias_shape(x), executor.plan.dtype) if world.rank == 0 and p.has_bias else None
+    bias = np.empty(layer.bias_shape(x),
+                    executor.plan.dtype) if world.rank == 0 and p.has_bias else None
     for base in _bases(p):
         (start, stop), (first, last) = p.layout.box(base)
         if start == stop:
             continue
-        flat = np.empty((stop - start) * (last - first), executor.plan.dtype) if world.rank == 0 else None
+        flat = np.empty((stop - start) * (last - first),
+                        executor.plan.dtype) if world.rank == 0 else None
         lines = None if flat is None else flat.reshape(stop - start, last - first)
         for owner, (a, b) in _owners(executor, layer, base, state):
             found = _sent(world, buffer, owner, (stop - start, b - a))
@@ -79,8 +87,11 @@ def _layer(
             yield f"{layer.name}/{name}", tensor
 
 
-def _owners(executor: Executor, layer: Layer, base: int, state: bool) -> list[tuple[int, tuple[int, int]]]:
-    """Ranks that together hold rows, each with its entries of a row (its shard of the state, or all)."""
+def _owners(executor: Executor, layer: Layer, base: int,
+            state: bool) -> list[tuple[int, tuple[int, int]]]:
+    """Ranks that together hold rows, each with its entries of a row (its shard of the state, or
+    all).
+    """
     p = executor.parameters[layer.name]
     if p.shard is None or not state:
         (first, last) = p.layout.box(base)[1]
@@ -90,7 +101,8 @@ def _owners(executor: Executor, layer: Layer, base: int, state: bool) -> list[tu
     return [(rank, layout.box(rank)[1]) for rank in group.members(base)]
 
 
-def _sent(world: World, buffer: np.ndarray, owner: int, shape: tuple[int, int]) -> np.ndarray | None:
+def _sent(world: World, buffer: np.ndarray, owner: int,
+          shape: tuple[int, int]) -> np.ndarray | None:
     """An owner's buffer on rank 0."""
     if owner == 0:
         return buffer.reshape(shape) if world.rank == 0 else None
@@ -128,7 +140,8 @@ def restore(executor: Executor, p: Parameters, rows: Rows) -> None:
 
     def flat(weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
         part = weight if weight.ndim < 2 else weight[:, slice(*p.columns)]
-        return np.concatenate([part.ravel(), np.zeros(0, dtype) if bias is None else bias]).astype(dtype)
+        return np.concatenate([part.ravel(), np.zeros(0, dtype) if bias is None
+                               else bias]).astype(dtype)
 
     move(flat(rows.weight, rows.bias), p.flat)
     for array, (weight, bias) in zip(p.state, rows.state, strict=False):

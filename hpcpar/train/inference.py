@@ -18,7 +18,9 @@ from hpcpar.train.job import Job, Measured, Options
 
 @dataclass(frozen=True)
 class Seen:
-    """What has been seen so far: passes (batches) of `passes`, their mean loss and, where classes are told apart, accuracy."""
+    """What has been seen so far: passes (batches) of `passes`, their mean loss and, where classes
+    are told apart, accuracy.
+    """
 
     done: int
     passes: int
@@ -28,7 +30,8 @@ class Seen:
 
 
 class Inference(Job):
-    """One rank of an inference over the held-out part of a data file, or all samples where it has none.
+    """One rank of an inference over the held-out part of a data file, or all samples where it has
+    none.
 
     Raises
     ------
@@ -36,7 +39,8 @@ class Inference(Job):
         As `Job`.
     """
 
-    def __init__(self, world: World, network: Network, plan: Plan, backend: Backend, options: Options) -> None:
+    def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
+                 options: Options) -> None:
         super().__init__(world, network, plan, backend, options, training=False)
         self.loader = world.agree(lambda: self.open("test" if self.has_test else "all"))
         self.measured.samples = self.loader.samples

@@ -1,4 +1,6 @@
-"""What every run on the ranks has: schedules bound, weights made or read, data opened, and what is measured."""
+"""What every run on the ranks has: schedules bound, weights made or read, data opened, and what is
+measured.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class Measured:
 
 @dataclass
 class Sums:
-    """Mean loss and accuracy of samples that came in batches, the last perhaps not full (None where no sample can be right)."""
+    """Mean loss and accuracy of samples that came in batches, the last perhaps not full (None where
+    no sample can be right).
+    """
 
     batch: int
     counts: bool
@@ -100,7 +104,8 @@ class Job:
         On every rank alike, before the first message: what is wrong with files, sizes or options.
     """
 
-    def __init__(self, world: World, network: Network, plan: Plan, backend: Backend, options: Options, training: bool) -> None:
+    def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
+                 options: Options, training: bool) -> None:
         require_ranks(world, plan)
         self.world, self.network, self.plan, self.options = world, network, plan, options
         forward: Schedule = world.agree(lambda: schedule_for(network, plan, training=False))
@@ -122,7 +127,8 @@ class Job:
         return open_data(self.executor, self.options.data, self.options.seed, split)
 
     def restore(self) -> int:
-        """Load this rank's rows from a checkpoint of any plan; returns the iterations already done."""
+        """Load this rank's rows from a checkpoint of any plan; returns the iterations already done.
+        """
         path, plan = self.options.resume, self.plan
         state = checkpoint.check(path, self.network)
         if self.executor.training is not None:
@@ -133,7 +139,8 @@ class Job:
                 raise InputError(f"{path} was trained with the optimizer {before}, the plan has {plan.optimizer}; resume it with a plan "
                                  f"made with --optimizer {before}")
         for name, p in self.executor.parameters.items():
-            global_tensors.restore(self.executor, p, checkpoint.read_rows(path, name, p.start, p.stop, plan.dtype))
+            global_tensors.restore(self.executor, p,
+                                   checkpoint.read_rows(path, name, p.start, p.stop, plan.dtype))
         return int(state["step"])
 
     def sums(self) -> Sums:

@@ -1,4 +1,5 @@
-"""The training loop: batches in, iterations through the executor, checkpoints and the record out."""
+"""The training loop: batches in, iterations through the executor, checkpoints and the record out.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +50,12 @@ class Training(Job):
     Raises
     ------
     InputError
-        On every rank alike, before the first message of the training: what is wrong with files, sizes or options.
+        On every rank alike, before the first message of the training: what is wrong with files,
+        sizes or options.
     """
 
-    def __init__(self, world: World, network: Network, plan: Plan, backend: Backend, options: Options) -> None:
+    def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
+                 options: Options) -> None:
         super().__init__(world, network, plan, backend, options, training=True)
         self.loader = world.agree(lambda: self.open("train"))
         self.test = world.agree(lambda: self.open("test") if self.has_test else None)
@@ -71,7 +74,8 @@ class Training(Job):
         step, sgd, sums = self.start, self.options.sgd, self.sums()
         program = self.executor.training
         assert program is not None
-        with prefetch(self.loader, step // per_epoch, step % per_epoch, self.steps - step) as batches:
+        with prefetch(self.loader, step // per_epoch, step % per_epoch,
+                      self.steps - step) as batches:
             for batch in batches:
                 self.communicator.trace.clear()
                 begin = time.perf_counter()
@@ -84,7 +88,8 @@ class Training(Job):
                 sums.add(loss, right)
                 step += 1
                 done = step % per_epoch == 0 or step == self.steps
-                now = Progress(batch.epoch + 1, epochs, step, self.steps, loss, self.measured.iteration_s[-1], epoch_done=done)
+                now = Progress(batch.epoch + 1, epochs, step, self.steps, loss,
+                               self.measured.iteration_s[-1], epoch_done=done)
                 if done:
                     begun = max(self.start, (step - 1) // per_epoch * per_epoch)
                     self._end_epoch(now, sums.of((step - begun) * int(self.plan.batch))[1])
@@ -126,7 +131,9 @@ class Training(Job):
             "shape": list(self.network.image_shape),
             "classes": self.network.classes,
         }
-        weights, velocities = global_tensors.weights(self.executor, self.world), global_tensors.state(self.executor, self.world)
+        weights, velocities = global_tensors.weights(self.executor,
+                                                     self.world), global_tensors.state(
+            self.executor, self.world)
         if self.world.rank == 0:
             checkpoint.write(self.options.checkpoint, weights, velocities, state)
         else:

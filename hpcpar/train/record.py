@@ -1,33 +1,44 @@
-"""The record of a run in HDF5: what was planned, predicted and measured, on every rank in every iteration.
+"""The record of a run in HDF5: what was planned, predicted and measured, on every rank in every
+iteration.
 
-Times are in seconds. For a compute step the time is its duration; for a communication step it is the exposed time: posting, waiting,
-packing and unpacking. Schema version 1:
+Times are in seconds. For a compute step the time is its duration; for a communication step it is
+the exposed time: posting, waiting, packing and unpacking. Schema version 1:
 
-=========================  =============================  =============================================================
-``plan, prediction,        JSON strings                   the plan file's content; what `hpcpar.cost` predicted (or {});
-machine, versions``                                       the machine file's content; versions of the software by name
-``ranks``                  [R] table                      hostname, pid, threads (BLAS), device, peak_memory_bytes
-``steps``                  [S] table                      index, kind, phase, layer, label, op, algorithm; of a plan with micro-batches
-                                                          or turns each step once for every one of them (of inference, the
-                                                          forward pass alone)
+=========================  =============================
+============================================================= ``plan, prediction,        JSON
+strings                   the plan file's content; what `hpcpar.cost` predicted (or {}); machine,
+versions``                                       the machine file's content; versions of the
+software by name ``ranks``                  [R] table                      hostname, pid, threads
+(BLAS), device, peak_memory_bytes ``steps``                  [S] table                      index,
+kind, phase, layer, label, op, algorithm; of a plan with micro-batches
+                                                          or turns each step once for every one of
+                                                          them (of inference, the forward pass
+                                                          alone)
 ``seconds``                [R, I, S] float32              time of every step
 ``iteration_s``            [R, I] float64                 wall time of every iteration
-``kept``                   [K] int64, optional            numbers of the iterations of which the times below are kept: all of a
-                                                          short run, else some (`hpcpar.runtime.stamps`)
-``clock``                  [R, 2, 3] float64, optional    at the beginning and the end of the run: time on the rank's clock, by how much
-                                                          that is ahead of rank 0's, and the round trip of that measurement
-``begin_s``                [R, K] float64, optional       beginning of the iteration on the rank's clock
-``start_s, end_s``         [R, K, S] float32, optional    beginning of every step after its iteration's; of a communication, when it was
-                                                          complete; NaN where the rank has no part in it
-``wait_s``                 [R, K, S] float32, optional    of a communication, the wait at its end, a part of ``seconds``
-``sent_bytes, messages``   [R, S] int64                   sent in each step of one iteration
-``memory_bytes``           [R] int64, optional            of the executor's arrays: what the prediction's memory stands for
-``loss``                   [I] float64
-``train_accuracy,          [E] float64                    after every epoch, as a fraction; NaN where it was not measured
-test_accuracy``
-``test_loss``              [E] float64, optional          likewise, mean over the held-out part
-attributes                                                hpcpar_record, started (ISO), command, warmup, samples
-=========================  =============================  =============================================================
+``kept``                   [K] int64, optional            numbers of the iterations of which the
+times below are kept: all of a
+                                                          short run, else some
+                                                          (`hpcpar.runtime.stamps`)
+``clock``                  [R, 2, 3] float64, optional    at the beginning and the end of the run:
+time on the rank's clock, by how much
+                                                          that is ahead of rank 0's, and the round
+                                                          trip of that measurement
+``begin_s``                [R, K] float64, optional       beginning of the iteration on the rank's
+clock ``start_s, end_s``         [R, K, S] float32, optional    beginning of every step after its
+iteration's; of a communication, when it was
+                                                          complete; NaN where the rank has no part
+                                                          in it
+``wait_s``                 [R, K, S] float32, optional    of a communication, the wait at its end, a
+part of ``seconds`` ``sent_bytes, messages``   [R, S] int64                   sent in each step of
+one iteration ``memory_bytes``           [R] int64, optional            of the executor's arrays:
+what the prediction's memory stands for ``loss``                   [I] float64 ``train_accuracy,
+[E] float64                    after every epoch, as a fraction; NaN where it was not measured
+test_accuracy`` ``test_loss``              [E] float64, optional          likewise, mean over the
+held-out part attributes                                                hpcpar_record, started
+(ISO), command, warmup, samples
+=========================  =============================
+=============================================================
 """
 
 from __future__ import annotations
@@ -60,7 +71,9 @@ _ATTRIBUTES = ("started", "command", "warmup", "samples")
 
 @dataclass(frozen=True)
 class StepInfo:
-    """A step of the schedule as the record names it; `kind` is ``compute`` or ``comm``, `op` what is computed or the pattern."""
+    """A step of the schedule as the record names it; `kind` is ``compute`` or ``comm``, `op` what
+    is computed or the pattern.
+    """
 
     index: int
     kind: str
@@ -133,15 +146,18 @@ class RunRecord:
 
     @property
     def measured(self) -> slice:
-        """The iterations that comparisons use: those after the warm-up, or all where nothing would be left."""
+        """The iterations that comparisons use: those after the warm-up, or all where nothing would
+        be left.
+        """
         return slice(self.warmup if self.warmup < self.iterations else 0, None)
 
     @property
     def slowest_s(self) -> NDArray[np.float64]:
         """[iterations compared] seconds on the slowest rank, the one with the largest median.
 
-        Not the largest over ranks of every iteration: whoever ends one late begins the next late, so that an iteration that is long on one
-        rank is short on another, and the largest would add up to more than the epoch takes.
+        Not the largest over ranks of every iteration: whoever ends one late begins the next late,
+        so that an iteration that is long on one rank is short on another, and the largest would add
+        up to more than the epoch takes.
         """
         times = self.iteration_s[:, self.measured]
         return np.asarray(times[np.median(times, axis=1).argmax()], np.float64)
@@ -152,7 +168,8 @@ def steps_of(schedule: Schedule) -> list[StepInfo]:
     out = []
     for s in schedule.steps:
         if isinstance(s, Comm):
-            out.append(StepInfo(s.index, "comm", s.phase.value, s.layer, s.label, s.kind.value, s.algorithm))
+            out.append(StepInfo(s.index, "comm", s.phase.value, s.layer, s.label, s.kind.value,
+                                s.algorithm))
         else:
             out.append(StepInfo(s.index, "compute", s.phase.value, s.layer, s.label, s.op.value))
     return out
@@ -162,19 +179,24 @@ def _faults(record: RunRecord) -> list[str]:
     """Arrays whose shapes do not fit each other."""
     r, s = len(record.ranks), len(record.steps)
     i = record.iteration_s.shape[1] if record.iteration_s.ndim == 2 else -1
-    want: dict[str, tuple[int, ...]] = {"iteration_s": (r, i), "seconds": (r, i, s), "sent_bytes": (r, s), "messages": (r, s), "loss": (i,)}
+    want: dict[str, tuple[int, ...]] = {"iteration_s": (r, i), "seconds": (r, i, s),
+                                        "sent_bytes": (r, s), "messages": (r, s), "loss": (i,)}
     k = i if record.kept is None else len(record.kept)
-    known = {"memory_bytes": (r,), "clock": (r, 2, 3), "begin_s": (r, k), "start_s": (r, k, s), "end_s": (r, k, s), "wait_s": (r, k, s)}
+    known = {"memory_bytes": (r,), "clock": (r, 2, 3), "begin_s": (r, k), "start_s": (r, k, s),
+             "end_s": (r, k, s), "wait_s": (r, k, s)}
     want |= {name: shape for name, shape in known.items() if getattr(record, name) is not None}
     have = {name: getattr(record, name).shape for name in want}
-    return [f"{name} {have[name]} instead of {shape}" for name, shape in want.items() if have[name] != shape]
+    return [f"{name} {have[name]} instead of {shape}" for name, shape in want.items()
+            if have[name] != shape]
 
 
 Entry = TypeVar("Entry", StepInfo, RankInfo)
 
 
-def _table(entries: Iterable[StepInfo] | Iterable[RankInfo], of: type[StepInfo] | type[RankInfo]) -> NDArray[Any]:
-    kinds: list[tuple[str, Any]] = [(f.name, "i8" if f.type == "int" else h5py.string_dtype()) for f in fields(of)]
+def _table(entries: Iterable[StepInfo] | Iterable[RankInfo],
+           of: type[StepInfo] | type[RankInfo]) -> NDArray[Any]:
+    kinds: list[tuple[str, Any]] = [(f.name, "i8" if f.type == "int" else h5py.string_dtype())
+                                    for f in fields(of)]
     return np.array([astuple(e) for e in entries], dtype=kinds)
 
 
@@ -183,7 +205,8 @@ def _entries(dataset: h5py.Dataset, of: type[Entry]) -> list[Entry]:
     rows = dataset[...]
     if rows.dtype.names is None or set(rows.dtype.names) != set(names):
         raise KeyError(dataset.name)
-    values: Iterable[dict[str, Any]] = ({n: row[n].decode() if isinstance(row[n], bytes) else int(row[n]) for n in names} for row in rows)
+    values: Iterable[dict[str, Any]] = ({n: row[n].decode() if isinstance(row[n], bytes)
+                                         else int(row[n]) for n in names} for row in rows)
     return [of(**v) for v in values]
 
 
@@ -203,7 +226,8 @@ def write(path: str, record: RunRecord) -> None:
         for name in _ATTRIBUTES:
             f.attrs[name] = getattr(record, name)
         for name in _JSON:  # datasets, for an attribute holds no more than 64 KB
-            f.create_dataset(name, data=json.dumps(getattr(record, name)), dtype=h5py.string_dtype())
+            f.create_dataset(name, data=json.dumps(getattr(record, name)),
+                             dtype=h5py.string_dtype())
         f.create_dataset("ranks", data=_table(record.ranks, RankInfo))
         f.create_dataset("steps", data=_table(record.steps, StepInfo))
         for name, kind in _ARRAYS.items():
@@ -211,7 +235,8 @@ def write(path: str, record: RunRecord) -> None:
         for name, kind in _OPTIONAL.items():
             if getattr(record, name) is not None:
                 # step times differ little from iteration to iteration
-                packed = {"compression": "gzip", "compression_opts": 1, "shuffle": True} if kind == "f4" else {}
+                packed = {"compression": "gzip", "compression_opts": 1,
+                          "shuffle": True} if kind == "f4" else {}
                 f.create_dataset(name, data=np.asarray(getattr(record, name), kind), **packed)
 
 
@@ -236,11 +261,13 @@ def read(path: str) -> RunRecord:
             values |= {name: f[name][...] if name in f else None for name in _OPTIONAL}
             for name in ("warmup", "samples"):
                 values[name] = int(values[name])
-            record = RunRecord(steps=_entries(f["steps"], StepInfo), ranks=_entries(f["ranks"], RankInfo), path=path, **values)
+            record = RunRecord(steps=_entries(f["steps"], StepInfo),
+                               ranks=_entries(f["ranks"], RankInfo), path=path, **values)
         except OSError as err:
             raise InputError(f"run record {path} is damaged ({reason(err)}); run again") from err
         except (KeyError, ValueError, TypeError, AttributeError) as err:
-            raise InputError(f"run record {path} is damaged ({type(err).__name__}: {err}); run again") from err
+            raise InputError(
+                f"run record {path} is damaged ({type(err).__name__}: {err}); run again") from err
     faults = _faults(record)
     if faults or record.iterations == 0:
         raise InputError(f"run record {path} is damaged or has no iterations ({'; '.join(faults) or 'empty'}); run again")

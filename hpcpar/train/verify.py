@@ -45,7 +45,8 @@ def whole_gradient(plan: Plan, executor: Executor, layer: Layer) -> bool:
 
 @dataclass(frozen=True)
 class Options:
-    """What a verification is told besides its plan; `data` is a file, or empty for random numbers."""
+    """What a verification is told besides its plan; `data` is a file, or empty for random numbers.
+    """
 
     data: str = ""
     steps: int = 3
@@ -55,7 +56,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest difference that was found, relative to the largest magnitude of the tensor in which it was."""
+    """The largest difference that was found, relative to the largest magnitude of the tensor in
+    which it was.
+    """
 
     value: float
     layer: str
@@ -70,7 +73,8 @@ class Result:
     ----------
     layers : list of str
     worst : numpy.ndarray
-        [layers, `QUANTITIES`] largest relative difference over ranks and steps; -1 where there is nothing to compare.
+        [layers, `QUANTITIES`] largest relative difference over ranks and steps; -1 where there is
+        nothing to compare.
     losses, serial_losses : list of float
     """
 
@@ -95,8 +99,11 @@ class Result:
 
 
 def comparable(network: Network, plan: Plan, dtype: str) -> Plan:
-    """The plan as it is verified: with statistics of the whole batch, as those of a rank's part differ from a serial run's by design."""
-    if plan.turns > 1 and any(isinstance(layer, Dropout) for layer in network.layers[:switch(network)]):
+    """The plan as it is verified: with statistics of the whole batch, as those of a rank's part
+    differ from a serial run's by design.
+    """
+    if plan.turns > 1 and any(isinstance(layer, Dropout)
+                              for layer in network.layers[:switch(network)]):
         raise InputError(f"the plan has {plan.turns} turns and the network dropout before them, which falls on other samples in a serial "
                          "run; verify it with the strategy owt")
     return replace(plan, dtype=dtype, batch_norm="sync")
@@ -114,7 +121,8 @@ def _watch(executor: Executor) -> Watch:
 
 
 class Verification:
-    """One rank of a training that is compared, after every step, with the same training on one rank (rank 0's, beside its own).
+    """One rank of a training that is compared, after every step, with the same training on one rank
+    (rank 0's, beside its own).
 
     Parameters
     ----------
@@ -127,16 +135,21 @@ class Verification:
         On every rank alike: what is wrong with files, sizes or options.
     """
 
-    def __init__(self, world: World, network: Network, plan: Plan, backend: Backend, options: Options) -> None:
+    def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
+                 options: Options) -> None:
         require_ranks(world, plan)
         self.world, self.network, self.plan, self.options = world, network, plan, options
         self.schedule = world.agree(lambda: schedule_for(network, plan))
-        self.executor = Executor(network, plan, self.schedule, Communicator(world, backend), backend, options.seed)
+        self.executor = Executor(network, plan, self.schedule, Communicator(world, backend),
+                                 backend, options.seed)
         batch = int(plan.batch)
         turns = self.executor.turns
-        #: Samples in the order in which the serial run must take them for its turns to have the same ones.
-        self.order = np.concatenate([t.place(np.arange(t.samples)) for t in turns]) if turns else np.arange(batch)
-        self.data = world.agree(lambda: Data(self.executor, options.data, options.seed, np.arange(batch)))
+        #: Samples in the order in which the serial run must take them for its turns to have the
+        #: same ones.
+        self.order = np.concatenate([t.place(np.arange(t.samples))
+                                     for t in turns]) if turns else np.arange(batch)
+        self.data = world.agree(lambda: Data(self.executor, options.data, options.seed,
+                                             np.arange(batch)))
         self.serial = self._serial(backend) if world.rank == 0 else None
         self.watch = _watch(self.executor)
         self.serial_watch = _watch(self.serial[0]) if self.serial is not None else None
@@ -147,7 +160,8 @@ class Verification:
     def _serial(self, backend: Backend) -> tuple[Executor, Data]:
         alone, plan = self.world.alone(), serial_plan(self.plan)
         schedule = schedule_for(self.network, plan)
-        executor = Executor(self.network, plan, schedule, Communicator(alone, backend), backend, self.options.seed)
+        executor = Executor(self.network, plan, schedule, Communicator(alone, backend), backend,
+                            self.options.seed)
         return executor, Data(executor, self.options.data, self.options.seed, self.order)
 
     def run(self, tell: Callable[[int, Result], None]) -> Result:
@@ -156,7 +170,8 @@ class Verification:
         Raises
         ------
         RunError
-            On every rank: a rank sent other messages than the schedule has, or the serial run has blown up.
+            On every rank: a rank sent other messages than the schedule has, or the serial run has
+            blown up.
         """
         for step in range(self.options.steps):
             self.executor.communicator.trace.clear()
@@ -178,12 +193,15 @@ class Verification:
         sgd = self.options.sgd
         return executor.iterate(*data.batch(step), step, sgd.rate, sgd.momentum, sgd.decay)[0]
 
-    # -- comparing -------------------------------------------------------------------------------------------------
+    # -- comparing ---------------------------------------------------------------------------------
     def _compare(self, loss: float, expected: float) -> None:
-        """Everything after a step, layer by layer, so that no rank holds more than one whole tensor of another."""
+        """Everything after a step, layer by layer, so that no rank holds more than one whole tensor
+        of another.
+        """
         now = np.full_like(self.result.worst, -1.0)
         for i, layer in enumerate(self.network.layers[:-1]):
-            for quantity, value in (*self._blocks(layer), *(self._weights(layer) if layer.has_weights else ())):
+            for quantity, value in (*self._blocks(layer),
+                                    *(self._weights(layer) if layer.has_weights else ())):
                 now[i, QUANTITIES.index(quantity)] = value
         now[-1, 0] = abs(loss - expected) / max(abs(expected), TINY)
         now[np.isnan(now)] = np.inf
@@ -225,20 +243,26 @@ class Verification:
                 self.world.bcast_array(None if part is None else on_host(self.executor.backend, part), shape, self.plan.dtype)
                 for part, shape in zip(parts, shapes, strict=False)
             ]
-            found = [on_host(self.executor.backend, a) for a in p.split(getattr(p, name)) if a is not None]
+            found = [on_host(self.executor.backend, a) for a in p.split(getattr(p, name))
+                     if a is not None]
             some = p.flat.size > 0
-            pieces = [(f, e[place]) for f, e, place in zip(found, expected, places, strict=False)] if some else []
+            pieces = [(f, e[place]) for f, e, place in zip(found, expected, places,
+                                                           strict=False)] if some else []
             yield quantity, difference(pieces, expected)
         if p.buffers is not None:
             running = None if theirs is None else on_host(self.executor.backend, theirs.buffers)
             whole = self.world.bcast_array(running, (2, shapes[0][0]), self.plan.dtype)
-            yield "running_statistics", difference([(on_host(self.executor.backend, p.buffers), whole[:, rows])], [whole])
+            yield "running_statistics", difference([(on_host(self.executor.backend, p.buffers),
+                                                     whole[:, rows])], [whole])
 
 
 def difference(pieces: list[tuple[np.ndarray, np.ndarray]], whole: list[np.ndarray]) -> float:
-    """Largest difference of found from expected pieces, relative to the largest magnitude of the whole tensors that they are of."""
+    """Largest difference of found from expected pieces, relative to the largest magnitude of the
+    whole tensors that they are of.
+    """
     size = max(max(float(np.abs(w).max(initial=0.0)) for w in whole), TINY)
     off = 0.0
     for found, expected in pieces:
-        off = max(off, float(np.abs(found - expected).max(initial=0.0)) if found.shape == expected.shape else math.inf)
+        off = max(off, float(np.abs(found - expected).max(initial=0.0))
+                  if found.shape == expected.shape else math.inf)
     return off / size

@@ -1,4 +1,6 @@
-"""Mini-batches for a verification: of a data file, or random numbers that every rank draws for itself."""
+"""Mini-batches for a verification: of a data file, or random numbers that every rank draws for
+itself.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ class Data:
     path : str
         A data file; empty for random numbers, which depend on the seed and the sample alone.
     order : numpy.ndarray
-        Which sample of the mini-batch stands at each place of the executor's. Where it is mixed, the executor reads all of the images.
+        Which sample of the mini-batch stands at each place of the executor's. Where it is mixed,
+        the executor reads all of the images.
 
     Raises
     ------
@@ -45,7 +48,9 @@ class Data:
         images = np.empty((len(e.image_rows), *shape(box)), e.plan.dtype)
         pixels = local(box, tuple((0, n) for n in e.network.image_shape))
         for i, row in enumerate(e.image_rows if images.size else ()):
-            images[i] = _stream(self.seed, 0, first + int(self.order[row])).standard_normal(e.network.image_shape)[pixels]
+            images[i] = _stream(self.seed, 0,
+                                first + int(self.order[row])).standard_normal(
+                e.network.image_shape)[pixels]
         return images, np.stack([_truth(e.network, self.seed, first + int(i)) for i in self.order])
 
 

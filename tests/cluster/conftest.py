@@ -27,13 +27,15 @@ Hpcpar = Callable[..., "subprocess.CompletedProcess[str]"]
 def script(name: str, *arguments: Any, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     """A script of this folder."""
     command = [str(HERE / name), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment(), check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout,
+                          env=environment(), check=False)
 
 
 def environment(**extra: str) -> dict[str, str]:
     """The tests' environment, with this Python's programs first."""
     env = clean_environment(**extra)
-    return env | {"PATH": os.pathsep.join((str(Path(sys.executable).parent), env["PATH"], "/usr/sbin", "/sbin"))}
+    return env | {"PATH": os.pathsep.join((str(Path(sys.executable).parent), env["PATH"],
+                                           "/usr/sbin", "/sbin"))}
 
 
 def _needs(*programs: str) -> None:
@@ -55,7 +57,8 @@ def _install() -> None:
         pytest.skip(f"no Slurm; {command} (or {INSTALL}=1 does it)")
     env = environment(DEBIAN_FRONTEND="noninteractive")
     for words in (["apt-get", "update"], [*command.split(), "--yes"]):
-        done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=env, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=env,
+                              check=False)
         if done.returncode:
             pytest.skip(f"{' '.join(words)} failed: {' '.join(done.stderr.split())[-200:]}")
 
@@ -75,7 +78,8 @@ def slurm() -> Iterator[dict[str, str]]:
     up = script("slurm.sh", "up", 4)
     if up.returncode:
         pytest.skip(f"Slurm does not start here: {up.stderr.strip()}")
-    # UCX's addresses can be too long for this Slurm's PMI2 ("value not properly terminated"), and ranks hang; libfabric's are short
+    # UCX's addresses can be too long for this Slurm's PMI2 ("value not properly terminated"), and
+    # ranks hang; libfabric's are short
     yield environment(SLURM_CONF=up.stdout.split()[-1], MPIR_CVAR_CH4_NETMOD="ofi")
     script("slurm.sh", "down")
 
@@ -97,6 +101,8 @@ def network() -> Iterator[None]:
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Images for LeNet-5."""
     path = tmp_path_factory.mktemp("data") / "images.h5"
-    words = ["data", "synthetic", str(path), "--input", "1x28x28", "--classes", "10", "--samples", "128"]
-    subprocess.run([sys.executable, "-m", "hpcpar", *words], check=True, capture_output=True, env=environment(), timeout=60)
+    words = ["data", "synthetic", str(path), "--input", "1x28x28", "--classes", "10", "--samples",
+             "128"]
+    subprocess.run([sys.executable, "-m", "hpcpar", *words], check=True, capture_output=True,
+                   env=environment(), timeout=60)
     return path

@@ -1,4 +1,6 @@
-"""Runs between hosts that only TCP joins: they work, and what the interfaces count is what the schedule says."""
+"""Runs between hosts that only TCP joins: they work, and what the interfaces count is what the
+schedule says.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from hpcpar.train import record
 from tests.cluster.conftest import environment, script
 
 RANKS = 4
-#: TCP, IP and Ethernet headers in packets of 9000 bytes, acknowledgements, and MPI's own headers: 1.2 to 1.6% were found.
+#: TCP, IP and Ethernet headers in packets of 9000 bytes, acknowledgements, and MPI's own headers:
+#: 1.2 to 1.6% were found.
 OVERHEAD = 0.03
 #: Iterations of two runs: their difference has neither MPI's start nor its end in it.
 FEW, MANY = 4, 24
@@ -21,7 +24,8 @@ FEW, MANY = 4, 24
 
 def sent() -> np.ndarray:
     """Bytes that every host has sent so far."""
-    return np.array([int(script("network.sh", "bytes", host).stdout) for host in range(1, RANKS + 1)])
+    return np.array([int(script("network.sh", "bytes", host).stdout)
+                     for host in range(1, RANKS + 1)])
 
 
 def run(plan: Path, data: Path, out: Path, steps: int) -> np.ndarray:
@@ -34,14 +38,18 @@ def run(plan: Path, data: Path, out: Path, steps: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("strategy", ["data", "grid:2x2"])
-def test_bytes_on_the_wire_are_the_schedule_s(network: None, data: Path, tmp_path: Path, strategy: str) -> None:
+def test_bytes_on_the_wire_are_the_schedule_s(network: None, data: Path, tmp_path: Path,
+                                              strategy: str) -> None:
     plan, out = tmp_path / "plan.json", tmp_path / "run.h5"
-    words = ["plan", "--network", "lenet5", "--ranks", str(RANKS), "--batch", "64", "--strategy", strategy, "-o", str(plan)]
-    subprocess.run([sys.executable, "-m", "hpcpar", *words], check=True, capture_output=True, env=environment(), timeout=60)
+    words = ["plan", "--network", "lenet5", "--ranks", str(RANKS), "--batch", "64", "--strategy",
+             strategy, "-o", str(plan)]
+    subprocess.run([sys.executable, "-m", "hpcpar", *words], check=True, capture_output=True,
+                   env=environment(), timeout=60)
     few, many = (run(plan, data, out, steps) for steps in (FEW, MANY))
     measured = (many - few) / (MANY - FEW)
     made = record.read(str(out))
     assert sorted(rank.hostname for rank in made.ranks) == [f"hpn{i}" for i in range(1, RANKS + 1)]
     planned = made.sent_bytes.sum(axis=1)
     assert (planned > 400_000).all()  # large messages, so that headers are few
-    assert (measured > planned).all() and (measured < (1 + OVERHEAD) * planned).all(), measured / planned
+    assert (measured > planned).all() and (measured < (1 + OVERHEAD)
+                                           * planned).all(), measured / planned

@@ -16,8 +16,11 @@ from tests.cluster.conftest import OPENMPI
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
-def submit(folder: Path, name: str, python: str, data: Path, env: dict[str, str], per_node: int = 1) -> str:
-    """Edit a script for a small network and two of the tests' nodes, submit it and wait; returns what it wrote."""
+def submit(folder: Path, name: str, python: str, data: Path, env: dict[str, str],
+           per_node: int = 1) -> str:
+    """Edit a script for a small network and two of the tests' nodes, submit it and wait; returns
+    what it wrote.
+    """
     text = (JOBS / name).read_text()
     for line, instead in (
         (r"--nodes=2 .*", "--nodes=2"), (r"--ntasks-per-node=4 .*", f"--ntasks-per-node={per_node}"),
@@ -28,9 +31,11 @@ def submit(folder: Path, name: str, python: str, data: Path, env: dict[str, str]
         text, count = re.subn(line, instead, text, flags=re.MULTILINE)
         assert count or line == r"--device gpu", f"{name} has no {line}"
     (folder / name).write_text(text)
-    job = subprocess.run(["sbatch", "--parsable", "--output=log", name], capture_output=True, text=True, cwd=folder, env=env, check=True)
+    job = subprocess.run(["sbatch", "--parsable", "--output=log", name], capture_output=True,
+                         text=True, cwd=folder, env=env, check=True)
     for _ in range(500):
-        state = subprocess.run(["scontrol", "show", "job", job.stdout.strip()], capture_output=True, text=True, env=env, check=True).stdout
+        state = subprocess.run(["scontrol", "show", "job", job.stdout.strip()], capture_output=True,
+                               text=True, env=env, check=True).stdout
         if re.search("JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL)", state):
             break
         time.sleep(0.2)
@@ -53,7 +58,9 @@ def test_pmix(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
 
 
 def test_gpu(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
-    """The nodes only say that they have GPUs: asking for them, and binding, are tested; ranks compute on the CPU."""
+    """The nodes only say that they have GPUs: asking for them, and binding, are tested; ranks
+    compute on the CPU.
+    """
     tells = 'echo "GPUs of $SLURMD_NODENAME: $SLURM_GPUS_ON_NODE, ${CUDA_VISIBLE_DEVICES-not bound}"'
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{tells}\n")
     (tmp_path / "nvidia-smi").chmod(0o755)

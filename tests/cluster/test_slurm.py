@@ -1,4 +1,6 @@
-"""``hpcpar sweep --launcher slurm`` and ``hpcpar doctor`` under a real Slurm, and what both say to a wrong ``srun --mpi``."""
+"""``hpcpar sweep --launcher slurm`` and ``hpcpar doctor`` under a real Slurm, and what both say to
+a wrong ``srun --mpi``.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def words(out: Path, data: Path, *more: str, ranks: str = "1,2", steps: int = 3)
 
 @pytest.fixture
 def plain(slurm: dict[str, str], tmp_path: Path) -> dict[str, str]:
-    """The environment without matplotlib: pictures are tested elsewhere, and take most of a small sweep's time."""
+    """The environment without matplotlib: pictures are tested elsewhere, and take most of a small
+    sweep's time.
+    """
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "matplotlib.py").write_text("raise ImportError('left out')\n")
     return slurm | {"PYTHONPATH": os.pathsep.join((str(tmp_path / "plain"), slurm["PYTHONPATH"]))}
@@ -38,7 +42,8 @@ def sweep(plain: dict[str, str], data: Path, tmp_path: Path) -> Sweep:
     """``sweep(*options)``: the finished command, in one folder."""
 
     def run(*more: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(words(tmp_path / "out", data, *more, **options), capture_output=True, text=True, timeout=100, env=plain)
+        return subprocess.run(words(tmp_path / "out", data, *more, **options), capture_output=True,
+                              text=True, timeout=100, env=plain)
 
     return run
 
@@ -66,9 +71,11 @@ def test_submits_runs_and_collects(sweep: Sweep, tmp_path: Path) -> None:
     assert points(again) == found
 
 
-def test_goes_on_after_an_interrupt(plain: dict[str, str], sweep: Sweep, data: Path, tmp_path: Path) -> None:
+def test_goes_on_after_an_interrupt(plain: dict[str, str], sweep: Sweep, data: Path,
+                                    tmp_path: Path) -> None:
     """Ctrl-C leaves the jobs, and the same command collects them."""
-    first = subprocess.Popen(words(tmp_path / "out", data, "--one-allocation"), stderr=subprocess.PIPE, text=True, env=plain)
+    first = subprocess.Popen(words(tmp_path / "out", data, "--one-allocation"),
+                             stderr=subprocess.PIPE, text=True, env=plain)
     assert first.stderr is not None
     line = ""
     while "submitted" not in line:
@@ -95,7 +102,8 @@ def test_failed_cases_run_again_on_request(sweep: Sweep) -> None:
     still = sweep("--json")
     assert still.returncode == 1 and "submitted" not in still.stderr
     mended = sweep("--retry", "--json")
-    assert mended.returncode == 0 and {p["state"] for p in points(mended).values()} == {"done"}, mended.stderr
+    assert mended.returncode == 0 and {p["state"]
+                                       for p in points(mended).values()} == {"done"}, mended.stderr
 
 
 def test_a_job_that_is_cancelled_is_a_failure(slurm: dict[str, str], sweep: Sweep) -> None:
@@ -107,7 +115,8 @@ def test_a_job_that_is_cancelled_is_a_failure(slurm: dict[str, str], sweep: Swee
     subprocess.run(["scancel", job], check=True, env=slurm)
     done = sweep("--json", ranks="2", steps=100_000)
     assert done.returncode == 1
-    assert all(f"job {job} ended (CANCELLED) before this case did" in p["reason"] for p in points(done).values())
+    assert all(f"job {job} ended (CANCELLED) before this case did" in p["reason"]
+               for p in points(done).values())
 
 
 def test_a_job_that_slurm_refuses_is_bad_input(sweep: Sweep) -> None:
@@ -120,11 +129,15 @@ def test_a_job_that_slurm_refuses_is_bad_input(sweep: Sweep) -> None:
     ("pmi2", "ok", "2 ranks on 2 node(s); the world has 2 rank(s)"), ("none", "problem", "MPI sees"),
 ])
 def test_doctor_sees_the_launcher(slurm: dict[str, str], mpi: str, status: str, told: str) -> None:
-    """Two ranks on two nodes are one world; ranks that came up alone are a problem, whose remedy is the --mpi to use."""
-    command = ["srun", f"--mpi={mpi}", "--nodes=2", "--ntasks=2", sys.executable, "-m", "hpcpar", "doctor", "--json"]
+    """Two ranks on two nodes are one world; ranks that came up alone are a problem, whose remedy is
+    the --mpi to use.
+    """
+    command = ["srun", f"--mpi={mpi}", "--nodes=2", "--ntasks=2", sys.executable, "-m", "hpcpar",
+               "doctor", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=slurm)
     # srun's own status is the highest of its ranks'
     assert done.returncode == (0 if status == "ok" else 2), done.stderr
     (launcher,) = [f for f in json.loads(done.stdout)["findings"] if f["subject"] == "launcher"]
-    assert launcher["status"] == status and launcher["what"].startswith("srun (Slurm step") and told in launcher["what"]
+    assert launcher["status"] == status and launcher["what"].startswith(
+        "srun (Slurm step") and told in launcher["what"]
     assert status == "ok" or "--mpi=pmi2" in launcher["remedy"]

@@ -1,4 +1,6 @@
-"""The GPU's kernels on a GPU: the cases of every backend, against the CPU's backend, and against themselves bit by bit."""
+"""The GPU's kernels on a GPU: the cases of every backend, against the CPU's backend, and against
+themselves bit by bit.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-pytest.register_assert_rewrite("kernel_cases", "kernel_conv_cases", "kernel_norm_cases", "kernel_pool_cases", "kernel_support")
+pytest.register_assert_rewrite("kernel_cases", "kernel_conv_cases", "kernel_norm_cases",
+                               "kernel_pool_cases", "kernel_support")
 
 from kernel_cases import *  # noqa: E402, F403
 
@@ -60,7 +63,8 @@ def conv(
 ) -> Run:
     out_side = (side + 2 * pad - kernel) // stride + 1
     ins, outs = channels // groups, outputs // groups
-    segments = tuple(Segment(g * ins, g * ins + ins, g * outs, g * outs + outs) for g in range(groups))
+    segments = tuple(Segment(g * ins, g * ins + ins, g * outs, g * outs + outs)
+                     for g in range(groups))
     spec = ConvSpec((stride,) * axes, (1,) * axes, ((pad, pad),) * axes, segments)
 
     def run(backend: Any, arrays: Arrays) -> list[Any]:
@@ -68,7 +72,8 @@ def conv(
         w = arrays.random(outputs, ins, *(kernel,) * axes)
         bias = arrays.random(outputs)
         dy = arrays.random(images, outputs, *(out_side,) * axes)
-        out, dx, dw, dbias = arrays.empty(*dy.shape), arrays.empty(*x.shape), arrays.empty(*w.shape), arrays.empty(outputs)
+        out, dx, dw, dbias = arrays.empty(*dy.shape), arrays.empty(*x.shape), arrays.empty(
+            *w.shape), arrays.empty(outputs)
         backend.conv_forward(x, w, bias, spec, out)
         backend.conv_backward_data(dy, w, spec, dx)
         backend.conv_backward_weight(x, dy, spec, dw, dbias)
@@ -84,13 +89,15 @@ def pools(spec: PoolSpec, image: tuple[int, ...], pooled: tuple[int, ...]) -> Ru
     return run
 
 
-def pool(backend: Any, arrays: Arrays, spec: PoolSpec, image: tuple[int, ...], pooled: tuple[int, ...]) -> list[Any]:
+def pool(backend: Any, arrays: Arrays, spec: PoolSpec, image: tuple[int, ...],
+         pooled: tuple[int, ...]) -> list[Any]:
     x, dy = arrays.random(4, 16, *image), arrays.random(4, 16, *pooled)
     scales = [arrays.random(extent) for extent in pooled]
     whole, dx_whole = arrays.empty(4, 16), arrays.empty(*x.shape)
     backend.global_avgpool_forward(x, whole)
     backend.global_avgpool_backward(whole, dx_whole)
-    out, argmax, dx = arrays.empty(*dy.shape), arrays.empty(*dy.shape, dtype=np.int16), arrays.empty(*x.shape)
+    out, argmax, dx = arrays.empty(*dy.shape), arrays.empty(*dy.shape,
+                                                            dtype=np.int16), arrays.empty(*x.shape)
     mean, dx_mean = arrays.empty(*dy.shape), arrays.empty(*x.shape)
     backend.maxpool_forward(x, spec, out, argmax)
     backend.maxpool_backward(dy, argmax, spec, dx)
@@ -110,10 +117,12 @@ def lrn(backend: Any, arrays: Arrays) -> list[Any]:
 def batchnorm(*shape: int) -> Run:
     def run(backend: Any, arrays: Arrays) -> list[Any]:
         channels, count = shape[1], shape[0] * math.prod(shape[2:])
-        x, dy, w, b, running = (arrays.random(*s) for s in (shape, shape, (channels,), (channels,), (2, channels)))
+        x, dy, w, b, running = (arrays.random(*s) for s in (shape, shape, (channels,), (channels,),
+                                                            (2, channels)))
         mean, inv_std = (arrays.empty(channels, dtype=np.float64) for _ in range(2))
         moments, sums = (arrays.empty(channels, 2, dtype=np.float64) for _ in range(2))
-        out, dx, dw, again = arrays.empty(*shape), arrays.empty(*shape), arrays.empty(channels), arrays.empty(*shape)
+        out, dx, dw, again = arrays.empty(*shape), arrays.empty(*shape), arrays.empty(
+            channels), arrays.empty(*shape)
         backend.channel_moments(x, moments)
         backend.batchnorm_statistics(moments, count, 1e-5, mean, inv_std, running, 0.1)
         backend.batchnorm_forward(x, mean, inv_std, w, b, out)
@@ -135,7 +144,8 @@ def losses(backend: Any, arrays: Arrays) -> list[Any]:
     logistic = backend.logistic_cross_entropy(x, labels, 10, 1 / 64, dx_logistic)
     dx_squared = arrays.empty(*x.shape)
     squared = backend.mean_squared_error(x, arrays.random(64, 1000), 1 / 64, dx_squared)
-    return [*(np.array([value]) for value in (loss, hits, logistic, squared)), dx, dx_logistic, dx_squared]
+    return [*(np.array([value]) for value in (loss, hits, logistic, squared)), dx, dx_logistic,
+            dx_squared]
 
 
 def matrices(backend: Any, arrays: Arrays) -> list[Any]:
@@ -148,8 +158,11 @@ def matrices(backend: Any, arrays: Arrays) -> list[Any]:
 
 
 def elementwise(backend: Any, arrays: Arrays) -> list[Any]:
-    x, dy, w, grad = arrays.random(8, 6, 5, 4), arrays.random(8, 6, 5, 4), arrays.random(999), arrays.random(999)
-    velocity, out, dx, mask = arrays.random(999), arrays.empty(*x.shape), arrays.empty(*x.shape), arrays.empty(*x.shape)
+    x, dy, w, grad = arrays.random(8, 6, 5, 4), arrays.random(8, 6, 5,
+                                                              4), arrays.random(999), arrays.random(
+        999)
+    velocity, out, dx, mask = arrays.random(999), arrays.empty(*x.shape), arrays.empty(
+        *x.shape), arrays.empty(*x.shape)
     backend.relu_forward(x, out)
     backend.relu_backward(out, dy, dx)
     backend.dropout_mask(2**64 - 3, (1, 2, 3, 4), x.shape, (10, 20, 30, 40), 0.5, mask)
@@ -163,7 +176,8 @@ def elementwise(backend: Any, arrays: Arrays) -> list[Any]:
     backend.multiply(second, second, second)
     # A shard of a weight matrix
     part = (slice(None), slice(4, 11))
-    backend.adam_update(matrix[part], dy.reshape(48, 20)[:20, 3:10], first[part], second[part], 0.1, 0.9, 0.99, 1e-8, 3, 0.01)
+    backend.adam_update(matrix[part], dy.reshape(48, 20)[:20, 3:10], first[part], second[part], 0.1,
+                        0.9, 0.99, 1e-8, 3, 0.01)
     return [out, mask, dx, x, w, velocity, matrix, first, second]
 
 
@@ -237,10 +251,14 @@ def test_blocks_of_images_change_nothing(gpu: Any) -> None:
     ticks: list[int] = []
     small = type(gpu)(scratch_bytes=1)
     run = RUNS["conv like AlexNet's second"]
-    for a, b in zip(on_host(gpu, run(gpu, Arrays(gpu, "float64"))), on_host(small, run(small, Arrays(small, "float64"))), strict=True):
+    for a, b in zip(on_host(gpu, run(gpu, Arrays(gpu, "float64"))),
+                    on_host(small, run(small, Arrays(small, "float64"))), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
-    x, w, out = (small.zeros(shape, np.float32) for shape in ((4, 2, 5, 5), (3, 2, 3, 3), (4, 3, 3, 3)))
-    small.conv_forward(x, w, None, ConvSpec((1, 1), (1, 1), ((0, 0), (0, 0)), (Segment(0, 2, 0, 3),)), out, lambda: ticks.append(1))
+    x, w, out = (small.zeros(shape, np.float32) for shape in ((4, 2, 5, 5), (3, 2, 3, 3),
+                                                              (4, 3, 3, 3)))
+    small.conv_forward(x, w, None,
+                       ConvSpec((1, 1), (1, 1), ((0, 0), (0, 0)), (Segment(0, 2, 0, 3),)), out,
+                       lambda: ticks.append(1))
     assert len(ticks) >= 3
 
 
@@ -272,6 +290,7 @@ def test_local_rank_selects_the_card(gpu: Any) -> None:
     count, current = cuda.runtime.getDeviceCount(), cuda.Device().id
     try:
         for rank in range(count + 1):
-            assert type(gpu)(environ={"SLURM_LOCALID": str(rank)}).device == rank % count == cuda.Device().id
+            assert type(gpu)(
+                environ={"SLURM_LOCALID": str(rank)}).device == rank % count == cuda.Device().id
     finally:
         cuda.Device(current).use()

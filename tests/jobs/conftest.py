@@ -22,7 +22,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def clean_environment(**extra: str) -> dict[str, str]:
     """Our environment without what a surrounding launcher left in it."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "MPI_", "OMPI_", "PMIX", "HYDI", "SLURM_"))}
+    env = {k: v for k, v in os.environ.items()
+           if not k.startswith(("PMI", "MPI_", "OMPI_", "PMIX", "HYDI", "SLURM_"))}
     found = os.pathsep.join(p for p in (str(ROOT), env.get("PYTHONPATH", "")) if p)
     return env | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": found} | extra
 
@@ -41,11 +42,13 @@ def mpiexec() -> str:
 def hpcpar(mpiexec: str) -> Run:
     """``hpcpar(ranks, *arguments)``: the finished job; ranks 0 runs it without a launcher."""
 
-    def run(ranks: int, *arguments: Any, timeout: float = 90, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(ranks: int, *arguments: Any, timeout: float = 90,
+            **env: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "hpcpar", *map(str, arguments)]
         if ranks:
             command = [mpiexec, "-n", str(ranks), *command]
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=clean_environment(**env))
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout,
+                              env=clean_environment(**env))
 
     return run
 
@@ -62,7 +65,9 @@ def digits(hpcpar: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``plan(ranks, strategy, **options)``: a plan file for LeNet-5 on the digits, by the command within this process."""
+    """``plan(ranks, strategy, **options)``: a plan file for LeNet-5 on the digits, by the command
+    within this process.
+    """
     folder = tmp_path_factory.mktemp("plans")
 
     def make(ranks: int, strategy: str, **options: Any) -> Path:
@@ -74,7 +79,8 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
                 del given["input"]
             words = [w for k, v in given.items() for w in (f"--{k}", v)]
             # some dozen plans: a process for each would mostly load NumPy
-            assert main(["plan", *map(str, words), "--ranks", str(ranks), "--strategy", strategy, "-o", str(path)]) == 0
+            assert main(["plan", *map(str, words), "--ranks", str(ranks), "--strategy", strategy,
+                         "-o", str(path)]) == 0
         return path
 
     return make

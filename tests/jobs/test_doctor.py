@@ -25,14 +25,16 @@ def test_on_ranks(ranks: int, hpcpar: Run) -> None:
     found = findings(done)
     assert f"the world has {max(1, ranks)} rank(s) on 1 node(s)" in found["launcher"]["what"]
     assert len(json.loads(done.stdout)["ranks"]) == max(1, ranks)
-    assert {"software", "BLAS", "MPI", "threads", "binding", "memory", "GPUs", "HDF5", "folder"} <= set(found)
+    assert {"software", "BLAS", "MPI", "threads", "binding", "memory", "GPUs", "HDF5",
+            "folder"} <= set(found)
 
 
 def test_separate_worlds_are_a_problem(hpcpar: Run) -> None:
     done = hpcpar(0, "doctor", "--json", OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="0")
     assert done.returncode == 2
     found = findings(done)["launcher"]
-    assert found["status"] == "problem" and "separate worlds of 1" in found["what"] and "srun --mpi=" in found["remedy"]
+    assert found["status"] == "problem" and "separate worlds of 1" in found[
+        "what"] and "srun --mpi=" in found["remedy"]
     other = hpcpar(0, "doctor", OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="3")
     assert other.returncode == 2 and "problem" not in other.stderr, "one of them speaks"
 
@@ -41,7 +43,8 @@ def test_without_mpi4py(tmp_path: Path) -> None:
     (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')\n")
     env = clean_environment()
     env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), env["PYTHONPATH"]])
-    done = subprocess.run([sys.executable, "-m", "hpcpar", "doctor", "--json"], capture_output=True, text=True, timeout=60, env=env)
+    done = subprocess.run([sys.executable, "-m", "hpcpar", "doctor", "--json"], capture_output=True,
+                          text=True, timeout=60, env=env)
     assert done.returncode == 2, done.stderr
     assert "pip install 'hpcpar[mpi]'" in findings(done)["MPI"]["remedy"]
 

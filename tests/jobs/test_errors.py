@@ -1,4 +1,6 @@
-"""What a user can get wrong: one clear line, once, exit status 2 (or 1 for a run that failed), and nobody hangs."""
+"""What a user can get wrong: one clear line, once, exit status 2 (or 1 for a run that failed), and
+nobody hangs.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def said(done: subprocess.CompletedProcess[str], status: int, *words: str) -> No
 
 
 def test_other_number_of_ranks(hpcpar: Run, plan: Make, digits: Path) -> None:
-    said(hpcpar(3, "run", "--plan", plan(2, "data"), "--data", digits), 2, "plan is for 2 ranks", "has 3", "mpiexec -n 2")
+    said(hpcpar(3, "run", "--plan", plan(2, "data"), "--data", digits), 2, "plan is for 2 ranks",
+         "has 3", "mpiexec -n 2")
 
 
 def test_truncated_data(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
@@ -57,7 +60,8 @@ def test_nan_loss_names_step_and_layer(hpcpar: Run, plan: Make, tmp_path: Path) 
 
 
 def test_diverging_training_stops(hpcpar: Run, plan: Make, digits: Path) -> None:
-    done = hpcpar(2, "run", "--plan", plan(2, "filter"), "--data", digits, "--rate", 1e6, "--epochs", 2)
+    done = hpcpar(2, "run", "--plan", plan(2, "filter"), "--data", digits, "--rate", 1e6,
+                  "--epochs", 2)
     said(done, 1, "loss is", "at step", "layer '", "--rate")
 
 
@@ -66,18 +70,22 @@ def test_plan_of_another_version(hpcpar: Run, plan: Make, digits: Path, tmp_path
     data["hpcpar_plan"] = 99
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(data))
-    said(hpcpar(2, "run", "--plan", path, "--data", digits), 2, "version 99", "reads version 1", "hpcpar plan")
+    said(hpcpar(2, "run", "--plan", path, "--data", digits), 2, "version 99", "reads version 1",
+         "hpcpar plan")
 
 
 def test_no_gpu(hpcpar: Run, plan: Make, digits: Path) -> None:
-    done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--device", "gpu", CUDA_VISIBLE_DEVICES="-1")
+    done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--device", "gpu",
+                  CUDA_VISIBLE_DEVICES="-1")
     said(done, 2, "gpu", "--device cpu")
 
 
 def test_no_mpi(plan: Make, digits: Path, tmp_path: Path) -> None:
     (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')\n")
-    env = clean_environment(PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    command = [sys.executable, "-m", "hpcpar", "run", "--plan", str(plan(1, "data")), "--data", str(digits)]
+    env = clean_environment(PYTHONPATH=os.pathsep.join([str(tmp_path),
+                                                        os.environ.get("PYTHONPATH", "")]))
+    command = [sys.executable, "-m", "hpcpar", "run", "--plan", str(plan(1, "data")), "--data",
+               str(digits)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
     said(done, 2, "no usable MPI", "pip install 'hpcpar[mpi]'")
 
@@ -89,13 +97,16 @@ def test_separate_worlds(hpcpar: Run, plan: Make, digits: Path) -> None:
 
 def test_resume_from_another_network(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
     save = tmp_path / "c.h5"
-    done = hpcpar(1, "run", "--plan", plan(1, "data", network="mlp"), "--data", digits, "--steps", 2, "--checkpoint", save)
+    done = hpcpar(1, "run", "--plan", plan(1, "data", network="mlp"), "--data", digits, "--steps",
+                  2, "--checkpoint", save)
     assert done.returncode == 0, done.stderr
-    said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--resume", save), 2, "mlp", "lenet5")
+    said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--resume", save), 2, "mlp",
+         "lenet5")
 
 
 def test_momentum_out_of_range(hpcpar: Run, plan: Make, digits: Path) -> None:
-    said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--momentum", 1.5), 2, "momentum")
+    said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--momentum", 1.5), 2,
+         "momentum")
 
 
 @pytest.mark.parametrize("option", ["--epochs", "--steps"])
@@ -112,7 +123,8 @@ def test_gpu_buffers_without_a_gpu(hpcpar: Run, plan: Make, digits: Path, tmp_pa
 
 def test_unwritable_record(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
     """Found before the training, not after it."""
-    done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--out", tmp_path / "no" / "run.h5")
+    done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--out",
+                  tmp_path / "no" / "run.h5")
     said(done, 2, "run.h5")
     assert "epoch" not in done.stderr
 
@@ -122,6 +134,7 @@ def test_a_rank_with_another_plan(mpiexec: str, plan: Make, digits: Path) -> Non
     job = [mpiexec]
     for count, strategy in ((2, "filter"), (1, "data")):
         job += [] if len(job) == 1 else [":"]
-        job += ["-n", str(count), sys.executable, "-m", "hpcpar", "run", "--plan", str(plan(3, strategy)), "--data", str(digits)]
+        job += ["-n", str(count), sys.executable, "-m", "hpcpar", "run", "--plan",
+                str(plan(3, strategy)), "--data", str(digits)]
     done = subprocess.run(job, capture_output=True, text=True, timeout=60, env=clean_environment())
     said(done, 1, "schedules differ", "rank 2 has step", "conv", "same plan file")

@@ -1,4 +1,6 @@
-"""A job in which one rank fails ends within seconds and says which rank and why; so does a test run."""
+"""A job in which one rank fails ends within seconds and says which rank and why; so does a test
+run.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ MPI_TESTS = Path(__file__).resolve().parents[1] / "mpi"
 def run(command: list[str], limit_s: float, **variables: str) -> tuple[int, str, float]:
     """(exit status, all text, seconds); a job that outlives the limit fails the test."""
     started, env = time.monotonic(), clean_environment(**variables)
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=limit_s, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=limit_s,
+                          check=False)
     return done.returncode, done.stdout + done.stderr, time.monotonic() - started
 
 
@@ -63,13 +66,15 @@ def test_an_error_of_the_user_on_one_rank_is_raised_on_all(mpiexec: str, tmp_pat
     """)
     status, text, _ = run([mpiexec, "-n", "3", sys.executable, path], 30)
     assert status == 0, text
-    assert sorted(line for line in text.splitlines() if line) == [f"rank {r}: no such file on this node" for r in range(3)]
+    assert sorted(line for line in text.splitlines()
+                  if line) == [f"rank {r}: no such file on this node" for r in range(3)]
 
 
 @pytest.mark.parametrize(("name", "told"), [("PMI_SIZE", "4"), ("OMPI_COMM_WORLD_SIZE", "2")])
 def test_a_launcher_of_another_library_is_refused(mpiexec: str, name: str, told: str) -> None:
     """Each process would train alone, P times the same."""
-    # set only once MPI runs: a real launcher of another library leaves this library none of what it needs
+    # set only once MPI runs: a real launcher of another library leaves this library none of what it
+    # needs
     code = (
         f"from mpi4py import MPI; import os; os.environ['{name}'] = '{told}'\n"
         "from hpcpar.comm.world import world\nfrom hpcpar.errors import InputError\n"
@@ -119,7 +124,8 @@ def suite(tmp_path: Path) -> Path:
 
 
 def start(mpiexec: str, folder: Path, *arguments: str) -> tuple[int, str, float]:
-    command = [mpiexec, "-n", "3", sys.executable, "-m", "pytest", "--rootdir", str(folder.parents[1]), str(folder), *arguments]
+    command = [mpiexec, "-n", "3", sys.executable, "-m", "pytest", "--rootdir",
+               str(folder.parents[1]), str(folder), *arguments]
     return run(command, 60, HPCPAR_TEST_LIMIT_S="4", HPCPAR_TEST_GRACE_S="2")
 
 

@@ -43,4 +43,5 @@ def test_calibrate_run_refine(hpcpar: Run, plan: Make, digits: Path, tmp_path: P
 ])
 def test_nothing_to_refine(words: tuple[str, ...], message: str, hpcpar: Run) -> None:
     done = hpcpar(0, "calibrate", *words)
-    assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    assert done.returncode == 2 and message in done.stderr and len(
+        done.stderr.strip().splitlines()) == 1

@@ -35,17 +35,21 @@ def test_cases_run_and_are_reported(hpcpar: Run, digits: Path, tmp_path: Path) -
 def test_a_case_that_fails_gives_its_reason(hpcpar: Run, digits: Path, tmp_path: Path) -> None:
     """The ranks are one too few: that is what they say, and so does the sweep."""
     launcher = tmp_path / "mpiexec"
-    launcher.write_text(f'#!/bin/sh\nshift 2\nexec {Path(sys.executable).parent / "mpiexec"} -n 1 "$@"\n')
+    launcher.write_text(
+        f'#!/bin/sh\nshift 2\nexec {Path(sys.executable).parent / "mpiexec"} -n 1 "$@"\n')
     launcher.chmod(0o755)
-    done = hpcpar(0, *words(digits, tmp_path, "1,2", "--steps", "3", "--json", "--mpiexec", str(launcher)))
+    done = hpcpar(0, *words(digits, tmp_path, "1,2", "--steps", "3", "--json", "--mpiexec",
+                            str(launcher)))
     assert done.returncode == 1
     states = {p["case"]: (p["state"], p["reason"]) for p in json.loads(done.stdout)["points"]}
     assert states["data-p1-b16"] == ("done", "")
-    assert states["data-p2-b16"][0] == "failed" and "the plan is for 2 ranks, but this job has 1" in states["data-p2-b16"][1]
+    assert states["data-p2-b16"][
+        0] == "failed" and "the plan is for 2 ranks, but this job has 1" in states["data-p2-b16"][1]
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_the_ranks_and_can_be_resumed(hpcpar: Run, digits: Path, tmp_path: Path, sign: signal.Signals) -> None:
+def test_an_interrupt_ends_the_ranks_and_can_be_resumed(hpcpar: Run, digits: Path, tmp_path: Path,
+                                                        sign: signal.Signals) -> None:
     begun = subprocess.Popen([sys.executable, "-m", "hpcpar", *words(digits, tmp_path, "2", "--steps", "100000")], stderr=subprocess.PIPE,
                              text=True, env=clean_environment())
     log = tmp_path / "cases" / "data-p2-b16" / "log"
@@ -69,10 +73,12 @@ def _mentions(path: Path, text: str) -> bool:
         return False
 
 
-def test_the_script_for_plain_mpiexec(plan: Callable[..., Path], digits: Path, tmp_path: Path) -> None:
+def test_the_script_for_plain_mpiexec(plan: Callable[..., Path], digits: Path,
+                                      tmp_path: Path) -> None:
     if not (ROOT / ".venv" / "bin" / "activate").exists():
         pytest.skip("the script activates .venv of the checkout, which is not there")
     command = ["bash", str(ROOT / "jobs" / "mpirun.sh"), "2", str(plan(2, "data")), str(digits)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=clean_environment(), timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path,
+                          env=clean_environment(), timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run.h5").exists() and (tmp_path / "weights.h5").exists() and "accuracy" in done.stderr

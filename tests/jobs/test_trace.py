@@ -23,12 +23,14 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def runs(hpcpar: Run, plan: Make, digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def runs(hpcpar: Run, plan: Make, digits: Path,
+         tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The record of each case."""
     folder, out = tmp_path_factory.mktemp("runs"), {}
     for name, (ranks, strategy, more) in CASES.items():
         out[name] = folder / f"{name}.h5"
-        done = hpcpar(ranks, "run", "--plan", plan(ranks, strategy, **more), "--data", digits, "--steps", 30, "--out", out[name])
+        done = hpcpar(ranks, "run", "--plan", plan(ranks, strategy, **more), "--data", digits,
+                      "--steps", 30, "--out", out[name])
         assert done.returncode == 0, done.stderr
     return out
 
@@ -41,16 +43,19 @@ def test_times_of_steps(name: str, runs: dict[str, Path]) -> None:
     done = run.seconds > 0
     # every step that took time has a beginning, within its iteration
     assert not np.isnan(run.start_s[done]).any()
-    assert np.nanmin(run.start_s) >= 0 and (np.nanmax(run.start_s, axis=2) <= run.iteration_s + 1e-6).all()
+    assert np.nanmin(run.start_s) >= 0 and (np.nanmax(run.start_s, axis=2) <= run.iteration_s
+                                            + 1e-6).all()
     comm = np.array([s.kind == "comm" for s in run.steps])
-    assert (np.isnan(run.end_s[:, :, ~comm])).all() and (np.isnan(run.start_s) | ~np.isnan(run.end_s) | ~comm).all()
+    assert (np.isnan(run.end_s[:, :, ~comm])).all() and (np.isnan(run.start_s)
+                                                         | ~np.isnan(run.end_s) | ~comm).all()
     took = run.end_s - run.start_s
     assert (np.nan_to_num(run.wait_s) <= run.seconds + 1e-6).all() and np.nanmin(took, initial=1.0) >= 0
     assert (np.nan_to_num(took - run.seconds)[:, :, comm] >= -1e-6).all()
     source = origin(run)
     times = clocked(run, source)
     assert source is not None and times is not None
-    # nothing is complete before the last partner has begun it; the clocks are known to half a round trip, on either side
+    # nothing is complete before the last partner has begun it; the clocks are known to half a round
+    # trip, on either side
     slack = 2 * run.clock[:, :, 2].max() + 1e-6
     collective = comm & np.array([s.op in ("allreduce", "allgather") for s in run.steps])
     late = times.last_s - times.end_s
@@ -84,7 +89,8 @@ def test_trace(name: str, runs: dict[str, Path], hpcpar: Run, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     events = json.loads(out.read_text())["traceEvents"]
     check(events)
-    assert [e["args"]["name"].partition(":")[0] for e in events if e["name"] == "process_name"] == ["simulated", "measured"]
+    assert [e["args"]["name"].partition(":")[0] for e in events
+            if e["name"] == "process_name"] == ["simulated", "measured"]
     arrows = sum(e["ph"] == "s" for e in events if e["pid"] == 2)
     assert (arrows > 0) == (CASES[name][0] > 1)
     if name == "data":

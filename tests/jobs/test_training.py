@@ -17,21 +17,26 @@ from tests.jobs.conftest import Run, clean_environment, summary
 
 Make = Callable[..., Path]
 #: Every kind of strategy on 4 ranks.
-STRATEGIES = ["data", "filter", "spatial", "owt", "grid:2x2", "grid-fc:2x2", "domain:2x2", "domain:4x1", "ds:2x2", "df:2x2"]
+STRATEGIES = ["data", "filter", "spatial", "owt", "grid:2x2", "grid-fc:2x2", "domain:2x2",
+              "domain:4x1", "ds:2x2", "df:2x2"]
 TRAINING = ("--epochs", 12, "--rate", 0.015, "--decay", 0.01, "--seed", 5)
 
 
 @pytest.fixture(scope="module")
 def serial(hpcpar: Run, plan: Make, digits: Path) -> dict[str, Any]:
     """The same training on one rank."""
-    return summary(hpcpar(1, "run", "--plan", plan(1, "data"), "--data", digits, *TRAINING, "--json"))
+    return summary(hpcpar(1, "run", "--plan", plan(1, "data"), "--data", digits, *TRAINING,
+                          "--json"))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_digits_reach_97_percent(strategy: str, hpcpar: Run, plan: Make, digits: Path, serial: dict[str, Any]) -> None:
-    done = summary(hpcpar(4, "run", "--plan", plan(4, strategy), "--data", digits, *TRAINING, "--json"))
+def test_digits_reach_97_percent(strategy: str, hpcpar: Run, plan: Make, digits: Path,
+                                 serial: dict[str, Any]) -> None:
+    done = summary(hpcpar(4, "run", "--plan", plan(4, strategy), "--data", digits, *TRAINING,
+                          "--json"))
     assert done["test_accuracy"] >= 0.97
-    # float32 sums differ in their order, and training amplifies that; the first epoch is close, the rest stays near
+    # float32 sums differ in their order, and training amplifies that; the first epoch is close, the
+    # rest stays near
     ours, alone = np.array(done["losses"]), np.array(serial["losses"])
     np.testing.assert_allclose(ours[:40], alone[:40], rtol=1e-3, atol=1e-4)
     assert abs(ours[-89:].mean() - alone[-89:].mean()) < 0.02
@@ -41,37 +46,48 @@ def test_loss_curve_equals_one_rank_in_float64(hpcpar: Run, plan: Make, digits: 
     words = ("--data", digits, "--steps", 50, "--rate", 0.04, "--json")
     alone = summary(hpcpar(1, "run", "--plan", plan(1, "data", dtype="float64"), *words))["losses"]
     for ranks, strategy in ((3, "spatial"), (4, "grid:2x2"), (6, "domain:3x2")):
-        ours = summary(hpcpar(ranks, "run", "--plan", plan(ranks, strategy, dtype="float64"), *words))["losses"]
+        ours = summary(hpcpar(ranks, "run", "--plan", plan(ranks, strategy, dtype="float64"),
+                              *words))["losses"]
         np.testing.assert_allclose(ours, alone, rtol=1e-9)
 
 
-def test_checkpoint_resumes_under_another_plan(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+def test_checkpoint_resumes_under_another_plan(hpcpar: Run, plan: Make, digits: Path,
+                                               tmp_path: Path) -> None:
     words = ("--data", digits, "--rate", 0.04, "--seed", 3, "--json")
-    whole = summary(hpcpar(2, "run", "--plan", plan(2, "filter", dtype="float64"), "--epochs", 3, *words))["losses"]
+    whole = summary(hpcpar(2, "run", "--plan", plan(2, "filter", dtype="float64"), "--epochs", 3,
+                           *words))["losses"]
     save = tmp_path / "c.h5"
-    # the learning rate follows the whole training's length, so the first part is cut short by a checkpoint, not by --epochs
-    first = hpcpar(2, "run", "--plan", plan(2, "filter", dtype="float64"), "--epochs", 3, "--checkpoint", save, *words)
+    # the learning rate follows the whole training's length, so the first part is cut short by a
+    # checkpoint, not by --epochs
+    first = hpcpar(2, "run", "--plan", plan(2, "filter", dtype="float64"), "--epochs", 3,
+                   "--checkpoint", save, *words)
     assert summary(first)["losses"] == whole
     with h5py.File(save) as f:
         assert f["params/conv2/weight"].shape == (16, 6, 5, 5)
         assert f["state"].attrs["step"] == len(whole)
         weights = f["params/fc1/weight"][...]
     longer = ("--epochs", 4, "--resume", save)
-    a = summary(hpcpar(2, "run", "--plan", plan(2, "filter", dtype="float64"), *longer, *words))["losses"]
-    b = summary(hpcpar(3, "run", "--plan", plan(3, "spatial", dtype="float64"), *longer, *words))["losses"]
+    a = summary(hpcpar(2, "run", "--plan", plan(2, "filter", dtype="float64"), *longer,
+                       *words))["losses"]
+    b = summary(hpcpar(3, "run", "--plan", plan(3, "spatial", dtype="float64"), *longer,
+                       *words))["losses"]
     assert len(a) == len(whole) // 3
     np.testing.assert_allclose(b, a, rtol=1e-9)
     assert np.isfinite(weights).all()
 
 
-def test_killed_training_continues_the_curve(mpiexec: str, hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
-    """A training that is killed goes on from its checkpoint, under another plan on more ranks, as if nothing had happened."""
+def test_killed_training_continues_the_curve(mpiexec: str, hpcpar: Run, plan: Make, digits: Path,
+                                             tmp_path: Path) -> None:
+    """A training that is killed goes on from its checkpoint, under another plan on more ranks, as
+    if nothing had happened.
+    """
     save = tmp_path / "c.h5"
     words = ("--data", digits, "--rate", 0.04, "--epochs", 8, "--json")
     whole = summary(hpcpar(2, "run", "--plan", plan(2, "data", dtype="float64"), *words))["losses"]
     arguments = ["run", "--plan", plan(2, "data", dtype="float64"), *words, "--checkpoint", save]
     command = [mpiexec, "-n", "2", sys.executable, "-m", "hpcpar", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=clean_environment()) as job:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                          env=clean_environment()) as job:
         assert job.stderr is not None
         for line in job.stderr:
             if line.startswith("epoch 1/8"):
@@ -81,5 +97,6 @@ def test_killed_training_continues_the_curve(mpiexec: str, hpcpar: Run, plan: Ma
     with h5py.File(kept) as f:
         done = int(f["state"].attrs["step"])
     assert 0 < done < len(whole)
-    rest = summary(hpcpar(4, "run", "--plan", plan(4, "domain:2x2", dtype="float64"), "--resume", kept, *words))["losses"]
+    rest = summary(hpcpar(4, "run", "--plan", plan(4, "domain:2x2", dtype="float64"), "--resume",
+                          kept, *words))["losses"]
     np.testing.assert_allclose(rest, whole[done:], rtol=1e-9)

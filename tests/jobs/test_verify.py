@@ -1,4 +1,6 @@
-"""``hpcpar verify``: equal plans pass, a rank that computes something else is found, and so is one that is stuck."""
+"""``hpcpar verify``: equal plans pass, a rank that computes something else is found, and so is one
+that is stuck.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,22 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def job(mpiexec: str, what: str, ranks: int, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [mpiexec, "-n", str(ranks), sys.executable, "-c", SCRIPT.format(what=what), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, env=clean_environment(**env))
+def job(mpiexec: str, what: str, ranks: int, *words: object,
+        **env: str) -> subprocess.CompletedProcess[str]:
+    command = [mpiexec, "-n", str(ranks), sys.executable, "-c", SCRIPT.format(what=what),
+               *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90,
+                          env=clean_environment(**env))
 
 
 @pytest.mark.parametrize(("ranks", "strategy", "options"), [
     (4, "pipeline:2x2", {"microbatches": 2}), (3, "spatial", {"batch_norm": "local", "synchronisation": "server"}),
     (2, "channel", {"optimizer": "adam"}),
 ])
-def test_plans_train_as_one_rank_does(ranks: int, strategy: str, options: dict[str, object], hpcpar: Run, plan: Make) -> None:
-    path = plan(ranks, strategy, network=NETWORK, **{k.replace("_", "-"): v for k, v in options.items()})
+def test_plans_train_as_one_rank_does(ranks: int, strategy: str, options: dict[str, object],
+                                      hpcpar: Run, plan: Make) -> None:
+    path = plan(ranks, strategy, network=NETWORK,
+                **{k.replace("_", "-"): v for k, v in options.items()})
     done = hpcpar(ranks, "verify", "--plan", path, "--steps", 2, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -48,7 +55,8 @@ def test_plans_train_as_one_rank_does(ranks: int, strategy: str, options: dict[s
     assert 0 < found["largest_difference"] <= found["tolerance"] and found["trace_equals_schedule"]
     assert all(layers["b.bn2"][q] is not None for q in ("weight", "running_statistics"))
     # also of layers whose output another overwrites in place
-    assert all(layers[name][q] is not None for name in ("fc1", "b.bn2") for q in ("output", "gradient"))
+    assert all(layers[name][q] is not None for name in ("fc1", "b.bn2")
+               for q in ("output", "gradient"))
     assert (layers["fc2"]["weight_gradient"] is None) == ("synchronisation" in options)
     assert ("by design" in done.stderr) == ("batch_norm" in options)
 
@@ -60,7 +68,8 @@ def test_turns_on_real_data(hpcpar: Run, plan: Make, digits: Path) -> None:
 
 
 def test_a_rank_with_other_weights_is_found(mpiexec: str, plan: Make) -> None:
-    done = job(mpiexec, "self.parameters['fc2'].flat[:] *= 1.01", 2, "verify", "--plan", plan(2, "data"), "--steps", 1)
+    done = job(mpiexec, "self.parameters['fc2'].flat[:] *= 1.01", 2, "verify", "--plan",
+               plan(2, "data"), "--steps", 1)
     lines = [line for line in done.stderr.splitlines() if line.startswith("hpcpar: ")]
     assert done.returncode == 1 and len(lines) == 1, done.stderr
     assert "does not train as one rank does" in lines[0] and "of layer '" in lines[0]
@@ -75,5 +84,6 @@ def test_a_rank_that_is_stuck_ends_the_job(mpiexec: str, plan: Make, digits: Pat
 
 
 def test_no_number_of_seconds(mpiexec: str, plan: Make, digits: Path) -> None:
-    done = job(mpiexec, "pass", 2, "run", "--plan", plan(2, "data"), "--data", digits, HPCPAR_STALL_S="soon")
+    done = job(mpiexec, "pass", 2, "run", "--plan", plan(2, "data"), "--data", digits,
+               HPCPAR_STALL_S="soon")
     assert done.returncode != 0 and "HPCPAR_STALL_S=soon" in done.stderr

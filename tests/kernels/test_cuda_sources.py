@@ -20,7 +20,7 @@ from cuda_support import call_on_cpu  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.kernels import cupy_sources  # noqa: E402
 
-# -- NVRTC ------------------------------------------------------------------------------------------------------
+# -- NVRTC -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +38,8 @@ def nvrtc() -> Any:
 def compile_nvrtc(nvrtc: Any, text: str, name: str, arch: str, real: str) -> None:
     program = nvrtc.createProgram(text, name, (), ())
     try:
-        nvrtc.compileProgram(program, (f"--gpu-architecture={arch}", "--std=c++17", f"-DREAL={real}"))
+        nvrtc.compileProgram(program,
+                             (f"--gpu-architecture={arch}", "--std=c++17", f"-DREAL={real}"))
     except Exception as err:
         pytest.fail(f"{name} for {arch}, REAL={real}: {err}\n{nvrtc.getProgramLog(program)}")
     log = nvrtc.getProgramLog(program).strip("\0 \n")
@@ -57,7 +58,8 @@ def test_each_source_compiles(nvrtc: Any, subject: str, arch: str, real: str) ->
 @pytest.mark.parametrize("real", cupy_sources.REALS.values())
 @pytest.mark.parametrize("arch", ["sm_75", "sm_100"])
 def test_all_sources_compile_for_other_cards(nvrtc: Any, arch: str, real: str) -> None:
-    compile_nvrtc(nvrtc, "\n".join(map(cupy_sources.source, cupy_sources.SUBJECTS)), "all.cu", arch, real)
+    compile_nvrtc(nvrtc, "\n".join(map(cupy_sources.source, cupy_sources.SUBJECTS)), "all.cu", arch,
+                  real)
 
 
 def test_every_source_is_listed() -> None:
@@ -79,7 +81,7 @@ def test_places(libraries: dict[str, ctypes.CDLL], index: int) -> None:
         assert tuple(to) == tuple(np.unravel_index(index, shape))
 
 
-# -- choosing the GPU -------------------------------------------------------------------------------------------
+# -- choosing the GPU ------------------------------------------------------------------------------
 
 
 def test_local_rank() -> None:

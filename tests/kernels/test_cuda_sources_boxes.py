@@ -17,7 +17,8 @@ from cuda_support import DTYPES, check, make  # noqa: E402
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "int64"])
-@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 1, 3, 2, 4), (2, 0, 3)])
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 1, 3, 2, 4),
+                                   (2, 0, 3)])
 def test_boxes(backend: Any, shape: tuple[int, ...], dtype: str) -> None:
     rng = np.random.default_rng(4)
     for order in (range(len(shape)), reversed(range(len(shape)))):
@@ -42,8 +43,10 @@ def test_merge_dims() -> None:
 
     assert merge_dims((2, 3, 4), (12, 4, 1)) == ((1, 1, 1, 1, 24), [(0, 0, 0, 0, 1)])
     assert merge_dims((2, 3, 4), (24, 4, 1)) == ((1, 1, 1, 2, 12), [(0, 0, 0, 24, 1)])
-    assert merge_dims((2, 1, 4), (4, 99, 1), (8, 0, 2)) == ((1, 1, 1, 1, 8), [(0, 0, 0, 0, 1), (0, 0, 0, 0, 2)])
-    assert merge_dims((2, 4), (4, 1), (5, 1)) == ((1, 1, 1, 2, 4), [(0, 0, 0, 4, 1), (0, 0, 0, 5, 1)])
+    assert merge_dims((2, 1, 4), (4, 99, 1), (8, 0, 2)) == ((1, 1, 1, 1, 8),
+                                                            [(0, 0, 0, 0, 1), (0, 0, 0, 0, 2)])
+    assert merge_dims((2, 4), (4, 1), (5, 1)) == ((1, 1, 1, 2, 4),
+                                                  [(0, 0, 0, 4, 1), (0, 0, 0, 5, 1)])
     assert merge_dims((), ()) == ((1,) * 5, [(0,) * 5])
     with pytest.raises(ValueError, match="more than 5"):
         merge_dims((2,) * 6, (729, 243, 81, 27, 9, 3))
@@ -82,7 +85,8 @@ def splitmix64(z: int) -> int:
         ((0, 0), (0, 3), (4, 4)),
     ],
 )
-def test_dropout_mask(backend: Any, start: tuple[int, ...], shape: tuple[int, ...], extent: tuple[int, ...], dtype: str) -> None:
+def test_dropout_mask(backend: Any, start: tuple[int, ...], shape: tuple[int, ...],
+                      extent: tuple[int, ...], dtype: str) -> None:
     key, rate = 0xFEDCBA9876543210, 0.4
     out = make(shape, dtype)
     backend.dropout_mask(key, start, shape, extent, rate, out)
@@ -91,7 +95,8 @@ def test_dropout_mask(backend: Any, start: tuple[int, ...], shape: tuple[int, ..
         index = 0
         for s, p, e in zip(start, place, extent, strict=True):
             index = index * e + s + p
-        kept = (splitmix64((key + (1 + index) * 0x9E3779B97F4A7C15) % 2**64) >> 11) * 2.0**-53 >= rate
+        kept = (splitmix64((key + (1 + index) * 0x9E3779B97F4A7C15) % 2**64)
+                >> 11) * 2.0**-53 >= rate
         expected[place] = 1 / (1 - rate) if kept else 0
     check(out, expected, exact=True)
     flat = np.empty(out.size, dtype)

@@ -1,4 +1,5 @@
-"""The GPU's backend on the CPU (see cuda_support) against the cases that every backend must pass."""
+"""The GPU's backend on the CPU (see cuda_support) against the cases that every backend must pass.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-pytest.register_assert_rewrite("kernel_cases", "kernel_conv_cases", "kernel_norm_cases", "kernel_pool_cases", "kernel_support")
+pytest.register_assert_rewrite("kernel_cases", "kernel_conv_cases", "kernel_norm_cases",
+                               "kernel_pool_cases", "kernel_support")
 
 from kernel_cases import *  # noqa: E402, F403, I001
 from cuda_support import *  # noqa: E402, F403

@@ -37,12 +37,15 @@ CONV_CASES = {
 
 
 def conv_reads(case: tuple[Any, ...], out_shape: tuple[int, ...]) -> list[tuple[Any, ...]]:
-    """Every (segment, u, v, input row, input column, output row, output column) of a convolution that lies inside x."""
+    """Every (segment, u, v, input row, input column, output row, output column) of a convolution
+    that lies inside x.
+    """
     _, _, height, width, _, kernel, stride, dilation, pads, segments = case
     reads = []
     for segment, u, v in itertools.product(segments, *map(range, kernel)):
         for i, j in itertools.product(*map(range, out_shape[2:])):
-            h, w = i * stride[0] - pads[0][0] + dilation[0] * u, j * stride[1] - pads[1][0] + dilation[1] * v
+            h, w = i * stride[0] - pads[0][0] + dilation[0] * u, j * stride[1] - pads[1][
+                0] + dilation[1] * v
             if 0 <= h < height and 0 <= w < width:
                 reads.append((segment, u, v, h, w, i, j))
     return reads
@@ -53,7 +56,8 @@ def conv_reads(case: tuple[Any, ...], out_shape: tuple[int, ...]) -> list[tuple[
 def test_conv(backend: Any, case: tuple[Any, ...], dtype: str) -> None:
     images, channels, height, width, outputs, kernel, stride, dilation, pads, segments = case
     rng = np.random.default_rng(1)
-    extents = [output_extent(*a) for a in zip((height, width), kernel, stride, dilation, pads, strict=True)]
+    extents = [output_extent(*a) for a in zip((height, width), kernel, stride, dilation, pads,
+                                              strict=True)]
     spec = ConvSpec(stride, dilation, pads, segments)
     group = segments[0].in_stop - segments[0].in_start if segments else channels
     x = make((images, channels, height, width), dtype, rng)

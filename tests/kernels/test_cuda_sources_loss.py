@@ -35,7 +35,8 @@ def test_softmax(backend: Any, samples: int, classes: int, dtype: str) -> None:
     expected[used, labels[used]] -= 1
     loss, hits = backend.softmax_cross_entropy(x, labels, 0.25, dx)
     assert type(loss) is float and type(hits) is int
-    assert loss == pytest.approx(-logs[used, labels[used]].sum(), rel=1e-5 if dtype == "float32" else 1e-12)
+    assert loss == pytest.approx(-logs[used, labels[used]].sum(), rel=1e-5 if dtype == "float32"
+                                 else 1e-12)
     assert hits == (x[used].argmax(axis=1) == labels[used]).sum()
     check(dx, 0.25 * expected)
 

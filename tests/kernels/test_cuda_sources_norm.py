@@ -16,7 +16,8 @@ from cuda_support import *  # noqa: E402, F403
 from cuda_support import DTYPES, check, make  # noqa: E402
 
 
-def lrn(x: np.ndarray, offset: int, outputs: int, size: int, alpha: float, beta: float, k: float) -> tuple[np.ndarray, np.ndarray]:
+def lrn(x: np.ndarray, offset: int, outputs: int, size: int, alpha: float, beta: float,
+        k: float) -> tuple[np.ndarray, np.ndarray]:
     scale = np.stack(
         [
             k + alpha / size * (x[:, max(0, i - size // 2) : max(0, i + (size - 1) // 2 + 1)] ** 2).sum(axis=1)
@@ -28,7 +29,8 @@ def lrn(x: np.ndarray, offset: int, outputs: int, size: int, alpha: float, beta:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("channels", "offset", "outputs", "size"), [(7, 0, 7, 5), (6, 2, 3, 5), (6, 1, 4, 4), (3, 0, 3, 9)])
+@pytest.mark.parametrize(("channels", "offset", "outputs", "size"),
+                         [(7, 0, 7, 5), (6, 2, 3, 5), (6, 1, 4, 4), (3, 0, 3, 9)])
 def test_lrn(backend: Any, channels: int, offset: int, outputs: int, size: int, dtype: str) -> None:
     rng = np.random.default_rng(3)
     alpha, beta, k = 0.7, 0.75, 1.5

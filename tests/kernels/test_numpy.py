@@ -1,4 +1,6 @@
-"""The NumPy backend against the shared cases, with its usual blocks and with blocks so small that every loop runs often."""
+"""The NumPy backend against the shared cases, with its usual blocks and with blocks so small that
+every loop runs often.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-pytest.register_assert_rewrite("kernel_cases", "kernel_conv_cases", "kernel_norm_cases", "kernel_pool_cases", "kernel_support")
+pytest.register_assert_rewrite("kernel_cases", "kernel_conv_cases", "kernel_norm_cases",
+                               "kernel_pool_cases", "kernel_support")
 
 from kernel_cases import *  # noqa: E402, F403
 
@@ -42,7 +45,8 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
             patch.setattr(numpy_gemm, "PART_BYTES", 100)
             patch.setattr(numpy_window_offsets, "WHOLE", 1)
             patch.setattr(numpy_batchnorm, "SHORT", 3)
-            for module in (numpy_batchnorm, numpy_blocks, numpy_elementwise, numpy_lrn, numpy_window_offsets):
+            for module in (numpy_batchnorm, numpy_blocks, numpy_elementwise, numpy_lrn,
+                           numpy_window_offsets):
                 patch.setattr(module, "BLOCK_ITEMS", 7)
         forget()
         yield NumpyBackend()

@@ -84,16 +84,22 @@ _KNOWN: dict[Any, Truth] = {}
 
 
 def truth(name: str, plan: Plan, steps: int) -> Truth:
-    """The truth about a network under the options of a plan that change it. Rank 0 computes it: PyTorch takes long to load."""
+    """The truth about a network under the options of a plan that change it. Rank 0 computes it:
+    PyTorch takes long to load.
+    """
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed (extra 'torch')")
-    norms = tuple((n, plan.configs[n].key) for n in sorted(plan.configs) if isinstance(facts(name).network.by_name[n], BatchNorm))
-    turns = (plan.turns, plan.switch, int(plan.configs[_before_switch(facts(name).network)].n)) if plan.turns > 1 else ()
-    key = (name, steps, plan.optimizer, plan.microbatches, turns, norms if plan.batch_norm == "local" else ())
+    norms = tuple((n, plan.configs[n].key) for n in sorted(plan.configs)
+                  if isinstance(facts(name).network.by_name[n], BatchNorm))
+    turns = (plan.turns, plan.switch,
+             int(plan.configs[_before_switch(facts(name).network)].n)) if plan.turns > 1 else ()
+    key = (name, steps, plan.optimizer, plan.microbatches, turns,
+           norms if plan.batch_norm == "local" else ())
     if key not in _KNOWN:
         while len(_KNOWN) > 3:
             _KNOWN.pop(next(iter(_KNOWN)))
-        found = bcast(world(), _serial(facts(name), plan, steps, turns) if world().rank == 0 else None)
+        found = bcast(world(), _serial(facts(name), plan, steps, turns) if world().rank == 0
+                      else None)
         assert found is not None
         _KNOWN[key] = Truth(*found)
     return _KNOWN[key]
@@ -138,14 +144,16 @@ def _serial(given: Facts, plan: Plan, steps: int, turns: tuple[Any, ...]) -> tup
         losses.append(ref.iterate(given.images[i], given.targets[i], i, *rates(network, plan)))
         least = most = 0
         if isinstance(network.layers[-1], SoftmaxCrossEntropy):
-            # scores may tie to the last digits (all of a layer's units dead): the least and the most that may count as right
+            # scores may tie to the last digits (all of a layer's units dead): the least and the
+            # most that may count as right
             ahead = lead(ref.outputs[network.layers[-1].inputs[0]], given.targets[i])
             least, most = int((ahead > 1e-8).sum()), int((ahead > -1e-8).sum())
         correct.append((least, most))
         outputs.append(ref.outputs)
         gradients.append(ref.gradients)
         weight_gradients.append(dict(ref.weight_gradients))
-    weights = {name: [t.detach().numpy().copy() for t in tensors] for name, tensors in ref.weights.items()}
+    weights = {name: [t.detach().numpy().copy() for t in tensors]
+               for name, tensors in ref.weights.items()}
     return losses, correct, outputs, gradients, weight_gradients, weights, ref.running
 
 
@@ -185,7 +193,9 @@ class Run:
 
 
 def distance(found: Any, expected: np.ndarray, piece: np.ndarray) -> float:
-    """Largest difference of a piece from its place in `expected`, relative to the largest entry of all of that."""
+    """Largest difference of a piece from its place in `expected`, relative to the largest entry of
+    all of that.
+    """
     if found.shape != piece.shape:
         return np.inf
     if not piece.size:
@@ -194,9 +204,12 @@ def distance(found: Any, expected: np.ndarray, piece: np.ndarray) -> float:
 
 
 class Comparison:
-    """One executor against the truth; collects what differs instead of raising, so that the ranks stay together."""
+    """One executor against the truth; collects what differs instead of raising, so that the ranks
+    stay together.
+    """
 
-    def __init__(self, given: Facts, expected: Truth, plan: Plan, executor: Executor, schedule: Schedule) -> None:
+    def __init__(self, given: Facts, expected: Truth, plan: Plan, executor: Executor,
+                 schedule: Schedule) -> None:
         self.facts, self.truth, self.plan, self.executor, self.schedule = given, expected, plan, executor, schedule
         self.network, self.rank = given.network, executor.rank
         assert executor.training is not None
@@ -220,15 +233,18 @@ class Comparison:
         if isinstance(self.network.layers[-1], SoftmaxCrossEntropy):
             least, most = self.truth.correct[i]
             if not least <= correct <= most:
-                self.faults.append(f"correct samples, step {i}: {correct} instead of {least} to {most}")
+                self.faults.append(
+                    f"correct samples, step {i}: {correct} instead of {least} to {most}")
         for layer, here in self.intact():
             self._blocks(i, layer, here)
         for name, p in self.executor.parameters.items():
             if p.flat.size and whole_gradient(self.plan, self.executor, self.network.by_name[name]):
                 expected = self.truth.weight_gradients[i][name]
-                self.same(p.dweight, expected[0], f"weight gradient of {name}, step {i}", self.piece(name, 0))
+                self.same(p.dweight, expected[0], f"weight gradient of {name}, step {i}",
+                          self.piece(name, 0))
                 if p.has_bias:
-                    self.same(p.dbias, expected[1], f"bias gradient of {name}, step {i}", self.piece(name, 1))
+                    self.same(p.dbias, expected[1], f"bias gradient of {name}, step {i}",
+                              self.piece(name, 1))
 
     def piece(self, name: str, which: int) -> tuple[slice, ...]:
         """A rank's rows and columns of a weight (0) or bias (1)."""
@@ -238,7 +254,8 @@ class Comparison:
     def intact(self) -> Iterator[tuple[Layer, Pass]]:
         """Layers with the pass that is watched."""
         for layer in self.network.layers[:-1]:
-            yield layer, self.executor.part(layer.name, max(self.plan.microbatches, self.plan.turns) - 1)
+            yield layer, self.executor.part(layer.name,
+                                            max(self.plan.microbatches, self.plan.turns) - 1)
 
     def _blocks(self, i: int, layer: Layer, here: Pass) -> None:
         """Output and its gradient."""
@@ -247,10 +264,12 @@ class Comparison:
             return
         rest = local(box[1:], tuple((0, n) for n in self.network.shapes[layer.name]))
         piece = (here.place(np.arange(*box[0])), *rest)
-        self.same(self.watch.outputs[layer.name], self.truth.outputs[i][layer.name], f"output of {layer.name}, step {i}", piece)
+        self.same(self.watch.outputs[layer.name], self.truth.outputs[i][layer.name],
+                  f"output of {layer.name}, step {i}", piece)
         if layer.name in self.network.trained:
             expected = self.truth.gradients[i][layer.name]
-            self.same(self.watch.gradients[layer.name], expected, f"gradient of {layer.name}, step {i}", piece)
+            self.same(self.watch.gradients[layer.name], expected,
+                      f"gradient of {layer.name}, step {i}", piece)
 
     def end(self) -> None:
         """After the last step: weights, running statistics."""
@@ -262,7 +281,8 @@ class Comparison:
             if p.has_bias:
                 self.same(weight[1], expected[1], f"bias of {name}", self.piece(name, 1))
             if p.buffers is not None:
-                self.same(p.buffers, self.truth.running[name], f"running statistics of {name}", self._statistics(name))
+                self.same(p.buffers, self.truth.running[name], f"running statistics of {name}",
+                          self._statistics(name))
 
     def _statistics(self, name: str) -> tuple[Any, ...]:
         """Where this rank's running statistics lie: in its own block's."""
@@ -271,12 +291,16 @@ class Comparison:
         if self.plan.batch_norm == "local":
             samples = self.executor.passes[0].samples
             box = owned(self.network, layer, self.plan.configs[name], samples).box(self.rank)
-            block = statistics_blocks(self.network, self.plan, layer, samples).index((box[0], *box[2:]))
+            block = statistics_blocks(self.network, self.plan, layer,
+                                      samples).index((box[0], *box[2:]))
         return (block, slice(None), slice(p.start, p.stop))
 
 
-def check(name: str, plan: Plan, collectives: str, communicator: Communicator, what: str, steps: int = STEPS) -> Run:
-    """Train, compare everything with the truth at every step, and the replicas with each other; fails on all ranks alike."""
+def check(name: str, plan: Plan, collectives: str, communicator: Communicator, what: str,
+          steps: int = STEPS) -> Run:
+    """Train, compare everything with the truth at every step, and the replicas with each other;
+    fails on all ranks alike.
+    """
     ranks, given, expected = communicator.world, facts(name), truth(name, plan, steps)
     schedule = lower(given.network, plan, CHOOSERS[collectives])
     executor = Executor(given.network, plan, schedule, communicator, backend("cpu"), SEED)
@@ -291,20 +315,25 @@ def check(name: str, plan: Plan, collectives: str, communicator: Communicator, w
         comparison.step(i, loss, correct)
     comparison.end()
     weights = {n: p.flat.copy() for n, p in executor.parameters.items()}
-    bits = {n: (p.start, p.stop, *p.columns, zlib.crc32(p.flat)) for n, p in executor.parameters.items() if p.flat.size}
+    bits = {n: (p.start, p.stop, *p.columns, zlib.crc32(p.flat))
+            for n, p in executor.parameters.items() if p.flat.size}
     everyone: list[tuple[list[str], dict[str, tuple[int, ...]], float]] = allgather(ranks, (comparison.faults[:4], bits, losses[-1]))
-    faults = [f"rank {rank}: {fault}" for rank, (found, *_) in enumerate(everyone) for fault in found]
+    faults = [f"rank {rank}: {fault}" for rank, (found, *_) in enumerate(everyone)
+              for fault in found]
     for n in executor.parameters:
         seen: dict[tuple[int, ...], set[int]] = {}
         for _, theirs, _ in everyone:
             if n in theirs:
                 seen.setdefault(theirs[n][:-1], set()).add(theirs[n][-1])
-        faults += [f"{n}, rows {at}: replicas differ in their bits" for at, found in seen.items() if len(found) > 1]
+        faults += [f"{n}, rows {at}: replicas differ in their bits" for at, found in seen.items()
+                   if len(found) > 1]
     if len({loss for *_, loss in everyone}) > 1:
         faults.append("ranks were told different losses")
     if faults:
-        split = ", ".join(f"{n} {config}{'' if config.ranks == plan.ranks else f'@{config.first}'}" for n, config in plan.configs.items())
-        names = ("overlap", "synchronisation", "batch_norm", "optimizer", "microbatches", "turns", "order", "bucket_bytes", "recompute")
+        split = ", ".join(f"{n} {config}{'' if config.ranks == plan.ranks else f'@{config.first}'}"
+                          for n, config in plan.configs.items())
+        names = ("overlap", "synchronisation", "batch_norm", "optimizer", "microbatches", "turns",
+                 "order", "bucket_bytes", "recompute")
         options = {k: getattr(plan, k) for k in names}
         pytest.fail(f"{'; '.join(faults[:8])}\n{what}, {options}, collectives {collectives}, batch {given.batch}\n"
                     f"{describe(given.network)}\n{split}", pytrace=False)

@@ -2,9 +2,9 @@
 
     mpiexec -n 4 python -m pytest tests/mpi
 
-After each phase of each test the ranks share their outcomes, so a failure on one rank fails the test on all of them with that
-rank's message. A rank that is stuck, or whose peers are stuck because it failed half-way, ends the whole job in time.
-Rank 0 alone writes the report.
+After each phase of each test the ranks share their outcomes, so a failure on one rank fails the
+test on all of them with that rank's message. A rank that is stuck, or whose peers are stuck because
+it failed half-way, ends the whole job in time. Rank 0 alone writes the report.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from hpcpar.comm.communicator import Communicator  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
 from hpcpar.kernels import backend  # noqa: E402
 
-#: A test that takes longer is stuck. Below pytest-timeout's limit, which would end the test on one rank only.
+#: A test that takes longer is stuck. Below pytest-timeout's limit, which would end the test on one
+#: rank only.
 LIMIT_S = float(os.environ.get("HPCPAR_TEST_LIMIT_S", "100"))
 #: How long a rank that failed waits for the others before it concludes that they wait for it.
 GRACE_S = float(os.environ.get("HPCPAR_TEST_GRACE_S", "20"))
@@ -48,7 +49,8 @@ class Lockstep:
         self.world: World = world()
         self.world.comm = Patient(self.world.comm)
         self.comm: Any = self.world.comm.Dup()
-        #: For the tests' own messages; after a failure a fresh one, lest messages left behind reach the next test.
+        #: For the tests' own messages; after a failure a fresh one, lest messages left behind reach
+        #: the next test.
         self.communicator: Communicator | None = None
         self.stderr = stderr
         self.collect_errors: list[str] = []
@@ -56,11 +58,12 @@ class Lockstep:
         self.deadline = float("inf")
         threading.Thread(target=self._watch, daemon=True).start()
 
-    # -- time -----------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
     def _watch(self) -> None:
         while True:
             time.sleep(0.2)
-            # one rank after the other: the first ends the job, and its message is not mixed with others
+            # one rank after the other: the first ends the job, and its message is not mixed with
+            # others
             if time.monotonic() > self.deadline + self.world.rank:
                 faulthandler.dump_traceback(self.stderr, all_threads=True)
                 self.abort(f"{self.running} still runs after {LIMIT_S:g} s")
@@ -70,7 +73,7 @@ class Lockstep:
         sys.stderr = self.stderr
         self.world.abort(message)
 
-    # -- sharing --------------------------------------------------------------------------------------------
+    # -- sharing -----------------------------------------------------------------------------------
     def share(self, outcome: str, text: str) -> list[tuple[str, str]]:
         """Every rank's (outcome, text)."""
         started = time.monotonic()
@@ -86,7 +89,7 @@ class Lockstep:
             return [(outcome, text)] * self.world.size
         return list(self.comm.allgather((outcome, text)))
 
-    # -- hooks ----------------------------------------------------------------------------------------------
+    # -- hooks -------------------------------------------------------------------------------------
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.collect_errors.append(report.longreprtext)

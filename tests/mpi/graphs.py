@@ -1,8 +1,10 @@
-"""Random graphs: branches that are added or joined, tensors with several readers, normalisation, windows of all shapes, 2D and 3D.
+"""Random graphs: branches that are added or joined, tensors with several readers, normalisation,
+windows of all shapes, 2D and 3D.
 
-No parameter's gradient is zero by mathematics: what is then computed is the noise of rounding, which no two orders of summation share (and
-which Adam makes large). So a normalisation stands only where it undoes nothing before it: a channel's bias (graphs with normalisation have
-none in convolutions) or its factor.
+No parameter's gradient is zero by mathematics: what is then computed is the noise of rounding,
+which no two orders of summation share (and which Adam makes large). So a normalisation stands only
+where it undoes nothing before it: a channel's bias (graphs with normalisation have none in
+convolutions) or its factor.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ MOST_CHANNELS = 8
 
 
 def free(layer: Layer, shape: tuple[int, ...], inputs: list[set[str]]) -> set[str]:
-    """What parameters can do to each channel of a layer's output independently: ``shift`` it, ``scale`` it.
+    """What parameters can do to each channel of a layer's output independently: ``shift`` it,
+    ``scale`` it.
 
     Parameters
     ----------
@@ -65,7 +68,8 @@ def free(layer: Layer, shape: tuple[int, ...], inputs: list[set[str]]) -> set[st
         row = layer.weight_shape(shape)[1:]
         if row[0] > 1:  # other channels' values do not scale along
             out -= {"scale"}
-        return out | ({"shift"} if layer.bias else set()) | ({"scale"} if math.prod(row) == 1 else set())
+        return out | ({"shift"} if layer.bias else set()) | ({"scale"} if math.prod(row) == 1
+                                                             else set())
     return out
 
 
@@ -85,7 +89,7 @@ class Maker:
         self.most: type[Layer] = MaxPool3d if volume else MaxPool2d
         self.average: type[Layer] = AvgPool3d if volume else AvgPool2d
 
-    # -- drawing -----------------------------------------------------------------------------------------------------
+    # -- drawing -----------------------------------------------------------------------------------
     def chance(self, p: float) -> bool:
         return bool(self.rng.random() < p)
 
@@ -100,20 +104,23 @@ class Maker:
     def window(self) -> dict[str, Any]:
         """Any window that pooling may have."""
         kernel = self.each(1, 4)
-        return {"kernel": kernel, "stride": self.each(1, 3), "padding": tuple(self.one(0, k // 2) for k in kernel)}
+        return {"kernel": kernel, "stride": self.each(1, 3),
+                "padding": tuple(self.one(0, k // 2) for k in kernel)}
 
     def same(self) -> dict[str, Any]:
         """A convolution's window that keeps the image."""
         kernel = tuple(2 * k - 1 for k in self.each(1, 2))
         dilation = tuple(self.one(1, 2) if k > 1 else 1 for k in kernel)
-        return {"kernel": kernel, "dilation": dilation, "padding": tuple(d * (k - 1) // 2 for k, d in zip(kernel, dilation, strict=True))}
+        return {"kernel": kernel, "dilation": dilation,
+                "padding": tuple(d * (k - 1) // 2 for k, d in zip(kernel, dilation, strict=True))}
 
-    # -- layers ------------------------------------------------------------------------------------------------------
+    # -- layers ------------------------------------------------------------------------------------
     def add(self, layer: type[Layer], *after: str, **options: Any) -> str:
         """Append a layer after those named, or the last; its name."""
         after = after or (self.net.last,)
         name = self.net.add(layer, f"{layer.kind}{len(self.net.layers)}", after=after, **options)
-        self.free[name] = free(self.net.layers[-1], self.net.shapes[after[0]], [self.free[i] for i in after])
+        self.free[name] = free(self.net.layers[-1], self.net.shapes[after[0]],
+                               [self.free[i] for i in after])
         return name
 
     def channels(self, name: str) -> int:
@@ -125,22 +132,29 @@ class Maker:
         return x if self.free[x] or values < LEAST_VALUES else self.add(BatchNorm, x)
 
     def unit(self, x: str, options: dict[str, Any], channels: int = 0, relu: bool = True) -> str:
-        """Convolution, often normalised, often (after a normalisation always) with a ReLU unless without `relu`."""
+        """Convolution, often normalised, often (after a normalisation always) with a ReLU unless
+        without `relu`.
+        """
         inputs, norm, groups = self.channels(x), self.normalises and self.chance(0.7), 1
         if not channels:
             groups = int(self.rng.choice([g for g in range(1, inputs + 1) if inputs % g == 0]))
             channels = groups * self.one(1, max(1, 4 // groups))
-        y = self.add(self.conv, x, out_channels=channels, groups=groups, bias=not self.normalises and self.chance(0.7), **options)
+        y = self.add(self.conv, x, out_channels=channels, groups=groups, bias=not self.normalises
+                     and self.chance(0.7), **options)
         z = self.normalised(y) if norm else y
         return self.add(ReLU, z) if relu and (z != y or self.chance(0.7)) else z
 
-    # -- pieces ------------------------------------------------------------------------------------------------------
+    # -- pieces ------------------------------------------------------------------------------------
     def plain(self, x: str) -> str:
-        """A convolution of any window, then perhaps pooling, normalisation across channels, dropout."""
-        options = {"kernel": self.each(1, 4), "stride": self.each(1, 3), "padding": self.each(0, 2), "dilation": self.each(1, 2)}
+        """A convolution of any window, then perhaps pooling, normalisation across channels,
+        dropout.
+        """
+        options = {"kernel": self.each(1, 4), "stride": self.each(1, 3), "padding": self.each(0, 2),
+                   "dilation": self.each(1, 2)}
         self.unit(x, options)
         if self.chance(0.4):
-            self.add(self.most if self.chance(0.5) else self.average, ceil_mode=self.chance(0.5), **self.window())
+            self.add(self.most if self.chance(0.5) else self.average, ceil_mode=self.chance(0.5),
+                     **self.window())
         if self.chance(0.25):
             self.add(LRN, size=self.one(1, 5), alpha=0.3)
         if self.chance(0.25):
@@ -186,7 +200,9 @@ class Maker:
         return self.fewer(self.add(Concat, *branches))
 
     def skip(self, x: str) -> str:
-        """Something that keeps the image, and a tensor from further up added to it or joined with it."""
+        """Something that keeps the image, and a tensor from further up added to it or joined with
+        it.
+        """
         y = self.unit(x, self.same())
         shape = self.net.shapes[y]
         earlier = [name for name, s in self.net.shapes.items() if s[1:] == shape[1:] and name != y]
@@ -199,7 +215,7 @@ class Maker:
         """`x` with fewer channels where they became many."""
         return self.unit(x, {}, self.one(2, 5)) if self.channels(x) > MOST_CHANNELS else x
 
-    # -- the whole ---------------------------------------------------------------------------------------------------
+    # -- the whole ---------------------------------------------------------------------------------
     def features(self, x: str) -> str:
         """From images to features, one way or both."""
         ways = [Flatten, GlobalAvgPool] if self.chance(0.25) else [Flatten if self.chance(0.5) else GlobalAvgPool]
@@ -209,7 +225,8 @@ class Maker:
     def hidden(self, x: str) -> str:
         """One or two fully connected layers side by side, with what may follow them."""
         width, norm = self.one(3, 11), self.normalises and self.chance(0.5)
-        made = [self.add(Linear, x, out_features=width, bias=not norm and self.chance(0.7)) for _ in range(1 + self.chance(0.4))]
+        made = [self.add(Linear, x, out_features=width, bias=not norm and self.chance(0.7))
+                for _ in range(1 + self.chance(0.4))]
         y = self.add(Add if self.chance(0.5) else Concat, *made) if len(made) > 1 else made[0]
         z = self.normalised(y) if norm else y
         if z != y or self.chance(0.7):
@@ -217,7 +234,8 @@ class Maker:
         return self.add(Dropout, z) if self.chance(0.4) else z
 
     def draw(self) -> Network:
-        pieces: list[Callable[[str], str]] = [self.plain, self.residual, self.inception, self.reduction, self.skip]
+        pieces: list[Callable[[str], str]] = [self.plain, self.residual, self.inception,
+                                              self.reduction, self.skip]
         x = self.net.last
         for i in self.rng.integers(0, len(pieces), self.one(1, 3)):
             x = pieces[i](x)

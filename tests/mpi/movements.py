@@ -1,4 +1,6 @@
-"""Single communication steps on real ranks: random layouts, boxes of one's own choice, and how to execute a step."""
+"""Single communication steps on real ranks: random layouts, boxes of one's own choice, and how to
+execute a step.
+"""
 
 from __future__ import annotations
 
@@ -55,17 +57,21 @@ def variants(base: Comm) -> list[Comm]:
         return [base]
     out = [replace(base, algorithm="mpi")]
     for algorithm in ALGORITHMS[base.kind]:
-        out += [replace(base, algorithm=algorithm, segments=s) for s in ((1, 2, 3, 4) if algorithm == "ring" else (1,))]
+        out += [replace(base, algorithm=algorithm, segments=s)
+                for s in ((1, 2, 3, 4) if algorithm == "ring" else (1,))]
     return out
 
 
 def arrays(s: Comm, rank: int, values: np.ndarray, shared: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(held with `values`, wanted without any). `shared`: one is a view in the other where training keeps them so."""
+    """(held with `values`, wanted without any). `shared`: one is a view in the other where training
+    keeps them so.
+    """
     mine, target = s.held(rank), s.wanted(rank)
     if s.kind is Kind.ALLREDUCE:
         both = values.copy()
         return both, both
-    views = shared and s.kind in (Kind.HALO, Kind.ALLGATHER) and items(mine) > 0 and items(target) > 0
+    views = shared and s.kind in (Kind.HALO,
+                                  Kind.ALLGATHER) and items(mine) > 0 and items(target) > 0
     if views and not s.reduce and contains(target, mine):
         wanted = np.full(shape(target), np.nan)
         held = wanted[local(mine, target)]
@@ -77,7 +83,8 @@ def arrays(s: Comm, rank: int, values: np.ndarray, shared: bool) -> tuple[np.nda
     return held, np.full(shape(target), np.nan)
 
 
-def move(communicator: Communicator, s: Comm, values: np.ndarray, shared: bool = False) -> np.ndarray:
+def move(communicator: Communicator, s: Comm, values: np.ndarray,
+         shared: bool = False) -> np.ndarray:
     """Execute one step on `values` and give what is then wanted; checks what was sent."""
     rank = communicator.world.rank
     held, wanted = arrays(s, rank, values, shared)
@@ -102,15 +109,21 @@ def stay(holder: Layout, wanter: Layout, rank: int, values: np.ndarray) -> np.nd
 def layouts(
     owned: Config, needed: Config, extents: tuple[int, ...], related: dict[str, tuple[int, Relation]] | None = None
 ) -> tuple[Layout, Layout]:
-    """Owned and needed boxes of an N C H W (or N C D H W) tensor; `related` gives axes that outputs (so many) read by a relation."""
-    have = tuple(Axis(a, e, e) for a, e in zip("nchw" if len(extents) == 4 else "ncdhw", extents, strict=True))
+    """Owned and needed boxes of an N C H W (or N C D H W) tensor; `related` gives axes that outputs
+    (so many) read by a relation.
+    """
+    have = tuple(Axis(a, e, e) for a, e in zip("nchw" if len(extents) == 4 else "ncdhw", extents,
+                                               strict=True))
     related = related or {}
-    want = tuple(Axis(a.name, a.extent, related[a.name][0], 1, related[a.name][1]) if a.name in related else a for a in have)
+    want = tuple(Axis(a.name, a.extent, related[a.name][0], 1, related[a.name][1])
+                 if a.name in related else a for a in have)
     return Layout(owned, have), Layout(needed, want)
 
 
 def window(rng: np.random.Generator, extent: int) -> tuple[int, Relation]:
-    """A random window that fits, with its number of outputs. Wide ones over short blocks reach past the nearest neighbour."""
+    """A random window that fits, with its number of outputs. Wide ones over short blocks reach past
+    the nearest neighbour.
+    """
     while True:
         kernel, stride, dilation = int(rng.integers(1, 6)), int(rng.integers(1, 4)), int(rng.integers(1, 3))
         out = Window(kernel, stride, int(rng.integers(0, kernel)), dilation)
@@ -120,7 +133,9 @@ def window(rng: np.random.Generator, extent: int) -> tuple[int, Relation]:
 
 
 def degrees(rng: np.random.Generator, ranks: int, first: int = 0, axes: str = "nchw") -> Config:
-    """A random configuration on `ranks` ranks from `first` on: every prime factor cuts some axis or makes replicas."""
+    """A random configuration on `ranks` ranks from `first` on: every prime factor cuts some axis or
+    makes replicas.
+    """
     out = dict.fromkeys((*axes, "replicas"), 1)
     for prime in (2, 3, 5, 7):
         while ranks % prime == 0:

@@ -1,4 +1,5 @@
-"""The networks of the tests by name, small built-in ones and random ones, and random data for them."""
+"""The networks of the tests by name, small built-in ones and random ones, and random data for them.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +32,11 @@ from tests.mpi.zoo import SMALL
 FIXED = ("lenet5", "alexnet-two-towers", "alexnet-one-tower")
 MORE = ("vgg", "resnet", "inception", "cosmoflow")
 
-#: Seeds of graphs below 1000 that rounding of the data moves by more than 3e-12 in five steps (of SGD or Adam): by a ReLU's or a maximum's
-#: tie, a sum that is nearly zero, a normalisation of values that are nearly alike.
-NOISY = frozenset((117, 120, 127, 135, 201, 209, 279, 281, 343, 363, 397, 451, 505, 551, 571, 592, 787, 788, 791, 869))
+#: Seeds of graphs below 1000 that rounding of the data moves by more than 3e-12 in five steps (of
+#: SGD or Adam): by a ReLU's or a maximum's tie, a sum that is nearly zero, a normalisation of
+#: values that are nearly alike.
+NOISY = frozenset((117, 120, 127, 135, 201, 209, 279, 281, 343, 363, 397, 451, 505, 551, 571, 592,
+                   787, 788, 791, 869))
 
 
 def fixed(name: str) -> tuple[Network, int]:
@@ -43,7 +46,9 @@ def fixed(name: str) -> tuple[Network, int]:
 
 
 def by_name(name: str) -> tuple[Network, int]:
-    """A network and its batch: one of `FIXED` and `MORE`, ``random-SEED`` (a chain) or ``graph-SEED``."""
+    """A network and its batch: one of `FIXED` and `MORE`, ``random-SEED`` (a chain) or
+    ``graph-SEED``.
+    """
     kind, _, seed = name.partition("-")
     if name in SMALL:
         return fixed(name)
@@ -56,7 +61,9 @@ def rate(network: Network) -> float:
 
 
 def sample(network: Network, batch: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Random images [N, C, ...], and labels [N] or, where the loss is a mean squared error, targets [N, outputs]."""
+    """Random images [N, C, ...], and labels [N] or, where the loss is a mean squared error, targets
+    [N, outputs].
+    """
     images = rng.standard_normal((batch, *network.image_shape))
     if isinstance(network.layers[-1], MeanSquaredError):
         return images, rng.standard_normal((batch, network.classes))
@@ -114,7 +121,8 @@ def _attempt(rng: np.random.Generator, name: str) -> Network:
             if rng.random() < 0.6:
                 net.add(layer, f"{label}-fc")
     net.add(Linear, "last", out_features=int(rng.integers(2, 8)))
-    return net.add(SoftmaxCrossEntropy if rng.random() < 0.5 else LogisticCrossEntropy, "loss").build()
+    return net.add(SoftmaxCrossEntropy if rng.random() < 0.5 else LogisticCrossEntropy,
+                   "loss").build()
 
 
 def random_network(seed: int) -> tuple[Network, int]:
@@ -140,7 +148,9 @@ def random_graph(seed: int) -> tuple[Network, int]:
 
 
 def graph_seeds(first: int, count: int) -> list[int]:
-    """Seeds of `random_graph` from `first` on (all below 1000), without those that cannot be compared to many digits."""
+    """Seeds of `random_graph` from `first` on (all below 1000), without those that cannot be
+    compared to many digits.
+    """
     return [seed for seed in range(first, 1000) if seed not in NOISY][:count]
 
 

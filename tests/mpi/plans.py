@@ -1,4 +1,6 @@
-"""Random plans: a configuration of its own for every layer, on all ranks or some, and everything else that a plan may choose."""
+"""Random plans: a configuration of its own for every layer, on all ranks or some, and everything
+else that a plan may choose.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from tests.mpi.graphs import LEAST_VALUES
 
 #: Algorithms of collectives that need no machine to choose them by.
 ALGORITHMS = ("ring", "tree", "mpi")
-#: Adam makes the noise of gradients that are nearly zero as large as everything else: its own test has it.
+#: Adam makes the noise of gradients that are nearly zero as large as everything else: its own test
+#: has it.
 OPTIMIZERS_DRAWN = ("momentum", "sgd")
 #: A part of the image and of the samples: slices of (samples, rows, ...).
 Block = tuple[slice, ...]
@@ -32,7 +35,8 @@ def _primes(n: int) -> list[int]:
     return [p, *_primes(n // p)] if p else []
 
 
-def random_config(network: Network, layer: Layer, ranks: int, rng: np.random.Generator, reductions: bool = True) -> Config:
+def random_config(network: Network, layer: Layer, ranks: int, rng: np.random.Generator,
+                  reductions: bool = True) -> Config:
     """Any configuration that a layer may have.
 
     Parameters
@@ -54,9 +58,12 @@ def random_config(network: Network, layer: Layer, ranks: int, rng: np.random.Gen
 
 
 def random_plan(network: Network, batch: int, ranks: int, rng: np.random.Generator) -> Plan:
-    """A plan with a random configuration for every layer and random options; weights are allreduced where reductions are cut (k)."""
+    """A plan with a random configuration for every layer and random options; weights are allreduced
+    where reductions are cut (k).
+    """
     reductions = bool(rng.random() < 0.6)
-    configs = {layer.name: random_config(network, layer, ranks, rng, reductions) for layer in network.layers}
+    configs = {layer.name: random_config(network, layer, ranks, rng, reductions)
+               for layer in network.layers}
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     ways = SYNCHRONISATIONS if max(c.k for c in configs.values()) == 1 else SYNCHRONISATIONS[:1]
     plan = Plan(spec, ranks, batch, "random", configs, dtype="float64", overlap=str(rng.choice(OVERLAPS)),
@@ -65,7 +72,8 @@ def random_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
     local = replace(plan, batch_norm="local")
     if rng.random() < 0.4 and fewest_values(network, local) >= LEAST_VALUES:
         return local
-    parts = replace(plan, microbatches=min(batch, int(rng.integers(1, 5))), order=str(rng.choice(ORDERS)))
+    parts = replace(plan, microbatches=min(batch, int(rng.integers(1, 5))),
+                    order=str(rng.choice(ORDERS)))
     return parts if fewest_values(network, parts) >= LEAST_VALUES else plan
 
 
@@ -75,11 +83,15 @@ def again(configs: dict[str, Config]) -> int:
 
 
 def staged_plan(network: Network, batch: int, ranks: int, rng: np.random.Generator) -> Plan:
-    """A pipeline: stages of equal numbers of ranks, cut anywhere, in each any configuration for every layer, and micro-batches."""
-    count = int(rng.choice([s for s in range(2, ranks + 1) if ranks % s == 0 and s < len(cuts(network))] or [1]))
+    """A pipeline: stages of equal numbers of ranks, cut anywhere, in each any configuration for
+    every layer, and micro-batches.
+    """
+    count = int(rng.choice([s for s in range(2, ranks + 1) if ranks % s == 0
+                            and s < len(cuts(network))] or [1]))
     each = ranks // count
     place = stages(network, count, rng.random(len(network.layers)).tolist())
-    configs = {layer.name: replace(random_config(network, layer, each, rng), first=place[layer.name] * each) for layer in network.layers}
+    configs = {layer.name: replace(random_config(network, layer, each, rng),
+                                   first=place[layer.name] * each) for layer in network.layers}
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = Plan(spec, ranks, batch, "pipeline", configs, dtype="float64", overlap=str(rng.choice(OVERLAPS)), order=str(rng.choice(ORDERS)),
                 recompute=again(configs))
@@ -88,12 +100,15 @@ def staged_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
 
 
 def statistics_blocks(network: Network, plan: Plan, layer: Layer, samples: int) -> list[Block]:
-    """The parts that a batch normalisation with local statistics treats on their own in a pass of `samples` (`Reference`'s ``blocks``).
+    """The parts that a batch normalisation with local statistics treats on their own in a pass of
+    `samples` (`Reference`'s ``blocks``).
 
-    Each once and in order, whichever ranks hold it or a part of its channels; without the empty ones.
+    Each once and in order, whichever ranks hold it or a part of its channels; without the empty
+    ones.
     """
     config = plan.configs[layer.name]
-    boxes = (owned(network, layer, config, samples).box(rank) for rank in range(config.first, config.first + config.ranks))
+    boxes = (owned(network, layer, config, samples).box(rank)
+             for rank in range(config.first, config.first + config.ranks))
     parts = {(box[0], *box[2:]) for box in boxes}
     return [tuple(slice(*i) for i in part) for part in sorted(parts) if all(a < b for a, b in part)]
 
@@ -103,7 +118,8 @@ def fewest_values(network: Network, plan: Plan) -> int:
     layers = [layer for layer in network.layers if isinstance(layer, BatchNorm)]
     samples = plan.batch // plan.microbatches
     if plan.batch_norm == "sync":
-        return min((samples * math.prod(network.shapes[layer.name][1:]) for layer in layers), default=LEAST_VALUES)
+        return min((samples * math.prod(network.shapes[layer.name][1:]) for layer in layers),
+                   default=LEAST_VALUES)
     blocks = [b for layer in layers for b in statistics_blocks(network, plan, layer, samples)]
     return min((int(np.prod([s.stop - s.start for s in b])) for b in blocks), default=LEAST_VALUES)
 
@@ -115,6 +131,7 @@ def describe(plan: Plan) -> str:
              f"{plan.synchronisation}, {plan.batch_norm} statistics, {plan.microbatches} micro-batches ({plan.order}), "
              f"{plan.turns} turns ({plan.switch}), {plan.optimizer}, {plan.recompute} segments computed again"]
     for name, config in plan.configs.items():
-        options = [f"{key}={value}" for key in names if (value := getattr(config, key)) != getattr(plain, key)]
+        options = [f"{key}={value}" for key in names
+                   if (value := getattr(config, key)) != getattr(plain, key)]
         lines.append(f"{name}: Config({', '.join(options)})")
     return "\n".join(lines)

@@ -23,7 +23,9 @@ def rest(request: Any) -> None:
 
 
 class Patient(MPI.Intracomm):
-    """A communicator, and all its copies, whose collectives wait asleep: a library's own keep their cores busy until all have come."""
+    """A communicator, and all its copies, whose collectives wait asleep: a library's own keep their
+    cores busy until all have come.
+    """
 
     def Barrier(self) -> None:
         rest(self.Ibarrier())

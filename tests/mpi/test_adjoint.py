@@ -56,14 +56,16 @@ def halo_rows(rng: np.random.Generator) -> Movement:
 def halo_corners(rng: np.random.Generator) -> Movement:
     a, b = max(pairs(P), key=lambda ab: min(ab))
     n, c, h, w = _extents(rng)
-    return layouts(Config(h=a, w=b), Config(h=a, w=b), (n, c, h, w), {"h": window(rng, h), "w": window(rng, w)})
+    return layouts(Config(h=a, w=b), Config(h=a, w=b), (n, c, h, w),
+                   {"h": window(rng, h), "w": window(rng, w)})
 
 
 def channels_to_whole(rng: np.random.Generator) -> Movement:
     """Split channels feed a layer that is split by channel again and reads them all."""
     a, b = _grid(rng)
     n, c, h, w = _extents(rng)
-    return layouts(Config(n=a, c=b), Config(n=a, c=b), (n, c, h, w), {"c": (int(rng.integers(1, 9)), Full())})
+    return layouts(Config(n=a, c=b), Config(n=a, c=b), (n, c, h, w),
+                   {"c": (int(rng.integers(1, 9)), Full())})
 
 
 def channels_to_replicas(rng: np.random.Generator) -> Movement:
@@ -74,7 +76,8 @@ def channels_to_replicas(rng: np.random.Generator) -> Movement:
 def replicas_to_channels(rng: np.random.Generator) -> Movement:
     """Every rank has the whole input of the channels that it makes."""
     a, b = _grid(rng)
-    return layouts(Config(n=a, replicas=b), Config(n=a, c=b), _extents(rng), {"c": (int(rng.integers(1, 9)), Full())})
+    return layouts(Config(n=a, replicas=b), Config(n=a, c=b), _extents(rng),
+                   {"c": (int(rng.integers(1, 9)), Full())})
 
 
 def replicas_to_samples(rng: np.random.Generator) -> Movement:
@@ -88,18 +91,21 @@ def volumes(rng: np.random.Generator) -> Movement:
     n, c, h, w = _extents(rng)
     d, axis = int(rng.integers(2, 2 * P + 4)), str(rng.choice(["h", "w"]))
     cut = Config(d=a, **{axis: b})
-    return layouts(cut, cut, (min(n, 3), min(c, 3), d, h, w), {"d": window(rng, d), axis: window(rng, h if axis == "h" else w)})
+    return layouts(cut, cut, (min(n, 3), min(c, 3), d, h, w),
+                   {"d": window(rng, d), axis: window(rng, h if axis == "h" else w)})
 
 
 def volumes_to_any(rng: np.random.Generator) -> Movement:
     n, c, h, w = _extents(rng)
     d = int(rng.integers(2, 2 * P + 4))
     related = {"d": window(rng, d)} if rng.random() < 0.7 else {}
-    return layouts(degrees(rng, P, axes="ncdhw"), degrees(rng, P, axes="ncdhw"), (min(n, 3), min(c, 3), d, h, w), related)
+    return layouts(degrees(rng, P, axes="ncdhw"), degrees(rng, P, axes="ncdhw"),
+                   (min(n, 3), min(c, 3), d, h, w), related)
 
 
 def some_to_some(rng: np.random.Generator) -> Movement:
-    """From some ranks to others (or more, or fewer of them), as between the stages of a pipeline."""
+    """From some ranks to others (or more, or fewer of them), as between the stages of a pipeline.
+    """
     (a, first), (b, second) = some_ranks(rng, P), some_ranks(rng, P)
     n, c, h, w = _extents(rng)
     related = {"h": window(rng, h)} | ({"c": (5, Full())} if rng.random() < 0.3 else {})
@@ -116,11 +122,13 @@ def some_among_themselves(rng: np.random.Generator) -> Movement:
 
 def any_to_any(rng: np.random.Generator) -> Movement:
     n, c, h, w = _extents(rng)
-    related = {"h": window(rng, h), "w": window(rng, w)} | ({"c": (5, Full())} if rng.random() < 0.3 else {})
+    related = {"h": window(rng, h), "w": window(rng, w)} | ({"c": (5, Full())} if rng.random() < 0.3
+                                                            else {})
     return layouts(degrees(rng, P), degrees(rng, P), (n, c, h, w), related)
 
 
-#: What each family must contain at least once on several ranks (seeds are fixed, so it does or it never does).
+#: What each family must contain at least once on several ranks (seeds are fixed, so it does or it
+#: never does).
 FAMILIES: list[tuple[Callable[[np.random.Generator], Movement], set[Kinds]]] = [
     (halo_rows, {(Kind.HALO, Kind.HALO)}),
     (halo_corners, {(Kind.HALO, Kind.HALO)}),
@@ -138,7 +146,8 @@ FAMILIES: list[tuple[Callable[[np.random.Generator], Movement], set[Kinds]]] = [
 
 def _part(layout: Layout, rank: int) -> tuple[int, ...]:
     """Which of the distinct parts a rank holds: ranks of one part have the same values."""
-    return tuple(int(d.of(rank - layout.config.first)) for d in layout.config.digits.values() if d not in layout.copies)
+    return tuple(int(d.of(rank - layout.config.first)) for d in layout.config.digits.values()
+                 if d not in layout.copies)
 
 
 def _first(layout: Layout, rank: int) -> bool:
@@ -146,20 +155,25 @@ def _first(layout: Layout, rank: int) -> bool:
     return layout.holds(rank) and layout.replica(rank) == 0
 
 
-def _all_ways(communicator: Communicator, pattern: Pattern, holder: Layout, wanter: Layout, values: np.ndarray) -> list[np.ndarray]:
+def _all_ways(communicator: Communicator, pattern: Pattern, holder: Layout, wanter: Layout,
+              values: np.ndarray) -> list[np.ndarray]:
     """The wanted arrays by every algorithm, held and wanted apart and one inside the other."""
     if pattern.kind is None:
         return [stay(holder, wanter, communicator.world.rank, values)]
-    return [move(communicator, s, values, shared) for s in variants(step(pattern, holder, wanter)) for shared in (False, True)]
+    return [move(communicator, s, values, shared) for s in variants(step(pattern, holder, wanter))
+            for shared in (False, True)]
 
 
 def _adjoint(owned: Layout, needed: Layout, there: Pattern, back: Pattern, rng: np.random.Generator, communicator: Communicator,
              what: str) -> None:
-    """Move random values there, and others back; compare both with what they should be, and the products with each other."""
+    """Move random values there, and others back; compare both with what they should be, and the
+    products with each other.
+    """
     ranks = communicator.world
     whole = tuple((0, n) for n in owned.shape)
     x = rng.standard_normal(owned.shape)
-    # every part of the needed layout has values of its own, its replicas the same: drawn by part, one after the other
+    # every part of the needed layout has values of its own, its replicas the same: drawn by part,
+    # one after the other
     y, expected = np.zeros(shape(needed.box(ranks.rank))), np.zeros(owned.shape)
     for rank in (r for r in range(P) if _first(needed, r)):
         values = rng.standard_normal(shape(needed.box(rank)))
@@ -175,20 +189,24 @@ def _adjoint(owned: Layout, needed: Layout, there: Pattern, back: Pattern, rng: 
     for image in images:
         np.testing.assert_array_equal(image, x[want], err_msg=f"{what}: forward {there}")
     for total in totals:
-        np.testing.assert_allclose(total, expected[mine], rtol=0, atol=1e-12, err_msg=f"{what}: backward {back}")
+        np.testing.assert_allclose(total, expected[mine], rtol=0, atol=1e-12,
+                                   err_msg=f"{what}: backward {back}")
     left = [float((image * y).sum()) * counted[0] for image in images]
     right = [float((x[mine] * total).sum()) * counted[1] for total in totals]
     bits = tuple(total.tobytes() for total in totals)
     everyone = allgather(ranks, (left, right, mine, bits))
-    products = [sum(values) for side in (0, 1) for values in zip(*(found[side] for found in everyone), strict=True)]
+    products = [sum(values) for side in (0, 1)
+                for values in zip(*(found[side] for found in everyone), strict=True)]
     assert np.ptp(products) <= 1e-10 * max(1.0, abs(products[0])), f"{what}: <Fx, y> = {products[:len(images)]}, " \
         f"<x, F'y> = {products[len(images):]}"
     same = {data for _, _, place, data in everyone if place == mine}
     assert len(same) == 1, f"{what}: replicas differ in their bits after {back}"
 
 
-@pytest.mark.parametrize(("family", "kinds"), FAMILIES, ids=[family.__name__ for family, _ in FAMILIES])
-def test_movements_are_adjoint(family: Callable[[np.random.Generator], Movement], kinds: set[Kinds], communicator: Communicator) -> None:
+@pytest.mark.parametrize(("family", "kinds"), FAMILIES,
+                         ids=[family.__name__ for family, _ in FAMILIES])
+def test_movements_are_adjoint(family: Callable[[np.random.Generator], Movement], kinds: set[Kinds],
+                               communicator: Communicator) -> None:
     seen: set[Kinds] = set()
     for seed in range(SEEDS):
         rng = np.random.default_rng(seed)
@@ -201,14 +219,18 @@ def test_movements_are_adjoint(family: Callable[[np.random.Generator], Movement]
 
 @pytest.mark.parametrize("seed", range(GRAPHS))
 def test_movements_of_random_plans_are_adjoint(seed: int, communicator: Communicator) -> None:
-    """All edges of graphs of 2D and 3D layers under random plans: cut reductions, subsets of ranks, several readers."""
+    """All edges of graphs of 2D and 3D layers under random plans: cut reductions, subsets of ranks,
+    several readers.
+    """
     network, batch = random_graph(100 * P + seed)
     rng = np.random.default_rng([seed, P])
     configs = {layer.name: random_config(network, layer, P, rng) for layer in network.layers}
-    plan = Plan(NetworkSpec(network.name, network.image_shape, network.classes), P, batch, "random", configs)
+    plan = Plan(NetworkSpec(network.name, network.image_shape, network.classes), P, batch, "random",
+                configs)
     for into in edges(network, plan).values():
         for e in into:
-            _adjoint(e.owned, e.needed, e.forward, e.backward, rng, communicator, f"{e.tensor}, {e.owned.config} to {e.needed.config}")
+            _adjoint(e.owned, e.needed, e.forward, e.backward, rng, communicator,
+                     f"{e.tensor}, {e.owned.config} to {e.needed.config}")
 
 
 def _added(parts: list[np.ndarray], layout: Layout, communicator: Communicator) -> np.ndarray:
@@ -223,7 +245,9 @@ def _added(parts: list[np.ndarray], layout: Layout, communicator: Communicator) 
 
 @pytest.mark.parametrize("scatter", [True, False])
 def test_sums_of_cut_reductions_are_adjoint(scatter: bool, communicator: Communicator) -> None:
-    """Partial sums added (and scattered over channels), and the gradient of the sum given to every part (gathered)."""
+    """Partial sums added (and scattered over channels), and the gradient of the sum given to every
+    part (gathered).
+    """
     me = communicator.world.rank
     for seed in range(SEEDS):
         rng = np.random.default_rng(seed)
@@ -238,15 +262,20 @@ def test_sums_of_cut_reductions_are_adjoint(scatter: bool, communicator: Communi
         whole = tuple((0, extent) for extent in total.shape)
         summed = _added(drawn, parts, communicator)
         mine = local(total.box(me), whole)
-        there = collective(Kind.REDUCE_SCATTER if scatter else Kind.ALLREDUCE, (config.digits["k"],))
+        there = collective(Kind.REDUCE_SCATTER if scatter else Kind.ALLREDUCE,
+                           (config.digits["k"],))
         moved = _all_ways(communicator, there, parts, total, drawn[me])
         for found in moved:
-            np.testing.assert_allclose(found, summed[mine], rtol=0, atol=1e-13, err_msg=f"seed {seed}: {config}")
+            np.testing.assert_allclose(found, summed[mine], rtol=0, atol=1e-13,
+                                       err_msg=f"seed {seed}: {config}")
         y = rng.standard_normal(total.shape)
         back = collective(Kind.ALLGATHER, (config.digits["k"],)) if scatter else NOTHING
         for given in _all_ways(communicator, back, total, parts, y[mine]):
-            np.testing.assert_array_equal(given, y[local(parts.box(me), whole)], err_msg=f"seed {seed}: back, {config}")
-            sides = allgather(communicator.world, (float((moved[0] * y[mine]).sum()) * _first(total, me), float((drawn[me] * given).sum())))
+            np.testing.assert_array_equal(given, y[local(parts.box(me), whole)],
+                                          err_msg=f"seed {seed}: back, {config}")
+            sides = allgather(communicator.world,
+                              (float((moved[0] * y[mine]).sum()) * _first(total, me),
+                               float((drawn[me] * given).sum())))
             left, right = (sum(side) for side in zip(*sides, strict=True))
             assert abs(left - right) <= 1e-11 * max(1.0, abs(left)), f"seed {seed}: <Fx, y> = {left}, <x, F'y> = {right}"
 
@@ -258,10 +287,12 @@ def test_reduce_and_broadcast_are_adjoint(seed: int, communicator: Communicator)
     used, first = some_ranks(rng, P)
     n, copies = pairs(used)[int(rng.integers(len(pairs(used))))]
     placement = str(rng.choice(list(PLACEMENTS)))
-    layout = Layout(Config(n=n, replicas=copies, first=first, placement=placement), (Axis("n", 7, 7), Axis("c", 3, 3)))
+    layout = Layout(Config(n=n, replicas=copies, first=first, placement=placement),
+                    (Axis("n", 7, 7), Axis("c", 3, 3)))
     digits = (layout.config.digits["replicas"],)
     for root in range(copies if copies > 1 else 0):
-        made = [step(collective(kind, digits), layout, layout, root) for kind in (Kind.REDUCE, Kind.BROADCAST)]
+        made = [step(collective(kind, digits), layout, layout, root)
+                for kind in (Kind.REDUCE, Kind.BROADCAST)]
         reduce, broadcast = (replace(s, root=root) for s in made)
         assert reduce.group is not None
         x = [rng.standard_normal(shape(layout.box(rank))) for rank in range(P)]
@@ -270,16 +301,21 @@ def test_reduce_and_broadcast_are_adjoint(seed: int, communicator: Communicator)
         center = members[root] if layout.holds(me) else me
         total, given = move(communicator, reduce, x[me]), move(communicator, broadcast, y[me])
         if me == center:
-            np.testing.assert_allclose(total, np.sum([x[m] for m in members], axis=0), rtol=0, atol=1e-13)
+            np.testing.assert_allclose(total, np.sum([x[m] for m in members], axis=0), rtol=0,
+                                       atol=1e-13)
         np.testing.assert_array_equal(given, y[center])
-        sides = allgather(communicator.world, (float((total * y[me]).sum()) if me == center else 0.0, float((x[me] * given).sum())))
+        sides = allgather(communicator.world,
+                          (float((total * y[me]).sum()) if me == center else 0.0,
+                           float((x[me] * given).sum())))
         left, right = (sum(side) for side in zip(*sides, strict=True))
         assert abs(left - right) <= 1e-12 * max(1.0, abs(left)), f"{layout.config}, root {root}: <Rx, y> = {left}, <x, R'y> = {right}"
 
 
 @pytest.mark.skipif(P < 3, reason="needs a neighbour's neighbour")
 def test_halos_reach_past_the_nearest_neighbour(ranks: World) -> None:
-    """Proof that the families above hold the hard cases: far neighbours, and with a grid those across corners."""
+    """Proof that the families above hold the hard cases: far neighbours, and with a grid those
+    across corners.
+    """
     far = corner = False
     for family in (halo_rows, halo_corners):
         for seed in range(SEEDS):
@@ -291,7 +327,8 @@ def test_halos_reach_past_the_nearest_neighbour(ranks: World) -> None:
                 place = {a: owned.config.coordinate(a, rank) for a in "hw"}
                 for message in exchange(step(there, owned, needed), rank).rounds[:1]:
                     for other in message.recvs:
-                        away = [abs(owned.config.coordinate(a, other.peer) - place[a]) for a in "hw"]
+                        away = [abs(owned.config.coordinate(a, other.peer) - place[a])
+                                for a in "hw"]
                         far |= max(away) > 1
                         corner |= min(away) > 0
     assert far

@@ -43,9 +43,13 @@ CASES = [("lenet5", random_plan, 1), ("lenet5", staged_plan, 2), ("alexnet-two-t
          ("resnet", staged_plan, 5)]
 
 
-@pytest.mark.parametrize(("name", "draw", "seed"), CASES, ids=[f"{n}-{d.__name__}" for n, d, _ in CASES])
-def test_numbers_stay_ordinary(name: str, draw: Any, seed: int, ranks: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over many iterations on shared memory: neither overflow nor NaN nor denormals, nor growth; weights stay as they are."""
+@pytest.mark.parametrize(("name", "draw", "seed"), CASES,
+                         ids=[f"{n}-{d.__name__}" for n, d, _ in CASES])
+def test_numbers_stay_ordinary(name: str, draw: Any, seed: int, ranks: World,
+                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over many iterations on shared memory: neither overflow nor NaN nor denormals, nor growth;
+    weights stay as they are.
+    """
     network, batch = fixed(name)
     rng = np.random.default_rng(seed)
     plan = replace(draw(network, batch, ranks.size, rng), dtype="float32", optimizer="momentum")
@@ -55,7 +59,8 @@ def test_numbers_stay_ordinary(name: str, draw: Any, seed: int, ranks: World, mo
         pytest.skip(str(err))
     made: list[Executor] = []
     monkeypatch.setattr(probe, "Executor", lambda *a: made.append(Executor(*a)) or made[-1])
-    iterate, _ = probe._silent(ranks, network, plan, lower(network, plan, CHOOSERS["ring"]), NumpyBackend())
+    iterate, _ = probe._silent(ranks, network, plan, lower(network, plan, CHOOSERS["ring"]),
+                               NumpyBackend())
     weights = {name: p.flat.copy() for name, p in made[0].parameters.items()}
     for _ in range(2):
         iterate()
@@ -70,13 +75,18 @@ def test_numbers_stay_ordinary(name: str, draw: Any, seed: int, ranks: World, mo
 
 
 def _extremes(executor: Executor) -> dict[Any, tuple[float, float]]:
-    """Of every array of the blocks and of the gradients: the smallest size but for zero, and the largest."""
+    """Of every array of the blocks and of the gradients: the smallest size but for zero, and the
+    largest.
+    """
     out: dict[Any, tuple[float, float]] = {}
     arrays: dict[Any, Any] = {("gradient", name): p.grad for name, p in executor.parameters.items()}
-    arrays |= {("state", name, i): s for name, p in executor.parameters.items() for i, s in enumerate(p.state)}
+    arrays |= {("state", name, i): s for name, p in executor.parameters.items()
+               for i, s in enumerate(p.state)}
     for here in (*executor.passes, *executor.turns):
         for name, b in here.blocks.items():
-            arrays |= {(here.part, name, i): a for i, a in enumerate((*b.xs, *b.dxs, b.y, b.dy, b.out, b.dout)) if a is not None}
+            arrays |= {(here.part, name, i): a
+                       for i, a in enumerate((*b.xs, *b.dxs, b.y, b.dy, b.out, b.dout))
+                       if a is not None}
     for key, array in arrays.items():
         size = np.abs(array[array != 0])
         out[key] = (float(size.min()), float(size.max())) if size.size else (1.0, 0.0)
@@ -105,24 +115,29 @@ def test_table_prices_every_compute_step(strategy: str, ranks: World) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On one node, and on two by the hosts' names: levels, what is known of them, and the plan's steps; the same on every rank."""
+    """On one node, and on two by the hosts' names: levels, what is known of them, and the plan's
+    steps; the same on every rank.
+    """
     if ranks.size % nodes or ranks.size > 6:
         pytest.skip("unequal nodes" if ranks.size % nodes else "many ranks share few cores")
     local = ranks.size // nodes
     monkeypatch.setattr(World, "hostname", property(lambda w: f"node{w.rank // local}"))
     monkeypatch.setattr(calibrate, "ROUNDS", 2)
     monkeypatch.setattr(probe, "VISIT_S", 0.01)
-    for name, sizes in (("PIECES", (512, 4096, 65536)), ("BUFFERS", (4096, 65536)), ("LONG_BYTES", 1 << 18)):
+    for name, sizes in (("PIECES", (512, 4096, 65536)), ("BUFFERS", (4096, 65536)),
+                        ("LONG_BYTES", 1 << 18)):
         monkeypatch.setattr(links, name, sizes)
     for module, name, less in (
         (calibrate, "TURNS_S", 0.005), (lateness, "TURNS_S", 0.005), (lateness, "PRODUCTS", (1, 4)), (lateness, "RELAY_PRODUCTS", (0, 1)),
     ):
         monkeypatch.setattr(module, name, less)
-    plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "data", ranks.size, 2 * ranks.size, machine=files.to_dict(files.load("local")))
+    plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "data", ranks.size, 2 * ranks.size,
+                     machine=files.to_dict(files.load("local")))
     said: list[str] = []
     machine = calibrate.calibrate(ranks, NumpyBackend(), [plan], "m", said.append)
     assert any("about" in line for line in said) and sum("round" in line for line in said) >= 3
-    names = [(name, holds) for name, holds, size in (("node", local if nodes > 1 else 0, local), ("network", 0, nodes)) if size > 1]
+    names = [(name, holds) for name, holds, size in (("node", local if nodes > 1 else 0, local),
+                                                     ("network", 0, nodes)) if size > 1]
     if names:
         assert [(level.name, level.ranks) for level in machine.levels] == names
         assert [q["level"] for q in machine.quality["links"]] == [name for name, _ in names]
@@ -132,12 +147,14 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
         assert 0 <= level.links <= local
     # whatever the hosts' names: all ranks are on the cores of this machine
     crowd = crowded(ranks, NumpyBackend())
-    assert machine.crowding(ranks.size) >= (ranks.size / crowd.at_once * (1 - 1e-9) if crowd.ranks else 1.0)
+    assert machine.crowding(ranks.size) >= (ranks.size / crowd.at_once * (1 - 1e-9) if crowd.ranks
+                                            else 1.0)
     assert bool(machine.late) == bool(machine.relay) == (crowd.ranks > 0)
     assert all(seconds >= 0 for _, seconds in (*machine.late, *machine.relay))
     assert {c.level for c in machine.collectives} == {name for name, _ in names}
     assert price(plan.network.build(), plan, machine).measured_compute == 1.0
-    assert machine.quality["origin"]["nodes"] == "node#" and files.from_dict(files.to_dict(machine)) == machine
+    assert machine.quality["origin"]["nodes"] == "node#" and files.from_dict(
+        files.to_dict(machine)) == machine
     assert len({str(each) for each in ranks.comm.allgather(files.to_dict(machine))}) == 1
 
 
@@ -155,13 +172,16 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
     rng = np.random.default_rng(ranks.size)
     config = Config(n=ranks.size)
     steps = links.Steps(Communicator(ranks, NumpyBackend()))
-    level = links.LevelProbe(steps, config, "n", "node", 0, 1, lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
+    level = links.LevelProbe(steps, config, "n", "node", 0, 1,
+                             lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
     plain = replace(files.load("local"), levels=(level.found().level,))
-    way = route(Wires(replace(plain, collectives=tuple(level.factors(plain, ranks.size)))), [config.digits["n"]], ranks.size)
+    way = route(Wires(replace(plain, collectives=tuple(level.factors(plain, ranks.size)))),
+                [config.digits["n"]], ranks.size)
     for (kind, algorithm), gauges in level.collectives.items():
         for n_bytes, gauge in zip(level.buffers, gauges, strict=True):
             whole = n_bytes // (4 * ranks.size) * 4 * ranks.size  # blocks of one size
-            assert collective_s(kind, algorithm, ranks.size, whole, 1, way, plain.add_s_per_byte) == pytest.approx(gauge.seconds)
+            assert collective_s(kind, algorithm, ranks.size, whole, 1, way,
+                                plain.add_s_per_byte) == pytest.approx(gauge.seconds)
 
 
 def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
@@ -171,18 +191,22 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
     rng = np.random.default_rng(ranks.size)
     steps = links.Steps(Communicator(ranks, NumpyBackend()))
     plain = files.load("local") if ranks.size % 2 else files.load("p100x4x4")
-    plain = replace(plain, levels=(replace(plain.levels[0], name="node", ranks=2), replace(plain.levels[-1], name="network", ranks=0)))
+    plain = replace(plain,
+                    levels=(replace(plain.levels[0], name="node", ranks=2),
+                            replace(plain.levels[-1], name="network", ranks=0)))
     places = [("c", "node", 1, ranks.size)] if ranks.size % 2 else [("c", "node", ranks.size // 2, 2), ("n", "network", ranks.size // 2, 2)]
     for axis, name, nodes, local in places:
         if (local if axis == "c" else nodes) == 1:
             continue
         machine = plain if ranks.size % 2 == 0 else replace(plain, levels=(replace(plain.levels[0], ranks=0),))
-        told = Exchanges(steps, axis, name, nodes, local, lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
+        told = Exchanges(steps, axis, name, nodes, local,
+                         lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
         wires = Wires(replace(machine, collectives=tuple(told.factors(machine))))
         for kind, moved in told.moved.items():
             assert len(moved) == len(MESSAGES)
             for holder, wanter, gauge in moved:
-                step = Move(Phase.FORWARD, "probe", "probe", holder, wanter, replace(NOTHING, code=CODES[kind]), 4, None)
+                step = Move(Phase.FORWARD, "probe", "probe", holder, wanter,
+                            replace(NOTHING, code=CODES[kind]), 4, None)
                 found = (halo if kind is Kind.HALO else redistribution)(step, wires, ranks.size)
                 assert float(found.seconds) == pytest.approx(gauge.seconds), (kind, axis)
                 assert wires.machine.levels[int(found.level)].name == name
@@ -190,11 +214,14 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
                 action = steps.whole(steps.direct(kind, holder, wanter))
                 steps.communicator.trace.clear()
                 action()
-                assert ranks.most(sum(steps.communicator.trace.sent_bytes.values())) == int(found.items) * 4
+                assert ranks.most(sum(steps.communicator.trace.sent_bytes.values())) == int(
+                    found.items) * 4
 
 
 def test_half_of_the_ranks_hand_to_the_other_half(ranks: World) -> None:
-    """Whoever is of the second half computes when the first half has, and the first half waits for that."""
+    """Whoever is of the second half computes when the first half has, and the first half waits for
+    that.
+    """
     if ranks.size == 1:
         pytest.skip("one rank has no links")
     communicator = Communicator(ranks, NumpyBackend())
@@ -209,7 +236,8 @@ def test_half_of_the_ranks_hand_to_the_other_half(ranks: World) -> None:
         times_s.append((begin_s, end_s, time.perf_counter()))
     half = ranks.size // 2
     every = ranks.comm.allgather(times_s)
-    for leading, following in zip(zip(*every[:half], strict=True), zip(*every[half:], strict=True), strict=True):
+    for leading, following in zip(zip(*every[:half], strict=True), zip(*every[half:], strict=True),
+                                  strict=True):
         assert min(begin for begin, _, _ in following) >= min(end for _, end, _ in leading)
         assert max(done for _, _, done in leading) >= min(end for _, end, _ in following)
     sent = communicator.trace.sent_bytes.values()
@@ -218,9 +246,11 @@ def test_half_of_the_ranks_hand_to_the_other_half(ranks: World) -> None:
 
 def test_whoever_would_wait_in_a_silent_iteration_hands_the_core_on(ranks: World) -> None:
     """As often as it would wait in a run: what others compute meanwhile empties its caches."""
-    plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "filter", ranks.size, 2 * ranks.size, machine=files.to_dict(files.load("local")))
+    plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "filter", ranks.size, 2 * ranks.size,
+                     machine=files.to_dict(files.load("local")))
     network = plan.network.build()
-    iterate, program = probe._silent(ranks, network, plan, schedule_for(network, plan), NumpyBackend())
+    iterate, program = probe._silent(ranks, network, plan, schedule_for(network, plan),
+                                     NumpyBackend())
     handed: list[int] = []
 
     class Counted:
@@ -237,5 +267,6 @@ def test_what_the_ranks_of_a_core_take_together(ranks: World) -> None:
     core_of = own_cores(ranks)
     assert sorted(core_of) == list(range(ranks.size))
     values = np.array([[1.0 + ranks.rank, 5.0 if ranks.rank == 0 else 0.0]])
-    expected = [[sum(1.0 + r for r in core_of if core_of[r] == core), 5.0 * (core_of[0] == core)] for core in sorted(set(core_of.values()))]
+    expected = [[sum(1.0 + r for r in core_of if core_of[r] == core), 5.0 * (core_of[0] == core)]
+                for core in sorted(set(core_of.values()))]
     np.testing.assert_allclose(sorted(on_each_core(ranks, values)[:, 0].tolist()), sorted(expected))

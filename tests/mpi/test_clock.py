@@ -15,7 +15,8 @@ from hpcpar.runtime.stamps import Stamps
 #: By how much rank r's clock is ahead, times r, and how much faster it runs (s, 1).
 AHEAD_S, DRIFT = 2.5, 1e-4
 
-pytestmark = pytest.mark.skipif(len(set(world().comm.allgather(world().hostname))) > 1, reason="ranks on several nodes share no clock")
+pytestmark = pytest.mark.skipif(len(set(world().comm.allgather(world().hostname))) > 1,
+                                reason="ranks on several nodes share no clock")
 
 
 def planted(rank: int) -> Callable[[], float]:
@@ -36,7 +37,9 @@ def test_planted_differences_are_found(ranks: World) -> None:
 
 
 def test_events_come_in_their_order(ranks: World) -> None:
-    """Ranks note the time one after the other, on clocks that are seconds apart: on one clock the times are in that order."""
+    """Ranks note the time one after the other, on clocks that are seconds apart: on one clock the
+    times are in that order.
+    """
     tell = planted(ranks.rank)
     first = clock.read(ranks, tell)
     noted = 0.0

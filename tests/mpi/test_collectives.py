@@ -1,4 +1,6 @@
-"""Collectives against NumPy's sums: every algorithm, all ranks and subgroups, any block sizes, several in flight."""
+"""Collectives against NumPy's sums: every algorithm, all ranks and subgroups, any block sizes,
+several in flight.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,12 @@ from hpcpar.schedule.steps import CODES, Comm, Group, Kind
 
 P = world().size
 KINDS = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)
-#: All ranks; neighbours; ranks a stride apart; and ranks that differ in two separate digits (2 x 2 of 8).
-GROUPS = [Group((Digit(stride, size),)) for stride, size in pairs(P)] + [Group((Digit(2, 2), Digit(1, 2)))] * (P == 4)
-GROUPS += [Group((Digit(4, 2), Digit(1, 2))), Group((Digit(2, 2),)), Group((Digit(1, 2),))] * (P == 8)
+#: All ranks; neighbours; ranks a stride apart; and ranks that differ in two separate digits (2 x 2
+#: of 8).
+GROUPS = [Group((Digit(stride, size),))
+          for stride, size in pairs(P)] + [Group((Digit(2, 2), Digit(1, 2)))] * (P == 4)
+GROUPS += [Group((Digit(4, 2), Digit(1, 2))), Group((Digit(2, 2),)),
+           Group((Digit(1, 2),))] * (P == 8)
 
 
 def sizes(rng: np.random.Generator, members: int, spread: str) -> list[int]:
@@ -71,36 +76,46 @@ def case(kind: Kind, group: Group, spread: str, seed: int, index: int = 0) -> Ca
     holder = own if kind is Kind.ALLGATHER else all_of
     wanter = own if kind is Kind.REDUCE_SCATTER else all_of
     among = Digit(*np.array([(d.stride, d.size) for d in group.digits]).T[..., None])
-    made = step(Pattern(np.int8(CODES[kind]), at=np.zeros(1, int), among=among), holder, wanter, index)
+    made = step(Pattern(np.int8(CODES[kind]), at=np.zeros(1, int), among=among), holder, wanter,
+                index)
     return Case(made, [rng.standard_normal(holder.items(rank)) for rank in range(P)])
 
 
 @pytest.mark.parametrize("spread", ["even", "one", "random"])
-@pytest.mark.parametrize("group", GROUPS, ids=lambda g: "+".join(f"{d.size}by{d.stride}" for d in g.digits))
+@pytest.mark.parametrize("group", GROUPS,
+                         ids=lambda g: "+".join(f"{d.size}by{d.stride}" for d in g.digits))
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.value)
-def test_against_numpy(kind: Kind, group: Group, spread: str, ranks: World, communicator: Communicator) -> None:
+def test_against_numpy(kind: Kind, group: Group, spread: str, ranks: World,
+                       communicator: Communicator) -> None:
     for seed in range(3 if spread == "random" else 1):
         made = case(kind, group, spread, seed)
         for s in variants(made.step):
             found = move(communicator, s, made.held(ranks.rank))
             what = f"{s.algorithm} in {s.segments} segments, seed {seed}"
-            np.testing.assert_allclose(found, made.expected(ranks.rank), rtol=0, atol=1e-13 * P, err_msg=what)
+            np.testing.assert_allclose(found, made.expected(ranks.rank), rtol=0, atol=1e-13 * P,
+                                       err_msg=what)
             if kind is Kind.ALLREDUCE:
                 bits = allgather(ranks, found.tobytes())
-                assert len({bits[m] for m in group.members(ranks.rank)}) == 1, f"{what}: members hold different bits"
+                assert len({bits[m]
+                            for m in group.members(
+                    ranks.rank)}) == 1, f"{what}: members hold different bits"
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_several_in_flight(seed: int, ranks: World, communicator: Communicator) -> None:
-    """Started in one order, awaited by every rank in an order of its own, twice over the same bound transfers."""
+    """Started in one order, awaited by every rank in an order of its own, twice over the same bound
+    transfers.
+    """
     rng = np.random.default_rng(seed)
     cases: list[Case] = []
     for index in range(8):
-        made = case(KINDS[int(rng.integers(3))], GROUPS[int(rng.integers(len(GROUPS)))], "random", 10 * seed + index, index)
+        made = case(KINDS[int(rng.integers(3))], GROUPS[int(rng.integers(len(GROUPS)))], "random",
+                    10 * seed + index, index)
         ways = variants(made.step)
         cases.append(Case(ways[int(rng.integers(len(ways)))], made.values))
     held = [np.zeros_like(c.held(ranks.rank)) for c in cases]
-    wanted = [a if c.step.kind is Kind.ALLREDUCE else np.zeros_like(c.expected(ranks.rank)) for a, c in zip(held, cases, strict=True)]
+    wanted = [a if c.step.kind is Kind.ALLREDUCE else np.zeros_like(c.expected(ranks.rank))
+              for a, c in zip(held, cases, strict=True)]
     transfers = [communicator.bind(c.step, a, b) for c, a, b in zip(cases, held, wanted, strict=True)]
     own = np.random.default_rng(100 * seed + ranks.rank)
     for turn in range(2):
@@ -112,11 +127,13 @@ def test_several_in_flight(seed: int, ranks: World, communicator: Communicator) 
         for i in own.permutation(len(cases)):
             communicator.wait(transfers[i])
         for i, (c, b) in enumerate(zip(cases, wanted, strict=True)):
-            np.testing.assert_allclose(b, c.expected(ranks.rank) * (turn + 1), rtol=0, atol=1e-13 * P, err_msg=f"turn {turn}, step {i}")
+            np.testing.assert_allclose(b, c.expected(ranks.rank) * (turn + 1), rtol=0,
+                                       atol=1e-13 * P, err_msg=f"turn {turn}, step {i}")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.value)
-def test_a_buffer_that_does_not_match_is_refused(kind: Kind, ranks: World, communicator: Communicator) -> None:
+def test_a_buffer_that_does_not_match_is_refused(kind: Kind, ranks: World,
+                                                 communicator: Communicator) -> None:
     """The message names the rank, the step, and what is wrong."""
     made = case(kind, GROUPS[-1] if P == 1 else Group((Digit(1, P),)), "even", 0, index=5)
     held, wanted = made.held(ranks.rank), np.zeros_like(made.expected(ranks.rank))
@@ -132,4 +149,5 @@ def test_a_buffer_that_does_not_match_is_refused(kind: Kind, ranks: World, commu
         with pytest.raises(RunError, match=message):
             communicator.bind(made.step, wrong_held, wrong_wanted)
     # what matches still goes through afterwards
-    np.testing.assert_allclose(move(communicator, made.step, made.held(ranks.rank)), made.expected(ranks.rank), rtol=0, atol=1e-13 * P)
+    np.testing.assert_allclose(move(communicator, made.step, made.held(ranks.rank)),
+                               made.expected(ranks.rank), rtol=0, atol=1e-13 * P)

@@ -45,14 +45,18 @@ def plans() -> dict[str, Plan]:
     if P == 1:
         return out
     out |= {name: made(name) for name in ("filter", "spatial", "owt", "channel")}
-    out |= {f"{name}:{a}x{b}": made(f"{name}:{a}x{b}") for a, b in _squarest() for name in ("grid", "grid-fc", "domain", "ds")}
+    out |= {f"{name}:{a}x{b}": made(f"{name}:{a}x{b}") for a, b in _squarest()
+            for name in ("grid", "grid-fc", "domain", "ds")}
     if BATCH % (P * P) == 0:  # its turns give another curve
         out["owt-c"] = made("owt-c")
     out["sharded"] = made("data", synchronisation="sharded")
     out["gpipe"] = made(f"pipeline:{P}x1", microbatches=5)
     out["1f1b"] = made(f"pipeline:{P}x1", microbatches=8, order="1f1b", overlap="none")
-    out |= {f"1f1b, {a}x{b}": made(f"pipeline:{a}x{b}", microbatches=4, order="1f1b") for a, b in _squarest()}
-    out["any configurations"] = replace(random_plan(network(), BATCH, P, np.random.default_rng([P, 8])), optimizer="momentum")
+    out |= {f"1f1b, {a}x{b}": made(f"pipeline:{a}x{b}", microbatches=4, order="1f1b")
+            for a, b in _squarest()}
+    out["any configurations"] = replace(random_plan(network(), BATCH, P,
+                                                    np.random.default_rng([P, 8])),
+                                        optimizer="momentum")
     return out
 
 
@@ -67,7 +71,9 @@ def network() -> Network:
 
 @cache
 def digits() -> tuple[np.ndarray, np.ndarray]:
-    """Batches [STEPS, BATCH, ...] of scikit-learn's bundled digits, drawn by chance; rank 0 loads them."""
+    """Batches [STEPS, BATCH, ...] of scikit-learn's bundled digits, drawn by chance; rank 0 loads
+    them.
+    """
     if world().rank == 0:
         from sklearn.datasets import load_digits
 
@@ -82,7 +88,9 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 @cache
 def serial(turns: int, switch: str) -> list[float]:
-    """The losses of PyTorch in one process: one weird trick's turns give others. Rank 0 computes them."""
+    """The losses of PyTorch in one process: one weird trick's turns give others. Rank 0 computes
+    them.
+    """
     losses = None
     if world().rank == 0:
         import torch
@@ -90,22 +98,29 @@ def serial(turns: int, switch: str) -> list[float]:
         from tests.reference import Reference
 
         torch.set_num_threads(1)
-        reference = Reference(network(), SEED, turns=turn_rows(BATCH, turns, switch, P) if turns > 1 else None)
-        losses = [reference.iterate(x, y, i, *RATES) for i, (x, y) in enumerate(zip(*digits(), strict=True))]
+        reference = Reference(network(), SEED, turns=turn_rows(BATCH, turns, switch, P) if turns > 1
+                              else None)
+        losses = [reference.iterate(x, y, i, *RATES)
+                  for i, (x, y) in enumerate(zip(*digits(), strict=True))]
     return bcast(world(), losses)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("sklearn") is None, reason="scikit-learn is not installed (extra 'digits')")
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed (extra 'torch')")
+@pytest.mark.skipif(importlib.util.find_spec("sklearn") is None,
+                    reason="scikit-learn is not installed (extra 'digits')")
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None,
+                    reason="PyTorch is not installed (extra 'torch')")
 @pytest.mark.parametrize("name", list(plans())[:: 1 if P <= 4 else 3])
 def test_curve(name: str, communicator: Communicator) -> None:
     plan, net = plans()[name], network()
     images, labels = digits()
     expected = serial(plan.turns, plan.switch if plan.turns > 1 else "each")
-    executor = Executor(net, plan, lower(net, plan, CHOOSERS["ring"]), communicator, backend("cpu"), SEED)
+    executor = Executor(net, plan, lower(net, plan, CHOOSERS["ring"]), communicator, backend("cpu"),
+                        SEED)
     pixels = local(executor.image_box, tuple((0, n) for n in net.image_shape))
-    losses = [executor.iterate(images[i][(executor.image_rows, *pixels)], labels[i], i, *RATES)[0] for i in range(STEPS)]
+    losses = [executor.iterate(images[i][(executor.image_rows, *pixels)], labels[i], i, *RATES)[0]
+              for i in range(STEPS)]
     off = max(allgather(world(), float(np.abs(np.array(losses) - expected).max())))
     assert off <= TOLERANCE, f"{name}: off by {off:.1e} within {STEPS} steps"
     # turns update some weights several times an iteration, and learn more slowly here
-    assert STEPS < 50 or plan.turns > 1 or np.mean(expected[-5:]) < 0.5 * expected[0], f"nothing is learned: {expected}"
+    assert STEPS < 50 or plan.turns > 1 or np.mean(expected[-5:]) < 0.5 * expected[
+        0], f"nothing is learned: {expected}"

@@ -1,4 +1,6 @@
-"""Evaluation: no dropout, running statistics, no trace in the training; and executors that never train."""
+"""Evaluation: no dropout, running statistics, no trace in the training; and executors that never
+train.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from comparison import CHOOSERS, SEED, STEPS, TOLERANCE, Facts, distance, facts, lead, rates, turn_rows
+from comparison import (
+    CHOOSERS,
+    SEED,
+    STEPS,
+    TOLERANCE,
+    Facts,
+    distance,
+    facts,
+    lead,
+    rates,
+    turn_rows,
+)
 from networks import FIXED, MORE, describe, graph_seeds
 from plans import describe as describe_plan
 from plans import random_plan, staged_plan
@@ -21,7 +34,14 @@ from hpcpar.errors import RunError
 from hpcpar.kernels import backend
 from hpcpar.network.builder import Chain
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Conv2d, Flatten, Linear, LogisticCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
+from hpcpar.network.layers import (
+    Conv2d,
+    Flatten,
+    Linear,
+    LogisticCrossEntropy,
+    MeanSquaredError,
+    SoftmaxCrossEntropy,
+)
 from hpcpar.plan.boxes import items, local
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
@@ -32,11 +52,13 @@ from hpcpar.runtime.observe import Watch
 from hpcpar.schedule.lower import lower
 
 P = world().size
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed (extra 'torch')")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
+                                reason="PyTorch is not installed (extra 'torch')")
 #: Random graphs on this number of ranks.
 COUNT = {1: 6, 2: 8, 3: 5, 4: 3}.get(P, 2)
 GRAPHS = [f"graph-{seed}" for seed in graph_seeds(100 * P + 40, COUNT)]
-#: Built-in ones with normalisation and dropout, as many ranks share few cores not all on each number of ranks.
+#: Built-in ones with normalisation and dropout, as many ranks share few cores not all on each
+#: number of ranks.
 BUILT_IN = MORE if P <= 2 else [MORE[P // 2 % 3]]
 #: Training steps between evaluations.
 TRAINED = 2
@@ -56,13 +78,15 @@ class Serial:
     Attributes
     ----------
     seen : list of list
-        After 0, 1, ... steps: (loss, what goes into the loss) of the full batch and of the padded one.
+        After 0, 1, ... steps: (loss, what goes into the loss) of the full batch and of the padded
+        one.
     losses : list of float
         Of the training steps.
     """
 
     def __init__(self, given: Facts, plan: Plan, missing: int, steps: int) -> None:
-        found = bcast(world(), self._make(given, plan, missing, steps) if world().rank == 0 else None)
+        found = bcast(world(), self._make(given, plan, missing, steps) if world().rank == 0
+                      else None)
         self.losses, self.seen = found
 
     @staticmethod
@@ -75,18 +99,22 @@ class Serial:
         network, turns = given.network, None
         if plan.turns > 1:
             turns = turn_rows(given.batch, plan.turns, plan.switch, int(plan.ranks))
-        reference = Reference(network, SEED, optimizer=plan.optimizer, microbatches=plan.microbatches, turns=turns)
+        reference = Reference(network, SEED, optimizer=plan.optimizer,
+                              microbatches=plan.microbatches, turns=turns)
         images, targets, kept = given.images[-1], given.targets[-1], given.batch - missing
         losses: list[float] = []
         seen: list[list[tuple[float, np.ndarray]]] = []
         for i in range(steps + 1):
             if i:
-                losses.append(reference.iterate(given.images[i - 1], given.targets[i - 1], i - 1, *rates(network, plan)))
+                losses.append(reference.iterate(given.images[i - 1], given.targets[i - 1], i - 1,
+                                                *rates(network, plan)))
             rows = []
             for count in (given.batch, kept):
                 # a mean over the full batch, whatever counts in it
-                loss = reference.evaluate(images[:count], targets[:count]) * count / given.batch if count else 0.0
-                rows.append((loss, reference.outputs[network.layers[-1].inputs[0]] if count else np.zeros((0, network.classes))))
+                loss = reference.evaluate(images[:count],
+                                          targets[:count]) * count / given.batch if count else 0.0
+                rows.append((loss, reference.outputs[network.layers[-1].inputs[0]] if count
+                             else np.zeros((0, network.classes))))
             seen.append(rows)
         return losses, seen
 
@@ -98,7 +126,9 @@ def close(found: np.ndarray | float, expected: np.ndarray | float) -> bool:
 
 
 class Check:
-    """Evaluations of one executor against the serial ones; what differs is collected, so that the ranks stay together."""
+    """Evaluations of one executor against the serial ones; what differs is collected, so that the
+    ranks stay together.
+    """
 
     def __init__(self, given: Facts, plan: Plan, executor: Executor, missing: int) -> None:
         self.given, self.plan, self.executor, self.missing = given, plan, executor, missing
@@ -121,7 +151,8 @@ class Check:
             targets = self.given.targets[-1]
             found, correct = self.executor.evaluate(self.images(-1), padded(targets, missing))
             try:
-                trace.check(communicator.trace, self.executor.evaluation.schedule, communicator.world.rank)
+                trace.check(communicator.trace, self.executor.evaluation.schedule,
+                            communicator.world.rank)
             except RunError as err:
                 self.faults.append(f"{what}: {err}")
             if not close(found, loss):
@@ -139,35 +170,43 @@ class Check:
         network, plan = self.given.network, self.plan
         name = network.layers[-1].inputs[0]
         here = self.executor.part(name, max(plan.microbatches, plan.turns) - 1)
-        box = owned(network, network.by_name[name], plan.configs[name], here.samples).box(self.executor.rank)
-        if items(box) and not close(self.watch.outputs[name], expected[here.place(np.arange(*box[0]))][:, slice(*box[1])]):
+        box = owned(network, network.by_name[name], plan.configs[name],
+                    here.samples).box(self.executor.rank)
+        if items(box) and not close(self.watch.outputs[name],
+                                    expected[here.place(np.arange(*box[0]))][:, slice(*box[1])]):
             self.faults.append(f"{what}: scores differ")
 
     def end(self, what: str) -> None:
         """Fail on all ranks alike."""
-        faults = [f"rank {rank}: {fault}" for rank, found in enumerate(allgather(world(), self.faults[:4])) for fault in found]
+        faults = [f"rank {rank}: {fault}"
+                  for rank, found in enumerate(allgather(world(), self.faults[:4]))
+                  for fault in found]
         assert not faults, f"{what}: {'; '.join(faults[:8])}\n{describe(self.given.network)}\n{describe_plan(self.plan)}"
 
 
-def check(name: str, plan: Plan, collectives: str, communicator: Communicator, missing: int, what: str, given: Facts | None = None) -> None:
+def check(name: str, plan: Plan, collectives: str, communicator: Communicator, missing: int,
+          what: str, given: Facts | None = None) -> None:
     """Evaluate between training steps, and with an executor that does not train."""
     given = facts(name) if given is None else given
     network, choose = given.network, CHOOSERS[collectives]
     serial = Serial(given, plan, missing, TRAINED)
     forward = lower(network, plan, choose, training=False)
     alone = Executor(network, plan, None, communicator, backend("cpu"), SEED, forward)
-    assert all(block.dout is None for here in (*alone.passes, *alone.turns) for block in here.blocks.values()), "gradients without training"
+    assert all(block.dout is None for here in (*alone.passes, *alone.turns)
+               for block in here.blocks.values()), "gradients without training"
     checked = Check(given, plan, alone, missing)
     checked.evaluate(serial.seen[0], "inference")
     checked.end(what)
-    executor = Executor(network, plan, lower(network, plan, choose), communicator, backend("cpu"), SEED, forward)
+    executor = Executor(network, plan, lower(network, plan, choose), communicator, backend("cpu"),
+                        SEED, forward)
     checked = Check(given, plan, executor, missing)
     checked.evaluate(serial.seen[0], "before training")
     for i in range(TRAINED):
         communicator.trace.clear()
         loss, _ = executor.iterate(checked.images(i), given.targets[i], i, *rates(network, plan))
         if not close(loss, serial.losses[i]):
-            checked.faults.append(f"training step {i}: loss {loss:.15g} instead of {serial.losses[i]:.15g}")
+            checked.faults.append(
+                f"training step {i}: loss {loss:.15g} instead of {serial.losses[i]:.15g}")
         checked.evaluate(serial.seen[i + 1], f"after training step {i}")
     checked.end(what)
 
@@ -177,7 +216,8 @@ def test_random_plans(name: str, communicator: Communicator) -> None:
     given, number = facts(name), sum(name.encode())
     rng = np.random.default_rng([number, P, 5])
     plan = replace(random_plan(given.network, given.batch, P, rng), batch_norm="sync")
-    check(name, plan, list(CHOOSERS)[number % len(CHOOSERS)], communicator, int(rng.integers(0, given.batch + 1)), "random plan")
+    check(name, plan, list(CHOOSERS)[number % len(CHOOSERS)], communicator,
+          int(rng.integers(0, given.batch + 1)), "random plan")
 
 
 @pytest.mark.skipif(P == 1, reason="a pipeline has several ranks")
@@ -185,7 +225,8 @@ def test_random_plans(name: str, communicator: Communicator) -> None:
 def test_pipelines(name: str, communicator: Communicator) -> None:
     given = facts(name)
     rng = np.random.default_rng([sum(name.encode()), P, 6])
-    check(name, staged_plan(given.network, given.batch, P, rng), "ring", communicator, int(rng.integers(0, given.batch + 1)), "pipeline")
+    check(name, staged_plan(given.network, given.batch, P, rng), "ring", communicator,
+          int(rng.integers(0, given.batch + 1)), "pipeline")
 
 
 @pytest.mark.skipif(P == 1, reason="one rank has no turns to take")
@@ -195,14 +236,17 @@ def test_turns(strategy: str, communicator: Communicator) -> None:
     name, batch = f"{FIXED[0]}@{P * P}", P * P
     network = facts(name).network
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = Plan(spec, P, batch, strategy, configurations(network, strategy, P), dtype="float64", **plan_options(strategy, P, batch))
+    plan = Plan(spec, P, batch, strategy, configurations(network, strategy, P), dtype="float64",
+                **plan_options(strategy, P, batch))
     for overlap in ("none", "full") if P <= 4 else ("full",):
         check(name, replace(plan, overlap=overlap), "ring", communicator, P + 1, strategy)
 
 
 @pytest.mark.parametrize("loss", [SoftmaxCrossEntropy, LogisticCrossEntropy, MeanSquaredError])
 def test_padded_batches_of_every_loss(loss: type, communicator: Communicator) -> None:
-    """From one missing sample to an empty batch, of which some ranks and micro-batches then have nothing that counts."""
+    """From one missing sample to an empty batch, of which some ranks and micro-batches then have
+    nothing that counts.
+    """
     net = Chain("padded", (2, 5, 4))
     net.add(Conv2d, "conv", out_channels=3, kernel=(2, 2)).add(Flatten, "flatten").add(Linear, "fc", out_features=P + 1)
     network: Network = net.add(loss, "loss").build()
@@ -210,10 +254,13 @@ def test_padded_batches_of_every_loss(loss: type, communicator: Communicator) ->
     rng = np.random.default_rng(8)
     images = rng.standard_normal((STEPS, batch, *network.image_shape))
     targets = rng.standard_normal((STEPS, batch, P + 1)) if loss is MeanSquaredError else rng.integers(0, P + 1, (STEPS, batch))
-    by_samples, by_outputs = Config(n=P), Config(replicas=P) if loss is SoftmaxCrossEntropy else Config(c=P)
+    by_samples, by_outputs = Config(n=P), Config(
+        replicas=P) if loss is SoftmaxCrossEntropy else Config(c=P)
     for config in (by_samples, by_outputs):
-        configs = {layer.name: by_samples if layer.name in ("input", "conv") else config for layer in network.layers}
-        plan = Plan(NetworkSpec("padded", network.image_shape, P + 1), P, batch, "data", configs, dtype="float64")
+        configs = {layer.name: by_samples if layer.name in ("input", "conv") else config
+                   for layer in network.layers}
+        plan = Plan(NetworkSpec("padded", network.image_shape, P + 1), P, batch, "data", configs,
+                    dtype="float64")
         for missing in (1, batch - 1, batch):
             check("", replace(plan, microbatches=1 + missing % 3), "tree", communicator, missing, f"{loss.kind}",
                   Facts(network, batch, images, targets))

@@ -1,7 +1,8 @@
-"""Every kind of layer, cut along every axis that it has: gradients of weights against differences of the loss.
+"""Every kind of layer, cut along every axis that it has: gradients of weights against differences
+of the loss.
 
-Nothing but the executor is asked: no reference, and no mathematics of a layer. A layer stands behind layers with weights, so that the
-gradient of its input is seen in theirs.
+Nothing but the executor is asked: no reference, and no mathematics of a layer. A layer stands
+behind layers with weights, so that the gradient of its input is seen in theirs.
 """
 
 from __future__ import annotations
@@ -57,9 +58,11 @@ from hpcpar.schedule.lower import lower
 P = world().size
 #: Enough channels, samples, rows, ... for every rank to have some.
 WIDTH = max(4, P)
-#: Step of the differences, and how far they may be from the gradient's component, in parts of its length.
+#: Step of the differences, and how far they may be from the gradient's component, in parts of its
+#: length.
 STEP, TOLERANCE = 1e-6, 1e-6
-#: From here on the slopes on both sides tell of a kink between them (a ReLU's, a maximum's), in parts of the gradient's length.
+#: From here on the slopes on both sides tell of a kink between them (a ReLU's, a maximum's), in
+#: parts of the gradient's length.
 KINK = 1e-3
 #: A direction with a kink is drawn again, so often at most.
 DRAWS = 4
@@ -142,7 +145,9 @@ CASES: dict[str, Case] = {
 
 
 def ways(case: Case) -> list[str]:
-    """The axes that the layer can be cut along; a sum over input channels is either scattered or summed for all."""
+    """The axes that the layer can be cut along; a sum over input channels is either scattered or
+    summed for all.
+    """
     network = case.network()
     layer = network.by_name[TESTED]
     axes = list(axes_of(network.shapes[TESTED]))
@@ -193,25 +198,32 @@ class Slopes:
         """This rank's part of a direction."""
         p, (weight, bias) = self.parameters[name], direction[name]
         rows = weight[p.start:p.stop]
-        return rows if weight.ndim < 2 else rows[:, slice(*p.columns)], None if bias is None else bias[p.start:p.stop]
+        return rows if weight.ndim < 2 else rows[:,
+                                                 slice(*p.columns)], None if bias is None else bias[
+            p.start:p.stop]
 
     def along(self, tried: list[Direction]) -> tuple[list[float], float]:
-        """The gradient's components along some directions, and its length: every part of it is counted once."""
+        """The gradient's components along some directions, and its length: every part of it is
+        counted once.
+        """
         mine = []
         for name, p in self.parameters.items():
             for which, gradient in enumerate((p.dweight, p.dbias)):
                 if gradient is not None and gradient.size:
                     where = (name, which, p.start, p.stop, *(p.columns if which == 0 else ()))
                     parts = [self._mine(name, direction)[which] for direction in tried]
-                    mine.append((where, [float((gradient * part).sum()) for part in parts], float((gradient**2).sum())))
+                    mine.append((where, [float((gradient * part).sum()) for part in parts],
+                                 float((gradient**2).sum())))
         once = {where: values for found in allgather(world(), mine) for where, *values in found}
-        components = [sum(column) for column in zip(*(values for values, _ in once.values()), strict=True)]
+        components = [sum(column) for column in zip(*(values for values, _ in once.values()),
+                                                    strict=True)]
         return components, math.sqrt(sum(square for _, square in once.values()))
 
 
 def directions(network: Network, dense: bool, rng: np.random.Generator) -> list[Direction]:
     """Random directions: of a unit vector in every layer's weights, or of a single weight."""
-    sizes = {layer.name: (layer.weight_shape(x), layer.bias_shape(x)) for layer in network.weighted for x in [network.input_shape(layer)]}
+    sizes = {layer.name: (layer.weight_shape(x), layer.bias_shape(x)) for layer in network.weighted
+             for x in [network.input_shape(layer)]}
     out = []
     for _ in range(DRAWS):
         alone, made = str(rng.choice(list(sizes))), {}
@@ -229,7 +241,9 @@ def directions(network: Network, dense: bool, rng: np.random.Generator) -> list[
 
 
 def fault(slopes: Slopes, here: float, tried: list[Direction]) -> str:
-    """What is wrong with the gradient's component along the first of some directions that has no kink; empty where nothing is."""
+    """What is wrong with the gradient's component along the first of some directions that has no
+    kink; empty where nothing is.
+    """
     components, length = slopes.along(tried)
     for component, direction in zip(components, tried, strict=True):
         ahead, behind = (slopes.moved(direction, by) for by in (STEP, -STEP))
@@ -250,16 +264,20 @@ def test_gradients(name: str, communicator: Communicator) -> None:
     for axis in ways(case):
         rng = np.random.default_rng(zlib.crc32(f"{name} {axis} {P}".encode()))
         batch = P + 1
-        plan = Plan(spec, P, batch, "cut", configs(network, axis, rng), overlap=str(rng.choice(["none", "full"])), dtype="float64")
+        plan = Plan(spec, P, batch, "cut", configs(network, axis, rng),
+                    overlap=str(rng.choice(["none", "full"])), dtype="float64")
         tested = network.by_name[TESTED]
         if not isinstance(tested, Loss):
-            part = (partial if axis[0] == "k" else owned)(network, tested, plan.configs[TESTED], batch)
+            part = (partial if axis[0] == "k" else owned)(network, tested, plan.configs[TESTED],
+                                                          batch)
             boxes = {part.box(rank) for rank in range(P)}
             assert axis[0] == "k" or (len(boxes) == P and all(items(box) for box in boxes)), f"{name} is not really cut along {axis}"
-        executor = Executor(network, plan, lower(network, plan, CHOOSERS["ring"]), communicator, backend("cpu"), 5)
+        executor = Executor(network, plan, lower(network, plan, CHOOSERS["ring"]), communicator,
+                            backend("cpu"), 5)
         images, targets = sample(network, batch, rng)
         pixels = local(executor.image_box, tuple((0, n) for n in network.image_shape))
         slopes = Slopes(executor, images[(executor.image_rows, *pixels)], targets)
         here = slopes.loss()
         faults = [fault(slopes, here, directions(network, dense, rng)) for dense in KINDS]
-        assert not any(faults), f"{name} cut along {axis}: {'; '.join(filter(None, faults))}\n{plan.configs}"
+        assert not any(
+            faults), f"{name} cut along {axis}: {'; '.join(filter(None, faults))}\n{plan.configs}"

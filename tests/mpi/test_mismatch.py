@@ -1,4 +1,6 @@
-"""Ranks whose schedules differ find out before the first message, all of them, instead of waiting for each other."""
+"""Ranks whose schedules differ find out before the first message, all of them, instead of waiting
+for each other.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,8 @@ def another_algorithm(steps: list[Step], at: int) -> None:
 @pytest.mark.skipif(P == 1, reason="a single rank agrees with itself")
 @pytest.mark.parametrize("change", [swap, leave_out, another_size, another_algorithm])
 @pytest.mark.parametrize("odd", sorted({0, P - 1}))
-def test_a_rank_with_another_schedule(change: Callable[[list[Step], int], None], odd: int, communicator: Communicator) -> None:
+def test_a_rank_with_another_schedule(change: Callable[[list[Step], int], None], odd: int,
+                                      communicator: Communicator) -> None:
     here = communicator.world.rank
     ours = changed(change) if here == odd else schedule()
     plan = make_plan(SPEC, "filter", P, 8, overlap="none")

@@ -1,4 +1,6 @@
-"""Any network under any plan equals the serial run: outputs, gradients, weights, running statistics, and trace equals schedule."""
+"""Any network under any plan equals the serial run: outputs, gradients, weights, running
+statistics, and trace equals schedule.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import configurations, plan_options
 
 P = world().size
-#: Random (network, plan) pairs on this number of ranks: on all together more than 200, some of them of one network.
+#: Random (network, plan) pairs on this number of ranks: on all together more than 200, some of them
+#: of one network.
 COUNT = {1: 26, 2: 38, 3: 34, 4: 24, 6: 10, 8: 6}.get(P, 6)
 NAMES = [f"graph-{seed}" for seed in graph_seeds(100 * P, COUNT)]
 #: As many ranks share few cores, not every built-in network on each number of ranks.
@@ -55,23 +58,29 @@ def test_pipelines(name: str, communicator: Communicator) -> None:
 @pytest.mark.skipif(P == 1, reason="one rank has no turns to take")
 @pytest.mark.parametrize("strategy", ["owt-b", "owt-c"])
 def test_variable_batch_size(strategy: str, communicator: Communicator) -> None:
-    """One weird trick: the fully connected layers take the batch in turns, with an update after each."""
+    """One weird trick: the fully connected layers take the batch in turns, with an update after
+    each.
+    """
     for name in (FIXED[0], FIXED[1], CHAINS[0])[: 3 if P <= 4 else 1]:
         name, batch = f"{name}@{P * P}", P * P
         network = facts(name).network
         options = plan_options(strategy, P, batch)
         spec = NetworkSpec(network.name, network.image_shape, network.classes)
         for overlap in ("none", "full"):
-            plan = Plan(spec, P, batch, strategy, configurations(network, strategy, P), dtype="float64", overlap=overlap, **options)
+            plan = Plan(spec, P, batch, strategy, configurations(network, strategy, P),
+                        dtype="float64", overlap=overlap, **options)
             check(name, plan, "ring", communicator, strategy, 2)
 
 
 @pytest.mark.parametrize("name", [FIXED[0], "resnet"])
 def test_adam(name: str, communicator: Communicator) -> None:
-    """In all ways of keeping weights alike: every rank the whole state, a shard of it, or the server alone."""
+    """In all ways of keeping weights alike: every rank the whole state, a shard of it, or the
+    server alone.
+    """
     given = facts(name)
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
     for synchronisation in ("allreduce", "sharded", "server")[: 1 if P > 4 else None]:
         plan = Plan(spec, P, given.batch, "data", configurations(given.network, "data", P), dtype="float64", optimizer="adam",
                     synchronisation=synchronisation)
-        check(name, replace(plan, microbatches=2 if name == "lenet5" else 1), "ring", communicator, f"adam, {synchronisation}", 3)
+        check(name, replace(plan, microbatches=2 if name == "lenet5" else 1), "ring", communicator,
+              f"adam, {synchronisation}", 3)

@@ -1,4 +1,6 @@
-"""A stage that lags behind: what the stage before has computed waits to be sent, and is not overwritten meanwhile."""
+"""A stage that lags behind: what the stage before has computed waits to be sent, and is not
+overwritten meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ pytestmark = pytest.mark.skipif(P == 1, reason="one rank has one stage")
 
 def network() -> Network:
     """Activations that a library does not copy aside: 128 KiB and more of each sample."""
-    net = Chain("wide", (4, 64, 64)).add(Conv2d, "conv", out_channels=4, kernel=(3, 3), padding=(1, 1)).add(ReLU, "relu")
+    net = Chain("wide", (4, 64, 64)).add(Conv2d, "conv", out_channels=4, kernel=(3, 3),
+                                         padding=(1, 1)).add(ReLU, "relu")
     net.add(MaxPool2d, "pool", kernel=(8, 8), stride=(8, 8)).add(Flatten, "flatten").add(Linear, "fc", out_features=3)
     return net.add(SoftmaxCrossEntropy, "loss").build()
 
@@ -66,7 +69,8 @@ def losses(net: Network, plan: Plan, communicator: Communicator, lagging: bool) 
     out = []
     for i, (images, labels) in enumerate(batches):
         mine = images[(executor.image_rows, *pixels)]
-        out.append((executor.iterate(mine, labels, i, 0.01, 0.9, 0.0) if i in (1, 2) else executor.evaluate(mine, labels))[0])
+        out.append((executor.iterate(mine, labels, i, 0.01, 0.9, 0.0) if i in (1, 2)
+                    else executor.evaluate(mine, labels))[0])
     return out
 
 
@@ -76,7 +80,8 @@ def test_what_waits_to_be_sent_is_kept(where: str, order: str, communicator: Com
     net = network()
     alike = Plan(NetworkSpec(net.name, net.image_shape, net.classes), P, BATCH, "data",
                  {layer.name: Config(replicas=P) for layer in net.layers}, dtype="float64", order=order, microbatches=BATCH)
-    staged = {layer.name: Config(first=0 if layer.name in FIRST[where] else P - 1) for layer in net.layers}
+    staged = {layer.name: Config(first=0 if layer.name in FIRST[where] else P - 1)
+              for layer in net.layers}
     expected = losses(net, alike, communicator, False)
     found = losses(net, replace(alike, strategy="pipeline", configs=staged), communicator, True)
     everyone = allgather(world(), found)

@@ -1,4 +1,6 @@
-"""Arrays that are not the host's go through host buffers: the path of GPU tensors, with a device that is only pretended."""
+"""Arrays that are not the host's go through host buffers: the path of GPU tensors, with a device
+that is only pretended.
+"""
 
 from __future__ import annotations
 

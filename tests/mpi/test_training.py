@@ -1,4 +1,6 @@
-"""Training under every strategy equals the serial run: losses, outputs, gradients, five steps of SGD."""
+"""Training under every strategy equals the serial run: losses, outputs, gradients, five steps of
+SGD.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from tests.strategies import one_pass
 P = world().size
 #: Everything that a strategy may be combined with.
 VARIANTS = list(itertools.product(GATHERS, OVERLAPS, CHOOSERS))
-#: Random networks per rank count (others on every count), and variants of each strategy on each network.
+#: Random networks per rank count (others on every count), and variants of each strategy on each
+#: network.
 RANDOM, TAKEN = {1: (12, 3), 2: (10, 4), 3: (8, 3), 4: (6, 2), 6: (3, 1)}.get(P, (2, 1))
 #: Random choices of configurations on each of them.
 CUSTOM = {2: 6, 3: 4, 4: 4}.get(P, 3)
@@ -31,7 +34,8 @@ SEEDS = range(100 * P, 100 * P + RANDOM)
 NETWORKS = [*FIXED, *(f"random-{seed}" for seed in SEEDS)]
 
 
-def run(name: str, configs: Configs, overlap: str, collectives: str, communicator: Communicator, what: str) -> Run:
+def run(name: str, configs: Configs, overlap: str, collectives: str, communicator: Communicator,
+        what: str) -> Run:
     """Compare a plan of these configurations with the serial training."""
     network, batch = facts(name).network, facts(name).batch
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -40,9 +44,12 @@ def run(name: str, configs: Configs, overlap: str, collectives: str, communicato
 
 
 def variants(network: str, strategy: str) -> list[tuple[str, str, str]]:
-    """`TAKEN` variants, spread evenly from a place that depends on network, strategy and rank count."""
+    """`TAKEN` variants, spread evenly from a place that depends on network, strategy and rank
+    count.
+    """
     first = zlib.crc32(f"{network} {strategy} {P}".encode())
-    return [VARIANTS[(first + k * 7) % len(VARIANTS)] for k in range(TAKEN)]  # 7 and 24 have no common factor
+    # 7 and 24 have no common factor
+    return [VARIANTS[(first + k * 7) % len(VARIANTS)] for k in range(TAKEN)]
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -51,11 +58,14 @@ def test_named_strategies(network: str, communicator: Communicator) -> None:
     for strategy in one_pass(P)[:: 2 if P > 4 and network == FIXED[-1] else 1]:
         for gather, overlap, collectives in variants(network, strategy):
             configs = configurations(facts(network).network, strategy, P, gather)
-            run(network, configs, overlap, collectives, communicator, f"{strategy}, gather {gather}")
+            run(network, configs, overlap, collectives, communicator,
+                f"{strategy}, gather {gather}")
 
 
 def random_configs(network: Network, rng: np.random.Generator) -> Configs:
-    """Any configuration for every layer: each prime factor of P cuts an axis that the layer has, ranks lie in any order."""
+    """Any configuration for every layer: each prime factor of P cuts an axis that the layer has,
+    ranks lie in any order.
+    """
     out: Configs = {}
     for layer in network.layers:
         axes = ["n", "c", "h", "w", "replicas"] if len(network.shapes[layer.name]) == 3 else ["n", "c", "replicas"]
@@ -75,10 +85,12 @@ def test_random_configurations(network: str, communicator: Communicator) -> None
     rng = np.random.default_rng(zlib.crc32(f"{network} {P}".encode()))
     for k in range(CUSTOM):
         _, overlap, collectives = VARIANTS[int(rng.integers(len(VARIANTS)))]
-        run(network, random_configs(facts(network).network, rng), overlap, collectives, communicator, f"random configurations {k}")
+        run(network, random_configs(facts(network).network, rng), overlap, collectives,
+            communicator, f"random configurations {k}")
 
 
-#: Configurations that once failed, as found among thousands of random ones. P -> network, layers' degrees (r: replicas), overlap.
+#: Configurations that once failed, as found among thousands of random ones. P -> network, layers'
+#: degrees (r: replicas), overlap.
 HARD: dict[int, list[tuple[str, str, str]]] = {
     4: [
         # a gradient's box and the owned box stick out of each other along different axes
@@ -95,21 +107,27 @@ HARD: dict[int, list[tuple[str, str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("network", "degrees", "overlap"), HARD.get(P, []), ids=[case[0] for case in HARD.get(P, [])])
-def test_hard_configurations(network: str, degrees: str, overlap: str, communicator: Communicator) -> None:
+@pytest.mark.parametrize(("network", "degrees", "overlap"), HARD.get(P, []),
+                         ids=[case[0] for case in HARD.get(P, [])])
+def test_hard_configurations(network: str, degrees: str, overlap: str,
+                             communicator: Communicator) -> None:
     configs: Configs = {}
     for layer in degrees.split(", "):
         name, *cuts = layer.split()
-        configs[name] = Config(**{"replicas" if cut[0] == "r" else cut[0]: int(cut[1:]) for cut in cuts})
+        configs[name] = Config(**{"replicas" if cut[0] == "r" else cut[0]: int(cut[1:])
+                                  for cut in cuts})
     run(network, configs, overlap, "ring", communicator, "hard configurations")
 
 
 @pytest.mark.parametrize("network", FIXED[:2])
 def test_two_runs_are_bitwise_equal(network: str, communicator: Communicator) -> None:
     strategies = one_pass(P)
-    for strategy, (gather, overlap, collectives) in zip(strategies[:: -(-len(strategies) // 3)], VARIANTS[1::9], strict=False):
+    for strategy, (gather, overlap, collectives) in zip(strategies[:: -(-len(strategies) // 3)],
+                                                        VARIANTS[1::9], strict=False):
         configs = configurations(facts(network).network, strategy, P, gather)
-        first, second = (run(network, configs, overlap, collectives, communicator, f"{strategy}, run {i}") for i in (1, 2))
+        first, second = (run(network, configs, overlap, collectives, communicator,
+                             f"{strategy}, run {i}") for i in (1, 2))
         assert first.losses == second.losses
         for name, weights in first.weights.items():
-            assert weights.tobytes() == second.weights[name].tobytes(), f"{strategy}: weights of {name} differ between two runs"
+            assert weights.tobytes() == second.weights[
+                name].tobytes(), f"{strategy}: weights of {name} differ between two runs"

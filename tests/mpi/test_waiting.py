@@ -23,8 +23,11 @@ BUSY_S = 0.3
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "mpi"])
-def test_whoever_waits_long_leaves_the_core_to_others(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 comes late: the others sleep longer after a while; not in a collective of the library, which may need every poll."""
+def test_whoever_waits_long_leaves_the_core_to_others(algorithm: str,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 comes late: the others sleep longer after a while; not in a collective of the library,
+    which may need every poll.
+    """
     ranks = world()
     if ranks.size == 1:
         pytest.skip("nobody to wait for")
@@ -88,7 +91,9 @@ def one_core() -> Iterator[None]:
 
 
 def test_a_rank_that_computes_has_its_core_to_itself(one_core: None) -> None:
-    """Rank 0 computes: the others hardly look, until it hands the core on; then all look again and again."""
+    """Rank 0 computes: the others hardly look, until it hands the core on; then all look again and
+    again.
+    """
     ranks = world()
     if ranks.size == 1:
         pytest.skip("nobody to hand the core on to")

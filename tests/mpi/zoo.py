@@ -27,10 +27,13 @@ from hpcpar.network.small import lenet5
 
 
 def narrow(network: Network, factor: int) -> Network:
-    """The same layers with so many times fewer filters and features; the last layer keeps its outputs."""
+    """The same layers with so many times fewer filters and features; the last layer keeps its
+    outputs.
+    """
     net = Graph(f"small-{network.name}", network.image_shape)
     for layer in network.layers[1:]:
-        options: dict[str, Any] = {f.name: getattr(layer, f.name) for f in fields(layer) if f.name not in ("name", "inputs", "channels")}
+        options: dict[str, Any] = {f.name: getattr(layer, f.name) for f in fields(layer)
+                                   if f.name not in ("name", "inputs", "channels")}
         for width in ("out_channels", "out_features"):
             if width in options and layer is not network.products[-1]:
                 options[width] = max(1, options[width] // factor)
@@ -46,7 +49,8 @@ def alexnet(groups: int, filters: tuple[int, ...], loss: type[Layer]) -> Network
         ((3, 3), (1, 1), (1, 1), groups), ((3, 3), (1, 1), (1, 1), groups),
     ]
     for i, ((kernel, stride, padding, g), out) in enumerate(zip(kernels, filters, strict=True), 1):
-        net.add(Conv2d, f"conv{i}", out_channels=out, kernel=kernel, stride=stride, padding=padding, groups=g).add(ReLU, f"relu{i}")
+        net.add(Conv2d, f"conv{i}", out_channels=out, kernel=kernel, stride=stride, padding=padding,
+                groups=g).add(ReLU, f"relu{i}")
         if i <= 2:
             net.add(LRN, f"norm{i}", alpha=0.1)
         if i in (1, 2):
@@ -59,12 +63,16 @@ def alexnet(groups: int, filters: tuple[int, ...], loss: type[Layer]) -> Network
 
 
 def small_resnet() -> Network:
-    """Four bottleneck blocks in three stages: projected with and without stride, and one with the identity."""
+    """Four bottleneck blocks in three stages: projected with and without stride, and one with the
+    identity.
+    """
     return narrow(resnet._resnet("resnet", (3, 35, 30), 10, (1, 2, 1)), 8)
 
 
 def small_inception() -> Network:
-    """A stem and the blocks A (average pooling in a branch), B (strides), C (1x7 and 7x1) and E (branches that end in two)."""
+    """A stem and the blocks A (average pooling in a branch), B (strides), C (1x7 and 7x1) and E
+    (branches that end in two).
+    """
     net = Graph("inception", (3, 29, 24))
     inception._conv(net, "conv1", (32, (3, 3), 2, False))
     inception._block_a(net, "a", 32)

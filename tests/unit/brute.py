@@ -22,7 +22,7 @@ from hpcpar.schedule.steps import Comm
 from tests.mpi.networks import random_network
 
 
-# -- messages ---------------------------------------------------------------------------------------------------------
+# -- messages --------------------------------------------------------------------------------------
 def busiest(step: Comm, ranks: int) -> tuple[int, int]:
     """The most messages, and the most bytes, that any rank sends in a step."""
     every = [counts(step, rank) for rank in range(ranks)]
@@ -31,10 +31,11 @@ def busiest(step: Comm, ranks: int) -> tuple[int, int]:
 
 def received(step: Comm, ranks: int) -> list[int]:
     """Items that each rank receives."""
-    return [sum(m.stop - m.start for r in exchange(step, rank).rounds for m in r.recvs) for rank in range(ranks)]
+    return [sum(m.stop - m.start for r in exchange(step, rank).rounds for m in r.recvs)
+            for rank in range(ranks)]
 
 
-# -- boxes as masks of the global tensor ------------------------------------------------------------------------------
+# -- boxes as masks of the global tensor -----------------------------------------------------------
 def within(box: Box) -> tuple[slice, ...]:
     """The box's elements, in an array of the whole."""
     return tuple(slice(*interval) for interval in box)
@@ -64,18 +65,21 @@ def part_of_work(network: Network, layer: Layer, config: Config, rank: int) -> t
 
 
 def lacking_sums(network: Network, e: Edge, ranks: int) -> list[int]:
-    """Summands of the input's gradient that each rank is without: of each element that it owns, one from every other part that needs it."""
+    """Summands of the input's gradient that each rank is without: of each element that it owns, one
+    from every other part that needs it.
+    """
     config = e.needed.config
     parts = {part_of_work(network, e.consumer, config, rank): rank for rank in range(ranks)}
     out = []
     for rank in range(ranks):
         mine = part_of_work(network, e.consumer, config, rank)
         others = [holder for part, holder in parts.items() if part != mine]
-        out.append(sum(common(e.owned.box(rank), e.needed.box(holder), e.owned.shape) for holder in others))
+        out.append(sum(common(e.owned.box(rank), e.needed.box(holder), e.owned.shape)
+                       for holder in others))
     return out
 
 
-# -- plans ------------------------------------------------------------------------------------------------------------
+# -- plans -----------------------------------------------------------------------------------------
 def random_configs(network: Network, seed: int, ranks: int) -> dict[str, Config]:
     """A random configuration for every layer, with partial sums and in both placements."""
     draw = random.Random(seed)
@@ -91,7 +95,8 @@ def random_configs(network: Network, seed: int, ranks: int) -> dict[str, Config]
             while left % prime == 0:
                 degrees[draw.choice(axes)] *= prime
                 left //= prime
-        configs[layer.name] = Config(**degrees, scatter=draw.random() < 0.5, placement=draw.choice(list(PLACEMENTS)))
+        configs[layer.name] = Config(**degrees, scatter=draw.random() < 0.5,
+                                     placement=draw.choice(list(PLACEMENTS)))
     return configs
 
 
@@ -102,7 +107,7 @@ def random_plan(seed: int, ranks: int) -> tuple[Network, Plan]:
     return network, Plan(spec, ranks, batch, "random", random_configs(network, seed, ranks))
 
 
-# -- stages -----------------------------------------------------------------------------------------------------------
+# -- stages ----------------------------------------------------------------------------------------
 def crossing(network: Network, at: int) -> set[str]:
     """Layers before position `at` whose output is read at or after it."""
     names = [layer.name for layer in network.layers]

@@ -1,4 +1,6 @@
-"""Runs that never took place: a plan's schedule played on ranks whose times and clocks are known, as a record."""
+"""Runs that never took place: a plan's schedule played on ranks whose times and clocks are known,
+as a record.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,21 @@ from hpcpar.schedule.steps import Comm, Step
 from hpcpar.train.record import RankInfo, RunRecord, steps_of
 
 MACHINE = files.load("local")
-#: (rank, iteration, step) -> seconds that a step takes, or a communication from when the last partner has begun it.
+#: (rank, iteration, step) -> seconds that a step takes, or a communication from when the last
+#: partner has begun it.
 Lasts = Callable[[int, int, Step], float]
 
 
 def lenet(strategy: str, ranks: int, batch: int = 16, **options: Any) -> Plan:
-    return make_plan(NetworkSpec("lenet5", (1, 8, 8), 10), strategy, ranks, batch, machine=files.to_dict(MACHINE), **options)
+    return make_plan(NetworkSpec("lenet5", (1, 8, 8), 10), strategy, ranks, batch,
+                     machine=files.to_dict(MACHINE), **options)
 
 
 @dataclass
 class Played:
-    """A record, and what nobody who has it knows: waiting_s [R, I, S] until the last partner began, of what a rank stands still."""
+    """A record, and what nobody who has it knows: waiting_s [R, I, S] until the last partner began,
+    of what a rank stands still.
+    """
 
     record: RunRecord
     waiting_s: np.ndarray
@@ -44,7 +50,9 @@ def play(
     plan: Plan, lasts: Lasts, iterations: int = 6, ahead_s: float = 3.0, drift: float = 1e-5, kept: list[int] | None = None,
     training: bool = True,
 ) -> Played:
-    """Walk the schedule as the executor does; rank r's clock is `ahead_s` * r ahead and gains `drift` * r."""
+    """Walk the schedule as the executor does; rank r's clock is `ahead_s` * r ahead and gains
+    `drift` * r.
+    """
     network, ranks = plan.network.build(), int(plan.ranks)
     schedule = schedule_for(network, plan, training)
     shape = (ranks, iterations, len(schedule.steps))
@@ -58,7 +66,9 @@ def play(
             last = max((start[p, k, i] for p in partners(step, r)), default=start[r, k, i])  # type: ignore[arg-type]
             done = max(before, max(last, start[r, k, i]) + lasts(r, k, step))
             waiting[r, k, i] = max(0.0, last - before)
-            wait[r, k, i], end[r, k, i], seconds[r, k, i], state[r].now = done - before, done, done - before, done
+            wait[r, k, i], end[r, k, i], seconds[r, k,
+                                                 i], state[
+                r].now = done - before, done, done - before, done
 
     for k in range(iterations):
         for r in range(ranks):
@@ -83,8 +93,10 @@ def play(
     at = np.array([0.0, max(s.now for s in state)])
     ahead = number[:, None] * (ahead_s + drift * at)
     chosen = list(range(iterations)) if kept is None else kept
-    done = [[counts(s, r) if isinstance(s, Comm) and s.concerns(r) else None for s in schedule.steps] for r in range(ranks)]
-    sent, messages = (np.array([[getattr(c, name, 0) for c in row] for row in done]) for name in ("sent_bytes", "messages"))
+    done = [[counts(s, r) if isinstance(s, Comm) and s.concerns(r) else None
+             for s in schedule.steps] for r in range(ranks)]
+    sent, messages = (np.array([[getattr(c, name, 0) for c in row] for row in done])
+                      for name in ("sent_bytes", "messages"))
     where = [RankInfo("n", r, 1, "cpu", 1) for r in range(ranks)]
     record = RunRecord(
         to_json(plan), steps_of(schedule), where, seconds.astype("f4"), took, sent, messages, np.ones(iterations),
@@ -102,5 +114,6 @@ def _lives(plan: Plan, layer: str, rank: int) -> bool:
 
 def predicted(plan: Plan) -> Lasts:
     """Every step takes what is predicted for it."""
-    known = {(s.phase, s.label): s.seconds for s in price(plan.network.build(), plan, MACHINE).steps}
+    known = {(s.phase, s.label): s.seconds for s in price(plan.network.build(), plan,
+                                                          MACHINE).steps}
     return lambda rank, iteration, step: known[step.phase.value, step.label]

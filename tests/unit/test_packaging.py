@@ -21,25 +21,31 @@ def test_every_package_is_listed() -> None:
     setup.read(ROOT / "setup.cfg")
     names = setup["options"]["packages"].split()
     listed = set(names)
-    found = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / "hpcpar").rglob("__init__.py")} | {"hpcpar.kernels"}
+    found = {".".join(p.parent.relative_to(ROOT).parts)
+             for p in (ROOT / "hpcpar").rglob("__init__.py")} | {"hpcpar.kernels"}
     assert listed == found
     assert len(names) == len(listed), "a package is listed twice"
 
 
 def test_wheel_holds_sources_presets_and_jobs(tmp_path: Path) -> None:
-    pytest.importorskip("setuptools", "70.1", reason="building a wheel without a network needs setuptools")
-    source = tmp_path / "source"  # a copy: building leaves files behind, and would take in what an earlier build left
+    pytest.importorskip("setuptools", "70.1",
+                        reason="building a wheel without a network needs setuptools")
+    # a copy: building leaves files behind, and would take in what an earlier build left
+    source = tmp_path / "source"
     source.mkdir()
     for name in ("hpcpar", "kernels", "jobs"):
-        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, source / name, symlinks=True,
+                        ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(tmp_path), str(source)]
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet",
+               "-w", str(tmp_path), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("hpcpar-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    wanted = [p.relative_to(ROOT / "kernels") for p in (ROOT / "kernels").glob("*.*") if p.suffix in (".py", ".cu", ".cuh")]
+    wanted = [p.relative_to(ROOT / "kernels") for p in (ROOT / "kernels").glob("*.*")
+              if p.suffix in (".py", ".cu", ".cuh")]
     assert any(p.suffix == ".cu" for p in wanted)
     for p in wanted:
         assert f"hpcpar/kernels/{p}" in names
@@ -54,7 +60,9 @@ def test_wheel_holds_sources_presets_and_jobs(tmp_path: Path) -> None:
 
 def test_readme_commands_exist() -> None:
     text = (ROOT / "README.md").read_text()
-    used = {line.split("hpcpar ", 1)[1].split()[0] for line in text.splitlines() if line.startswith(("hpcpar ", "mpiexec ", "srun "))}
-    assert used <= set(COMMANDS) and {"plan", "predict", "run", "compare", "calibrate", "data"} <= used
+    used = {line.split("hpcpar ", 1)[1].split()[0] for line in text.splitlines()
+            if line.startswith(("hpcpar ", "mpiexec ", "srun "))}
+    assert used <= set(COMMANDS) and {"plan", "predict", "run", "compare", "calibrate",
+                                      "data"} <= used
     for path in ("jobs/quickstart.sh", "tests/run.sh", "jobs/slurm.sbatch", "docs/files.md"):
         assert path in text and (ROOT / path).exists()

@@ -27,7 +27,8 @@ from tests.mpi.networks import sample
 from tests.reference import Reference
 from tests.unit.torch_models import Branches, Residual, Volumes, branches, residual, volumes
 
-torch = pytest.importorskip("torch", reason="PyTorch is the reference of these tests", exc_type=ImportError)
+torch = pytest.importorskip("torch", reason="PyTorch is the reference of these tests",
+                            exc_type=ImportError)
 nn = torch.nn
 
 from tests.reference_layers import average  # noqa: E402
@@ -61,7 +62,9 @@ def mean_loss(network: Network, scores: Any, targets: np.ndarray) -> Any:
 
 
 def close(a: Any, b: Any) -> None:
-    np.testing.assert_allclose(np.asarray(a), np.asarray(b.detach() if isinstance(b, torch.Tensor) else b), rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(np.asarray(a),
+                               np.asarray(b.detach() if isinstance(b, torch.Tensor) else b),
+                               rtol=1e-9, atol=1e-11)
 
 
 def same_state(reference: Reference, model: Any) -> None:
@@ -71,13 +74,15 @@ def same_state(reference: Reference, model: Any) -> None:
         for parameter, tensor in zip(module.parameters(), tensors, strict=True):
             close(tensor.detach(), parameter)
         if name in reference.running:
-            close(reference.running[name], torch.stack([module.running_mean, module.running_var])[None])
+            close(reference.running[name],
+                  torch.stack([module.running_mean, module.running_var])[None])
 
 
 def update_like(model: Any, optimizer: str) -> Any:
     if optimizer == "adam":
         return torch.optim.Adam(model.parameters(), RATE, weight_decay=DECAY)
-    return torch.optim.SGD(model.parameters(), RATE, MOMENTUM if optimizer == "momentum" else 0, weight_decay=DECAY)
+    return torch.optim.SGD(model.parameters(), RATE, MOMENTUM if optimizer == "momentum" else 0,
+                           weight_decay=DECAY)
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "sgd", "adam"])
@@ -111,9 +116,11 @@ def test_average_pooling_of_volumes() -> None:
     """PyTorch's, wherever it has one."""
     rng, compared = np.random.default_rng(0), 0
     for _ in range(200):
-        kernel, stride, image = (tuple(map(int, rng.integers(low, high, 3))) for low, high in ((1, 5), (1, 4), (1, 8)))
+        kernel, stride, image = (tuple(map(int, rng.integers(low, high, 3)))
+                                 for low, high in ((1, 5), (1, 4), (1, 8)))
         padding = tuple(int(rng.integers(0, k // 2 + 1)) for k in kernel)
-        options: dict[str, Any] = {"ceil_mode": bool(rng.integers(2)), "count_include_pad": bool(rng.integers(2))}
+        options: dict[str, Any] = {"ceil_mode": bool(rng.integers(2)),
+                                   "count_include_pad": bool(rng.integers(2))}
         x = torch.from_numpy(rng.standard_normal((2, 3, *image)))
         try:
             expected = nn.functional.avg_pool3d(x, kernel, stride, padding, **options)
@@ -126,7 +133,9 @@ def test_average_pooling_of_volumes() -> None:
 
 @pytest.mark.parametrize("batch", [2, 7])
 def test_microbatches(batch: int) -> None:
-    """Statistics of each part, running ones updated by each, the gradient of the batch's mean; some parts may be empty."""
+    """Statistics of each part, running ones updated by each, the gradient of the batch's mean; some
+    parts may be empty.
+    """
     network, parts = residual(), 3
     reference = Reference(network, 1, microbatches=parts)
     theirs = copy(reference, Residual())
@@ -140,18 +149,22 @@ def test_microbatches(batch: int) -> None:
             start, stop = block(batch, parts, m)
             if start < stop:
                 scores.append(theirs(torch.from_numpy(images[i][start:stop])))
-                value = mean_loss(network, scores[-1], targets[i][start:stop]) * (stop - start) / batch
+                value = mean_loss(network, scores[-1],
+                                  targets[i][start:stop]) * (stop - start) / batch
                 value.backward()
                 total += value.item()
         update.step()
         close(mine, total)
         close(reference.outputs["fc"], torch.cat(scores))
-        assert all(g.shape == reference.outputs[name].shape for name, g in reference.gradients.items())
+        assert all(g.shape == reference.outputs[name].shape
+                   for name, g in reference.gradients.items())
         same_state(reference, theirs)
 
 
 def test_statistics_of_blocks() -> None:
-    """Four blocks, one of them empty, one of a single sample: each as a normalisation of its own, weights in common."""
+    """Four blocks, one of them empty, one of a single sample: each as a normalisation of its own,
+    weights in common.
+    """
     network = residual()
     pieces = [(slice(0, 3), slice(0, 4), slice(None)), (slice(0, 3), slice(4, 9), slice(None)),
               (slice(3, 4), slice(None), slice(None)), (slice(4, 4), slice(None), slice(None))]
@@ -172,7 +185,9 @@ def test_statistics_of_blocks() -> None:
 
 
 def test_a_normalised_single_value_is_beta() -> None:
-    network = Chain("single", (4,)).add(BatchNorm, "bn").add(Linear, "fc", out_features=2).add(SoftmaxCrossEntropy, "loss").build()
+    network = Chain("single", (4,)).add(BatchNorm, "bn").add(Linear, "fc",
+                                                             out_features=2).add(
+        SoftmaxCrossEntropy, "loss").build()
     reference = Reference(network, 1)
     reference.iterate(np.array([[1.0, -3, 2, 7]]), np.array([1]), 0, RATE, MOMENTUM, DECAY)
     assert not reference.outputs["bn"].any() and not reference.gradients["input"].any()
@@ -186,7 +201,9 @@ def convolved() -> Network:
 
 
 def test_turns_update_in_between() -> None:
-    """By hand: features of the whole batch, three updates of the classifier, one of the convolution."""
+    """By hand: features of the whole batch, three updates of the classifier, one of the
+    convolution.
+    """
     network, batch = convolved(), 6
     assert network.layers[switch(network)].name == "fc1"
     turns = [np.array([0, 3]), np.array([5, 1]), np.array([2, 4])]

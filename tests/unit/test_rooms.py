@@ -16,8 +16,10 @@ ROOT = Path(hpcpar.__file__).parent
 #: From top to bottom: a room imports only from rooms above it (and from itself).
 ROOMS = ("errors", "network", "machine", "plan", "schedule", "papers", "cost", "search", "data", "kernels", "comm",
          "runtime", "train", "calibrate", "diagnose", "report", "sweep", "cli")
-#: Rooms that must not know of another one above them: the machine is no business of the split, nor the reverse.
-APART = {"plan": {"machine"}, "schedule": {"machine"}, "kernels": {"machine", "schedule", "cost", "search"}}
+#: Rooms that must not know of another one above them: the machine is no business of the split, nor
+#: the reverse.
+APART = {"plan": {"machine"}, "schedule": {"machine"},
+         "kernels": {"machine", "schedule", "cost", "search"}}
 FILES = sorted(p for room in ROOMS for p in (ROOT / room).glob("**/*.py"))
 
 
@@ -43,7 +45,8 @@ def test_a_room_imports_from_rooms_above(path: Path) -> None:
         if parts[0] == "mpi4py":
             assert room == "comm", f"{path.name} imports {name}: only comm talks to MPI"
         if parts[0] in ("cupy", "cupyx", "cupy_backends"):
-            assert room == "kernels" and path.name.startswith("cupy_"), f"{path.name} imports {name}: only the CuPy backend may"
+            assert room == "kernels" and path.name.startswith(
+                "cupy_"), f"{path.name} imports {name}: only the CuPy backend may"
 
 
 def module(path: Path) -> str:
@@ -53,7 +56,9 @@ def module(path: Path) -> str:
 
 
 def test_no_circle_of_files() -> None:
-    """Files can be read one after the other: none imports, however far around, a file that imports it."""
+    """Files can be read one after the other: none imports, however far around, a file that imports
+    it.
+    """
     files = {module(path): path for path in FILES}
     graph = {name: {n if n in files else n.rpartition(".")[0] for n in imports(path)} & set(files) - {name}
              for name, path in files.items()}
@@ -90,5 +95,6 @@ assert status == 0 and not heavy, (status, heavy)
     ["predict", "--network", "alexnet", "--machine", "cori-knl", "--ranks", "8", "--batch", "64", "--strategy", "grid:*"],
 ], ids=lambda argv: str(argv[0]))
 def test_planning_needs_no_mpi_and_no_gpu(argv: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-c", PLANNING.format(argv=argv)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", PLANNING.format(argv=argv)], capture_output=True,
+                          text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,6 @@
-"""What is said of cases that no calibration has seen: accuracies over jobs, and how strategies are ranked."""
+"""What is said of cases that no calibration has seen: accuracies over jobs, and how strategies are
+ranked.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from hpcpar.machine import files
 
 def case(*times: tuple[float, float]) -> Result:
     """Of each job the predicted and the measured time."""
-    turns = [Turn(measured, predicted, predicted, 1.0, {}, {}, 8, None, 0.0, "") for predicted, measured in times]
+    turns = [Turn(measured, predicted, predicted, 1.0, {}, {}, 8, None, 0.0, "")
+             for predicted, measured in times]
     return Result("memory", "lenet5", (1, 28, 28), 64, 2, "data", turns=turns)
 
 
@@ -25,31 +28,38 @@ def test_medians_over_jobs_and_each_alone() -> None:
     assert result.accuracy == pytest.approx(0.9)  # 9 beside 10
     assert result.single == pytest.approx([0.9, 0.75, 0.9])
     assert case((8.0, 10.0), (4.0, 5.0), (16.0, 20.0)).predicted_s == pytest.approx(8.0)
-    assert case((10.0, 10.0), (6.0, 5.0), (24.0, 20.0)).accuracy == pytest.approx(0.8)  # the medians would be 10 beside 10
+    # the medians would be 10 beside 10
+    assert case((10.0, 10.0), (6.0, 5.0), (24.0, 20.0)).accuracy == pytest.approx(0.8)
 
 
 def test_pairs_that_take_the_same_time_have_no_order() -> None:
     times = [(1.0, 1.02), (1.1, 1.0), (2.0, 2.0), (4.0, 3.0)]
     assert tau(agree(times)) == pytest.approx(4 / 6) and tau(agree(times, APART)) == 1.0
     assert tau(agree([*times, (3.0, 9.0)], APART)) == pytest.approx((8 - 1) / 9)
-    assert tau(agree([(1.0, 1.0), (2.0, 1.01), (3.0, 1.02)], APART)) is None and tau(agree(times[:2])) is None
+    assert tau(agree([(1.0, 1.0), (2.0, 1.01), (3.0, 1.02)],
+                     APART)) is None and tau(agree(times[:2])) is None
 
 
 def test_what_jobs_measured_ranks_each_other() -> None:
-    """Of three pairs two jobs agree on two, the third job with the first on none and with the second on one."""
-    jobs = [case((1.0, 1.0), (1.0, 1.0), (1.0, 3.0)), case((1.0, 2.0), (1.0, 3.0), (1.0, 2.0)), case((1.0, 3.0), (1.0, 2.0), (1.0, 1.0))]
+    """Of three pairs two jobs agree on two, the third job with the first on none and with the
+    second on one.
+    """
+    jobs = [case((1.0, 1.0), (1.0, 1.0), (1.0, 3.0)), case((1.0, 2.0), (1.0, 3.0), (1.0, 2.0)),
+            case((1.0, 3.0), (1.0, 2.0), (1.0, 1.0))]
     assert repeated(jobs) == pytest.approx((1 / 3 - 1 - 1 / 3) / 3)
     assert repeated([case((1.0, 1.0))] * 3) is None and repeated([]) is None
 
 
 def test_what_a_job_is_told_comes_back_from_its_file(tmp_path: Path) -> None:
-    cases = [Case("data.json", ["data-8.json", "data-32.json"], 50, "data.h5"), Case("auto.json", [], 3, "auto.h5")]
+    cases = [Case("data.json", ["data-8.json", "data-32.json"], 50, "data.h5"),
+             Case("auto.json", [], 3, "auto.h5")]
     job = Job(cases, "images.h5", "machine.toml", True, "wire.json")
     job.save(tmp_path / "job.json")
     assert Job.load(tmp_path / "job.json") == job
 
 
-def test_a_job_that_fails_leaves_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_fails_leaves_those_before_it(tmp_path: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group(Place(), "lenet5", (1, 28, 28), 64, 2, ("data",))
     turn, jobs = case((9.0, 10.0)).turns[0], 0
 
@@ -68,7 +78,8 @@ def test_a_job_that_fails_leaves_those_before_it(tmp_path: Path, monkeypatch: py
     bench = running.Bench(tmp_path, [], 3)
     bench.run(group)
     failed = bench.results[group.id("data")]
-    assert failed.note == "failed: a rank died" and len(failed.turns) == 1 and bench.missing(group) == ["data"]
+    assert failed.note == "failed: a rank died" and len(failed.turns) == 1 and bench.missing(
+        group) == ["data"]
     bench = running.Bench(tmp_path, [], 3)
     bench.run(group)
     whole = bench.results[group.id("data")]

@@ -1,4 +1,6 @@
-"""Small networks written twice, for this project and in torch.nn by hand: the modules have the layers' names."""
+"""Small networks written twice, for this project and in torch.nn by hand: the modules have the
+layers' names.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
 )
 
-torch = pytest.importorskip("torch", reason="PyTorch is the reference of these tests", exc_type=ImportError)
+torch = pytest.importorskip("torch", reason="PyTorch is the reference of these tests",
+                            exc_type=ImportError)
 nn = torch.nn
 
 
@@ -68,7 +71,9 @@ def residual() -> Network:
 
 
 class Branches(nn.Module):
-    """An inception block: four branches, one with average pooling, and a normalisation across channels."""
+    """An inception block: four branches, one with average pooling, and a normalisation across
+    channels.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,8 +83,10 @@ class Branches(nn.Module):
 
     def forward(self, x: Any) -> Any:
         pooled = nn.functional.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
-        x = torch.cat([self.a(x), self.c(torch.relu(self.b(x))), self.d(pooled), nn.functional.max_pool2d(x, 3, 1, 1)], 1)
-        return self.fc(nn.functional.max_pool2d(nn.functional.local_response_norm(x, 3, 0.5), 2, 2, ceil_mode=True).flatten(1))
+        x = torch.cat([self.a(x), self.c(torch.relu(self.b(x))), self.d(pooled),
+                       nn.functional.max_pool2d(x, 3, 1, 1)], 1)
+        return self.fc(nn.functional.max_pool2d(nn.functional.local_response_norm(x, 3, 0.5), 2, 2,
+                                                ceil_mode=True).flatten(1))
 
 
 def branches() -> Network:
@@ -103,17 +110,20 @@ class Volumes(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.bn = nn.Conv3d(2, 4, (3, 2, 3), (1, 2, 1), (1, 0, 1), bias=False), nn.BatchNorm3d(4)
+        self.conv, self.bn = nn.Conv3d(2, 4, (3, 2, 3), (1, 2, 1), (1, 0, 1),
+                                       bias=False), nn.BatchNorm3d(4)
         self.fc = nn.Linear(4 * 2 * 2 * 2, 3)
 
     def forward(self, x: Any) -> Any:
-        x = nn.functional.max_pool3d(torch.relu(self.bn(self.conv(x))), (3, 1, 2), (2, 1, 2), (1, 0, 0))
+        x = nn.functional.max_pool3d(torch.relu(self.bn(self.conv(x))), (3, 1, 2), (2, 1, 2),
+                                     (1, 0, 0))
         return self.fc(nn.functional.avg_pool3d(x, 2, 1).flatten(1))
 
 
 def volumes() -> Network:
     net = Graph("volumes", (2, 5, 6, 7))
-    net.add(Conv3d, "conv", out_channels=4, kernel=(3, 2, 3), stride=(1, 2, 1), padding=(1, 0, 1), bias=False)
+    net.add(Conv3d, "conv", out_channels=4, kernel=(3, 2, 3), stride=(1, 2, 1), padding=(1, 0, 1),
+            bias=False)
     net.add(BatchNorm, "bn")
     net.add(ReLU, "relu")
     net.add(MaxPool3d, "most", kernel=(3, 1, 2), stride=(2, 1, 2), padding=(1, 0, 0))

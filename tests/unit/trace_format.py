@@ -18,7 +18,9 @@ def check(events: list[dict[str, Any]]) -> None:
         assert {"ph", "name", "pid", "tid"} <= set(e) and isinstance(e["pid"], int) and isinstance(e["tid"], int)
         thread = e["pid"], e["tid"]
         if e["ph"] == "M":
-            assert e["args"] and e["name"] in ("process_name", "process_labels", "process_sort_index", "thread_name", "thread_sort_index")
+            assert e["args"] and e["name"] in ("process_name", "process_labels",
+                                               "process_sort_index", "thread_name",
+                                               "thread_sort_index")
             if e["name"] == "thread_name":
                 assert thread not in named
                 named[thread] = e["args"]["name"]

@@ -1,4 +1,5 @@
-"""What a compute step amounts to on the largest rank: local shapes, flops, memory traffic, and the key of its measurement.
+"""What a compute step amounts to on the largest rank: local shapes, flops, memory traffic, and the
+key of its measurement.
 
 Shapes, flops and bytes are numbers, or arrays with an entry for each case of a family of plans.
 """
@@ -21,9 +22,11 @@ from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.interior import inner
 from hpcpar.schedule.steps import Compute, Op
 
-#: Values moved per weight by an update (weight, gradient and state read, weight and state written), and flops.
+#: Values moved per weight by an update (weight, gradient and state read, weight and state written),
+#: and flops.
 UPDATE = {"sgd": (3, 3), "momentum": (5, 5), "adam": (7, 12)}
-#: Values moved per element of the input or of the output, and flops per element, of batch normalisation's parts.
+#: Values moved per element of the input or of the output, and flops per element, of batch
+#: normalisation's parts.
 NORM = {Op.STATISTICS: (1, 3), Op.FORWARD: (2, 2), Op.BACKWARD_WEIGHT: (2, 3), Op.BACKWARD: (3, 5)}
 
 
@@ -34,16 +37,18 @@ class Work:
     Attributes
     ----------
     kind, op : str
-        Kind of layer, and ``forward``, ``backward`` (gradient of the input), ``backward_weight``, ``update``, ...
+        Kind of layer, and ``forward``, ``backward`` (gradient of the input), ``backward_weight``,
+        ``update``, ...
     x, y : tuple of int
-        Local shape of what is needed of the (first) input and of what is computed of the output, sample axis first; an update
-        has the local weights and biases as a flat `x` and `y`.
+        Local shape of what is needed of the (first) input and of what is computed of the output,
+        sample axis first; an update has the local weights and biases as a flat `x` and `y`.
     flops, bytes : float
         Floating-point operations, and bytes read and written, of the whole operation.
     options, dtype : str
         What else decides the time.
     fraction : float
-        Part of the operation that the step does (below 1 for a convolution's interior and boundary).
+        Part of the operation that the step does (below 1 for a convolution's interior and
+        boundary).
     ranks : int
         That do it at the same time.
     """
@@ -61,7 +66,9 @@ class Work:
 
     @property
     def key(self) -> str:
-        """Names the operation with its local shapes and options: two steps of one key take the same time (of a single plan)."""
+        """Names the operation with its local shapes and options: two steps of one key take the same
+        time (of a single plan).
+        """
         y = "" if self.kind == "update" else f" y={_shape(self.y)}"
         return f"{self.kind}.{self.op} x={_shape(self.x)}{y}{self.options} {self.dtype}"
 
@@ -94,7 +101,9 @@ def _options(network: Network, layer: Layer, x: tuple[Any, ...]) -> Any:
         if layer.groups == 1:
             return f"{text}1"
         groups = np.maximum(1, x[1] * layer.groups // whole)
-        return np.array([f"{text}{g}" for g in groups.ravel()]).reshape(groups.shape) if groups.ndim else f"{text}{int(groups)}"
+        return np.array([f"{text}{g}"
+                         for g in groups.ravel()]).reshape(
+            groups.shape) if groups.ndim else f"{text}{int(groups)}"
     if isinstance(layer, Pool):
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
@@ -102,7 +111,8 @@ def _options(network: Network, layer: Layer, x: tuple[Any, ...]) -> Any:
 
 @dataclass(frozen=True)
 class _Local:
-    """A layer's largest boxes: shapes of what is needed of the first input and of what is computed, and items.
+    """A layer's largest boxes: shapes of what is needed of the first input and of what is computed,
+    and items.
 
     Attributes
     ----------
@@ -142,7 +152,8 @@ class Workload:
         config, size = plan.configs[layer.name], plan.item_bytes
         if op is Op.UPDATE:
             sharded = plan.synchronisation == "sharded"
-            count = shards(network, layer, config).largest_items if sharded else self._weights(layer)
+            count = shards(network, layer,
+                           config).largest_items if sharded else self._weights(layer)
             traffic, flops = UPDATE[plan.optimizer]
             options = "" if plan.optimizer == "momentum" else f" {plan.optimizer}"
             return Work("update", op.value, (count,), (count,), flops * count, traffic * count * size, options, plan.dtype,
@@ -151,18 +162,21 @@ class Workload:
         if op is Op.ACCUMULATE:
             whole = owned(network, layer, config, batch).largest
             n_y = math.prod(whole)
-            return Work(layer.kind, name, whole, whole, n_y, 3 * n_y * size, "", plan.dtype, ranks=config.ranks)
+            return Work(layer.kind, name, whole, whole, n_y, 3 * n_y * size, "", plan.dtype,
+                        ranks=config.ranks)
         local = self._local(layer, batch)
         flops, moved = self._amount(layer, op, local)
         fraction: Any = 1.0
         if op in (Op.INTERIOR, Op.BOUNDARY):
             inside = self._interior(self.edges.into(layer, batch)[0], layer, batch)
             fraction = inside if op is Op.INTERIOR else 1.0 - inside
-        return Work(layer.kind, name, local.x, local.y, flops, moved * size, local.options, plan.dtype, fraction, config.ranks)
+        return Work(layer.kind, name, local.x, local.y, flops, moved * size, local.options,
+                    plan.dtype, fraction, config.ranks)
 
     def _local(self, layer: Layer, batch: Ints) -> _Local:
         """What all operations of a layer have in common; layers that work alike share it."""
-        key = (self.edges.key(layer, batch), *(self.network.granules[name] for name in layer.inputs))
+        key = (self.edges.key(layer, batch),
+               *(self.network.granules[name] for name in layer.inputs))
         if key not in self._known:
             network, config = self.network, self.plan.configs[layer.name]
             needs, made = self.edges.needs(layer, batch), partial(network, layer, config, batch)
@@ -179,7 +193,9 @@ class Workload:
         return parameters(self.network, layer, self.plan.configs[layer.name]).largest_items
 
     def _amount(self, layer: Layer, op: Op, local: _Local) -> tuple[Any, Any]:
-        """Flops, and values moved. Backward in the data and in the weights cost as many flops as forward each."""
+        """Flops, and values moved. Backward in the data and in the weights cost as many flops as
+        forward each.
+        """
         back, n_x, n_y = op is Op.BACKWARD, local.n_x, local.n_y
         if isinstance(layer, Flatten) or (isinstance(layer, Add) and back):
             return 0.0 * n_y, 0 * n_y
@@ -190,7 +206,8 @@ class Workload:
             return 0.0 * n_y, 2 * n_y
         if back and not layer.products:
             # gradients, beside what was kept of the forward pass
-            return local.flops, local.moved + (n_y if layer.elementwise or isinstance(layer, Loss) else n_x + n_y)
+            return local.flops, local.moved + (n_y if layer.elementwise or isinstance(layer, Loss)
+                                               else n_x + n_y)
         return local.flops, local.moved
 
     def _interior(self, e: Edge, layer: Layer, batch: Ints) -> Any:
@@ -199,7 +216,8 @@ class Workload:
         fraction: Any = 1.0
         for own, need, made in zip(e.owned.axes, e.needed.axes, out.axes, strict=True):
             if made.name in "dhw" and np.any(np.greater(out.degree(made), 1)):
-                fraction = fraction * tabulate(interior_fraction, (own, need, made), out.degree(made))
+                fraction = fraction * tabulate(interior_fraction, (own, need, made),
+                                               out.degree(made))
         return fraction
 
 

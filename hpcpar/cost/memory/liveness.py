@@ -1,6 +1,8 @@
-"""The largest rank's arrays while an iteration passes: what is alive at the same time counts together.
+"""The largest rank's arrays while an iteration passes: what is alive at the same time counts
+together.
 
-The executor lays out a rank's blocks by what the steps of its schedule touch; here the same is told from the outline, for every case.
+The executor lays out a rank's blocks by what the steps of its schedule touch; here the same is told
+from the outline, for every case.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ VALUE, GRADIENT, WIRE = range(3)
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes of blocks that are alive at the moment of the most, of messages likewise, and of outputs at the end of the forward pass."""
+    """Bytes of blocks that are alive at the moment of the most, of messages likewise, and of
+    outputs at the end of the forward pass.
+    """
 
     values_bytes: Any
     gradients_bytes: Any
@@ -37,7 +41,8 @@ class Peak:
 class Case:
     """One of a family's cases, by its place; of a single plan, the only one.
 
-    Lives depend on what moves at all and how, sizes on the rest: cases that agree in that are looked at together.
+    Lives depend on what moves at all and how, sizes on the rest: cases that agree in that are
+    looked at together.
     """
 
     at: int = 0
@@ -48,13 +53,18 @@ class Case:
 
 
 def kinds_of_cases(out: Outline) -> list[tuple[Case, Any]]:
-    """A case of each kind, and which cases (flags) are of its kind: those with the same steps and movements."""
+    """A case of each kind, and which cases (flags) are of its kind: those with the same steps and
+    movements.
+    """
     rows = [step.pattern.code if isinstance(step, Move) else step.present for step in out.steps]
-    rows += [np.greater(config.k, 1) for config in {id(c): c for c in out.plan.configs.values()}.values()]
-    several = {np.asarray(row, np.int64).tobytes(): np.asarray(row, np.int64) for row in rows if np.size(row) > 1}
+    rows += [np.greater(config.k, 1)
+             for config in {id(c): c for c in out.plan.configs.values()}.values()]
+    several = {np.asarray(row, np.int64).tobytes(): np.asarray(row, np.int64) for row in rows
+               if np.size(row) > 1}
     if not several:
         return [(Case(), True)]
-    _, first, kind = np.unique(np.array(list(several.values())), axis=1, return_index=True, return_inverse=True)
+    _, first, kind = np.unique(np.array(list(several.values())), axis=1, return_index=True,
+                               return_inverse=True)
     return [(Case(int(at)), np.ravel(kind) == i) for i, at in enumerate(first)]
 
 
@@ -158,13 +168,16 @@ class Alive:
                 self.ledger.add(WIRE, self.wire_bytes(step), i, max(step.needed_by - 1, i))
         return self.ledger.peak(self.clock.turn)
 
-    # -- lives -----------------------------------------------------------------------------------------------------
+    # -- lives -------------------------------------------------------------------------------------
     def _made(self, layer: Layer, again: bool = False) -> int:
-        """When the block that a layer's output lies in is written first: by the first of the layers that work in place in it."""
+        """When the block that a layer's output lies in is written first: by the first of the layers
+        that work in place in it.
+        """
         while layer.inputs and self._works_in_place(layer):
             layer = self.network.by_name[layer.inputs[0]]
         first = (self.clock.again if again else self.clock.forward).get(layer.name, (0, 0))[0]
-        return self._sent(f"{layer.name}.output", first, again)[0] if self._in_parts(layer) else first
+        return self._sent(f"{layer.name}.output", first,
+                          again)[0] if self._in_parts(layer) else first
 
     def _in_parts(self, layer: Layer) -> bool:
         """True where the output is added from partial sums (k)."""
@@ -177,7 +190,9 @@ class Alive:
         return alone and in_place(layer, producer) and producer.name in self.names
 
     def _looked_at(self, layer: Layer, forward: bool = False) -> int:
-        """When the block of a layer's output is last read as an output, in the forward pass or in all."""
+        """When the block of a layer's output is last read as an output, in the forward pass or in
+        all.
+        """
         last = self.clock.forward.get(layer.name, (0, 0))[1]
         if self.training and not forward:
             back = self.clock.backward.get(layer.name, (0, 0))[1] if reads_output(layer) else 0
@@ -190,7 +205,8 @@ class Alive:
         """When the consumer last reads its input, in the forward pass or in all."""
         last = self.clock.forward.get(e.consumer.name, (self._end, self._end))[1]
         if self.training and not forward:
-            back = self.clock.backward.get(e.consumer.name, (0, 0))[1] if reads_input(e.consumer) else 0
+            back = self.clock.backward.get(e.consumer.name,
+                                           (0, 0))[1] if reads_input(e.consumer) else 0
             last = max(last, back, self.clock.again.get(e.consumer.name, (0, 0))[1])
         return last
 
@@ -202,7 +218,8 @@ class Alive:
         if passes_gradient(layer):
             producer = self.network.by_name[layer.inputs[0]]
             (e,) = self._into(layer)
-            if producer.name in self.network.trained and len(self.network.consumers[producer.name]) == 1:
+            if producer.name in self.network.trained and len(
+                self.network.consumers[producer.name]) == 1:
                 last = max(last, self._sent(f"{e.tensor}.gradient", last)[1])
                 if producer.name in self.names and self.case.of(e.backward.code) in PASSES_ON:
                     last = max(last, self._returned(producer))
@@ -215,7 +232,7 @@ class Alive:
     def _into(self, layer: Layer) -> tuple[Edge, ...]:
         return self.out.edges.into(layer, self.plan.samples_of_a_pass)
 
-    # -- arrays ----------------------------------------------------------------------------------------------------
+    # -- arrays ------------------------------------------------------------------------------------
     def _layer(self, layer: Layer) -> None:
         network, plan = self.network, self.plan
         config = plan.configs[layer.name]
@@ -226,10 +243,12 @@ class Alive:
             parts = self.sizes.partial(layer)
             for again in (False, True)[:1 + (layer.name in self.clock.again)]:
                 first, last = (self.clock.again if again else self.clock.forward)[layer.name]
-                self.ledger.add(VALUE, parts, first, self._sent(f"{layer.name}.output", last, again)[1])
+                self.ledger.add(VALUE, parts, first,
+                                self._sent(f"{layer.name}.output", last, again)[1])
             if self.training and config.scatter and layer.name in network.trained:
                 last = self.clock.backward[layer.name][1]
-                self.ledger.add(GRADIENT, parts, self._sent(f"{layer.name}.output.gradient", last)[0], last)
+                self.ledger.add(GRADIENT, parts,
+                                self._sent(f"{layer.name}.output.gradient", last)[0], last)
         for e in self._into(layer) if layer.inputs else ():
             if e.producer.name in self.names:
                 self._edge(e)
@@ -239,14 +258,17 @@ class Alive:
                 self.ledger.add(VALUE, needed_bytes, first, max(self._read(e), last))
                 if self.training and e.producer.name in network.trained:
                     first = self._gradient_made(layer)
-                    self.ledger.add(GRADIENT, needed_bytes, first, self._sent(f"{e.tensor}.gradient", first)[1])
+                    self.ledger.add(GRADIENT, needed_bytes, first,
+                                    self._sent(f"{e.tensor}.gradient", first)[1])
         for name in readers:
             if name not in self.names and len(readers) == 1:
                 (e,) = (e for e in self._into(network.by_name[name]) if e.producer is layer)
                 owned_bytes = self.sizes.held(e)
-                self.ledger.add(VALUE, owned_bytes, self._made(layer), max(self._looked_at(layer), self._sent(e.tensor, self._end)[1]))
+                self.ledger.add(VALUE, owned_bytes, self._made(layer),
+                                max(self._looked_at(layer), self._sent(e.tensor, self._end)[1]))
                 if self.training and layer.name in network.trained:
-                    self.ledger.add(GRADIENT, owned_bytes, self._sent(f"{e.tensor}.gradient", 0)[0], self._returned(layer))
+                    self.ledger.add(GRADIENT, owned_bytes, self._sent(f"{e.tensor}.gradient", 0)[0],
+                                    self._returned(layer))
 
     def _gradient_made(self, layer: Layer) -> int:
         """When a layer makes the gradient of its input: the loss does with its value."""
@@ -256,14 +278,16 @@ class Alive:
 
     def _many(self, layer: Layer, readers: tuple[str, ...]) -> None:
         """An output that several layers read, and its gradient, which is a sum."""
-        edges = [e for name in dict.fromkeys(readers) for e in self._into(self.network.by_name[name]) if e.producer is layer]
+        edges = [e for name in dict.fromkeys(readers)
+                 for e in self._into(self.network.by_name[name]) if e.producer is layer]
         size = self.sizes.owned(layer)
 
         def last(forward: bool, again: bool) -> int:
             out = self._looked_at(layer, forward)
             for e in edges:
                 moved = bool(self.case.of(e.forward.code))
-                out = max(out, self._sent(e.tensor, 0, again)[1] if moved else self._read(e, forward))
+                out = max(out, self._sent(e.tensor, 0, again)[1] if moved
+                          else self._read(e, forward))
             return out
 
         twice = layer.name in self.clock.again

@@ -1,4 +1,6 @@
-"""Memory of the rank with the largest boxes, by what it is used for: the arrays that the executor allocates."""
+"""Memory of the rank with the largest boxes, by what it is used for: the arrays that the executor
+allocates.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from hpcpar.schedule.steps import CODES, Kind
 
 #: Bytes of a pooling window's index.
 INDEX_BYTES = 2
-#: Of batch normalisation, for each channel: two sums and their gradients, mean and deviation, as float64.
+#: Of batch normalisation, for each channel: two sums and their gradients, mean and deviation, as
+#: float64.
 MOMENTS_BYTES = 48
 #: The place of a case of a family; None for all.
 Place = tuple[int, ...] | None
@@ -68,13 +71,18 @@ class Memory:
         )
 
     def flying(self, microbatches: int) -> Memory:
-        """With what every micro-batch in flight keeps for its backward pass; they share gradients and the wire."""
+        """With what every micro-batch in flight keeps for its backward pass; they share gradients
+        and the wire.
+        """
         if microbatches == 1:
             return self
-        return replace(self, activations_bytes=self.activations_bytes * microbatches, kept_bytes=self.kept_bytes * microbatches)
+        return replace(self, activations_bytes=self.activations_bytes * microbatches,
+                       kept_bytes=self.kept_bytes * microbatches)
 
     def scaled(self, gamma: float) -> Memory:
-        """With activations, their gradients and what is kept times `gamma`: ParaDL's factor for what a framework reuses."""
+        """With activations, their gradients and what is kept times `gamma`: ParaDL's factor for
+        what a framework reuses.
+        """
         values = asdict(self)
         for name in ("activations_bytes", "gradients_bytes", "kept_bytes"):
             values[name] = np.ceil(values[name] * gamma).astype(np.int64)
@@ -84,18 +92,22 @@ class Memory:
 NOTHING = Memory(0, 0, 0, 0, 0, 0)
 
 
-def memory(network: Network, plan: Plan, out: Outline, moved_bytes: dict[Any, Any], *, training: bool = True) -> Memory:
-    """Memory that the largest rank needs: what is there all the time, and the most of what is alive at once.
+def memory(network: Network, plan: Plan, out: Outline, moved_bytes: dict[Any, Any], *,
+           training: bool = True) -> Memory:
+    """Memory that the largest rank needs: what is there all the time, and the most of what is alive
+    at once.
 
     Parameters
     ----------
     moved_bytes : dict
-        Of each movement from rank to rank, by its key: what the busiest rank sends, and what goes through the buffers of one at most.
+        Of each movement from rank to rank, by its key: what the busiest rank sends, and what goes
+        through the buffers of one at most.
     """
     sizes, starts = Sizes(network, plan, out.edges), firsts(network, plan)
     everything = {layer.name for layer in network.layers}
     # stages hold their own layers, and activations of the micro-batches in flight
-    stages = [{name for name in everything if len(starts) == 1 or plan.configs[name].first == first} for first in starts]
+    stages = [{name for name in everything if len(starts) == 1 or plan.configs[name].first == first}
+              for first in starts]
     clocks = [(Clock(out, case), here) for case, here in kinds_of_cases(out)]
     each = [
         _of(sizes, out, clocks, moved_bytes, names, training, in_flight(plan.order, len(stages), s, plan.microbatches))
@@ -109,33 +121,42 @@ def _of(
 ) -> Memory:
     """Of some layers; `clocks` are those of a case of each kind, with the cases of its kind."""
     network, plan = sizes.network, sizes.plan
-    kept = sum((constant(network, plan, layer, training) for layer in network.layers if layer.name in names), NOTHING)
+    kept = sum((constant(network, plan, layer, training) for layer in network.layers
+                if layer.name in names), NOTHING)
     blocks: list[Any] = [0, 0, 0]
     for clock, here in clocks:
-        peak = Alive(sizes, out, names, training, lambda step: _wire(step, moved_bytes, names, sizes), clock).peak()
+        peak = Alive(sizes, out, names, training,
+                     lambda step: _wire(step, moved_bytes, names, sizes), clock).peak()
         # micro-batches in flight keep what their backward pass needs, while one passes
         values = peak.values_bytes + (flying - 1) * peak.forward_values_bytes
         found = (values, peak.gradients_bytes, peak.wire_bytes)
-        blocks = list(found) if here is True else [np.where(here, new, old) for new, old in zip(found, blocks, strict=True)]
+        blocks = list(found) if here is True else [np.where(here, new, old)
+                                                   for new, old in zip(found, blocks, strict=True)]
     return replace(
         kept, activations_bytes=blocks[0], gradients_bytes=blocks[1], wire_bytes=blocks[2], kept_bytes=kept.kept_bytes * flying
     )
 
 
 def _wire(step: Move, moved_bytes: dict[Any, Any], names: set[str], sizes: Sizes) -> Any:
-    """Buffers of a movement in a stage of a pipeline: from stage to stage, several micro-batches may be on their way."""
+    """Buffers of a movement in a stage of a pipeline: from stage to stage, several micro-batches
+    may be on their way.
+    """
     here, there = step.wanter.config.first, step.holder.config.first
     if here is there or np.all(np.equal(here, there)):
         if step.layer not in names:
             return 0
         # moves of one key cost alike; in another phase they may be done by another algorithm
-        return sizes.once(("wire", step.key, step.phase), lambda: plain(wire_bytes(step, moved_bytes) + landing_bytes(step)))
+        return sizes.once(("wire", step.key, step.phase),
+                          lambda: plain(wire_bytes(step, moved_bytes) + landing_bytes(step)))
     inside = any(sizes.plan.configs[name].first in (here, there) for name in names)
     return plain(moved_bytes[step.key][0] * sizes.plan.microbatches) if inside else 0
 
 
-def constant(network: Network, plan: Plan, layer: Layer, training: bool = True, at: Place = None) -> Memory:
-    """What a layer needs all the time: weights, state, and what it keeps for its backward pass; of all cases, or of one."""
+def constant(network: Network, plan: Plan, layer: Layer, training: bool = True,
+             at: Place = None) -> Memory:
+    """What a layer needs all the time: weights, state, and what it keeps for its backward pass; of
+    all cases, or of one.
+    """
     config, size = plan.configs[layer.name], plan.item_bytes
     y = _items(owned(network, layer, config, plan.samples_of_a_pass), at)
     weights: Any = 0
@@ -145,7 +166,8 @@ def constant(network: Network, plan: Plan, layer: Layer, training: bool = True, 
         count = _items(parameters(network, layer, config), at)
         weights = (1 + training) * count
         if training:
-            part = _items(shards(network, layer, config), at) if plan.synchronisation == "sharded" else count
+            part = _items(shards(network, layer, config),
+                          at) if plan.synchronisation == "sharded" else count
             state = OPTIMIZERS[plan.optimizer] * part
     if training and isinstance(layer, MaxPool2d | MaxPool3d):
         kept = INDEX_BYTES * y
@@ -159,8 +181,10 @@ def constant(network: Network, plan: Plan, layer: Layer, training: bool = True, 
     return Memory(weights * size, state * size, 0, 0, kept, 0)
 
 
-def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True, at: Place = None) -> Memory:
-    """What a layer's own configuration decides: what is there all the time, and outputs that several layers read.
+def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True,
+                 at: Place = None) -> Memory:
+    """What a layer's own configuration decides: what is there all the time, and outputs that
+    several layers read.
 
     Parameters
     ----------
@@ -189,7 +213,8 @@ def _entry(values: Any, at: Place) -> Any:
 
 
 def edge_memory(network: Network, plan: Plan, e: Edge, ends: Ends | None = None) -> Memory:
-    """What the configurations at both ends of an edge decide: the consumer's input, and the producer's output where it alone reads it.
+    """What the configurations at both ends of an edge decide: the consumer's input, and the
+    producer's output where it alone reads it.
 
     Parameters
     ----------
@@ -197,20 +222,24 @@ def edge_memory(network: Network, plan: Plan, e: Edge, ends: Ends | None = None)
         Where they are at hand.
     """
     if ends is None:
-        ends = Ends.of(e, owned(network, e.consumer, plan.configs[e.consumer.name], plan.samples_of_a_pass))
+        ends = Ends.of(e, owned(network, e.consumer, plan.configs[e.consumer.name],
+                                plan.samples_of_a_pass))
     shared = len(network.consumers[e.producer.name]) > 1
     backward: Any = gradients(network, ends, e).items if e.producer.name in network.trained else 0
-    return Memory(0, 0, values(ends, e, shared).items * plan.item_bytes, backward * plan.item_bytes, 0, 0)
+    return Memory(0, 0, values(ends, e, shared).items * plan.item_bytes, backward * plan.item_bytes,
+                  0, 0)
 
 
 def wire_bytes(step: Move, moved_bytes: dict[Any, Any]) -> Any:
     """Wire buffer of a step on the largest rank."""
     group = math.prod(d.size for d in step.pattern.digits)
     code = np.asarray(step.pattern.code)
-    return wire_buffer(code, group, step.holder.largest_items, step.wanter.largest_items, step.item_bytes, moved_bytes[step.key][1])
+    return wire_buffer(code, group, step.holder.largest_items, step.wanter.largest_items,
+                       step.item_bytes, moved_bytes[step.key][1])
 
 
-def wire_buffer(code: Any, group: Any, held: Any, wanted: Any, item_bytes: int, through_bytes: Any) -> Any:
+def wire_buffer(code: Any, group: Any, held: Any, wanted: Any, item_bytes: int,
+                through_bytes: Any) -> Any:
     """None for an allreduce, the whole box of a gather, what comes and goes of the rest.
 
     A server receives everyone's gradients, and keeps what it sends to all.
@@ -226,13 +255,16 @@ def wire_buffer(code: Any, group: Any, held: Any, wanted: Any, item_bytes: int, 
     """
     direct = (code == CODES[Kind.HALO]) | (code == CODES[Kind.REDISTRIBUTE])
     boxes = where(code == CODES[Kind.ALLGATHER], wanted, 0)
-    boxes = where((code == CODES[Kind.REDUCE_SCATTER]) | (code == CODES[Kind.BROADCAST]), held, boxes)
+    boxes = where((code == CODES[Kind.REDUCE_SCATTER]) | (code == CODES[Kind.BROADCAST]), held,
+                  boxes)
     boxes = where(code == CODES[Kind.REDUCE], (group - 1) * held, boxes)
     return where(direct, through_bytes, boxes * item_bytes)
 
 
 def landing_bytes(step: Move) -> Any:
-    """Where messages land on the largest rank that are added to what it has: of a ring one block, of Bruck's up to half of them."""
+    """Where messages land on the largest rank that are added to what it has: of a ring one block,
+    of Bruck's up to half of them.
+    """
     group = math.prod(d.size for d in step.pattern.digits)
     code = np.asarray(step.pattern.code)
     ring, n = np.equal(step.algorithm, "ring"), step.holder.largest_items
@@ -240,6 +272,8 @@ def landing_bytes(step: Move) -> Any:
     both = np.where(ring, block, np.where(np.equal(step.algorithm, "doubling"), n, 0))
     pairs = zip(step.holder.largest, step.wanter.largest, strict=True)
     halves = [np.where(np.equal(h, w), w, -(-h * (group // 2) // group)) for h, w in pairs]
-    scatter = np.where(ring | np.equal(step.algorithm, "mpi"), step.wanter.largest_items, math.prod(halves))
-    items = np.where(code == CODES[Kind.ALLREDUCE], both, np.where(code == CODES[Kind.REDUCE_SCATTER], scatter, 0))
+    scatter = np.where(ring | np.equal(step.algorithm, "mpi"), step.wanter.largest_items,
+                       math.prod(halves))
+    items = np.where(code == CODES[Kind.ALLREDUCE], both,
+                     np.where(code == CODES[Kind.REDUCE_SCATTER], scatter, 0))
     return np.where(np.greater(group, 1), items, 0) * step.item_bytes

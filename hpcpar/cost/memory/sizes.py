@@ -1,4 +1,6 @@
-"""Sizes of the arrays that the two ends of an edge need, on the largest rank, for every case of a family."""
+"""Sizes of the arrays that the two ends of an edge need, on the largest rank, for every case of a
+family.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from hpcpar.schedule.aliasing import begins_sum, in_place, passes_gradient
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.steps import CODES, Kind
 
-#: Codes of movements after which the gradient of a tensor is a part of that of its reader's input, or holds it.
+#: Codes of movements after which the gradient of a tensor is a part of that of its reader's input,
+#: or holds it.
 PASSES_ON = (0, CODES[Kind.HALO], CODES[Kind.ALLREDUCE])
 
 
@@ -47,7 +50,8 @@ class Ends:
 
     def at(self, place: tuple[int, ...]) -> Ends:
         """Those of a case of a family."""
-        return Ends(*(entry(value, place) for value in (self.need, self.own, self.made, self.forward, self.backward)))
+        return Ends(*(entry(value, place) for value in (self.need, self.own, self.made,
+                                                        self.forward, self.backward)))
 
 
 @dataclass(frozen=True)
@@ -73,16 +77,20 @@ class Arrays:
 
 def where(flag: Any, yes: Any, no: Any) -> Any:
     """As NumPy's; of a single case without making an array."""
-    return np.where(flag, yes, no) if isinstance(flag, np.ndarray) and flag.ndim else yes if flag else no
+    return np.where(flag, yes, no) if isinstance(flag,
+                                                 np.ndarray) and flag.ndim else yes if flag else no
 
 
 def values(ends: Ends, e: Edge, shared: bool) -> Arrays:
-    """The consumer's input and the producer's output; the latter is elsewhere where several layers read it (`shared`)."""
+    """The consumer's input and the producer's output; the latter is elsewhere where several layers
+    read it (`shared`).
+    """
     need, own, code, layer = ends.need, ends.own, ends.forward, e.consumer
     still = code == 0
     if shared:
         return Arrays(0, where(still, 0, need), 0)
-    reuse = np.equal(need, ends.made) & (not isinstance(layer, Loss) and in_place(layer, e.producer) and len(layer.inputs) == 1)
+    reuse = np.equal(need, ends.made) & (not isinstance(layer, Loss) and in_place(layer, e.producer)
+                                         and len(layer.inputs) == 1)
     halo = code == CODES[Kind.HALO]
     inside = halo | ((code != CODES[Kind.REDISTRIBUTE]) & (need >= own))
     moved = where(halo, np.maximum(need, own), where(reuse, 0, need))
@@ -107,7 +115,9 @@ def gradients(network: Network, ends: Ends, e: Edge) -> Arrays:
 
 
 def _one_of_many(network: Network, ends: Ends, e: Edge) -> Arrays:
-    """The gradient that one of several readers gives: the first goes where the sum is made, which is elsewhere."""
+    """The gradient that one of several readers gives: the first goes where the sum is made, which
+    is elsewhere.
+    """
     need, own, code = ends.need, ends.own, ends.backward
     still = (code == 0) | (code == CODES[Kind.ALLREDUCE])
     if begins_sum(network, e.producer, e.consumer, e.which):
@@ -116,7 +126,8 @@ def _one_of_many(network: Network, ends: Ends, e: Edge) -> Arrays:
 
 
 class Sizes:
-    """Bytes of a plan's arrays on the largest rank; those of layers and of edges that are alike are worked out once.
+    """Bytes of a plan's arrays on the largest rank; those of layers and of edges that are alike are
+    worked out once.
 
     An array that no case has is 0, and one number stands for cases that are all alike.
     """
@@ -142,7 +153,9 @@ class Sizes:
     def _output(self, what: str, layout: Callable[..., Layout], layer: Layer) -> Any:
         config, samples = self.plan.configs[layer.name], self.plan.samples_of_a_pass
         key = (what, self.edges.key(layer, samples))
-        return self.once(key, lambda: self._bytes(layout(self.network, layer, config, samples).largest_items))
+        return self.once(key,
+                         lambda: self._bytes(layout(self.network, layer, config,
+                                                    samples).largest_items))
 
     def needed(self, e: Edge) -> Any:
         """What the consumer needs of an edge's tensor."""
@@ -159,12 +172,16 @@ class Sizes:
 
     def gradients(self, e: Edge, shared: bool) -> Arrays:
         """See `gradients`."""
-        key = ("gradients", e.key, shared, begins_sum(self.network, e.producer, e.consumer, e.which))
+        key = ("gradients", e.key, shared,
+               begins_sum(self.network, e.producer, e.consumer, e.which))
         return self.once(key, lambda: self._of_arrays(gradients(self.network, self._ends(e), e)))
 
     def _ends(self, e: Edge) -> Ends:
         samples = self.plan.samples_of_a_pass
-        return self.once(("ends", e.key), lambda: Ends.of(e, owned(self.network, e.consumer, self.plan.configs[e.consumer.name], samples)))
+        return self.once(("ends", e.key),
+                         lambda: Ends.of(e,
+                                         owned(self.network, e.consumer,
+                                               self.plan.configs[e.consumer.name], samples)))
 
     def _of_arrays(self, found: Arrays) -> Arrays:
         return Arrays(self._bytes(found.both), self._bytes(found.reader), self._bytes(found.owner))

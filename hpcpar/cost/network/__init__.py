@@ -1,1 +1,2 @@
-"""The price of communication: collectives, halos, redistributions, contention, choice of algorithm."""
+"""The price of communication: collectives, halos, redistributions, contention, choice of algorithm.
+"""

@@ -21,8 +21,9 @@ from hpcpar.schedule.outline_steps import DIRECT, Chooser, Move
 from hpcpar.schedule.pattern import KINDS
 from hpcpar.schedule.steps import CODES, Kind, Schedule
 
-#: Pieces of a ring's message are at least this large (below, latency costs more than pipelining gains), and at most so many
-#: (``bench/collectives.py``: one or two are nearly always fastest, eight slower).
+#: Pieces of a ring's message are at least this large (below, latency costs more than pipelining
+#: gains), and at most so many (``bench/collectives.py``: one or two are nearly always fastest,
+#: eight slower).
 LEAST_PIECE_BYTES = 512 * 1024
 MOST_SEGMENTS = 4
 
@@ -46,14 +47,18 @@ def allowed(kind: Kind, collectives: str) -> Sequence[str]:
     """The algorithms that the option `collectives` of a plan leaves for a kind of collective."""
     if kind in (Kind.REDUCE, Kind.BROADCAST):
         return ("direct",)
-    return {"auto": ALGORITHMS[kind], "ring": ("ring",), "tree": (TREE[kind],), "mpi": ("mpi",)}[collectives]
+    return {"auto": ALGORITHMS[kind], "ring": ("ring",), "tree": (TREE[kind],),
+            "mpi": ("mpi",)}[collectives]
 
 
 def offers(
     kind: Kind, p: Any, n_bytes: Any, routed: Routed, add_s_per_byte: float, names: Sequence[str]
 ) -> tuple[list[tuple[str, int]], list[Any]]:
-    """(algorithm, segments) of all choices, and the seconds of each: segments are 1, 2 or 4, as far as pieces stay large enough."""
-    choices = [(name, s) for name in names for s in ((1, 2, MOST_SEGMENTS) if name == "ring" else (1,))]
+    """(algorithm, segments) of all choices, and the seconds of each: segments are 1, 2 or 4, as far
+    as pieces stay large enough.
+    """
+    choices = [(name, s) for name in names
+               for s in ((1, 2, MOST_SEGMENTS) if name == "ring" else (1,))]
     seconds = []
     for name, segments in choices:
         cost = collective_s(kind, name, p, n_bytes, segments, routed, add_s_per_byte)
@@ -89,7 +94,8 @@ def chooser(machine: Machine, collectives: str = "auto", wires: Wires | None = N
     wires : Wires, optional
         The machine's levels as arrays, where they are at hand.
     collectives : str
-        ``auto`` (cheapest), ``ring``, ``tree`` (recursive doubling and Bruck) or ``mpi`` (the library's own).
+        ``auto`` (cheapest), ``ring``, ``tree`` (recursive doubling and Bruck) or ``mpi`` (the
+        library's own).
     """
     if collectives not in COLLECTIVES:
         raise unknown("collectives", collectives, COLLECTIVES)
@@ -105,7 +111,8 @@ def chooser(machine: Machine, collectives: str = "auto", wires: Wires | None = N
         for kind in kinds_of(step):
             if CODES[kind] in DIRECT:
                 continue
-            found = cheapest(kind, way.p, collective_bytes(step), way, machine.add_s_per_byte, allowed(kind, collectives))
+            found = cheapest(kind, way.p, collective_bytes(step), way, machine.add_s_per_byte,
+                             allowed(kind, collectives))
             quoted[kind] = found[2]
             here = np.equal(step.pattern.code, CODES[kind])
             name, segments = np.where(here, found[0], name), np.where(here, found[1], segments)

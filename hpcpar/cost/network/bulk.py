@@ -1,7 +1,8 @@
 """Many movements of families of plans priced in one go: the cases of all of them laid end to end.
 
-The prices are those of `hpcpar.cost.network.transfer`, without its cost of some hundred calls of NumPy for every movement: what a search's tables
-are made of are thousands of movements with a few hundred cases each.
+The prices are those of `hpcpar.cost.network.transfer`, without its cost of some hundred calls of
+NumPy for every movement: what a search's tables are made of are thousands of movements with a few
+hundred cases each.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from hpcpar.machine.model import Machine
 from hpcpar.schedule.pattern import COLLECTIVE, KINDS
 from hpcpar.schedule.steps import CODES, Kind
 
-#: Cases of redistributions that are priced together: enough to make calls cheap, few enough for a processor's cache.
+#: Cases of redistributions that are priced together: enough to make calls cheap, few enough for a
+#: processor's cache.
 CASES = 4096
 
 
 class _Some(NamedTuple):
-    """Some tensors and cases of a load, with the places of both ends' links for each of its cases."""
+    """Some tensors and cases of a load, with the places of both ends' links for each of its cases.
+    """
 
     load: int
     links: Any
@@ -53,7 +56,8 @@ class Bulk:
         Of the job.
     """
 
-    def __init__(self, machine: Machine, wires: Wires, collectives: str, chosen_on: Wires, ranks: int) -> None:
+    def __init__(self, machine: Machine, wires: Wires, collectives: str, chosen_on: Wires,
+                 ranks: int) -> None:
         self.machine, self.wires, self.collectives, self.chosen_on, self.ranks = machine, wires, collectives, chosen_on, ranks
 
     def seconds(self, freight: Freight) -> list[Any]:
@@ -71,7 +75,7 @@ class Bulk:
                 out[i][:, at] = seconds[begin:end].reshape(-1, len(at))
         return out
 
-    # -- redistributions -------------------------------------------------------------------------------------------
+    # -- redistributions ---------------------------------------------------------------------------
     def _redistributions(self, freight: Freight, out: list[Any]) -> None:
         links = spread(*freight.spans, self.wires, self.ranks)
         batch = list[_Some]()
@@ -81,7 +85,8 @@ class Bulk:
             step = max(1, CASES // cases)
             for tensor in range(0, tensors, step):
                 for begin in range(0, cases, CASES):
-                    some = _Some(i, both, slice(tensor, min(tensor + step, tensors)), slice(begin, min(begin + CASES, cases)))
+                    some = _Some(i, both, slice(tensor, min(tensor + step, tensors)),
+                                 slice(begin, min(begin + CASES, cases)))
                     if some.size > room:
                         self._redistribute(freight.loads, batch, links, out, lines, places)
                         batch, room = [], CASES
@@ -89,7 +94,8 @@ class Bulk:
                     room -= some.size
         self._redistribute(freight.loads, batch, links, out, lines, places)
 
-    def _redistribute(self, loads: list[Load], batch: list[_Some], links: Spread, out: list[Any], lines: Any, places: Any) -> None:
+    def _redistribute(self, loads: list[Load], batch: list[_Some], links: Spread, out: list[Any],
+                      lines: Any, places: Any) -> None:
         ends = [0, *itertools.accumulate(some.size for some in batch)]
         for (i, both, tensors, cases), begin, end in zip(batch, ends, ends[1:], strict=False):
             load = loads[i]
@@ -105,15 +111,18 @@ class Bulk:
         seconds = redistribution_s(there, sending, receiving, size, handling, self.wires)
         for (i, _, tensors, cases), begin, end in zip(batch, ends, ends[1:], strict=False):
             here = out[i][tensors, cases]
-            np.copyto(here, seconds[begin:end].reshape(here.shape), where=loads[i].pattern.code[cases] == REDISTRIBUTE)
+            np.copyto(here, seconds[begin:end].reshape(here.shape),
+                      where=loads[i].pattern.code[cases] == REDISTRIBUTE)
 
-    # -- halos -----------------------------------------------------------------------------------------------------
+    # -- halos -------------------------------------------------------------------------------------
     def _halos(self, laid: Halos) -> Any:
         into, out, level = neighbours(laid.whole, laid.size, self.wires, self.ranks)
-        swapped = [(np.where(laid.back, y, x), np.where(laid.back, x, y)) for x, y in zip(into, out, strict=True)]
-        return halo_s([x for x, _ in swapped], [y for _, y in swapped], level, laid.size, self.wires, laid.back)
+        swapped = [(np.where(laid.back, y, x), np.where(laid.back, x, y))
+                   for x, y in zip(into, out, strict=True)]
+        return halo_s([x for x, _ in swapped], [y for _, y in swapped], level, laid.size,
+                      self.wires, laid.back)
 
-    # -- collectives -----------------------------------------------------------------------------------------------
+    # -- collectives -------------------------------------------------------------------------------
     def _collectives(self, laid: Collectives) -> Any:
         seconds = np.empty(len(laid.code))
         for kind in KINDS:
@@ -122,7 +131,9 @@ class Bulk:
             here = (laid.code == CODES[kind]).nonzero()[0]
             if len(here):
                 lies = (laid.ranks[here], laid.p[here], laid.near[here], laid.block[here])
-                seconds[here] = self._collective_s(kind, laid.n_bytes[here], *(Route(w, *lies) for w in (self.wires, self.chosen_on)))
+                seconds[here] = self._collective_s(kind, laid.n_bytes[here],
+                                                   *(Route(w, *lies)
+                                                     for w in (self.wires, self.chosen_on)))
         return seconds
 
     def _collective_s(self, kind: Kind, n_bytes: Any, way: Route, chosen_on: Route) -> Any:

@@ -1,21 +1,26 @@
-"""Seconds of the collectives by algorithm, in the alpha-beta model, and what the busiest member of them sends.
+"""Seconds of the collectives by algorithm, in the alpha-beta model, and what the busiest member of
+them sends.
 
-Consistent with `hpcpar.schedule.collective_algorithms`: the same rounds, the same bytes. With p members, n bytes, latency alpha (s) and inverse
-bandwidth beta (s/byte) of the level that the group needs, gamma (s/byte) the cost of adding, s segments:
+Consistent with `hpcpar.schedule.collective_algorithms`: the same rounds, the same bytes. With p
+members, n bytes, latency alpha (s) and inverse bandwidth beta (s/byte) of the level that the group
+needs, gamma (s/byte) the cost of adding, s segments:
 
-==============================  =============================================================================
-ring allreduce                  2 (p - 1) (s alpha + n / p beta), and the sums of its first half
-doubling allreduce              r (alpha + n beta + n gamma), r = log2 p (beyond a power of two: 2 rounds more)
-ring allgather, reduce-scatter  (p - 1) (s alpha + n / p beta), and the sums of a reduce-scatter
-bruck allgather, reduce-scatter ceil(log2 p) alpha + n (p - 1) / p beta, and the sums of a reduce-scatter
-reduce, broadcast (direct)      (p - 1) (alpha + n beta): one member's link, and the sums of a reduce
-mpi                             the better of ring and tree (doubling, bruck)
-the integrated paper's          ceil(log2 p) alpha + n (p - 1) / p beta; twice that for an allreduce
-==============================  =============================================================================
+==============================
+============================================================================= ring allreduce
+2 (p - 1) (s alpha + n / p beta), and the sums of its first half doubling allreduce              r
+(alpha + n beta + n gamma), r = log2 p (beyond a power of two: 2 rounds more) ring allgather,
+reduce-scatter  (p - 1) (s alpha + n / p beta), and the sums of a reduce-scatter bruck allgather,
+reduce-scatter ceil(log2 p) alpha + n (p - 1) / p beta, and the sums of a reduce-scatter reduce,
+broadcast (direct)      (p - 1) (alpha + n beta): one member's link, and the sums of a reduce mpi
+the better of ring and tree (doubling, bruck) the integrated paper's          ceil(log2 p) alpha + n
+(p - 1) / p beta; twice that for an allreduce
+==============================
+=============================================================================
 
 Where a machine was measured to take other times, those count (`hpcpar.machine.model.Factors`).
-The rounds of doubling and Bruck pay for the level that their distance crosses, a ring for the slowest of its neighbours. All arguments
-may be arrays with an entry for each case of a family of plans.
+The rounds of doubling and Bruck pay for the level that their distance crosses, a ring for the
+slowest of its neighbours. All arguments may be arrays with an entry for each case of a family of
+plans.
 """
 
 from __future__ import annotations
@@ -30,7 +35,9 @@ from hpcpar.schedule.steps import Kind
 
 
 class Routed(Protocol):
-    """The links of a ring's neighbours, and of partners at a distance of 2^doubling; and what was measured to differ from all that."""
+    """The links of a ring's neighbours, and of partners at a distance of 2^doubling; and what was
+    measured to differ from all that.
+    """
 
     @property
     def far(self) -> Links: ...
@@ -40,7 +47,8 @@ class Routed(Protocol):
     def factor(self, kind: Kind, algorithm: str, n_bytes: Any) -> Any: ...
 
 
-def collective_s(kind: Kind, algorithm: str, p: Any, n_bytes: Any, segments: Any, route: Routed, add_s_per_byte: float = 0.0) -> Any:
+def collective_s(kind: Kind, algorithm: str, p: Any, n_bytes: Any, segments: Any, route: Routed,
+                 add_s_per_byte: float = 0.0) -> Any:
     """Seconds of a collective.
 
     Parameters
@@ -54,17 +62,20 @@ def collective_s(kind: Kind, algorithm: str, p: Any, n_bytes: Any, segments: Any
     route : Routed
         The links that the group's messages cross.
     add_s_per_byte : float
-        Cost of adding received bytes; a ring of several segments hides it behind the transfer of the next segment.
+        Cost of adding received bytes; a ring of several segments hides it behind the transfer of
+        the next segment.
     """
     seconds = _model_s(kind, algorithm, p, n_bytes, segments, route, add_s_per_byte)
     factor = route.factor(kind, algorithm, n_bytes)
     return seconds if factor is None else seconds * factor
 
 
-def _model_s(kind: Kind, algorithm: str, p: Any, n_bytes: Any, segments: Any, route: Routed, add_s_per_byte: float) -> Any:
+def _model_s(kind: Kind, algorithm: str, p: Any, n_bytes: Any, segments: Any, route: Routed,
+             add_s_per_byte: float) -> Any:
     """What alpha and beta say."""
     if algorithm == "mpi":
-        every = [_model_s(kind, name, p, n_bytes, segments, route, add_s_per_byte) for name in ALGORITHMS[kind]]
+        every = [_model_s(kind, name, p, n_bytes, segments, route, add_s_per_byte)
+                 for name in ALGORITHMS[kind]]
         return np.minimum(every[0], every[1])
     if algorithm == "ring":
         seconds = _ring_s(kind, p, n_bytes, segments, route.far, add_s_per_byte)
@@ -75,17 +86,20 @@ def _model_s(kind: Kind, algorithm: str, p: Any, n_bytes: Any, segments: Any, ro
         if kind is Kind.REDUCE_SCATTER:
             seconds = seconds + n_bytes * (p - 1) / p * add_s_per_byte
     else:  # direct: reduce, broadcast
-        seconds = (p - 1) * (route.far.message_s(n_bytes) + (n_bytes * add_s_per_byte if kind is Kind.REDUCE else 0.0))
+        seconds = (p - 1) * (route.far.message_s(n_bytes)
+                             + (n_bytes * add_s_per_byte if kind is Kind.REDUCE else 0.0))
     return np.where(np.equal(p, 1) | np.equal(n_bytes, 0), 0.0, seconds)
 
 
-def _ring_s(kind: Kind, p: Any, n_bytes: Any, segments: Any, links: Links, add_s_per_byte: float) -> Any:
+def _ring_s(kind: Kind, p: Any, n_bytes: Any, segments: Any, links: Links,
+            add_s_per_byte: float) -> Any:
     piece = n_bytes / (p * segments)
     link, add = links.message_s(piece), add_s_per_byte * piece
     plain = (p - 1) * segments * link
     if kind is Kind.ALLGATHER:
         return plain
-    # of several segments, segment j of a turn needs the sum of segment j of the turn before; links and sums work side by side
+    # of several segments, segment j of a turn needs the sum of segment j of the turn before; links
+    # and sums work side by side
     beside = (p - 1) * np.maximum(segments * np.maximum(link, add), link + add) + np.minimum(link, add)
     summed = np.where(np.equal(segments, 1), (p - 1) * (link + add), beside)
     return summed + plain if kind is Kind.ALLREDUCE else summed
@@ -131,7 +145,9 @@ def summing_rounds(p: Any) -> Any:
 
 
 def paper_s(kind: Kind, p: Any, n_bytes: Any, links: Links) -> Any:
-    """The integrated paper's accounting: ceil(log2 p) alpha + (p - 1) / p n beta, twice that for an allreduce (Eq 3 to 9)."""
+    """The integrated paper's accounting: ceil(log2 p) alpha + (p - 1) / p n beta, twice that for an
+    allreduce (Eq 3 to 9).
+    """
     once = links.alpha_s * log2_ceil(p) + links.beta_s_per_byte * (p - 1) / p * n_bytes
     return 2 * once if kind is Kind.ALLREDUCE else once
 
@@ -139,16 +155,20 @@ def paper_s(kind: Kind, p: Any, n_bytes: Any, links: Links) -> Any:
 def sent(kind: Kind, algorithm: str, p: Any, items: Any, least: Any, segments: Any) -> tuple[Any, Any]:
     """Messages and items that the member sends that sends most.
 
-    Exact for even blocks, and for rings of any blocks; the blocks of uneven ones differ by what `items` and `least` say.
+    Exact for even blocks, and for rings of any blocks; the blocks of uneven ones differ by what
+    `items` and `least` say.
 
     Parameters
     ----------
     items : int
-        Allreduce, reduce and broadcast: the buffer; allgather and reduce-scatter: all members' blocks together.
+        Allreduce, reduce and broadcast: the buffer; allgather and reduce-scatter: all members'
+        blocks together.
     least : int
         The smallest block of an allgather or reduce-scatter.
     """
-    if algorithm == "mpi":  # one call with the member's own contribution (of an allgather, its own block): the inside is not ours to see
+    # one call with the member's own contribution (of an allgather, its own block): the inside is
+    # not ours to see
+    if algorithm == "mpi":
         return np.minimum(1, p - 1), np.where(np.equal(p, 1), 0, items)
     if kind in (Kind.REDUCE, Kind.BROADCAST):
         count = np.minimum(1, p - 1) if kind is Kind.REDUCE else p - 1

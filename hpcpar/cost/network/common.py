@@ -1,4 +1,6 @@
-"""What two layouts of a tensor have in common, on a few ranks spread over all of them, in closed form."""
+"""What two layouts of a tensor have in common, on a few ranks spread over all of them, in closed
+form.
+"""
 
 from __future__ import annotations
 
@@ -91,16 +93,20 @@ def box(axis: Axis, digit: Digit, at: Any, lives: Any) -> tuple[Any, Any]:
 
 def _touched(mine: Axis, other: Axis, own_parts: Any, parts: Any, widest_box: Any) -> Any:
     """How many parts of another layout touch the largest box along an axis."""
-    most = np.clip(widest_box, 1, parts) if covers_once(other.relation) else parts  # an index lies in one part
+    # an index lies in one part
+    most = np.clip(widest_box, 1, parts) if covers_once(other.relation) else parts
     touched = np.ceil(widest_box * parts / np.maximum(other.extent, 1))
     if isinstance(mine.relation, Same) and isinstance(other.relation, Same):
         # blocks nest: an even number of them makes up, or lies in, one of the other cut
-        touched = np.where(parts % own_parts == 0, parts // own_parts, np.where(own_parts % parts == 0, 1, touched))
+        touched = np.where(parts % own_parts == 0, parts // own_parts,
+                           np.where(own_parts % parts == 0, 1, touched))
     return np.clip(touched, 1, most)
 
 
 def standing_for_all(ranks: Any, dimensions: int) -> Any:
-    """[8 at most, ...] ranks: all of up to 8; of more, the last and one in the middle of all, of the first half, first quarter, ..."""
+    """[8 at most, ...] ranks: all of up to 8; of more, the last and one in the middle of all, of
+    the first half, first quarter, ...
+    """
     ranks = np.asarray(ranks)
     each = np.arange(min(STANDING_FOR_ALL, int(ranks.max()))).reshape(-1, *([1] * max(dimensions, ranks.ndim)))
     part = np.maximum(ranks >> each // 2, 1)

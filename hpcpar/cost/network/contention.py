@@ -1,7 +1,9 @@
-"""The links that messages cross, for every case of a family: latency and bandwidth of their level, shared by the flows of the job.
+"""The links that messages cross, for every case of a family: latency and bandwidth of their level,
+shared by the flows of the job.
 
-Contention (ParaDL's phi): a unit of a level (a node, a rack) is attached to the level above by some links; where more of the job's own
-flows leave it at the same time, each gets less. phi follows from the placement: how many flows of the step leave a unit.
+Contention (ParaDL's phi): a unit of a level (a node, a rack) is attached to the level above by some
+links; where more of the job's own flows leave it at the same time, each gets less. phi follows from
+the placement: how many flows of the step leave a unit.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from hpcpar.schedule.steps import Kind
 
 @dataclass(frozen=True)
 class Links:
-    """Hockney's model of a message, alpha + beta * bytes, with a number or an array in every field."""
+    """Hockney's model of a message, alpha + beta * bytes, with a number or an array in every field.
+    """
 
     alpha_s: Any
     beta_s_per_byte: Any
@@ -38,7 +41,8 @@ class Links:
         """Latency of a message of this size."""
         if self.small_alpha_s is self.alpha_s:
             return self.alpha_s
-        return np.where(np.less_equal(message_bytes, self.small_bytes), self.small_alpha_s, self.alpha_s)
+        return np.where(np.less_equal(message_bytes, self.small_bytes), self.small_alpha_s,
+                        self.alpha_s)
 
     def message_s(self, message_bytes: Any) -> Any:
         """Seconds of one message."""
@@ -86,7 +90,8 @@ class Wires:
         """Something about two layouts, worked out when it is first asked for."""
         key = (what, id(a), id(b))
         if key not in self._memo:
-            self._memo[key] = (work_out(), a, b)  # the layouts are kept, so that no others get their ids
+            # the layouts are kept, so that no others get their ids
+            self._memo[key] = (work_out(), a, b)
         return self._memo[key][0]
 
     def index(self, block: Any, ranks: Any) -> Any:
@@ -104,7 +109,8 @@ class Wires:
     def links(self, index: Any, flows: Callable[[Any], Any]) -> Links:
         """The links of messages that cross a level.
 
-        On its way a message leaves a unit of every level but the innermost, through that unit's links: the slowest decide.
+        On its way a message leaves a unit of every level but the innermost, through that unit's
+        links: the slowest decide.
 
         Parameters
         ----------
@@ -123,12 +129,17 @@ class Wires:
         return Links(alpha, beta, small, self._bytes[index])
 
     def factor(self, index: Any, kind: Kind, algorithm: str, n_bytes: Any) -> Any:
-        """How many times as long a collective of a buffer, or a direct movement, takes on a level as alpha and beta say; else 1."""
+        """How many times as long a collective of a buffer, or a direct movement, takes on a level
+        as alpha and beta say; else 1.
+        """
         out: Any = 1.0
         for known in self.machine.collectives:
             if (known.kind, known.algorithm) == (kind.value, algorithm):
-                here = np.equal(index, self._names.index(known.level)) if known.level in self._names else False
-                there = np.interp(np.log(np.maximum(n_bytes, 1)), np.log(known.bytes), known.factors)
+                here = np.equal(index,
+                                self._names.index(
+                    known.level)) if known.level in self._names else False
+                there = np.interp(np.log(np.maximum(n_bytes, 1)), np.log(known.bytes),
+                                  known.factors)
                 out = np.where(here, there, out)
         return out
 
@@ -162,7 +173,9 @@ class Route:
 
     @cached_property
     def far(self) -> Links:
-        """The links that a ring's slowest neighbours share: from each unit, one flow for each group that reaches into it."""
+        """The links that a ring's slowest neighbours share: from each unit, one flow for each group
+        that reaches into it.
+        """
         return self.wires.alone or self.wires.links(self.level, self._rings)
 
     def _rings(self, unit: Any) -> Any:
@@ -171,14 +184,18 @@ class Route:
         return unit / np.clip(unit // self.stride, 1, self.p)
 
     def hop(self, doubling: int) -> Links:
-        """The links that partners at distance 2^doubling share: every rank of a unit sends at once."""
+        """The links that partners at distance 2^doubling share: every rank of a unit sends at once.
+        """
         if doubling not in self._hops:
             self._hops[doubling] = self.wires.alone or self._hop(doubling)
         return self._hops[doubling]
 
     def factor(self, kind: Kind, algorithm: str, n_bytes: Any) -> Any:
-        """How many times as long a collective takes as alpha and beta say; None where nothing is known."""
-        return self.wires.factor(self.level, kind, algorithm, n_bytes) if self.wires.machine.collectives else None
+        """How many times as long a collective takes as alpha and beta say; None where nothing is
+        known.
+        """
+        return self.wires.factor(self.level, kind, algorithm,
+                                 n_bytes) if self.wires.machine.collectives else None
 
     @cached_property
     def _hops(self) -> dict[int, Links]:
@@ -186,7 +203,8 @@ class Route:
 
     def _hop(self, doubling: int) -> Links:
         reach = np.minimum(self.block, self.stride * (2 << doubling))
-        return self.wires.links(self.wires.index(reach, self.ranks), lambda unit: np.minimum(unit, self.ranks))
+        return self.wires.links(self.wires.index(reach, self.ranks),
+                                lambda unit: np.minimum(unit, self.ranks))
 
 
 def route(wires: Wires, digits: Sequence[Digit], ranks: Ints) -> Route:

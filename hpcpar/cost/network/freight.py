@@ -1,4 +1,6 @@
-"""Many movements of families of plans laid end to end, ready to be priced together: whole numbers, the same on every machine."""
+"""Many movements of families of plans laid end to end, ready to be priced together: whole numbers,
+the same on every machine.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,13 @@ class Moved(NamedTuple):
     Attributes
     ----------
     sums : array
-        [items sent, messages, items received, messages; tensors, cases]: see `hpcpar.cost.network.common.moved`.
+        [items sent, messages, items received, messages; tensors, cases]: see
+        `hpcpar.cost.network.common.moved`.
     span : array of int
         Of each case the aligned ranks among which it stays.
     lives : tuple of array of int
-        The ranks that hold the tensors, and that want them; of the same shape as `span`, or to be broadcast to it.
+        The ranks that hold the tensors, and that want them; of the same shape as `span`, or to be
+        broadcast to it.
     """
 
     sums: Any
@@ -41,7 +45,8 @@ class Moved(NamedTuple):
 
 @dataclass(eq=False)
 class Load:
-    """What of the movements of some tensors decides their prices and their buffers: all under the same configurations, in the same way.
+    """What of the movements of some tensors decides their prices and their buffers: all under the
+    same configurations, in the same way.
 
     Attributes
     ----------
@@ -70,11 +75,13 @@ class Load:
     def of(cls, step: Move, ranks: int) -> Load:
         """The load of a layer's own movement, which is never a halo."""
         at, code = step.pattern.at, step.pattern.code
-        items = sent_items(code[at], _some(step.holder.largest_items, at), _some(step.wanter.largest_items, at))[None]
+        items = sent_items(code[at], _some(step.holder.largest_items, at),
+                           _some(step.wanter.largest_items, at))[None]
         load = cls(1, step.pattern, step.item_bytes, _some(step.holder.config.ranks, at), items)
         if (code == REDISTRIBUTE).any():
             found = amounts(step.holder, step.wanter, ranks)
-            sums = np.stack(np.broadcast_arrays(found.out, found.out_count, found.into, found.into_count))[:, None]
+            sums = np.stack(np.broadcast_arrays(found.out, found.out_count, found.into,
+                                                found.into_count))[:, None]
             lives = (step.holder.config.ranks, step.wanter.config.ranks)
             load.moved = Moved(sums, np.broadcast_to(found.block, load.cases), lives)
         return load
@@ -107,10 +114,13 @@ class Load:
         return wire_buffer(code, group, held, wanted, self.item_bytes, through * self.item_bytes)
 
     def _all(self, tensor: int) -> tuple[Any, Any]:
-        """Items that go through the buffers of the rank with most of them, of no collective, and the ranks of a collective."""
+        """Items that go through the buffers of the rank with most of them, of no collective, and
+        the ranks of a collective.
+        """
         through, group = np.zeros(self.cases, np.int64), np.ones(self.cases, np.int64)
         if self.moved is not None:
-            np.copyto(through, _both(self.moved.sums[:, tensor]), where=self.pattern.code == REDISTRIBUTE)
+            np.copyto(through, _both(self.moved.sums[:, tensor]),
+                      where=self.pattern.code == REDISTRIBUTE)
         if self.halo is not None:
             through[self.halos] = self._halo_items[tensor]
         group[self.pattern.at] = self.pattern.among.size.prod(axis=0)
@@ -132,7 +142,9 @@ def _both(sums: Any) -> Any:
 
 
 def sent_items(code: Any, held: Any, wanted: Any) -> Any:
-    """Items of the largest boxes that decide a collective's price: those before and after are `held` and `wanted`."""
+    """Items of the largest boxes that decide a collective's price: those before and after are
+    `held` and `wanted`.
+    """
     return np.where(code == _GATHERS, wanted, held)
 
 
@@ -142,7 +154,9 @@ def _some(values: Any, at: Any) -> Any:
 
 
 class Part(NamedTuple):
-    """Cases of a movement: its place among the loads, where its cases begin and end, and their indices, the same of each tensor."""
+    """Cases of a movement: its place among the loads, where its cases begin and end, and their
+    indices, the same of each tensor.
+    """
 
     load: int
     begin: int
@@ -162,7 +176,9 @@ class Halos:
 
 @dataclass(frozen=True)
 class Collectives:
-    """Collectives laid end to end: code, bytes, members, their smallest distance, the ranks that a group spans, those of the layer."""
+    """Collectives laid end to end: code, bytes, members, their smallest distance, the ranks that a
+    group spans, those of the layer.
+    """
 
     parts: list[Part]
     code: Any
@@ -180,10 +196,11 @@ class Freight:
     Attributes
     ----------
     moving : list of (int, array of int)
-        The places of loads with redistributions; and for each of their cases the places of both ends' links in `spans`.
+        The places of loads with redistributions; and for each of their cases the places of both
+        ends' links in `spans`.
     spans : tuple of (block, active)
-        For each of the links of redistributions the aligned ranks among which they lie, and the ranks that use them at once: few, whatever
-        the number of cases.
+        For each of the links of redistributions the aligned ranks among which they lie, and the
+        ranks that use them at once: few, whatever the number of cases.
     """
 
     loads: list[Load]
@@ -237,7 +254,8 @@ def _halos(loads: list[Load], parts: list[Part]) -> Halos:
     for (i, a, b, _), halo in zip(parts, halos, strict=True):
         rest[a:b], back[a:b], size[a:b] = halo.rest, loads[i].pattern.adds, loads[i].item_bytes
         for axis, (sides, digit) in enumerate(zip(halo.found, halo.digits, strict=True)):
-            found[axis, a:b], digits[axis, 0, a:b], digits[axis, 1, a:b] = sides, digit.stride, digit.size
+            found[axis, a:b], digits[axis, 0, a:b], digits[axis, 1,
+                                                           a:b] = sides, digit.stride, digit.size
     return Halos(parts, Halo(rest, list(found), [Digit(*d) for d in digits]), size, back)
 
 
@@ -248,7 +266,8 @@ def _collectives(loads: list[Load], parts: list[Part]) -> Collectives:
     for i, a, b, at in parts:
         load = loads[i]
         digits, shape = load.pattern.among, (load.tensors, len(at))
-        code[a:b].reshape(shape)[...], ranks[a:b].reshape(shape)[...] = load.pattern.code[at], load.lives
+        code[a:b].reshape(shape)[...], ranks[a:b].reshape(shape)[...] = load.pattern.code[
+            at], load.lives
         np.multiply(load.items, load.item_bytes, out=n_bytes[a:b].reshape(shape))
         for line, value in ((stride, digits.stride), (size, digits.size)):
             line[: len(value), a:b].reshape(-1, *shape)[...] = value[:, None]

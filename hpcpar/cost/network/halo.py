@@ -1,7 +1,8 @@
-"""Halos: messages to neighbours along the cut axes of an image, in seconds and items of the busiest rank, without walking ranks.
+"""Halos: messages to neighbours along the cut axes of an image, in seconds and items of the busiest
+rank, without walking ranks.
 
-A halo is the same at every rank but for where its part lies along each axis, so the part that receives most decides, found once for each
-degree of each axis.
+A halo is the same at every rank but for where its part lies along each axis, so the part that
+receives most decides, found once for each degree of each axis.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def through_items(halo: Halo) -> Any:
     boxes: list[Any] = [1, 1, 1]  # kept, with what is received, with what is sent
     for found in halo.found:
         kept, received, sent = (found[..., 2, i] for i in range(3))
-        boxes = [box * items for box, items in zip(boxes, (kept, kept + received, kept + sent), strict=True)]
+        boxes = [box * items for box, items in zip(boxes, (kept, kept + received, kept + sent),
+                                                   strict=True)]
     return halo.rest * (boxes[1] + boxes[2] - 2 * boxes[0])
 
 
@@ -43,7 +45,8 @@ def halo(step: Move, wires: Wires, ranks: Any) -> Direct:
         ("halo", step.item_bytes), own, need, lambda: neighbours(halo_of(own, need), step.item_bytes, wires, ranks))
     if back:
         into, out = out, into
-    return Direct(halo_s(into, out, level, step.item_bytes, wires, back), out[1], out[2], through_items(halo_of(own, need)), level)
+    return Direct(halo_s(into, out, level, step.item_bytes, wires, back), out[1], out[2],
+                  through_items(halo_of(own, need)), level)
 
 
 def halo_s(into: Sums, out: Sums, level: Any, item_bytes: Ints, wires: Wires, back: Any) -> Any:
@@ -51,23 +54,30 @@ def halo_s(into: Sums, out: Sums, level: Any, item_bytes: Ints, wires: Wires, ba
     machine = wires.machine
     handled = into[2] * item_bytes * np.where(back, machine.add_s_per_byte, machine.copy_s_per_byte)
     seconds = np.maximum(into[0], out[0]) + handled + out[2] * item_bytes * machine.copy_s_per_byte
-    return seconds * wires.factor(level, Kind.HALO, "direct", np.maximum(into[2], out[2]) * item_bytes)
+    return seconds * wires.factor(level, Kind.HALO, "direct",
+                                  np.maximum(into[2], out[2]) * item_bytes)
 
 
 def neighbours(halo: Halo, item_bytes: Ints, wires: Wires, ranks: Any) -> tuple[Sums, Sums, Any]:
-    """What the busiest part receives and what the busiest sends, over every combination of sides; and the level that is crossed."""
+    """What the busiest part receives and what the busiest sends, over every combination of sides;
+    and the level that is crossed.
+    """
     cuts = list(zip(halo.found, halo.digits, strict=True))
     some = [[bool(found[..., side].any()) for side in (0, 1, 2)] for found in halo.found]
     # below lies across a unit's boundary if any part does, above if all do
-    levels = [(0, wires.index(d.stride * d.size, ranks), wires.index(d.stride * np.minimum(d.size, 2), ranks)) for d in halo.digits]
+    levels = [(0, wires.index(d.stride * d.size, ranks),
+               wires.index(d.stride * np.minimum(d.size, 2), ranks)) for d in halo.digits]
     known: dict[Any, Any] = {}
     into: Sums = [0.0, 0, 0]
     out: Sums = [0.0, 0, 0]
     for place in itertools.product((0, 1, 2), repeat=len(cuts)):
         crossing = [digit for side, digit in zip(place, halo.digits, strict=True) if side]
-        if not crossing or not all(there[side] for side, there in zip(place, some, strict=True) if side):
+        if not crossing or not all(there[side] for side, there in zip(place, some, strict=True)
+                                   if side):
             continue
-        level = functools.reduce(np.maximum, (each[side] for side, each in zip(place, levels, strict=True) if side))
+        level = functools.reduce(np.maximum,
+                                 (each[side] for side, each in zip(place, levels, strict=True)
+                                  if side))
 
         def flows(unit: Any, crossing: list[Digit] = crossing) -> Any:
             for digit in crossing:
@@ -90,6 +100,8 @@ def neighbours(halo: Halo, item_bytes: Ints, wires: Wires, ranks: Any) -> tuple[
 
 
 def _flows(digit: Digit, unit: Any) -> Any:
-    """Messages to neighbours along a coordinate that leave a unit: of several parts inside, those at its two ends send, each one way."""
+    """Messages to neighbours along a coordinate that leave a unit: of several parts inside, those
+    at its two ends send, each one way.
+    """
     ways = np.where(np.greater(digit.size, 2), 2, 1)
     return np.where(digit.stride < unit, np.minimum(ways * digit.stride, unit), unit)

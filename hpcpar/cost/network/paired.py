@@ -1,4 +1,6 @@
-"""What movements between pairs of layouts amount to, all in one go: of plans, or of every two configurations of a search's layers."""
+"""What movements between pairs of layouts amount to, all in one go: of plans, or of every two
+configurations of a search's layers.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcpar.cost.network.common import Side, box, copies, covers_once, far, moved, reach, standing_for_all, touched
+from hpcpar.cost.network.common import (
+    Side,
+    box,
+    copies,
+    covers_once,
+    far,
+    moved,
+    reach,
+    standing_for_all,
+    touched,
+)
 from hpcpar.cost.network.sides import Halo, sides_of
 from hpcpar.network.receptive_field import Same, Window
 from hpcpar.plan.axis import Axis, each_part
@@ -25,7 +37,9 @@ RANKS = np.int32
 
 
 class _Ends(NamedTuple):
-    """Of each configuration of a layout: ranks, copies of a box, copies of its values, and the ranks within which these copies lie."""
+    """Of each configuration of a layout: ranks, copies of a box, copies of its values, and the
+    ranks within which these copies lie.
+    """
 
     lives: Any
     spare: Any
@@ -35,7 +49,9 @@ class _Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class Amounts:
-    """What the busiest ranks of a redistribution send and receive, in items and messages, among how many aligned ranks."""
+    """What the busiest ranks of a redistribution send and receive, in items and messages, among how
+    many aligned ranks.
+    """
 
     out: Any
     out_count: Any
@@ -45,7 +61,8 @@ class Amounts:
 
 
 class Measures:
-    """What the axes of pairs of layouts have in common, worked out once for each two ways of cutting them.
+    """What the axes of pairs of layouts have in common, worked out once for each two ways of
+    cutting them.
 
     Parameters
     ----------
@@ -57,10 +74,12 @@ class Measures:
         self.lines, self.ranks = lines, ranks
         self._memory = np.empty(0)
 
-    # -- redistributions -------------------------------------------------------------------------------------------
+    # -- redistributions ---------------------------------------------------------------------------
     @cached_property
     def _along(self) -> tuple[Any, Any]:
-        """Of each two ways [..., what ranks that stand for all have in both, cover, counts], and of each side's ways the sizes."""
+        """Of each two ways [..., what ranks that stand for all have in both, cover, counts], and of
+        each side's ways the sizes.
+        """
         rank, lines = standing_for_all(self.ranks, 1), self.lines
         if rank.shape[1] > 1:
             rank = np.tile(rank, len(lines) // rank.shape[1])
@@ -68,17 +87,22 @@ class Measures:
         both = np.empty((len(lines), len(rank) + 3))
         for kind in lines.kinds:
             boxes = []
-            for axis, side, places, items in zip(kind.own, lines.sides, kind.places, sizes, strict=True):
+            for axis, side, places, items in zip(kind.own, lines.sides, kind.places, sizes,
+                                                 strict=True):
                 at = (rank[:, places] if rank.shape[1] > 1 else rank) - side.behind[places]
-                found = box(axis, Digit(side.stride[places], side.parts[places]), at, side.lives[places])
+                found = box(axis, Digit(side.stride[places], side.parts[places]), at,
+                            side.lives[places])
                 np.subtract(found[1], found[0], out=items[:, places])
                 own = side.of[kind.ways] - places.start
                 boxes.append([each.astype(np.int32).take(own, axis=1) for each in found])
             (x0, x1), (y0, y1) = boxes
             np.maximum(np.minimum(x1, y1) - np.maximum(x0, y0), 0, out=both[kind.ways, :-3].T)
-            widest = [items.max(axis=0)[side.of[kind.ways]] for items, side in zip(sizes, lines.sides, strict=True)]
-            counts = touched(kind.a, kind.b, (lines.x.size[kind.ways], lines.y.size[kind.ways]), (widest[0], widest[1]))
-            for i, values in enumerate((1.0 if covers_once(kind.relation) else self._cover(kind), *counts), -3):
+            widest = [items.max(axis=0)[side.of[kind.ways]]
+                      for items, side in zip(sizes, lines.sides, strict=True)]
+            counts = touched(kind.a, kind.b, (lines.x.size[kind.ways], lines.y.size[kind.ways]),
+                             (widest[0], widest[1]))
+            for i, values in enumerate((1.0 if covers_once(kind.relation) else self._cover(kind),
+                                        *counts), -3):
                 both[kind.ways, i] = values
         return both, sizes
 
@@ -90,19 +114,23 @@ class Measures:
             start, stop, begins = each_part(axis.at(some), parts)
             return np.add.reduceat(stop - start, begins) / axis.extent[some]
 
-        return self.lines.for_both(kind, kind.once(self.lines.sides[1].parts[kind.places[1]], work_out))
+        return self.lines.for_both(kind,
+                                   kind.once(self.lines.sides[1].parts[kind.places[1]], work_out))
 
     def spans(self, group: Alike, index: Any) -> Any:
-        """Of each case the aligned ranks among which a movement stays: up to the slowest coordinate in which the layouts differ.
+        """Of each case the aligned ranks among which a movement stays: up to the slowest coordinate
+        in which the layouts differ.
 
         Parameters
         ----------
         index : [axes, *group.shape]
-            Places of the two ways that the axes are cut in by the first of the pairs that are alike.
+            Places of the two ways that the axes are cut in by the first of the pairs that are
+            alike.
         """
         mine, theirs = _ends(group.have), _ends(group.want)
         (lives, wants), (one, other) = group.facing(mine.lives, theirs.lives), (group.have.config.first, group.want.config.first)
-        out = reduce(np.maximum, (*map(self._distance.take, index), *group.facing(mine.reach, theirs.reach)))
+        out = reduce(np.maximum,
+                     (*map(self._distance.take, index), *group.facing(mine.reach, theirs.reach)))
         everything = np.maximum(one + lives, other + wants) - min(one, other)
         return np.minimum(np.where((lives != wants) | (one != other), everything, out), self.ranks)
 
@@ -127,7 +155,8 @@ class Measures:
         out = np.empty((2, 4, len(group.members), *group.shape))
         for members, rows in _parts(len(group.members), *group.shape):
             first, *places = (index[:, None, rows] + shifts[:, members])[: len(group.have.axes)]
-            # what there is of a case lies together until all is found: looking it up costs more than multiplying
+            # what there is of a case lies together until all is found: looking it up costs more
+            # than multiplying
             found, more = self._room(2 * both.shape[1] * first.size).reshape(2, *first.shape, both.shape[1])
             both.take(first, axis=0, out=found, mode="clip")
             for each in places:
@@ -137,7 +166,8 @@ class Measures:
             kept, (cover, touching, touched_back) = of_all[:-3], of_all[-3:]
             spare, same = group.facing(one.spare, other.spare, rows), group.facing(one.same, other.same, rows)
             holder = Side(mine[:, members, rows], cover, touching, spare[0], same[0])
-            wanter, own = Side(theirs[:, members], 1.0, touched_back, spare[1], same[1]), kept.min(axis=0) > 0
+            wanter, own = Side(theirs[:, members], 1.0, touched_back, spare[1],
+                               same[1]), kept.min(axis=0) > 0
             for way, ends in zip(out, ((holder, wanter), (wanter, holder)), strict=True):
                 moved(*ends, kept, own, room[:-3], way[:, members, rows])
         return out
@@ -149,15 +179,19 @@ class Measures:
         return self._memory[:count]
 
     def _items(self, group: Alike, index: Any, shifts: Any) -> tuple[Any, Any]:
-        """Items of the boxes of both ends of some pairs of layouts: [ranks, pairs, configurations of one, 1], and of the other."""
+        """Items of the boxes of both ends of some pairs of layouts: [ranks, pairs, configurations
+        of one, 1], and of the other.
+        """
         (x, y), (mine, theirs) = self.lines.sides, self._along[1]
         rows = x.of[(index if group.shape[0] == 1 else index[:, :, :1])[:, None] + shifts]
         return np.multiply.reduce(mine[:, rows], axis=1), np.multiply.reduce(theirs[:, y.of[index[:, None, :1] + shifts]], axis=1)
 
-    # -- halos -----------------------------------------------------------------------------------------------------
+    # -- halos -------------------------------------------------------------------------------------
     @cached_property
     def _halos(self) -> tuple[Any, Any]:
-        """Of each of the second layout's ways: the largest interval, and what `sides_of` says where a window may be cut."""
+        """Of each of the second layout's ways: the largest interval, and what `sides_of` says where
+        a window may be cut.
+        """
         parts = self.lines.sides[1].parts
         rest, found = np.ones(len(parts), np.int64), np.zeros((len(parts), 3, 5), np.int64)
         for kind in self.lines.kinds:
@@ -172,7 +206,8 @@ class Measures:
         return rest, found
 
     def halo(self, group: Alike, places: Any) -> Halo:
-        """What the halos of some cases move, of every pair that is alike: the cases of one after those of the other.
+        """What the halos of some cases move, of every pair that is alike: the cases of one after
+        those of the other.
 
         Parameters
         ----------
@@ -198,7 +233,9 @@ def _widest(axis: Axis, parts: Any) -> Any:
 
 
 def _parts(members: int, rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
-    """Parts of pairs of layouts that are alike, of `TOGETHER` cases at most: several whole ones, or some rows of one."""
+    """Parts of pairs of layouts that are alike, of `TOGETHER` cases at most: several whole ones, or
+    some rows of one.
+    """
     step = TOGETHER // (rows * columns)
     if step:
         for i in range(0, members, step):
@@ -220,9 +257,10 @@ def _work_out_ends(layout: Layout) -> _Ends:
     return _Ends(*out)
 
 
-# -- of two layouts, case by case --------------------------------------------------------------------------------------
+# -- of two layouts, case by case ------------------------------------------------------------------
 def amounts(holder: Layout, wanter: Layout, ranks: Any) -> Amounts:
-    """The amounts of a movement between two layouts; with partial sums, every holder of a part of the sum sends its own.
+    """The amounts of a movement between two layouts; with partial sums, every holder of a part of
+    the sum sends its own.
 
     Those of the movement back are found along with them.
     """
@@ -230,7 +268,8 @@ def amounts(holder: Layout, wanter: Layout, ranks: Any) -> Amounts:
     for way, (own, need) in enumerate(((holder, wanter), (wanter, holder))):
         if ("amounts", id(need), number) in own.memo:
             return own.memo["amounts", id(need), number][0][way]
-    way = int(("pair", id(holder)) in wanter.memo or not all(isinstance(axis.relation, Same) for axis in holder.axes))
+    way = int(("pair", id(holder)) in wanter.memo
+              or not all(isinstance(axis.relation, Same) for axis in holder.axes))
     own, need = (wanter, holder) if way else (holder, wanter)
     pair, measures = _pair(own, need, ranks)
     span, sums = pair.shaped(measures.spans(pair.group, pair.index)), measures.amounts(pair.group, pair.index)
@@ -247,12 +286,14 @@ def halo_of(own: Layout, need: Layout) -> Halo:
         pair, measures = _pair(own, need, 1)
         halo = measures.halo(pair.group, pair.index[:, 0])
         digits = [Digit(pair.shaped(d.stride), pair.shaped(d.size)) for d in halo.digits]
-        own.memo[key] = (Halo(pair.shaped(halo.rest), [pair.shaped(sides, 3, 5) for sides in halo.found], digits), need)
+        own.memo[key] = (Halo(pair.shaped(halo.rest),
+                              [pair.shaped(sides, 3, 5) for sides in halo.found], digits), need)
     return own.memo[key][0]
 
 
 def _pair(own: Layout, need: Layout, ranks: Any) -> tuple[Pair, Measures]:
-    """Two layouts, and what is found out of them together with those that they are laid out with."""
+    """Two layouts, and what is found out of them together with those that they are laid out with.
+    """
     pair = pair_of(own, need, ranks)
     memo, number = pair.block.lines.memo, id(ranks) if isinstance(ranks, np.ndarray) else ranks
     if number not in memo:

@@ -1,7 +1,8 @@
-"""Redistributions: any movement from rank to rank between two layouts, in seconds and items of the busiest rank.
+"""Redistributions: any movement from rank to rank between two layouts, in seconds and items of the
+busiest rank.
 
-It is worked out on a few ranks spread over all of them, in closed form: what a rank wants less what it holds, and what others want of
-what it holds.
+It is worked out on a few ranks spread over all of them, in closed form: what a rank wants less what
+it holds, and what others want of what it holds.
 """
 
 from __future__ import annotations
@@ -48,10 +49,12 @@ def redistribution(step: Move, wires: Wires, ranks: Any) -> Direct:
     holder, wanter, size = step.holder, step.wanter, step.item_bytes
     found = amounts(holder, wanter, ranks)
     if np.all(np.equal(holder.config.first, wanter.config.first)):
-        sending, receiving = (spread(found.block, layout.config.ranks, wires, ranks) for layout in (holder, wanter))
+        sending, receiving = (spread(found.block, layout.config.ranks, wires, ranks)
+                              for layout in (holder, wanter))
         level = wires.index(found.block, ranks)
     else:
-        sending, receiving = (_apart(holder, wanter, layout.config.ranks, wires) for layout in (holder, wanter))
+        sending, receiving = (_apart(holder, wanter, layout.config.ranks, wires)
+                              for layout in (holder, wanter))
         level = wires.between(*_ends(holder, wanter))
     per_byte = wires.machine.add_s_per_byte if step.pattern.adds else wires.machine.copy_s_per_byte
     seconds = redistribution_s(found, sending, receiving, size, per_byte, wires)
@@ -59,10 +62,14 @@ def redistribution(step: Move, wires: Wires, ranks: Any) -> Direct:
     return Direct(seconds, np.ceil(found.out_count).astype(np.int64), out, out + into, level)
 
 
-def redistribution_s(found: Amounts, sending: Spread, receiving: Spread, item_bytes: Ints, s_per_byte: Any, wires: Wires) -> Any:
-    """Seconds of sending and receiving at once, then of handling what came (`s_per_byte`) and, before, packing what goes."""
+def redistribution_s(found: Amounts, sending: Spread, receiving: Spread, item_bytes: Ints,
+                     s_per_byte: Any, wires: Wires) -> Any:
+    """Seconds of sending and receiving at once, then of handling what came (`s_per_byte`) and,
+    before, packing what goes.
+    """
     out, into = found.out * item_bytes, found.into * item_bytes
-    seconds = np.maximum(sending.seconds(out, found.out_count), receiving.seconds(into, found.into_count))
+    seconds = np.maximum(sending.seconds(out, found.out_count),
+                         receiving.seconds(into, found.into_count))
     seconds = seconds + into * s_per_byte + out * wires.machine.copy_s_per_byte
     return seconds * wires.factor(sending.level, Kind.REDISTRIBUTE, "direct", np.maximum(out, into))
 
@@ -78,7 +85,8 @@ class Spread:
     level : int
         Index of the outermost level that they cross.
     savings : tuple of (float, float)
-        (Seconds less, for messages of up to so many bytes), where small messages have a latency of their own.
+        (Seconds less, for messages of up to so many bytes), where small messages have a latency of
+        their own.
     """
 
     alpha_s: Any
@@ -89,8 +97,10 @@ class Spread:
     @classmethod
     def of(cls, parts: Sequence[tuple[Any, Links]], level: Any) -> Spread:
         """The mean over links that each take a part of the messages."""
-        savings = tuple((part * (x.alpha_s - x.small_alpha_s), x.small_bytes) for part, x in parts if x.small_alpha_s is not x.alpha_s)
-        return cls(sum(part * x.alpha_s for part, x in parts), sum(part * x.beta_s_per_byte for part, x in parts), level, savings)
+        savings = tuple((part * (x.alpha_s - x.small_alpha_s), x.small_bytes) for part, x in parts
+                        if x.small_alpha_s is not x.alpha_s)
+        return cls(sum(part * x.alpha_s for part, x in parts),
+                   sum(part * x.beta_s_per_byte for part, x in parts), level, savings)
 
     def seconds(self, n_bytes: Any, count: Any) -> Any:
         """Seconds of `count` messages of `n_bytes` in all."""
@@ -103,8 +113,10 @@ class Spread:
 
     def at(self, places: Any) -> Spread:
         """Those of some cases."""
-        savings = tuple((saved[places], np.broadcast_to(small, saved.shape)[places]) for saved, small in self.savings)
-        return Spread(self.alpha_s[places], self.s_per_byte[places], self.level[places] if np.ndim(self.level) else self.level, savings)
+        savings = tuple((saved[places], np.broadcast_to(small, saved.shape)[places])
+                        for saved, small in self.savings)
+        return Spread(self.alpha_s[places], self.s_per_byte[places],
+                      self.level[places] if np.ndim(self.level) else self.level, savings)
 
 
 def spread(block: Any, active: Any, wires: Wires, ranks: Any) -> Spread:
@@ -117,7 +129,8 @@ def spread(block: Any, active: Any, wires: Wires, ranks: Any) -> Spread:
     """
     index = np.asarray(wires.index(block, ranks))
     unit = np.minimum(wires.inner[index], block)
-    away = (block - unit) / np.maximum(block - 1, 1)  # part of the other ranks that lies outside the unit
+    # part of the other ranks that lies outside the unit
+    away = (block - unit) / np.maximum(block - 1, 1)
     far = wires.links(index, lambda u: np.minimum(u, active) * (1 - np.minimum(u, block) / block))
     close = wires.links(np.maximum(index - 1, 0), lambda u: np.minimum(u, active))
     return Spread.of(((away, far), (np.where(unit > 1, 1 - away, 0.0), close)), index)

@@ -1,4 +1,6 @@
-"""What halos move along the cut axes of an image, at the parts through which most goes: whole numbers."""
+"""What halos move along the cut axes of an image, at the parts through which most goes: whole
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,12 @@ from hpcpar.plan.config import Digit
 
 
 def sides_of(own: Axis, need: Axis, parts: Any) -> Any:
-    """What the busiest part of each axis receives, and what the busiest sends: (kept, from below, from above, messages below, above).
+    """What the busiest part of each axis receives, and what the busiest sends: (kept, from below,
+    from above, messages below, above).
 
-    Items along this axis: `kept` of the needed interval the part holds itself, the others come from parts below and above. Third, of the
-    part through whose buffers most goes: (kept, received, sent, 0, 0).
+    Items along this axis: `kept` of the needed interval the part holds itself, the others come from
+    parts below and above. Third, of the part through whose buffers most goes: (kept, received,
+    sent, 0, 0).
 
     Parameters
     ----------

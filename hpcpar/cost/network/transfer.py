@@ -1,4 +1,6 @@
-"""Communication steps in seconds and in bytes: from a step and a machine to what the busiest rank does, for every case of a family."""
+"""Communication steps in seconds and in bytes: from a step and a machine to what the busiest rank
+does, for every case of a family.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any) -> Traffic:
             through = np.where(here, found.through, through)
         else:
             values = _collective(kind, step, machine, wires, way)
-        seconds, messages, count = (np.where(here, new, old) for new, old in zip(values, (seconds, messages, count), strict=True))
+        seconds, messages, count = (np.where(here, new, old)
+                                    for new, old in zip(values, (seconds, messages, count),
+                                                        strict=True))
     return Traffic(seconds, messages, count * step.item_bytes, through * step.item_bytes, level)
 
 
@@ -75,23 +79,29 @@ def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Rou
     seconds: Any = 0.0
     messages: Any = 0
     count: Any = 0
-    quoted = step.quote.seconds.get(kind) if step.quote is not None and step.quote.wires is wires else None
+    quoted = step.quote.seconds.get(
+        kind) if step.quote is not None and step.quote.wires is wires else None
     names = np.unique(step.algorithm) if np.ndim(step.algorithm) else [step.algorithm]
     for name in names:
         if str(name) == "direct" and kind not in (Kind.REDUCE, Kind.BROADCAST):
             continue  # other cases' halos and redistributions
         here = np.equal(step.algorithm, name)
-        cost = collective_s(kind, str(name), way.p, n, step.segments, way, machine.add_s_per_byte) if quoted is None else quoted
+        cost = collective_s(kind, str(name), way.p, n, step.segments, way,
+                            machine.add_s_per_byte) if quoted is None else quoted
         messages_, items_ = sent(kind, str(name), way.p, items, least, step.segments)
         if str(name) == "mpi" and kind is Kind.ALLGATHER:
             items_ = np.where(np.equal(way.p, 1), 0, parts.largest_items)
         values = (cost, messages_, items_)
-        seconds, messages, count = (np.where(here, new, old) for new, old in zip(values, (seconds, messages, count), strict=True))
+        seconds, messages, count = (np.where(here, new, old)
+                                    for new, old in zip(values, (seconds, messages, count),
+                                                        strict=True))
     return copied(kind, seconds, n, machine, way), messages, count
 
 
 def _least_items(parts: Layout, whole: Layout) -> Any:
-    """Items of the smallest block of a group whose blocks make up the largest box: blocks nest, so it is cut like any axis."""
+    """Items of the smallest block of a group whose blocks make up the largest box: blocks nest, so
+    it is cut like any axis.
+    """
     least: Any = 1
     for a, b, extent in zip(parts.axes, whole.axes, whole.largest, strict=True):
         pieces = np.maximum(1, cut(parts, a).parts // cut(whole, b).parts)
@@ -101,7 +111,9 @@ def _least_items(parts: Layout, whole: Layout) -> Any:
 
 
 def copied(kind: Kind, seconds: Any, n: Any, machine: Machine, way: Route) -> Any:
-    """With the copies of a gather or scatter: the whole box between tensor and wire, and the own block once more."""
+    """With the copies of a gather or scatter: the whole box between tensor and wire, and the own
+    block once more.
+    """
     return seconds + machine.copy_s_per_byte * (n + n / way.p) if kind in (Kind.ALLGATHER, Kind.REDUCE_SCATTER) else seconds
 
 
@@ -113,9 +125,10 @@ def _even_items(layout: Layout) -> Any:
 def paper_comm_s(step: Move, machine: Machine, wires: Wires, network: Network, plan: Plan) -> Any:
     """Seconds of a step in the integrated paper's accounting.
 
-    Collectives cost log-latency terms of unrounded volumes. A convolution's halo costs one alpha and floor(k / 2) rows: forward
-    B/Pc X_W X_C floor(k_h / 2), backward B/Pc Y_W Y_C floor(k_w / 2) items (Eq 7, 9), none for 1 x 1. The halos of pooling and
-    normalisation, and the sum of the loss, are not counted. A redistribution, which the paper has none of, costs as executed.
+    Collectives cost log-latency terms of unrounded volumes. A convolution's halo costs one alpha
+    and floor(k / 2) rows: forward B/Pc X_W X_C floor(k_h / 2), backward B/Pc Y_W Y_C floor(k_w / 2)
+    items (Eq 7, 9), none for 1 x 1. The halos of pooling and normalisation, and the sum of the
+    loss, are not counted. A redistribution, which the paper has none of, costs as executed.
     """
     seconds: Any = 0.0
     if step.phase is Phase.LOSS:

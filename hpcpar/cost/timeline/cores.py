@@ -1,8 +1,9 @@
 """A pipeline whose ranks take turns on cores: how soon its stages can be done on them.
 
-Whoever has a core keeps it until it has to wait, and then the next on that core that can go on gets it. So beside what all ranks' work
-takes on the cores, an iteration has the times when a core has nothing to do: until the first micro-batch has come to one of its ranks, and
-while the last one is on its way.
+Whoever has a core keeps it until it has to wait, and then the next on that core that can go on gets
+it. So beside what all ranks' work takes on the cores, an iteration has the times when a core has
+nothing to do: until the first micro-batch has come to one of its ranks, and while the last one is
+on its way.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Cores:
         cores = max(1, math.ceil(machine.device.at_once))
         return cls([rank // unit * cores + rank % unit % cores for rank in range(ranks)], stages)
 
-    def soonest_s(self, order: Sequence[Cell], work_s: Mapping[tuple[int, Phase], float], last_s: Sequence[float]) -> float:
+    def soonest_s(self, order: Sequence[Cell], work_s: Mapping[tuple[int, Phase], float],
+                  last_s: Sequence[float]) -> float:
         """When the last rank is done.
 
         Parameters
@@ -54,9 +56,11 @@ class Cores:
         place = {rank: s for s, ranks in enumerate(self.stages) for rank in ranks}
         done = dict.fromkeys(place, (0, 0.0))  # how many of its stage's passes, and when
         core_s = dict.fromkeys(self.of, 0.0)
-        ends: dict[Cell, tuple[int, float]] = {}  # how many ranks are through, and when the latest of them was
+        # how many ranks are through, and when the latest of them was
+        ends: dict[Cell, tuple[int, float]] = {}
         for _ in range(sum(len(todo[s]) for s in place.values())):
-            begin_s, ready_s, rank = min(self._next(rank, todo[s], done[rank], ends, core_s) for rank, s in place.items())
+            begin_s, ready_s, rank = min(self._next(rank, todo[s], done[rank], ends, core_s)
+                                         for rank, s in place.items())
             s, count = place[rank], done[rank][0]
             cell = todo[s][count]
             end_s = begin_s + work_s[s, cell.phase]
@@ -70,7 +74,9 @@ class Cores:
     def _next(
         self, rank: int, todo: Sequence[Cell], done: tuple[int, float], ends: Mapping[Cell, tuple[int, float]], core_s: Mapping[int, float]
     ) -> tuple[float, float, int]:
-        """When a rank can begin its next pass, since when it could if the core were free, and the rank."""
+        """When a rank can begin its next pass, since when it could if the core were free, and the
+        rank.
+        """
         count, ready_s = done
         if count == len(todo):
             return math.inf, math.inf, rank

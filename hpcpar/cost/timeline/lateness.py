@@ -1,4 +1,6 @@
-"""Where ranks take turns on cores: how late the others are for a message, beside what a prediction counts anyway."""
+"""Where ranks take turns on cores: how late the others are for a message, beside what a prediction
+counts anyway.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,15 @@ import numpy as np
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import CODES, Kind
 
-#: From what ranks have computed, how late the last of all of them is for a message (s): `hpcpar.machine.model.Machine.late_s`.
+#: From what ranks have computed, how late the last of all of them is for a message (s):
+#: `hpcpar.machine.model.Machine.late_s`.
 Late = Callable[[Any], Any]
 
 
 def last_of(part: Any, late_s: Any) -> Any:
-    """How late the last of a part of the other ranks is, where the last of all is by `late_s`: of few not as much, by the root."""
+    """How late the last of a part of the other ranks is, where the last of all is by `late_s`: of
+    few not as much, by the root.
+    """
     return np.sqrt(part) * late_s
 
 
@@ -50,9 +55,12 @@ class Lateness:
 
 
 def partners(step: Move, ranks: Any) -> Any:
-    """The part of all other ranks that a rank waits for in a step: its group, its neighbours in a halo, or everybody."""
+    """The part of all other ranks that a rank waits for in a step: its group, its neighbours in a
+    halo, or everybody.
+    """
     code, config = step.pattern.code, step.wanter.config
     group = math.prod(d.size for d in step.pattern.digits)
     near = math.prod(np.minimum(degree, 3) for degree in (config.d, config.h, config.w))
-    together = np.where(np.equal(code, CODES[Kind.HALO]), near, np.where(np.equal(code, CODES[Kind.REDISTRIBUTE]), ranks, group))
+    together = np.where(np.equal(code, CODES[Kind.HALO]), near,
+                        np.where(np.equal(code, CODES[Kind.REDISTRIBUTE]), ranks, group))
     return (np.minimum(together, ranks) - 1) / np.maximum(ranks - 1, 1)

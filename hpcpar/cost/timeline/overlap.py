@@ -1,9 +1,12 @@
-"""The timeline of an iteration: a stream of computing, and beside it one of communication for each level of the machine.
+"""The timeline of an iteration: a stream of computing, and beside it one of communication for each
+level of the machine.
 
-The program walks the steps in order. A compute step occupies the program until it ends. A communication step starts when
-the program reaches it and its level's links are free, and runs beside what follows. A step waits for every communication
-that is needed by it; the end of the iteration waits for all. Where the program itself has to drive the messages, only a part of a
-communication runs beside it; and where it looks after them now and then, that part goes on more slowly while it computes.
+The program walks the steps in order. A compute step occupies the program until it ends. A
+communication step starts when the program reaches it and its level's links are free, and runs
+beside what follows. A step waits for every communication that is needed by it; the end of the
+iteration waits for all. Where the program itself has to drive the messages, only a part of a
+communication runs beside it; and where it looks after them now and then, that part goes on more
+slowly while it computes.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ class Item:
     Attributes
     ----------
     needed_by : int or None
-        Of a communication: index of the first step that needs it (the number of steps: the end). None for computing.
+        Of a communication: index of the first step that needs it (the number of steps: the end).
+        None for computing.
     level : int
         Of a communication: the level of the machine that it crosses.
     partners : float
@@ -39,7 +43,9 @@ class Item:
 
 @dataclass(frozen=True)
 class Span:
-    """When a step ran (s from the start of the iteration), and on which stream: ``compute`` or a level of the machine."""
+    """When a step ran (s from the start of the iteration), and on which stream: ``compute`` or a
+    level of the machine.
+    """
 
     start_s: Any
     end_s: Any
@@ -48,7 +54,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Block:
-    """What a stage of a pipeline does as a whole: a micro-batch forward or backward, or the gradients and updates at the end."""
+    """What a stage of a pipeline does as a whole: a micro-batch forward or backward, or the
+    gradients and updates at the end.
+    """
 
     stage: int
     phase: str
@@ -66,7 +74,8 @@ class Timeline:
     spans : tuple of Span
         One per step.
     waits_s : tuple of float
-        Per step, the time that the program stood still for it (communication steps only): the exposed communication.
+        Per step, the time that the program stood still for it (communication steps only): the
+        exposed communication.
     total_s : float
         The iteration.
     blocks : tuple of Block
@@ -85,7 +94,8 @@ class Timeline:
 
 
 class _Clock:
-    """The program's time, and the network's: how far communication has come, which while the program computes goes at a rate of its own.
+    """The program's time, and the network's: how far communication has come, which while the
+    program computes goes at a rate of its own.
 
     Attributes
     ----------
@@ -107,7 +117,8 @@ class _Clock:
         self.marks_s[key] = at_s
         if self.rate < 1.0:
             self._open[key] = at_s
-            self.marks_s[key] = np.where(np.less_equal(at_s, self.network_s), self.program_s, np.inf)
+            self.marks_s[key] = np.where(np.less_equal(at_s, self.network_s), self.program_s,
+                                         np.inf)
 
     def compute(self, seconds: Any) -> None:
         """The program computes."""
@@ -118,7 +129,9 @@ class _Clock:
         self._advance(seconds, 1.0)
 
     def reach(self, at_s: Any) -> Any:
-        """The program waits until the network's clock shows a time; returns how long (0 where that is past)."""
+        """The program waits until the network's clock shows a time; returns how long (0 where that
+        is past).
+        """
         late = np.maximum(at_s - self.network_s, 0.0)
         if self.rate == 1.0:
             self.program_s = self.network_s = np.where(late > 0, at_s, self.network_s)
@@ -134,7 +147,8 @@ class _Clock:
         from_s, self.network_s = self.network_s, self.network_s + rate * seconds
         for key, at_s in list(self._open.items()):
             past = np.less_equal(at_s, self.network_s)
-            self.marks_s[key] = np.where(past & np.isinf(self.marks_s[key]), before_s + (at_s - from_s) / rate, self.marks_s[key])
+            self.marks_s[key] = np.where(past & np.isinf(self.marks_s[key]),
+                                         before_s + (at_s - from_s) / rate, self.marks_s[key])
             if np.all(past):
                 del self._open[key]
 
@@ -151,7 +165,8 @@ def timeline(
     levels : int
         Levels of the machine.
     rate : float
-        How fast that part goes on while the program computes, of how fast it does while the program waits (above 0, to 1).
+        How fast that part goes on while the program computes, of how fast it does while the program
+        waits (above 0, to 1).
     late_s : callable, optional
         Where ranks take turns on cores, how late they are after computing.
     """
@@ -189,7 +204,8 @@ def timeline(
             if late is not None:
                 late.compute(cost)
             continue
-        begin = np.maximum(clock.network_s, network[0] if levels == 1 else np.choose(item.level, network))
+        begin = np.maximum(clock.network_s, network[0] if levels == 1
+                           else np.choose(item.level, network))
         ends[i] = begin + cost
         clock.mark((i, "begin"), begin)
         clock.mark((i, "end"), ends[i])

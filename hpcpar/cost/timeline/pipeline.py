@@ -1,11 +1,14 @@
-"""The timeline of a plan whose stages live on different ranks, or whose mini-batch is cut into micro-batches.
+"""The timeline of a plan whose stages live on different ranks, or whose mini-batch is cut into
+micro-batches.
 
-Stage s computes micro-batch m forward once stage s - 1 has sent it m, and backward once stage s + 1 has; what it does first is up to the
-plan's order (GPipe: all forward first; or one forward, one backward). With GPipe, stages of equal times F and B and S micro-batches this
-is ParaDL's (p + S - 1) (F + B). Then each stage sums and applies its gradients.
+Stage s computes micro-batch m forward once stage s - 1 has sent it m, and backward once stage s + 1
+has; what it does first is up to the plan's order (GPipe: all forward first; or one forward, one
+backward). With GPipe, stages of equal times F and B and S micro-batches this is ParaDL's (p + S -
+1) (F + B). Then each stage sums and applies its gradients.
 
-What computing cannot hide of a message between stages keeps both of them busy, each for half of it (one from further away is counted to
-the neighbour). Where ranks take turns on cores, an iteration takes no less than their work, and handing a message on keeps cores busy.
+What computing cannot hide of a message between stages keeps both of them busy, each for half of it
+(one from further away is counted to the neighbour). Where ranks take turns on cores, an iteration
+takes no less than their work, and handing a message on keeps cores busy.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ from hpcpar.schedule.steps import Phase
 
 
 class Works(NamedTuple):
-    """What a stage has to do (s): in a micro-batch's forward and backward pass, and at the end; and with messages in either pass."""
+    """What a stage has to do (s): in a micro-batch's forward and backward pass, and at the end; and
+    with messages in either pass.
+    """
 
     forward: list[Any]
     backward: list[Any]
@@ -46,9 +51,11 @@ def pipeline(
     late_s : callable, optional
         As for `hpcpar.cost.timeline.overlap.timeline`, of the messages inside a stage.
     soonest_s : callable, optional
-        From the passes of all stages and what their ranks have to do to when that is done at the soonest on the cores that they share.
+        From the passes of all stages and what their ranks have to do to when that is done at the
+        soonest on the cores that they share.
     hop_s : callable, optional
-        From a stage and what it has computed before it sends, what handing a message on takes the cores beyond that. All of that counts.
+        From a stage and what it has computed before it sends, what handing a message on takes the
+        cores beyond that. All of that counts.
     """
     stages = stages_of(plan, out)
     micro = plan.microbatches
@@ -77,7 +84,8 @@ def pipeline(
         before = done.get(replace(cell, stage=s - 1 if forth else s + 1))
         coming, going, moves = (into[s], on[s], stages[s].into) if forth else (back[s], home[s], stages[s].back)
         taking = busy * coming
-        ready = free[s] if before is None else np.maximum(free[s], before + coming - taking) + taking
+        ready = free[s] if before is None else np.maximum(free[s],
+                                                          before + coming - taking) + taking
         done[cell] = ready + (forward if forth else backward)[s]
         free[s] = done[cell] + busy * going
         marks.append((s, cell.phase, cell.part, ready, done[cell]))
@@ -97,8 +105,10 @@ def pipeline(
         total = np.maximum(total, soonest_s(passes, Works(forward, backward, ends, [busy * (a + b) for a, b in zip(into, on, strict=True)],
                                                           [busy * (a + b) for a, b in zip(back, home, strict=True)])))
     if hop_s is not None:
-        total = total + micro * sum(hop_s(s, forward[s]) + hop_s(s + 1, backward[s + 1]) for s in range(n - 1))
-    blocks = [Block(s, phase.value, m, float(a), float(b)) for s, phase, m, a, b in marks] if np.ndim(total) == 0 else []
+        total = total + micro * sum(hop_s(s, forward[s]) + hop_s(s + 1, backward[s + 1])
+                                    for s in range(n - 1))
+    blocks = [Block(s, phase.value, m, float(a), float(b))
+              for s, phase, m, a, b in marks] if np.ndim(total) == 0 else []
     return Timeline(tuple(spans), tuple(waits), total, tuple(blocks))
 
 
@@ -107,7 +117,8 @@ def _shift(spans: list[Span], indices: list[int], by: float) -> None:
         spans[i] = replace(spans[i], start_s=spans[i].start_s + by, end_s=spans[i].end_s + by)
 
 
-def _line(items: list[Item], indices: list[int], hidden: float, levels: int, rate: float, late_s: Late | None) -> Timeline:
+def _line(items: list[Item], indices: list[int], hidden: float, levels: int, rate: float,
+          late_s: Late | None) -> Timeline:
     """The timeline of some of the steps; what is needed by none of them is needed at their end."""
     place = {old: new for new, old in enumerate(indices)}
     chosen = []

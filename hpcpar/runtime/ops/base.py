@@ -21,11 +21,13 @@ class Context:
     input_shapes : tuple of tuple of int
         A sample of each of the layer's (global) inputs.
     batch : int
-        Samples of a pass through the network, over all ranks (the mini-batch, or a micro-batch of it).
+        Samples of a pass through the network, over all ranks (the mini-batch, or a micro-batch of
+        it).
     needs : tuple of Box
         The rank's box of each input, in global indices.
     own : Box
-        The rank's box of what it computes of the output (of partial sums, where the configuration cuts the reduction, k).
+        The rank's box of what it computes of the output (of partial sums, where the configuration
+        cuts the reduction, k).
     local_statistics : bool
         Batch normalisation by the statistics of this rank's block alone.
     tick : callable
@@ -71,9 +73,11 @@ class Op:
     Attributes
     ----------
     empty : bool
-        True where this rank computes no output (more parts than indices, or the layer lives on other ranks).
+        True where this rank computes no output (more parts than indices, or the layer lives on
+        other ranks).
     moments, moments_gradient : array or None
-        [own channels, 2] float64 sums of batch normalisation, added over ranks between the steps that make and use them.
+        [own channels, 2] float64 sums of batch normalisation, added over ranks between the steps
+        that make and use them.
     """
 
     moments: Array = None
@@ -91,7 +95,8 @@ class Op:
 
     @property
     def kept_bytes(self) -> int:
-        """Of arrays that the layer keeps for itself: places of maxima, scales, masks, statistics."""
+        """Of arrays that the layer keeps for itself: places of maxima, scales, masks, statistics.
+        """
         own = (a for a in vars(self).values() if hasattr(a, "nbytes"))
         return sum(int(a.nbytes) for a in own)
 
@@ -103,18 +108,24 @@ class Op:
         raise NotImplementedError
 
     def backward(self) -> None:
-        """The gradients of the inputs from dy: every array of `blocks.dxs` that is not None is overwritten."""
+        """The gradients of the inputs from dy: every array of `blocks.dxs` that is not None is
+        overwritten.
+        """
 
     def backward_weight(self) -> None:
-        """The gradient of the weights from inputs and dy (and `moments_gradient`, batch normalisation); overwritten, not added.
+        """The gradient of the weights from inputs and dy (and `moments_gradient`, batch
+        normalisation); overwritten, not added.
 
-        Of batch normalisation by the whole batch only `moments_gradient` is made here: see `finish_weight`.
+        Of batch normalisation by the whole batch only `moments_gradient` is made here: see
+        `finish_weight`.
         """
 
     def finish_weight(self) -> None:
-        """Write what must wait for sums over ranks into the gradient of the weights; called before the update, also more than once.
+        """Write what must wait for sums over ranks into the gradient of the weights; called before
+        the update, also more than once.
 
-        Batch normalisation by the whole batch: `moments_gradient`, once added over ranks, is the gradient of weight and bias on each of
-        them, and may not be added again. This is no part of `backward`: a layer before which nothing is trained has no backward step,
-        yet gradients of its weights. Every other layer has nothing to finish.
+        Batch normalisation by the whole batch: `moments_gradient`, once added over ranks, is the
+        gradient of weight and bias on each of them, and may not be added again. This is no part of
+        `backward`: a layer before which nothing is trained has no backward step, yet gradients of
+        its weights. Every other layer has nothing to finish.
         """

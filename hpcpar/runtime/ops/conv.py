@@ -13,18 +13,22 @@ _Call = tuple[tuple[slice, ...], tuple[slice, ...], ConvSpec]
 
 
 class ConvOp(Op):
-    """The owned outputs of a convolution of images or volumes: partial sums, where the inputs here are some of the channels."""
+    """The owned outputs of a convolution of images or volumes: partial sums, where the inputs here
+    are some of the channels.
+    """
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         assert isinstance(ctx.layer, Conv) and ctx.parameters is not None
         self.layer, self.parameters = ctx.layer, ctx.parameters
-        #: Worked out once for each box: the parts of an output whose halo travels are computed in every iteration.
+        #: Worked out once for each box: the parts of an output whose halo travels are computed in
+        #: every iteration.
         self._calls: dict[Box, _Call | None] = {}
         self._whole = self._call(ctx.own)
         dx = self.blocks.dx
         # inputs that no window of this rank reads get no gradient from it
-        self._dx_partial = dx is not None and self._whole is not None and dx[self._whole[0]].shape != dx.shape
+        self._dx_partial = dx is not None and self._whole is not None and dx[
+            self._whole[0]].shape != dx.shape
 
     def _segments(self) -> tuple[Segment, ...]:
         """The groups that this rank's channels belong to, in local indices."""
@@ -32,11 +36,13 @@ class ConvOp(Op):
         if layer.groups == 1:
             # all inputs that are here, which may be some of them only (k)
             return (Segment(0, need[1] - need[0], 0, own[1] - own[0]),)
-        per_out, per_in = layer.out_channels // layer.groups, self.ctx.input_shape[0] // layer.groups
+        per_out, per_in = layer.out_channels // layer.groups, self.ctx.input_shape[
+            0] // layer.groups
         out = []
         for g in range(own[0] // per_out, -(-own[1] // per_out)):
             start, stop = max(own[0], g * per_out), min(own[1], (g + 1) * per_out)
-            out.append(Segment(g * per_in - need[0], (g + 1) * per_in - need[0], start - own[0], stop - own[0]))
+            out.append(Segment(g * per_in - need[0], (g + 1) * per_in - need[0], start - own[0],
+                               stop - own[0]))
         return tuple(out)
 
     def _call(self, box: Box) -> _Call | None:
@@ -71,7 +77,8 @@ class ConvOp(Op):
             return
         if self._dx_partial:
             dx[...] = 0
-        self.backend.conv_backward_data(dy, self.parameters.weight, self._whole[2], dx[self._whole[0]], self.ctx.tick)
+        self.backend.conv_backward_data(dy, self.parameters.weight, self._whole[2],
+                                        dx[self._whole[0]], self.ctx.tick)
 
     def backward_weight(self) -> None:
         p = self.parameters
@@ -80,4 +87,5 @@ class ConvOp(Op):
             return
         x = self.blocks.x
         assert x is not None
-        self.backend.conv_backward_weight(x[self._whole[0]], self.blocks.dy, self._whole[2], p.dweight, p.dbias, self.ctx.tick)
+        self.backend.conv_backward_weight(x[self._whole[0]], self.blocks.dy, self._whole[2],
+                                          p.dweight, p.dbias, self.ctx.tick)

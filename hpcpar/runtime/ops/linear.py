@@ -6,7 +6,9 @@ from hpcpar.runtime.ops.base import Context, Op
 
 
 class LinearOp(Op):
-    """Y = X W^T + b for this rank's samples and output features, over the input features that it has (k: a partial sum)."""
+    """Y = X W^T + b for this rank's samples and output features, over the input features that it
+    has (k: a partial sum).
+    """
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)

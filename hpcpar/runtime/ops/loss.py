@@ -1,4 +1,6 @@
-"""The losses on a block: this rank's share of the sum, and the gradient that starts the backward pass."""
+"""The losses on a block: this rank's share of the sum, and the gradient that starts the backward
+pass.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,12 @@ from hpcpar.runtime.ops.base import Op
 
 
 class LossOp(Op):
-    """Computes loss and gradient together in the forward step; `sums` becomes (loss, correct samples) of this block.
+    """Computes loss and gradient together in the forward step; `sums` becomes (loss, correct
+    samples) of this block.
 
-    Both are scaled by `ctx.scale`, the mean squared error also by 1 / outputs. Labels are classes [N], -1 where a sample does not count;
-    of the mean squared error targets [N, own outputs], NaN where they do not count.
+    Both are scaled by `ctx.scale`, the mean squared error also by 1 / outputs. Labels are classes
+    [N], -1 where a sample does not count; of the mean squared error targets [N, own outputs], NaN
+    where they do not count.
     """
 
     def forward(self) -> None:

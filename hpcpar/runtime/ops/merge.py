@@ -27,7 +27,9 @@ class AddOp(Op):
 
 
 class ConcatOp(Op):
-    """The inputs' channels that this rank owns, one input after the other; parts may be the inputs' memory already."""
+    """The inputs' channels that this rank owns, one input after the other; parts may be the inputs'
+    memory already.
+    """
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)

@@ -24,23 +24,27 @@ class LRNOp(Op):
     def forward(self) -> None:
         a = self.layer
         if not self.empty:
-            self.backend.lrn_forward(self.blocks.x, self.offset, a.size, a.alpha, a.beta, a.k, self.blocks.y, self.scale)
+            self.backend.lrn_forward(self.blocks.x, self.offset, a.size, a.alpha, a.beta, a.k,
+                                     self.blocks.y, self.scale)
 
     def backward(self) -> None:
         a, b = self.layer, self.blocks
         if self.empty:
             b.dx[...] = 0  # type: ignore[index]
         else:
-            self.backend.lrn_backward(b.x, b.y, self.scale, b.dy, self.offset, a.size, a.alpha, a.beta, b.dx)
+            self.backend.lrn_backward(b.x, b.y, self.scale, b.dy, self.offset, a.size, a.alpha,
+                                      a.beta, b.dx)
 
 
 class BatchNormOp(Op):
-    """Batch normalisation by the statistics of the whole batch, or of this rank's block alone (`ctx.local_statistics`).
+    """Batch normalisation by the statistics of the whole batch, or of this rank's block alone
+    (`ctx.local_statistics`).
 
-    By the whole batch `statistics` and `backward_weight` make the sums of this block, which are added over the ranks that hold other
-    items of the same channels before `forward`, and before `backward` or `finish_weight`. In both cases running statistics move with
-    every forward pass of training; a rank without items has nothing to learn from its own block and leaves them, and nothing is
-    divided by its zero items.
+    By the whole batch `statistics` and `backward_weight` make the sums of this block, which are
+    added over the ranks that hold other items of the same channels before `forward`, and before
+    `backward` or `finish_weight`. In both cases running statistics move with every forward pass of
+    training; a rank without items has nothing to learn from its own block and leaves them, and
+    nothing is divided by its zero items.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -50,8 +54,10 @@ class BatchNormOp(Op):
         own = shape(ctx.own)
         channels = own[1]
         #: Items per channel that the statistics come from.
-        self.count = own[0] * math.prod(own[2:]) if ctx.local_statistics else ctx.batch * math.prod(ctx.input_shape[1:])
-        self.moments, self.moments_gradient = (ctx.backend.zeros((channels, 2), np.float64) for _ in range(2))
+        self.count = own[0] * math.prod(own[2:]) if ctx.local_statistics else ctx.batch * math.prod(
+            ctx.input_shape[1:])
+        self.moments, self.moments_gradient = (ctx.backend.zeros((channels, 2), np.float64)
+                                               for _ in range(2))
         self.mean, self.inv_std = (ctx.backend.zeros((channels,), np.float64) for _ in range(2))
 
     def statistics(self) -> None:
@@ -66,17 +72,21 @@ class BatchNormOp(Op):
         if not ctx.training:
             self.backend.batchnorm_running(p.buffers, a.eps, self.mean, self.inv_std)
         elif self.count and not ctx.again:
-            self.backend.batchnorm_statistics(self.moments, self.count, a.eps, self.mean, self.inv_std, p.buffers, a.momentum)
+            self.backend.batchnorm_statistics(self.moments, self.count, a.eps, self.mean,
+                                              self.inv_std, p.buffers, a.momentum)
         if not self.empty:
             self.backend.batchnorm_forward(b.x, self.mean, self.inv_std, p.weight, p.bias, b.y)
 
     def backward_weight(self) -> None:
-        """`moments_gradient` of this rank's block; by local statistics also the gradients of weight and bias."""
+        """`moments_gradient` of this rank's block; by local statistics also the gradients of weight
+        and bias.
+        """
         b = self.blocks
         if self.empty:
             self.moments_gradient[...] = 0
         else:
-            self.backend.channel_moments_backward(b.x, b.dy, self.mean, self.inv_std, self.moments_gradient)
+            self.backend.channel_moments_backward(b.x, b.dy, self.mean, self.inv_std,
+                                                  self.moments_gradient)
         if self.ctx.local_statistics:
             self._write()
 
@@ -84,10 +94,13 @@ class BatchNormOp(Op):
         b = self.blocks
         if not self.empty:
             sums, weight = self.moments_gradient, self.parameters.weight
-            self.backend.batchnorm_backward(b.x, b.dy, self.mean, self.inv_std, weight, sums, self.count, b.dx)
+            self.backend.batchnorm_backward(b.x, b.dy, self.mean, self.inv_std, weight, sums,
+                                            self.count, b.dx)
 
     def finish_weight(self) -> None:
-        """By the whole batch: the gradients of weight and bias from the `moments_gradient` of all ranks."""
+        """By the whole batch: the gradients of weight and bias from the `moments_gradient` of all
+        ranks.
+        """
         if not self.ctx.local_statistics:
             self._write()
 

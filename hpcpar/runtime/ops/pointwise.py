@@ -36,7 +36,8 @@ class DropoutOp(Op):
             return
         start = tuple(lo for lo, _ in ctx.own)
         key = mask_key(ctx.seed, ctx.step, ctx.position)
-        self.backend.dropout_mask(key, start, self.mask.shape, (ctx.batch, *ctx.input_shape), ctx.layer.rate, self.mask)
+        self.backend.dropout_mask(key, start, self.mask.shape, (ctx.batch, *ctx.input_shape),
+                                  ctx.layer.rate, self.mask)
         self.backend.multiply(self.blocks.x, self.mask, self.blocks.y)
 
     def backward(self) -> None:
@@ -45,8 +46,11 @@ class DropoutOp(Op):
 
 
 def mask_key(seed: int, step: int, position: int) -> int:
-    """A 64-bit key from the run's seed, the iteration and the layer's place (multiplied by large odd numbers to spread them)."""
-    return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + (position + 1) * 0x94D049BB133111EB) % 2**64
+    """A 64-bit key from the run's seed, the iteration and the layer's place (multiplied by large
+    odd numbers to spread them).
+    """
+    return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + (position + 1)
+            * 0x94D049BB133111EB) % 2**64
 
 
 class FlattenOp(Op):

@@ -66,7 +66,8 @@ class AvgPoolOp(_PoolOp):
         layer = ctx.layer
         assert isinstance(layer, AvgPool2d | AvgPool3d)
         self.scales: list[Any] = []
-        for window, out, extent in zip(layer.windows(), ctx.own[2:], ctx.input_shape[1:], strict=True):
+        for window, out, extent in zip(layer.windows(), ctx.own[2:], ctx.input_shape[1:],
+                                       strict=True):
             host = _scale(window, out, extent, layer.count_include_pad)
             scale = ctx.backend.empty(host.shape, ctx.blocks.y.dtype)  # type: ignore[union-attr]
             ctx.backend.to_device(host.astype(scale.dtype), scale)
@@ -102,7 +103,9 @@ class GlobalAvgPoolOp(Op):
 
 
 def _scale(window: Window, out: Interval, extent: int, count_pad: bool) -> np.ndarray:
-    """1 / (indices that count) of every output along one axis: a window never counts beyond the padded image."""
+    """1 / (indices that count) of every output along one axis: a window never counts beyond the
+    padded image.
+    """
     start = np.arange(*out) * window.stride - window.padding
     stop = np.minimum(start + window.kernel, extent + window.padding)
     if not count_pad:

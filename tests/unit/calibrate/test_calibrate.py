@@ -19,13 +19,16 @@ ALPHA_S, BETA_S, SMALL_S = 2e-5, 1e-9, 8e-6
 
 
 def messages() -> np.ndarray:
-    """Seconds as the model says; 4096 bytes take the long ones' latency and the short ones' alike, so the middle of both."""
+    """Seconds as the model says; 4096 bytes take the long ones' latency and the short ones' alike,
+    so the middle of both.
+    """
     return np.array([(SMALL_S if n < 4096 else ALPHA_S) + BETA_S * n for n in SIZES])
 
 
 def test_fit_finds_what_made_the_times() -> None:
     alpha, beta, small = fit.hockney(SIZES, messages())
-    assert alpha == pytest.approx(ALPHA_S) and beta == pytest.approx(BETA_S) and small == pytest.approx(SMALL_S)
+    assert alpha == pytest.approx(ALPHA_S) and beta == pytest.approx(
+        BETA_S) and small == pytest.approx(SMALL_S)
     assert fit.residual(SIZES[3:], messages()[3:], (alpha, beta, small)) == pytest.approx(0, abs=1e-9)
     assert fit.residual(SIZES, 2 * messages(), (alpha, beta, small)) > 0.4
 
@@ -103,11 +106,15 @@ def test_a_sample_lasts_as_long_as_is_asked_for(monkeypatch: pytest.MonkeyPatch)
     gauge = Gauge(world, acts, lasts_s=0.05)
     done[0] = 0
     gauge.take()
-    assert done[0] == pytest.approx(5000, abs=1) and gauge.seconds == pytest.approx(1e-5) and gauge.sample_s == pytest.approx(0.05)
+    assert done[0] == pytest.approx(5000,
+                                    abs=1) and gauge.seconds == pytest.approx(
+        1e-5) and gauge.sample_s == pytest.approx(0.05)
 
 
 class Crowd(Alone):
-    """One of two ranks of a core, with clocks that show what is done: computing takes two turns, and a message waits up to a limit."""
+    """One of two ranks of a core, with clocks that show what is done: computing takes two turns,
+    and a message waits up to a limit.
+    """
 
     size, kernel = 2, "here"
     product_s, message_s, most_s = 2e-5, 1e-5, 1e-3
@@ -157,7 +164,8 @@ class Crowd(Alone):
         return min(self.most_s, computed_s / 2)
 
 
-def test_lateness_is_what_both_in_turns_take_longer_than_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lateness_is_what_both_in_turns_take_longer_than_each_alone(
+    monkeypatch: pytest.MonkeyPatch) -> None:
     job: Any = Crowd()
     monkeypatch.setattr(gauges.time, "perf_counter", lambda: job.now)
     monkeypatch.setattr(gauges.time, "process_time", lambda: job.used)
@@ -168,9 +176,12 @@ def test_lateness_is_what_both_in_turns_take_longer_than_each_alone(monkeypatch:
         gauge.take()
     computed_s = 2 * np.array(PRODUCTS) * job.product_s
     np.testing.assert_allclose(lateness.late, [(s, job.late_s(s)) for s in computed_s], rtol=1e-6)
-    # there and back: each way half of the computing, one message, and half of what the two need beyond that
+    # there and back: each way half of the computing, one message, and half of what the two need
+    # beyond that
     computed_s = 2 * np.array(RELAY_PRODUCTS) * job.product_s
-    np.testing.assert_allclose(lateness.relay, [(s / 2, job.message_s + job.late_s(s)) for s in computed_s], rtol=1e-6)
+    np.testing.assert_allclose(lateness.relay,
+                               [(s / 2, job.message_s + job.late_s(s)) for s in computed_s],
+                               rtol=1e-6)
 
 
 class Pair(Alone):
@@ -194,9 +205,14 @@ def test_the_core_that_takes_longest_counts_but_not_the_one_that_happens_to() ->
     pair: Any = Pair(other)
     found = np.median(probe._slowest_core(pair, mine, 2.0), axis=0)
     assert found.shape == (400,)
-    assert np.mean(found[:100]) == pytest.approx(np.mean(np.median(mine[:, :100], axis=0)), rel=1e-3)
-    # of the others both as much: no more than either of them, where the larger of the two medians would be a twentieth more
-    assert np.mean(found[100:]) == pytest.approx(np.mean(np.median(mine[:, 100:], axis=0)), rel=0.03)
-    assert np.mean(np.maximum(np.median(mine, axis=0), np.median(other, axis=0))[100:]) > 1.04 * np.mean(found[100:])
+    assert np.mean(found[:100]) == pytest.approx(np.mean(np.median(mine[:, :100], axis=0)),
+                                                 rel=1e-3)
+    # of the others both as much: no more than either of them, where the larger of the two medians
+    # would be a twentieth more
+    assert np.mean(found[100:]) == pytest.approx(np.mean(np.median(mine[:, 100:], axis=0)),
+                                                 rel=0.03)
+    assert np.mean(np.maximum(np.median(mine, axis=0),
+                              np.median(other, axis=0))[100:]) > 1.04 * np.mean(found[100:])
     single: Any = Pair(other[:1])
-    np.testing.assert_array_equal(probe._slowest_core(single, mine[:1], 2.0), np.maximum(mine, other)[:1])
+    np.testing.assert_array_equal(probe._slowest_core(single, mine[:1], 2.0),
+                                  np.maximum(mine, other)[:1])

@@ -22,10 +22,12 @@ from hpcpar.train.record import RankInfo, RunRecord, steps_of
 MACHINE = files.load("local")
 
 
-def record(strategy: str = "data", ranks: int = 2, iterations: int = 10, scale: float = 1.0, **options: Any) -> RunRecord:
+def record(strategy: str = "data", ranks: int = 2, iterations: int = 10, scale: float = 1.0,
+           **options: Any) -> RunRecord:
     """Step i takes (i + 1) us on rank 0, rank r r tenths more; the first two iterations warm up."""
     host, threads, started = options.pop("host", "node7"), options.pop("threads", 1), options.pop("started", "then")
-    plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), strategy, ranks, 9, machine=files.to_dict(MACHINE), **options)
+    plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), strategy, ranks, 9,
+                     machine=files.to_dict(MACHINE), **options)
     network = plan.network.build()
     schedule = schedule_for(network, plan)
     n = len(schedule.steps)
@@ -44,7 +46,8 @@ def record(strategy: str = "data", ranks: int = 2, iterations: int = 10, scale: 
 
 def steps(record: RunRecord, op: str, layer: str) -> list[float]:
     """Seconds of steps on the last rank of those that have them."""
-    return [float(record.seconds[:, -1, s.index].max()) for s in record.steps if s.op == op and s.layer == layer]
+    return [float(record.seconds[:, -1, s.index].max()) for s in record.steps if s.op == op
+            and s.layer == layer]
 
 
 def entry(machine: Machine, start: str) -> float:
@@ -62,12 +65,16 @@ def test_times_of_the_slowest_rank_without_the_warm_up() -> None:
 
 
 def test_ranks_that_took_turns_are_priced_as_they_ran() -> None:
-    """Four ranks on two cores: the table has what a step takes alone, and the prediction is as long as the record."""
+    """Four ranks on two cores: the table has what a step takes alone, and the prediction is as long
+    as the record.
+    """
     r = record(ranks=4)
-    found = refine(replace(MACHINE, device=replace(MACHINE.device, at_once=2.0)), "m.toml", [r]).machine
+    found = refine(replace(MACHINE, device=replace(MACHINE.device, at_once=2.0)), "m.toml",
+                   [r]).machine
     assert entry(found, "conv2d.forward x=3x1x") == pytest.approx(steps(r, "forward", "conv1")[0] / 2, rel=1e-5)
     everyone = sum(float(r.seconds[:, -1, s.index].max()) for s in r.steps if s.kind == "compute")
-    plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), "data", 4, 9, machine=files.to_dict(MACHINE))
+    plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), "data", 4, 9,
+                     machine=files.to_dict(MACHINE))
     assert price(plan.network.build(), plan, found).compute_s == pytest.approx(everyone, rel=1e-5)
 
 
@@ -75,7 +82,8 @@ def test_interior_and_boundary_are_one_measurement() -> None:
     r = record("spatial", overlap="full")
     found = refine(MACHINE, "m.toml", [r]).machine
     wanted = steps(r, "interior", "conv2")[0] + steps(r, "boundary", "conv2")[0]
-    assert any(s == pytest.approx(wanted, rel=1e-5) for key, s in found.compute.items() if key.startswith("conv2d.forward"))
+    assert any(s == pytest.approx(wanted, rel=1e-5) for key, s in found.compute.items()
+               if key.startswith("conv2d.forward"))
 
 
 def test_micro_batches_and_stages() -> None:
@@ -87,10 +95,12 @@ def test_micro_batches_and_stages() -> None:
 
 
 def test_everything_priced_is_measured() -> None:
-    for strategy, options in (("data", {}), ("spatial", {}), ("filter", {}), ("owt", {}), ("pipeline", {"microbatches": 3})):
+    for strategy, options in (("data", {}), ("spatial", {}), ("filter", {}), ("owt", {}),
+                              ("pipeline", {"microbatches": 3})):
         r = record(strategy, **options)
         found = refine(MACHINE, "m.toml", [r]).machine
-        plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), strategy, 2, 9, machine=files.to_dict(MACHINE), **options)
+        plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), strategy, 2, 9,
+                         machine=files.to_dict(MACHINE), **options)
         assert price(plan.network.build(), plan, found).measured_compute == 1.0, strategy
 
 
@@ -100,7 +110,8 @@ def test_again_and_together() -> None:
     again = refine(first.machine, "m.toml", [record()])
     assert again.machine == first.machine and (again.new, again.ratio) == (0, 1.0)
     assert len(again.machine.quality["sources"]) == 1
-    three = refine(first.machine, "m.toml", [record(scale=s, started=str(s)) for s in (1.0, 3.0, 9.0)])
+    three = refine(first.machine, "m.toml",
+                   [record(scale=s, started=str(s)) for s in (1.0, 3.0, 9.0)])
     assert three.ratio == pytest.approx(3.0) and len(three.machine.quality["sources"]) == 4
     assert len(three.machine.compute) == len(first.machine.compute)
     assert files.from_dict(files.to_dict(three.machine)) == three.machine
@@ -130,7 +141,8 @@ def test_ranks_that_differ_and_steps_of_another_version_are_refused() -> None:
 
 
 def test_a_rank_outside_a_layer_does_not_count() -> None:
-    plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "pipeline", 2, 4, machine=files.to_dict(MACHINE))
+    plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "pipeline", 2, 4,
+                     machine=files.to_dict(MACHINE))
     network = plan.network.build()
     schedule = schedule_for(network, plan)
     work = WorkSteps(network, plan, schedule)
@@ -139,15 +151,19 @@ def test_a_rank_outside_a_layer_does_not_count() -> None:
 
 
 def clocked(machine: Machine, late_s: float = 0.0, overlap: str = "none") -> RunRecord:
-    """A run of which every communication took as long as `machine` says, on clocks that differ; rank 1 comes `late_s` late."""
+    """A run of which every communication took as long as `machine` says, on clocks that differ;
+    rank 1 comes `late_s` late.
+    """
     r = record("filter", overlap=overlap)
-    plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), "filter", 2, 9, machine=files.to_dict(MACHINE), overlap=overlap)
+    plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), "filter", 2, 9,
+                     machine=files.to_dict(MACHINE), overlap=overlap)
     costs = price(plan.network.build(), plan, machine).steps
     k, n = r.iterations, len(r.steps)
     starts, took = 0.1 * np.arange(n), np.array([c.seconds for c in costs])
     late = np.array([0.0, late_s])[:, None, None]
     r.begin_s = np.stack([np.arange(k) * 10.0, np.arange(k) * 10.0 + 500.0])
-    r.clock = np.array([[[0.0, 0.0, 1e-6], [100.0, 0.0, 1e-6]], [[500.0, 500.0, 1e-6], [600.0, 500.0, 1e-6]]])
+    r.clock = np.array([[[0.0, 0.0, 1e-6], [100.0, 0.0, 1e-6]],
+                        [[500.0, 500.0, 1e-6], [600.0, 500.0, 1e-6]]])
     r.start_s = (starts + late + np.zeros((2, k, n))).astype(np.float64)
     r.end_s = np.broadcast_to(starts + late_s + took, (2, k, n)).copy()
     r.wait_s = r.end_s - r.start_s
@@ -173,4 +189,5 @@ def test_levels_are_scaled_to_communication_steps(late_s: float) -> None:
 
 def test_steps_that_overlap_say_nothing_about_links() -> None:
     found = refine(MACHINE, "m.toml", [clocked(MACHINE, overlap="full")])
-    assert sum(scale.steps for scale in found.links) < sum(step.kind == "comm" for step in clocked(MACHINE).steps) - 2
+    assert sum(scale.steps for scale in found.links) < sum(step.kind == "comm"
+                                                           for step in clocked(MACHINE).steps) - 2

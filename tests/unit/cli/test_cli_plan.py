@@ -65,7 +65,8 @@ def test_plan_finds_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 
 def test_predict_many(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["predict", "--network", "alexnet", "--machine", "cori-knl", "--ranks", "4,8", "--batch", "4", "--strategy", "data,grid:*"]
+    args = ["predict", "--network", "alexnet", "--machine", "cori-knl", "--ranks", "4,8", "--batch",
+            "4", "--strategy", "data,grid:*"]
     found = document(capsys, *args)
     assert [(p["strategy"], p["ranks"]) for p in found["predictions"]] == [
         ("data", 4), ("grid:1x4", 4), ("grid:2x2", 4), ("grid:4x1", 4), ("grid:2x4", 8), ("grid:4x2", 8), ("grid:8x1", 8)
@@ -76,11 +77,14 @@ def test_predict_many(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_predict_in_the_papers_accounting(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["predict", "--network", "alexnet", "--machine", "cori-knl", "--ranks", "512", "--batch", "2048", "--accounting", "paper"]
+    args = ["predict", "--network", "alexnet", "--machine", "cori-knl", "--ranks", "512", "--batch",
+            "2048", "--accounting", "paper"]
     data = document(capsys, *args, "--strategy", "data")
     assert data["overlap"] == "none"
     # Eq 4: eight layers of 2 (9 alpha + 511/512 W beta)
-    assert data["communication_s"] == pytest.approx(2 * (8 * 9 * 2e-6 + 511 / 512 * 60965224 * 4 / 6e9))
+    assert data["communication_s"] == pytest.approx(2
+                                                    * (8 * 9 * 2e-6 + 511 / 512 * 60965224 * 4
+                                                       / 6e9))
     grids = document(capsys, *args, "--strategy", "grid-fc:*")["predictions"]
     best = min(grids, key=lambda p: float(p["communication_s"]))
     assert best["strategy"] == "grid-fc:32x16"
@@ -90,7 +94,8 @@ def test_predict_in_the_papers_accounting(capsys: pytest.CaptureFixture[str]) ->
 def test_plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "bars.png"
-    args = ["predict", "--network", "alexnet", "--machine", "cori-knl", "--ranks", "8,16", "--batch", "64", "--strategy", "grid:*"]
+    args = ["predict", "--network", "alexnet", "--machine", "cori-knl", "--ranks", "8,16",
+            "--batch", "64", "--strategy", "grid:*"]
     assert f"wrote {path}" in text(capsys, *args, "--plot", str(path))
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
 
@@ -118,7 +123,8 @@ def test_plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (["networks", "alexnt"], "did you mean 'alexnet"),
     (["machines", "none.toml"], "cannot read machine file"),
 ])
-def test_errors_are_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line(argv: list[str], message: str,
+                             capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
     out = capsys.readouterr()
     assert out.out == ""
@@ -140,30 +146,37 @@ def rows_of_layers(shown: str) -> list[list[str]]:
     lines = shown.splitlines()
     begin = next(i for i, line in enumerate(lines) if line.startswith("layers of ")) + 2
     ends = ("layer-wise search", "note:")
-    return [re.split(r" {2,}", line)[:3] for line in itertools.takewhile(lambda line: not line.startswith(ends), lines[begin:])]
+    return [re.split(r" {2,}", line)[:3]
+            for line in itertools.takewhile(lambda line: not line.startswith(ends), lines[begin:])]
 
 
-def test_layers_behind_a_cut_reduction_are_one_group_with_it(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["plan", "--network", "alexnet", "--machine", "p100x4x4", "--ranks", "7", "--batch", "448", "--strategy", "layerwise"]
+def test_layers_behind_a_cut_reduction_are_one_group_with_it(
+    capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["plan", "--network", "alexnet", "--machine", "p100x4x4", "--ranks", "7", "--batch",
+            "448", "--strategy", "layerwise"]
     cut = {row["name"]: row["config"] for row in document(capsys, *args)["layers"]}
     assert (cut["fc6"]["k"], cut["fc6"]["c"], cut["relu6"]["k"], cut["relu6"]["c"]) == (7, 1, 1, 7)
     shown = text(capsys, *args)
-    assert rows_of_layers(shown) == [["conv1 ... flatten", "n=7", "7"], ["fc6 ... fc8", "k=7, c=7", "7"], ["loss", "n=7", "7"]]
+    assert rows_of_layers(shown) == [["conv1 ... flatten", "n=7", "7"],
+                                     ["fc6 ... fc8", "k=7, c=7", "7"], ["loss", "n=7", "7"]]
     assert "no layer is cut" not in shown
 
 
-def test_stages_of_a_pipeline_are_shown_with_their_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stages_of_a_pipeline_are_shown_with_their_ranks(
+    capsys: pytest.CaptureFixture[str]) -> None:
     args = ["plan", "--network", "resnet50", "--machine", "h100x8", "--ranks", "8", "--batch", "64"]
     assert [row[1:] for row in rows_of_layers(text(capsys, *args, "--strategy", "pipeline:4x2"))] == [
         ["n=2", "0-1"], ["n=2", "2-3"], ["n=2", "4-5"], ["n=2", "6-7"]]
     assert [row[1:] for row in rows_of_layers(text(capsys, *args, "--strategy", "pipeline:8x1"))] == [["-", str(i)] for i in range(8)]
-    firsts = [row["first_rank"] for row in document(capsys, *args, "--strategy", "pipeline:4x2")["layers"]]
+    firsts = [row["first_rank"] for row in document(capsys, *args, "--strategy",
+                                                    "pipeline:4x2")["layers"]]
     assert firsts == sorted(firsts) and set(firsts) == {0, 2, 4, 6}
 
 
 def test_a_plan_that_cuts_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """LeNet-5 on 64 fast ranks: any message takes longer than computing everything."""
-    shown = text(capsys, "plan", "--network", "lenet5", "--machine", "h100x8", "--ranks", "64", "--batch", "16", "--strategy", "layerwise")
+    shown = text(capsys, "plan", "--network", "lenet5", "--machine", "h100x8", "--ranks", "64",
+                 "--batch", "16", "--strategy", "layerwise")
     assert rows_of_layers(shown) == [["conv1 ... loss", "x64", "64"]]
     assert "note: no layer is cut: a single rank would take as long" in shown
 
@@ -178,14 +191,20 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert done.returncode == 0 and done.stderr == b""
 
 
-def test_computing_again_is_proposed_where_a_plan_does_not_fit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Half the batch's activations are too much for the device; the plan that is proposed fits, and says so itself."""
-    network = ["--network", "resnet50", "--machine", "abci-v100", "--ranks", "8", "--batch", "4096", "--strategy", "data"]
+def test_computing_again_is_proposed_where_a_plan_does_not_fit(capsys: pytest.CaptureFixture[str],
+                                                               tmp_path: Path) -> None:
+    """Half the batch's activations are too much for the device; the plan that is proposed fits, and
+    says so itself.
+    """
+    network = ["--network", "resnet50", "--machine", "abci-v100", "--ranks", "8", "--batch", "4096",
+               "--strategy", "data"]
     shown = " ".join(text(capsys, "plan", *network).split())
     assert "note: data needs 44.1 GB a rank, the machine has 16 GB" in shown and "note: with --recompute 8 it needs 15.2 GB" in shown
     file = str(tmp_path / "plan.json")
     found = document(capsys, "plan", *network, "--recompute", "8", "-o", file)
     assert found["fits"] and load(file).recompute == 8
     plain = document(capsys, "predict", *network)
-    assert not plain["fits"] and plain["iteration_s"] < found["iteration_s"] < 1.4 * plain["iteration_s"]
-    assert main(["predict", *network, "--recompute", "-1"]) == 2 and "--recompute -1: give a number" in capsys.readouterr().err
+    assert not plain["fits"] and plain["iteration_s"] < found["iteration_s"] < 1.4 * plain[
+        "iteration_s"]
+    assert main(["predict", *network, "--recompute",
+                 "-1"]) == 2 and "--recompute -1: give a number" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""``hpcpar predict``: what every option of pricing changes, questions about ranks, explanations, timelines, and errors."""
+"""``hpcpar predict``: what every option of pricing changes, questions about ranks, explanations,
+timelines, and errors.
+"""
 
 from __future__ import annotations
 
@@ -29,29 +31,36 @@ def text(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return out.err
 
 
-# -- options of pricing -----------------------------------------------------------------------------------------------
+# -- options of pricing ----------------------------------------------------------------------------
 def test_inference(capsys: pytest.CaptureFixture[str]) -> None:
     whole, forward = document(capsys, *LENET), document(capsys, *LENET, "--forward-only")
-    assert forward["iteration_s"] < whole["iteration_s"] and forward["memory_bytes"] < whole["memory_bytes"]
+    assert forward["iteration_s"] < whole["iteration_s"] and forward["memory_bytes"] < whole[
+        "memory_bytes"]
     assert forward["phases"]["forward"] == whole["phases"]["forward"]
     assert all(sum(forward["phases"][phase].values()) == 0 for phase in ("backward", "gradient", "update"))
     assert forward["memory"]["optimizer_bytes"] == forward["memory"]["gradients_bytes"] == 0
 
 
 def test_reading_images(capsys: pytest.CaptureFixture[str]) -> None:
-    """16 images of 784 bytes a rank, read beside the iteration before; only what exceeds it counts."""
+    """16 images of 784 bytes a rank, read beside the iteration before; only what exceeds it counts.
+    """
     without = document(capsys, *LENET)
     assert without["io_s"] == 0
     quick = document(capsys, *LENET, "--io", "1e9")
-    assert quick["io_s"] == pytest.approx(16 * 784 / 1e9) and quick["iteration_s"] == without["iteration_s"]
+    assert quick["io_s"] == pytest.approx(16 * 784
+                                          / 1e9) and quick["iteration_s"] == without["iteration_s"]
     slow = document(capsys, *LENET, "--io", "1e5")
     assert slow["iteration_s"] == slow["io_s"] == pytest.approx(16 * 784 / 1e5)
-    assert document(capsys, *LENET, "--io", "1e5", "--io-item-bytes", "4")["io_s"] == pytest.approx(4 * slow["io_s"])
-    assert document(capsys, *LENET, "--io", "1e5", "--strategy", "filter")["io_s"] == pytest.approx(4 * slow["io_s"])  # all of the images
+    assert document(capsys, *LENET, "--io", "1e5", "--io-item-bytes",
+                    "4")["io_s"] == pytest.approx(4 * slow["io_s"])
+    # all of the images
+    assert document(capsys, *LENET, "--io", "1e5", "--strategy",
+                    "filter")["io_s"] == pytest.approx(4 * slow["io_s"])
 
 
 def test_memory_reuse(capsys: pytest.CaptureFixture[str]) -> None:
-    whole, half = document(capsys, *LENET)["memory"], document(capsys, *LENET, "--gamma", "0.5")["memory"]
+    whole, half = document(capsys, *LENET)["memory"], document(capsys, *LENET, "--gamma",
+                                                               "0.5")["memory"]
     for name in ("activations_bytes", "gradients_bytes", "kept_bytes"):
         assert half[name] == pytest.approx(whole[name] / 2, abs=1)
     for name in ("weights_bytes", "optimizer_bytes", "wire_bytes"):
@@ -60,41 +69,54 @@ def test_memory_reuse(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_contention(capsys: pytest.CaptureFixture[str]) -> None:
     """Flows share links between nodes, not inside."""
-    two_nodes = ["--network", "lenet5", "--ranks", "8", "--batch", "64", "--machine", "p100x4x4", "--collectives", "ring"]
-    times = [document(capsys, *two_nodes, "--contention", phi)["communication_s"] for phi in ("1", "2", "8")]
+    two_nodes = ["--network", "lenet5", "--ranks", "8", "--batch", "64", "--machine", "p100x4x4",
+                 "--collectives", "ring"]
+    times = [document(capsys, *two_nodes, "--contention", phi)["communication_s"]
+             for phi in ("1", "2", "8")]
     assert times == sorted(times) and times[0] < times[2]
-    one_node = [document(capsys, *P100, "--contention", phi)["communication_s"] for phi in ("1", "8")]
+    one_node = [document(capsys, *P100, "--contention", phi)["communication_s"]
+                for phi in ("1", "8")]
     assert one_node[0] == one_node[1]
 
 
 def test_synchronisation_and_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
-    allreduce, sharded, server = (document(capsys, *LENET, "--synchronisation", s) for s in ("allreduce", "sharded", "server"))
-    assert allreduce["phases"]["update"]["communication_s"] == 0 < sharded["phases"]["update"]["communication_s"]
+    allreduce, sharded, server = (document(capsys, *LENET, "--synchronisation", s)
+                                  for s in ("allreduce", "sharded", "server"))
+    assert allreduce["phases"]["update"]["communication_s"] == 0 < sharded["phases"]["update"][
+        "communication_s"]
     assert sharded["phases"]["update"]["compute_s"] < allreduce["phases"]["update"]["compute_s"]
     assert server["communication_s"] > allreduce["communication_s"]
-    held = {o: document(capsys, *LENET, "--optimizer", o)["memory"] for o in ("sgd", "momentum", "adam")}
-    assert [held[o]["optimizer_bytes"] for o in held] == [0, held["sgd"]["weights_bytes"] / 2, held["sgd"]["weights_bytes"]]
-    assert sharded["memory"]["optimizer_bytes"] * 4 == pytest.approx(held["momentum"]["optimizer_bytes"], rel=0.01)
+    held = {o: document(capsys, *LENET, "--optimizer", o)["memory"]
+            for o in ("sgd", "momentum", "adam")}
+    assert [held[o]["optimizer_bytes"] for o in held] == [0, held["sgd"]["weights_bytes"] / 2,
+                                                          held["sgd"]["weights_bytes"]]
+    assert sharded["memory"]["optimizer_bytes"] * 4 == pytest.approx(
+        held["momentum"]["optimizer_bytes"], rel=0.01)
 
 
 def test_batch_normalisation(capsys: pytest.CaptureFixture[str]) -> None:
     whole, local = document(capsys, *RESIDUAL), document(capsys, *RESIDUAL, "--batch-norm", "local")
-    assert local["communication_s"] < whole["communication_s"] and local["compute_s"] <= whole["compute_s"]
+    assert local["communication_s"] < whole["communication_s"] and local["compute_s"] <= whole[
+        "compute_s"]
     assert document(capsys, *LENET, "--batch-norm", "local")["iteration_s"] == document(capsys, *LENET)["iteration_s"]
 
 
 def test_microbatches(capsys: pytest.CaptureFixture[str]) -> None:
     """Gradients of four micro-batches are exchanged once."""
     one, four = document(capsys, *LENET), document(capsys, *LENET, "--microbatches", "4")
-    assert four["phases"]["gradient"]["communication_s"] == one["phases"]["gradient"]["communication_s"]
+    assert four["phases"]["gradient"]["communication_s"] == one["phases"]["gradient"][
+        "communication_s"]
     assert four["phases"]["forward"]["compute_s"] > one["phases"]["forward"]["compute_s"]
-    pipelines = [document(capsys, *LENET, "--strategy", "pipeline:2x2", "--microbatches", str(m)) for m in (1, 2, 8)]
+    pipelines = [document(capsys, *LENET, "--strategy", "pipeline:2x2", "--microbatches", str(m))
+                 for m in (1, 2, 8)]
     bubbles = [p["iteration_s"] / p["compute_s"] for p in pipelines]
     assert bubbles == sorted(bubbles, reverse=True) and bubbles[0] > 1.2
 
 
 def test_placements(capsys: pytest.CaptureFixture[str]) -> None:
-    """Model groups across nodes and sample groups inside, or the other way round: on one level the same."""
+    """Model groups across nodes and sample groups inside, or the other way round: on one level the
+    same.
+    """
     sixteen = ["--network", "lenet5", "--ranks", "16", "--batch", "64"]
     for machine, same in (("local", True), ("p100x4x4", False)):
         args = [*sixteen, "--machine", machine, "--strategy", "df:4x4,df:4x4/inner,df:4x4/outer"]
@@ -106,13 +128,17 @@ def test_placements(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *LENET, "--strategy", "pipeline:*")
-    assert [p["strategy"] for p in found["predictions"]] == ["pipeline:1x4", "pipeline:2x2", "pipeline:4x1"]
+    assert [p["strategy"] for p in found["predictions"]] == ["pipeline:1x4", "pipeline:2x2",
+                                                             "pipeline:4x1"]
     assert {layer["ranks"] for layer in found["predictions"][1]["layers"]} == {2}
-    many = document(capsys, "--network", "lenet5", "--ranks", "16", "--batch", "64", "--strategy", "pipeline:16x1,data")
-    assert [s["strategy"] for s in many["skipped"]] == ["pipeline:16x1"] and "stages" in many["skipped"][0]["reason"]
+    many = document(capsys, "--network", "lenet5", "--ranks", "16", "--batch", "64", "--strategy",
+                    "pipeline:16x1,data")
+    assert [s["strategy"]
+            for s in many["skipped"]] == ["pipeline:16x1"] and "stages" in many["skipped"][0][
+        "reason"]
 
 
-# -- networks of the user ---------------------------------------------------------------------------------------------
+# -- networks of the user --------------------------------------------------------------------------
 def test_a_function(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *RESIDUAL, "--strategy", "ds:2x2")
     assert found["network"] == "tests.unit.search.test_tables:residual"
@@ -122,37 +148,47 @@ def test_a_function(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_onnx_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     helper, floats = onnx.helper, onnx.TensorProto.FLOAT
-    weights = [helper.make_tensor("w", floats, (4, 1, 3, 3), [0.1] * 36), helper.make_tensor("v", floats, (10, 256), [0.1] * 2560)]
+    weights = [helper.make_tensor("w", floats, (4, 1, 3, 3), [0.1] * 36),
+               helper.make_tensor("v", floats, (10, 256), [0.1] * 2560)]
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], name="conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["a"], ["b"], name="relu"), helper.make_node("Flatten", ["b"], ["c"], name="flatten"),
         helper.make_node("Gemm", ["c", "v"], ["y"], name="fc", transB=1),
     ]
     inputs = [helper.make_tensor_value_info("x", floats, (1, 1, 8, 8))]
-    graph = helper.make_graph(nodes, "net", inputs, [helper.make_tensor_value_info("y", floats, (1, 10))], weights)
+    graph = helper.make_graph(nodes, "net", inputs,
+                              [helper.make_tensor_value_info("y", floats, (1, 10))], weights)
     path = tmp_path / "net.onnx"
     onnx.save(helper.make_model(graph), str(path))
-    found = document(capsys, "--network", str(path), "--ranks", "2", "--batch", "8", "--strategy", "spatial")
+    found = document(capsys, "--network", str(path), "--ranks", "2", "--batch", "8", "--strategy",
+                     "spatial")
     assert [layer["name"] for layer in found["layers"]][:4] == ["conv", "relu", "flatten", "fc"]
     assert found["layers"][0]["config"]["h"] == 2 and found["communication_s"] > 0
 
 
-# -- how many ranks ---------------------------------------------------------------------------------------------------
+# -- how many ranks --------------------------------------------------------------------------------
 def test_questions(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--network", "lenet5", "--ranks", "1,2,4,8", "--batch", "64", "--epochs", "3"]
     every = document(capsys, *args, "--efficiency", "0.8")
     scales = every["scaling"]
-    assert [s["ranks"] for s in scales] == [1, 2, 4, 8] == [p["ranks"] for p in every["predictions"]]
+    assert [s["ranks"] for s in scales] == [1, 2, 4,
+                                            8] == [p["ranks"] for p in every["predictions"]]
     assert scales[0]["efficiency"] == pytest.approx(1.0)
     for s in scales:
-        assert s["efficiency"] == pytest.approx(scales[0]["iteration_s"] / (s["ranks"] * s["iteration_s"]))
+        assert s["efficiency"] == pytest.approx(scales[0]["iteration_s"]
+                                                / (s["ranks"] * s["iteration_s"]))
         assert s["run_s"] == pytest.approx(3 * 60_000 / 64 * s["iteration_s"])
         assert s["node_hours"] == pytest.approx(s["ranks"] * s["run_s"] / 3600)
-    assert every["choice"] == max((s for s in scales if s["efficiency"] >= 0.8), key=lambda s: s["ranks"])
-    deadline = document(capsys, *args, "--deadline", str(scales[1]["run_s"] / 3600 * 1.0001))["choice"]
-    assert deadline == min((s for s in scales if s["run_s"] <= scales[1]["run_s"] * 1.0001), key=lambda s: s["node_hours"])
-    budget = document(capsys, *args, "--node-hours", str(scales[2]["node_hours"] * 1.0001))["choice"]
-    assert budget == min((s for s in scales if s["node_hours"] <= scales[2]["node_hours"] * 1.0001), key=lambda s: s["run_s"])
+    assert every["choice"] == max((s for s in scales if s["efficiency"] >= 0.8),
+                                  key=lambda s: s["ranks"])
+    deadline = document(capsys, *args, "--deadline",
+                        str(scales[1]["run_s"] / 3600 * 1.0001))["choice"]
+    assert deadline == min((s for s in scales if s["run_s"] <= scales[1]["run_s"] * 1.0001),
+                           key=lambda s: s["node_hours"])
+    budget = document(capsys, *args, "--node-hours",
+                      str(scales[2]["node_hours"] * 1.0001))["choice"]
+    assert budget == min((s for s in scales if s["node_hours"] <= scales[2]["node_hours"] * 1.0001),
+                         key=lambda s: s["run_s"])
     assert document(capsys, *args, "--deadline", "1e-9")["choice"] is None
     shown = text(capsys, *args, "--efficiency", "0.8")
     assert f"take {every['choice']['ranks']} ranks with data" in shown and "3 epochs" in shown
@@ -160,22 +196,26 @@ def test_questions(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_usual_ranks_and_weak_scaling(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, "--network", "lenet5", "--batch-per-rank", "16", "--efficiency", "0.5", "--machine", "p100x4x4")
+    found = document(capsys, "--network", "lenet5", "--batch-per-rank", "16", "--efficiency", "0.5",
+                     "--machine", "p100x4x4")
     assert [(s["ranks"], s["batch"]) for s in found["scaling"]] == [(2**i, 16 * 2**i) for i in range(11)]
-    assert found["scaling"][0]["efficiency"] == pytest.approx(1.0) and found["choice"]["efficiency"] >= 0.5
+    assert found["scaling"][0]["efficiency"] == pytest.approx(1.0) and found["choice"][
+        "efficiency"] >= 0.5
     many = document(capsys, "--network", "lenet5", "--batch-per-rank", "8", "--ranks", "2,4")
     assert [p["batch"] for p in many["predictions"]] == [16, 32]
-    assert "batch 8 a rank" in text(capsys, "--network", "lenet5", "--batch-per-rank", "8", "--ranks", "2,4")
+    assert "batch 8 a rank" in text(capsys, "--network", "lenet5", "--batch-per-rank", "8",
+                                    "--ranks", "2,4")
 
 
-# -- explanations and timelines ---------------------------------------------------------------------------------------
+# -- explanations and timelines --------------------------------------------------------------------
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *P100, "--strategy", "grid:2x2", "--explain")["explain"]
     assert [t["name"] for t in found["terms"]] == [
         "gradient exchange", "layer-wise communication", "p2p communication", "network congestion", "memory redundancy", "memory stalling",
         "weight update", "workload balancing", "computation redundancy", "number of PEs",
     ]
-    assert found["changes"] and all(set(c) == {"what", "iteration_s", "gain", "fits"} for c in found["changes"])
+    assert found["changes"] and all(set(c) == {"what", "iteration_s", "gain", "fits"}
+                                    for c in found["changes"])
     assert found["bottleneck"] in {"computing", *(t["name"] for t in found["terms"])}
     shown = text(capsys, *LENET, "--strategy", "data,owt", "--forward-only", "--explain")
     assert shown.count("is bound by") == 2 and shown.count("what would help") == 2
@@ -193,7 +233,8 @@ def test_timelines(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert f"wrote {path}; open it at https://ui.perfetto.dev" in shown
     events = json.loads(path.read_text())["traceEvents"]
     processes = {e["pid"] for e in events}
-    assert len(processes) == 2 and all(processes == {e["pid"] for e in events if e["ph"] == kind} for kind in "XM")
+    assert len(processes) == 2 and all(processes == {e["pid"] for e in events if e["ph"] == kind}
+                                       for kind in "XM")
 
 
 def test_timeline_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -203,7 +244,7 @@ def test_timeline_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-# -- errors -----------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("argv", "message"), [
     ([*LENET, "--efficiency", "1.5"], "--efficiency 1.5: a parallel efficiency is between 0 and 1"),
     ([*LENET, "--efficiency", "0"], "between 0 and 1"),
@@ -239,7 +280,8 @@ def test_timeline_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     (["--plan", "x.json", "--efficiency", "0.5"], "--efficiency compares strategies and ranks"),
     (["--plan", "x.json", "--batch-per-rank", "5"], "--plan and --batch-per-rank exclude each other"),
 ])
-def test_errors_are_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line(argv: list[str], message: str,
+                             capsys: pytest.CaptureFixture[str]) -> None:
     one_line(capsys, argv, message)
 
 
@@ -247,8 +289,10 @@ def test_errors_are_one_line(argv: list[str], message: str, capsys: pytest.Captu
     ("--deadline", "-1"), ("--deadline", "0"), ("--deadline", "nan"), ("--node-hours", "-1"), ("--node-hours", "nan"),
     ("--epochs", "-3"), ("--epochs", "0"), ("--epochs", "nan"), ("--contention", "nan"), ("--contention", "inf"),
 ])
-def test_numbers_that_mean_nothing(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    one_line(capsys, [*LENET, *(["--deadline", "1"] if option == "--epochs" else []), option, value], option.strip("-"))
+def test_numbers_that_mean_nothing(option: str, value: str,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
+    one_line(capsys, [*LENET, *(["--deadline", "1"] if option == "--epochs" else []), option,
+                      value], option.strip("-"))
 
 
 def one_line(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
@@ -260,8 +304,11 @@ def one_line(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) 
     assert out.err.startswith("hpcpar: ") and out.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("option", "message"), [("--timeline", "cannot write timeline"), ("--timeline-plot", "cannot write plot")])
-def test_files_that_cannot_be_written(option: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("option", "message"),
+                         [("--timeline", "cannot write timeline"),
+                          ("--timeline-plot", "cannot write plot")])
+def test_files_that_cannot_be_written(option: str, message: str,
+                                      capsys: pytest.CaptureFixture[str]) -> None:
     if option == "--timeline-plot":
         pytest.importorskip("matplotlib")
     assert main(["predict", *LENET, option, "/nonexistent/file.png"]) == 2

@@ -55,7 +55,9 @@ def test_ranks_stay_where_they_may_run() -> None:
 
 
 def test_ranks_meet_where_most_of_a_machine_do() -> None:
-    """Of the first of two places everybody has one of their own, as containers; a job's other machine is nobody's business."""
+    """Of the first of two places everybody has one of their own, as containers; a job's other
+    machine is nobody's business.
+    """
     places = [[(1, 1), (7, 7)], [(2, 1), (7, 7)], [(3, 1), (8, 8)], [(1, 1), (7, 7)]]
     assert turns.meet(places, [0, 1, 2], 0) == (1, [0, 1])
     assert turns.meet(places, [0, 1, 2], 2) == (1, [2])

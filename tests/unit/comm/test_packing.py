@@ -13,7 +13,8 @@ ARRAYS = st.lists(st.tuples(st.integers(0, 50), LIVES), max_size=14)
 
 def at_once(sizes: list[int], alive: list[int]) -> int:
     """The most bytes alive at any moment, moment by moment."""
-    return max((sum(size for size, life in zip(sizes, alive, strict=True) if life >> at & 1) for at in range(24)), default=0)
+    return max((sum(size for size, life in zip(sizes, alive, strict=True) if life >> at & 1)
+                for at in range(24)), default=0)
 
 
 @settings(max_examples=200, deadline=None)
@@ -30,7 +31,9 @@ def test_nothing_overlaps_that_is_alive_together(arrays: list[tuple[int, int]]) 
 
 
 def test_a_stack_of_lives_has_no_gaps() -> None:
-    """Outputs of a chain live until their backward step; each gradient lives for two steps: the layout is as small as can be."""
+    """Outputs of a chain live until their backward step; each gradient lives for two steps: the
+    layout is as small as can be.
+    """
     n = 40
     sizes = [1 + (7 * i) % 11 for i in range(n)] + [1 + (7 * i) % 11 for i in range(n)]
     alive = [((1 << 2 * (n - i)) - 1) << i for i in range(n)] + [3 << (2 * n - i - 1) for i in range(n)]

@@ -1,4 +1,6 @@
-"""Contention: how many of the job's own flows share a link (ParaDL's phi), as it follows from where the groups lie."""
+"""Contention: how many of the job's own flows share a link (ParaDL's phi), as it follows from where
+the groups lie.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def phi_of_rings(digits: list[Digit], ranks: int) -> tuple[str, float]:
 
 
 def leaving(digits: list[Digit], ranks: int, unit: int) -> int:
-    """Most messages that leave a unit when every rank sends to the next of its ring, by walking all ranks."""
+    """Most messages that leave a unit when every rank sends to the next of its ring, by walking all
+    ranks.
+    """
     group = Group(tuple(digits))
     count = np.zeros(-(-ranks // unit), int)
     for rank in range(ranks):
@@ -41,14 +45,16 @@ def leaving(digits: list[Digit], ranks: int, unit: int) -> int:
     return int(count.max())
 
 
-# -- rings ------------------------------------------------------------------------------------------------------------
+# -- rings -----------------------------------------------------------------------------------------
 def test_one_ring_over_all_ranks_has_its_links_to_itself() -> None:
     assert phi_of_rings([Digit(1, 8)], 8) == ("rack", 1.0)
     assert phi_of_rings([Digit(1, 4)], 4) == ("node", 1.0) == phi_of_rings([Digit(1, 4)], 64)
 
 
 def test_rings_of_model_groups_share_the_nodes_links() -> None:
-    """Model groups fill the nodes: the 4 ranks of a node each sum gradients with their own ring, over 2 links."""
+    """Model groups fill the nodes: the 4 ranks of a node each sum gradients with their own ring,
+    over 2 links.
+    """
     assert phi_of_rings([Digit(4, 2)], 8) == ("rack", 2.0) == phi_of_rings([Digit(4, 17)], 68)
     # of model groups of 2, two rings leave a node: a link for each
     assert phi_of_rings([Digit(2, 4)], 8) == ("rack", 1.0)
@@ -71,24 +77,31 @@ def test_flows_are_those_of_walked_rings(stride: int, size: int, ranks: int) -> 
     assert phi == pytest.approx(max(1.0, leaving([Digit(stride, size)], ranks, unit) / links))
 
 
-@pytest.mark.parametrize(("stride", "size", "ranks"), [(3, 4, 12), (1, 6, 12), (6, 2, 12), (3, 2, 6), (5, 4, 20)])
+@pytest.mark.parametrize(("stride", "size", "ranks"),
+                         [(3, 4, 12), (1, 6, 12), (6, 2, 12), (3, 2, 6), (5, 4, 20)])
 def test_groups_across_the_nodes_boundaries_are_not_thought_faster(stride: int, size: int, ranks: int) -> None:
-    """Where groups and nodes do not fit into each other, at least as many flows are counted as leave some node."""
+    """Where groups and nodes do not fit into each other, at least as many flows are counted as
+    leave some node.
+    """
     name, phi = phi_of_rings([Digit(stride, size)], ranks)
     assert name == "rack" and phi >= leaving([Digit(stride, size)], ranks, 4) / RACK.shared_links
 
 
 def test_a_second_rack_does_not_relieve_the_nodes() -> None:
-    """Four rings of 34 nodes leave every node over its 2 links, whether or not some of their messages go on to the other rack."""
+    """Four rings of 34 nodes leave every node over its 2 links, whether or not some of their
+    messages go on to the other rack.
+    """
     wires = Wires(ABCI)
     one, two = route(wires, [Digit(4, 17)], 68).far, route(wires, [Digit(4, 34)], 136).far
     assert leaving([Digit(4, 34)], 136, 4) == leaving([Digit(4, 17)], 68, 4) == 4
     assert two.beta_s_per_byte >= one.beta_s_per_byte
 
 
-# -- partners at a distance -------------------------------------------------------------------------------------------
+# -- partners at a distance ------------------------------------------------------------------------
 def test_rounds_of_doubling_pay_for_their_distance() -> None:
-    """Partners 1 and 2 apart are in a node; from 4 on every rank of a node sends to another at once."""
+    """Partners 1 and 2 apart are in a node; from 4 on every rank of a node sends to another at
+    once.
+    """
     way = route(Wires(ABCI), [Digit(1, 64)], 64)
     assert doublings(way.p) == 6
     hops = [way.hop(d) for d in range(6)]
@@ -104,13 +117,15 @@ def test_routes_of_a_family_are_those_of_its_cases() -> None:
     together = route(Wires(ABCI), [Digit(stride, size)], ranks)
     for i in range(len(ranks)):
         alone = route(Wires(ABCI), [Digit(int(stride[i]), int(size[i]))], int(ranks[i]))
-        assert together.level[i] == alone.level and together.far.beta_s_per_byte[i] == alone.far.beta_s_per_byte
+        assert together.level[i] == alone.level and together.far.beta_s_per_byte[
+            i] == alone.far.beta_s_per_byte
         assert together.hop(0).alpha_s[i] == alone.hop(0).alpha_s
 
 
-# -- prices -----------------------------------------------------------------------------------------------------------
+# -- prices ----------------------------------------------------------------------------------------
 def cost(strategy: str, ranks: int, machine: files.Machine = ABCI, **options: Any) -> Prediction:
-    plan = make_plan(LENET, strategy, ranks, 64, network=NETWORK, machine=files.to_dict(machine), overlap="none", collectives="ring")
+    plan = make_plan(LENET, strategy, ranks, 64, network=NETWORK, machine=files.to_dict(machine),
+                     overlap="none", collectives="ring")
     return price(NETWORK, plan, machine, **options)
 
 
@@ -120,15 +135,20 @@ def communication(p: Prediction, phase: str) -> float:
 
 def streams(p: Prediction, phase: str) -> set[str]:
     """Levels of the machine that a phase's communication crosses."""
-    return {span.stream for step, span in zip(p.steps, p.timeline.spans, strict=True) if step.is_comm and step.phase == phase}
+    return {span.stream for step, span in zip(p.steps, p.timeline.spans, strict=True)
+            if step.is_comm and step.phase == phase}
 
 
 def test_given_contention_replaces_what_follows_from_the_placement() -> None:
     """phi counts on every level but the innermost, and scales bandwidth, not latency."""
-    free = replace(ABCI, levels=tuple(replace(level, alpha_s=0.0) for level in ABCI.levels), add_s_per_byte=0.0, copy_s_per_byte=0.0)
-    own, one, two, four = (cost("df:2x4", 8, free, **({} if phi is None else {"contention": phi})) for phi in (None, 1.0, 2.0, 4.0))
-    assert communication(own, "gradient") == pytest.approx(communication(two, "gradient"), rel=1e-12)
-    assert communication(four, "gradient") == pytest.approx(4 * communication(one, "gradient"), rel=1e-12)
+    free = replace(ABCI, levels=tuple(replace(level, alpha_s=0.0) for level in ABCI.levels),
+                   add_s_per_byte=0.0, copy_s_per_byte=0.0)
+    own, one, two, four = (cost("df:2x4", 8, free, **({} if phi is None else {"contention": phi}))
+                           for phi in (None, 1.0, 2.0, 4.0))
+    assert communication(own, "gradient") == pytest.approx(communication(two, "gradient"),
+                                                           rel=1e-12)
+    assert communication(four, "gradient") == pytest.approx(4 * communication(one, "gradient"),
+                                                            rel=1e-12)
     assert communication(four, "forward") == communication(one, "forward") == communication(own, "forward")
     with pytest.raises(InputError, match="at least 1"):
         cost("data", 8, contention=0.5)
@@ -136,7 +156,8 @@ def test_given_contention_replaces_what_follows_from_the_placement() -> None:
 
 def test_data_parallel_gradients_have_the_links_to_themselves() -> None:
     own, alone = cost("data", 8), cost("data", 8, contention=1.0)
-    assert communication(own, "gradient") == pytest.approx(communication(alone, "gradient"), rel=1e-12)
+    assert communication(own, "gradient") == pytest.approx(communication(alone, "gradient"),
+                                                           rel=1e-12)
 
 
 def test_placement_decides_what_leaves_the_node() -> None:
@@ -151,7 +172,9 @@ def test_placement_decides_what_leaves_the_node() -> None:
 
 @pytest.mark.parametrize("placement", ["inner", "outer"])
 def test_routes_of_both_placements(placement: str) -> None:
-    """Groups of 4 within aligned blocks of 4 are in a node, those of stride 4 cross it with 4 flows."""
+    """Groups of 4 within aligned blocks of 4 are in a node, those of stride 4 cross it with 4
+    flows.
+    """
     config = Config(n=4, c=4, placement=placement)
     ways = {axis: route(Wires(ABCI), [config.digits[axis]], 16) for axis in "nc"}
     near, far = ("c", "n") if placement == "inner" else ("n", "c")
@@ -161,24 +184,34 @@ def test_routes_of_both_placements(placement: str) -> None:
 
 
 def test_halos_between_nodes_cross_their_links() -> None:
-    """One image over two nodes: one message leaves each, over 2 links. Four images side by side: four do."""
+    """One image over two nodes: one message leaves each, over 2 links. Four images side by side:
+    four do.
+    """
     one, four = cost("spatial", 8), cost("ds:4x2/outer", 8)
     assert streams(one, "forward") == {"rack"}
-    alone, shared = (next(s for s in p.steps if s.label == "conv2.forward.halo") for p in (one, four))
+    alone, shared = (next(s for s in p.steps if s.label == "conv2.forward.halo")
+                     for p in (one, four))
     rows = 4 * 2 * 32 * 6 * 64  # bytes: 2 rows of 32, 6 channels, 64 samples
-    # the part at a node's end has a neighbour in the node and one outside; rows are packed and unpacked
-    assert alone.seconds == pytest.approx(NODE.message_s(rows) + RACK.message_s(rows) + 4 * rows * ABCI.copy_s_per_byte, rel=1e-12)
+    # the part at a node's end has a neighbour in the node and one outside; rows are packed and
+    # unpacked
+    assert alone.seconds == pytest.approx(NODE.message_s(rows) + RACK.message_s(rows) + 4 * rows
+                                          * ABCI.copy_s_per_byte, rel=1e-12)
     # both parts of an image lie in different nodes
     wire = RACK.alpha_s + 2 * RACK.beta_s_per_byte * rows / 4
     assert shared.seconds == pytest.approx(wire + 2 * rows / 4 * ABCI.copy_s_per_byte, rel=1e-12)
 
 
-@pytest.mark.parametrize(("strategy", "each"), [("pipeline:8x1", 1), ("pipeline:4x2", 2), ("pipeline:2x4", 4)])
+@pytest.mark.parametrize(("strategy", "each"),
+                         [("pipeline:8x1", 1), ("pipeline:4x2", 2), ("pipeline:2x4", 4)])
 def test_hops_between_stages_cross_what_lies_between_them(strategy: str, each: int) -> None:
-    """From the ranks of one stage to those of the next, which is the next node where the stage begins with one."""
-    plan = make_plan(LENET, strategy, 8, 64, network=NETWORK, machine=files.to_dict(ABCI), overlap="none")
+    """From the ranks of one stage to those of the next, which is the next node where the stage
+    begins with one.
+    """
+    plan = make_plan(LENET, strategy, 8, 64, network=NETWORK, machine=files.to_dict(ABCI),
+                     overlap="none")
     p = price(NETWORK, plan, ABCI)
-    hops = [(s, span) for s, span in zip(p.steps, p.timeline.spans, strict=True) if s.label.endswith("forward.redistribute")]
+    hops = [(s, span) for s, span in zip(p.steps, p.timeline.spans, strict=True)
+            if s.label.endswith("forward.redistribute")]
     assert len(hops) == 8 // each - 1
     for step, span in hops:
         outside = plan.configs[step.layer].first % 4 == 0
@@ -186,4 +219,5 @@ def test_hops_between_stages_cross_what_lies_between_them(strategy: str, each: i
         level = RACK if outside else NODE
         assert span.stream == level.name, step.label
         wire = level.alpha_s + (phi if outside else 1.0) * level.beta_s_per_byte * step.sent_bytes
-        assert step.seconds == pytest.approx(wire + 2 * step.sent_bytes * ABCI.copy_s_per_byte, rel=1e-9), step.label
+        assert step.seconds == pytest.approx(wire + 2 * step.sent_bytes * ABCI.copy_s_per_byte,
+                                             rel=1e-9), step.label

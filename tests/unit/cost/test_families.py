@@ -26,7 +26,8 @@ LENET = NetworkSpec("lenet5", (1, 28, 28), 10)
 NETWORKS: dict[str, Network] = {spec.name: spec.build() for spec in (ALEXNET, RESNET, LENET)}
 #: Strategies whose schedule has the same layers and turns for any number of ranks.
 NAMES = [name for name in STRATEGIES if name not in ("pipeline", "owt-b", "owt-c")]
-#: Channel, image or sample parts by sample or channel parts; uneven, on one node and on several, on several racks.
+#: Channel, image or sample parts by sample or channel parts; uneven, on one node and on several, on
+#: several racks.
 GRIDS = [(1, 1), (4, 1), (1, 3), (3, 2), (4, 4), (17, 8)]
 FEW = [(3, 2), (4, 4), (17, 8)]
 
@@ -58,15 +59,18 @@ def batches(grids: list[tuple[int, int]]) -> list[int]:
     return [4 * a * b + i % 3 for i, (a, b) in enumerate(grids)]
 
 
-def family(spec: NetworkSpec, name: str, grids: list[tuple[int, int]], setting: Setting, **options: Any) -> Plan:
+def family(spec: NetworkSpec, name: str, grids: list[tuple[int, int]], setting: Setting,
+           **options: Any) -> Plan:
     """The plan of all cases."""
     rows, columns = (np.array([grid[i] for grid in grids], np.int64) for i in (0, 1))
-    configs = fill(NETWORKS[spec.name], name, rows * columns, (rows, columns), setting.gather, setting.placement)
+    configs = fill(NETWORKS[spec.name], name, rows * columns, (rows, columns), setting.gather,
+                   setting.placement)
     return Plan(spec, rows * columns, np.array(batches(grids), np.int64), name, configs, overlap=setting.overlap,
                 collectives=setting.collectives, **options)
 
 
-def alone(spec: NetworkSpec, name: str, grids: list[tuple[int, int]], i: int, setting: Setting, **options: Any) -> Plan:
+def alone(spec: NetworkSpec, name: str, grids: list[tuple[int, int]], i: int, setting: Setting,
+          **options: Any) -> Plan:
     """The plan of one case, of plain numbers."""
     (a, b), batch = grids[i], batches(grids)[i]
     configs = fill(NETWORKS[spec.name], name, a * b, (a, b), setting.gather, setting.placement)
@@ -80,19 +84,24 @@ def same(costs: Costs, i: int, count: int, p: Prediction) -> None:
     def pick(value: Any) -> float:
         return float(np.broadcast_to(value, count)[i])
 
-    for field in ("iteration_s", "compute_s", "communication_s", "exposed_communication_s", "measured_compute", "io_s"):
-        assert pick(getattr(costs, field)) == pytest.approx(getattr(p, field), rel=1e-12, abs=1e-300), (field, i)
+    for field in ("iteration_s", "compute_s", "communication_s", "exposed_communication_s",
+                  "measured_compute", "io_s"):
+        assert pick(getattr(costs, field)) == pytest.approx(getattr(p, field), rel=1e-12,
+                                                            abs=1e-300), (field, i)
     assert pick(costs.communication_bytes) == p.communication_bytes, i
-    assert {field: pick(value) for field, value in asdict(costs.memory).items()} == asdict(p.memory), i
+    assert {field: pick(value)
+            for field, value in asdict(costs.memory).items()} == asdict(p.memory), i
 
 
 def check(spec: NetworkSpec, name: str, grids: list[tuple[int, int]], setting: Setting, price_options: dict[str, Any] | None = None,
           **options: Any) -> None:
     network = NETWORKS[spec.name]
     how = {"accounting": setting.accounting} | (price_options or {})
-    costs = price_family(network, family(spec, name, grids, setting, **options), setting.machine, **how)
+    costs = price_family(network, family(spec, name, grids, setting, **options), setting.machine,
+                         **how)
     for i in range(len(grids)):
-        same(costs, i, len(grids), price(network, alone(spec, name, grids, i, setting, **options), setting.machine, **how))
+        same(costs, i, len(grids), price(network, alone(spec, name, grids, i, setting, **options),
+                                         setting.machine, **how))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -109,11 +118,13 @@ def test_every_setting(name: str, setting: Setting) -> None:
 @pytest.mark.parametrize("name", ["grid", "domain", "ds", "filter"])
 def test_ranks_in_turns(name: str) -> None:
     machine = SETTINGS[0].machine
-    crowd = replace(machine, overlap=0.3, progress=0.5, late=((1e-4, 5e-5), (1e-3, 2e-4)), device=replace(machine.device, at_once=2.0))
+    crowd = replace(machine, overlap=0.3, progress=0.5, late=((1e-4, 5e-5), (1e-3, 2e-4)),
+                    device=replace(machine.device, at_once=2.0))
     check(ALEXNET, name, FEW, replace(SETTINGS[0], machine=crowd))
 
 
-@pytest.mark.parametrize(("name", "setting"), [(name, SETTINGS[i % 3]) for i, name in enumerate(NAMES)], ids=NAMES)
+@pytest.mark.parametrize(("name", "setting"),
+                         [(name, SETTINGS[i % 3]) for i, name in enumerate(NAMES)], ids=NAMES)
 def test_resnet50(name: str, setting: Setting) -> None:
     """A graph with sums of several layers, and batch normalisation."""
     check(RESNET, name, FEW[1:], setting)
@@ -140,7 +151,8 @@ def test_measured_times_are_found_for_every_case() -> None:
     setting, (a, b) = SETTINGS[0], (3, 2)
     network, plan = NETWORKS["lenet5"], alone(LENET, "grid", [(a, b)], 0, SETTINGS[0])
     load = Workload(network, plan)
-    table = {load.of(s).key: 1e-3 for s in schedule_for(network, plan).steps if isinstance(s, Compute)}
+    table = {load.of(s).key: 1e-3 for s in schedule_for(network, plan).steps
+             if isinstance(s, Compute)}
     known = replace(setting, machine=replace(setting.machine, compute=table))
     check(LENET, "grid", [(a, b), (1, 6), (2, 3)], known)
     costs = price_family(network, family(LENET, "grid", [(a, b), (1, 6)], known), known.machine)
@@ -148,13 +160,17 @@ def test_measured_times_are_found_for_every_case() -> None:
 
 
 def test_large_buffers_do_not_overflow() -> None:
-    """Bytes beyond 32 bits: VGG-16's first fully connected layer on a thousand ranks, plain numbers and arrays alike."""
+    """Bytes beyond 32 bits: VGG-16's first fully connected layer on a thousand ranks, plain numbers
+    and arrays alike.
+    """
     spec = NetworkSpec("vgg16", (3, 224, 224), 1000)
     network, machine = spec.build(), files.load("abci-v100")
     seconds = {}
     for ranks in (64, 1024, 65536):
-        plain = Plan(spec, ranks, 2 * ranks, "data", fill(network, "data", ranks), collectives="tree", machine=files.to_dict(machine))
-        array = replace(plain, ranks=np.array([ranks]), batch=np.array([2 * ranks]), configs=fill(network, "data", np.array([ranks])))
+        plain = Plan(spec, ranks, 2 * ranks, "data", fill(network, "data", ranks),
+                     collectives="tree", machine=files.to_dict(machine))
+        array = replace(plain, ranks=np.array([ranks]), batch=np.array([2 * ranks]),
+                        configs=fill(network, "data", np.array([ranks])))
         p, costs = price(network, plain, machine), price_family(network, array, machine)
         same(costs, 0, 1, p)
         seconds[ranks] = p.communication_s

@@ -1,4 +1,6 @@
-"""How late ranks are that take turns on cores: by what they computed, and by how many others they wait for."""
+"""How late ranks are that take turns on cores: by what they computed, and by how many others they
+wait for.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,19 @@ LENET = NetworkSpec("lenet5", (1, 28, 28), 10)
     ("data", 4, {Kind.ALLREDUCE: 1.0}), ("filter", 4, {Kind.ALLGATHER: 1.0, Kind.REDUCE_SCATTER: 1.0}),
     ("grid:2x2", 4, {Kind.ALLGATHER: 1 / 3, Kind.ALLREDUCE: 1 / 3}), ("domain:5x1", 5, {Kind.HALO: 2 / 4}),
 ])
-def test_a_rank_waits_for_its_group_or_its_neighbours(strategy: str, ranks: int, found: dict[Kind, float]) -> None:
+def test_a_rank_waits_for_its_group_or_its_neighbours(strategy: str, ranks: int,
+                                                      found: dict[Kind, float]) -> None:
     network = LENET.build()
     plan = make_plan(LENET, strategy, ranks, 20, network=network)
-    moves = [step for step in outline(network, plan, lambda _: ("ring", 1)).steps if isinstance(step, Move)]
+    moves = [step for step in outline(network, plan, lambda _: ("ring", 1)).steps
+             if isinstance(step, Move)]
     for kind, part in found.items():
         parts = [float(partners(move, ranks)) for move in moves if move.pattern.kind is kind]
         assert parts and parts == pytest.approx([part] * len(parts)), kind
 
 
-walks = st.lists(st.one_of(st.floats(0, 10).map(lambda s: ("compute", s)), st.floats(0, 1).map(lambda p: ("wait", p))), max_size=20)
+walks = st.lists(st.one_of(st.floats(0, 10).map(lambda s: ("compute", s)),
+                           st.floats(0, 1).map(lambda p: ("wait", p))), max_size=20)
 
 
 @given(walks)

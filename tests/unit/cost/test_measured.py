@@ -1,4 +1,6 @@
-"""Times from a machine's table: looked up, between and beyond measured numbers of samples, and rooflines scaled by what was measured."""
+"""Times from a machine's table: looked up, between and beyond measured numbers of samples, and
+rooflines scaled by what was measured.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,10 @@ def test_keys_of_other_batches_are_of_the_same_lines(strategy: str) -> None:
 BATCHES = st.sets(st.integers(1, 512), min_size=2, max_size=5)
 
 
-@given(constant=st.floats(0.0, 1e-3), slope=st.floats(1e-6, 1e-2), batches=BATCHES, n=st.integers(1, 2048))
-def test_what_grows_as_a_line_is_met_for_every_batch(constant: float, slope: float, batches: set[int], n: int) -> None:
+@given(constant=st.floats(0.0, 1e-3), slope=st.floats(1e-6, 1e-2), batches=BATCHES,
+       n=st.integers(1, 2048))
+def test_what_grows_as_a_line_is_met_for_every_batch(constant: float, slope: float,
+                                                     batches: set[int], n: int) -> None:
     table = Measured({KEY.format(b): constant + slope * b for b in batches}, 0.0)
     found = table.time(KEY.format(n))
     assert found is not None and found.seconds == pytest.approx(constant + slope * n)
@@ -60,17 +64,23 @@ def test_what_grows_as_a_line_is_met_for_every_batch(constant: float, slope: flo
 
 
 def test_a_vector_times_a_matrix_says_nothing_of_matrices() -> None:
-    """A fully connected layer of one sample lies on no line with others, unless nothing else is known."""
+    """A fully connected layer of one sample lies on no line with others, unless nothing else is
+    known.
+    """
     key = "linear.forward x={0}x4096 y={0}x4096 float32"
-    table = Measured({key.format(n): seconds for n, seconds in ((1, 1.0), (4, 12.0), (8, 20.0))}, 0.0)
-    assert [table.time(key.format(n)) for n in (1, 2, 6)] == [(1.0, True), (8.0, True), (16.0, True)]
+    table = Measured({key.format(n): seconds for n, seconds in ((1, 1.0), (4, 12.0), (8, 20.0))},
+                     0.0)
+    assert [table.time(key.format(n)) for n in (1, 2, 6)] == [(1.0, True), (8.0, True),
+                                                              (16.0, True)]
     alone = Measured({key.format(1): 1.0}, 0.0).time(key.format(2))
     assert alone == (2.0, True)
-    conv = Measured({KEY.format(n): seconds for n, seconds in ((1, 1.0), (4, 12.0), (8, 20.0))}, 0.0).time(KEY.format(2))
+    conv = Measured({KEY.format(n): seconds for n, seconds in ((1, 1.0), (4, 12.0), (8, 20.0))},
+                    0.0).time(KEY.format(2))
     assert conv is not None and conv.seconds == pytest.approx(1.0 + 11.0 / 3)
 
 
-@given(st.dictionaries(st.integers(1, 64), st.floats(1e-6, 1.0), min_size=1, max_size=4), st.integers(1, 300))
+@given(st.dictionaries(st.integers(1, 64), st.floats(1e-6, 1.0), min_size=1, max_size=4),
+       st.integers(1, 300))
 def test_noise_makes_no_time_negative_and_beyond_the_ends_no_more_samples_faster(points: dict[int, float], n: int) -> None:
     table = Measured({KEY.format(b): s for b, s in points.items()}, 1e-6)
     found, following = table.time(KEY.format(n)), table.time(KEY.format(n + 1))
@@ -90,7 +100,8 @@ def test_between_two_measured_batches_a_plan_is_priced_by_their_lines() -> None:
     """All of its computing is known, and an interior takes its part."""
     def times(batch: int) -> dict[str, float]:
         every = works(plan_of("spatial", batch)).items()
-        return {key: 1e-4 if work.kind == "update" else 1e-4 + 1e-3 * work.y[0] for key, work in every}
+        return {key: 1e-4 if work.kind == "update" else 1e-4 + 1e-3 * work.y[0]
+                for key, work in every}
 
     plan = plan_of("spatial", 16)
     network = plan.network.build()
@@ -108,10 +119,12 @@ def test_what_the_table_does_not_know_takes_as_much_longer_as_its_kind() -> None
     table = {key: 3.0 * float(plain_roofline_s(LOCAL.device, work)) for key, work in known.items()}
     machine = replace(LOCAL, compute=table, kinds=kinds(LOCAL.device, known.values(), table))
     assert machine.kinds and list(machine.kinds.values()) == pytest.approx([3.0] * len(machine.kinds))
-    new = [work for work in other.values() if machine.measured.time(work.key) is None and work.bytes]
+    new = [work for work in other.values() if machine.measured.time(work.key) is None
+           and work.bytes]
     assert new
     for work in new:
-        assert timed(machine, work) == (pytest.approx(3.0 * float(roofline_s(LOCAL, work))), np.False_)
+        assert timed(machine, work) == (pytest.approx(3.0 * float(roofline_s(LOCAL, work))),
+                                        np.False_)
 
 
 def test_kinds_survive_the_file(tmp_path: Path) -> None:
@@ -121,7 +134,9 @@ def test_kinds_survive_the_file(tmp_path: Path) -> None:
 
 
 def test_ranks_that_share_cores_take_turns() -> None:
-    """Steps of all ranks last longer by ranks over cores; a pipeline's stages lie apart in time, but not more work fits into the cores."""
+    """Steps of all ranks last longer by ranks over cores; a pipeline's stages lie apart in time,
+    but not more work fits into the cores.
+    """
     crowd = replace(LOCAL, device=replace(LOCAL.device, at_once=2.0))
     for strategy, times in (("data", 2.0), ("filter", 2.0)):
         plan = plan_of(strategy, 16, 4)
@@ -132,22 +147,27 @@ def test_ranks_that_share_cores_take_turns() -> None:
     alone, shared = price(network, plan, LOCAL), price(network, plan, crowd)
     work_s = sum(step.seconds * step.repeats for step in alone.steps if not step.is_comm)
     assert shared.compute_s == alone.compute_s
-    # in order on the cores: one has nothing to do while the first micro-batch and the last one are with the other's stages
+    # in order on the cores: one has nothing to do while the first micro-batch and the last one are
+    # with the other's stages
     own = [step for step in alone.steps if not step.is_comm]
     loss_s = sum(step.seconds for step in alone.steps if step.is_comm and step.phase == "loss")
     passes_s = {(s, phase): sum(step.seconds for step in own if (step.stage, step.phase) == (s, phase.value))
                 for s in range(4) for phase in (Phase.FORWARD, Phase.BACKWARD)}
-    last_s = [sum(step.seconds for step in own if (step.stage, step.phase) == (s, "update")) + loss_s * (s == 3) for s in range(4)]
+    last_s = [sum(step.seconds for step in own if (step.stage, step.phase) == (s, "update"))
+              + loss_s * (s == 3) for s in range(4)]
     cores = Cores([0, 1, 0, 1], [range(r, r + 1) for r in range(4)])
     assert shared.iteration_s == pytest.approx(cores.soonest_s(cells(plan.order, 4, plan.microbatches), passes_s, last_s))
     assert max(alone.iteration_s, work_s / 2) < shared.iteration_s < work_s
     # on one core all of it, and the sum of the loss at the end
     crowd = replace(crowd, device=replace(crowd.device, at_once=1.0))
-    assert price(network, plan, crowd).iteration_s == pytest.approx(work_s + loss_s) and work_s > alone.iteration_s
+    assert price(network, plan,
+                 crowd).iteration_s == pytest.approx(work_s + loss_s) and work_s > alone.iteration_s
 
 
 def test_the_middle_iterations_count() -> None:
-    """Of iterations that are interrupted now and then, those that are not; of such as always are, the mean."""
+    """Of iterations that are interrupted now and then, those that are not; of such as always are,
+    the mean.
+    """
     rows = list(works(plan_of("data", 16)).values())[:2]
     rare = np.full((12, 2), 1.0)
     rare[[3, 8], [0, 1]] = 50.0

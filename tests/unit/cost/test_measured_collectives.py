@@ -26,10 +26,12 @@ MACHINE = replace(PLAIN, collectives=(KNOWN,))
 
 
 def seconds(machine: Machine, kind: Kind, algorithm: str, n: Any, digit: Digit) -> Any:
-    return collective_s(kind, algorithm, digit.size, n, 1, route(Wires(machine), [digit], 16), 1e-10)
+    return collective_s(kind, algorithm, digit.size, n, 1, route(Wires(machine), [digit], 16),
+                        1e-10)
 
 
-@pytest.mark.parametrize(("n", "factor"), [(1e2, 3.0), (1e3, 3.0), (10**4.5, 2.5), (1e6, 2.0), (1e9, 2.0)])
+@pytest.mark.parametrize(("n", "factor"),
+                         [(1e2, 3.0), (1e3, 3.0), (10**4.5, 2.5), (1e6, 2.0), (1e9, 2.0)])
 def test_price_of_a_collective_that_differs(n: float, factor: float) -> None:
     across, inside = Digit(4, 4), Digit(1, 4)
     assert seconds(MACHINE, Kind.ALLREDUCE, "ring", n, across) == pytest.approx(
@@ -42,7 +44,8 @@ def test_price_of_a_collective_that_differs(n: float, factor: float) -> None:
 @pytest.mark.parametrize("kind", ["halo", "redistribute"])
 def test_direct_movements_that_differ(kind: str) -> None:
     """Those of a level alone, by what the busiest rank moves; other levels and kinds stay."""
-    plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), "spatial", 4, 16, machine=files.to_dict(PLAIN))
+    plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), "spatial", 4, 16,
+                     machine=files.to_dict(PLAIN))
     plan = replace(plan, overlap="none")
     network = plan.network.build()
     plain = price(network, plan, PLAIN).steps
@@ -58,7 +61,8 @@ def test_direct_movements_that_differ(kind: str) -> None:
 def test_cases_of_a_family_are_priced_as_alone() -> None:
     digit = Digit(np.array([1, 4]), np.array([4, 4]))
     both = seconds(MACHINE, Kind.ALLREDUCE, "ring", np.array([2e3, 2e3]), digit)
-    assert both == pytest.approx([seconds(MACHINE, Kind.ALLREDUCE, "ring", 2e3, Digit(s, 4)) for s in (1, 4)])
+    assert both == pytest.approx([seconds(MACHINE, Kind.ALLREDUCE, "ring", 2e3, Digit(s, 4))
+                                  for s in (1, 4)])
 
 
 def test_a_slow_algorithm_is_not_chosen() -> None:
@@ -70,14 +74,17 @@ def test_a_slow_algorithm_is_not_chosen() -> None:
         from hpcpar.schedule.outline import outline
 
         found = outline(network, plan, chooser(machine))
-        return {str(step.algorithm) for step in found.steps if hasattr(step, "algorithm") and step.phase.value == "gradient"}
+        return {str(step.algorithm) for step in found.steps if hasattr(step, "algorithm")
+                and step.phase.value == "gradient"}
 
     slow = replace(PLAIN, collectives=(Factors("network", "allreduce", "ring", (1.0,), (1e6,)),))
     assert "ring" in names(PLAIN) and names(slow) == {"doubling"}
 
 
 def test_file_keeps_collectives_and_quality(tmp_path: Path) -> None:
-    machine = replace(MACHINE, quality={"rounds": 7, "links": [{"level": "network", "alpha_s": [1e-6, 2e-6]}]})
+    machine = replace(MACHINE,
+                      quality={"rounds": 7,
+                               "links": [{"level": "network", "alpha_s": [1e-6, 2e-6]}]})
     path = str(tmp_path / "m.toml")
     files.save(machine, path)
     assert files.load(path) == machine
@@ -89,7 +96,8 @@ def test_file_keeps_collectives_and_quality(tmp_path: Path) -> None:
     {"level": 3},
 ])
 def test_bad_collectives_are_named(change: dict[str, Any]) -> None:
-    entry = {"level": "network", "kind": "allreduce", "algorithm": "ring", "bytes": [1.0, 2.0], "factors": [1.0, 2.0]}
+    entry = {"level": "network", "kind": "allreduce", "algorithm": "ring", "bytes": [1.0, 2.0],
+             "factors": [1.0, 2.0]}
     data = files.to_dict(PLAIN)
     files.from_dict({**data, "collectives": [entry]})
     with pytest.raises(InputError, match="collective 1"):
@@ -97,7 +105,8 @@ def test_bad_collectives_are_named(change: dict[str, Any]) -> None:
 
 
 def test_no_price_depends_on_the_quality() -> None:
-    plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), "data", 4, 16, machine=files.to_dict(PLAIN))
+    plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), "data", 4, 16,
+                     machine=files.to_dict(PLAIN))
     sure = replace(PLAIN, quality={"rounds": 1})
     network = plan.network.build()
     assert price(network, plan, PLAIN).iteration_s == price(network, plan, sure).iteration_s

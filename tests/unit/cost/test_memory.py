@@ -1,4 +1,6 @@
-"""Predicted memory against the arrays that the executor really allocates, and scheduled bytes against boxes laid over each other."""
+"""Predicted memory against the arrays that the executor really allocates, and scheduled bytes
+against boxes laid over each other.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class Recorder(NumpyBackend):
         return self._note(super().empty(shape, dtype))
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Nothing is computed: contents do not matter, and writing zeros would take a third of the time."""
+        """Nothing is computed: contents do not matter, and writing zeros would take a third of the
+        time.
+        """
         return self.empty(shape, dtype)
 
     def to_device(self, host: np.ndarray, array: Any) -> None:
@@ -67,14 +71,17 @@ class Recorder(NumpyBackend):
 def no_initial_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing them would take most of the time."""
 
-    def nothing(seed: int, position: int, start: int, stop: int, row: tuple[int, ...], dtype: str) -> np.ndarray:
+    def nothing(seed: int, position: int, start: int, stop: int, row: tuple[int, ...],
+                dtype: str) -> np.ndarray:
         return np.broadcast_to(np.zeros((), dtype), (stop - start, *row))
 
     monkeypatch.setattr(parameters, "initial_rows", nothing)
 
 
 class Silent:
-    """A communicator that asks for the memory of messages where no view of a tensor serves, and sends none."""
+    """A communicator that asks for the memory of messages where no view of a tensor serves, and
+    sends none.
+    """
 
     def __init__(self, rank: int, backend: NumpyBackend) -> None:
         self.world, self.backend = SimpleNamespace(rank=rank), backend
@@ -98,15 +105,19 @@ class Silent:
         """There is nobody to send to."""
 
 
-def allocated(plan: Plan, schedule: Schedule, rank: int, network: Network | None = None) -> dict[str, int]:
+def allocated(plan: Plan, schedule: Schedule, rank: int,
+              network: Network | None = None) -> dict[str, int]:
     """Bytes of one rank's executor by use; its labels, which no plan changes much, aside."""
     backend = Recorder()
     communicator = Silent(rank, backend)
     network = NETWORKS[plan.network.name] if network is None else network
     made = Executor(network, plan, schedule, communicator, backend, 1)  # type: ignore[arg-type]
-    weights = sum(p.flat.nbytes + p.grad.nbytes + (0 if p.buffers is None else p.buffers.nbytes) for p in made.parameters.values())
-    aside = {id(op.parameters.grad): op.parameters.grad for p in made.passes for op in p.ops.values() if hasattr(op, "parameters")}
-    weights += sum(g.nbytes for g in aside.values() if all(g is not p.grad for p in made.parameters.values()))
+    weights = sum(p.flat.nbytes + p.grad.nbytes + (0 if p.buffers is None else p.buffers.nbytes)
+                  for p in made.parameters.values())
+    aside = {id(op.parameters.grad): op.parameters.grad for p in made.passes
+             for op in p.ops.values() if hasattr(op, "parameters")}
+    weights += sum(g.nbytes for g in aside.values()
+                   if all(g is not p.grad for p in made.parameters.values()))
     state = sum(array.nbytes for p in made.parameters.values() for array in p.state)
     labels = sum(p.labels.nbytes for p in made.turns or made.passes)
     m = made.memory
@@ -115,10 +126,12 @@ def allocated(plan: Plan, schedule: Schedule, rank: int, network: Network | None
             "unused": unused + m.messages_bytes - m.flying_bytes}
 
 
-def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int, **options: Any) -> tuple[dict[str, int], list[dict[str, int]]]:
+def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int,
+         **options: Any) -> tuple[dict[str, int], list[dict[str, int]]]:
     """Predicted bytes by use, and every rank's allocated ones."""
     network = NETWORKS[spec.name]
-    plan = make_plan(spec, strategy, ranks, batch, network=network, machine=files.to_dict(MACHINE), **options)
+    plan = make_plan(spec, strategy, ranks, batch, network=network, machine=files.to_dict(MACHINE),
+                     **options)
     out = outline_for(network, plan)
     found = price(network, plan, MACHINE, out=out).memory
     assert found.total_bytes == sum(asdict(found).values())
@@ -141,14 +154,18 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
             predicted, real = both(spec, strategy, ranks, 8, gather=gather)
             assert predicted == {use: max(r[use] for r in real) for use in predicted}, (spec.name, strategy)
             # what is alive at once is laid out nearly without gaps
-            assert sum(predicted.values()) <= max(sum(r.values()) for r in real) <= 1.03 * sum(predicted.values()), (spec.name, strategy)
+            assert sum(predicted.values()) <= max(sum(r.values())
+                                                  for r in real) <= 1.03 * sum(
+                predicted.values()), (spec.name, strategy)
 
 
 @pytest.mark.parametrize(("spec", "ranks", "batch"), [
     (LENET, 1, 7), (LENET, 2, 7), (LENET, 3, 8), (LENET, 4, 7), (ALEXNET, 2, 7), (ALEXNET, 2, 8), (ALEXNET, 3, 8), (ALEXNET, 4, 7),
 ], ids=lambda value: getattr(value, "name", value))
 def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
-    """The largest boxes of all layers meet on no single rank: at most 3% above the largest rank, never below."""
+    """The largest boxes of all layers meet on no single rank: at most 3% above the largest rank,
+    never below.
+    """
     for strategy in one_pass(ranks):
         predicted, real = both(spec, strategy, ranks, batch)
         largest = max(sum(r[use] for use in predicted) for r in real)
@@ -158,7 +175,8 @@ def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
             assert predicted[use] == max(r[use] for r in real), strategy
 
 
-#: Network of tests/mpi/zoo.py, strategy, ranks, options: what the named strategies of chains do not have.
+#: Network of tests/mpi/zoo.py, strategy, ranks, options: what the named strategies of chains do not
+#: have.
 PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
     *((name, strategy, 2, {}) for name in ("resnet", "inception", "cosmoflow") for strategy in ("data", "filter", "spatial")),
     ("vgg", "channel", 2, {}), ("resnet", "channel", 2, {"synchronisation": "allreduce"}), ("resnet", "data", 4, {"batch_norm": "local"}),
@@ -175,12 +193,14 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "strategy", "ranks", "options"), PLANS, ids=lambda v: str(v).replace(" ", ""))
+@pytest.mark.parametrize(("name", "strategy", "ranks", "options"), PLANS,
+                         ids=lambda v: str(v).replace(" ", ""))
 def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[str, Any]) -> None:
     """Within a tenth of the largest rank's arrays."""
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = make_plan(spec, strategy, ranks, 16, network=network, machine=files.to_dict(MACHINE), **options)
+    plan = make_plan(spec, strategy, ranks, 16, network=network, machine=files.to_dict(MACHINE),
+                     **options)
     predicted = price(network, plan, MACHINE).memory
     schedule = schedule_for(network, plan)
     real = [allocated(plan, schedule, rank, network) for rank in range(ranks)]
@@ -194,26 +214,33 @@ def test_recomputing_takes_less() -> None:
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     held = []
     for count in (0, 4):
-        plan = make_plan(spec, "data", 1, 16, network=network, machine=files.to_dict(MACHINE), recompute=count)
+        plan = make_plan(spec, "data", 1, 16, network=network, machine=files.to_dict(MACHINE),
+                         recompute=count)
         held.append(allocated(plan, schedule_for(network, plan), 0, network)["blocks"])
     assert held[1] < 0.6 * held[0]
 
 
 def test_float64_takes_twice_as_much() -> None:
-    single, double = (both(LENET, "grid:2x2", 4, 8, dtype=dtype)[0] for dtype in ("float32", "float64"))
-    indices = 2 * 4 * (3 * 8 * 8 + 8 * 4 * 4)  # of the maxima of 4 samples, half of 6 and of 16 channels: 2 bytes in either case
+    single, double = (both(LENET, "grid:2x2", 4, 8, dtype=dtype)[0]
+                      for dtype in ("float32", "float64"))
+    # of the maxima of 4 samples, half of 6 and of 16 channels: 2 bytes in either case
+    indices = 2 * 4 * (3 * 8 * 8 + 8 * 4 * 4)
     loss = 16  # its sums are float64 in either case
     assert {use: 2 * n for use, n in single.items()} == double | {"blocks": double["blocks"] + indices, "wire": double["wire"] + loss}
 
 
-def memory_of(strategy: str, ranks: int, spec: NetworkSpec = LENET, training: bool = True, **options: Any) -> Any:
+def memory_of(strategy: str, ranks: int, spec: NetworkSpec = LENET, training: bool = True,
+              **options: Any) -> Any:
     network = NETWORKS[spec.name]
-    plan = make_plan(spec, strategy, ranks, 8, network=network, machine=files.to_dict(MACHINE), **options)
+    plan = make_plan(spec, strategy, ranks, 8, network=network, machine=files.to_dict(MACHINE),
+                     **options)
     return price(network, plan, MACHINE, training=training).memory
 
 
 def test_what_is_divided() -> None:
-    """Weights by channel parts, activations by sample parts, the optimiser's state by all ranks where it is sharded."""
+    """Weights by channel parts, activations by sample parts, the optimiser's state by all ranks
+    where it is sharded.
+    """
     weights = 4 * NETWORKS["lenet5"].parameters
     one, data, model = (memory_of(strategy, ranks) for strategy, ranks in (("data", 1), ("data", 4), ("filter", 2)))
     sharded = memory_of("data", 4, synchronisation="sharded")
@@ -225,12 +252,15 @@ def test_what_is_divided() -> None:
     )
     assert one.wire_bytes == 0 < model.wire_bytes
     # a block of the largest layer's gradient, where it is added
-    largest = max(layer.parameters(NETWORKS["lenet5"].input_shape(layer)) for layer in NETWORKS["lenet5"].weighted)
+    largest = max(layer.parameters(NETWORKS["lenet5"].input_shape(layer))
+                  for layer in NETWORKS["lenet5"].weighted)
     assert data.wire_bytes >= largest
 
 
 def test_inference_and_reuse_take_less() -> None:
-    """Without training there are no gradients; gamma scales what a framework may use again, rounded up."""
+    """Without training there are no gradients; gamma scales what a framework may use again, rounded
+    up.
+    """
     trained, inference = memory_of("data", 2), memory_of("data", 2, training=False)
     assert inference.weights_bytes == trained.weights_bytes / 2
     assert inference.optimizer_bytes == inference.gradients_bytes == inference.kept_bytes == 0
@@ -241,13 +271,15 @@ def test_inference_and_reuse_take_less() -> None:
 
 
 def test_micro_batches_in_flight_keep_their_activations() -> None:
-    """Gradient accumulation over 4: a pass is a quarter as large, and 4 are kept; the gradients of activations are one pass's."""
+    """Gradient accumulation over 4: a pass is a quarter as large, and 4 are kept; the gradients of
+    activations are one pass's.
+    """
     one, four = memory_of("data", 1), memory_of("data", 1, microbatches=4)
     assert one.activations_bytes <= four.activations_bytes <= 1.2 * one.activations_bytes and four.kept_bytes == one.kept_bytes
     assert four.gradients_bytes == one.gradients_bytes / 4
 
 
-# -- bytes on the wire ------------------------------------------------------------------------------------------------
+# -- bytes on the wire -----------------------------------------------------------------------------
 RANDOM = [(seed, ranks) for seed, ranks in enumerate((2, 3, 4, 6, 8) * 8)]
 
 
@@ -259,20 +291,25 @@ def steps_of(seed: int, ranks: int) -> tuple[Comm, ...]:
 
 @pytest.mark.parametrize(("seed", "ranks"), RANDOM)
 def test_forward_bytes_are_intersections(seed: int, ranks: int) -> None:
-    """Every rank receives the elements that it needs and does not own, by masks over the whole tensor."""
+    """Every rank receives the elements that it needs and does not own, by masks over the whole
+    tensor.
+    """
     network, plan = random_plan(seed, ranks)
-    steps = {s.tensor: s for s in lower(network, plan, lambda step: ("ring", 1), training=False).comms if s.phase is Phase.FORWARD}
+    steps = {s.tensor: s for s in lower(network, plan, lambda step: ("ring", 1),
+                                        training=False).comms if s.phase is Phase.FORWARD}
     for (e,) in edges(network, plan).values():
         missing = lacking(e.owned, e.needed, ranks)
-        assert missing == (received(steps[e.tensor], ranks) if e.tensor in steps else [0] * ranks), e.tensor
+        assert missing == (received(steps[e.tensor], ranks) if e.tensor in steps
+                           else [0] * ranks), e.tensor
 
 
 @pytest.mark.parametrize(("seed", "ranks"), RANDOM)
 def test_backward_bytes_are_intersections(seed: int, ranks: int) -> None:
-    """Every rank receives a summand of each element that it owns from every other part of the work that needs it.
+    """Every rank receives a summand of each element that it owns from every other part of the work
+    that needs it.
 
-    Rings add on the way: of a reduce-scatter all ranks together receive as much, of an allreduce 2 / p of it. Complete gradients of pieces
-    are gathered.
+    Rings add on the way: of a reduce-scatter all ranks together receive as much, of an allreduce 2
+    / p of it. Complete gradients of pieces are gathered.
     """
     network, plan = random_plan(seed, ranks)
     steps = {s.tensor: s for s in steps_of(seed, ranks) if s.phase is Phase.BACKWARD}
@@ -293,7 +330,9 @@ def test_backward_bytes_are_intersections(seed: int, ranks: int) -> None:
 
 @pytest.mark.parametrize(("seed", "ranks"), RANDOM)
 def test_nothing_is_missing_where_no_gradient_moves(seed: int, ranks: int) -> None:
-    """A layer behind the first weights whose input's gradient is not moved lacks no summand anywhere."""
+    """A layer behind the first weights whose input's gradient is not moved lacks no summand
+    anywhere.
+    """
     network, plan = random_plan(seed, ranks)
     steps = {s.tensor for s in steps_of(seed, ranks)}
     first = network.layers.index(network.weighted[0])

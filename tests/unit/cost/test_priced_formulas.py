@@ -1,12 +1,17 @@
-"""The priced schedule against ParaDL's Table 3 in its own setting, and what must hold of prices whatever the plan.
+"""The priced schedule against ParaDL's Table 3 in its own setting, and what must hold of prices
+whatever the plan.
 
-The setting: a flat machine whose adding and copying is free, rings, activations gathered by the layer that made them, no overlap, even
-sizes. Where the table's accounting and the executed schedule differ, the exact difference is part of the test:
+The setting: a flat machine whose adding and copying is free, rings, activations gathered by the
+layer that made them, no overlap, even sizes. Where the table's accounting and the executed schedule
+differ, the exact difference is part of the test:
 
-* every weight's gradient is summed by itself, biases with it, and the loss is summed as well (16 bytes);
+* every weight's gradient is summed by itself, biases with it, and the loss is summed as well (16
+  bytes);
 * the last layer's output is gathered for the softmax (the table's sums end before it);
-* between a layer and the next stands the pooled activation, which the backward pass sums: smaller than the layer's output;
-* a halo's backward pass returns what the forward pass received, rows of x, where Eq 10 counts rows of dL/dy, and the images have none;
+* between a layer and the next stands the pooled activation, which the backward pass sums: smaller
+  than the layer's output;
+* a halo's backward pass returns what the forward pass received, rows of x, where Eq 10 counts rows
+  of dL/dy, and the images have none;
 * a pipeline's messages travel while the next micro-batch is computed.
 """
 
@@ -40,7 +45,9 @@ B = 48
 
 
 def small(pooled: bool) -> Network:
-    """Three convolutions, the last without a halo, and two fully connected layers; sizes divide by 2, 3 and 4."""
+    """Three convolutions, the last without a halo, and two fully connected layers; sizes divide by
+    2, 3 and 4.
+    """
     net = Chain("small", (4, 24, 24))
     net.add(Conv2d, "conv1", out_channels=12, kernel=(3, 3), padding=(1, 1)).add(ReLU, "relu1")
     net.add(Conv2d, "conv2", out_channels=24, kernel=(5, 5), padding=(2, 2)).add(ReLU, "relu2")
@@ -57,11 +64,13 @@ PRODUCTS = 5
 JOB = paradl.Job(B, B)
 
 
-def priced(strategy: str, ranks: int, pooled: bool = False, machine: Machine = FLAT, **options: Any) -> Prediction:
+def priced(strategy: str, ranks: int, pooled: bool = False, machine: Machine = FLAT,
+           **options: Any) -> Prediction:
     network = NETWORKS[pooled]
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     chosen = {"overlap": "none", "collectives": "ring"} | options
-    plan = make_plan(spec, strategy, ranks, B, gather="layer", network=network, machine=files.to_dict(machine), **chosen)
+    plan = make_plan(spec, strategy, ranks, B, gather="layer", network=network,
+                     machine=files.to_dict(machine), **chosen)
     return price(network, plan, machine)
 
 
@@ -75,7 +84,8 @@ def products(pooled: bool) -> list[paradl.LayerCost]:
 
 
 def seconds(steps: Iterable[StepCost], phase: str, kind: str) -> float:
-    return sum(s.seconds * s.repeats for s in steps if s.is_comm and s.phase == phase and s.label.endswith(f".{kind}"))
+    return sum(s.seconds * s.repeats for s in steps if s.is_comm and s.phase == phase
+               and s.label.endswith(f".{kind}"))
 
 
 def gathered(p: int, items: float) -> float:
@@ -88,25 +98,30 @@ def near(value: float) -> Any:
 
 
 def extra_of_gradients(p: int, parts: int = 1) -> float:
-    """What the schedule spends beyond one allreduce of all weights over p: an allreduce for each layer, with its biases, and the loss."""
+    """What the schedule spends beyond one allreduce of all weights over p: an allreduce for each
+    layer, with its biases, and the loss.
+    """
     biases = sum(a.bias for a in costs(False))
     one_more = 2 * (p - 1) * ALPHA_S
     return (PRODUCTS - 1) * one_more + 2 * (p - 1) / p * LINK.beta_s * biases / parts + paradl.ring_allreduce_s(p, 4, LINK)
 
 
-# -- Table 3 ----------------------------------------------------------------------------------------------------------
+# -- Table 3 ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 48])
 def test_data(p: int, pooled: bool) -> None:
     found, table = priced("data", p, pooled), paradl.table3_data(costs(pooled), JOB, p, LINK)
     biases = extra_of_gradients(p) if p > 1 else 0.0
     assert found.communication_s == near(table.gradient_s + biases)
-    assert found.phases["forward"]["communication_s"] == found.phases["backward"]["communication_s"] == 0
+    assert found.phases["forward"]["communication_s"] == found.phases["backward"][
+        "communication_s"] == 0
 
 
 @pytest.mark.parametrize("p", [2, 3, 4, 12])
 def test_filter(p: int) -> None:
-    """Without pooling 3 (p - 1) sum (alpha + B y_l / p beta), and one gather more: the last layer's output."""
+    """Without pooling 3 (p - 1) sum (alpha + B y_l / p beta), and one gather more: the last layer's
+    output.
+    """
     found, table = priced("filter", p), paradl.table3_filter(costs(False), JOB, p, LINK)
     assert found.communication_s == near(table.layerwise_s + gathered(p, B * products(False)[-1].y))
     assert {s.phase for s in found.steps if s.is_comm} == {"forward", "backward"}
@@ -114,23 +129,29 @@ def test_filter(p: int) -> None:
 
 @pytest.mark.parametrize("p", [2, 3, 4, 12])
 def test_filter_with_pooling(p: int) -> None:
-    """The backward pass sums gradients of what the next layer reads: a quarter of conv2's output."""
+    """The backward pass sums gradients of what the next layer reads: a quarter of conv2's output.
+    """
     found, table = priced("filter", p, True), paradl.table3_filter(costs(True), JOB, p, LINK)
     conv2, conv3 = products(True)[1:3]
     less = 2 * (p - 1) / p * LINK.beta_s * B * (conv2.y - conv3.x)
     assert conv3.x == conv2.y / 4
-    assert found.communication_s == near(table.layerwise_s + gathered(p, B * products(True)[-1].y) - less)
+    assert found.communication_s == near(table.layerwise_s + gathered(p, B * products(True)[-1].y)
+                                         - less)
 
 
 @pytest.mark.parametrize("p", [2, 4, 12])
 def test_channel(p: int) -> None:
-    """The first layer is cut by filters, whose output is gathered; the last layer's sum of parts comes on top."""
+    """The first layer is cut by filters, whose output is gathered; the last layer's sum of parts
+    comes on top.
+    """
     found, table = priced("channel", p), paradl.table3_channel(costs(False), JOB, p, LINK)
     first, *_, last = products(False)
     more = 2 * gathered(p, B * last.y) - gathered(p, B * first.y)
     assert found.communication_s == near(table.layerwise_s + more)
-    assert seconds(found.steps, "forward", "allreduce") == near(2 * sum(gathered(p, B * a.y) for a in products(False)[1:]))
-    assert seconds(found.steps, "backward", "allgather") == near(sum(gathered(p, B * a.x) for a in products(False)[1:]))
+    assert seconds(found.steps, "forward",
+                   "allreduce") == near(2 * sum(gathered(p, B * a.y) for a in products(False)[1:]))
+    assert seconds(found.steps, "backward",
+                   "allgather") == near(sum(gathered(p, B * a.x) for a in products(False)[1:]))
 
 
 @pytest.mark.parametrize(("p1", "p2"), [(2, 2), (3, 2), (2, 4), (4, 3), (12, 12)])
@@ -144,11 +165,14 @@ def test_df(p1: int, p2: int) -> None:
 
 
 def halo_difference(samples: float, sides: int) -> tuple[float, float]:
-    """(what Eq 10 counts, what the schedule does): the schedule has `sides` neighbours, returns rows of x, and none to the images."""
+    """(what Eq 10 counts, what the schedule does): the schedule has `sides` neighbours, returns
+    rows of x, and none to the images.
+    """
     table = schedule = 0.0
     for a in costs(False):
         if a.halo_x and a.halo_x[0]:
-            table += 2 * (paradl.p2p_s(samples * a.halo_x[0], LINK) + paradl.p2p_s(samples * a.halo_dy[0], LINK))
+            table += 2 * (paradl.p2p_s(samples * a.halo_x[0], LINK)
+                          + paradl.p2p_s(samples * a.halo_dy[0], LINK))
             schedule += sides * paradl.p2p_s(samples * a.halo_x[0], LINK) * (1 if a.name == "conv1" else 2)
     return table, schedule
 
@@ -166,10 +190,13 @@ def test_spatial_and_ds(p1: int, p2: int) -> None:
     assert found.phases["gradient"]["communication_s"] + found.phases["loss"]["communication_s"] == near(
         table.gradient_s + extra_of_gradients(p)
     )
-    # between image parts and sample parts every rank sends each of the others in its group a piece, forward and back
+    # between image parts and sample parts every rank sends each of the others in its group a piece,
+    # forward and back
     piece = B / p1 * products(False)[3].x / p2**2
-    assert seconds(found.steps, "forward", "redistribute") == near((p2 - 1) * paradl.p2p_s(piece, LINK))
-    assert seconds(found.steps, "backward", "redistribute") == near((p2 - 1) * paradl.p2p_s(piece, LINK))
+    assert seconds(found.steps, "forward",
+                   "redistribute") == near((p2 - 1) * paradl.p2p_s(piece, LINK))
+    assert seconds(found.steps, "backward",
+                   "redistribute") == near((p2 - 1) * paradl.p2p_s(piece, LINK))
     assert found.communication_s == near(
         halos + table.gradient_s + extra_of_gradients(p) + 2 * (p2 - 1) * paradl.p2p_s(piece, LINK)
     )
@@ -187,14 +214,17 @@ def uniform(layers: int) -> Network:
 @pytest.mark.parametrize("segments", [1, 2, 4, 8])
 @pytest.mark.parametrize("p", [2, 3, 4])
 def test_pipeline(p: int, segments: int) -> None:
-    """Where nothing but messages costs time, an iteration is the first micro-batch's way there and the last one's way back.
+    """Where nothing but messages costs time, an iteration is the first micro-batch's way there and
+    the last one's way back.
 
-    Table 3 counts p + S - 2 messages each way, as if the sender stood still; with one segment both agree.
+    Table 3 counts p + S - 2 messages each way, as if the sender stood still; with one segment both
+    agree.
     """
     network = uniform(p)
     machine = replace(FLAT, device=Device(10**12, 1e30, 1e30))
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = make_plan(spec, f"pipeline:{p}x1", p, B, network=network, machine=files.to_dict(machine), overlap="none", microbatches=segments)
+    plan = make_plan(spec, f"pipeline:{p}x1", p, B, network=network, machine=files.to_dict(machine),
+                     overlap="none", microbatches=segments)
     found = price(network, plan, machine)
     layers = paradl.layer_costs(network)
     table = paradl.table3_pipeline(layers, JOB, [1] * p, segments, LINK)
@@ -208,11 +238,12 @@ def test_pipeline(p: int, segments: int) -> None:
     assert found.steps[0].repeats == segments
 
 
-# -- what must hold of every price ------------------------------------------------------------------------------------
+# -- what must hold of every price -----------------------------------------------------------------
 MACHINES = {name: files.load(name) for name in ("local", "cori-knl", "abci-v100", "p100x4x4")}
 SPECS = [NetworkSpec("lenet5", (1, 20, 20), 10), NetworkSpec("alexnet", (3, 67, 67), 20)]
 BUILT = {spec.name: spec.build() for spec in SPECS}
-FIXED = settings(derandomize=True, deadline=None, max_examples=25, database=None, phases=[Phase.explicit, Phase.generate])
+FIXED = settings(derandomize=True, deadline=None, max_examples=25, database=None,
+                 phases=[Phase.explicit, Phase.generate])
 FEW = settings(FIXED, max_examples=6)
 
 networks, machines = st.sampled_from(SPECS), st.sampled_from(list(MACHINES.values()))
@@ -223,17 +254,22 @@ ranks_of, batches = st.sampled_from([2, 3, 4, 6, 8, 12, 16]), st.integers(1, 100
 def strategies(draw: st.DrawFn, least: int = 2) -> tuple[str, int]:
     """Any strategy that can be predicted, with its ranks."""
     ranks = draw(ranks_of.filter(lambda p: p >= least))
-    names = [s for s in named(ranks) if not s.startswith("pipeline") or int(s.partition(":")[2].partition("x")[0]) <= 12]
+    names = [s for s in named(ranks) if not s.startswith("pipeline")
+             or int(s.partition(":")[2].partition("x")[0]) <= 12]
     return draw(st.sampled_from(names)), ranks
 
 
-def planned(spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine, **options: Any) -> Plan:
+def planned(spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine,
+            **options: Any) -> Plan:
     """The plan, with the algorithms that `machine` makes cheapest."""
-    return make_plan(spec, strategy, ranks, batch, network=BUILT[spec.name], machine=files.to_dict(machine), **options)
+    return make_plan(spec, strategy, ranks, batch, network=BUILT[spec.name],
+                     machine=files.to_dict(machine), **options)
 
 
-def cost(spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine, **options: Any) -> Prediction:
-    return price(BUILT[spec.name], planned(spec, strategy, ranks, batch, machine, **options), machine)
+def cost(spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine,
+         **options: Any) -> Prediction:
+    return price(BUILT[spec.name], planned(spec, strategy, ranks, batch, machine, **options),
+                 machine)
 
 
 def same(a: Prediction, b: Prediction) -> None:
@@ -247,7 +283,8 @@ ALONE = [f"{name}:1x1" if takes == "yes" else name for name, (_, takes) in STRAT
 
 @FIXED
 @given(st.sampled_from(ALONE), networks, batches, machines)
-def test_one_rank_communicates_nothing(strategy: str, spec: NetworkSpec, batch: int, machine: Machine) -> None:
+def test_one_rank_communicates_nothing(strategy: str, spec: NetworkSpec, batch: int,
+                                       machine: Machine) -> None:
     p = cost(spec, strategy, 1, batch, machine)
     assert not any(s.is_comm for s in p.steps)
     assert p.communication_s == p.exposed_communication_s == p.communication_bytes == p.memory.wire_bytes == 0
@@ -255,10 +292,13 @@ def test_one_rank_communicates_nothing(strategy: str, spec: NetworkSpec, batch: 
 
 
 @FEW
-@given(networks, ranks_of, batches, machines, st.sampled_from(["late", "layer"]), st.sampled_from(["none", "full"]))
-def test_pure_cases_of_grids(spec: NetworkSpec, p: int, batch: int, machine: Machine, gather: str, overlap: str) -> None:
+@given(networks, ranks_of, batches, machines, st.sampled_from(["late", "layer"]),
+       st.sampled_from(["none", "full"]))
+def test_pure_cases_of_grids(spec: NetworkSpec, p: int, batch: int, machine: Machine, gather: str,
+                             overlap: str) -> None:
     """A grid of one row or one column is the pure strategy."""
-    prices = {s: cost(spec, s, p, batch, machine, gather=gather, overlap=overlap) for s in ("data", "filter", "spatial", "owt")}
+    prices = {s: cost(spec, s, p, batch, machine, gather=gather, overlap=overlap)
+              for s in ("data", "filter", "spatial", "owt")}
     for grid, pure in ((f"grid:{p}x1", "filter"), (f"grid:1x{p}", "data"), (f"df:1x{p}", "filter"), (f"df:{p}x1", "data"),
                        (f"ds:1x{p}", "spatial"), (f"ds:{p}x1", "data"), (f"domain:1x{p}", "data"), (f"grid-fc:1x{p}", "data"),
                        (f"grid-fc:{p}x1", "owt"), (f"pipeline:1x{p}", "data")):
@@ -267,41 +307,53 @@ def test_pure_cases_of_grids(spec: NetworkSpec, p: int, batch: int, machine: Mac
 
 @FIXED
 @given(networks, strategies(), batches, machines, st.floats(1.0, 50.0), st.floats(1.0, 50.0))
-def test_slower_links_never_help(spec: NetworkSpec, plan: tuple[str, int], batch: int, machine: Machine, alpha: float, beta: float) -> None:
+def test_slower_links_never_help(spec: NetworkSpec, plan: tuple[str, int], batch: int,
+                                 machine: Machine, alpha: float, beta: float) -> None:
     """Iteration time grows with alpha, with beta and with phi (of the same schedule)."""
     network, made = BUILT[spec.name], planned(spec, *plan, batch, machine)
     out = outline_for(network, made)
     before = price(network, made, machine, out=out).iteration_s * (1 - 1e-12)
     for slower in ({"alpha_s": alpha}, {"beta_s_per_byte": beta}):
-        levels = tuple(replace(level, **{k: getattr(level, k) * v for k, v in slower.items()}) for level in machine.levels)
+        levels = tuple(replace(level, **{k: getattr(level, k) * v for k, v in slower.items()})
+                       for level in machine.levels)
         assert price(network, made, replace(machine, levels=levels), out=out).iteration_s >= before
-    shared = [price(network, made, machine, contention=phi, out=out).iteration_s for phi in sorted((1.0, alpha, beta))]
+    shared = [price(network, made, machine, contention=phi, out=out).iteration_s
+              for phi in sorted((1.0, alpha, beta))]
     assert all(a <= b * (1 + 1e-12) for a, b in pairwise(shared))
 
 
 @FIXED
 @given(networks, strategies(), batches, machines, st.sampled_from(["late", "layer"]))
-def test_overlap_only_helps(spec: NetworkSpec, plan: tuple[str, int], batch: int, machine: Machine, gather: str) -> None:
-    """``none`` is the plain sum exactly; then gradients, then all else may hide; apart from the launches of split convolutions."""
-    none, gradient, full = (cost(spec, *plan, batch, machine, overlap=o, gather=gather) for o in ("none", "gradient", "full"))
+def test_overlap_only_helps(spec: NetworkSpec, plan: tuple[str, int], batch: int, machine: Machine,
+                            gather: str) -> None:
+    """``none`` is the plain sum exactly; then gradients, then all else may hide; apart from the
+    launches of split convolutions.
+    """
+    none, gradient, full = (cost(spec, *plan, batch, machine, overlap=o, gather=gather)
+                            for o in ("none", "gradient", "full"))
     if not plan[0].startswith("pipeline"):
         total = 0.0
         for s in none.steps:
             total += s.seconds
         assert none.iteration_s == total
         assert none.exposed_communication_s == pytest.approx(none.communication_s, rel=1e-12)
-    launches = sum(s.label.endswith(".interior") * s.repeats for s in full.steps) * machine.device.launch_s
+    launches = sum(s.label.endswith(".interior") * s.repeats
+                   for s in full.steps) * machine.device.launch_s
     assert gradient.iteration_s <= none.iteration_s * (1 + 1e-12)
     assert full.iteration_s <= gradient.iteration_s * (1 + 1e-12) + launches
 
 
 @FEW
 @given(networks, ranks_of, batches, st.sampled_from(["local", "cori-knl"]), st.data())
-def test_placement_is_free_on_a_flat_machine(spec: NetworkSpec, p: int, batch: int, flat: str, data: st.DataObject) -> None:
-    """Where all layers have the same sample groups: ds and grid-fc change them, and then it matters what a rank holds already."""
+def test_placement_is_free_on_a_flat_machine(spec: NetworkSpec, p: int, batch: int, flat: str,
+                                             data: st.DataObject) -> None:
+    """Where all layers have the same sample groups: ds and grid-fc change them, and then it matters
+    what a rank holds already.
+    """
     machine, (rows, columns) = MACHINES[flat], data.draw(st.sampled_from(grid_sizes(p)))
     for name in ("grid", "df", "domain"):
         strategy = f"{name}:{rows}x{columns}"
         inner, outer = cost(spec, strategy, p, batch, machine), cost(spec, f"{strategy}/outer", p, batch, machine)
         assert outer.iteration_s == pytest.approx(inner.iteration_s, rel=1e-12)
-        assert (outer.communication_bytes, outer.memory) == (inner.communication_bytes, inner.memory)
+        assert (outer.communication_bytes, outer.memory) == (inner.communication_bytes,
+                                                             inner.memory)

@@ -1,4 +1,6 @@
-"""The priced schedule against one weird trick's switch and the layer-wise papers' servers, on a flat machine without latency."""
+"""The priced schedule against one weird trick's switch and the layer-wise papers' servers, on a
+flat machine without latency.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,15 @@ def priced(strategy: str, workers: int, synchronisation: str = "allreduce") -> P
 
 def switch(scheme: str, workers: int, phase: str) -> list[StepCost]:
     """The movements at the switch: activations into fc6, or their gradients back."""
-    return [s for s in priced(STRATEGIES[scheme], workers).steps if s.is_comm and s.layer == "fc6" and s.phase == phase]
+    return [s for s in priced(STRATEGIES[scheme], workers).steps if s.is_comm and s.layer == "fc6"
+            and s.phase == phase]
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
 def test_the_switch_moves_what_the_paper_counts(scheme: str, workers: int) -> None:
-    """All schemes move the same bytes in all, in so many turns; of a broadcast only one rank sends."""
+    """All schemes move the same bytes in all, in so many turns; of a broadcast only one rank sends.
+    """
     steps = switch(scheme, workers, "forward")
     senders = 1 if scheme == "b" else workers
     assert len(steps) == owt.fc_passes(scheme, workers)  # type: ignore[arg-type]
@@ -50,7 +54,9 @@ def test_the_switch_moves_what_the_paper_counts(scheme: str, workers: int) -> No
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
 def test_a_turn_takes_what_its_busiest_receiver_takes_in(workers: int) -> None:
-    """Schemes (a) and (c) by rings; in (b) the paper counts a broadcast once, ours is sent to each of the others."""
+    """Schemes (a) and (c) by rings; in (b) the paper counts a broadcast once, ours is sent to each
+    of the others.
+    """
     for scheme in ("a", "c"):
         turn = owt.turn_s(scheme, workers, BATCH_BYTES, 1 / BETA_S, receivers=True)  # type: ignore[arg-type]
         for phase in ("forward", "backward"):
@@ -64,13 +70,17 @@ def test_a_turn_takes_what_its_busiest_receiver_takes_in(workers: int) -> None:
 def test_convolution_weights_are_reduced_and_spread(workers: int) -> None:
     convs = [layer for layer in NET.products if layer.name.startswith("conv")]
     weights = 4.0 * sum(layer.parameters(NET.input_shape(layer)) for layer in convs)
-    seconds = sum(s.seconds for s in priced("owt", workers).steps if s.is_comm and s.phase == "gradient" and s.layer.startswith("conv"))
-    assert seconds == pytest.approx(owt.weight_sync_s(workers, weights, 1 / BETA_S), rel=1e-4)  # uneven blocks
+    seconds = sum(s.seconds for s in priced("owt", workers).steps if s.is_comm
+                  and s.phase == "gradient" and s.layer.startswith("conv"))
+    # uneven blocks
+    assert seconds == pytest.approx(owt.weight_sync_s(workers, weights, 1 / BETA_S), rel=1e-4)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
 def test_parameter_servers(workers: int) -> None:
-    """The papers let a server's own gradient travel as well; ours stays. Distributed servers reduce and scatter, and gather back."""
+    """The papers let a server's own gradient travel as well; ours stays. Distributed servers reduce
+    and scatter, and gather back.
+    """
     config = optcnn.Configuration(n=workers)
     for layer in NET.products:
         weights = 4.0 * layer.parameters(NET.input_shape(layer))
@@ -78,7 +88,8 @@ def test_parameter_servers(workers: int) -> None:
             ("server", (workers - 1) / workers * optcnn.ts_s(weights, config, 1 / BETA_S)),
             ("sharded", optcnn.ts_s(weights, config, 1 / BETA_S, distributed=True)),
         ):
-            steps = [s for s in priced("data", workers, synchronisation).steps if s.is_comm and s.layer == layer.name]
+            steps = [s for s in priced("data", workers, synchronisation).steps if s.is_comm
+                     and s.layer == layer.name]
             there = [s.seconds for s in steps if s.phase == "gradient"]
             back = [s.seconds for s in steps if s.phase == "update"]
             assert there == pytest.approx([expected]) and back == pytest.approx([expected])

@@ -49,14 +49,18 @@ def test_a_level_does_one_thing_at_a_time() -> None:
 
 
 def test_levels_work_side_by_side() -> None:
-    """What crosses a node's links does not wait for what crosses the rack's, but for what crosses the same."""
+    """What crosses a node's links does not wait for what crosses the rack's, but for what crosses
+    the same.
+    """
     line = timeline([comm(2.0, 4, 0), comm(3.0, 4, 1), compute(1.0), comm(2.0, 4, 0)], levels=2)
     assert [s.start_s for s in line.spans] == [0.0, 0.0, 0.0, 2.0]
     assert line.total_s == 4.0 and line.exposed_s == 3.0
 
 
 def test_ranks_in_turns_are_late_for_what_they_wait_for() -> None:
-    """By what was computed since they last waited: nothing for a second message, and nothing where a case has none."""
+    """By what was computed since they last waited: nothing for a second message, and nothing where
+    a case has none.
+    """
     def late_s(computed_s: float) -> float:
         return 0.1 * computed_s
 
@@ -64,17 +68,23 @@ def test_ranks_in_turns_are_late_for_what_they_wait_for() -> None:
     line = timeline(steps, hidden=0.0, late_s=late_s)
     assert line.total_s == pytest.approx(timeline(steps, hidden=0.0).total_s + 0.2 + 0.5)
     assert line.waits_s == pytest.approx((0.0, 1.2, 1.0, 0.0, 2.5, 0.0))
-    # for a quarter of the others half of that, and what comes to it when more of them are waited for at once
-    few = [compute(4.0), Item(1.0, 3, 0, 0.25), Item(1.0, 3, 0, 1.0), compute(4.0), Item(1.0, 5, 0, 0.25)]
+    # for a quarter of the others half of that, and what comes to it when more of them are waited
+    # for at once
+    few = [compute(4.0), Item(1.0, 3, 0, 0.25), Item(1.0, 3, 0, 1.0), compute(4.0),
+           Item(1.0, 5, 0, 0.25)]
     assert timeline(few, hidden=0.0, late_s=late_s).waits_s == pytest.approx((0.0, 1.2, 1.2, 0.0, 1.2))
     # nor does it run on meanwhile
-    assert timeline([compute(2.0), comm(1.0, 2), compute(1.0)], late_s=late_s).total_s == pytest.approx(2.0 + 1.0 + 0.2 + 1.0)
-    cases = timeline([compute(2.0), Item(np.array([1.0, 0.0]), 2), compute(1.0), comm(1.0, 4)], hidden=0.0, late_s=late_s)
+    assert timeline([compute(2.0), comm(1.0, 2), compute(1.0)],
+                    late_s=late_s).total_s == pytest.approx(2.0 + 1.0 + 0.2 + 1.0)
+    cases = timeline([compute(2.0), Item(np.array([1.0, 0.0]), 2), compute(1.0), comm(1.0, 4)],
+                     hidden=0.0, late_s=late_s)
     np.testing.assert_allclose(cases.total_s, [4.0 + 1.0 + 0.2 + 0.1, 4.0 + 0.3])
 
 
 def test_a_communication_waits_for_what_it_needs() -> None:
-    """A gradient's sum behind the movement that it waits for holds up the program, as in the executor."""
+    """A gradient's sum behind the movement that it waits for holds up the program, as in the
+    executor.
+    """
     line = timeline([comm(3.0, 2), compute(1.0), comm(1.0, 4), compute(1.0)])
     assert line.spans[2].start_s == 3.0 and line.spans[3].start_s == 3.0
     assert line.total_s == 4.0
@@ -86,7 +96,8 @@ def random_steps(seed: int, count: int = 200, blocking: bool = False) -> list[It
     for i in range(count):
         seconds = rng.random()
         until = i + 1 if blocking else rng.randint(i + 1, min(count, i + 12))
-        out.append(compute(seconds) if rng.random() < 0.5 else comm(seconds, until, rng.randint(0, 2)))
+        out.append(compute(seconds) if rng.random() < 0.5
+                   else comm(seconds, until, rng.randint(0, 2)))
     return out
 
 
@@ -115,7 +126,8 @@ def test_a_family_in_time_is_each_of_its_cases(hidden: float, rate: float) -> No
         assert [float(np.broadcast_to(w, 5)[j]) for w in together.waits_s] == [float(w) for w in line.waits_s]
 
 
-@pytest.mark.parametrize("strategy", ["data", "grid:2x3", "grid-fc:3x2", "domain:6x1", "owt", "filter", "spatial"])
+@pytest.mark.parametrize("strategy", ["data", "grid:2x3", "grid-fc:3x2", "domain:6x1", "owt",
+                                      "filter", "spatial"])
 def test_overlap_of_priced_plans(strategy: str) -> None:
     spec = NetworkSpec("alexnet", (3, 67, 67), 100)
     network = spec.build()
@@ -160,7 +172,8 @@ def test_communication_that_goes_on_slowly_beside_computing() -> None:
 def test_a_rate_of_one_changes_nothing_and_a_lower_one_never_helps() -> None:
     for seed in range(20):
         steps = random_steps(seed, 50)
-        totals = [float(timeline(steps, hidden, 3, rate).total_s) for hidden in (1.0, 0.6) for rate in (1.0, 1 - 1e-12, 0.5, 0.1)]
+        totals = [float(timeline(steps, hidden, 3, rate).total_s) for hidden in (1.0, 0.6)
+                  for rate in (1.0, 1 - 1e-12, 0.5, 0.1)]
         for full, nearly, half, tenth in (totals[:4], totals[4:]):
             assert nearly == pytest.approx(full) and full <= half * (1 + 1e-12) and half <= tenth * (1 + 1e-12)
 

@@ -24,14 +24,18 @@ def test_digits_hold_out_a_fifth_of_every_class(tmp_path: Path) -> None:
     dataset.digits(path)
     with h5py.File(path) as f:
         images, labels, test = f["images"][...], f["labels"][...], f["test_labels"][...]
-        assert images.shape[1:] == (1, 8, 8) and images.dtype == np.uint8 and labels.dtype == np.int64
+        assert images.shape[1:] == (1, 8,
+                                    8) and images.dtype == np.uint8 and labels.dtype == np.int64
         assert len(images) + len(f["test_images"]) == 1797
         share = np.bincount(test) / (np.bincount(test) + np.bincount(labels))
         assert np.all(abs(share - 0.2) < 0.005)
         normal = (images - f.attrs["mean"]) * f.attrs["scale"]
         assert abs(normal.mean()) < 1e-12 and abs(normal.std() - 1) < 1e-12
         whole = {(x.tobytes(), int(y)) for x, y in zip(images, labels, strict=True)}
-        assert len(whole & {(x.tobytes(), int(y)) for x, y in zip(f["test_images"], test, strict=True)}) < 3  # next to no duplicates
+        # next to no duplicates
+        assert len(whole
+                   & {(x.tobytes(), int(y)) for x, y in zip(f["test_images"], test,
+                                                            strict=True)}) < 3
     assert [p.name for p in tmp_path.iterdir()] == ["digits.h5"]
 
 
@@ -75,14 +79,19 @@ def test_synthetic_in_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("shape", [(2, 11, 8, 13), (3, 16, 9)])
 def test_synthetic_targets_are_learnable(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    """Pixels weighted by how they vary with a target tell its (monotonous) function of held-out images."""
+    """Pixels weighted by how they vary with a target tell its (monotonous) function of held-out
+    images.
+    """
     path = str(tmp_path / "t.h5")
     synthetic(path, shape, 5, 300, 3, targets=2, test_samples=100)
     with h5py.File(path) as f:
         assert f["images"].shape == (300, *shape) and f["images"].dtype == np.uint8
-        assert f["targets"].shape == (300, 2) and f["targets"].dtype == np.float32 and "labels" not in f and "classes" not in f.attrs
+        assert f["targets"].shape == (300,
+                                      2) and f[
+            "targets"].dtype == np.float32 and "labels" not in f and "classes" not in f.attrs
         assert np.ptp(f["targets"], axis=0).min() > 1.9 and np.abs(f["targets"][...]).max() <= 1
-        x, test = (f[name][...].astype(float).reshape(-1, int(np.prod(shape))) for name in ("images", "test_images"))
+        x, test = (f[name][...].astype(float).reshape(-1, int(np.prod(shape)))
+                   for name in ("images", "test_images"))
         normal = (x - f.attrs["mean"]) * f.attrs["scale"]
         assert abs(normal.mean()) < 0.1 and abs(normal.std() - 1) < 0.1
         y, expected = (np.arccos(f[name][...]) for name in ("targets", "test_targets"))
@@ -102,9 +111,11 @@ def test_numpy_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from_numpy(path, images, labels, 0.2)
     with h5py.File(path) as f:
         train, test = f["images"][...], f["test_images"][...]
-        assert np.array_equal(np.bincount(f["labels"]), [8] * 5) and np.array_equal(np.bincount(f["test_labels"]), [2] * 5)
+        assert np.array_equal(np.bincount(f["labels"]),
+                              [8] * 5) and np.array_equal(np.bincount(f["test_labels"]), [2] * 5)
         assert {r.tobytes() for r in train} | {r.tobytes() for r in test} == {r.tobytes() for r in x}
-        assert all(np.array_equal(train[i], x[np.flatnonzero((x == train[i]).all((1, 2, 3)))[0]]) for i in range(40))
+        assert all(np.array_equal(train[i], x[np.flatnonzero((x == train[i]).all((1, 2, 3)))[0]])
+                   for i in range(40))
         assert np.allclose(f.attrs["mean"], train.mean((0, 2, 3))) and np.allclose(1 / f.attrs["scale"], train.std((0, 2, 3)))
     assert dataset.info(path)["classes"] == 5
 
@@ -126,8 +137,10 @@ def test_numpy_volumes_and_targets(tmp_path: Path, y: Any) -> None:
     np.save(tmp_path / "y.npy", y)
     from_numpy(str(tmp_path / "z.h5"), str(tmp_path / "x.npy"), str(tmp_path / "y.npy"), 0.25)
     with h5py.File(tmp_path / "z.h5") as f:
-        pairs = {(a.tobytes(), b.tobytes()) for p in ("", "test_") for a, b in zip(f[f"{p}images"], f[f"{p}targets"], strict=True)}
-        assert pairs == {(a.tobytes(), b.tobytes()) for a, b in zip(x, y.astype("f4").reshape(20, -1), strict=True)}
+        pairs = {(a.tobytes(), b.tobytes()) for p in ("", "test_")
+                 for a, b in zip(f[f"{p}images"], f[f"{p}targets"], strict=True)}
+        assert pairs == {(a.tobytes(), b.tobytes())
+                         for a, b in zip(x, y.astype("f4").reshape(20, -1), strict=True)}
         assert len(f["test_targets"]) == 5 and f.attrs["mean"].shape == (2,)
         assert np.allclose(f.attrs["mean"], f["images"][...].mean((0, 2, 3, 4)))
 
@@ -145,11 +158,13 @@ def test_numpy_volumes_and_targets(tmp_path: Path, y: Any) -> None:
     (np.zeros((4, 2, 3, 3), "u1"), np.arange(4), {"test_fraction": 1.5}, "held-out fraction 1.5"),
     (np.zeros((4, 2, 3, 3), "u1"), np.arange(4), {"test_fraction": 0.9}, "leaves no image"),
 ])
-def test_bad_numpy_files(tmp_path: Path, x: Any, y: Any, options: dict[str, Any], message: str) -> None:
+def test_bad_numpy_files(tmp_path: Path, x: Any, y: Any, options: dict[str, Any],
+                         message: str) -> None:
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", y)
     with pytest.raises(InputError, match=message) as caught:
-        from_numpy(str(tmp_path / "z.h5"), str(tmp_path / "x.npy"), str(tmp_path / "y.npy"), **options)
+        from_numpy(str(tmp_path / "z.h5"), str(tmp_path / "x.npy"), str(tmp_path / "y.npy"),
+                   **options)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("z.h5*"))
 
@@ -183,7 +198,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = parser.parse_args(["data", "info", path])
     assert args.run(args) == 0
     assert "9 images 2x6x5x4 uint8, 3 targets, synthetic" in capsys.readouterr().err
-    for words, message in (("--input", "2x6"), "is not an image shape"), (("--classes", "3", "--targets", "4"), "not allowed with"):
+    for words, message in (("--input", "2x6"),
+                           "is not an image shape"), (("--classes", "3", "--targets", "4"),
+                                                      "not allowed with"):
         with pytest.raises(SystemExit):
             run("synthetic", path, *words)
         assert message in capsys.readouterr().err
@@ -204,4 +221,5 @@ def test_info_on_damaged_files(tmp_path: Path, content: dict[str, Any], message:
             f[name] = value
     with pytest.raises(InputError, match=message) as caught:
         dataset.info(path)
-    assert path in str(caught.value) and "make it with: hpcpar data" in str(caught.value) and "\n" not in str(caught.value)
+    assert path in str(caught.value) and "make it with: hpcpar data" in str(
+        caught.value) and "\n" not in str(caught.value)

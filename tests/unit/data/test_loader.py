@@ -18,7 +18,14 @@ from hpcpar.data.loader import NO_LABEL, NO_TARGET, Loader
 from hpcpar.data.prefetch import Prefetch, prefetch
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, MeanSquaredError, SoftmaxCrossEntropy
+from hpcpar.network.layers import (
+    Conv2d,
+    Flatten,
+    Input,
+    Linear,
+    MeanSquaredError,
+    SoftmaxCrossEntropy,
+)
 from hpcpar.plan.boxes import Box
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
@@ -30,7 +37,8 @@ NETWORK = Network("tiny", (Input("input", (), SHAPE), Conv2d("conv", ("input",),
                            Linear("fc", ("flat",), CLASSES), SoftmaxCrossEntropy("loss", ("fc",))))
 
 
-@pytest.fixture(autouse=True, scope="module", params=[0, loaders.RESIDENT_BYTES], ids=["streamed", "resident"])
+@pytest.fixture(autouse=True, scope="module", params=[0, loaders.RESIDENT_BYTES],
+                ids=["streamed", "resident"])
 def resident_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every test with images read batch by batch, and with images kept."""
     usual, loaders.RESIDENT_BYTES = loaders.RESIDENT_BYTES, request.param
@@ -64,7 +72,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return make(tmp_path_factory.mktemp("data") / "d.h5")
 
 
-def expected(path: str, chosen: np.ndarray, dtype: str = "float64", prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
+def expected(path: str, chosen: np.ndarray, dtype: str = "float64",
+             prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
     with h5py.File(path) as f:
         x = f[prefix + "images"][...][chosen].astype(dtype)
         return (x - MEAN.astype(dtype)[:, None, None]) * SCALE.astype(dtype)[:, None, None], f[prefix + "labels"][...][chosen]
@@ -79,18 +88,21 @@ few = st.integers(1, 3)
 @given(config=st.builds(Config, n=degree, c=degree, h=degree, w=degree, replicas=st.integers(1, 2)), batch=st.integers(1, 9),
        epoch=st.integers(0, 3), seed=st.integers(0, 5), dtype=st.sampled_from(["float32", "float64"]),
        split=st.sampled_from(["train", "test"]))
-def test_parts_make_the_batch(path: str, config: Config, batch: int, epoch: int, seed: int, dtype: str, split: str) -> None:
+def test_parts_make_the_batch(path: str, config: Config, batch: int, epoch: int, seed: int,
+                              dtype: str, split: str) -> None:
     layout = owned(NETWORK, NETWORK.layers[0], config, batch)
     with Loader(path, whole(batch), (0, batch), batch, dtype, seed, split=split) as one:
         order = one.order(epoch)
-        assert np.array_equal(np.sort(order), np.arange(SAMPLES if split == "train" else TEST_SAMPLES))
+        assert np.array_equal(np.sort(order),
+                              np.arange(SAMPLES if split == "train" else TEST_SAMPLES))
         index = one.batches_per_epoch - 1
         chosen = order[index * batch : (index + 1) * batch]
         want, labels = expected(path, chosen, dtype, "test_" if split == "test" else "")
     made, marks = np.full((batch, *SHAPE), np.nan, dtype), np.full(batch, -7)
     # ranks with the same part ask for the same
     for box in sorted({layout.box(rank) for rank in range(config.ranks)}):
-        with Loader(path, box, box[0], batch, dtype, seed, split=split, shape=SHAPE, classes=CLASSES) as loader:
+        with Loader(path, box, box[0], batch, dtype, seed, split=split, shape=SHAPE,
+                    classes=CLASSES) as loader:
             x, y = loader.batch(epoch, index)
         assert x.dtype == dtype and y.dtype == np.int64 and x.shape == tuple(b - a for a, b in box)
         made[tuple(slice(*b) for b in box)] = x
@@ -117,15 +129,20 @@ def volumes(tmp_path_factory: pytest.TempPathFactory) -> str:
 @given(config=st.builds(Config, n=few, c=few, d=few, h=few, w=few, first=st.integers(0, 2)), batch=st.integers(1, 9),
        split=st.sampled_from(["train", "test"]))
 def test_parts_of_volumes_and_targets(volumes: str, config: Config, batch: int, split: str) -> None:
-    """As above, of volumes and targets; ranks on which no layer lives (before `first`) have empty parts."""
+    """As above, of volumes and targets; ranks on which no layer lives (before `first`) have empty
+    parts.
+    """
     net = Network("v", (Input("input", (), VOLUME), Flatten("flat", ("input",)), Linear("fc", ("flat",), OUTPUTS),
                         MeanSquaredError("loss", ("fc",))))
-    images, targets = (owned(net, layer, config, batch) for layer in (net.layers[0], net.layers[-1]))
+    images, targets = (owned(net, layer, config, batch)
+                       for layer in (net.layers[0], net.layers[-1]))
     made, wanted = np.full((batch, *VOLUME), np.inf), np.full((batch, OUTPUTS), np.inf)
     order: Any = None
-    parts = {(images.box(rank), targets.box(rank), rank >= config.first) for rank in range(config.first + config.ranks)}
+    parts = {(images.box(rank), targets.box(rank), rank >= config.first)
+             for rank in range(config.first + config.ranks)}
     for box, goal, lives in sorted(parts):
-        with Loader(volumes, box, goal, batch, "float64", 1, split=split, shape=VOLUME, classes=OUTPUTS) as loader:
+        with Loader(volumes, box, goal, batch, "float64", 1, split=split, shape=VOLUME,
+                    classes=OUTPUTS) as loader:
             index = loader.batches_per_epoch - 1
             x, y = loader.batch(2, index)
             assert order is None or np.array_equal(loader.order(2), order)
@@ -137,7 +154,8 @@ def test_parts_of_volumes_and_targets(volumes: str, config: Config, batch: int, 
     chosen, prefix = order[index * batch :][:batch], "test_" if split == "test" else ""
     with h5py.File(volumes) as f:
         shape = (2, 1, 1, 1)
-        x = (f[f"{prefix}images"][...][chosen].astype(float) - f.attrs["mean"].reshape(shape)) * f.attrs["scale"].reshape(shape)
+        x = (f[f"{prefix}images"][...][chosen].astype(float)
+             - f.attrs["mean"].reshape(shape)) * f.attrs["scale"].reshape(shape)
         assert np.array_equal(made[: len(chosen)], x) and not made[len(chosen) :].any()
         assert np.array_equal(wanted[: len(chosen)], f[f"{prefix}targets"][...][chosen])
     assert np.isnan(NO_TARGET) and np.isnan(wanted[len(chosen) :]).all()
@@ -148,20 +166,29 @@ def test_some_rows_of_a_batch(path: str) -> None:
     box, rows = ((0, 0), (1, 3), (2, 6), (0, 5)), np.array([0, 3, 4, 7])
     with Loader(path, whole(8), (0, 8), 8) as one, Loader(path, box, (0, 8), 8, rows=rows) as some:
         for index in range(one.batches_per_epoch):
-            assert np.array_equal(some.batch(1, index)[0], one.batch(1, index)[0][rows][:, 1:3, 2:6])
+            assert np.array_equal(some.batch(1, index)[0],
+                                  one.batch(1, index)[0][rows][:, 1:3, 2:6])
     with Loader(path, whole(8), (0, 8), 8, split="test") as one, Loader(path, box, (0, 0), 8, split="test", rows=rows) as some:
         images, labels = some.batch(0, 1)
-        assert np.array_equal(images, one.batch(0, 1)[0][rows][:, 1:3, 2:6]) and not images[1:].any() and len(labels) == 0
+        assert np.array_equal(images,
+                              one.batch(0, 1)[0][rows][:, 1:3,
+                                                       2:6]) and not images[1:].any() and len(
+            labels) == 0
     with pytest.raises(InputError, match="lies outside"):
         Loader(path, box, (0, 8), 7, rows=rows)
 
 
-@pytest.mark.parametrize("box", [((0, 0),) * 4, ((0, 4), (0, 3), (7, 7), (0, 5)), ((0, 4), (3, 3), (0, 7), (0, 5))])
-def test_an_empty_box_reads_nothing_and_finds_the_same_faults(path: str, tmp_path: Path, box: Box) -> None:
+@pytest.mark.parametrize("box",
+                         [((0, 0),) * 4, ((0, 4), (0, 3), (7, 7), (0, 5)),
+                          ((0, 4), (3, 3), (0, 7), (0, 5))])
+def test_an_empty_box_reads_nothing_and_finds_the_same_faults(path: str, tmp_path: Path,
+                                                              box: Box) -> None:
     with Loader(path, box, (0, 0), 4) as loader, Loader(path, whole(4), (0, 4), 4) as other:
-        assert loader.batches_per_epoch == other.batches_per_epoch and np.array_equal(loader.order(1), other.order(1))
+        assert loader.batches_per_epoch == other.batches_per_epoch and np.array_equal(
+            loader.order(1), other.order(1))
         with prefetch(loader, count=9) as batches:
-            assert all(b.images.shape == tuple(stop - start for start, stop in box) and len(b.labels) == 0 for b in batches)
+            assert all(b.images.shape == tuple(stop - start for start, stop in box)
+                       and len(b.labels) == 0 for b in batches)
     for bad, options in (make(tmp_path / "e.h5", labels=np.arange(SAMPLES)), {}), (path, {"shape": (1, 7, 5)}), (path, {"classes": 2}):
         faults = []
         for own, labels in (box, (0, 0)), (whole(4), (0, 4)):
@@ -185,17 +212,22 @@ def test_every_sample_once_an_epoch(path: str) -> None:
             plain.batch(0, plain.batches_per_epoch)
     with Loader(path, whole(4), (0, 4), 4, split="test") as test:
         labels = np.concatenate([test.batch(0, i)[1] for i in range(test.batches_per_epoch)])
-        assert len(labels) == 12 and np.array_equal(labels[:TEST_SAMPLES], test.labels) and labels[-1] == NO_LABEL
+        assert len(labels) == 12 and np.array_equal(labels[:TEST_SAMPLES],
+                                                    test.labels) and labels[-1] == NO_LABEL
 
 
 def test_all_samples_in_the_order_of_the_file(path: str) -> None:
-    """For inference over the training part: nothing is left out, and a batch may be larger than all of it."""
+    """For inference over the training part: nothing is left out, and a batch may be larger than all
+    of it.
+    """
     for batch in (5, SAMPLES + 2):
-        with Loader(path, whole(batch), (0, batch), batch, split="all") as loader, h5py.File(path) as f:
+        with Loader(path, whole(batch), (0, batch), batch,
+                    split="all") as loader, h5py.File(path) as f:
             seen = [loader.batch(0, i)[1] for i in range(loader.batches_per_epoch)]
             labels = np.concatenate(seen)
             assert loader.samples == SAMPLES and len(labels) == -(-SAMPLES // batch) * batch
-            assert np.array_equal(labels[:SAMPLES], f["labels"][...]) and (labels[SAMPLES:] == NO_LABEL).all()
+            assert np.array_equal(labels[:SAMPLES],
+                                  f["labels"][...]) and (labels[SAMPLES:] == NO_LABEL).all()
 
 
 def test_chunked_files_and_disagreeing_intervals(tmp_path: Path) -> None:
@@ -213,7 +245,8 @@ def test_prefetch_equals_direct(path: str) -> None:
     with Loader(path, whole(5), (1, 4), 5) as loader:
         with prefetch(loader, 1, 2, count=7) as ahead:
             got = list(ahead)
-        assert [(b.epoch, b.index) for b in got] == [(1, 2), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3), (3, 0)]
+        assert [(b.epoch, b.index) for b in got] == [(1, 2), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3),
+                                                     (3, 0)]
         for b in got:
             images, labels = loader.batch(b.epoch, b.index)
             assert np.array_equal(b.images, images) and np.array_equal(b.labels, labels)
@@ -267,12 +300,15 @@ def test_bad_files(path: str, tmp_path: Path) -> None:
     regression: dict[str, Any] = {"labels": ((0, 4), (0, 2))}
     fails(path, "holds labels, but the network's loss takes targets; .* --targets", **regression)
     targets = np.zeros((SAMPLES, 2))
-    fails(make(tmp_path / "f.h5", labels=None, targets=targets), "holds targets, but the network's loss takes labels")
-    fails(make(tmp_path / "g.h5", targets=targets[:9]), r"not floating-point numbers \[23, outputs\]", **regression)
+    fails(make(tmp_path / "f.h5", labels=None, targets=targets),
+          "holds targets, but the network's loss takes labels")
+    fails(make(tmp_path / "g.h5", targets=targets[:9]),
+          r"not floating-point numbers \[23, outputs\]", **regression)
     fails(make(tmp_path / "h.h5", targets=targets + np.inf), "no finite numbers", **regression)
     fails(make(tmp_path / "i.h5", targets=targets), "2 targets of each sample, the network has 4 outputs; .* --classes 2", classes=4,
           **regression)
-    fails(make(tmp_path / "j.h5", targets=targets[:, :1]), "1 targets of each sample, the network has 2 outputs", **regression)
+    fails(make(tmp_path / "j.h5", targets=targets[:, :1]),
+          "1 targets of each sample, the network has 2 outputs", **regression)
 
 
 def test_data_that_do_not_fit(path: str) -> None:

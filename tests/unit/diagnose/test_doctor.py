@@ -13,7 +13,8 @@ from hpcpar.diagnose.doctor import OK, PROBLEM, WARNING, Finding, diagnose
 from hpcpar.diagnose.environment import Facts, Job
 
 NO_GPU = {"driver": False}
-GPU = {"driver": True, "cupy": "14", "devices": ["H100"] * 4, "nccl": "22304", "direct": True, "fault": ""}
+GPU = {"driver": True, "cupy": "14", "devices": ["H100"] * 4, "nccl": "22304", "direct": True,
+       "fault": ""}
 
 
 def rank(host: str = "a", cores: tuple[int, ...] = (0, 1), **change: Any) -> Facts:
@@ -23,7 +24,8 @@ def rank(host: str = "a", cores: tuple[int, ...] = (0, 1), **change: Any) -> Fac
 
 
 def job(ranks: list[Facts], **change: Any) -> Job:
-    return replace(Job(ranks, "MPICH 4", "4.1", "", "", "none", {}, "openblas", "2.0", False), **change)
+    return replace(Job(ranks, "MPICH 4", "4.1", "", "", "none", {}, "openblas", "2.0", False),
+                   **change)
 
 
 def findings(*ranks: Facts, **change: Any) -> dict[str, Finding]:
@@ -35,7 +37,8 @@ def test_all_is_well() -> None:
 
 
 def test_what_is_wrong_has_a_remedy() -> None:
-    nfs = rank("b", folder="nfs4", locks="No locks available", threads=3, free_bytes=10**8, versions={"NumPy": "1"}, gpu={"driver": True})
+    nfs = rank("b", folder="nfs4", locks="No locks available", threads=3, free_bytes=10**8,
+               versions={"NumPy": "1"}, gpu={"driver": True})
     found = diagnose(job([nfs, rank()]))
     assert sum(f.status != OK for f in found) >= 5
     assert all(bool(f.remedy) == (f.status != OK) for f in found)
@@ -67,7 +70,8 @@ def test_finding(ranks: list[Facts], subject: str, status: str, text: str) -> No
 
 def test_no_mpi_is_a_problem() -> None:
     found = findings(rank(), no_mpi="no usable MPI (No module named mpi4py); install it with: pip install 'hpcpar[mpi]'", mpi="")
-    assert found["MPI"].status == PROBLEM and found["MPI"].remedy == "install it with: pip install 'hpcpar[mpi]'"
+    assert found["MPI"].status == PROBLEM and found[
+        "MPI"].remedy == "install it with: pip install 'hpcpar[mpi]'"
     assert "launcher" not in found
 
 
@@ -76,7 +80,8 @@ def test_no_mpi_is_a_problem() -> None:
     ("SLURM_STEP_NUM_TASKS", "Open MPI v5.0.8, package: x", "srun --mpi=pmix"),
     ("SLURM_NTASKS", "MPICH Version: 5", None),
 ])
-def test_separate_worlds(monkeypatch: pytest.MonkeyPatch, variable: str, library: str, remedy: str | None) -> None:
+def test_separate_worlds(monkeypatch: pytest.MonkeyPatch, variable: str, library: str,
+                         remedy: str | None) -> None:
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, "4")
@@ -92,7 +97,8 @@ def test_separate_worlds(monkeypatch: pytest.MonkeyPatch, variable: str, library
 
 def test_filesystem_of_a_path() -> None:
     mounts = "/dev/a / ext4 rw 0 0\nserver:/x /home nfs4 rw 0 0\nfast /home/me/scra\\040tch lustre rw 0 0\n"
-    kinds = [facts.filesystem(p, mounts) for p in ("/tmp", "/home/you", "/homes", "/home/me/scra tch/1")]
+    kinds = [facts.filesystem(p, mounts) for p in ("/tmp", "/home/you", "/homes",
+                                                   "/home/me/scra tch/1")]
     assert kinds == ["ext4", "nfs4", "ext4", "lustre"]
 
 
@@ -103,8 +109,10 @@ def test_a_child_that_dies_or_hangs_is_told(monkeypatch: pytest.MonkeyPatch, tmp
     python = tmp_path / "python"
     said = '{"cupy": "14", "devices": ["X"], "nccl": ""}'
     monkeypatch.setattr("sys.executable", str(python))
-    for end, timeout_s, fault in (("kill -SEGV $$", 20, "exit status -11"), ("exec sleep 20", 0.5, "no answer in 0.5 s")):
+    for end, timeout_s, fault in (("kill -SEGV $$", 20, "exit status -11"),
+                                  ("exec sleep 20", 0.5, "no answer in 0.5 s")):
         python.write_text(f"#!/bin/sh\necho '{said}'\n{end}\n")
         python.chmod(0o755)
         found = gpu_probe.look(timeout_s)
-        assert found["devices"] == ["X"] and not found["direct"] and found["fault"].startswith(fault)
+        assert found["devices"] == ["X"] and not found["direct"] and found["fault"].startswith(
+            fault)

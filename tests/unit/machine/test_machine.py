@@ -111,19 +111,22 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         files.save(files.load("local"), str(tmp_path / "no" / "m.toml"))
 
 
-CONFIGS = [Config(n=4, c=3, replicas=2), Config(n=2, h=3, w=2, c=2), Config(n=8, replicas=3), Config(h=6, w=2), Config(n=5, c=4)]
+CONFIGS = [Config(n=4, c=3, replicas=2), Config(n=2, h=3, w=2, c=2), Config(n=8, replicas=3),
+           Config(h=6, w=2), Config(n=5, c=4)]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("unit", [1, 2, 3, 4, 5, 6, 8, 12, 24, 100])
 def test_level_of_every_group(config: Config, unit: int) -> None:
     """Against walking all groups of all combinations of digits."""
-    machine = Machine("m", files.load("local").device, (Level("in", unit, 1.0, 1.0), Level("out", 0, 2.0, 2.0)))
+    machine = Machine("m", files.load("local").device,
+                      (Level("in", unit, 1.0, 1.0), Level("out", 0, 2.0, 2.0)))
     digits = [d for d in config.digits.values() if d.size > 1]
     for k in range(1, len(digits) + 1):
         for chosen in itertools.combinations(digits, k):
             group = Group(chosen)
-            inside = all(len({m // unit for m in group.members(rank)}) == 1 for rank in range(config.ranks))
+            inside = all(len({m // unit for m in group.members(rank)}) == 1
+                         for rank in range(config.ranks))
             level = machine.level_for(((d.stride, d.size) for d in chosen), config.ranks)
             assert level.name == ("in" if inside else "out"), (chosen, unit)
 

@@ -1,4 +1,6 @@
-"""Which level a block of ranks needs, by one rule for single values and arrays; and the links that units share."""
+"""Which level a block of ranks needs, by one rule for single values and arrays; and the links that
+units share.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ DEVICE = Device(10**9, 1e9, 1e9)
 
 @st.composite
 def machines(draw: st.DrawFn) -> Machine:
-    """Up to four levels, each a whole number of units of the one inside; the outermost bounded or not."""
+    """Up to four levels, each a whole number of units of the one inside; the outermost bounded or
+    not.
+    """
     ranks, levels = 1, []
     for i in range(draw(st.integers(1, 4))):
         ranks *= draw(st.integers(1, 6))
@@ -26,14 +30,18 @@ def machines(draw: st.DrawFn) -> Machine:
     return Machine("m", DEVICE, tuple(levels))
 
 
-@given(machines(), st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12)), max_size=4), st.integers(1, 500))
-def test_level_for_is_the_level_of_the_widest_place(machine: Machine, places: list[tuple[int, int]], ranks: int) -> None:
+@given(machines(), st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12)), max_size=4),
+       st.integers(1, 500))
+def test_level_for_is_the_level_of_the_widest_place(machine: Machine, places: list[tuple[int, int]],
+                                                    ranks: int) -> None:
     block = max((stride * size for stride, size in places if size > 1), default=1)
     assert machine.level_for(places, ranks) is machine.levels[machine.level_index_for(block, ranks)]
 
 
-@given(machines(), st.lists(st.tuples(st.integers(1, 400), st.integers(1, 500)), min_size=1, max_size=20))
-def test_arrays_follow_the_rule_of_single_values(machine: Machine, pairs: list[tuple[int, int]]) -> None:
+@given(machines(), st.lists(st.tuples(st.integers(1, 400), st.integers(1, 500)), min_size=1,
+                            max_size=20))
+def test_arrays_follow_the_rule_of_single_values(machine: Machine,
+                                                 pairs: list[tuple[int, int]]) -> None:
     blocks, ranks = (np.array(column) for column in zip(*pairs, strict=True))
     expected = [machine.level_index_for(int(b), int(r)) for b, r in pairs]
     assert machine.level_index_for(blocks, ranks).tolist() == expected
@@ -50,12 +58,14 @@ def test_ranks_are_all_alike_inside_an_innermost_unit(machine: Machine, ranks: i
 
 
 @given(machines(), st.integers(1, 6), st.integers(1, 8), st.integers(1, 8))
-def test_no_aligned_group_leaves_its_unit(machine: Machine, stride: int, size: int, count: int) -> None:
+def test_no_aligned_group_leaves_its_unit(machine: Machine, stride: int, size: int,
+                                          count: int) -> None:
     """Against walking every aligned block, at every offset of its members."""
     block = stride * size
     ranks = block * count
     index = machine.level_index_for(block, ranks) if size > 1 else machine.level_index_for(1, ranks)
-    groups = [[base + offset + k * stride for k in range(size)] for base in range(0, ranks, block) for offset in range(stride)]
+    groups = [[base + offset + k * stride for k in range(size)] for base in range(0, ranks, block)
+              for offset in range(stride)]
 
     def holds(unit: int) -> bool:
         return unit == 0 or all(len({rank // unit for rank in group}) == 1 for group in groups)
@@ -65,7 +75,8 @@ def test_no_aligned_group_leaves_its_unit(machine: Machine, stride: int, size: i
 
 
 def test_numpy_scalars_and_lone_arrays() -> None:
-    machine = Machine("m", DEVICE, (Level("node", 4, 1.0, 1.0), Level("rack", 68, 1.0, 1.0), Level("system", 0, 1.0, 1.0)))
+    machine = Machine("m", DEVICE, (Level("node", 4, 1.0, 1.0), Level("rack", 68, 1.0, 1.0),
+                                    Level("system", 0, 1.0, 1.0)))
     assert isinstance(machine.level_index_for(np.int64(4), 64), int)
     assert [machine.level_index_for(b, 1024) for b in (1, 2, 4, 8, 34, 68, 136)] == [0, 0, 0, 2, 1, 1, 2]
     assert machine.level_index_for(8, 68) == 1  # one rack holds all ranks, so no group can leave it

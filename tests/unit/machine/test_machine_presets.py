@@ -1,4 +1,6 @@
-"""The machines that come with the package: the published figures, fields of files, errors, and what the command shows."""
+"""The machines that come with the package: the published figures, fields of files, errors, and what
+the command shows.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def test_all_are_there_and_name_their_sources() -> None:
 @pytest.mark.parametrize("name", sorted(NAMES - {"cori-knl", "local"}))
 def test_devices_are_plausible(name: str) -> None:
     device = files.load(name).device
-    assert 0.2 < device.flops_per_s / device.peak_flops_per_s < 1.6  # above 1 by algorithms that skip counted arithmetic
+    # above 1 by algorithms that skip counted arithmetic
+    assert 0.2 < device.flops_per_s / device.peak_flops_per_s < 1.6
     assert 10 < device.flops_per_s / device.bandwidth_bytes_per_s < 100  # flops a byte, of a GPU
 
 
@@ -39,7 +42,8 @@ def test_abci() -> None:
     assert rack.shared_links == 2 and 1 / rack.beta_s_per_byte == pytest.approx(12.5e9)
     assert system.shared_links == pytest.approx(17 * 2 / 3)
     assert machine.device.memory_bytes == 16e9
-    # ParaDL's public tool: VGG-16's gradients over 16 GPUs, 2500 iterations an epoch, a flat ring at the rate between nodes
+    # ParaDL's public tool: VGG-16's gradients over 16 GPUs, 2500 iterations an epoch, a flat ring
+    # at the rate between nodes
     ring_s = 2 * 2500 * 15 * (30.31e-6 + 169_801_408 * 4 / 16 * rack.beta_s_per_byte)
     assert ring_s == pytest.approx(256.98, abs=0.01)
 
@@ -54,16 +58,21 @@ def test_k20_halves_what_all_want_across_groups() -> None:
 def test_k80_prices_deepas_table_2() -> None:
     level = files.load("k80x16").levels[-1]
     assert 1 / level.beta_s_per_byte == pytest.approx(2.247e9)
-    assert 1e3 * 16 * 512 * 9216 * 4 * level.beta_s_per_byte == pytest.approx(134.4, abs=0.1)  # ms: 16 copies of the input
-    assert 1e3 * 16 * 9216 * 4096 * 4 * level.beta_s_per_byte == pytest.approx(1075, abs=0.5)  # ms: 16 updates
+    # ms: 16 copies of the input
+    assert 1e3 * 16 * 512 * 9216 * 4 * level.beta_s_per_byte == pytest.approx(134.4, abs=0.1)
+    # ms: 16 updates
+    assert 1e3 * 16 * 9216 * 4096 * 4 * level.beta_s_per_byte == pytest.approx(1075, abs=0.5)
 
 
 def test_p100_and_h100() -> None:
     node, network = files.load("p100x4x4").levels
-    assert (node.ranks, network.links) == (4, 1) and 1 / network.beta_s_per_byte == pytest.approx(12.5e9)
+    assert (node.ranks, network.links) == (4,
+                                           1) and 1 / network.beta_s_per_byte == pytest.approx(
+        12.5e9)
     machine = files.load("h100x8")
     assert machine.levels[0].ranks == 8 and machine.levels[1].shared_links == machine.inner_ranks(1)
-    assert machine.levels[0].beta_s_per_byte > 1 / 450e9 and machine.levels[1].beta_s_per_byte > 1 / 50e9
+    assert machine.levels[0].beta_s_per_byte > 1 / 450e9 and machine.levels[
+        1].beta_s_per_byte > 1 / 50e9
 
 
 def test_the_page_shows_a_file_that_reads_and_every_preset() -> None:
@@ -71,7 +80,9 @@ def test_the_page_shows_a_file_that_reads_and_every_preset() -> None:
     example = re.search(r"```toml\n(.*?)```", page, re.DOTALL)
     assert example is not None
     machine = files.parse(example[1], "the page")
-    assert [level.links for level in machine.levels] == [3, 2, 34] and machine.levels[1].small_bytes == 4096
+    assert [level.links for level in machine.levels] == [3, 2,
+                                                         34] and machine.levels[
+        1].small_bytes == 4096
     assert set(re.findall(r"^\| `([\w-]+)`", page, re.MULTILINE)) == NAMES
 
 
@@ -85,7 +96,8 @@ def good(**level: Any) -> dict[str, Any]:
 
 def test_files_without_the_newer_fields_still_read() -> None:
     machine = files.from_dict(good())
-    assert machine.levels[0].links == 0 and machine.levels[0].oversubscription == 1 and machine.device.peak_flops_per_s == 0
+    assert machine.levels[0].links == 0 and machine.levels[
+        0].oversubscription == 1 and machine.device.peak_flops_per_s == 0
 
 
 @pytest.mark.parametrize(("level", "message"), [
@@ -116,11 +128,13 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert all(name in listed for name in NAMES) and "rack (68, 12.5 GB/s)" in listed
     assert main(["machines", "abci-v100"]) == 0
     shown = capsys.readouterr().err
-    for part in ("34 for 68 ranks", "11.3", "40.31 us", "data sheet 15.7 Tflop/s", "sources:", "ParaDL's public tool"):
+    for part in ("34 for 68 ranks", "11.3", "40.31 us", "data sheet 15.7 Tflop/s", "sources:",
+                 "ParaDL's public tool"):
         assert part in shown
     assert main(["machines", "abci-v100", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["levels"][2]["oversubscription"] == 3 and files.from_dict(document) == files.load("abci-v100")
+    assert document["levels"][2]["oversubscription"] == 3 and files.from_dict(
+        document) == files.load("abci-v100")
     path = str(tmp_path / "m.toml")
     files.save(files.load("local"), path)
     assert main(["machines", path]) == 0

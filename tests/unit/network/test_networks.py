@@ -47,14 +47,18 @@ RELATIONS: st.SearchStrategy[Relation] = st.one_of(
 
 
 @FIXED
-@given(RELATIONS, st.integers(1, 20), st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=12))
-def test_relations_on_arrays_agree_with_ints(relation: Relation, extent: int, pairs: list[tuple[int, int]]) -> None:
+@given(RELATIONS, st.integers(1, 20), st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)),
+                                               min_size=1, max_size=12))
+def test_relations_on_arrays_agree_with_ints(relation: Relation, extent: int,
+                                             pairs: list[tuple[int, int]]) -> None:
     one = [relation.needed(a, b, extent) for a, b in pairs]
     assert all(type(x) is int for interval in one for x in interval)
-    lo, hi = relation.needed_array(np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]), extent)
+    lo, hi = relation.needed_array(np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]),
+                                   extent)
     assert list(zip(lo.tolist(), hi.tolist(), strict=True)) == one
     # a column of starts and a row of stops
-    lo, hi = relation.needed_array(np.array([[a] for a, _ in pairs]), np.array([b for _, b in pairs]), extent)
+    lo, hi = relation.needed_array(np.array([[a] for a, _ in pairs]),
+                                   np.array([b for _, b in pairs]), extent)
     assert lo.shape == hi.shape == (len(pairs),) * 2
     i, j = len(pairs) - 1, 0
     assert (lo[i, j], hi[i, j]) == relation.needed(pairs[i][0], pairs[j][1], extent)
@@ -73,13 +77,15 @@ def test_concat_needs_each_channel_once(channels: list[int], data: st.DataObject
     stop = data.draw(st.integers(start, total))
     needed = [layer.relation("c", x, i).needed(start, stop, x[0]) for i, x in enumerate(shapes)]
     assert all(0 <= a <= b <= x[0] for (a, b), x in zip(needed, shapes, strict=True))
-    found = [o + i for (a, b), o in zip(needed, itertools.accumulate((0, *channels)), strict=False) for i in range(a, b)]
+    found = [o + i for (a, b), o in zip(needed, itertools.accumulate((0, *channels)), strict=False)
+             for i in range(a, b)]
     assert found == list(range(start, stop))
 
 
 def test_layers_say_what_they_need() -> None:
     image, volume = (6, 9, 8), (6, 7, 9, 8)
-    conv = Conv3d("c", ("x",), out_channels=4, kernel=(1, 3, 5), stride=(1, 2, 1), padding=2, groups=2)
+    conv = Conv3d("c", ("x",), out_channels=4, kernel=(1, 3, 5), stride=(1, 2, 1), padding=2,
+                  groups=2)
     assert conv.padding == (2, 2, 2) and conv.output_shape(volume) == (4, 11, 6, 8)
     assert conv.windows() == (Window(1, 1, 2), Window(3, 2, 2), Window(5, 1, 2))
     assert [conv.relation(a, volume) for a in "dhw"] == list(conv.windows()) == [conv.window(a) for a in "dhw"]
@@ -87,7 +93,8 @@ def test_layers_say_what_they_need() -> None:
     assert conv.forward_flops(volume) == 2 * 4 * 3 * 15 * 11 * 6 * 8
     assert Conv2d("c", ("x",), kernel=(3, 1)).window("w") == Window(1)
     assert MaxPool3d("p", ("x",)).output_shape(volume) == (6, 3, 4, 4)
-    assert AvgPool3d("p", ("x",), kernel=3, stride=1, padding=1).forward_flops(volume) == 27 * 6 * 7 * 9 * 8
+    assert AvgPool3d("p", ("x",), kernel=3, stride=1,
+                     padding=1).forward_flops(volume) == 27 * 6 * 7 * 9 * 8
     for x in image, volume:
         mean = GlobalAvgPool("g", ("x",))
         assert mean.output_shape(x) == (6,)
@@ -95,7 +102,8 @@ def test_layers_say_what_they_need() -> None:
     for x in (6,), image, volume:
         norm = BatchNorm("b", ("x",))
         assert norm.output_shape(x) == x and norm.weight_shape(x) == norm.bias_shape(x) == (6,)
-        assert norm.parameters(x) == norm.buffers(x) == 12 and norm.has_weights and not norm.products
+        assert norm.parameters(x) == norm.buffers(
+            x) == 12 and norm.has_weights and not norm.products
         assert norm.relation("c", x) == norm.relation("h", x) == Same()
     assert Add("a", ("x", "y", "z")).forward_flops(image) == 2 * 6 * 9 * 8
     assert MeanSquaredError("m", ("x",)).relation("c", (4,)) == Same()
@@ -128,7 +136,9 @@ def test_a_graph_knows_its_edges() -> None:
 
 
 def test_a_chain_is_a_graph_without_choices() -> None:
-    chain = Chain("tiny", (1, 4, 4)).add(Flatten, "flat").add(Linear, "fc", out_features=3).add(SoftmaxCrossEntropy, "loss")
+    chain = Chain("tiny", (1, 4, 4)).add(Flatten, "flat").add(Linear, "fc",
+                                                              out_features=3).add(
+        SoftmaxCrossEntropy, "loss")
     graph = Graph("tiny", (1, 4, 4))
     graph.add(Flatten, "flat", after="input")
     graph.add(Linear, "fc", out_features=3)
@@ -225,7 +235,8 @@ def test_builtin(name: str) -> None:
 def test_builtin_sizes() -> None:
     for size, parameters in (128, 3_283_060), (256, 5_052_788), (512, 6_822_516):
         assert network("cosmoflow", (4, size, size, size)).parameters == parameters
-    assert [len(network(f"resnet{n}").products) for n in (50, 152)] == [50 + 4, 152 + 4]  # with four projections
+    # with four projections
+    assert [len(network(f"resnet{n}").products) for n in (50, 152)] == [50 + 4, 152 + 4]
     with_21841 = network("alexnet", classes=21841)
     assert with_21841.parameters - COUNTS["alexnet"] == 4097 * (21841 - 1000)
     for name, shape in ("cosmoflow", (4, 8, 16, 8)), ("resnet50", (3, 32, 32)), ("inception_v3", (3, 75, 75)), ("vgg16", (3, 32, 32)):
@@ -244,7 +255,8 @@ def test_builtin_sizes() -> None:
         ("inception_v3", (3, 40, 40), None, "does not fit"),
     ],
 )
-def test_builtin_errors(name: str, shape: tuple[int, ...] | None, classes: int | None, message: str) -> None:
+def test_builtin_errors(name: str, shape: tuple[int, ...] | None, classes: int | None,
+                        message: str) -> None:
     with pytest.raises(InputError) as err:
         network(name, shape, classes)
     assert message in str(err.value)

@@ -73,7 +73,8 @@ def test_a_function_of_the_current_directory(module: str) -> None:
     other = network(f"{module}:build", (3, 4, 4), 2)
     assert (other.image_shape, other.classes) == ((3, 4, 4), 2)
     assert network(f"{module}:anything", None, 2).classes == 2
-    assert network(f"{module}:fixed", (3, 8, 8), 5) == network(f"{module}:fixed") == network(f"{module}:build")
+    assert network(f"{module}:fixed", (3, 8, 8),
+                   5) == network(f"{module}:fixed") == network(f"{module}:build")
     assert sys.path == before
 
 
@@ -96,7 +97,8 @@ def test_a_function_of_the_current_directory(module: str) -> None:
         ("MODULE:too_small", None, None, "layer 'pool' (maxpool2d): a window of 9 does not fit"),
     ],
 )
-def test_errors_are_one_line(module: str, name: str, shape: tuple[int, ...] | None, classes: int | None, message: str) -> None:
+def test_errors_are_one_line(module: str, name: str, shape: tuple[int, ...] | None,
+                             classes: int | None, message: str) -> None:
     with pytest.raises(InputError) as err:
         network(name.replace("MODULE", module), shape, classes)
     assert message in str(err.value) and "\n" not in str(err.value)

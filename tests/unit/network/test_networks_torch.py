@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 from hpcpar.errors import InputError
 from hpcpar.network.builtin import network
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import AvgPool2d, AvgPool3d, Conv2d, Conv3d, Layer, Loss, MaxPool2d, MaxPool3d
+from hpcpar.network.layers import (
+    AvgPool2d,
+    AvgPool3d,
+    Conv2d,
+    Conv3d,
+    Layer,
+    Loss,
+    MaxPool2d,
+    MaxPool3d,
+)
 
-torch = pytest.importorskip("torch", reason="PyTorch is the reference of these tests", exc_type=ImportError)
+torch = pytest.importorskip("torch", reason="PyTorch is the reference of these tests",
+                            exc_type=ImportError)
 nn = torch.nn
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=60, database=None)
@@ -49,7 +59,8 @@ def plain(*layers: Any) -> Any:
 
 
 def classifier(features: int, classes: int, width: int = 4096) -> list[Any]:
-    hidden = [nn.Linear(features, width), nn.ReLU(), nn.Dropout(), nn.Linear(width, width), nn.ReLU(), nn.Dropout()]
+    hidden = [nn.Linear(features, width), nn.ReLU(), nn.Dropout(), nn.Linear(width, width),
+              nn.ReLU(), nn.Dropout()]
     return [nn.Flatten(), *hidden, nn.Linear(width, classes)]
 
 
@@ -99,12 +110,14 @@ def resnet(*depths: int) -> Any:
         for i in range(depth):
             blocks.append(Bottleneck(inside, 64 << stage, 2 if stage and not i else 1))
             inside = 256 << stage
-    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1)]
     return plain(*stem, *blocks, Mean(), nn.Linear(2048, 1000))
 
 
 def cbr(inside: int, out: int, kernel: Any, stride: int = 1, padding: Any = 0) -> Any:
-    return plain(nn.Conv2d(inside, out, kernel, stride, padding, bias=False), nn.BatchNorm2d(out, eps=0.001), nn.ReLU())
+    return plain(nn.Conv2d(inside, out, kernel, stride, padding, bias=False),
+                 nn.BatchNorm2d(out, eps=0.001), nn.ReLU())
 
 
 class Branches(nn.Module):
@@ -113,7 +126,8 @@ class Branches(nn.Module):
     def __init__(self, *branches: Any) -> None:
         super().__init__()
         self.stems = nn.ModuleList(plain(*b[:-1]) if isinstance(b, list) else b for b in branches)
-        self.ends = nn.ModuleList(nn.ModuleList(b[-1] if isinstance(b, list) else ()) for b in branches)
+        self.ends = nn.ModuleList(nn.ModuleList(b[-1] if isinstance(b, list) else ())
+                                  for b in branches)
         self.cat = Cat()
 
     def forward(self, x: Any) -> Any:
@@ -142,9 +156,12 @@ def inception_v3() -> Any:
         return [cbr(384, 384, (1, 3), 1, (0, 1)), cbr(384, 384, (3, 1), 1, (1, 0))]
 
     def e(n: int) -> Any:
-        return Branches(cbr(n, 320, 1), [cbr(n, 384, 1), ends()], [cbr(n, 448, 1), cbr(448, 384, 3, 1, 1), ends()], pooled(n, 192))
+        return Branches(cbr(n, 320, 1), [cbr(n, 384, 1), ends()],
+                        [cbr(n, 448, 1), cbr(448, 384, 3, 1, 1), ends()], pooled(n, 192))
 
-    b = Branches(cbr(288, 384, 3, 2), plain(cbr(288, 64, 1), cbr(64, 96, 3, 1, 1), cbr(96, 96, 3, 2)), nn.MaxPool2d(3, 2))
+    b = Branches(cbr(288, 384, 3, 2),
+                 plain(cbr(288, 64, 1), cbr(64, 96, 3, 1, 1), cbr(96, 96, 3, 2)),
+                 nn.MaxPool2d(3, 2))
     d = Branches(plain(cbr(768, 192, 1), cbr(192, 320, 3, 2)),
                  plain(cbr(768, 192, 1), cbr(192, 192, (1, 7), 1, (0, 3)), cbr(192, 192, (7, 1), 1, (3, 0)), cbr(192, 192, 3, 2)),
                  nn.MaxPool2d(3, 2))
@@ -159,7 +176,8 @@ def cosmoflow(*widths: int) -> Any:
     layers: list[Any] = []
     for before, width in zip((4, *widths), widths, strict=False):
         layers += [nn.Conv3d(before, width, 3, 1, 1), nn.ReLU(), nn.MaxPool3d(2)]
-    hidden = [nn.Linear(64 * 256, 128), nn.ReLU(), nn.Dropout(), nn.Linear(128, 64), nn.ReLU(), nn.Dropout()]
+    hidden = [nn.Linear(64 * 256, 128), nn.ReLU(), nn.Dropout(), nn.Linear(128, 64), nn.ReLU(),
+              nn.Dropout()]
     return plain(*layers, nn.Flatten(), *hidden, nn.Linear(64, 4))
 
 
@@ -171,11 +189,14 @@ def lenet5() -> Any:
 
 
 def mlp() -> Any:
-    return plain(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10))
+    return plain(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(),
+                 nn.Linear(128, 10))
 
 
 def calls(model: Any, sample: tuple[int, ...]) -> tuple[list[Call], float]:
-    """Every call of a leaf module: kind, the calls that made its inputs (0: the image), output shape, parameters; and all flops."""
+    """Every call of a leaf module: kind, the calls that made its inputs (0: the image), output
+    shape, parameters; and all flops.
+    """
     from torch.utils.flop_counter import FlopCounterMode
 
     x = torch.empty((1, *sample), device="meta")
@@ -249,7 +270,8 @@ def test_windows_end_where_pytorchs_do(layer: type[Layer], data: st.DataObject) 
     kernel, image = some(1, 4), some(1, 9)
     options: dict[str, Any] = {"stride": some(1, 3)}
     if layer in (Conv2d, Conv3d):
-        options |= {"padding": some(0, 3), "dilation": some(1, 2), "groups": data.draw(st.integers(1, 2)), "bias": data.draw(st.booleans())}
+        options |= {"padding": some(0, 3), "dilation": some(1, 2),
+                    "groups": data.draw(st.integers(1, 2)), "bias": data.draw(st.booleans())}
         mine = layer("x", ("in",), out_channels=6, kernel=kernel, **options)
         theirs = getattr(nn, layer.__name__)(4, 6, kernel, device="meta", **options)
     else:

@@ -35,7 +35,8 @@ onnx = pytest.importorskip("onnx", reason="ONNX files are read with the package 
 helper = pytest.importorskip("onnx.helper")
 
 
-def export(path: Path, model: Any, shape: tuple[int, ...], *, train: bool = True, dynamic: bool = False) -> str:
+def export(path: Path, model: Any, shape: tuple[int, ...], *, train: bool = True,
+           dynamic: bool = False) -> str:
     """PyTorch's file of a model."""
     import torch
 
@@ -94,7 +95,8 @@ def test_volumes_and_folded_normalisation(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1, bias=False), nn.BatchNorm3d(4), nn.ReLU(), nn.MaxPool3d(2), nn.Flatten(),
                           nn.Dropout(), nn.Linear(32, 3), nn.Softmax(1)).eval()
     net = network(export(tmp_path / "cube.onnx", model, (2, 4, 4, 4), train=False, dynamic=True))
-    want = Chain("cube", (2, 4, 4, 4)).add(Conv3d, "0", out_channels=4, kernel=3, padding=1).add(ReLU, "2").add(MaxPool3d, "3")
+    want = Chain("cube", (2, 4, 4, 4)).add(Conv3d, "0", out_channels=4, kernel=3,
+                                           padding=1).add(ReLU, "2").add(MaxPool3d, "3")
     assert net == want.add(Flatten, "4").add(Linear, "6", out_features=3).add(SoftmaxCrossEntropy, "loss").build()
 
 
@@ -111,14 +113,18 @@ def test_pytorchs_resnet_block_keeps_its_names(tmp_path: Path) -> None:
             return self.fc(self.layer1(x).mean((2, 3)))
 
     net = network(export(tmp_path / "n.onnx", Net(), (3, 4, 4)))
-    assert [layer.name for layer in net.layers] == ["input", "layer1.0.0", "layer1.0.1", "ReduceMean", "fc", "loss"]
+    assert [layer.name for layer in net.layers] == ["input", "layer1.0.0", "layer1.0.1",
+                                                    "ReduceMean", "fc", "loss"]
 
 
 Spec = list[tuple[Any, ...]]
 
 
-def write(path: Path, nodes: Spec, dims: Any = ("n", 3, 8, 8), weights: dict[str, Any] | None = None, outputs: Any = ("y",)) -> str:
-    """A file of nodes (operator, inputs, outputs, attributes); weights are given by shape or as arrays."""
+def write(path: Path, nodes: Spec, dims: Any = ("n", 3, 8, 8),
+          weights: dict[str, Any] | None = None, outputs: Any = ("y",)) -> str:
+    """A file of nodes (operator, inputs, outputs, attributes); weights are given by shape or as
+    arrays.
+    """
     made = []
     for name, value in (weights or {}).items():
         array = np.zeros(value, np.float32) if isinstance(value, tuple) else np.asarray(value)
@@ -154,7 +160,8 @@ def test_operators_of_other_exporters(tmp_path: Path) -> None:
         ("Relu", "z", "unused"),
     ]
     nodes[4], nodes[5] = nodes[5], nodes[4]
-    net = network(write(tmp_path / "other.onnx", nodes, (None, 3, 8, 8), {"w": (5, 3), "bias": (5,)}))
+    net = network(write(tmp_path / "other.onnx", nodes, (None, 3, 8, 8),
+                        {"w": (5, 3), "bias": (5,)}))
     want = Graph("other", (3, 8, 8))
     x = want.add(LRN, "the_LRN", size=3, alpha=0.5, k=1.0)
     y = want.add(AvgPool2d, "the_AveragePool", stride=1, count_include_pad=False)
@@ -168,9 +175,11 @@ def test_operators_of_other_exporters(tmp_path: Path) -> None:
 
 
 def test_another_image_size(tmp_path: Path) -> None:
-    mean: Spec = [("Relu", "x", "h"), ("GlobalAveragePool", "h", "g"), ("Flatten", "g", "f"), ("Gemm", ("f", "w"), "y", {"transB": 1})]
+    mean: Spec = [("Relu", "x", "h"), ("GlobalAveragePool", "h", "g"), ("Flatten", "g", "f"),
+                  ("Gemm", ("f", "w"), "y", {"transB": 1})]
     name = write(tmp_path / "any.onnx", mean, weights={"w": (4, 3)})
-    assert network(name).image_shape == (3, 8, 8) and network(name, (3, 20, 30), 4).image_shape == (3, 20, 30)
+    assert network(name).image_shape == (3, 8, 8) and network(name, (3, 20, 30),
+                                                              4).image_shape == (3, 20, 30)
     open_size = write(tmp_path / "open.onnx", mean, ("n", 3, "h", "w"), {"w": (4, 3)})
     assert network(open_size, (3, 5, 5)).image_shape == (3, 5, 5)
     fixed = write(tmp_path / "fixed.onnx", [("Relu", "x", "h"), *HEAD], weights={"w": (192, 4)})
@@ -216,7 +225,8 @@ def test_another_image_size(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused_is_named(tmp_path: Path, nodes: Spec, message: str) -> None:
-    weights = {"w": (192, 4), "k": (4, 3, 3, 3), "line": (4, 3, 3), "bias": (3, 1, 1), "to": np.array([24, 8])}
+    weights = {"w": (192, 4), "k": (4, 3, 3, 3), "line": (4, 3, 3), "bias": (3, 1, 1),
+               "to": np.array([24, 8])}
     with pytest.raises(InputError) as err:
         network(write(tmp_path / "bad.onnx", nodes, weights=weights))
     assert message in str(err.value) and "\n" not in str(err.value)

@@ -1,4 +1,6 @@
-"""The random networks and plans of the tests under MPI: the same on every rank, of every kind, and fit to be compared."""
+"""The random networks and plans of the tests under MPI: the same on every rank, of every kind, and
+fit to be compared.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def test_graphs_have_everything() -> None:
         found.update({layer.kind for layer in network.layers})
         found["several readers"] += any(len(readers) > 1 for readers in network.consumers.values())
         seen.add(batch)
-    kinds = {cls.kind for cls in vars(layers).values() if isinstance(cls, type) and getattr(cls, "kind", "")}
+    kinds = {cls.kind for cls in vars(layers).values() if isinstance(cls, type)
+             and getattr(cls, "kind", "")}
     assert kinds <= set(found) and found["several readers"] > 50 and seen == set(range(1, 10))
     assert graph_seeds(115, 4) == [115, 116, 118, 119] and not NOISY & set(graph_seeds(0, 900))
 
@@ -54,7 +57,8 @@ def test_plans_have_everything(ranks: int) -> None:
         found.update((plan.overlap, plan.synchronisation, plan.batch_norm))
         for layer in network.layers:
             config = plan.configs[layer.name]
-            found.update(axis for axis in ("n", "c", "d", "h", "w", "k", "replicas") if getattr(config, axis) > 1)
+            found.update(axis for axis in ("n", "c", "d", "h", "w", "k", "replicas")
+                         if getattr(config, axis) > 1)
             found["elsewhere"] += config.first > 0
             assert config.first + config.ranks <= ranks
             assert not (isinstance(layer, SoftmaxCrossEntropy) and config.c > 1)
@@ -97,15 +101,22 @@ def trained(network: Network, images: np.ndarray, targets: np.ndarray, optimizer
     return found
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is the reference of these tests")
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None,
+                    reason="PyTorch is the reference of these tests")
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_graphs_can_be_compared(optimizer: str) -> None:
-    """The last digit of the data moves nothing by more than a few digits: no gradient is the noise of rounding, nothing blows up."""
+    """The last digit of the data moves nothing by more than a few digits: no gradient is the noise
+    of rounding, nothing blows up.
+    """
     for seed in graph_seeds(0, 40):
         network, batch = random_graph(seed)
         rng = np.random.default_rng(seed)
-        images, targets = (a.reshape(STEPS, batch, *a.shape[1:]) for a in sample(network, STEPS * batch, rng))
+        images, targets = (a.reshape(STEPS, batch, *a.shape[1:])
+                           for a in sample(network, STEPS * batch, rng))
         first = trained(network, images, targets, optimizer)
-        second = trained(network, images * (1 + 1e-15 * rng.standard_normal(images.shape)), targets, optimizer)
+        second = trained(network, images * (1 + 1e-15 * rng.standard_normal(images.shape)), targets,
+                         optimizer)
         for name, array in first.items():
-            assert abs(array).max() < 1e6 and abs(array - second[name]).max() <= 1e-10 * abs(array).max(), f"graph-{seed}, {name}"
+            assert abs(array).max() < 1e6 and abs(array
+                                                  - second[name]).max() <= 1e-10 * abs(
+                array).max(), f"graph-{seed}, {name}"

@@ -1,4 +1,5 @@
-"""The priced schedule against the closed forms of the integrated paper (SPAA 2018), term by term."""
+"""The priced schedule against the closed forms of the integrated paper (SPAA 2018), term by term.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +36,15 @@ def grids(ranks: int) -> list[tuple[int, int]]:
 Terms = dict[tuple[str, str], float]
 
 
-def priced(spec: NetworkSpec, strategy: str, ranks: int, batch: int = B, network: Network | None = None) -> tuple[Terms, Terms]:
-    """Priced communication by (weighted layer, phase), and the steps that are no weighted layer's, by (layer, phase)."""
+def priced(spec: NetworkSpec, strategy: str, ranks: int, batch: int = B,
+           network: Network | None = None) -> tuple[Terms, Terms]:
+    """Priced communication by (weighted layer, phase), and the steps that are no weighted layer's,
+    by (layer, phase).
+    """
     network = spec.build() if network is None else network
     configs = configurations(network, strategy, ranks, "layer")
-    plan = Plan(spec, ranks, batch, strategy, configs, overlap="none", machine=files.to_dict(MACHINE))
+    plan = Plan(spec, ranks, batch, strategy, configs, overlap="none",
+                machine=files.to_dict(MACHINE))
     out = outline_for(network, plan)
     result = price(network, plan, MACHINE, accounting="paper", out=out)
     own: Terms = {}
@@ -52,7 +57,8 @@ def priced(spec: NetworkSpec, strategy: str, ranks: int, batch: int = B, network
         producer = network.by_name[name].inputs[0]
         if step.phase is Phase.FORWARD and step.kind is Kind.ALLGATHER and producer in weighted:
             name = producer  # gathered right after the layer that made it
-        into = own if name in weighted and (step.phase is not Phase.FORWARD or step.kind is Kind.HALO or name == producer) else rest
+        into = own if name in weighted and (step.phase is not Phase.FORWARD
+                                            or step.kind is Kind.HALO or name == producer) else rest
         assert (name, step.phase.value) not in into
         into[name, step.phase.value] = cost.seconds
     return own, rest
@@ -89,24 +95,30 @@ def test_eq4_pure_batch(spec: NetworkSpec, ranks: int) -> None:
 
 @pytest.mark.parametrize("batch", [1, 12, 13, 2048])
 def test_eq5_volume_ratio(batch: int) -> None:
-    """From the priced volumes: a 3x3 convolution on 13 x 13 x 384, whose input is as large as its output."""
+    """From the priced volumes: a 3x3 convolution on 13 x 13 x 384, whose input is as large as its
+    output.
+    """
     network = OWT.build()
     conv = network.by_name["conv4"]
     assert isinstance(conv, Conv2d)
     no_latency = Link(0.0, LINK.beta_s)
     bias = conv.parameters(network.input_shape(conv)) / (9 * 384 * 256)
-    data = next(t.seconds for t in eq.eq4_batch(network, 8, no_latency) if t.layer == "conv4") / bias
+    data = next(t.seconds for t in eq.eq4_batch(network, 8, no_latency)
+                if t.layer == "conv4") / bias
     model = 3 * no_latency.log_s(8, batch * 13 * 13 * 256)
     assert eq.eq5_volume_ratio(network, conv, batch) == pytest.approx(data / model, rel=1e-12)
     three = builtin.network("alexnet-owt").by_name["conv4"]
     assert isinstance(three, Conv2d)
-    # the paper: model parallelism moves less for B <= 12 (the ratio, 13.6 / B for 384 channels, is above 1)
+    # the paper: model parallelism moves less for B <= 12 (the ratio, 13.6 / B for 384 channels, is
+    # above 1)
     assert (eq.eq5_volume_ratio(network, three, batch) > 1) == (batch <= 13)
 
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_eq6_redistribution(ranks: int) -> None:
-    """One weird trick's switch: activations by samples are gathered before the first fully connected layer."""
+    """One weird trick's switch: activations by samples are gathered before the first fully
+    connected layer.
+    """
     network = OWT.build()
     _, rest = priced(OWT, "owt", ranks)
     expected = eq.eq6_redistribute(network, network.by_name["fc6"], ranks, B, LINK)
@@ -135,7 +147,9 @@ def test_eq8_model_and_batch(ranks: int) -> None:
 @pytest.mark.parametrize("spec", [OWT, TWO], ids=["owt", "two-tower"])
 @pytest.mark.parametrize("ranks", RANKS)
 def test_eq8_in_fully_connected_layers(spec: NetworkSpec, ranks: int) -> None:
-    """With batch-parallel convolutions Eq 6's gather and a reduce-scatter stand for Eq 8's allreduce of the first layer's gradient."""
+    """With batch-parallel convolutions Eq 6's gather and a reduce-scatter stand for Eq 8's
+    allreduce of the first layer's gradient.
+    """
     network = spec.build()
     for pr, pc in grids(ranks):
         own, rest = priced(spec, f"grid-fc:{pr}x{pc}", ranks)
@@ -164,7 +178,8 @@ def test_eq9_model_batch_and_domain(ranks: int) -> None:
         printed = terms_of(eq.eq9_integrated(OWT.build(), pr, pc, 512, LINK))
         printed.pop(("conv1", "backward"), None)
         same(own, printed)
-        # what the paper does not count: halos of pooling, the gather between domain and model parts, the sum of the loss
+        # what the paper does not count: halos of pooling, the gather between domain and model
+        # parts, the sum of the loss
         assert {name for name, _ in rest} <= {"pool1", "pool2", "pool5", "flatten", "loss"}
         gathered = rest.get(("flatten", "forward"), 0.0)
         assert sum(rest.values()) == pytest.approx(gathered)
@@ -175,19 +190,29 @@ def best(ratios: dict[int, float]) -> tuple[int, float]:
     return max(ratios.items(), key=lambda item: item[1])
 
 
-@pytest.mark.parametrize(("network", "claim"), [(TWO.build(), 8.71), (ONE_TOWER, 7.42)], ids=["two-tower", "one-tower"])
+@pytest.mark.parametrize(("network", "claim"), [(TWO.build(), 8.71), (ONE_TOWER, 7.42)],
+                         ids=["two-tower", "one-tower"])
 def test_published_speedup_of_fully_connected_grids(network: Network, claim: float) -> None:
-    """P = 512, B = 2048, Fig 7: communication speedup over pure batch, best at 32 x 16 (the paper claims 9.7x)."""
+    """P = 512, B = 2048, Fig 7: communication speedup over pure batch, best at 32 x 16 (the paper
+    claims 9.7x).
+    """
     data = total_s(eq.eq4_batch(network, 512, LINK))
-    printed = {pr: data / total_s(eq.eq8_fc_only(network, pr, pc, B, LINK)) for pr, pc in grid_sizes(512)}
-    steps = {pr: data / sum(sum(t.values()) for t in priced(TWO, f"grid-fc:{pr}x{pc}", 512, network=network)) for pr, pc in grid_sizes(512)}
+    printed = {pr: data / total_s(eq.eq8_fc_only(network, pr, pc, B, LINK))
+               for pr, pc in grid_sizes(512)}
+    steps = {pr: data / sum(sum(t.values()) for t in priced(TWO, f"grid-fc:{pr}x{pc}", 512,
+                                                            network=network))
+             for pr, pc in grid_sizes(512)}
     assert best(printed) == (32, pytest.approx(claim, abs=0.005))
     assert steps == pytest.approx(printed, rel=1e-12)
 
 
-@pytest.mark.parametrize(("network", "claim"), [(TWO.build(), 3.27), (ONE_TOWER, 3.31)], ids=["two-tower", "one-tower"])
+@pytest.mark.parametrize(("network", "claim"), [(TWO.build(), 3.27), (ONE_TOWER, 3.31)],
+                         ids=["two-tower", "one-tower"])
 def test_published_speedup_of_one_grid_for_all(network: Network, claim: float) -> None:
-    """P = 512, B = 2048, Fig 6, Eq 8 with pooled activations: best at 8 x 64 (the paper claims 5.0x at 16 x 32)."""
+    """P = 512, B = 2048, Fig 6, Eq 8 with pooled activations: best at 8 x 64 (the paper claims 5.0x
+    at 16 x 32).
+    """
     data = total_s(eq.eq4_batch(network, 512, LINK))
-    printed = {pr: data / total_s(eq.eq8_model_batch(network, pr, pc, B, LINK, pooled=True)) for pr, pc in grid_sizes(512)}
+    printed = {pr: data / total_s(eq.eq8_model_batch(network, pr, pc, B, LINK, pooled=True))
+               for pr, pc in grid_sizes(512)}
     assert best(printed) == (8, pytest.approx(claim, abs=0.005))

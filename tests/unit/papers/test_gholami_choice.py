@@ -1,4 +1,6 @@
-"""Gholami's choice of a grid and of model or domain parallelism for every layer, against every other choice under Eq 9."""
+"""Gholami's choice of a grid and of model or domain parallelism for every layer, against every
+other choice under Eq 9.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LINKS = {"cori": CORI, "latency": Link(1e-3, 1e-12), "bandwidth": Link(0.0, 1e-8
 
 
 def small() -> Network:
-    """A convolution without a halo, early ones worth cutting by image, a late one of many weights worth cutting by channel."""
+    """A convolution without a halo, early ones worth cutting by image, a late one of many weights
+    worth cutting by channel.
+    """
     net = Chain("small", (4, 32, 24))
     net.add(Conv2d, "conv1", out_channels=16, kernel=(5, 3), padding=(2, 1)).add(MaxPool2d, "pool1")
     net.add(Conv2d, "conv2", out_channels=64, kernel=(1, 1)).add(MaxPool2d, "pool2", kernel=(4, 4), stride=(4, 4))
@@ -52,7 +56,8 @@ def eq9_s(net: Network, domain: frozenset[str], pr: int, pc: int, batch: int, li
     return total
 
 
-def every(net: Network, ranks: int, batch: int, link: Link, pr: int | None = None) -> dict[tuple[int, int, frozenset[str]], float]:
+def every(net: Network, ranks: int, batch: int, link: Link,
+          pr: int | None = None) -> dict[tuple[int, int, frozenset[str]], float]:
     """Every grid and every assignment, with its seconds."""
     convolutions = [layer.name for layer in net.products if isinstance(layer, Conv2d)]
     out = {}
@@ -69,11 +74,16 @@ def every(net: Network, ranks: int, batch: int, link: Link, pr: int | None = Non
 @pytest.mark.parametrize(("ranks", "batch"), [(1, 4), (6, 4), (8, 8), (16, 256), (60, 64)])
 def test_the_least_of_every_split(ranks: int, batch: int, link: str) -> None:
     net = small()
-    for pr in (None, *(rows for rows in range(1, ranks + 1) if ranks % rows == 0 and ranks // rows <= batch)):
+    for pr in (None,
+               *(rows for rows in range(1, ranks + 1) if ranks % rows == 0
+                 and ranks // rows <= batch)):
         found, all_s = choose(net, ranks, batch, LINKS[link], pr), every(net, ranks, batch, LINKS[link], pr)
         assert found.seconds == pytest.approx(min(all_s.values()), rel=1e-12)
-        assert found.seconds == pytest.approx(all_s[found.pr, found.pc, frozenset(found.domain)], rel=1e-12)
-        assert set(found.model) | set(found.domain) == {layer.name for layer in net.products} and not set(found.model) & set(found.domain)
+        assert found.seconds == pytest.approx(all_s[found.pr, found.pc, frozenset(found.domain)],
+                                              rel=1e-12)
+        assert set(found.model) | set(found.domain) == {layer.name
+                                                        for layer in net.products} and not set(
+            found.model) & set(found.domain)
         assert pr in (None, found.pr) and found.pr * found.pc == ranks and found.pc <= batch
 
 
@@ -84,19 +94,26 @@ def test_splits_differ() -> None:
 
 
 def test_alexnet_on_512_ranks() -> None:
-    """The paper's case, batch 2048: 16 x 32, all convolutions by domain and the fully connected layers by model."""
+    """The paper's case, batch 2048: 16 x 32, all convolutions by domain and the fully connected
+    layers by model.
+    """
     net = builtin.network("alexnet")
     found = choose(net, 512, 2048, CORI)
     assert (found.pr, found.pc) == (16, 32)
     assert found.domain == ("conv1", "conv2", "conv3", "conv4", "conv5") and found.model == ("fc6", "fc7", "fc8")
     assert found.seconds == pytest.approx(min(every(net, 512, 2048, CORI).values()), rel=1e-12)
-    assert found.seconds == pytest.approx(total_s(eq9_integrated(net, 16, 32, 2048, CORI)), rel=1e-12)
-    assert found.seconds < min(total_s(eq8_model_batch(net, pr, 512 // pr, 2048, CORI)) for pr in (1, 2, 4, 8, 16, 32))
+    assert found.seconds == pytest.approx(total_s(eq9_integrated(net, 16, 32, 2048, CORI)),
+                                          rel=1e-12)
+    assert found.seconds < min(total_s(eq8_model_batch(net, pr, 512 // pr, 2048, CORI))
+                               for pr in (1, 2, 4, 8, 16, 32))
 
 
 def test_more_ranks_than_samples() -> None:
-    """Batch 64 on 512 ranks: what the samples cannot use, parts of the image do (the paper's argument for domain parallelism)."""
+    """Batch 64 on 512 ranks: what the samples cannot use, parts of the image do (the paper's
+    argument for domain parallelism).
+    """
     net = alexnet((3, 227, 227), 1000)
     found = choose(net, 512, 64, CORI)
     assert found.pc <= 64 and {"conv1", "conv2"} <= set(found.domain)
-    assert found.seconds < min(total_s(eq8_model_batch(net, 512 // pc, pc, 64, CORI)) for pc in (1, 2, 4, 8, 16, 32, 64))
+    assert found.seconds < min(total_s(eq8_model_batch(net, 512 // pc, pc, 64, CORI))
+                               for pc in (1, 2, 4, 8, 16, 32, 64))

@@ -1,4 +1,6 @@
-"""The closed forms of OptCNN and DeePa: DeePa's two tables to the printed digits, and what must hold of any costs."""
+"""The closed forms of OptCNN and DeePa: DeePa's two tables to the printed digits, and what must
+hold of any costs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ TABLE_2 = [
 
 IMAGE = ("n", "c", "h", "w")
 #: Without the 3 x 3 window's halo, which Table 3 does not count.
-CONV = Edge(IMAGE, (BATCH, 512, 14, 14), dict(zip(IMAGE, (BATCH, 512, 14, 14), strict=True)), (Same(), Full(), Same(), Same()))
+CONV = Edge(IMAGE, (BATCH, 512, 14, 14), dict(zip(IMAGE, (BATCH, 512, 14, 14), strict=True)),
+            (Same(), Full(), Same(), Same()))
 CONVS_BYTES = 2 * 3 * 3 * 512 * 512 * 4
 TABLE_3 = [
     (Configuration(n=16), "0", 15.9, "134.4", "150.3"),
@@ -47,7 +50,8 @@ def as_printed(ms: float, printed: str) -> bool:
 
 
 @pytest.mark.parametrize(("config", "transfer", "compute_ms", "update", "total"), TABLE_2)
-def test_deepa_table_2(config: Configuration, transfer: str, compute_ms: float, update: str, total: str) -> None:
+def test_deepa_table_2(config: Configuration, transfer: str, compute_ms: float, update: str,
+                       total: str) -> None:
     transfer_ms = 1e3 * optcnn.tx_s(FC1, SAMPLES, config, BANDWIDTH, whole=True)
     update_ms = 1e3 * optcnn.ts_s(FC1_BYTES, config, BANDWIDTH)
     assert as_printed(transfer_ms, transfer) and as_printed(update_ms, update)
@@ -55,8 +59,10 @@ def test_deepa_table_2(config: Configuration, transfer: str, compute_ms: float, 
 
 
 @pytest.mark.parametrize(("config", "transfer", "compute_ms", "update", "total"), TABLE_3)
-def test_deepa_table_3(config: Configuration, transfer: str, compute_ms: float, update: str, total: str) -> None:
-    """The tensor once at 5.0 MiB/ms; two of the three convolutions' weights at Table 2's bandwidth."""
+def test_deepa_table_3(config: Configuration, transfer: str, compute_ms: float, update: str,
+                       total: str) -> None:
+    """The tensor once at 5.0 MiB/ms; two of the three convolutions' weights at Table 2's bandwidth.
+    """
     transfer_ms = 1e3 * optcnn.tx_s(CONV, SAMPLES, config, 5.0 * 2**20 * 1e3, whole=True)
     update_ms = 1e3 * optcnn.ts_s(CONVS_BYTES, config, BANDWIDTH)
     assert as_printed(transfer_ms, transfer) and as_printed(update_ms, update)
@@ -64,19 +70,24 @@ def test_deepa_table_3(config: Configuration, transfer: str, compute_ms: float, 
 
 
 def test_what_devices_have_is_not_moved() -> None:
-    """OptCNN's tX: of c x the input, 1 / 16 of it is there already where samples were computed on as many devices."""
+    """OptCNN's tX: of c x the input, 1 / 16 of it is there already where samples were computed on
+    as many devices.
+    """
     all_s = optcnn.tx_s(FC1, SAMPLES, Configuration(c=16), BANDWIDTH, whole=True)
-    assert optcnn.tx_s(FC1, SAMPLES, Configuration(c=16), BANDWIDTH) == pytest.approx(15 / 16 * all_s, rel=1e-12)
+    assert optcnn.tx_s(FC1, SAMPLES, Configuration(c=16),
+                       BANDWIDTH) == pytest.approx(15 / 16 * all_s, rel=1e-12)
     for config in (SAMPLES, Configuration(n=2), Configuration()):
         assert optcnn.tx_s(FC1, config, config, BANDWIDTH) == 0.0
 
 
 def test_halo_between_image_parts() -> None:
     """Cut by rows, a 3 x 3 convolution needs one row of each neighbour; cut by samples, nothing."""
-    conv = Edge(IMAGE, (8, 16, 14, 14), dict(zip(IMAGE, (8, 32, 14, 14), strict=True)), (Same(), Full(), Window(3, 1, 1), Window(3, 1, 1)))
+    conv = Edge(IMAGE, (8, 16, 14, 14), dict(zip(IMAGE, (8, 32, 14, 14), strict=True)),
+                (Same(), Full(), Window(3, 1, 1), Window(3, 1, 1)))
     row = 8 * 16 * 14 * 4
     rows = Configuration(h=2)
-    assert optcnn.flows_bytes(conv, rows, rows) == {(0, 0): 7 * row, (0, 1): row, (1, 0): row, (1, 1): 7 * row}
+    assert optcnn.flows_bytes(conv, rows, rows) == {(0, 0): 7 * row, (0, 1): row, (1, 0): row,
+                                                    (1, 1): 7 * row}
     assert optcnn.tx_s(conv, rows, rows, 1.0) == 2 * row
     assert optcnn.tx_s(conv, Configuration(n=2), Configuration(n=2), 1.0) == 0
     assert conv.n_bytes == 14 * row
@@ -84,7 +95,9 @@ def test_halo_between_image_parts() -> None:
 
 @pytest.mark.parametrize("name", ["conv2", "pool1", "norm1", "relu1", "flatten", "fc6", "loss"])
 def test_edges_of_a_network(name: str) -> None:
-    """Every region is covered by what devices computed: flows add up to what readers need, whatever the producer."""
+    """Every region is covered by what devices computed: flows add up to what readers need, whatever
+    the producer.
+    """
     layer = ALEXNET.by_name[name]
     e = optcnn.edge(ALEXNET, layer, 16)
     assert e.n_bytes == 16 * 4 * math.prod(ALEXNET.input_shape(layer))
@@ -106,22 +119,28 @@ def test_bandwidth_by_pair_of_devices() -> None:
 
     flows = optcnn.flows_bytes(FC1, Configuration(n=8), Configuration(c=8))
     expected = sum(size / between(i, j) for (i, j), size in flows.items() if i != j)
-    fast, mixed, slow = (optcnn.tx_s(FC1, Configuration(n=8), Configuration(c=8), b) for b in (2.0, between, 1.0))
+    fast, mixed, slow = (optcnn.tx_s(FC1, Configuration(n=8), Configuration(c=8), b)
+                         for b in (2.0, between, 1.0))
     assert fast < mixed == expected < slow
 
 
 def test_synchronisation() -> None:
-    """Replicas are parts of samples and images; channel parts send their own weights; a distributed server sends less than one copy."""
+    """Replicas are parts of samples and images; channel parts send their own weights; a distributed
+    server sends less than one copy.
+    """
     assert Configuration(n=2, c=3, h=2, w=2).devices == 24 and Configuration(n=2, c=3, h=2, w=2).replicas == 8
     assert optcnn.ts_s(100.0, Configuration(c=8), 10.0) == 0.0
     assert optcnn.ts_s(100.0, Configuration(n=4), 10.0) == optcnn.ts_s(100.0, Configuration(n=4, c=2), 10.0) == 40.0
     for n in (2, 4, 16):
-        assert optcnn.ts_s(100.0, Configuration(n=n), 10.0, distributed=True) == pytest.approx((n - 1) / n * 10.0)
-    assert optcnn.ts_s(100.0, Configuration(n=4, c=2), 10.0, distributed=True) == pytest.approx(3.75)
+        assert optcnn.ts_s(100.0, Configuration(n=n), 10.0,
+                           distributed=True) == pytest.approx((n - 1) / n * 10.0)
+    assert optcnn.ts_s(100.0, Configuration(n=4, c=2), 10.0,
+                       distributed=True) == pytest.approx(3.75)
 
 
 def test_eq1_sums_layers_and_edges() -> None:
     strategy = {"a": Configuration(n=2), "b": Configuration(c=2), "c": Configuration()}
     edges = [("a", "b"), ("a", "c"), ("b", "c"), ("b", "c")]
-    cost = optcnn.eq1_step_s(strategy, edges, lambda name, c: 1.0 * c.n, lambda name, c: 10.0 * c.replicas, lambda e, ci, cj: 100.0 * ci.c)
+    cost = optcnn.eq1_step_s(strategy, edges, lambda name, c: 1.0 * c.n, lambda name,
+                             c: 10.0 * c.replicas, lambda e, ci, cj: 100.0 * ci.c)
     assert cost == (2 + 1 + 1) + 10 * (2 + 1 + 1) + 100 * (1 + 1 + 2 + 2)

@@ -30,14 +30,18 @@ def test_one_worker_is_serial(scheme: Scheme) -> None:
 def test_all_bytes_are_the_same(workers: int) -> None:
     """Every worker receives every other's batch."""
     for scheme in SCHEMES:
-        assert owt.received_bytes(scheme, workers, BATCH_BYTES) == workers * (workers - 1) * BATCH_BYTES
+        assert owt.received_bytes(scheme, workers,
+                                  BATCH_BYTES) == workers * (workers - 1) * BATCH_BYTES
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
 def test_what_hides(workers: int) -> None:
-    """(a) nothing; (b) and (c) all but the first turn's activations and the last turn's gradients, (K - 1) / K."""
+    """(a) nothing; (b) and (c) all but the first turn's activations and the last turn's gradients,
+    (K - 1) / K.
+    """
     whole = owt.switch_s("a", workers, BATCH_BYTES, BANDWIDTH)
-    assert owt.exposed_s("a", workers, BATCH_BYTES, BANDWIDTH, LONG) == whole and owt.hideable_fraction("a", workers) == 0
+    assert owt.exposed_s("a", workers, BATCH_BYTES, BANDWIDTH,
+                         LONG) == whole and owt.hideable_fraction("a", workers) == 0
     for scheme in TURNS:
         whole, turn = owt.switch_s(scheme, workers, BATCH_BYTES, BANDWIDTH), owt.turn_s(scheme, workers, BATCH_BYTES, BANDWIDTH)
         assert owt.hideable_fraction(scheme, workers) == (workers - 1) / workers
@@ -47,15 +51,20 @@ def test_what_hides(workers: int) -> None:
 
 
 def test_what_lasts_longer_than_a_turn_is_exposed() -> None:
-    """Four turns of 1 s each way beside 1.5 s of computing a turn: activations or gradients hide, both together stick out by 0.5 s."""
+    """Four turns of 1 s each way beside 1.5 s of computing a turn: activations or gradients hide,
+    both together stick out by 0.5 s.
+    """
     assert owt.exposed_s("b", 4, 6e9, 6e9, 4 * 1.5) == 2 + 2 * 0.5
     assert owt.exposed_s("b", 4, 6e9, 6e9, 4 * 0.75) == 2 + 2 * 0.25 + 2 * 1.25
     assert owt.exposed_s("b", 2, 6e9, 6e9, 2 * 0.75) == 2 + 2 * 0.25
 
 
 def test_communication_against_computing() -> None:
-    """Section 4: proportional to K in (a) (K - 1) and (b), constant in (c); computing a step takes the same on K workers with K batches."""
-    over_compute = {s: [owt.switch_s(s, k, BATCH_BYTES, BANDWIDTH) / 0.02 for k in (2, 4, 8, 16)] for s in SCHEMES}
+    """Section 4: proportional to K in (a) (K - 1) and (b), constant in (c); computing a step takes
+    the same on K workers with K batches.
+    """
+    over_compute = {s: [owt.switch_s(s, k, BATCH_BYTES, BANDWIDTH) / 0.02 for k in (2, 4, 8, 16)]
+                    for s in SCHEMES}
     base = 2 * BATCH_BYTES / BANDWIDTH / 0.02
     assert over_compute["a"] == pytest.approx([base * (k - 1) for k in (2, 4, 8, 16)])
     assert over_compute["b"] == pytest.approx([base * k for k in (2, 4, 8, 16)])
@@ -86,21 +95,27 @@ def test_memory_of_the_assembled_batch() -> None:
 def test_iteration() -> None:
     """The convolutions' weights travel twice, less the part that a worker owns."""
     assert owt.weight_sync_s(4, 8e6, 1e6) == 2 * 0.75 * 8
-    expected = 0.3 + 0.02 + owt.exposed_s("b", 4, BATCH_BYTES, BANDWIDTH, 0.02) + owt.weight_sync_s(4, 1e7, BANDWIDTH)
-    assert owt.iteration_s("b", 4, 0.3, 0.02, BATCH_BYTES, 1e7, BANDWIDTH) == pytest.approx(expected, rel=1e-12)
+    expected = 0.3 + 0.02 + owt.exposed_s("b", 4, BATCH_BYTES, BANDWIDTH,
+                                          0.02) + owt.weight_sync_s(4, 1e7, BANDWIDTH)
+    assert owt.iteration_s("b", 4, 0.3, 0.02, BATCH_BYTES, 1e7,
+                           BANDWIDTH) == pytest.approx(expected, rel=1e-12)
     times = [owt.iteration_s(s, 8, 0.3, 0.02, BATCH_BYTES, 1e7, BANDWIDTH) for s in SCHEMES]
     assert times[2] < times[1] < times[0]
 
 
 def test_footnote_4() -> None:
-    """4096 x 4096 on 8 workers of 2 Tflop/s at 6 GB/s: computing 2.09 us (printed cut, not rounded), receiving 2.73 us."""
+    """4096 x 4096 on 8 workers of 2 Tflop/s at 6 GB/s: computing 2.09 us (printed cut, not
+    rounded), receiving 2.73 us.
+    """
     compute_s, receive_s = owt.footnote4_fc_sample_s(4096, 4096, 8, 2e12, 6e9)
     assert math.floor(compute_s * 1e8) / 100 == 2.09
     assert round(receive_s * 1e6, 2) == 2.73
 
 
 def test_weight_decay_of_section_5() -> None:
-    """Batch 128 -> 1024, rate 0.01, decay 0.0005: 0.0014141888, near sqrt(8) x 0.0005 = 0.0014142136."""
+    """Batch 128 -> 1024, rate 0.01, decay 0.0005: 0.0014141888, near sqrt(8) x 0.0005 =
+    0.0014142136.
+    """
     scaled = owt.section5_weight_decay(0.01, 0.0005, 8, math.sqrt(8) * 0.01)
     assert round(scaled, 10) == 0.0014141888
     assert round(math.sqrt(8) * 0.0005, 10) == 0.0014142136
@@ -114,5 +129,6 @@ def test_exposed_is_between_the_ends_and_everything(
 ) -> None:
     turn = owt.turn_s(scheme, workers, batch_bytes, bandwidth, receivers)
     exposed = owt.exposed_s(scheme, workers, batch_bytes, bandwidth, fc_s, receivers)
-    assert 2 * turn <= exposed <= owt.switch_s(scheme, workers, batch_bytes, bandwidth, receivers) * (1 + 1e-12)
+    assert 2 * turn <= exposed <= owt.switch_s(scheme, workers, batch_bytes, bandwidth,
+                                               receivers) * (1 + 1e-12)
     assert exposed >= owt.exposed_s(scheme, workers, batch_bytes, bandwidth, 2 * fc_s, receivers)

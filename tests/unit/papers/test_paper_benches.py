@@ -22,7 +22,8 @@ def check(report: Report) -> dict[str, common.Claim]:
     for panel in report.panels:
         parts = {tuple(bar) for bar in panel.bars.values()}
         assert len(parts) == 1 and set(panel.marks) <= set(panel.bars)
-        assert all(value >= 0 and math.isfinite(value) for bar in panel.bars.values() for value in bar.values()), panel.title
+        assert all(value >= 0 and math.isfinite(value) for bar in panel.bars.values()
+                   for value in bar.values()), panel.title
     return {c.what: c for c in report.claims}
 
 

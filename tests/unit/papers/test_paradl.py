@@ -14,7 +14,8 @@ from hpcpar.papers.gholami import Link
 from hpcpar.papers.paradl import Exchange, Job, LayerCost, Row
 
 ALEXNET = builtin.network("alexnet-owt")
-TIMES = {layer.name: (1e-4 * (i + 1), 2e-4 * (i + 1), 1e-5 * (i + 1)) for i, layer in enumerate(ALEXNET.layers)}
+TIMES = {layer.name: (1e-4 * (i + 1), 2e-4 * (i + 1), 1e-5 * (i + 1))
+         for i, layer in enumerate(ALEXNET.layers)}
 LAYERS = paradl.layer_costs(ALEXNET, seconds=TIMES)
 JOB = Job(samples=1_280_000, batch=512)
 LINK = Link(1e-5, 4 * 8e-11)
@@ -23,7 +24,8 @@ GROUPS = (5, 5, 5, len(LAYERS) - 15)
 EXCHANGES: tuple[Exchange, ...] = ("flat", "leaders", "segmented")
 
 
-def rows(job: Job = JOB, link: Link = LINK, inner: Link = INNER, layers: list[LayerCost] = LAYERS) -> dict[str, Row]:
+def rows(job: Job = JOB, link: Link = LINK, inner: Link = INNER,
+         layers: list[LayerCost] = LAYERS) -> dict[str, Row]:
     """Every strategy on 16 PEs (pipeline: 4)."""
     out = {
         "serial": paradl.table3_serial(layers, job),
@@ -34,12 +36,14 @@ def rows(job: Job = JOB, link: Link = LINK, inner: Link = INNER, layers: list[La
         "channel": paradl.table3_channel(layers, job, 16, link),
         "df": paradl.table3_df(layers, job, 4, 4, link, inner),
     }
-    return out | {f"ds {name}": paradl.table3_ds(layers, job, 4, (2, 2), link, inner, name) for name in EXCHANGES}
+    return out | {f"ds {name}": paradl.table3_ds(layers, job, 4, (2, 2), link, inner, name)
+                  for name in EXCHANGES}
 
 
 def same_terms(a: Row, b: Row) -> None:
     """All but how the PEs are counted."""
-    for name in ("compute_s", "update_s", "gradient_s", "halo_s", "layerwise_s", "p2p_s", "memory_bytes", "pes"):
+    for name in ("compute_s", "update_s", "gradient_s", "halo_s", "layerwise_s", "p2p_s",
+                 "memory_bytes", "pes"):
         assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-12), name
 
 
@@ -48,9 +52,13 @@ def same_terms(a: Row, b: Row) -> None:
     [(169_801_408, 32, 30.31e-6, 256.98), (22_734_016, 64, 30.31e-6, 18.19), (22_734_016, 64, 40.31e-6, 18.56)],
     ids=["vgg16", "resnet50", "resnet50-slower"],
 )
-def test_figures_of_the_public_tool(weights: int, images: int, alpha_s: float, published_s: float) -> None:
-    """Data parallelism on 16 PEs, 1.28 M samples, 4 bytes an item, 8e-11 s/byte; to the two decimals given."""
-    row = paradl.table3_data([LayerCost("all", w=weights)], Job(1_280_000, 16 * images), 16, Link(alpha_s, 4 * 8e-11))
+def test_figures_of_the_public_tool(weights: int, images: int, alpha_s: float,
+                                    published_s: float) -> None:
+    """Data parallelism on 16 PEs, 1.28 M samples, 4 bytes an item, 8e-11 s/byte; to the two
+    decimals given.
+    """
+    row = paradl.table3_data([LayerCost("all", w=weights)], Job(1_280_000, 16 * images), 16,
+                             Link(alpha_s, 4 * 8e-11))
     assert round(row.communication_s, 2) == published_s
 
 
@@ -61,7 +69,8 @@ def test_collectives() -> None:
     assert paradl.ring_allgather_s(4, 16, link) == 3 * (1 + 16 * 0.25)
     assert paradl.tree_allreduce_s(8, 16, link, 2) == 2 * (3 + 2) * (1 + 16 / 4 * 0.25)
     assert paradl.contended(link, 2) == Link(1.0, 0.5)
-    for alone in (paradl.ring_allreduce_s(1, 16, link), paradl.ring_allgather_s(1, 16, link), paradl.tree_allreduce_s(1, 16, link, 2)):
+    for alone in (paradl.ring_allreduce_s(1, 16, link), paradl.ring_allgather_s(1, 16, link),
+                  paradl.tree_allreduce_s(1, 16, link, 2)):
         assert alone == 0.0
 
 
@@ -74,7 +83,8 @@ def test_values_of_a_network() -> None:
     by_name = {layer.name: layer for layer in LAYERS}
     assert set(by_name) == {layer.name for layer in ALEXNET.layers} - {"input", "loss"}
     conv2 = by_name["conv2"]
-    assert (conv2.x, conv2.y, conv2.w, conv2.bias) == (64 * 27 * 27, 192 * 27 * 27, 192 * 64 * 25, 192)
+    assert (conv2.x, conv2.y, conv2.w, conv2.bias) == (64 * 27 * 27, 192 * 27 * 27, 192 * 64 * 25,
+                                                       192)
     assert (conv2.channels, conv2.filters, conv2.extents) == (64, 192, (27, 27))
     # halos have all channels: two rows of x, two of y
     assert conv2.halo_x == (2 * 27 * 64,) * 2 and conv2.halo_dy == (2 * 27 * 192,) * 2
@@ -91,7 +101,8 @@ def test_values_of_a_network() -> None:
 def test_serial_is_every_strategy_on_one_pe() -> None:
     serial = paradl.table3_serial(LAYERS, JOB)
     assert serial.communication_s == 0.0
-    assert serial.epoch_s == pytest.approx(JOB.samples * sum(a.fw_s + a.bw_s for a in LAYERS) + 2500 * sum(a.wu_s for a in LAYERS))
+    assert serial.epoch_s == pytest.approx(JOB.samples * sum(a.fw_s + a.bw_s for a in LAYERS) + 2500
+                                           * sum(a.wu_s for a in LAYERS))
     for row in (
         paradl.table3_data(LAYERS, JOB, 1, LINK),
         paradl.table3_spatial(LAYERS, JOB, (1, 1), LINK),
@@ -105,44 +116,56 @@ def test_serial_is_every_strategy_on_one_pe() -> None:
 def test_hybrids_contain_the_pure_strategies() -> None:
     data = paradl.table3_data(LAYERS, JOB, 16, LINK)
     same_terms(paradl.table3_df(LAYERS, JOB, 16, 1, LINK, INNER), data)
-    same_terms(paradl.table3_df(LAYERS, JOB, 1, 16, LINK), paradl.table3_filter(LAYERS, JOB, 16, LINK))
-    same_terms(paradl.table3_ds(LAYERS, JOB, 1, (4, 4), LINK), paradl.table3_spatial(LAYERS, JOB, (4, 4), LINK))
+    same_terms(paradl.table3_df(LAYERS, JOB, 1, 16, LINK),
+               paradl.table3_filter(LAYERS, JOB, 16, LINK))
+    same_terms(paradl.table3_ds(LAYERS, JOB, 1, (4, 4), LINK),
+               paradl.table3_spatial(LAYERS, JOB, (4, 4), LINK))
     for exchange in EXCHANGES:
         same_terms(paradl.table3_ds(LAYERS, JOB, 16, (1, 1), LINK, INNER, exchange), data)
 
 
 def test_spatial_adds_halos_to_data() -> None:
-    """Eq 10 on AlexNet's conv2 alone: rows over 4 PEs, then 2 x 2 parts, whose faces are half as long."""
+    """Eq 10 on AlexNet's conv2 alone: rows over 4 PEs, then 2 x 2 parts, whose faces are half as
+    long.
+    """
     conv2 = [layer for layer in LAYERS if layer.name == "conv2"]
     data, rows4 = paradl.table3_data(conv2, JOB, 4, LINK), paradl.table3_spatial(conv2, JOB, (4, 1), LINK)
     assert rows4.gradient_s == data.gradient_s and rows4.compute_s == data.compute_s and rows4.memory_bytes == data.memory_bytes
-    assert rows4.halo_s == pytest.approx(2 * 2500 * (2 * 1e-5 + 512 * 4 * 8e-11 * 2 * 27 * (64 + 192)), rel=1e-12)
+    assert rows4.halo_s == pytest.approx(2 * 2500
+                                         * (2 * 1e-5 + 512 * 4 * 8e-11 * 2 * 27 * (64 + 192)),
+                                         rel=1e-12)
     no_latency = Link(0.0, LINK.beta_s)
     square = paradl.table3_spatial(conv2, JOB, (2, 2), no_latency)
-    assert square.halo_s == pytest.approx(paradl.table3_spatial(conv2, JOB, (4, 1), no_latency).halo_s, rel=1e-12)
+    assert square.halo_s == pytest.approx(paradl.table3_spatial(conv2, JOB, (4, 1),
+                                                                no_latency).halo_s, rel=1e-12)
     with pytest.raises(ValueError):
         paradl.table3_spatial(conv2, JOB, (2, 2, 2), LINK)
 
 
 def test_spatial_gathers_before_fully_connected_layers() -> None:
     row = paradl.table3_spatial(LAYERS, JOB, (4, 1), LINK, gathered_items=9216)
-    assert row.layerwise_s == pytest.approx(2500 * paradl.ring_allgather_s(4, 512 * 9216 / 4, LINK), rel=1e-12)
+    assert row.layerwise_s == pytest.approx(2500 * paradl.ring_allgather_s(4, 512 * 9216 / 4, LINK),
+                                            rel=1e-12)
 
 
 def test_filter_and_channel() -> None:
     """Eq 15 with the activations of the seven products but the last; weights divided by p once."""
     row = paradl.table3_filter(LAYERS, JOB, 16, LINK)
     products = [layer for layer in LAYERS if layer.gathers]
-    assert row.layerwise_s == pytest.approx(3 * 2500 * 15 * sum(1e-5 + 512 * a.y / 16 * LINK.beta_s for a in products[:-1]), rel=1e-12)
-    assert row.memory_bytes == pytest.approx(4 * sum(2 * 512 * (a.x + a.y) + 2 * a.w / 16 + a.bias for a in LAYERS), rel=1e-12)
+    assert row.layerwise_s == pytest.approx(3 * 2500 * 15 * sum(1e-5 + 512 * a.y / 16 * LINK.beta_s
+                                                                for a in products[:-1]), rel=1e-12)
+    assert row.memory_bytes == pytest.approx(4 * sum(2 * 512 * (a.x + a.y) + 2 * a.w / 16 + a.bias
+                                                     for a in LAYERS), rel=1e-12)
     assert row.update_s == paradl.table3_serial(LAYERS, JOB).update_s / 16
     same_terms(paradl.table3_channel(LAYERS, JOB, 16, LINK), row)
-    for less in (paradl.table3_filter(LAYERS, JOB, 16, LINK, reduce_scatter=True), paradl.table3_channel(LAYERS, JOB, 16, LINK, True)):
+    for less in (paradl.table3_filter(LAYERS, JOB, 16, LINK, reduce_scatter=True),
+                 paradl.table3_channel(LAYERS, JOB, 16, LINK, True)):
         assert less.layerwise_s == pytest.approx(2 / 3 * row.layerwise_s, rel=1e-12)
 
 
 def test_pipeline() -> None:
-    layers = [LayerCost(str(i), x=10, y=20 + i, w=100, fw_s=1e-3, bw_s=2e-3, wu_s=1e-2) for i in range(4)]
+    layers = [LayerCost(str(i), x=10, y=20 + i, w=100, fw_s=1e-3, bw_s=2e-3, wu_s=1e-2)
+              for i in range(4)]
     job = Job(1024, 64)
     row = paradl.table3_pipeline(layers, job, [1, 2, 1], 8, Link(1e-3, 1e-5))
     assert row.compute_s == pytest.approx(1024 * (3 + 8 - 1) / 8 * (2e-3 + 4e-3))
@@ -154,8 +177,11 @@ def test_pipeline() -> None:
 
 
 def test_limits() -> None:
-    """AlexNet's least numbers of filters and channels are 64, its smallest image 13 x 13 (before the last pooling)."""
-    expected = {"data": 512, "spatial": 169, "pipeline": len(LAYERS), "filter": 64, "channel": 64, "df": 512 * 64, "ds flat": 512 * 169}
+    """AlexNet's least numbers of filters and channels are 64, its smallest image 13 x 13 (before
+    the last pooling).
+    """
+    expected = {"data": 512, "spatial": 169, "pipeline": len(LAYERS), "filter": 64, "channel": 64,
+                "df": 512 * 64, "ds flat": 512 * 169}
     found = rows()
     assert {name: found[name].limit for name in expected} == expected
     assert all(row.within_limits for row in found.values())
@@ -174,7 +200,8 @@ def test_memory_halves() -> None:
     for name, row in rows(replace(JOB, reuse=0.5)).items():
         assert row.memory_bytes == pytest.approx(rows()[name].memory_bytes / 2, rel=1e-12)
     activations = [replace(layer, w=0.0, bias=0.0) for layer in LAYERS]
-    for layers, strategy in ((activations, paradl.table3_data), ([LayerCost("w", w=1e6)], paradl.table3_filter)):
+    for layers, strategy in ((activations, paradl.table3_data),
+                             ([LayerCost("w", w=1e6)], paradl.table3_filter)):
         assert strategy(layers, JOB, 8, LINK).memory_bytes == strategy(layers, JOB, 4, LINK).memory_bytes / 2
     row = rows()["data"]
     assert row.fits(row.memory_bytes) and not row.fits(row.memory_bytes - 1)
@@ -182,7 +209,8 @@ def test_memory_halves() -> None:
 
 def test_leaders_cost_more_than_twice_the_allreduce_of_data() -> None:
     """Section 5.3.1; segments cost less than leaders."""
-    flat, leaders, segmented = (paradl.table3_ds(LAYERS, JOB, 16, (2, 2), LINK, exchange=name).gradient_s for name in EXCHANGES)
+    flat, leaders, segmented = (paradl.table3_ds(LAYERS, JOB, 16, (2, 2), LINK,
+                                                 exchange=name).gradient_s for name in EXCHANGES)
     assert leaders > 2 * flat and segmented < leaders
 
 
@@ -190,7 +218,8 @@ seconds = st.floats(1e-8, 1e-3)
 
 
 @given(seconds, seconds, st.floats(1.0, 8.0))
-def test_communication_grows_with_alpha_beta_and_phi(alpha_s: float, beta_s: float, factor: float) -> None:
+def test_communication_grows_with_alpha_beta_and_phi(alpha_s: float, beta_s: float,
+                                                     factor: float) -> None:
     few = LAYERS[:3] + LAYERS[-3:]
     link = Link(alpha_s, beta_s)
 
@@ -205,7 +234,8 @@ def test_communication_grows_with_alpha_beta_and_phi(alpha_s: float, beta_s: flo
         }
 
     base = all_rows(link)
-    for slower in (replace(link, alpha_s=alpha_s * factor), replace(link, beta_s=beta_s * factor), paradl.contended(link, factor)):
+    for slower in (replace(link, alpha_s=alpha_s * factor), replace(link, beta_s=beta_s * factor),
+                   paradl.contended(link, factor)):
         for name, row in all_rows(slower).items():
             assert base[name].communication_s <= row.communication_s * (1 + 1e-12)
             assert row.communication_s <= factor * base[name].communication_s * (1 + 1e-12)

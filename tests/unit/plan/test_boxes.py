@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcpar.network.receptive_field import Same, Window
-from hpcpar.plan.boxes import Box, block, contains, intersect, items, largest_part, local, part_of, shape
+from hpcpar.plan.boxes import (
+    Box,
+    block,
+    contains,
+    intersect,
+    items,
+    largest_part,
+    local,
+    part_of,
+    shape,
+)
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Axis, Layout
 from hpcpar.schedule.interior import strips
@@ -20,7 +30,8 @@ UNITS, PARTS, GRANULES = st.integers(0, 60), st.integers(1, 40), st.integers(1, 
 
 
 def boxes(axes: int = 3, extent: int = 6) -> st.SearchStrategy[Box]:
-    interval = st.tuples(st.integers(0, extent), st.integers(0, extent)).map(lambda x: (min(x), max(x)))
+    interval = st.tuples(st.integers(0, extent),
+                         st.integers(0, extent)).map(lambda x: (min(x), max(x)))
     return st.tuples(*[interval] * axes)
 
 
@@ -42,7 +53,8 @@ def test_blocks_cover_in_order(units: int, parts: int, granule: int) -> None:
 @FIXED
 @given(UNITS, PARTS, GRANULES)
 def test_sizes_differ_by_one_granule_at_most(units: int, parts: int, granule: int) -> None:
-    sizes = [stop - start for start, stop in (block(units * granule, parts, i, granule) for i in range(parts))]
+    sizes = [stop - start for start, stop in (block(units * granule, parts, i, granule)
+                                              for i in range(parts))]
     assert min(sizes) >= 0 and all(n % granule == 0 for n in sizes)
     assert max(sizes) - min(sizes) <= granule
     assert max(sizes) == largest_part(units * granule, parts, granule)
@@ -99,19 +111,23 @@ def test_strips_are_the_rest(out: Box, other: Box) -> None:
     np.testing.assert_array_equal(covered, (mask(out) & ~mask(inside or empty)).astype(int))
 
 
-CONFIGS = st.builds(Config, n=st.integers(1, 3), c=st.integers(1, 3), h=st.integers(1, 3), w=st.integers(1, 2), replicas=st.integers(1, 3))
+CONFIGS = st.builds(Config, n=st.integers(1, 3), c=st.integers(1, 3), h=st.integers(1, 3),
+                    w=st.integers(1, 2), replicas=st.integers(1, 3))
 EXTENTS = st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(1, 6), st.integers(1, 6))
 
 
 @FIXED
 @given(CONFIGS, EXTENTS)
-def test_owned_boxes_hold_every_element_once_per_replica(config: Config, extents: tuple[int, ...]) -> None:
+def test_owned_boxes_hold_every_element_once_per_replica(config: Config,
+                                                         extents: tuple[int, ...]) -> None:
     layout = Layout(config, tuple(Axis(a, e, e) for a, e in zip("nchw", extents, strict=True)))
     count = np.zeros(extents, int)
     for rank in range(config.ranks):
         count[tuple(slice(*i) for i in layout.box(rank))] += 1
     assert (count == config.replicas).all()
-    assert layout.largest == tuple(max(s) for s in zip(*(shape(layout.box(r)) for r in range(config.ranks)), strict=True))
+    assert layout.largest == tuple(max(s)
+                                   for s in zip(*(shape(layout.box(r))
+                                                  for r in range(config.ranks)), strict=True))
 
 
 @FIXED
@@ -131,6 +147,9 @@ def test_ranks_touching(config: Config, extents: tuple[int, ...], box: Box, wind
 @FIXED
 @given(CONFIGS)
 def test_digits_number_the_ranks(config: Config) -> None:
-    """Every rank has coordinates of its own; replicas and channels are those of neighbouring ranks."""
-    at = [tuple(config.coordinate(a, r) for a in ("n", "h", "w", "c", "replicas")) for r in range(config.ranks)]
-    assert at == list(itertools.product(*(range(getattr(config, a)) for a in ("n", "h", "w", "c", "replicas"))))
+    """Every rank has coordinates of its own; replicas and channels are those of neighbouring ranks.
+    """
+    at = [tuple(config.coordinate(a, r) for a in ("n", "h", "w", "c", "replicas"))
+          for r in range(config.ranks)]
+    assert at == list(itertools.product(*(range(getattr(config, a))
+                                          for a in ("n", "h", "w", "c", "replicas"))))

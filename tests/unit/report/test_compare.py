@@ -39,7 +39,9 @@ def prediction() -> dict[str, Any]:
 
 
 def run(ranks: int = 3, iterations: int = 7, **changes: Any) -> RunRecord:
-    """Times in which rank 1 is the slowest, every iteration a little different, and the first two are far off."""
+    """Times in which rank 1 is the slowest, every iteration a little different, and the first two
+    are far off.
+    """
     iteration = np.array([50, 9, *np.linspace(0.9, 1.1, iterations - 2)])
     rank = np.where(np.arange(ranks) == 1, 1.0, 0.6) if ranks > 1 else np.ones(1)
     times = rank[:, None, None] * iteration[None, :, None] * TRUE
@@ -58,26 +60,33 @@ def test_numbers() -> None:
     assert row.iteration.accuracy == pytest.approx(1 - abs(0.030 - 1.1 * 0.037) / (1.1 * 0.037))
     assert list(row.phases) == list(PHASES) and list(row.layers) == ["conv1", "loss"]
     forward, gradient = row.phases["forward"], row.phases["gradient"]
-    assert forward["compute"].measured_s == pytest.approx(0.010) and forward["compute"].accuracy == pytest.approx(0.8)
-    assert gradient["communication"].measured_s == pytest.approx(0.004) and gradient["communication"].predicted_s == 0.003
-    assert gradient["compute"].measured_s == 0 and gradient["compute"].predicted_s == 0 and gradient["compute"].accuracy is None
+    assert forward["compute"].measured_s == pytest.approx(0.010) and forward[
+        "compute"].accuracy == pytest.approx(0.8)
+    assert gradient["communication"].measured_s == pytest.approx(0.004) and gradient[
+        "communication"].predicted_s == 0.003
+    assert gradient["compute"].measured_s == 0 and gradient[
+        "compute"].predicted_s == 0 and gradient["compute"].accuracy is None
     assert row.layers["conv1"]["compute"].measured_s == pytest.approx(0.032)
     assert row.rest_s == pytest.approx(0.1 * TRUE.sum(), rel=1e-5)
     assert row.compared == 5 and row.test_accuracy == 0.75 and row.name == "data, 3 ranks"
 
 
 def test_steps_add_up_to_the_iteration_of_the_rank_that_computes() -> None:
-    """Two ranks take turns in being held up, and the other waits: the largest of every step would count the time twice."""
+    """Two ranks take turns in being held up, and the other waits: the largest of every step would
+    count the time twice.
+    """
     seconds = np.tile(TRUE, (2, 22, 1))
     for i in range(22):
         seconds[i % 2, i, 0] += 0.05
         seconds[1 - i % 2, i, 3] += 0.05
     seconds[0, 10] *= 100  # one extreme iteration
-    times = step_seconds(run(ranks=2, iterations=22, seconds=seconds.astype("f4"), iteration_s=seconds.sum(2)))
+    times = step_seconds(run(ranks=2, iterations=22, seconds=seconds.astype("f4"),
+                             iteration_s=seconds.sum(2)))
     np.testing.assert_allclose(times, TRUE + np.array([0.05, 0, 0, 0, 0]), rtol=1e-5)
 
 
-#: Of a pipeline: conv1 on ranks 0 and 1, fc on rank 2, each for two micro-batches, and what moves between them.
+#: Of a pipeline: conv1 on ranks 0 and 1, fc on rank 2, each for two micro-batches, and what moves
+#: between them.
 STAGED = [StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward"),
           StepInfo(1, "compute", "forward", "conv1", "conv1.forward", "forward"),
           StepInfo(2, "comm", "forward", "fc", "fc.forward.redistribute", "redistribute", "direct"),
@@ -87,50 +96,64 @@ STAGED = [StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward")
 
 
 def test_parts_and_stages_add_up() -> None:
-    """Micro-batches are summed; a rank on which a layer does not live does not thin its time; who waits for a stage counts."""
-    one = np.array([[0.010, 0.011, 0.001, 0.001, 0, 0], [0.020, 0.021, 0.001, 0.001, 0, 0], [0, 0, 0.030, 0.002, 0.004, 0.005]])
+    """Micro-batches are summed; a rank on which a layer does not live does not thin its time; who
+    waits for a stage counts.
+    """
+    one = np.array([[0.010, 0.011, 0.001, 0.001, 0, 0], [0.020, 0.021, 0.001, 0.001, 0, 0],
+                    [0, 0, 0.030, 0.002, 0.004, 0.005]])
     seconds = np.repeat(one[:, None], 6, axis=1)
     steps = [{"index": i, "label": label, "seconds": s, "exposed_s": 2 * s} for i, (label, s) in enumerate(
         (("conv1.forward", 0.015), ("fc.forward.redistribute", 0.002), ("fc.forward", 0.004)))]
     row = compare_one(run(iterations=6, steps=STAGED, seconds=seconds.astype("f4"), iteration_s=seconds.sum(2), warmup=0,
                           sent_bytes=np.zeros((3, 6)), messages=np.zeros((3, 6)), prediction={"iteration_s": 0.05, "steps": steps}))
     conv1, fc, forward = row.layers["conv1"], row.layers["fc"], row.phases["forward"]
-    assert conv1["compute"].measured_s == pytest.approx(0.041) and conv1["compute"].predicted_s == pytest.approx(0.030)
-    assert fc["compute"].measured_s == pytest.approx(0.009) and fc["compute"].predicted_s == pytest.approx(0.008)
-    assert fc["communication"].measured_s == pytest.approx(0.032) and fc["communication"].predicted_s == pytest.approx(0.004)
-    assert forward["compute"].measured_s == pytest.approx(0.050) and forward["compute"].predicted_s == pytest.approx(0.038)
+    assert conv1["compute"].measured_s == pytest.approx(0.041) and conv1[
+        "compute"].predicted_s == pytest.approx(0.030)
+    assert fc["compute"].measured_s == pytest.approx(0.009) and fc[
+        "compute"].predicted_s == pytest.approx(0.008)
+    assert fc["communication"].measured_s == pytest.approx(0.032) and fc[
+        "communication"].predicted_s == pytest.approx(0.004)
+    assert forward["compute"].measured_s == pytest.approx(0.050) and forward[
+        "compute"].predicted_s == pytest.approx(0.038)
 
 
 def test_accuracy_may_be_negative_and_is_shown_as_zero() -> None:
-    assert Times(1.0, 3.5).accuracy == -1.5 and percent(-1.5) == "0.0%" and percent(0.9757) == "97.6%"
+    assert Times(1.0,
+                 3.5).accuracy == -1.5 and percent(-1.5) == "0.0%" and percent(0.9757) == "97.6%"
     assert Times(1.0, None).accuracy is None and Times(0.0, 1.0).accuracy is None
 
 
 def test_defensive_about_the_prediction() -> None:
     bare = compare_one(run(prediction={}, samples=0))
-    assert bare.epoch is None and bare.iteration.accuracy is None and bare.phases["forward"]["compute"].predicted_s is None
+    assert bare.epoch is None and bare.iteration.accuracy is None and bare.phases["forward"][
+        "compute"].predicted_s is None
     layers = compare_one(run(prediction={"iteration_s": 0.04, "epoch_s": 0.4, "steps": None,
                                          "layers": [{"name": "conv1", "compute_s": 0.03}, {"name": "odd", "compute_s": 1}],
                                          "phases": {"gradient": {"communication_s": 2.0, "exposed_communication_s": 0.5}, "odd": 1}},
                              samples=0))
     assert layers.phases["gradient"]["communication"].predicted_s == 0.5
-    assert layers.batches_per_epoch == 10 and layers.layers["conv1"]["compute"].predicted_s == 0.03 and "odd" not in layers.layers
+    assert layers.batches_per_epoch == 10 and layers.layers["conv1"][
+        "compute"].predicted_s == 0.03 and "odd" not in layers.layers
     short = prediction()
-    short["steps"] = [{k: v for k, v in step.items() if k not in ("kind", "phase", "layer")} for step in short["steps"]]
+    short["steps"] = [{k: v for k, v in step.items() if k not in ("kind", "phase", "layer")}
+                      for step in short["steps"]]
     for i in (None, 77, -1):  # known by the index, or only by the label
         short["steps"][3]["index"] = i
         assert compare_one(run(prediction=short)).phases == compare_one(run()).phases
     new = {"kind": "compute", "phase": "forward", "layer": "new", "seconds": 1.0}
     odd = compare_one(run(prediction={"steps": [new, {"kind": "comm"}, 3]}))
-    assert odd.layers["new"]["compute"].predicted_s == 1.0 and odd.layers["new"]["compute"].measured_s == 0
+    assert odd.layers["new"]["compute"].predicted_s == 1.0 and odd.layers["new"][
+        "compute"].measured_s == 0
 
 
 def test_json(tmp_path: Path) -> None:
     rows = compare([run(), run(ranks=1), run(prediction={})])
     data = json.loads(json.dumps(to_json(rows)))
     first = data["runs"][0]
-    assert {"ranks", "batch", "strategy", "predicted_epoch_s", "measured_epoch_s", "accuracy", "phases"} <= set(first)
-    assert data["mean_accuracy"] == pytest.approx(first["accuracy"]) and data["runs"][2]["accuracy"] is None
+    assert {"ranks", "batch", "strategy", "predicted_epoch_s", "measured_epoch_s", "accuracy",
+            "phases"} <= set(first)
+    assert data["mean_accuracy"] == pytest.approx(first["accuracy"]) and data["runs"][2][
+        "accuracy"] is None
     assert first["phases"]["backward"]["compute"]["predicted_s"] == 0.02
     assert to_json([])["mean_accuracy"] is None
     assert to_json(compare([run(loss=np.full(7, np.nan))]))["runs"][0]["last_loss"] is None
@@ -139,7 +162,8 @@ def test_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_tables(terminal: bool) -> None:
     out = io.StringIO()
-    show(compare([run(path="a/one.h5"), run(prediction={})]), Console(file=out, force_terminal=terminal, width=160, color_system=None))
+    show(compare([run(path="a/one.h5"), run(prediction={})]),
+         Console(file=out, force_terminal=terminal, width=160, color_system=None))
     text = out.getvalue()
     for word in ("one.h5", "accuracy", "conv1", "gradient", "40.7 ms", "80.0%", "mean", "5 of 7"):
         assert word in text

@@ -1,4 +1,5 @@
-"""Which term of a prediction is off, waiting told from communicating, and the bubble of a pipeline."""
+"""Which term of a prediction is off, waiting told from communicating, and the bubble of a pipeline.
+"""
 
 from __future__ import annotations
 
@@ -65,13 +66,15 @@ def test_parts_and_terms_add_up(name: str) -> None:
     error = row.iteration.measured_s - (row.iteration.predicted_s or 0.0)
     assert sum(t.excess_s for t in row.terms) == pytest.approx(error, rel=1e-9)
     assert sum(abs(t.share) for t in row.terms) == pytest.approx(1.0)
-    assert [abs(t.excess_s) for t in row.terms] == sorted((abs(t.excess_s) for t in row.terms), reverse=True)
+    assert [abs(t.excess_s) for t in row.terms] == sorted((abs(t.excess_s) for t in row.terms),
+                                                          reverse=True)
     parts = [t for split in row.phases.values() for t in split.values()]
     assert sum(t.predicted_s or 0.0 for t in parts) == pytest.approx(row.iteration.predicted_s, rel=1e-9)
     assert sum(t.measured_s for t in parts) + row.rest_s == pytest.approx(row.iteration.measured_s, rel=1e-9)
     for t in parts:
         assert t.low_s is None or t.high_s is None or 0 <= t.low_s <= t.high_s
-    assert row.tells_waiting and (BUBBLE in row.phases) == (row.stages > 1) == ("pipe" in PLANS[name].strategy)
+    assert row.tells_waiting and (BUBBLE in row.phases) == (row.stages
+                                                            > 1) == ("pipe" in PLANS[name].strategy)
 
 
 @pytest.mark.parametrize("name", ["data", "gpipe"])
@@ -79,7 +82,9 @@ def test_inference(name: str) -> None:
     row = compare_one(play(PLANS[name], jittery(), training=False).record)
     error = row.iteration.measured_s - (row.iteration.predicted_s or 0.0)
     assert sum(t.excess_s for t in row.terms) == pytest.approx(error, rel=1e-9)
-    assert row.tells_waiting and row.stages == (2 if name == "gpipe" else 1) and not row.phases["backward"]["compute"].measured_s
+    assert row.tells_waiting and row.stages == (2 if name == "gpipe"
+                                                else 1) and not row.phases["backward"][
+        "compute"].measured_s
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -98,7 +103,9 @@ def test_a_run_as_predicted_is_accurate(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
 def test_the_predicted_bubble_is_what_the_timeline_leaves_idle(name: str) -> None:
-    """Before each pass, from when a stage is free until what it needs has been computed elsewhere; and at the end."""
+    """Before each pass, from when a stage is free until what it needs has been computed elsewhere;
+    and at the end.
+    """
     plan = PLANS[name]
     prediction = price(plan.network.build(), plan, MACHINE)
     blocks, total = prediction.timeline.blocks, prediction.timeline.total_s
@@ -112,10 +119,12 @@ def test_the_predicted_bubble_is_what_the_timeline_leaves_idle(name: str) -> Non
             idle, uncovered, free = idle + ready - free, uncovered + b.start_s - ready, b.end_s
         idle += total - free
     for s in prediction.steps:
-        nominal += s.exposed_s if s.is_comm and s.label in ("relu2.forward.redistribute", "relu2.backward.redistribute") else 0.0
+        nominal += s.exposed_s if s.is_comm and s.label in ("relu2.forward.redistribute",
+                                                            "relu2.backward.redistribute") else 0.0
     row = compare_one(jittered(name).record)
     assert row.phases[BUBBLE]["waiting"].predicted_s == pytest.approx(idle / 2, rel=1e-9)
-    assert uncovered < 0.9 * nominal  # some transfers are hidden by computing: not all of their time counts
+    # some transfers are hidden by computing: not all of their time counts
+    assert uncovered < 0.9 * nominal
 
 
 def largest(plan: Plan, lasts: Lasts) -> Any:
@@ -132,21 +141,27 @@ def test_the_slow_layer_is_named() -> None:
 def test_the_slow_collective_is_named_with_ranks_bytes_and_algorithm() -> None:
     plan = PLANS["blocking"]
     played = play(plan, predicted(plan))
-    comm = max((s for s in played.record.steps if s.kind == "comm" and s.phase == "gradient"), key=lambda s: s.index)
+    comm = max((s for s in played.record.steps if s.kind == "comm" and s.phase == "gradient"),
+               key=lambda s: s.index)
     term = largest(plan, but(predicted(plan), comm.label, 0.01))
-    assert (term.cause, term.layer, term.phase, term.op) == ("communication", comm.layer, "gradient", "allreduce")
+    assert (term.cause, term.layer, term.phase, term.op) == ("communication", comm.layer,
+                                                             "gradient", "allreduce")
     assert term.excess_s == pytest.approx(0.01, rel=1e-2) and term.algorithm == comm.algorithm and term.ranks in (2, 4)
     assert term.sent_bytes == played.record.sent_bytes[:, comm.index].max() > 0
     assert f"{term.ranks} ranks" in term.what and term.algorithm in term.what
 
 
 def test_waiting_names_the_rank_that_was_late() -> None:
-    """Rank 0 is late with what rank 1 needs in the forward pass; rank 1, which computes longest, waits for it."""
+    """Rank 0 is late with what rank 1 needs in the forward pass; rank 1, which computes longest,
+    waits for it.
+    """
     plan = lenet("spatial", 2, overlap="none")
-    lasts = but(but(predicted(plan), "conv1.forward", 0.01, rank=0), "conv2.backward_weight", 0.02, rank=1)
+    lasts = but(but(predicted(plan), "conv1.forward", 0.01, rank=0), "conv2.backward_weight", 0.02,
+                rank=1)
     row = compare_one(play(plan, lasts).record)
     compute, waiting = row.terms[:2]
-    assert (compute.cause, compute.layer, compute.excess_s) == ("compute", "conv2", pytest.approx(0.02, rel=1e-2))
+    assert (compute.cause, compute.layer, compute.excess_s) == ("compute", "conv2",
+                                                                pytest.approx(0.02, rel=1e-2))
     assert (waiting.cause, waiting.phase, waiting.waited_for) == ("waiting", "forward", 0)
     assert waiting.excess_s == pytest.approx(0.01, rel=2e-2) and "for rank 0" in waiting.what
     assert row.phases["forward"]["waiting"].measured_s == pytest.approx(waiting.measured_s)
@@ -167,7 +182,9 @@ def test_records_without_times_or_steps_of_a_network_at_hand() -> None:
     without = compare_one(replace(played, start_s=None, end_s=None, wait_s=None))
     assert not without.tells_waiting and without.stages == 1 and BUBBLE not in without.phases and without.terms
     assert all(split["waiting"].measured_s == 0 for split in without.phases.values())
-    unknown = replace(played, plan=played.plan | {"network": {"name": "elsewhere:net", "shape": [1, 8, 8], "classes": 10}})
+    unknown = replace(played,
+                      plan=played.plan
+                      | {"network": {"name": "elsewhere:net", "shape": [1, 8, 8], "classes": 10}})
     row = compare_one(unknown)
     assert row.tells_waiting and row.stages == 1
     nothing = compare_one(replace(played, prediction={}))
@@ -183,7 +200,9 @@ def test_records_without_times_or_steps_of_a_network_at_hand() -> None:
 def rows() -> list[Row]:
     long = replace(jittered("1f1b").record, path="a/" + "long" * 12 + ".h5")
     other = jittered("data").record
-    other = replace(other, plan=other.plan | {"network": {"name": "another-network", "shape": [1, 8, 8], "classes": 10}})
+    other = replace(other,
+                    plan=other.plan
+                    | {"network": {"name": "another-network", "shape": [1, 8, 8], "classes": 10}})
     return compare([long, other, jittered("one").record, replace(other, prediction={})])
 
 
@@ -194,7 +213,8 @@ def test_tables_are_at_most_100_columns_wide(everything: bool) -> None:
     text = out.getvalue()
     assert max(map(len, text.splitlines())) <= 100
     assert "…" not in text
-    for word in ("quartiles", "bubble", "not foreseen", "mean of 2 stages", "waiting", "stages wait for each other"):
+    for word in ("quartiles", "bubble", "not foreseen", "mean of 2 stages", "waiting",
+                 "stages wait for each other"):
         assert word in text
     assert ("by step" in text) == everything
 
@@ -205,8 +225,10 @@ def test_json_of_everything() -> None:
     assert first["stages"] == 2 and first["phases"][BUBBLE]["waiting"]["predicted_s"] > 0
     assert first["quartiles_iteration_s"][0] <= first["quartiles_iteration_s"][1]
     step = next(s for s in first["steps"] if s["kind"] == "comm" and s["phase"] == "forward")
-    assert {"label", "op", "algorithm", "ranks", "sent_bytes", "times", "communication", "waiting"} <= set(step) and step["times"] == 4
-    assert {"cause", "what", "predicted_s", "measured_s", "excess_s", "share", "waited_for"} <= set(first["unforeseen"][0])
+    assert {"label", "op", "algorithm", "ranks", "sent_bytes", "times", "communication",
+            "waiting"} <= set(step) and step["times"] == 4
+    assert {"cause", "what", "predicted_s", "measured_s", "excess_s", "share",
+            "waited_for"} <= set(first["unforeseen"][0])
     assert data["runs"][3]["unforeseen"] == []
 
 

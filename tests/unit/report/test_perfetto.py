@@ -1,4 +1,6 @@
-"""Timelines written for a viewer and drawn: structure, units, order, arrows, and files that are whole or absent."""
+"""Timelines written for a viewer and drawn: structure, units, order, arrows, and files that are
+whole or absent.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ class Prediction:
     timeline: Timeline
 
 
-#: label, phase, stream, start and end (ms), wait (ms), bytes: an exposed gather before fc, a hidden gradient, one the end waits for
+#: label, phase, stream, start and end (ms), wait (ms), bytes: an exposed gather before fc, a hidden
+#: gradient, one the end waits for
 ROWS = (
     ("conv forward", "forward", "compute", 0.0, 2.0, 0.0, 0),
     ("gather fc", "forward", "node", 2.0, 3.5, 1.5, 1000),
@@ -63,11 +66,14 @@ def prediction(rows: Any = ROWS, total_ms: float = 9.0, **changes: Any) -> Any:
     for i, (label, phase, stream, start, end, wait, sent) in enumerate(rows):
         comm = stream != "compute"
         exposed = wait if comm else end - start
-        steps.append(Step(i, label, label.split()[-1], phase, comm, 1e-3 * (end - start), 1e-3 * exposed, sent))
+        steps.append(Step(i, label, label.split()[-1], phase, comm, 1e-3 * (end - start),
+                          1e-3 * exposed, sent))
         spans.append(Span(1e-3 * start, 1e-3 * end, stream))
         waits.append(1e-3 * wait)
-    values: dict[str, Any] = {"network": "vgg16", "strategy": "data", "machine": "abci-v100", "ranks": 4, "communication_bytes": 0}
-    return Prediction(**(values | changes), steps=tuple(steps), timeline=Timeline(tuple(spans), tuple(waits), 1e-3 * total_ms))
+    values: dict[str, Any] = {"network": "vgg16", "strategy": "data", "machine": "abci-v100",
+                              "ranks": 4, "communication_bytes": 0}
+    return Prediction(**(values | changes), steps=tuple(steps),
+                      timeline=Timeline(tuple(spans), tuple(waits), 1e-3 * total_ms))
 
 
 def of(events: list[dict[str, Any]], ph: str, **where: Any) -> list[dict[str, Any]]:
@@ -84,7 +90,8 @@ def test_names_of_processes_and_threads() -> None:
 
 def test_steps_in_microseconds_in_order_without_the_empty_ones() -> None:
     events = of(perfetto.trace([prediction()])["traceEvents"], "X")
-    assert [e["name"] for e in events] == [*[r[0] for r in ROWS if r[4] > r[3]][:5], "conv backward", "sum fc", "sum conv"]
+    assert [e["name"] for e in events] == [*[r[0] for r in ROWS if r[4] > r[3]][:5],
+                                           "conv backward", "sum fc", "sum conv"]
     assert [e["ts"] for e in events] == sorted(e["ts"] for e in events)
     gather = next(e for e in events if e["name"] == "gather fc")
     assert (gather["ts"], gather["dur"], gather["tid"], gather["cat"]) == (2000.0, 1500.0, 1, "forward")
@@ -94,7 +101,9 @@ def test_steps_in_microseconds_in_order_without_the_empty_ones() -> None:
 
 
 def test_slices_of_a_thread_never_overlap() -> None:
-    """Times that binary fractions can't hold: a viewer would nest slices that overlap by a rounding."""
+    """Times that binary fractions can't hold: a viewer would nest slices that overlap by a
+    rounding.
+    """
     rows = [(f"s{i}", "forward", "compute", i / 7, (i + 1) / 7, 0.0, 0) for i in range(200)]
     events = of(perfetto.trace([prediction(rows, 200 / 7)])["traceEvents"], "X")
     for a, b in pairwise(events):
@@ -104,15 +113,19 @@ def test_slices_of_a_thread_never_overlap() -> None:
 def test_arrows_lead_from_an_exposed_communication_to_what_waited() -> None:
     events = perfetto.trace([prediction()])["traceEvents"]
     starts, ends = of(events, "s"), of(events, "f")
-    assert len(starts) == len(ends) == 1  # not the hidden one, nor the one that only the end waits for
+    # not the hidden one, nor the one that only the end waits for
+    assert len(starts) == len(ends) == 1
     assert starts[0]["id"] == ends[0]["id"]
-    gather, fc = (next(e for e in of(events, "X") if e["name"] == name) for name in ("gather fc", "fc forward"))
-    assert starts[0]["tid"] == gather["tid"] and gather["ts"] <= starts[0]["ts"] < gather["ts"] + gather["dur"]
+    gather, fc = (next(e for e in of(events, "X") if e["name"] == name)
+                  for name in ("gather fc", "fc forward"))
+    assert starts[0]["tid"] == gather["tid"] and gather["ts"] <= starts[0]["ts"] < gather[
+        "ts"] + gather["dur"]
     assert ends[0]["tid"] == 0 and ends[0]["ts"] == fc["ts"] and ends[0]["bp"] == "e"
 
 
 def test_pauses_of_computing() -> None:
-    assert perfetto.gaps(prediction()) == [pytest.approx((2e-3, 3.5e-3)), pytest.approx((8e-3, 9e-3))]
+    assert perfetto.gaps(prediction()) == [pytest.approx((2e-3, 3.5e-3)),
+                                           pytest.approx((8e-3, 9e-3))]
     assert perfetto.gaps(prediction((), 0.0)) == []
 
 
@@ -161,10 +174,13 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 def test_a_pipelines_stages_are_its_streams() -> None:
     """Every micro-batch of every stage, instead of the steps of the first."""
-    blocks = (Block(0, "forward", 0, 0.0, 1e-3), Block(1, "forward", 0, 1e-3, 3e-3), Block(1, "backward", 0, 3e-3, 4e-3))
+    blocks = (Block(0, "forward", 0, 0.0, 1e-3), Block(1, "forward", 0, 1e-3, 3e-3),
+              Block(1, "backward", 0, 3e-3, 4e-3))
     step = Step(0, "a.forward", "a", "forward", False, 1e-3, 1e-3, 0)
     line = Timeline((Span(0.0, 1e-3),), (0.0,), 4e-3, blocks)
     prediction: Any = Prediction("net", "pipeline", "local", 2, 0, (step,), line)
     events = [e for e in perfetto.trace([prediction])["traceEvents"] if e["ph"] == "X"]
-    assert [(e["tid"], e["ts"], e["dur"]) for e in events] == [(0, 0.0, 1000.0), (1, 1000.0, 2000.0), (1, 3000.0, 1000.0)]
+    assert [(e["tid"], e["ts"], e["dur"]) for e in events] == [(0, 0.0, 1000.0),
+                                                               (1, 1000.0, 2000.0),
+                                                               (1, 3000.0, 1000.0)]
     assert perfetto.streams(prediction) == ["stage 0", "stage 1"]

@@ -1,4 +1,6 @@
-"""Traces: what a viewer demands of the events, and that measured timelines of all ranks lie on one clock."""
+"""Traces: what a viewer demands of the events, and that measured timelines of all ranks lie on one
+clock.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +63,10 @@ def test_format(name: str) -> None:
 
 def test_the_checks_find_what_is_wrong() -> None:
     good = both("data")
-    spans = [i for i, e in enumerate(good) if e["ph"] == "X" and e["cat"] == "forward" and e["pid"] == 2]
-    for i, change in ((spans[1], {"ts": 0.0}), (spans[0], {"dur": 1e9}), (spans[0], {"dur": -1.0}), (spans[0], {"tid": 7})):
+    spans = [i for i, e in enumerate(good) if e["ph"] == "X" and e["cat"] == "forward"
+             and e["pid"] == 2]
+    for i, change in ((spans[1], {"ts": 0.0}), (spans[0], {"dur": 1e9}), (spans[0], {"dur": -1.0}),
+                      (spans[0], {"tid": 7})):
         bad = list(good)
         bad[i] = good[i] | change
         with pytest.raises(AssertionError):
@@ -70,7 +74,9 @@ def test_the_checks_find_what_is_wrong() -> None:
 
 
 def test_ranks_lie_on_one_clock() -> None:
-    """Clocks that are seconds apart and drift: a message never arrives before it was sent, and the ranks begin together."""
+    """Clocks that are seconds apart and drift: a message never arrives before it was sent, and the
+    ranks begin together.
+    """
     plan = PLANS["spatial"]
     run = play(plan, lasts(), ahead_s=5.0, drift=1e-3).record
     events, source = measured(run, 2, 3), origin(run)
@@ -78,20 +84,27 @@ def test_ranks_lie_on_one_clock() -> None:
     first = [e["ts"] for e in events if e["ph"] == "X" and e["name"] == "iteration 3"]
     assert len(first) == 3 and max(first) - min(first) < 2e4
     ends = {(e["id"], e["ph"]): e for e in events if e["ph"] in "sf"}
-    halos = [e for e in events if e["ph"] == "X" and "halo" in e["name"] and "post" not in e["name"] and "wait" not in e["name"]]
+    halos = [e for e in events if e["ph"] == "X" and "halo" in e["name"] and "post" not in e["name"]
+             and "wait" not in e["name"]]
     assert halos and len(ends) // 2 >= len(halos)
     # partners' slices of one communication overlap: neither is complete before both have begun
-    ranks = {e["tid"]: int(e["args"]["name"].split()[1]) for e in events if e["name"] == "thread_name"}
+    ranks = {e["tid"]: int(e["args"]["name"].split()[1]) for e in events
+             if e["name"] == "thread_name"}
     found = {(e["args"]["step"], e["args"]["iteration"], ranks[e["tid"]]): e for e in halos}
-    pairs = [(a, found[step, k, other]) for (step, k, rank), a in found.items() for other in partners(source.schedule.steps[step], rank)]
-    assert pairs and all(max(a["ts"], b["ts"]) <= min(a["ts"] + a["dur"], b["ts"] + b["dur"]) + 0.1 for a, b in pairs)
+    pairs = [(a, found[step, k, other]) for (step, k, rank), a in found.items()
+             for other in partners(source.schedule.steps[step], rank)]
+    assert pairs and all(max(a["ts"], b["ts"]) <= min(a["ts"] + a["dur"], b["ts"] + b["dur"]) + 0.1
+                         for a, b in pairs)
 
 
 def test_what_a_slice_tells() -> None:
     events = measured(jittered("1f1b"), 2, 1)
-    move = next(e for e in events if e["ph"] == "X" and e["args"].get("messages") and "wait" not in e["name"] and "post" not in e["name"])
-    assert {"step", "iteration", "layer", "phase", "microbatch", "algorithm", "sent_bytes", "messages", "waiting_s"} <= set(move["args"])
-    assert {e["args"]["microbatch"] for e in events if e["ph"] == "X" and e["name"] == "conv1.forward"} == {0, 1, 2, 3}
+    move = next(e for e in events if e["ph"] == "X" and e["args"].get("messages")
+                and "wait" not in e["name"] and "post" not in e["name"])
+    assert {"step", "iteration", "layer", "phase", "microbatch", "algorithm", "sent_bytes",
+            "messages", "waiting_s"} <= set(move["args"])
+    assert {e["args"]["microbatch"] for e in events if e["ph"] == "X"
+            and e["name"] == "conv1.forward"} == {0, 1, 2, 3}
     waits = [e for e in events if e["ph"] == "X" and e["cat"] == "waiting"]
     assert waits and all(e["name"].startswith("for rank ") for e in waits)
     labels = next(e["args"]["labels"] for e in events if e["name"] == "process_labels")
@@ -100,7 +113,8 @@ def test_what_a_slice_tells() -> None:
 
 def test_only_the_last_iterations() -> None:
     run = play(PLANS["data"], lasts(), kept=[0, 1, 4, 5]).record
-    names = [e["name"] for e in measured(run, 2, 3) if e["ph"] == "X" and e["cat"] == "iteration" and e["tid"] == 0]
+    names = [e["name"] for e in measured(run, 2, 3) if e["ph"] == "X" and e["cat"] == "iteration"
+             and e["tid"] == 0]
     assert names == ["iteration 1", "iteration 4", "iteration 5"]
     assert measured(replace(run, start_s=None), 2, 3) == []
 
@@ -112,8 +126,10 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = json.loads(out.read_text())
     check(content["traceEvents"])
     processes = [e["args"]["name"] for e in content["traceEvents"] if e["name"] == "process_name"]
-    assert processes == ["simulated: lenet5 pipeline:2x2, 4 ranks", "measured: pipeline:2x2, 4 ranks"]
-    stages = [e["args"]["name"] for e in content["traceEvents"] if e["name"] == "thread_name" and e["pid"] == 1]
+    assert processes == ["simulated: lenet5 pipeline:2x2, 4 ranks",
+                         "measured: pipeline:2x2, 4 ranks"]
+    stages = [e["args"]["name"] for e in content["traceEvents"] if e["name"] == "thread_name"
+              and e["pid"] == 1]
     assert stages == ["stage 0", "stage 1"]
 
     file = str(tmp_path / "plan.json")

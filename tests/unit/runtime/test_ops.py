@@ -1,4 +1,6 @@
-"""Layers on blocks, whole and cut by hand, against PyTorch (see ops_support): pooling, merging, products."""
+"""Layers on blocks, whole and cut by hand, against PyTorch (see ops_support): pooling, merging,
+products.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ from hpcpar.plan.boxes import block  # noqa: E402
 F = torch.nn.functional
 
 
-# -- layers without weights -------------------------------------------------------------------------------------
+# -- layers without weights ------------------------------------------------------------------------
 PLAIN: dict[str, tuple[Layer, Callable[..., Any], list[tuple[int, ...]]]] = {
     "maxpool2d": (
         MaxPool2d("p", kernel=(3, 2), stride=(2, 1), padding=(1, 0), ceil_mode=True),
@@ -72,7 +74,9 @@ PLAIN: dict[str, tuple[Layer, Callable[..., Any], list[tuple[int, ...]]]] = {
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("cuts", [(1, 1, 1, 1, 1), (2, 1, 1, 1, 1), (1, 3, 1, 1, 1), (1, 1, 2, 3, 2), (2, 2, 3, 2, 1), (5, 11, 1, 2, 3)])
+@pytest.mark.parametrize("cuts",
+                         [(1, 1, 1, 1, 1), (2, 1, 1, 1, 1), (1, 3, 1, 1, 1), (1, 1, 2, 3, 2),
+                          (2, 2, 3, 2, 1), (5, 11, 1, 2, 3)])
 @pytest.mark.parametrize("kind", PLAIN)
 def test_layer_without_weights(kind: str, cuts: tuple[int, ...], dtype: Any) -> None:
     layer, function, shapes = PLAIN[kind]
@@ -112,7 +116,7 @@ def test_concat_of_inputs_that_lie_in_the_output() -> None:
     close(op.blocks.dxs[1], dy[:, 3:])
 
 
-# -- products ---------------------------------------------------------------------------------------------------
+# -- products --------------------------------------------------------------------------------------
 PRODUCTS: dict[str, tuple[Layer, Callable[..., Any], tuple[int, ...]]] = {
     "conv2d": (
         Conv2d("c", out_channels=6, kernel=(3, 2), stride=(2, 1), padding=(1, 1)),
@@ -139,7 +143,9 @@ def whole_weights(layer: Layer, x: tuple[int, ...]) -> Any:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("cuts", [(1, 1, 1, 1, 1), (2, 1, 1, 1, 1), (1, 3, 1, 1, 1), (1, 1, 2, 3, 2), (2, 2, 3, 2, 1), (4, 8, 1, 2, 3)])
+@pytest.mark.parametrize("cuts",
+                         [(1, 1, 1, 1, 1), (2, 1, 1, 1, 1), (1, 3, 1, 1, 1), (1, 1, 2, 3, 2),
+                          (2, 2, 3, 2, 1), (4, 8, 1, 2, 3)])
 @pytest.mark.parametrize("kind", PRODUCTS)
 def test_product(kind: str, cuts: tuple[int, ...], dtype: Any) -> None:
     layer, function, sample = PRODUCTS[kind]
@@ -168,7 +174,8 @@ def test_product(kind: str, cuts: tuple[int, ...], dtype: Any) -> None:
 @pytest.mark.parametrize("parts", [2, 3, 9])
 @pytest.mark.parametrize("kind", ["conv2d", "conv3d", "linear"])
 def test_product_with_a_cut_reduction(kind: str, parts: int, dtype: Any) -> None:
-    """Each part has some of the input channels, the first the bias; the outputs are partial sums."""
+    """Each part has some of the input channels, the first the bias; the outputs are partial sums.
+    """
     layer, function, sample = PRODUCTS[kind]
     x, dy = random(0, (2, *sample), dtype), random(9, (2, *layer.output_shape(sample)), dtype)
     p = whole_weights(layer, sample)
@@ -197,7 +204,8 @@ def test_product_with_a_cut_reduction(kind: str, parts: int, dtype: Any) -> None
 @pytest.mark.parametrize("kind", ["conv2d", "conv3d"])
 def test_interior_and_strips_make_the_block(kind: str) -> None:
     layer, function, sample = PRODUCTS[kind]
-    x, dy = random(0, (2, *sample), np.float64), random(9, (2, *layer.output_shape(sample)), np.float64)
+    x, dy = random(0, (2, *sample), np.float64), random(9, (2, *layer.output_shape(sample)),
+                                                        np.float64)
     p = whole_weights(layer, sample)
     whole = tuple((0, extent) for extent in dy.shape)
     op = make(layer, 2, [x], whole, dy, p=p)
@@ -214,7 +222,9 @@ def test_every_layer_kind_is_tested_or_elementwise() -> None:
 
 
 def test_long_kernels_tick() -> None:
-    """Products and updates of large layers let communication progress every few milliseconds; small ones need not."""
+    """Products and updates of large layers let communication progress every few milliseconds; small
+    ones need not.
+    """
     numpy, ticks = NumpyBackend(), []
     w, x = np.ones((4096, 2304), np.float32), np.ones((4, 2304), np.float32)
     y, grad, velocity = np.empty((4, 4096), np.float32), np.zeros_like(w), np.zeros_like(w)

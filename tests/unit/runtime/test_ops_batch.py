@@ -1,4 +1,6 @@
-"""Batch normalisation and losses on blocks, whole and cut by hand, against PyTorch (see ops_support)."""
+"""Batch normalisation and losses on blocks, whole and cut by hand, against PyTorch (see
+ops_support).
+"""
 
 from __future__ import annotations
 
@@ -15,29 +17,41 @@ pytest.register_assert_rewrite("ops_support")
 
 from ops_support import DTYPES, at, boxes, close, gather, make, parameters, random, reference, torch  # noqa: E402
 
-from hpcpar.network.layers import BatchNorm, Layer, LogisticCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy  # noqa: E402
+from hpcpar.network.layers import (  # noqa: E402
+    BatchNorm,
+    Layer,
+    LogisticCrossEntropy,
+    MeanSquaredError,
+    SoftmaxCrossEntropy,
+)
 from hpcpar.plan.boxes import Box  # noqa: E402
 from hpcpar.runtime.ops.base import Op  # noqa: E402
 
 F = torch.nn.functional
 
 
-# -- batch normalisation ----------------------------------------------------------------------------------------
+# -- batch normalisation ---------------------------------------------------------------------------
 def batch_parameters(channels: tuple[int, int], dtype: Any) -> Any:
     p = parameters(BatchNorm("b"), (6,), dtype, channels)
-    p.buffers = np.stack([np.zeros(channels[1] - channels[0]), np.ones(channels[1] - channels[0])]).astype(dtype)
+    p.buffers = np.stack([np.zeros(channels[1] - channels[0]),
+                          np.ones(channels[1] - channels[0])]).astype(dtype)
     return p
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("cuts", [(1, 1, 1, 1, 1), (2, 1, 1, 1, 1), (1, 4, 1, 1, 1), (2, 2, 2, 3, 1), (7, 1, 1, 1, 1)])
+@pytest.mark.parametrize("cuts",
+                         [(1, 1, 1, 1, 1), (2, 1, 1, 1, 1), (1, 4, 1, 1, 1), (2, 2, 2, 3, 1),
+                          (7, 1, 1, 1, 1)])
 @pytest.mark.parametrize("sample", [(6,), (6, 4, 5), (6, 3, 2, 4)])
-def test_batchnorm_of_the_whole_batch(sample: tuple[int, ...], cuts: tuple[int, ...], dtype: Any) -> None:
+def test_batchnorm_of_the_whole_batch(sample: tuple[int, ...], cuts: tuple[int, ...],
+                                      dtype: Any) -> None:
     layer = BatchNorm("b", eps=1e-4, momentum=0.3)
     x, dy = random(0, (5, *sample), dtype), random(9, (5, *sample), dtype)
     p = batch_parameters((0, 6), np.float64)
     mean, variance = torch.zeros(6, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
-    want, (dx, dw, db) = reference(lambda a, w, b: F.batch_norm(a, mean, variance, w, b, True, 0.3, 1e-4), [x, p.weight, p.bias], dy)
+    want, (dx, dw, db) = reference(lambda a, w,
+                                   b: F.batch_norm(a, mean, variance, w, b, True, 0.3, 1e-4),
+                                   [x, p.weight, p.bias], dy)
     ops = []
     for own in boxes(x.shape, cuts[: x.ndim]):
         ops.append(make(layer, 5, [x], own, dy, p=batch_parameters(own[1], dtype)))
@@ -55,7 +69,8 @@ def test_batchnorm_of_the_whole_batch(sample: tuple[int, ...], cuts: tuple[int, 
     y, (got,) = gather(ops, [x], dy)
     close(y, want)
     close(got, dx)
-    want = F.batch_norm(torch.from_numpy(x.astype(np.float64)), mean, variance, *map(torch.from_numpy, (p.weight, p.bias)), False, 0, 1e-4)
+    want = F.batch_norm(torch.from_numpy(x.astype(np.float64)), mean, variance,
+                        *map(torch.from_numpy, (p.weight, p.bias)), False, 0, 1e-4)
     for op in ops:
         op.ctx.training = False
         op.forward()
@@ -75,7 +90,9 @@ def exchanged(ops: Sequence[Op], name: str, step: str) -> None:
 
 @pytest.mark.parametrize("parts", [1, 2, 7])
 def test_batchnorm_of_each_block(parts: int) -> None:
-    """Local statistics: every block is a batch of its own; one without samples learns nothing and makes no NaN."""
+    """Local statistics: every block is a batch of its own; one without samples learns nothing and
+    makes no NaN.
+    """
     layer, sample = BatchNorm("b"), (6, 2, 3)
     x, dy = random(0, (5, *sample), np.float64), random(9, (5, *sample), np.float64)
     for own in boxes(x.shape, (parts, 1, 1, 1)):
@@ -106,13 +123,15 @@ def test_batchnorm_before_which_nothing_is_trained() -> None:
     op.blocks.dxs = [None]
     for step in (op.statistics, op.forward, op.backward_weight, op.finish_weight, op.finish_weight):
         step()
-    _, (_, dw, db) = reference(lambda a, w, b: F.batch_norm(a, None, None, w, b, True), [x, p.weight, p.bias], dy)
+    _, (_, dw, db) = reference(lambda a, w, b: F.batch_norm(a, None, None, w, b, True),
+                               [x, p.weight, p.bias], dy)
     close(p.dweight, dw)
     close(p.dbias, db)
 
 
-# -- losses -----------------------------------------------------------------------------------------------------
-def loss_of(layer: Layer, x: np.ndarray, own: Box, labels: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+# -- losses ----------------------------------------------------------------------------------------
+def loss_of(layer: Layer, x: np.ndarray, own: Box, labels: np.ndarray,
+            scale: float) -> tuple[np.ndarray, np.ndarray]:
     """(sums, dx) of a block."""
     sums = np.full(2, 9.0)
     op = make(layer, len(x), [x], own, x, scale=scale, labels=labels, sums=sums)
@@ -124,7 +143,10 @@ def loss_of(layer: Layer, x: np.ndarray, own: Box, labels: np.ndarray, scale: fl
 @pytest.mark.parametrize("cuts", [(1, 1), (2, 1), (2, 3), (1, 7)])
 def test_mean_squared_error(cuts: tuple[int, ...], dtype: Any) -> None:
     x, targets = random(0, (5, 4), dtype), random(1, (5, 4), dtype)
-    want, (dx,) = reference(lambda a: F.mse_loss(a[:4], torch.from_numpy(targets[:4].astype(np.float64))), [x])
+    want, (dx,
+           ) = reference(lambda a: F.mse_loss(a[:4],
+                                              torch.from_numpy(targets[:4].astype(np.float64))),
+                         [x])
     targets[4] = np.nan  # padding: of five samples four count
     total = np.zeros(2)
     for own in boxes(x.shape, cuts):

@@ -1,4 +1,6 @@
-"""What a rank keeps of when its steps began: all of a short run, runs of neighbouring iterations of a long one."""
+"""What a rank keeps of when its steps began: all of a short run, runs of neighbouring iterations of
+a long one.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,15 @@ def test_all_of_a_short_run() -> None:
 
 
 def test_bounded_of_a_long_run() -> None:
-    """However long, at most so many, spread over the whole run, in groups of neighbours, the same on every rank."""
+    """However long, at most so many, spread over the whole run, in groups of neighbours, the same
+    on every rank.
+    """
     most = max(stamps._FEWEST, 40)
     for iterations in (41, 100, 1000, 4567):
         out = kept(iterations, stamps._MOST // most)
         assert most // 2 - stamps._TOGETHER <= len(out.kept) <= most
-        assert len(out.kept) == len(out.begin_s) == len(out.starts_s) == len(out.ends_s) == len(out.waits_s)
+        assert len(out.kept) == len(out.begin_s) == len(out.starts_s) == len(out.ends_s) == len(
+            out.waits_s)
         assert out.kept[0] == 0 and out.kept[-1] > 0.8 * iterations - stamps._TOGETHER * 4
         assert out.begin_s == [100.0 + n for n in out.kept]
         groups = np.split(out.kept, np.flatnonzero(np.diff(out.kept) > 1) + 1)
@@ -69,6 +74,8 @@ def test_clocks_that_drift_become_one() -> None:
     readings = np.stack([true + ahead, ahead, np.zeros_like(ahead)], axis=2)[:, [0, -1]]
     np.testing.assert_allclose(common(true + ahead, readings), np.tile(true, (3, 1)), atol=1e-8)
     deep = np.broadcast_to((true + ahead)[:, :, None], (3, 11, 4))
-    np.testing.assert_allclose(common(deep, readings), np.broadcast_to(true[None, :, None], (3, 11, 4)), atol=1e-8)
+    np.testing.assert_allclose(common(deep, readings),
+                               np.broadcast_to(true[None, :, None], (3, 11, 4)), atol=1e-8)
     still = np.repeat(readings[:, :1], 2, axis=1)  # two readings at the same time
-    np.testing.assert_allclose(common(true[:1] + ahead[:, :1], still), np.full((3, 1), 10.0), atol=1e-8)
+    np.testing.assert_allclose(common(true[:1] + ahead[:, :1], still), np.full((3, 1), 10.0),
+                               atol=1e-8)

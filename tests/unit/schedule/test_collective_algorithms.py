@@ -1,7 +1,9 @@
-"""The rounds of every algorithm, executed by all members at once without MPI, as strictly as MPI allows.
+"""The rounds of every algorithm, executed by all members at once without MPI, as strictly as MPI
+allows.
 
-A message moves only when both sides have posted it (no buffering), in an arbitrary order of members; what is being sent must not
-change, what is being received must be read or written by nobody else. So no schedule here deadlocks or relies on luck.
+A message moves only when both sides have posted it (no buffering), in an arbitrary order of
+members; what is being sent must not change, what is being received must be read or written by
+nobody else. So no schedule here deadlocks or relies on luck.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ class Member:
     done: int = 0
     most_in_flight: int = 0
     messages: dict[int, list[Posted]] = field(default_factory=lambda: defaultdict(list))
-    landings: dict[int, list[tuple[np.ndarray, np.ndarray]]] = field(default_factory=lambda: defaultdict(list))
+    landings: dict[int,
+                   list[tuple[np.ndarray,
+                              np.ndarray]]] = field(default_factory=lambda: defaultdict(list))
 
 
 class Simulation:
@@ -71,7 +75,8 @@ class Simulation:
             for me in self.random.sample(pair, 2):
                 self.advance(me)
         for me, m in enumerate(self.members):
-            assert m.done == len(m.rounds), f"member {me} is stuck in round {m.done} of {len(m.rounds)}"
+            assert m.done == len(
+                m.rounds), f"member {me} is stuck in round {m.done} of {len(m.rounds)}"
         assert not any(self.sends.values()) and not any(self.recvs.values())
 
     def advance(self, me: int) -> None:
@@ -90,7 +95,8 @@ class Simulation:
             in_flight = [x for j in range(m.done, i) for x in m.messages[j]]
             for message in r.recvs:
                 target = m.wire[message.start:message.stop]
-                busy = [x for x in in_flight if x.span[0] < message.stop and message.start < x.span[1]]
+                busy = [x for x in in_flight if x.span[0] < message.stop
+                        and message.start < x.span[1]]
                 assert not busy, f"member {me}: round {i} receives what round {busy[0].round} still uses"
                 place = np.full(target.size, np.nan) if r.reduce else target
                 if r.reduce:
@@ -100,7 +106,8 @@ class Simulation:
             for message in r.sends:
                 assert message.stop > message.start and message.peer != me
                 source = m.wire[message.start:message.stop]
-                m.messages[i].append(Posted(source, (message.start, message.stop), i, source.copy()))
+                m.messages[i].append(Posted(source, (message.start, message.stop), i,
+                                            source.copy()))
                 self.sends[me, message.peer].append(m.messages[i][-1])
             m.posted += 1
             m.most_in_flight = max(m.most_in_flight, m.posted - m.done)
@@ -112,7 +119,8 @@ def size_lists(kind: Kind, p: int) -> Iterator[tuple[int, ...]]:
         yield from ((n,) * p for n in (0, 1, p, 4 * p, 5 * p + 3))
         return
     rng = random.Random(p)
-    yield from ((8,) * p, tuple(rng.randrange(1, 9) for _ in range(p)), tuple(rng.choice((0, 0, 5, 2)) for _ in range(p)), (0,) * p)
+    yield from ((8,) * p, tuple(rng.randrange(1, 9) for _ in range(p)),
+                tuple(rng.choice((0, 0, 5, 2)) for _ in range(p)), (0,) * p)
 
 
 def rotated(blocks: list[np.ndarray], me: int) -> np.ndarray:
@@ -120,12 +128,16 @@ def rotated(blocks: list[np.ndarray], me: int) -> np.ndarray:
     return np.concatenate([blocks[(me + j) % len(blocks)] for j in range(len(blocks))])
 
 
-def run(kind: Kind, algorithm: str, segments: int, sizes: tuple[int, ...], fraction: bool = False) -> tuple[Simulation, list[np.ndarray]]:
-    """Execute a collective on random values; whole numbers are summed exactly. Gives each member's values too."""
+def run(kind: Kind, algorithm: str, segments: int, sizes: tuple[int, ...],
+        fraction: bool = False) -> tuple[Simulation, list[np.ndarray]]:
+    """Execute a collective on random values; whole numbers are summed exactly. Gives each member's
+    values too.
+    """
     p = len(sizes)
     rng = np.random.default_rng(p + sum(sizes))
     items = sizes[0] if kind is Kind.ALLREDUCE else sum(sizes)
-    values = [rng.standard_normal(items) if fraction else rng.integers(-99, 99, items).astype(float) for _ in range(p)]
+    values = [rng.standard_normal(items) if fraction else rng.integers(-99, 99, items).astype(float)
+              for _ in range(p)]
     at = np.cumsum((0, *sizes))
     wires = []
     for me in range(p):
@@ -133,7 +145,9 @@ def run(kind: Kind, algorithm: str, segments: int, sizes: tuple[int, ...], fract
         if kind is Kind.ALLGATHER:  # a member has its own block only
             blocks = [b if k == me else np.full(b.size, np.nan) for k, b in enumerate(blocks)]
         wires.append(values[me].copy() if kind is Kind.ALLREDUCE else rotated(blocks, me))
-    simulation = Simulation(wires, [collective(kind, algorithm, sizes, me, segments) for me in range(p)], seed=p)
+    simulation = Simulation(wires,
+                            [collective(kind, algorithm, sizes, me, segments) for me in range(p)],
+                            seed=p)
     simulation.run()
     return simulation, values
 
@@ -151,11 +165,14 @@ def test_results(kind: Kind, algorithm: str, segments: int, p: int) -> None:
             elif kind is Kind.REDUCE_SCATTER:
                 np.testing.assert_array_equal(m.wire[: sizes[me]], total[at[me]:at[me + 1]])
             else:
-                np.testing.assert_array_equal(m.wire, rotated([values[k][at[k]:at[k + 1]] for k in range(p)], me))
+                np.testing.assert_array_equal(m.wire,
+                                              rotated([values[k][at[k]:at[k + 1]]
+                                                       for k in range(p)], me))
 
 
 @pytest.mark.parametrize("p", MEMBERS)
-@pytest.mark.parametrize(("algorithm", "segments"), [v[1:] for v in VARIANTS if v[0] is Kind.ALLREDUCE])
+@pytest.mark.parametrize(("algorithm", "segments"),
+                         [v[1:] for v in VARIANTS if v[0] is Kind.ALLREDUCE])
 def test_all_members_get_the_same_bits(algorithm: str, segments: int, p: int) -> None:
     simulation, values = run(Kind.ALLREDUCE, algorithm, segments, (5 * p + 3,) * p, fraction=True)
     first = simulation.members[0].wire
@@ -172,13 +189,16 @@ def test_the_order_of_progress_does_not_change_sums(p: int) -> None:
         for seed in range(4):
             rng = np.random.default_rng(p)
             wires = [rng.standard_normal(5 * p) for _ in range(p)]
-            simulation = Simulation(wires, [collective(Kind.ALLREDUCE, algorithm, (5 * p,) * p, me, segments) for me in range(p)], seed)
+            simulation = Simulation(wires,
+                                    [collective(Kind.ALLREDUCE, algorithm, (5 * p,) * p, me,
+                                                segments) for me in range(p)], seed)
             simulation.run()
             results.add(wires[0].tobytes())
         assert len(results) == 1
 
 
-def sent(kind: Kind, algorithm: str, sizes: tuple[int, ...], segments: int) -> list[tuple[int, int]]:
+def sent(kind: Kind, algorithm: str, sizes: tuple[int, ...],
+         segments: int) -> list[tuple[int, int]]:
     """(messages, items) that each member sends."""
     out = []
     for me in range(len(sizes)):
@@ -190,7 +210,9 @@ def sent(kind: Kind, algorithm: str, sizes: tuple[int, ...], segments: int) -> l
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("kind", "algorithm", "segments"), VARIANTS)
 def test_counts_of_equal_blocks(kind: Kind, algorithm: str, segments: int, p: int) -> None:
-    """Thakur, Rabenseifner and Gropp (2005): rings of p - 1 turns, trees of ceil(log2 p), and the least number of items."""
+    """Thakur, Rabenseifner and Gropp (2005): rings of p - 1 turns, trees of ceil(log2 p), and the
+    least number of items.
+    """
     block = 12
     if kind is Kind.ALLREDUCE and algorithm == "doubling":
         n, power = 12, 1 << (p.bit_length() - 1)
@@ -199,7 +221,8 @@ def test_counts_of_equal_blocks(kind: Kind, algorithm: str, segments: int, p: in
         pairs = [(1, n), (turns + 1, (turns + 1) * n)]
         assert sent(kind, algorithm, (n,) * p, 1) == pairs * extra + [(turns, turns * n)] * (p - 2 * extra)
     elif kind is Kind.ALLREDUCE:
-        assert sent(kind, algorithm, (block * p,) * p, segments) == [(2 * (p - 1) * segments, 2 * (p - 1) * block)] * p
+        assert sent(kind, algorithm, (block * p,) * p,
+                    segments) == [(2 * (p - 1) * segments, 2 * (p - 1) * block)] * p
     else:
         messages = math.ceil(math.log2(p)) if algorithm == "bruck" else (p - 1) * segments
         assert sent(kind, algorithm, (block,) * p, segments) == [(messages, (p - 1) * block)] * p
@@ -208,7 +231,9 @@ def test_counts_of_equal_blocks(kind: Kind, algorithm: str, segments: int, p: in
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("kind", "algorithm", "segments"), VARIANTS)
 def test_items_of_any_blocks(kind: Kind, algorithm: str, segments: int, p: int) -> None:
-    """All members together: every block crosses p - 1 links, once to be gathered and once to be summed."""
+    """All members together: every block crosses p - 1 links, once to be gathered and once to be
+    summed.
+    """
     for sizes in size_lists(kind, p):
         total = sum(items for _, items in sent(kind, algorithm, sizes, segments))
         if kind is not Kind.ALLREDUCE:
@@ -220,7 +245,9 @@ def test_items_of_any_blocks(kind: Kind, algorithm: str, segments: int, p: int) 
 @pytest.mark.parametrize("p", MEMBERS[1:])
 @pytest.mark.parametrize(("kind", "segments"), list(itertools.product(ALGORITHMS, (1, 2, 3, 4))))
 def test_segments_overlap(kind: Kind, segments: int, p: int) -> None:
-    """As many rounds of a ring are in flight as it has segments; the engine's landing places are enough for no more."""
+    """As many rounds of a ring are in flight as it has segments; the engine's landing places are
+    enough for no more.
+    """
     sizes = (8 * p,) * p if kind is Kind.ALLREDUCE else (8,) * p
     simulation, _ = run(kind, "ring", segments, sizes)
     assert {m.most_in_flight for m in simulation.members} == {segments}

@@ -1,4 +1,6 @@
-"""The lowering: patterns of the named strategies, and messages of any configurations against boxes intersected one by one."""
+"""The lowering: patterns of the named strategies, and messages of any configurations against boxes
+intersected one by one.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def tree(step: Move) -> tuple[str, int]:
 
 
 def schedule(strategy: str, ranks: int, gather: str = "late", overlap: str = "full") -> Schedule:
-    return lower(NETWORK, make_plan(LENET, strategy, ranks, 8, gather=gather, overlap=overlap), ring)
+    return lower(NETWORK, make_plan(LENET, strategy, ranks, 8, gather=gather, overlap=overlap),
+                 ring)
 
 
 def kinds(s: Schedule, phase: Phase) -> dict[str, Kind]:
@@ -46,7 +49,7 @@ def kinds(s: Schedule, phase: Phase) -> dict[str, Kind]:
     return {c.layer: c.kind for c in s.comms if c.phase is phase}
 
 
-# -- named strategies -------------------------------------------------------------------------------------------
+# -- named strategies ------------------------------------------------------------------------------
 @pytest.mark.parametrize("strategy", ["data", "filter", "spatial", "owt", "grid:1x1", "domain:1x1"])
 def test_one_rank_communicates_nothing(strategy: str) -> None:
     assert schedule(strategy, 1).comms == ()
@@ -66,7 +69,8 @@ def test_data_sums_gradients_and_the_loss_only(gather: str) -> None:
     ("late", {"conv2", "fc1", "fc2", "fc3", "loss"}, Kind.REDUCE_SCATTER),
     ("layer", {"relu1", "relu2", "relu3", "relu4", "loss"}, Kind.ALLREDUCE),
 ])
-def test_filter_gathers_forward_and_sums_backward(gather: str, forward: set[str], backward: Kind) -> None:
+def test_filter_gathers_forward_and_sums_backward(gather: str, forward: set[str],
+                                                  backward: Kind) -> None:
     s = schedule("filter", 4, gather)
     assert kinds(s, Phase.FORWARD) == dict.fromkeys(forward, Kind.ALLGATHER)
     assert kinds(s, Phase.BACKWARD) == dict.fromkeys(WEIGHTED - {"conv1"}, backward)
@@ -75,7 +79,8 @@ def test_filter_gathers_forward_and_sums_backward(gather: str, forward: set[str]
 
 def test_late_gathering_moves_less() -> None:
     """What is gathered after pooling is a quarter of what is gathered before it."""
-    late, layer = ({c.layer: c for c in schedule("filter", 4, g).comms if c.phase is Phase.FORWARD} for g in ("late", "layer"))
+    late, layer = ({c.layer: c for c in schedule("filter", 4, g).comms if c.phase is Phase.FORWARD}
+                   for g in ("late", "layer"))
     assert 4 * items(late["conv2"].wanted(0)) == items(layer["relu1"].wanted(0))
 
 
@@ -87,13 +92,16 @@ def test_image_parts_exchange_halos(strategy: str) -> None:
     assert {name for name, kind in backward.items() if kind is Kind.HALO} == {"conv2"}
     assert {"conv1", "conv2"} <= set(kinds(s, Phase.GRADIENT))
     for c in s.comms:
-        if c.kind is Kind.HALO:  # rows above and below, two for a 5 x 5 kernel: two neighbours at most
+        # rows above and below, two for a 5 x 5 kernel: two neighbours at most
+        if c.kind is Kind.HALO:
             assert c.group is None and c.algorithm == "direct"
             assert max(len(r.sends) for rank in range(4) for r in exchange(c, rank).rounds) <= 2
 
 
 def test_grid_groups() -> None:
-    """Activations travel between neighbouring ranks (the model group), gradients across (the data group)."""
+    """Activations travel between neighbouring ranks (the model group), gradients across (the data
+    group).
+    """
     s = schedule("grid:2x2", 4)
     for c in s.comms:
         assert c.group is not None
@@ -113,7 +121,8 @@ def test_one_weird_trick_changes_over_at_the_flatten() -> None:
 def test_when_results_are_needed(strategy: str, overlap: str) -> None:
     s = schedule(strategy, 4, overlap=overlap)
     assert [step.index for step in s.steps] == list(range(len(s.steps)))
-    updates = {step.layer: step.index for step in s.steps if isinstance(step, Compute) and step.op is Op.UPDATE}
+    updates = {step.layer: step.index for step in s.steps if isinstance(step, Compute)
+               and step.op is Op.UPDATE}
     assert set(updates) == WEIGHTED
     for c in s.comms:
         assert c.index < c.needed_by <= len(s.steps)
@@ -129,7 +138,8 @@ def test_when_results_are_needed(strategy: str, overlap: str) -> None:
             assert isinstance(beside, Compute) and beside.op is Op.BACKWARD_WEIGHT and c.needed_by == c.index + 2
     if overlap == "none":
         return
-    split = [a.layer for a, b in pairwise(s.steps) if isinstance(b, Compute) and b.op is Op.BOUNDARY]
+    split = [a.layer for a, b in pairwise(s.steps) if isinstance(b, Compute)
+             and b.op is Op.BOUNDARY]
     halos = [c.layer for c in s.comms if c.kind is Kind.HALO and c.phase is Phase.FORWARD]
     assert split == (halos if overlap == "full" else [])
 
@@ -146,15 +156,18 @@ def test_a_softmax_is_not_split_by_class() -> None:
         lower(NETWORK, Plan(LENET, 2, 4, "own", configs), ring)
 
 
-# -- any configurations -----------------------------------------------------------------------------------------
+# -- any configurations ----------------------------------------------------------------------------
 @cache
 def lowered(seed: int, ranks: int, choose: Callable[[Move], tuple[str, int]]) -> Schedule:
     """The schedule of a random plan: several tests look at it."""
     return lower(*random_plan(seed, ranks), choose)
 
 
-def messages(step: Comm, ranks: int) -> tuple[dict[tuple[int, int], list[int]], dict[tuple[int, int], list[int]]]:
-    """Sizes of all messages by (source, destination), in the order of their rounds: as sent, and as expected."""
+def messages(step: Comm, ranks: int) -> tuple[dict[tuple[int, int], list[int]],
+                                              dict[tuple[int, int], list[int]]]:
+    """Sizes of all messages by (source, destination), in the order of their rounds: as sent, and as
+    expected.
+    """
     sends, recvs = defaultdict(list), defaultdict(list)
     for rank in range(ranks):
         ex = exchange(step, rank)
@@ -172,7 +185,8 @@ def test_every_send_has_its_receive(seed: int, ranks: int) -> None:
         for step in lowered(seed, ranks, choose).comms:
             sends, recvs = messages(step, ranks)
             assert sends == recvs, step.label
-            assert all(source != destination and min(n) > 0 for (source, destination), n in sends.items())
+            assert all(source != destination and min(n) > 0
+                       for (source, destination), n in sends.items())
 
 
 def boxes_of(pieces: tuple[Piece | Box, ...], spans: dict[tuple[int, int], int]) -> dict[int, list[Box]]:
@@ -204,13 +218,16 @@ def test_both_sides_mean_the_same_box(seed: int, ranks: int) -> None:
 
 @pytest.mark.parametrize(("seed", "ranks"), RANDOM)
 def test_forward_bytes_are_what_ranks_lack(seed: int, ranks: int) -> None:
-    """Every rank receives exactly the elements that it needs and does not own, once; so none where no step is made."""
+    """Every rank receives exactly the elements that it needs and does not own, once; so none where
+    no step is made.
+    """
     network, plan = random_plan(seed, ranks)
     lacking = {}
     for name, (edge,) in edges(network, plan).items():
         boxes = [(edge.owned.box(r), edge.needed.box(r)) for r in range(ranks)]
         common = [intersect(mine, target) for mine, target in boxes]
-        lacking[name] = [items(target) - (items(both) if both else 0) for (_, target), both in zip(boxes, common, strict=True)]
+        lacking[name] = [items(target) - (items(both) if both else 0)
+                         for (_, target), both in zip(boxes, common, strict=True)]
     for choose in (ring, tree):
         received = {name: [0] * ranks for name in lacking}
         for step in lower(network, plan, choose, training=False).comms:
@@ -222,7 +239,9 @@ def test_forward_bytes_are_what_ranks_lack(seed: int, ranks: int) -> None:
 
 @pytest.mark.parametrize(("seed", "ranks"), RANDOM)
 def test_gradients_are_summed_over_all_ranks_that_hold_the_weights(seed: int, ranks: int) -> None:
-    """Those with the same channels of output and input: replicas compute alike, all others hold another part of the sum."""
+    """Those with the same channels of output and input: replicas compute alike, all others hold
+    another part of the sum.
+    """
     network, plan = random_plan(seed, ranks)
     totals = {c.layer: c for c in lowered(seed, ranks, tree).comms if c.phase is Phase.GRADIENT}
     for layer in network.weighted:
@@ -230,13 +249,17 @@ def test_gradients_are_summed_over_all_ranks_that_hold_the_weights(seed: int, ra
         for rank in range(ranks):
             group = totals[layer.name].group if layer.name in totals else None
             members = group.members(rank) if group else (rank,)
-            alike = [r for r in range(ranks) if all(config.coordinate(a, r) == config.coordinate(a, rank) for a in ("c", "k", "replicas"))]
+            alike = [r for r in range(ranks)
+                     if all(config.coordinate(a, r) == config.coordinate(a, rank)
+                            for a in ("c", "k", "replicas"))]
             assert list(members) == alike
 
 
 @pytest.mark.parametrize(("seed", "ranks"), RANDOM)
 def test_partial_sums_are_added_over_all_input_channels(seed: int, ranks: int) -> None:
-    """Forward every rank gets the total of its part of the outputs, or of all of them; backward it gets back what it computed of."""
+    """Forward every rank gets the total of its part of the outputs, or of all of them; backward it
+    gets back what it computed of.
+    """
     network, plan = random_plan(seed, ranks)
     steps = lowered(seed, ranks, tree).comms
     for layer in network.products:
@@ -248,7 +271,8 @@ def test_partial_sums_are_added_over_all_input_channels(seed: int, ranks: int) -
             assert step.group is not None and step.group.size == config.k
             assert step.reduce == (step in there)
         for step in there:
-            assert step.kind is (Kind.REDUCE_SCATTER if config.scatter else Kind.ALLREDUCE) and step.group is not None
+            assert step.kind is (Kind.REDUCE_SCATTER if config.scatter
+                                 else Kind.ALLREDUCE) and step.group is not None
             for rank in range(ranks):
                 members = step.group.members(rank)
                 assert all(config.coordinate("k", m) == i for i, m in enumerate(members))

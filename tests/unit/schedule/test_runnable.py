@@ -28,7 +28,8 @@ def fails(message: str, given: Plan, net: Any = LENET) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("strategy", [*named(4), "channel", "pipeline:2x2", "pipeline", "owt-b", "owt-c"])
+@pytest.mark.parametrize("strategy", [*named(4), "channel", "pipeline:2x2", "pipeline", "owt-b",
+                                      "owt-c"])
 def test_every_strategy_is_run(strategy: str) -> None:
     for options in ({}, {"optimizer": "adam"}, {"batch_norm": "local"}, {"order": "1f1b"}):
         require(LENET, plan(strategy, **options))
@@ -38,7 +39,8 @@ def test_every_strategy_is_run(strategy: str) -> None:
 
 
 def test_empty_microbatches() -> None:
-    fails("batch of 3 samples cannot be cut into 4 micro-batches", plan("data", batch=3, microbatches=4))
+    fails("batch of 3 samples cannot be cut into 4 micro-batches",
+          plan("data", batch=3, microbatches=4))
     require(LENET, plan("data", batch=4, microbatches=4))
 
 

@@ -1,4 +1,6 @@
-"""Stages of pipelines: where networks are cut, whether the largest is as small as can be, and how micro-batches go through them."""
+"""Stages of pipelines: where networks are cut, whether the largest is as small as can be, and how
+micro-batches go through them.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +54,14 @@ NAMES = ["residual", "lenet5", "alexnet", "vgg16", "resnet50", "inception_v3", "
 
 @pytest.mark.parametrize("name", NAMES)
 def test_cuts_are_where_one_tensor_crosses(name: str) -> None:
-    """All such places but those next to the input and to the loss, which belong to their neighbours."""
+    """All such places but those next to the input and to the loss, which belong to their
+    neighbours.
+    """
     network = built(name)
     count = len(network.layers)
-    assert cuts(network) == [0, *(at for at in range(2, count - 1) if len(crossing(network, at)) == 1), count]
+    assert cuts(network) == [0,
+                             *(at for at in range(2, count - 1) if len(crossing(network, at)) == 1),
+                             count]
 
 
 def test_blocks_are_not_cut() -> None:
@@ -86,7 +92,8 @@ def test_the_largest_stage_is_as_small_as_can_be(name: str, count: int) -> None:
     at, per_layer = cuts(network), work(network)
     count = min(count, len(at) - 1)
     found = stages(network, count)
-    sums = [sum(w for layer, w in zip(network.layers, per_layer, strict=True) if found[layer.name] == s) for s in range(count)]
+    sums = [sum(w for layer, w in zip(network.layers, per_layer, strict=True)
+                if found[layer.name] == s) for s in range(count)]
     assert max(sums) == pytest.approx(least_largest(per_layer, at, count), rel=1e-12)
 
 
@@ -96,7 +103,8 @@ def test_random_networks(seed: int) -> None:
     at, per_layer = cuts(network), work(network)
     for count in range(1, min(5, len(at))):
         found = stages(network, count)
-        sums = [sum(w for layer, w in zip(network.layers, per_layer, strict=True) if found[layer.name] == s) for s in range(count)]
+        sums = [sum(w for layer, w in zip(network.layers, per_layer, strict=True)
+                    if found[layer.name] == s) for s in range(count)]
         assert max(sums) == pytest.approx(least_largest(per_layer, at, count), rel=1e-12)
 
 
@@ -111,7 +119,7 @@ def test_more_stages_than_places_to_cut() -> None:
         make_plan(spec, f"pipeline:{most + 1}x1", most + 1, 64)
 
 
-# -- the timeline -----------------------------------------------------------------------------------------------------
+# -- the timeline ----------------------------------------------------------------------------------
 @lru_cache
 def uniform(layers: int) -> Network:
     net = Chain("uniform", (16,))
@@ -125,13 +133,16 @@ def laid_out(p: int, micro: int, forward_s: list[float], backward_s: list[float]
     """A pipeline of p stages whose times are given, whatever their layers take."""
     network = uniform(p)
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = make_plan(spec, f"pipeline:{p}x1", p, 4 * micro, network=network, machine=files.to_dict(MACHINE), microbatches=micro)
+    plan = make_plan(spec, f"pipeline:{p}x1", p, 4 * micro, network=network,
+                     machine=files.to_dict(MACHINE), microbatches=micro)
     out = outline_for(network, plan)
-    items = [Item(hop_s if isinstance(s, Move) else 0.0, s.needed_by if isinstance(s, Move) else None) for s in out.steps]
+    items = [Item(hop_s if isinstance(s, Move) else 0.0, s.needed_by if isinstance(s, Move)
+                  else None) for s in out.steps]
     found = stages_of(plan, out)
     assert len(found) == p
     for s, stage in enumerate(found):
-        for chosen, seconds in ((stage.forward, forward_s[s]), (stage.backward, backward_s[s]), (stage.last, update_s)):
+        for chosen, seconds in ((stage.forward, forward_s[s]), (stage.backward, backward_s[s]),
+                                (stage.last, update_s)):
             items[chosen[0]] = replace(items[chosen[0]], seconds=seconds)
         assert len(stage.into) == (s > 0) and len(stage.back) == (s < p - 1)
     assert sorted(i for stage in found for i in stage.all) == list(range(len(out.steps)))
@@ -141,27 +152,35 @@ def laid_out(p: int, micro: int, forward_s: list[float], backward_s: list[float]
 @pytest.mark.parametrize("micro", [1, 2, 4, 7])
 @pytest.mark.parametrize("p", [1, 2, 3, 5])
 def test_equal_stages_take_paradls_time(p: int, micro: int) -> None:
-    """(p + S - 1) (F + B), then the update; messages add their way through the pipeline and back."""
+    """(p + S - 1) (F + B), then the update; messages add their way through the pipeline and back.
+    """
     line = laid_out(p, micro, [2.0] * p, [3.0] * p, 0.0, 0.5)
     assert line.total_s == pytest.approx((p + micro - 1) * 5.0 + 0.5, rel=1e-12)
     line = laid_out(p, micro, [2.0] * p, [3.0] * p, 0.25, 0.5)
-    assert line.total_s == pytest.approx((p + micro - 1) * 5.0 + 2 * (p - 1) * 0.25 + 0.5, rel=1e-12)
+    assert line.total_s == pytest.approx((p + micro - 1) * 5.0 + 2 * (p - 1) * 0.25 + 0.5,
+                                         rel=1e-12)
 
 
 @pytest.mark.parametrize("hidden", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("micro", [1, 2, 7])
 def test_what_computing_cannot_hide_of_a_message_keeps_both_stages_busy(micro: int, hidden: float) -> None:
-    """The first message each way is waited for as a whole; of every further one each stage has half of what is not hidden to do."""
+    """The first message each way is waited for as a whole; of every further one each stage has half
+    of what is not hidden to do.
+    """
     line = laid_out(2, micro, [2.0] * 2, [3.0] * 2, 0.25, hidden=hidden)
-    assert line.total_s == pytest.approx((1 + micro) * 5.0 + 2 * 0.25 + (micro - 1) * (1 - hidden) * 0.25, rel=1e-12)
+    assert line.total_s == pytest.approx((1 + micro) * 5.0 + 2 * 0.25 + (micro - 1) * (1 - hidden)
+                                         * 0.25, rel=1e-12)
 
 
 def test_in_turns_messages_take_cores_too() -> None:
-    """Two stages on one core, where nothing is hidden: all that either of them computes, sends and receives, one after the other."""
+    """Two stages on one core, where nothing is hidden: all that either of them computes, sends and
+    receives, one after the other.
+    """
     spec = NetworkSpec("alexnet", (3, 67, 67), 20)
     network = spec.build()
     crowd = replace(MACHINE, overlap=0.0, device=replace(MACHINE.device, at_once=1.0))
-    plan = make_plan(spec, "pipeline:2x1", 2, 64, network=network, machine=files.to_dict(crowd), microbatches=8)
+    plan = make_plan(spec, "pipeline:2x1", 2, 64, network=network, machine=files.to_dict(crowd),
+                     microbatches=8)
     found = price(network, plan, crowd)
     compute_s = sum(s.seconds * s.repeats for s in found.steps if not s.is_comm)
     between_s, loss_s = (sum(s.seconds * s.repeats for s in found.steps if s.is_comm and (s.phase == "loss") == of_loss)
@@ -173,36 +192,52 @@ def test_in_turns_messages_take_cores_too() -> None:
 
 @pytest.mark.parametrize("latency_s", [0.0, 1e-5])
 def test_in_turns_handing_on_keeps_cores_busy(latency_s: float) -> None:
-    """Each way every micro-batch comes to every further stage: all of that on top of what the work takes on the cores.
+    """Each way every micro-batch comes to every further stage: all of that on top of what the work
+    takes on the cores.
 
-    One rank of three sends, half of them did in the calibration; latency that counts anyway is taken off.
+    One rank of three sends, half of them did in the calibration; latency that counts anyway is
+    taken off.
     """
     spec = NetworkSpec("alexnet", (3, 67, 67), 20)
     network = spec.build()
     level = replace(MACHINE.levels[0], alpha_s=latency_s, small_alpha_s=None)
-    crowd = replace(MACHINE, overlap=0.0, levels=(level,), device=replace(MACHINE.device, at_once=1.0))
-    plan = make_plan(spec, "pipeline:3x1", 3, 64, network=network, machine=files.to_dict(crowd), microbatches=8)
-    free, busy = price(network, plan, crowd), price(network, plan, replace(crowd, relay=((0.0, 2e-5),)))
-    assert busy.iteration_s == pytest.approx(free.iteration_s + 2 * 2 * 8 / 3 * (2 * 2e-5 - latency_s), rel=1e-12)
+    crowd = replace(MACHINE, overlap=0.0, levels=(level,),
+                    device=replace(MACHINE.device, at_once=1.0))
+    plan = make_plan(spec, "pipeline:3x1", 3, 64, network=network, machine=files.to_dict(crowd),
+                     microbatches=8)
+    free, busy = price(network, plan, crowd), price(network, plan,
+                                                    replace(crowd, relay=((0.0, 2e-5),)))
+    assert busy.iteration_s == pytest.approx(free.iteration_s + 2 * 2 * 8 / 3
+                                             * (2 * 2e-5 - latency_s), rel=1e-12)
 
 
 def test_in_turns_handing_on_takes_as_long_as_computing_before_it_makes_it() -> None:
-    """A rank of two computes as long before it sends as the core, of which the other waits, did in the calibration."""
+    """A rank of two computes as long before it sends as the core, of which the other waits, did in
+    the calibration.
+    """
     spec = NetworkSpec("alexnet", (3, 67, 67), 20)
     network = spec.build()
     level = replace(MACHINE.levels[0], alpha_s=0.0, small_alpha_s=None)
-    crowd = replace(MACHINE, overlap=0.0, levels=(level,), device=replace(MACHINE.device, at_once=1.0))
-    plan = make_plan(spec, "pipeline:2x1", 2, 64, network=network, machine=files.to_dict(crowd), microbatches=8)
-    free, busy = price(network, plan, crowd), price(network, plan, replace(crowd, relay=((0.0, 0.0), (1e3, 1e2))))
+    crowd = replace(MACHINE, overlap=0.0, levels=(level,),
+                    device=replace(MACHINE.device, at_once=1.0))
+    plan = make_plan(spec, "pipeline:2x1", 2, 64, network=network, machine=files.to_dict(crowd),
+                     microbatches=8)
+    free, busy = price(network, plan, crowd), price(network, plan,
+                                                    replace(crowd, relay=((0.0, 0.0), (1e3, 1e2))))
     # a tenth of what the first computes forward, and the second backward
-    forward_s = sum(s.seconds for s in free.steps if not s.is_comm and s.stage == 0 and s.phase == "forward")
-    backward_s = sum(s.seconds for s in free.steps if not s.is_comm and s.stage == 1 and s.phase == "backward")
-    assert busy.iteration_s == pytest.approx(free.iteration_s + 8 * 0.1 * (forward_s + backward_s), rel=1e-12)
+    forward_s = sum(s.seconds for s in free.steps if not s.is_comm and s.stage == 0
+                    and s.phase == "forward")
+    backward_s = sum(s.seconds for s in free.steps if not s.is_comm and s.stage == 1
+                     and s.phase == "backward")
+    assert busy.iteration_s == pytest.approx(free.iteration_s + 8 * 0.1 * (forward_s + backward_s),
+                                             rel=1e-12)
 
 
 @pytest.mark.parametrize("micro", [1, 3, 8])
 def test_the_slowest_stage_sets_the_pace(micro: int) -> None:
-    """One way: once through all stages, and the other micro-batches one after the other through the slowest."""
+    """One way: once through all stages, and the other micro-batches one after the other through the
+    slowest.
+    """
     forward, backward = [1.0, 4.0, 2.0], [2.0, 3.0, 5.0]
     line = laid_out(3, micro, forward, backward, 0.0)
     bound = (3 + micro - 1) * (max(forward) + max(backward))
@@ -212,7 +247,9 @@ def test_the_slowest_stage_sets_the_pace(micro: int) -> None:
 
 
 def test_spans_are_those_of_the_first_micro_batch() -> None:
-    """Stage s begins when s stages and hops lie behind the first micro-batch, and each step in its own time."""
+    """Stage s begins when s stages and hops lie behind the first micro-batch, and each step in its
+    own time.
+    """
     line = laid_out(3, 4, [2.0] * 3, [3.0] * 3, 0.5)
     begins = sorted({span.start_s for span in line.spans if span.end_s - span.start_s == 2.0})
     assert begins == [0.0, 2.5, 5.0]
@@ -220,15 +257,19 @@ def test_spans_are_those_of_the_first_micro_batch() -> None:
 
 
 def test_priced_pipelines() -> None:
-    """More micro-batches make the bubble smaller; the largest stage's work and every stage's messages are counted for each."""
+    """More micro-batches make the bubble smaller; the largest stage's work and every stage's
+    messages are counted for each.
+    """
     spec = NetworkSpec("alexnet", (3, 67, 67), 20)
     network = spec.build()
     no_launch = replace(MACHINE, device=replace(MACHINE.device, launch_s=0.0))
     found = {}
     for micro in (1, 2, 8):
-        plan = make_plan(spec, "pipeline:4x1", 4, 64, network=network, machine=files.to_dict(no_launch), microbatches=micro)
+        plan = make_plan(spec, "pipeline:4x1", 4, 64, network=network,
+                         machine=files.to_dict(no_launch), microbatches=micro)
         found[micro] = p = price(network, plan, no_launch)
-        assert {s.repeats for s in p.steps if s.phase in (Phase.FORWARD.value, Phase.BACKWARD.value)} == {micro}
+        assert {s.repeats for s in p.steps if s.phase in (Phase.FORWARD.value,
+                                                          Phase.BACKWARD.value)} == {micro}
         assert {s.repeats for s in p.steps if s.phase == Phase.UPDATE.value} == {1}
         assert p.iteration_s == pytest.approx(p.compute_s + p.exposed_communication_s, rel=1e-12)
         hops = [s for s in p.steps if s.is_comm and s.phase == Phase.FORWARD.value]

@@ -1,4 +1,6 @@
-"""Graphs too entangled to be eliminated: the choice is good, the bound is one, and what can be eliminated is exact."""
+"""Graphs too entangled to be eliminated: the choice is good, the bound is one, and what can be
+eliminated is exact.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def test_the_optimum_lies_between_bound_and_choice(problem: Problem) -> None:
 
 
 def complete(size: int, width: int, seed: int) -> Problem:
-    """Each node with its favourite, and edges that cost where two differ: as layers whose tensors move."""
+    """Each node with its favourite, and edges that cost where two differ: as layers whose tensors
+    move.
+    """
     rng = np.random.default_rng(seed)
     differ = 1.0 - np.eye(width)
     return ([rng.random(width) for _ in range(size)],
@@ -49,7 +53,9 @@ def complete(size: int, width: int, seed: int) -> Problem:
 
 
 def test_choices_are_as_good_as_the_optimum_on_most_complete_graphs(tiny: None) -> None:
-    """7 nodes, each with an edge to every other, of 3 configurations; no more than two change at once."""
+    """7 nodes, each with an edge to every other, of 3 configurations; no more than two change at
+    once.
+    """
     ratios = []
     for seed in range(30):
         nodes, edges = complete(7, 3, seed)
@@ -60,16 +66,21 @@ def test_choices_are_as_good_as_the_optimum_on_most_complete_graphs(tiny: None) 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_not_held_falls(seed: int) -> None:
-    """Where half of all pairs are joined, tables stay as small as they may be, whichever nodes were held before."""
+    """Where half of all pairs are joined, tables stay as small as they may be, whichever nodes were
+    held before.
+    """
     rng = np.random.default_rng(seed)
     sizes = [int(n) for n in rng.integers(10, 30, 24)]
-    edges = {(a, b): np.zeros((sizes[a], sizes[b])) for a in range(24) for b in range(a + 1, 24) if rng.random() < 0.5}
+    edges = {(a, b): np.zeros((sizes[a], sizes[b])) for a in range(24) for b in range(a + 1, 24)
+             if rng.random() < 0.5}
     often = np.zeros(24)
     for _ in range(6):
         held = entangled._held(sizes, edges, often)
         often[held] += 1
         left = [1 if node in held else n for node, n in enumerate(sizes)]
-        assert held and largest_table(left, [pair for pair in edges if not set(pair) & set(held)]) <= entangled.HELD
+        assert held and largest_table(left,
+                                      [pair for pair in edges
+                                       if not set(pair) & set(held)]) <= entangled.HELD
     assert often.all()
 
 
@@ -92,22 +103,27 @@ def test_the_largest_table(pairs: list[tuple[int, int]], most: int) -> None:
 
 @pytest.mark.parametrize(("count", "ranks"), [(8, 4), (24, 2)])
 def test_dense_blocks(count: int, ranks: int) -> None:
-    """Far too entangled for elimination: some 17 configurations of each of eight layers, and more, at once."""
+    """Far too entangled for elimination: some 17 configurations of each of eight layers, and more,
+    at once.
+    """
     net, machine = dense((count,)), files.load("p100x4x4")
     spec = NetworkSpec(net.name, net.image_shape, net.classes)
     search = Search(net, spec, ranks, 16 * ranks, machine, overlap="none")
     found = search.best()
     sizes = [len(u.space) for u in search.units]
     assert largest_table(sizes, search.tables.edges) > entangled.EXACT
-    assert found.bound_s <= found.objective_s <= found.bound_s * 1.01 and found.exact == (found.objective_s <= found.bound_s * (1 + 1e-9))
+    assert found.bound_s <= found.objective_s <= found.bound_s * 1.01 and found.exact == (
+        found.objective_s <= found.bound_s * (1 + 1e-9))
     wanted = auto.task(net, spec, ranks, 16 * ranks, machine, overlap="none")
-    others = priced(wanted, [s for s in auto.candidates(net, ranks, machine) if parse(s)[0] not in APART])
+    others = priced(wanted,
+                    [s for s in auto.candidates(net, ranks, machine) if parse(s)[0] not in APART])
     assert others and all(found.objective_s <= c.iteration_s * (1 + 1e-9) for c in others)
 
 
 def test_dense_blocks_within_memory() -> None:
     net, machine = dense((8,)), files.load("p100x4x4")
-    search = Search(net, NetworkSpec(net.name, net.image_shape, net.classes), 4, 64, machine, overlap="none")
+    search = Search(net, NetworkSpec(net.name, net.image_shape, net.classes), 4, 64, machine,
+                    overlap="none")
     free, small = search.best(1e30), search.smallest()
     assert small.bytes < free.bytes
     limit = (free.bytes + small.bytes) / 2

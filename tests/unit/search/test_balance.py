@@ -23,15 +23,18 @@ ALEXNET = NetworkSpec("alexnet", (3, 227, 227), 1000)
 RESNET = NetworkSpec("resnet50", (3, 64, 64), 100)
 
 
-def planned(spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine, **options: Any) -> tuple[Network, Plan, Costs]:
+def planned(spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine,
+            **options: Any) -> tuple[Network, Plan, Costs]:
     network = spec.build()
-    plan = make_plan(spec, strategy, ranks, batch, network=network, machine=files.to_dict(machine), **options)
+    plan = make_plan(spec, strategy, ranks, batch, network=network, machine=files.to_dict(machine),
+                     **options)
     return network, plan, price_family(network, plan, machine)
 
 
 def stage_sums(network: Network, plan: Plan, seconds: dict[str, Any]) -> list[float]:
     firsts = sorted({config.first for config in plan.configs.values()})
-    return [sum(float(seconds[layer.name]) for layer in network.layers if plan.configs[layer.name].first == first) for first in firsts]
+    return [sum(float(seconds[layer.name]) for layer in network.layers
+                if plan.configs[layer.name].first == first) for first in firsts]
 
 
 @pytest.mark.parametrize(("spec", "strategy", "ranks", "preset"), [
@@ -42,7 +45,9 @@ def stage_sums(network: Network, plan: Plan, seconds: dict[str, Any]) -> list[fl
 def test_the_slowest_stage_is_as_fast_as_any_cut_lets_it_be(
     spec: NetworkSpec, strategy: str, ranks: int, preset: str, microbatches: int
 ) -> None:
-    """Against every choice of cuts, by the seconds of the new plan itself; layers are on as many ranks as before, cut alike."""
+    """Against every choice of cuts, by the seconds of the new plan itself; layers are on as many
+    ranks as before, cut alike.
+    """
     machine = files.load(preset)
     network, plan, costs = planned(spec, strategy, ranks, 64, machine, microbatches=microbatches)
     found = balanced(network, plan, costs)
@@ -57,8 +62,10 @@ def test_the_slowest_stage_is_as_fast_as_any_cut_lets_it_be(
 
 def test_seconds_of_layers_are_the_sums_of_their_steps() -> None:
     machine = files.load("h100x8")
-    network, plan, costs = planned(RESNET, "pipeline:2x2", 4, 32, machine, microbatches=4, order="1f1b")
-    told, sums = price(network, plan, machine), dict.fromkeys((layer.name for layer in network.layers), 0.0)
+    network, plan, costs = planned(RESNET, "pipeline:2x2", 4, 32, machine, microbatches=4,
+                                   order="1f1b")
+    told, sums = price(network, plan,
+                       machine), dict.fromkeys((layer.name for layer in network.layers), 0.0)
     for step in told.steps:
         if not step.is_comm:
             sums[step.layer] += step.seconds * step.repeats
@@ -78,7 +85,9 @@ def one_of_all(network: Network, spec: NetworkSpec, strategy: str, *rest: Any) -
 
 @pytest.mark.parametrize("search", [auto.price_named, one_of_all])
 def test_named_pipelines_are_balanced(search: Callable[..., auto.Candidate]) -> None:
-    """AlexNet's fully connected layers read their weights for every micro-batch: by flops alone they share a stage with convolutions."""
+    """AlexNet's fully connected layers read their weights for every micro-batch: by flops alone
+    they share a stage with convolutions.
+    """
     machine = files.load("p100x4x4")
     network, _, costs = planned(ALEXNET, "pipeline:4x1", 4, 128, machine)
     found = search(network, ALEXNET, "pipeline:4x1", 4, 128, machine)
@@ -92,4 +101,5 @@ def test_balancing_never_makes_a_named_pipeline_slower(preset: str, ranks: int) 
     for stages in (s for s in range(2, ranks + 1) if ranks % s == 0):
         strategy = f"pipeline:{stages}x{ranks // stages}"
         network, _, costs = planned(RESNET, strategy, ranks, 48, machine)
-        assert auto.price_named(network, RESNET, strategy, ranks, 48, machine).iteration_s <= costs.iteration_s
+        assert auto.price_named(network, RESNET, strategy, ranks, 48,
+                                machine).iteration_s <= costs.iteration_s

@@ -19,8 +19,11 @@ from hpcpar.search.candidates import BUCKETS, Candidate, priced, sample_parts
     ("lenet5", 6, "p100x4x4", {"bucket_bytes": None}), ("cosmoflow", 4, "h100x8", {"synchronisation": "sharded"}),
     ("lenet5", 4, "local", {"bucket_bytes": 1 << 16, "gather": "layer"}),
 ])
-def test_every_candidate_is_the_price_of_its_plan(name: str, ranks: int, machine: str, options: dict[str, Any]) -> None:
-    """In both placements, with the gradients of several layers in one bucket as each strategy's configurations allow."""
+def test_every_candidate_is_the_price_of_its_plan(name: str, ranks: int, machine: str,
+                                                  options: dict[str, Any]) -> None:
+    """In both placements, with the gradients of several layers in one bucket as each strategy's
+    configurations allow.
+    """
     net, loaded = network(name), files.load(machine)
     spec = NetworkSpec(name, net.image_shape, net.classes)
     task = auto.task(net, spec, ranks, 4 * ranks, loaded, **options)
@@ -31,10 +34,13 @@ def test_every_candidate_is_the_price_of_its_plan(name: str, ranks: int, machine
         tried = [price(net, plan, loaded) for plan in plans(c, options)]
         p = min(tried, key=lambda p: (not p.fits, p.iteration_s))
         assert c.iteration_s == pytest.approx(p.iteration_s, rel=1e-12)
-        assert (c.memory_bytes, c.parts, c.fits) == (p.memory_bytes, int(sample_parts(c.plan)), p.fits)
+        assert (c.memory_bytes, c.parts, c.fits) == (p.memory_bytes, int(sample_parts(c.plan)),
+                                                     p.fits)
 
 
 def plans(c: Candidate, options: dict[str, Any]) -> list[Plan]:
-    """The plans that a candidate is the best of: with each size of buckets, where none is asked for."""
+    """The plans that a candidate is the best of: with each size of buckets, where none is asked
+    for.
+    """
     sizes = BUCKETS if options.get("bucket_bytes", 0) is None else (options.get("bucket_bytes", 0),)
     return [replace(c.plan, bucket_bytes=size) for size in sizes]

@@ -26,7 +26,8 @@ def value(nodes: list[Any], edges: Edges, chosen: Any) -> float:
 
 def brute(nodes: list[Any], edges: Edges) -> float:
     """The least sum over every choice."""
-    return min(value(nodes, edges, chosen) for chosen in itertools.product(*(range(len(t)) for t in nodes)))
+    return min(value(nodes, edges, chosen)
+               for chosen in itertools.product(*(range(len(t)) for t in nodes)))
 
 
 #: Pairs of nodes by kind of graph.
@@ -46,7 +47,9 @@ SHAPES: dict[str, tuple[int, list[tuple[int, int]]]] = {
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
-    """A graph of a known kind, or any pairs in any order; tables of floats or of few whole numbers, so that many choices tie."""
+    """A graph of a known kind, or any pairs in any order; tables of floats or of few whole numbers,
+    so that many choices tie.
+    """
     kind = draw(st.sampled_from([*SHAPES, "any", "any"]))
     if kind == "any":
         size = draw(st.integers(2, 6))
@@ -56,11 +59,14 @@ def problems(draw: st.DrawFn) -> Problem:
         size, pairs = SHAPES[kind]
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     ties, alike = draw(st.booleans()), draw(st.booleans())
-    widths = [draw(st.integers(1, 3))] * size if alike else [draw(st.integers(1, 3)) for _ in range(size)]
+    widths = [draw(st.integers(1, 3))] * size if alike else [draw(st.integers(1, 3))
+                                                             for _ in range(size)]
     pool: dict[tuple[int, ...], list[Any]] = {}
 
     def table(*shape: int) -> Any:
-        """A new table, or the same object as another one: what the solver computes once for equal questions."""
+        """A new table, or the same object as another one: what the solver computes once for equal
+        questions.
+        """
         made = pool.setdefault(shape, [])
         if not made or not alike or rng.random() < 0.4:
             made.append(rng.integers(0, 3, shape) if ties else rng.random(shape))
@@ -76,7 +82,8 @@ def test_the_least_sum(problem: Problem) -> None:
     total, chosen = solve(*problem)
     assert total == pytest.approx(brute(*problem), rel=1e-12, abs=1e-12)
     assert value(*problem, chosen) == pytest.approx(total, rel=1e-12, abs=1e-12)
-    assert all(np.array_equal(a, b) for a, b in zip(before, (*problem[0], *problem[1].values()), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(before, (*problem[0], *problem[1].values()),
+                                                    strict=True))
 
 
 def test_an_integer_program_finds_the_same() -> None:
@@ -87,7 +94,8 @@ def test_an_integer_program_finds_the_same() -> None:
     rng = np.random.default_rng(0)
     for size, pairs in SHAPES.values():
         widths = rng.integers(1, 5, size)
-        nodes, edges = [rng.random(w) for w in widths], {(a, b): rng.random((widths[a], widths[b])) for a, b in pairs}
+        nodes, edges = [rng.random(w) for w in widths], {(a, b): rng.random((widths[a], widths[b]))
+                                                         for a, b in pairs}
         chosen = solve_program(program(nodes, edges), 10.0)
         assert chosen is not None and value(nodes, edges, chosen) == pytest.approx(solve(nodes, edges)[0], rel=1e-6)
 
@@ -135,12 +143,17 @@ def of_network(name: str) -> Eliminations:
     """The papers' count of a built-in network."""
     layers = builtin.network(name).layers
     place = {layer.name: i for i, layer in enumerate(layers)}
-    return count(len(layers), [(place[name], place[layer.name]) for layer in layers for name in layer.inputs])
+    return count(len(layers),
+                 [(place[name], place[layer.name]) for layer in layers for name in layer.inputs])
 
 
-@pytest.mark.parametrize(("name", "edges"), [("lenet5", 0), ("alexnet", 0), ("vgg16", 0), ("inception_v3", 35), ("resnet50", 16)])
+@pytest.mark.parametrize(("name", "edges"),
+                         [("lenet5", 0), ("alexnet", 0), ("vgg16", 0), ("inception_v3", 35),
+                          ("resnet50", 16)])
 def test_the_papers_eliminations(name: str, edges: int) -> None:
-    """DeePa and OptCNN: K = 2 in all of their networks, and as many edges as branches come together."""
+    """DeePa and OptCNN: K = 2 in all of their networks, and as many edges as branches come
+    together.
+    """
     found = of_network(name)
     assert (found.edges, found.kept) == (edges, 2)
     assert found.nodes == len(builtin.network(name).layers) - 2
@@ -149,7 +162,8 @@ def test_the_papers_eliminations(name: str, edges: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 1000)), max_size=25))
 def test_series_and_parallel_graphs_fall_to_two_nodes(steps: list[tuple[bool, int]]) -> None:
-    """Every layer put on an edge is one node elimination, every edge doubled one edge elimination."""
+    """Every layer put on an edge is one node elimination, every edge doubled one edge elimination.
+    """
     pairs, size, doubled = [(0, 1)], 2, 0
     for double, at in steps:
         a, b = pairs[at % len(pairs)]

@@ -30,10 +30,12 @@ def network(name: str) -> Network:
     return test_tables.residual() if name == "residual" else builtin.network(name)
 
 
-def candidate(name: str, strategy: str, ranks: int, batch: int, machine: str, **options: Any) -> Candidate:
+def candidate(name: str, strategy: str, ranks: int, batch: int, machine: str,
+              **options: Any) -> Candidate:
     net = network(name)
     source = "tests.unit.search.test_tables:residual" if name == "residual" else name
-    return auto.price_named(net, NetworkSpec(source, net.image_shape, net.classes), strategy, ranks, batch, files.load(machine), **options)
+    return auto.price_named(net, NetworkSpec(source, net.image_shape, net.classes), strategy, ranks,
+                            batch, files.load(machine), **options)
 
 
 @cache
@@ -79,7 +81,8 @@ CASES: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
 def test_communication_adds_up(what: tuple[Any, ...], options: dict[str, Any]) -> None:
     chosen, found = terms(*what, **options)
     p = chosen.prediction
-    parts = [term(found, name) for name in ("gradient exchange", "layer-wise communication", "p2p communication")]
+    parts = [term(found, name) for name in ("gradient exchange", "layer-wise communication",
+                                            "p2p communication")]
     assert sum(t.seconds or 0.0 for t in parts) == pytest.approx(p.communication_s, rel=1e-12)
     assert sum(t.exposed_s or 0.0 for t in parts) == pytest.approx(p.exposed_communication_s, rel=1e-9, abs=1e-15)
     sent = sum(float(t.remark.split(", ")[1].split(" MB")[0]) for t in parts)
@@ -87,7 +90,8 @@ def test_communication_adds_up(what: tuple[Any, ...], options: dict[str, Any]) -
     update = term(found, "weight update")
     assert update.seconds == pytest.approx(p.phases["update"]["compute_s"], rel=1e-12)
     assert all((t.seconds is None) == (t.exposed_s is None) for t in found.terms)
-    assert [t.category for t in found.terms] == [*["communication"] * 4, "memory", "memory", *["computation"] * 3, "scaling"]
+    assert [t.category for t in found.terms] == [*["communication"] * 4, "memory", "memory",
+                                                 *["computation"] * 3, "scaling"]
 
 
 @pytest.mark.parametrize(("what", "options"), CASES[2:4])
@@ -96,34 +100,44 @@ def test_changes_can_be_priced_again(what: tuple[Any, ...], options: dict[str, A
     t, plan = chosen.task, chosen.plan
     assert found.changes == tuple(sorted(found.changes, key=lambda c: (not c.fits, c.iteration_s)))
     for change in found.changes:
-        assert change.gain == pytest.approx(chosen.iteration_s / change.iteration_s) and change.gain > 1
+        assert change.gain == pytest.approx(chosen.iteration_s
+                                            / change.iteration_s) and change.gain > 1
         machine, again = t.machine, plan
         if change.what.startswith("strategy "):
             if "layerwise" not in change.what:
                 named = auto.alone(t, change.what.split()[1])
-                assert change.iteration_s == pytest.approx(named.iteration_s, rel=1e-9) and change.fits == named.fits
+                assert change.iteration_s == pytest.approx(named.iteration_s,
+                                                           rel=1e-9) and change.fits == named.fits
             continue
         option = [values for words, values in OPTIONS.items() if words in change.what]
         if option:
             again = replace(plan, **option[0])
         elif "bandwidth" in change.what:
-            machine = replace(machine, levels=tuple(replace(x, beta_s_per_byte=x.beta_s_per_byte / 2) for x in machine.levels))
+            machine = replace(machine,
+                              levels=tuple(replace(x, beta_s_per_byte=x.beta_s_per_byte / 2)
+                                           for x in machine.levels))
         elif "latency" in change.what:
-            machine = replace(machine, levels=tuple(replace(x, alpha_s=x.alpha_s / 2) for x in machine.levels))
+            machine = replace(machine,
+                              levels=tuple(replace(x, alpha_s=x.alpha_s / 2)
+                                           for x in machine.levels))
         else:
             assert change.what == "devices twice as fast"
             d = machine.device
             machine = replace(machine, device=replace(d, flops_per_s=2 * d.flops_per_s, launch_s=d.launch_s / 2,
                                                       bandwidth_bytes_per_s=2 * d.bandwidth_bytes_per_s))
-        p = price(t.network, replace(again, machine=files.to_dict(machine)), machine, **t.price_options)
-        assert change.iteration_s == pytest.approx(p.iteration_s, rel=1e-12) and change.fits == p.fits
+        p = price(t.network, replace(again, machine=files.to_dict(machine)), machine,
+                  **t.price_options)
+        assert change.iteration_s == pytest.approx(p.iteration_s,
+                                                   rel=1e-12) and change.fits == p.fits
     assert any(c.what == "devices twice as fast" for c in found.changes)
 
 
 def test_congestion() -> None:
     """None by definition with a contention of one; else what the other flows cost."""
-    assert term(terms("lenet5", "data", 8, 64, "p100x4x4", contention=1.0)[1], "network congestion").seconds == 0.0
-    assert term(terms(*CASES[0][0])[1], "network congestion").seconds == 0.0  # one level, a link for every rank
+    assert term(terms("lenet5", "data", 8, 64, "p100x4x4", contention=1.0)[1],
+                "network congestion").seconds == 0.0
+    # one level, a link for every rank
+    assert term(terms(*CASES[0][0])[1], "network congestion").seconds == 0.0
     chosen, found = terms("lenet5", "df:4x4/outer", 16, 64, "p100x4x4", overlap="none")
     alone = price(chosen.task.network, chosen.plan, chosen.task.machine, contention=1.0)
     congestion = term(found, "network congestion")
@@ -132,7 +146,9 @@ def test_congestion() -> None:
 
 
 def test_redundancy() -> None:
-    """The images and the loss, which all ranks compute alike under filter, and what uneven channel parts hold more."""
+    """The images and the loss, which all ranks compute alike under filter, and what uneven channel
+    parts hold more.
+    """
     whole = terms("lenet5", "data", 1, 64, "local")[1]
     assert "hold 1 times what one copy" in term(whole, "memory redundancy").remark
     assert term(whole, "computation redundancy").seconds == 0.0
@@ -146,7 +162,8 @@ def test_redundancy() -> None:
     net = network("lenet5")
     weights = 3 * net.parameters
     items = sum(64 * math.prod(net.shapes[layer.name]) for layer in net.layers)
-    replicated = sum(64 * math.prod(net.shapes[name]) for name, c in chosen.plan.configs.items() if c.replicas == 4)
+    replicated = sum(64 * math.prod(net.shapes[name]) for name, c in chosen.plan.configs.items()
+                     if c.replicas == 4)
     uneven = _uneven(chosen)
     held = (items + 3 * replicated + uneven + weights + _uneven_weights(chosen)) / (items + weights)
     assert f"hold {held:.3g} times" in term(found, "memory redundancy").remark
@@ -160,7 +177,8 @@ def _uneven(chosen: Candidate) -> int:
     for layer in net.layers:
         parts = chosen.plan.configs[layer.name].c
         units = net.shapes[layer.name][0] // net.granules[layer.name]
-        total += (-(-units // parts) * parts - units) * 64 * math.prod(net.shapes[layer.name]) // units
+        total += (-(-units // parts) * parts
+                  - units) * 64 * math.prod(net.shapes[layer.name]) // units
     return total
 
 
@@ -168,7 +186,8 @@ def _uneven_weights(chosen: Candidate) -> int:
     net, total = chosen.task.network, 0
     for layer in net.weighted:
         parts, rows = chosen.plan.configs[layer.name].c, net.shapes[layer.name][0]
-        total += (-(-rows // parts) * parts - rows) * 3 * layer.parameters(net.input_shape(layer)) // rows
+        total += (-(-rows // parts) * parts
+                  - rows) * 3 * layer.parameters(net.input_shape(layer)) // rows
     return total
 
 
@@ -191,7 +210,9 @@ def test_accumulated_gradients_have_no_bubble() -> None:
 
 def test_a_pipelines_communication_adds_up() -> None:
     chosen, found = terms("lenet5", "pipeline:2x2", 4, 64, "local")
-    parts = [term(found, name).seconds or 0.0 for name in ("gradient exchange", "layer-wise communication", "p2p communication")]
+    parts = [term(found, name).seconds or 0.0 for name in ("gradient exchange",
+                                                           "layer-wise communication",
+                                                           "p2p communication")]
     assert sum(parts) == pytest.approx(chosen.prediction.communication_s)
 
 
@@ -216,7 +237,8 @@ def test_memory_stalling() -> None:
 def test_limits() -> None:
     """ParaDL's last column within the limit; beyond it, the layer that runs out first."""
     net = network("lenet5")
-    for strategy, ranks in (("data", 4), ("filter", 4), ("channel", 4), ("spatial", 4), ("df:2x2", 4), ("pipeline:2x2", 4), ("owt", 4)):
+    for strategy, ranks in (("data", 4), ("filter", 4), ("channel", 4), ("spatial", 4),
+                            ("df:2x2", 4), ("pipeline:2x2", 4), ("owt", 4)):
         remark = term(terms("lenet5", strategy, ranks, 64, "local")[1], "number of PEs").remark
         assert remark == f"'{strategy}' can use up to {limit(net, strategy, 64)} ranks here"
     assert limit(net, "data", 64) == 64 and limit(net, "df:2x2", 64) == 64 * limit(net, "filter", 64)
@@ -225,7 +247,8 @@ def test_limits() -> None:
 
 
 def test_the_bottleneck_is_the_largest_exposed_term() -> None:
-    assert terms("alexnet", "data", 16, 512, "k80x16", overlap="none")[1].bottleneck == "gradient exchange"
+    assert terms("alexnet", "data", 16, 512, "k80x16",
+                 overlap="none")[1].bottleneck == "gradient exchange"
     assert terms("lenet5", "data", 1, 64, "local")[1].bottleneck == "computing"
     _, found = explained(*CASES[2][0], **CASES[2][1])
     document = found.to_json()

@@ -1,4 +1,6 @@
-"""The layer-wise search: the optimum of its space, under memory limits too, and never worse than a named strategy."""
+"""The layer-wise search: the optimum of its space, under memory limits too, and never worse than a
+named strategy.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,15 @@ from hpcpar.machine.model import Machine
 from hpcpar.network import builtin
 from hpcpar.network.builder import Chain, Graph
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Add, Conv2d, Flatten, GlobalAvgPool, Linear, ReLU, SoftmaxCrossEntropy
+from hpcpar.network.layers import (
+    Add,
+    Conv2d,
+    Flatten,
+    GlobalAvgPool,
+    Linear,
+    ReLU,
+    SoftmaxCrossEntropy,
+)
 from hpcpar.plan.plan import NetworkSpec, load
 from hpcpar.plan.strategies import named, parse
 from hpcpar.schedule.steps import Compute
@@ -66,7 +76,8 @@ def load_machine(name: str) -> Machine:
     return replace(machine, levels=(replace(node, ranks=2), network))
 
 
-def search(name: str, ranks: int, batch: int, machine: str, few: int = 10**9, **options: Any) -> Search:
+def search(name: str, ranks: int, batch: int, machine: str, few: int = 10**9,
+           **options: Any) -> Search:
     """A search that prunes spaces of more than `few` configurations."""
     net = network(name)
     with pytest.MonkeyPatch.context() as patch:
@@ -75,7 +86,8 @@ def search(name: str, ranks: int, batch: int, machine: str, few: int = 10**9, **
 
 
 def names(ranks: int, machine: Machine) -> list[str]:
-    """The named strategies of the space, in both placements where the machine has several levels."""
+    """The named strategies of the space, in both placements where the machine has several levels.
+    """
     plain = [s for s in named(ranks) if parse(s)[0] not in APART]
     mixed = [s for s in plain if (grid := parse(s)[1]) is not None and 1 not in grid]
     return plain + [f"{s}/outer" for s in mixed if len(machine.levels) > 1]
@@ -91,7 +103,8 @@ def everything(found: Search) -> tuple[Any, Any]:
             total = total + getattr(t, field).reshape([-1 if j == i else 1 for j in range(size)])
         for (a, b), t in found.tables.edges.items():
             values = getattr(t, field)
-            total = total + values.reshape([values.shape[0] if j == a else values.shape[1] if j == b else 1 for j in range(size)])
+            total = total + values.reshape([values.shape[0] if j == a else values.shape[1] if j == b
+                                            else 1 for j in range(size)])
         out.append(total)
     return out[0], out[1]
 
@@ -100,14 +113,15 @@ SMALL = [("chain", 2, 8, "local"), ("chain", 4, 64, "p100x4x4"), ("chain", 4, 64
          ("block", 4, 2, "abci-v100"), ("block", 4, 4, "nodes of two")]
 
 
-# -- the optimum ------------------------------------------------------------------------------------------------------
+# -- the optimum -----------------------------------------------------------------------------------
 @pytest.mark.parametrize(("name", "ranks", "batch", "machine"), SMALL)
 def test_the_optimum_of_every_combination(name: str, ranks: int, batch: int, machine: str) -> None:
     found = search(name, ranks, batch, machine)
     seconds, held = everything(found)
     assert seconds.size == np.prod([float(len(u.space)) for u in found.units]) > 1000
     best = found.best()
-    assert best.exact and (best.objective_s, best.bound_s) == (pytest.approx(seconds.min(), rel=1e-12),) * 2
+    assert best.exact and (best.objective_s,
+                           best.bound_s) == (pytest.approx(seconds.min(), rel=1e-12),) * 2
     p = price(network(name), best.plan, load_machine(machine))
     assert p.compute_s + p.communication_s == pytest.approx(best.objective_s, rel=1e-9) and p.memory_bytes <= best.bytes
     assert best.configurations == best.kept == sum(len(u.space) for u in found.units)
@@ -117,7 +131,9 @@ def test_the_optimum_of_every_combination(name: str, ranks: int, batch: int, mac
 
 @pytest.mark.parametrize(("name", "ranks", "batch", "machine"), SMALL)
 def test_the_optimum_within_a_memory_limit(name: str, ranks: int, batch: int, machine: str) -> None:
-    """Exact where it says so; else it fits and lies between the bound and twice the true optimum's distance from it."""
+    """Exact where it says so; else it fits and lies between the bound and twice the true optimum's
+    distance from it.
+    """
     found = search(name, ranks, batch, machine)
     seconds, held = everything(found)
     fastest = found.best(1e30)
@@ -170,7 +186,9 @@ def test_pruning_keeps_what_fits() -> None:
 
 def test_pruning_keeps_the_optimum_with_hidden_sums() -> None:
     whole, pruned = search("lenet5", 16, 64, "k80x16"), search("lenet5", 16, 64, "k80x16", few=32)
-    assert pruned.best(1e30, hidden=1.0).bound_s == pytest.approx(whole.best(1e30, hidden=1.0).bound_s, rel=1e-12)
+    assert pruned.best(1e30,
+                       hidden=1.0).bound_s == pytest.approx(whole.best(1e30, hidden=1.0).bound_s,
+                                                            rel=1e-12)
 
 
 def test_the_papers_objective_is_never_worse_than_a_named_strategys() -> None:
@@ -185,7 +203,7 @@ def test_the_papers_objective_is_never_worse_than_a_named_strategys() -> None:
         assert any(best.objective_s < c.iteration_s for c in others)
 
 
-# -- plans ------------------------------------------------------------------------------------------------------------
+# -- plans -----------------------------------------------------------------------------------------
 def test_sharded_weights_exclude_cut_reductions() -> None:
     found = search("lenet5", 4, 32, "local", synchronisation="sharded")
     assert all((unit.space.config().k == 1).all() for unit in found.units)
@@ -210,19 +228,22 @@ def test_hidden_sums_of_gradients_are_not_counted() -> None:
         assert hidden.objective_s >= found.best(1e30).objective_s * (1 - 1e-12)
 
 
-# -- against named strategies -----------------------------------------------------------------------------------------
+# -- against named strategies ----------------------------------------------------------------------
 @pytest.mark.parametrize(("name", "ranks", "machine", "options"), [
     ("lenet5", 2, "abci-v100", {}), ("lenet5", 4, "k80x16", {"overlap": "gradient"}), ("lenet5", 8, "p100x4x4", {}),
     ("lenet5", 16, "local", {"overlap": "none"}), ("alexnet", 2, "local", {}), ("alexnet", 8, "k80x16", {"overlap": "none"}),
     ("vgg16", 2, "p100x4x4", {}), ("alexnet", 16, "p100x4x4", {}),
 ])
-def test_never_worse_than_a_named_strategy(name: str, ranks: int, machine: str, options: dict[str, Any]) -> None:
+def test_never_worse_than_a_named_strategy(name: str, ranks: int, machine: str,
+                                           options: dict[str, Any]) -> None:
     net, batch = network(name), 16 * ranks
-    chosen, found = auto.named_or_layerwise(net, spec(net), ranks, batch, files.load(machine), **options)
+    chosen, found = auto.named_or_layerwise(net, spec(net), ranks, batch, files.load(machine),
+                                            **options)
     others = [c for c in priced(chosen.task, names(ranks, files.load(machine))) if c.parts <= batch]
     assert others and all((not chosen.fits, chosen.iteration_s) <= (not c.fits, c.iteration_s * (1 + 1e-12)) for c in others)
     assert chosen.strategy == "layerwise" and chosen.plan.strategy == "layerwise"
-    assert chosen.iteration_s == pytest.approx(price(net, chosen.plan, files.load(machine)).iteration_s, rel=1e-12)
+    assert chosen.iteration_s == pytest.approx(price(net, chosen.plan,
+                                                     files.load(machine)).iteration_s, rel=1e-12)
     assert found.eliminations.kept == 2
 
 
@@ -230,25 +251,31 @@ def test_the_best_of_all_includes_the_layer_wise_plan() -> None:
     net, machine = network("lenet5"), files.load("p100x4x4")
     found = auto.best(net, spec(net), 2, 128, machine)
     assert sum(c.strategy == "layerwise" for c in found) == 1
-    assert "layerwise" not in {c.strategy for c in auto.best(net, spec(net), 2, 128, machine, layers=False)}
-    assert [c.iteration_s for c in found if c.fits] == sorted(c.iteration_s for c in found if c.fits)
+    assert "layerwise" not in {c.strategy for c in auto.best(net, spec(net), 2, 128, machine,
+                                                             layers=False)}
+    assert [c.iteration_s for c in found if c.fits] == sorted(c.iteration_s for c in found
+                                                              if c.fits)
 
 
-# -- the command ------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 def test_the_commands_document_and_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    args = ["plan", "--network", "lenet5", "--ranks", "4", "--batch", "64", "--strategy", "layerwise", "-o", str(path)]
+    args = ["plan", "--network", "lenet5", "--ranks", "4", "--batch", "64", "--strategy",
+            "layerwise", "-o", str(path)]
     assert main([*args, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found["search"]) == {
         "objective_s", "bound_s", "exact", "configurations", "kept_configurations", "node_eliminations", "edge_eliminations", "K",
         "table_s", "search_s",
     }
-    assert found["search"]["exact"] and found["search"]["K"] == 2 and found["search"]["edge_eliminations"] == 0
+    assert found["search"]["exact"] and found["search"]["K"] == 2 and found["search"][
+        "edge_eliminations"] == 0
     assert found["search"]["objective_s"] >= found["search"]["bound_s"] > 0
     assert found["strategy"] == "layerwise" and found["alternatives"]
     assert all(set(a) == {"strategy", "iteration_s", "fits"} for a in found["alternatives"])
-    assert {"data", "filter", "owt"} <= {a["strategy"] for a in found["alternatives"]} and found["iteration_s"] > 0
+    assert {"data", "filter", "owt"} <= {a["strategy"]
+                                         for a in found["alternatives"]} and found[
+        "iteration_s"] > 0
     plan = load(str(path))
     assert plan.strategy == "layerwise"
     assert main(["predict", "--plan", str(path), "--json"]) == 0
@@ -260,7 +287,8 @@ def test_the_commands_document_and_file(capsys: pytest.CaptureFixture[str], tmp_
 
 
 def test_a_residual_network_is_searched(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["plan", "--network", "tests.unit.search.test_tables:residual", "--machine", "p100x4x4", "--ranks", "4", "--batch", "4"]
+    args = ["plan", "--network", "tests.unit.search.test_tables:residual", "--machine", "p100x4x4",
+            "--ranks", "4", "--batch", "4"]
     assert main([*args, "--overlap", "none", "--strategy", "layerwise", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["search"]["K"], found["search"]["edge_eliminations"]) == (2, 2)
@@ -268,7 +296,9 @@ def test_a_residual_network_is_searched(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_calibrated_machine_offers_what_was_measured() -> None:
-    """Measured times ten times a roofline's: configurations that were not measured look fast, and are left alone."""
+    """Measured times ten times a roofline's: configurations that were not measured look fast, and
+    are left alone.
+    """
     machine, net = files.load("local"), network("lenet5")
     wanted = auto.task(net, spec(net), 4, 16, machine, overlap="none")
     table = {}
@@ -281,5 +311,6 @@ def test_a_calibrated_machine_offers_what_was_measured() -> None:
     calibrated = replace(machine, compute=table)
     best, _ = auto.layerwise(net, spec(net), 4, 16, calibrated, overlap="none")
     assert best.prediction.measured_compute == pytest.approx(1.0)
-    others = priced(auto.task(net, spec(net), 4, 16, calibrated, overlap="none"), names(4, calibrated))
+    others = priced(auto.task(net, spec(net), 4, 16, calibrated, overlap="none"),
+                    names(4, calibrated))
     assert best.iteration_s <= min(c.iteration_s for c in others) * (1 + 1e-12)

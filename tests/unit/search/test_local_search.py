@@ -22,7 +22,8 @@ from hpcpar.search.local_search import polished
 
 
 def searched(name: str, ranks: int, batch: int, machine: Machine, **options: Any) -> tuple[Search, list[Candidate]]:
-    """The search, and the optimum with each part of the sums of gradients hidden, priced in time."""
+    """The search, and the optimum with each part of the sums of gradients hidden, priced in time.
+    """
     net = builtin(name)
     spec = NetworkSpec(name, net.image_shape, net.classes)
     search, wanted = Search(net, spec, ranks, batch, machine, **options), auto.task(net, spec, ranks, batch, machine, **options)
@@ -33,30 +34,37 @@ def searched(name: str, ranks: int, batch: int, machine: Machine, **options: Any
     ("alexnet", 8, 256, "k80x16", 1.03), ("lenet5", 4, 64, "local", 1.01), ("alexnet", 4, 128, "p100x4x4", 1.005),
     ("lenet5", 6, 96, "h100x8", 1.0), ("alexnet", 2, 16, "cori-knl", 1.0),
 ])
-def test_changes_make_plans_faster_in_time(name: str, ranks: int, batch: int, preset: str, gain: float) -> None:
+def test_changes_make_plans_faster_in_time(name: str, ranks: int, batch: int, preset: str,
+                                           gain: float) -> None:
     """Never slower than any optimum of a sum, and as fast as it says when priced alone."""
     machine = files.load(preset)
     search, optima = searched(name, ranks, batch, machine)
     start = min(optima, key=lambda c: c.order)
     found = polished(search, start)
     assert found.iteration_s <= start.iteration_s / gain and found.fits
-    assert found.iteration_s == pytest.approx(price(search.network, found.plan, machine).iteration_s, rel=1e-12)
+    assert found.iteration_s == pytest.approx(price(search.network, found.plan,
+                                                    machine).iteration_s, rel=1e-12)
     assert auto.layerwise(search.network, search.plan.network, ranks, batch, machine)[0].iteration_s <= min(
         optima[i].iteration_s for i in (0, 4, 8))
 
 
 def test_parts_of_hidden_sums_around_the_best_are_tried() -> None:
-    """On four nodes, of AlexNet's sums of gradients more than half but not all are hidden: 6% between the optima."""
+    """On four nodes, of AlexNet's sums of gradients more than half but not all are hidden: 6%
+    between the optima.
+    """
     machine = files.load("p100x4x4")
     search, optima = searched("alexnet", 16, 512, machine)
     seconds = [c.iteration_s for c in optima]
     chosen, found = auto.layerwise(search.network, search.plan.network, 16, 512, machine)
     assert chosen.iteration_s <= min(seconds) < 0.95 * min(seconds[0], seconds[4], seconds[8])
-    assert found.objective_s == search.best().objective_s  # what is told of the search is the plain sum's
+    # what is told of the search is the plain sum's
+    assert found.objective_s == search.best().objective_s
 
 
 def test_what_fits_stays_so() -> None:
-    """Where memory is limiting, changes that would need more are not made, whatever they would gain."""
+    """Where memory is limiting, changes that would need more are not made, whatever they would
+    gain.
+    """
     machine = files.load("k80x16")
     search, optima = searched("alexnet", 8, 256, machine)
     free = polished(search, optima[0])
@@ -75,7 +83,9 @@ def test_a_plan_outside_of_the_space_stays_as_it_is() -> None:
     search, optima = searched("lenet5", 4, 64, machine)
     plan = optima[0].plan
     fc = next(name for name, c in plan.configs.items() if c.k > 1)
-    other = of_plan(optima[0].task, replace(plan, configs=plan.configs | {fc: replace(plan.configs[fc], first=1, k=3)}))
+    other = of_plan(optima[0].task,
+                    replace(plan,
+                            configs=plan.configs | {fc: replace(plan.configs[fc], first=1, k=3)}))
     assert polished(search, other) is other
 
 
@@ -85,12 +95,14 @@ def test_a_plan_that_was_not_measured_stays_as_it_is() -> None:
     search, optima = searched("lenet5", 4, 64, machine)
     start = max(optima, key=lambda c: c.iteration_s)
     works = Workload(search.network, start.plan)
-    known = {works.of(step).key: 1e-3 for step in schedule_for(search.network, start.plan).steps if isinstance(step, Compute)}
+    known = {works.of(step).key: 1e-3 for step in schedule_for(search.network, start.plan).steps
+             if isinstance(step, Compute)}
     calibrated = replace(machine, compute=known)
     again = Search(search.network, search.plan.network, 4, 64, calibrated)
     other = auto.price_named(search.network, search.plan.network, "filter", 4, 64, calibrated)
     assert again.around([len(unit.space) for unit in again.units]) is None
-    assert again.around([unit.space.find(start.plan.configs[unit.name]) for unit in again.units]) is not None
+    assert again.around([unit.space.find(start.plan.configs[unit.name])
+                         for unit in again.units]) is not None
     assert other.measured < 1.0 and polished(again, other) is other
 
 

@@ -1,4 +1,6 @@
-"""Lowerings that searches share: equal to what is worked out afresh, and never more than their bound."""
+"""Lowerings that searches share: equal to what is worked out afresh, and never more than their
+bound.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ def lenet5() -> Network:
 
 def search(machine: str = "p100x4x4", ranks: int = 4, batch: int = 16) -> Search:
     net = lenet5()
-    return Search(net, NetworkSpec("lenet5", net.image_shape, net.classes), ranks, batch, files.load(machine))
+    return Search(net, NetworkSpec("lenet5", net.image_shape, net.classes), ranks, batch,
+                  files.load(machine))
 
 
 def forget() -> None:
@@ -44,7 +47,9 @@ def arrays(found: Search) -> list[Any]:
 
 
 def test_a_search_that_finds_everything_again_is_the_same() -> None:
-    """Of another machine, and with another search between: only whole numbers are kept, never a price."""
+    """Of another machine, and with another search between: only whole numbers are kept, never a
+    price.
+    """
     forget()
     fresh = arrays(search("abci-v100"))
     forget()
@@ -81,27 +86,33 @@ def test_options_have_lowerings_of_their_own() -> None:
     net, machine = lenet5(), files.load("p100x4x4")
     spec = NetworkSpec("lenet5", net.image_shape, net.classes)
     forget()
-    for count, options in enumerate(({}, {"dtype": "float64"}, {"gamma": 0.5}, {"batch_norm": "local"}), 1):
+    for count, options in enumerate(({}, {"dtype": "float64"}, {"gamma": 0.5},
+                                     {"batch_norm": "local"}), 1):
         Search(net, spec, 4, 16, machine, **options)
         assert len(lowering._kept) == count
-    bytes_of = [Search(net, spec, 4, 16, machine, gamma=gamma).smallest().bytes for gamma in (1.0, 0.5)]
+    bytes_of = [Search(net, spec, 4, 16, machine, gamma=gamma).smallest().bytes
+                for gamma in (1.0, 0.5)]
     assert bytes_of[1] < bytes_of[0]
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("lenet5", 4), ("lenet5", 12), ("inception_v3", 6)])
 def test_pairs_of_layouts_worked_out_together_are_those_worked_out_alone(name: str, ranks: int) -> None:
-    """Patterns, amounts and halos of all pairs of configurations, against a pair of layouts of a single configuration each."""
+    """Patterns, amounts and halos of all pairs of configurations, against a pair of layouts of a
+    single configuration each.
+    """
     net = network(name)
     spec = NetworkSpec(name, net.image_shape, net.classes)
     found = Search(net, spec, ranks, 4 * ranks, files.load("p100x4x4"))
     rng = np.random.default_rng(0)
     links = [found.links[i] for i in rng.permutation(len(found.links))[:12]]
-    some = [(rng.integers(len(found.units[a].space), size=8), rng.integers(len(found.units[b].space), size=8)) for a, b, *_ in links]
+    some = [(rng.integers(len(found.units[a].space), size=8),
+             rng.integers(len(found.units[b].space), size=8)) for a, b, *_ in links]
     two = []
     for (a, b, layer, which), (rows, columns) in zip(links, some, strict=True):
         tail, here, there = found.units[a].layers[-1], found.units[a], found.units[b]
         have = here.space.config(rows, len(here.layers) > 1)
-        two.append((owned(net, tail, have, 4 * ranks), needed(net, layer, there.space.config(columns), 4 * ranks, which)))
+        two.append((owned(net, tail, have, 4 * ranks),
+                    needed(net, layer, there.space.config(columns), 4 * ranks, which)))
     lines = Lines(two)
     block, measures = Block(lines, [[i] for i in range(len(two))]), Measures(lines, ranks)
     ways, seen = Patterns(lines).of(block), set[Kind | None]()

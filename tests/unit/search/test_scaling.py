@@ -19,14 +19,18 @@ FITS, TOO_LARGE = 1, LOCAL.device.memory_bytes + 1
 
 
 def task(ranks: int, batch: int) -> Task:
-    return Task(lenet5((1, 28, 28), 10), NetworkSpec("lenet5", (1, 28, 28), 10), ranks, batch, LOCAL, "late", 60_000, {})
+    return Task(lenet5((1, 28, 28), 10), NetworkSpec("lenet5", (1, 28, 28), 10), ranks, batch,
+                LOCAL, "late", 60_000, {})
 
 
-def scale(ranks: int, run_s: float, efficiency: float, node_hours: float, held: int = FITS) -> Scale:
-    return Scale(Candidate(task(ranks, 64), "data", run_s / 1000, held, ranks), ranks, 64, efficiency, run_s, node_hours)
+def scale(ranks: int, run_s: float, efficiency: float, node_hours: float,
+          held: int = FITS) -> Scale:
+    return Scale(Candidate(task(ranks, 64), "data", run_s / 1000, held, ranks), ranks, 64,
+                 efficiency, run_s, node_hours)
 
 
-#: Time falls, efficiency falls and cost grows with ranks; 32 ranks are slower than 16; one rank does not fit.
+#: Time falls, efficiency falls and cost grows with ranks; 32 ranks are slower than 16; one rank
+#: does not fit.
 SCALES = [
     scale(1, 1000, 1.0, 1.0, TOO_LARGE), scale(2, 520, 0.96, 1.04), scale(4, 280, 0.89, 1.12), scale(8, 160, 0.78, 1.28),
     scale(16, 110, 0.57, 1.76), scale(32, 120, 0.26, 3.84),
@@ -61,7 +65,8 @@ def test_nothing_fits() -> None:
 def test_efficiency_time_and_node_hours() -> None:
     """Strong and weak scaling by hand: 4 ranks a node, 0.01 s a sample on one rank."""
     cases = ((1, 64, 0.64), (6, 64, 0.16), (8, 512, 0.8))
-    made = [Candidate(task(ranks, batch), "data", seconds, FITS, ranks) for ranks, batch, seconds in cases]
+    made = [Candidate(task(ranks, batch), "data", seconds, FITS, ranks)
+            for ranks, batch, seconds in cases]
     one, strong, weak = scaling(made, 6400, 2.0, 4, 0.01)
     assert (one.efficiency, one.run_s) == (pytest.approx(1.0), pytest.approx(2 * 100 * 0.64))
     assert one.node_hours == pytest.approx(one.run_s / 3600)
@@ -78,7 +83,8 @@ def test_a_single_rank_is_fully_efficient() -> None:
     wanted = task(1, 32)
     alone = auto.alone(wanted, "data")
     (found,) = scaling([alone], 32, 1.0, 1, alone.iteration_s / 32)
-    assert found.efficiency == pytest.approx(1.0) and found.run_s == pytest.approx(alone.iteration_s)
+    assert found.efficiency == pytest.approx(1.0) and found.run_s == pytest.approx(
+        alone.iteration_s)
     assert math.isclose(found.node_hours, found.run_s / 3600)
 
 

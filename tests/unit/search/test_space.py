@@ -1,4 +1,6 @@
-"""The space of the layer-wise search: what is in it, what is not, and that every named strategy is a point of it."""
+"""The space of the layer-wise search: what is in it, what is not, and that every named strategy is
+a point of it.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +33,28 @@ def network(name: str) -> Network:
 
 
 def extents(net: Network, layer: Layer) -> dict[str, int]:
-    """Most parts along each axis of a layer's output: channels that were flattened together stay together."""
+    """Most parts along each axis of a layer's output: channels that were flattened together stay
+    together.
+    """
     shape = net.shapes[layer.name]
     whole = isinstance(layer, SoftmaxCrossEntropy) or not layer.inputs
-    return {"c": 1 if whole else shape[0] // net.granules[layer.name], **dict(zip("dhw"[4 - len(shape):], shape[1:], strict=True))}
+    return {"c": 1 if whole else shape[0] // net.granules[layer.name],
+            **dict(zip("dhw"[4 - len(shape):], shape[1:], strict=True))}
 
 
-# -- numbers ----------------------------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("total", "limits"), [
     (1, (1,)), (12, (12, 3, 4)), (16, (2, 2, 2)), (16, (16, 16, 16, 1)), (30, (4, 6, 5)), (7, (6, 6)),
 ])
 def test_factors_are_all_products(total: int, limits: tuple[int, ...]) -> None:
-    every = [way for way in itertools.product(*(range(1, n + 1) for n in limits)) if math.prod(way) == total]
+    every = [way for way in itertools.product(*(range(1, n + 1) for n in limits))
+             if math.prod(way) == total]
     assert sorted(factors(total, limits)) == every
 
 
 def test_totals_do_not_straddle_units() -> None:
-    levels = (Level("node", 4, 1e-6, 1e-9), Level("rack", 12, 1e-6, 1e-9), Level("all", 0, 1e-6, 1e-9))
+    levels = (Level("node", 4, 1e-6, 1e-9), Level("rack", 12, 1e-6, 1e-9),
+              Level("all", 0, 1e-6, 1e-9))
     machine = replace(LOCAL, levels=levels)
     assert totals(24, machine) == [1, 2, 4, 12, 24]  # 3 would straddle nodes, 8 racks
     assert totals(6, machine) == [1, 2, 3, 6]  # nodes of 4 do not tile 6 ranks
@@ -55,28 +62,36 @@ def test_totals_do_not_straddle_units() -> None:
     assert totals(1, machine) == [1]
 
 
-# -- contents ---------------------------------------------------------------------------------------------------------
+# -- contents --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("reductions", [False, True])
-@pytest.mark.parametrize(("name", "ranks", "batch"), [("lenet5", 4, 3), ("alexnet", 12, 24), ("inception_v3", 8, 16), ("cosmoflow", 8, 4)])
+@pytest.mark.parametrize(("name", "ranks", "batch"),
+                         [("lenet5", 4, 3), ("alexnet", 12, 24), ("inception_v3", 8, 16),
+                          ("cosmoflow", 8, 4)])
 def test_contents(name: str, ranks: int, batch: int, reductions: bool) -> None:
-    """Every configuration is valid and there once; without cut reductions and replicas, all that are possible are there."""
+    """Every configuration is valid and there once; without cut reductions and replicas, all that
+    are possible are there.
+    """
     net, machine = network(name), files.load("p100x4x4")
     spaces = Spaces(net, ranks, batch, machine, reductions)
     allowed = totals(ranks, machine)
     for unit in {id(u.space): u for u in units(net, spaces)}.values():
         layer, space = unit.layers[0], unit.space
-        inner, outer = ([tuple(map(int, row)) for row in space.degrees[space.outer == flag]] for flag in (False, True))
+        inner, outer = ([tuple(map(int, row)) for row in space.degrees[space.outer == flag]]
+                        for flag in (False, True))
         degrees = set(inner)
         assert len(degrees) == len(inner)
         # both placements where ranks of several nodes do two kinds of parts
-        assert sorted(outer) == sorted(row for row in degrees if ranks > 4 and 1 < row[0] < ranks == math.prod(row))
+        assert sorted(outer) == sorted(row for row in degrees if ranks > 4
+                                       and 1 < row[0] < ranks == math.prod(row))
         most = {"n": batch, "d": 1, "h": 1, "w": 1} | extents(net, layer)
         for n, c, h, w, replicas, d, k in degrees:
             assert n * c * h * w * replicas * d * k in ([ranks] if replicas > 1 else allowed)
-            assert all(got <= most[axis] for axis, got in {"n": n, "c": c, "d": d, "h": h, "w": w}.items())
+            assert all(got <= most[axis] for axis, got in {"n": n, "c": c, "d": d, "h": h,
+                                                           "w": w}.items())
             if k > 1:
                 source = layer.inputs[0]
-                assert reductions and layer.products and layer is not net.products[0] and getattr(layer, "groups", 1) == 1
+                assert reductions and layer.products and layer is not net.products[0] and getattr(
+                    layer, "groups", 1) == 1
                 assert k <= most["c"] and k <= net.input_shape(layer)[0] // net.granules[source]
                 assert c * h * w * replicas * d == 1
         every = {
@@ -98,13 +113,16 @@ def test_one_config_and_find_agree() -> None:
         assert space.find(space.one(i)) == i
         assert all(int(getattr(family, a)[i]) == getattr(space.one(i), a) for a in FIELDS)
         # behind a layer whose sums are scattered over channels, those channels are cut
-        assert space.one(i, behind=True) == replace(space.one(i), c=space.one(i).c * space.one(i).k, k=1)
-        assert all(int(getattr(behind, a)[i]) == getattr(space.one(i, behind=True), a) for a in FIELDS)
+        assert space.one(i, behind=True) == replace(space.one(i), c=space.one(i).c * space.one(i).k,
+                                                    k=1)
+        assert all(int(getattr(behind, a)[i]) == getattr(space.one(i, behind=True), a)
+                   for a in FIELDS)
         for whole, one in ((family, space.one(i)), (behind, space.one(i, behind=True))):
             assert {a: (int(d.stride[i]), int(d.size[i])) for a, d in whole.digits.items()} == {
                 a: (d.stride, d.size) for a, d in one.digits.items()}
     assert space.find(Config(n=8)) == space.find(Config(n=8, placement="outer")) is not None
-    assert Spaces(net, 4, 16, LOCAL).of(net.by_name["conv2"]).find(Config(n=2, c=2, placement="outer")) is None
+    assert Spaces(net, 4, 16,
+                  LOCAL).of(net.by_name["conv2"]).find(Config(n=2, c=2, placement="outer")) is None
     assert space.find(Config(n=3)) is None and space.find(Config(n=32)) is None
     assert space.config(np.array([2, 0])).n.shape == (2,)
 
@@ -121,10 +139,12 @@ def test_what_is_no_configuration(options: dict[str, Any], said: str) -> None:
 
 def test_a_family_of_configurations() -> None:
     """Case by case what each is alone; numbers and names that are the same in all stay plain."""
-    each = [Config(n=2, c=3), Config(n=6, placement="outer"), Config(n=2, k=3, placement="outer", scatter=False)]
+    each = [Config(n=2, c=3), Config(n=6, placement="outer"),
+            Config(n=2, k=3, placement="outer", scatter=False)]
     both = Config.family(each)
     assert (both.first, both.scatter, both.reduces, both.cuts_channels) == (0, False, True, True)
-    assert Config.family(each[1:2]).placement == "outer" and not Config.family(each[1:2]).cuts_channels
+    assert Config.family(each[1:2]).placement == "outer" and not Config.family(
+        each[1:2]).cuts_channels
     for i, one in enumerate(each):
         found = {a: (int(d.stride[i]), int(d.size[i])) for a, d in both.digits.items()}
         assert found == {a: (d.stride, d.size) for a, d in one.digits.items()}
@@ -139,7 +159,9 @@ def test_equal_layers_share_a_space() -> None:
 
 
 def test_many_ranks_leave_few_shapes() -> None:
-    """Beyond `ALL_SHAPES` ranks images are cut in rows or the squarest way, and layers that leave ranks idle by samples and channels."""
+    """Beyond `ALL_SHAPES` ranks images are cut in rows or the squarest way, and layers that leave
+    ranks idle by samples and channels.
+    """
     net = network("vgg16")
     ranks = 4 * ALL_SHAPES
     space = Spaces(net, ranks, 2 * ranks, LOCAL).of(net.by_name["conv1_1"])
@@ -147,11 +169,13 @@ def test_many_ranks_leave_few_shapes() -> None:
     assert len(space) < 150
     used = n * c * h * w * replicas * k
     assert (h * w)[used < ranks].max() == 1 and used[used < ranks].max() <= ALL_SHAPES
-    assert {(16, 1), (4, 4)} == {(int(a), int(b)) for a, b, m in zip(h, w, h * w, strict=True) if m == 16}
-    assert {(8, 1), (4, 2)} == {(int(a), int(b)) for a, b, m in zip(h, w, h * w, strict=True) if m == 8}
+    assert {(16, 1), (4, 4)} == {(int(a), int(b)) for a, b, m in zip(h, w, h * w, strict=True)
+                                 if m == 16}
+    assert {(8, 1), (4, 2)} == {(int(a), int(b)) for a, b, m in zip(h, w, h * w, strict=True)
+                                if m == 8}
 
 
-# -- named strategies -------------------------------------------------------------------------------------------------
+# -- named strategies ------------------------------------------------------------------------------
 @pytest.mark.parametrize(("name", "ranks"), [
     *itertools.product(("lenet5", "alexnet", "vgg16", "cosmoflow"), (2, 4, 6, 8, 16)), ("resnet50", 8), ("inception_v3", 6), ("vgg16", 64),
 ])
@@ -159,14 +183,17 @@ def test_named_strategies_are_in_the_space(name: str, ranks: int) -> None:
     """Every layer of every named strategy, but where it is cut into more parts than it has."""
     net, found = network(name), 0
     made = units(net, Spaces(net, ranks, 2 * ranks, files.load("p100x4x4")))
-    for strategy in [f"{s}{end}" for s in named(ranks) if not s.startswith("pipeline") for end in ("", "/outer")]:
+    for strategy in [f"{s}{end}" for s in named(ranks) if not s.startswith("pipeline")
+                     for end in ("", "/outer")]:
         (kind, grid), placement = parse(strategy), placement_of(strategy)[1]
         configs = fill(net, kind, ranks, grid, placement=placement)
         for unit in made:
             config = configs[unit.name]
             head = unit.layers[0]
             limits = extents(net, head)
-            limits["k"] = min(limits["c"], net.input_shape(head)[0] // net.granules[head.inputs[0]]) if head.products else 1
+            limits["k"] = min(limits["c"],
+                              net.input_shape(head)[0]
+                              // net.granules[head.inputs[0]]) if head.products else 1
             if any(getattr(config, axis) > limit for axis, limit in limits.items()):
                 continue
             if ranks <= 4:  # of one node
@@ -180,5 +207,6 @@ def test_named_strategies_are_in_the_space(name: str, ranks: int) -> None:
                 gathered = config.replicas == 1 < mine.replicas
                 assert gathered or mine == replace(behind, placement=placement), (strategy, layer.name)
                 # placements differ in name alone where there is one kind of parts, or one node
-                assert behind.placement == (placement if 1 < config.n < ranks and ranks > 4 else "inner")
+                assert behind.placement == (placement if 1 < config.n < ranks and ranks > 4
+                                            else "inner")
     assert found > len(made)

@@ -1,4 +1,5 @@
-"""The search's tables: what they say of any choice is what the priced schedule says of that plan."""
+"""The search's tables: what they say of any choice is what the priced schedule says of that plan.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +52,16 @@ def residual() -> Network:
     net.add(BatchNorm, "stem.norm")
     x = net.add(ReLU, "stem.relu")
     for block, (channels, stride) in (("a", (12, 2)), ("b", (12, 1))):
-        net.add(Conv2d, f"{block}.1", out_channels=channels, kernel=(3, 3), padding=(1, 1), stride=(stride, stride), bias=False, after=x)
+        net.add(Conv2d, f"{block}.1", out_channels=channels, kernel=(3, 3), padding=(1, 1),
+                stride=(stride, stride), bias=False, after=x)
         net.add(BatchNorm, f"{block}.1.norm")
         net.add(ReLU, f"{block}.1.relu")
-        net.add(Conv2d, f"{block}.2", out_channels=channels, kernel=(3, 3), padding=(1, 1), bias=False)
+        net.add(Conv2d, f"{block}.2", out_channels=channels, kernel=(3, 3), padding=(1, 1),
+                bias=False)
         y = net.add(BatchNorm, f"{block}.2.norm")
         if stride > 1:
-            net.add(Conv2d, f"{block}.short", out_channels=channels, kernel=(1, 1), stride=(stride, stride), bias=False, after=x)
+            net.add(Conv2d, f"{block}.short", out_channels=channels, kernel=(1, 1),
+                    stride=(stride, stride), bias=False, after=x)
             x = net.add(BatchNorm, f"{block}.short.norm")
         net.add(Add, f"{block}.sum", after=(y, x))
         x = net.add(ReLU, f"{block}.relu")
@@ -68,7 +72,9 @@ def residual() -> Network:
 
 
 def inception() -> Network:
-    """Branches of several kinds that a concatenation joins, a concatenation read twice, normalisation by neighbours, groups."""
+    """Branches of several kinds that a concatenation joins, a concatenation read twice,
+    normalisation by neighbours, groups.
+    """
     net = Graph("inception", (4, 16, 16))
     net.add(Conv2d, "stem", out_channels=8, kernel=(5, 5), padding=(2, 2))
     net.add(ReLU, "stem.relu")
@@ -100,20 +106,23 @@ def network(name: str) -> Network:
 def search(name: str, ranks: int, batch: int, machine: str, **options: Any) -> Search:
     """The whole tables, nothing pruned."""
     net = network(name)
-    return whole(net, NetworkSpec(name, net.image_shape, net.classes), ranks, batch, files.load(machine), **options)
+    return whole(net, NetworkSpec(name, net.image_shape, net.classes), ranks, batch,
+                 files.load(machine), **options)
 
 
-def whole(net: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, **options: Any) -> Search:
+def whole(net: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine,
+          **options: Any) -> Search:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layerwise, "FEW", 10**9)
         return Search(net, spec, ranks, batch, machine, **options)
 
 
 def check(found: Search, seed: int = 0, **priced: Any) -> None:
-    """Random choices, one in five of each layer's first configurations, against the priced schedule.
+    """Random choices, one in five of each layer's first configurations, against the priced
+    schedule.
 
-    Where several tensors come together, those that cross different levels of the machine travel side by side even without overlap; the
-    papers' objective adds them.
+    Where several tensors come together, those that cross different levels of the machine travel
+    side by side even without overlap; the papers' objective adds them.
     """
     net, tables = found.network, found.tables
     rng = np.random.default_rng(seed)
@@ -128,14 +137,16 @@ def check(found: Search, seed: int = 0, **priced: Any) -> None:
     costs = price_family(net, plan, found.machine, **priced)
     seconds = np.array([tables.price(list(row)) for row in places])
     held = np.array([tables.memory(list(row)) for row in places])
-    np.testing.assert_allclose(seconds, np.broadcast_to(costs.compute_s + costs.communication_s, TOGETHER), rtol=1e-9)
+    np.testing.assert_allclose(seconds, np.broadcast_to(costs.compute_s + costs.communication_s,
+                                                        TOGETHER), rtol=1e-9)
     if net.is_chain or len(found.machine.levels) == 1:
         np.testing.assert_allclose(seconds, np.broadcast_to(costs.iteration_s, TOGETHER), rtol=1e-9)
     assert (costs.iteration_s <= seconds * (1 + 1e-9)).all()
     assert (held >= costs.memory.total_bytes).all()
     assert (held == held.astype(int)).all() and (seconds > 0).all()
     for at in range(ALONE):
-        single = {layer.name: u.space.one(int(places[at, n]), i > 0) for n, u in enumerate(found.units) for i, layer in enumerate(u.layers)}
+        single = {layer.name: u.space.one(int(places[at, n]), i > 0)
+                  for n, u in enumerate(found.units) for i, layer in enumerate(u.layers)}
         plan_of_one = replace(found.plan, overlap="none", configs=single)
         p = price(net, plan_of_one, found.machine, **priced)
         assert seconds[at] == pytest.approx(p.compute_s + p.communication_s, rel=1e-9)
@@ -152,7 +163,8 @@ def apart_bytes(net: Network, plan: Plan, found: Search, priced: dict[str, Any])
             t = traffic(step, found.machine, wires, plan.ranks)
             moved[step.key] = (t.sent_bytes, t.through_bytes)
     parts = [layer_memory(net, plan, layer) for layer in net.layers]
-    parts += [edge_memory(net, plan, e) for layer in net.layers if layer.inputs for e in out.edges.into(layer, plan.samples_of_a_pass)]
+    parts += [edge_memory(net, plan, e) for layer in net.layers if layer.inputs
+              for e in out.edges.into(layer, plan.samples_of_a_pass)]
     wires = sum(wire_bytes(step, moved) for step in out.steps if isinstance(step, Move))
     whole = sum(parts, Memory(0, 0, 0, 0, 0, wires)).flying(plan.microbatches)
     return int(whole.scaled(priced.get("gamma", 1.0)).total_bytes)
@@ -195,14 +207,17 @@ def test_hideable_is_the_sum_of_gradients() -> None:
     """What backpropagation may hide is what the schedule calls the gradients' exchange."""
     found = search("residual", 4, 8, "p100x4x4")
     places = [min(1, len(u.space) - 1) for u in found.units]
-    single = {layer.name: u.space.one(places[n], i > 0) for n, u in enumerate(found.units) for i, layer in enumerate(u.layers)}
+    single = {layer.name: u.space.one(places[n], i > 0) for n, u in enumerate(found.units)
+              for i, layer in enumerate(u.layers)}
     p = price(found.network, replace(found.plan, overlap="none", configs=single), found.machine)
     hideable = sum(float(t.hideable[c]) for t, c in zip(found.tables.nodes, places, strict=True))
-    assert hideable == pytest.approx(p.phases["gradient"]["communication_s"], rel=1e-12) and hideable > 0
+    assert hideable == pytest.approx(p.phases["gradient"]["communication_s"],
+                                     rel=1e-12) and hideable > 0
 
 
 def test_units_join_elementwise_layers_to_the_one_before() -> None:
     found = search("residual", 2, 4, "local")
     names = [[layer.name for layer in unit.layers] for unit in found.units]
-    assert names[:3] == [["input"], ["stem", "stem.norm", "stem.relu"], ["a.1", "a.1.norm", "a.1.relu"]]
+    assert names[:3] == [["input"], ["stem", "stem.norm", "stem.relu"],
+                         ["a.1", "a.1.norm", "a.1.relu"]]
     assert ["a.sum", "a.relu"] in names and sum(map(len, names)) == len(found.network.layers)

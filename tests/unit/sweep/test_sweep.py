@@ -1,4 +1,6 @@
-"""``hpcpar sweep`` without ranks: plans, resuming, failures and the report, with a launcher that only pretends."""
+"""``hpcpar sweep`` without ranks: plans, resuming, failures and the report, with a launcher that
+only pretends.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,17 @@ Sweep = Callable[..., tuple[int, dict[str, Any]]]
 
 
 def pretend(words: list[str], seconds: float) -> None:
-    """Write the record that ``hpcpar run`` would: every iteration takes `seconds` over the number of ranks."""
+    """Write the record that ``hpcpar run`` would: every iteration takes `seconds` over the number
+    of ranks.
+    """
     path, out = (words[words.index(name) + 1] for name in ("--plan", "--out"))
     plan = plans.load(path)
     network = plan.network.build()
     schedule, ranks = schedule_for(network, plan), int(plan.ranks)
     s = len(schedule.steps)
     times = np.full((ranks, ITERATIONS), seconds / ranks) * np.linspace(0.9, 1.1, ITERATIONS)
-    prediction = price(network, plan, files.from_dict(plan.machine), samples=640).to_json(steps=True)
+    prediction = price(network, plan, files.from_dict(plan.machine),
+                       samples=640).to_json(steps=True)
     sent = np.zeros((ranks, s), np.int64)
     record.write(out, record.RunRecord(
         plans.to_json(plan), record.steps_of(schedule), [record.RankInfo("here", 1, 1, "cpu", 1)] * ranks,
@@ -57,7 +62,8 @@ class Launcher:
         wrong = self.fails.get(case)
         if wrong == "interrupt":
             raise KeyboardInterrupt
-        Path(log).write_text(f"it began\n{'hpcpar: ' + wrong if wrong else ''}\nmpiexec: rank 0 has ended\n")
+        Path(log).write_text(
+            f"it began\n{'hpcpar: ' + wrong if wrong else ''}\nmpiexec: rank 0 has ended\n")
         if wrong == "late":
             return None
         if wrong:
@@ -74,7 +80,8 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
 
 
 @pytest.fixture
-def sweep(tmp_path: Path, launcher: Launcher, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Sweep]:
+def sweep(tmp_path: Path, launcher: Launcher, capsys: pytest.CaptureFixture[str],
+          monkeypatch: pytest.MonkeyPatch) -> Iterator[Sweep]:
     """``sweep(*options)``: exit status and JSON document; in one folder, without pictures."""
     monkeypatch.setattr("hpcpar.sweep.report.pictures", lambda *_: [])
     monkeypatch.setattr("signal.signal", lambda *_: None)
@@ -95,22 +102,28 @@ def states(document: dict[str, Any]) -> dict[str, str]:
     return {p["case"]: p["state"] for p in document["points"]}
 
 
-def test_every_case_is_run_once_and_reported(sweep: Sweep, launcher: Launcher, tmp_path: Path) -> None:
+def test_every_case_is_run_once_and_reported(sweep: Sweep, launcher: Launcher,
+                                             tmp_path: Path) -> None:
     status, document = sweep(ranks="1,2,4")
     assert status == 0
     ran = ["data-p1-b64", "data-p2-b64", "filter-p2-b64", "data-p4-b64", "filter-p4-b64"]
     assert launcher.ran == ran  # on one rank both strategies have one plan
     one = {p["case"]: p for p in document["points"]}
-    assert one["filter-p1-b64"]["same_as"] == "data-p1-b64" and one["filter-p1-b64"]["measured"] == one["data-p1-b64"]["measured"]
+    assert one["filter-p1-b64"]["same_as"] == "data-p1-b64" and one["filter-p1-b64"][
+        "measured"] == one["data-p1-b64"]["measured"]
     assert set(states(document).values()) == {"done"}
     assert [one[case]["measured"]["speedup"] for case in ran] == pytest.approx([1, 2, 2, 4, 4])
     assert all(p["measured"]["efficiency"] == pytest.approx(1) for p in one.values())
     four = one["data-p4-b64"]
-    assert four["measured"]["iteration_s"] == pytest.approx(0.02, rel=0.03) and four["measured"]["epoch_s"] == pytest.approx(0.2, rel=0.03)
-    assert four["measured"]["iteration_p10_s"] < four["measured"]["iteration_s"] < four["measured"]["iteration_p90_s"]
+    assert four["measured"]["iteration_s"] == pytest.approx(0.02,
+                                                            rel=0.03) and four["measured"][
+        "epoch_s"] == pytest.approx(0.2, rel=0.03)
+    assert four["measured"]["iteration_p10_s"] < four["measured"]["iteration_s"] < four["measured"][
+        "iteration_p90_s"]
     predicted, measured = four["predicted"]["iteration_s"], four["measured"]["iteration_s"]
     assert four["accuracy"] == pytest.approx(1 - abs(predicted - measured) / measured)
-    parts = [four["measured"][name] for name in ("compute_s", "gradient_s", "other_communication_s")]
+    parts = [four["measured"][name] for name in ("compute_s", "gradient_s",
+                                                 "other_communication_s")]
     assert sum(parts) == pytest.approx(0.02, rel=0.03) and min(parts) > 0
     assert json.loads((tmp_path / "out/report.json").read_text()) == document
     launcher.ran.clear()
@@ -121,14 +134,16 @@ def test_every_case_is_run_once_and_reported(sweep: Sweep, launcher: Launcher, t
 def test_an_interrupted_sweep_goes_on(sweep: Sweep, launcher: Launcher, tmp_path: Path) -> None:
     launcher.fails["data-p2-b64"] = "interrupt"
     assert sweep()[0] == 130
-    assert json.loads((tmp_path / "out/cases/data-p2-b64/status.json").read_text())["state"] == "planned"
+    assert json.loads((tmp_path
+                       / "out/cases/data-p2-b64/status.json").read_text())["state"] == "planned"
     launcher.fails.clear()
     launcher.ran.clear()
     assert sweep()[0] == 0
     assert launcher.ran == ["data-p2-b64", "filter-p2-b64"]
 
 
-def test_failed_cases_say_why_and_run_again_only_on_request(sweep: Sweep, launcher: Launcher) -> None:
+def test_failed_cases_say_why_and_run_again_only_on_request(sweep: Sweep,
+                                                            launcher: Launcher) -> None:
     launcher.fails = {"data-p2-b64": "the loss is nan", "filter-p2-b64": "no room"}
     status, document = sweep()
     assert status == 1 and "2 of 4 cases failed (data-p2-b64, filter-p2-b64); --retry" in sweep.said  # type: ignore[attr-defined]
@@ -156,13 +171,15 @@ def test_more_sizes_may_be_added_but_nothing_else_changed(sweep: Sweep, launcher
 
 
 def test_what_cannot_run_is_listed_with_its_reason(sweep: Sweep, launcher: Launcher) -> None:
-    status, document = sweep("--strategies", "data,grid:2x4,spatial,pipeline:40x1", ranks="4,40,128")
+    status, document = sweep("--strategies", "data,grid:2x4,spatial,pipeline:40x1",
+                             ranks="4,40,128")
     assert status == 0
     reasons = {p["case"]: p["reason"] for p in document["points"] if p["state"] == "skipped"}
     assert "8 ranks" in reasons["grid_2x4-p4-b64"] or "4" in reasons["grid_2x4-p4-b64"]
     assert "pipeline_40x1-p40-b64" in reasons
     assert reasons["data-p128-b64"] == "a batch of 64 cannot be cut into 128 parts"
-    assert states(document)["data-p4-b64"] == "done" and not {c for c in launcher.ran if c in reasons}
+    assert states(document)["data-p4-b64"] == "done" and not {c for c in launcher.ran
+                                                              if c in reasons}
 
 
 def test_weak_scaling_keeps_each_rank_s_batch(sweep: Sweep, launcher: Launcher) -> None:
@@ -171,13 +188,15 @@ def test_weak_scaling_keeps_each_rank_s_batch(sweep: Sweep, launcher: Launcher) 
     assert status == 0
     two = next(p for p in document["points"] if p["case"] == "data-p2-b128")
     # twice the samples in half the time
-    assert two["batch"] == 128 and two["measured"]["speedup"] == pytest.approx(4) and two["measured"]["efficiency"] == pytest.approx(2)
+    assert two["batch"] == 128 and two["measured"]["speedup"] == pytest.approx(4) and two[
+        "measured"]["efficiency"] == pytest.approx(2)
 
 
 def test_a_dry_run_runs_nothing(sweep: Sweep, launcher: Launcher, tmp_path: Path) -> None:
     status, document = sweep("--dry-run", ranks="2")
     assert status == 0 and launcher.ran == []
-    assert len(document["commands"]) == 2 and re.match(r"pretended -n 2 \S+ -m hpcpar run --plan ", document["commands"][0])
+    assert len(document["commands"]) == 2 and re.match(r"pretended -n 2 \S+ -m hpcpar run --plan ",
+                                                       document["commands"][0])
     assert set(states(document).values()) == {"planned"}
     status, document = sweep("--dry-run", "--launcher", "slurm", "--partition", "q", ranks="2,4")
     assert status == 0 and [Path(p).name for p in document["scripts"]] == ["p2.sbatch", "p4.sbatch"]
@@ -200,9 +219,12 @@ def test_one_sweep_at_a_time(sweep: Sweep, tmp_path: Path) -> None:
         assert sweep()[0] == 2 and "another sweep is at work" in sweep.said  # type: ignore[attr-defined]
 
 
-def test_without_matplotlib_the_report_says_so_in_one_line(sweep: Sweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_matplotlib_the_report_says_so_in_one_line(sweep: Sweep,
+                                                           monkeypatch: pytest.MonkeyPatch,
+                                                           tmp_path: Path) -> None:
     def missing() -> None:
-        raise pictures.InputError("plots need matplotlib; install it with: pip install 'hpcpar[plot]'")
+        raise pictures.InputError(
+            "plots need matplotlib; install it with: pip install 'hpcpar[plot]'")
 
     monkeypatch.setattr("hpcpar.sweep.report.pyplot", missing)
     assert sweep(ranks="1")[0] == 0
@@ -211,14 +233,16 @@ def test_without_matplotlib_the_report_says_so_in_one_line(sweep: Sweep, monkeyp
     assert "no pictures: plots need matplotlib" in page and "<img" not in page
 
 
-def test_the_page_needs_nothing_outside_itself(sweep: Sweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_page_needs_nothing_outside_itself(sweep: Sweep, monkeypatch: pytest.MonkeyPatch,
+                                               tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures come with the extra 'plot'")
     monkeypatch.undo()
     monkeypatch.setattr(local, "_wait", Launcher())
     assert sweep(ranks="1")[0] == 0
     page = (tmp_path / "out/report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == 4
-    assert not re.search(r'(?:src|href)="(?!data:)', page) and "http" not in re.sub(r"base64,[^\"]*", "", page)
+    assert not re.search(r'(?:src|href)="(?!data:)',
+                         page) and "http" not in re.sub(r"base64,[^\"]*", "", page)
     assert {p.name for p in (tmp_path / "out").glob("*.*g")} == {
         f"{name}.{kind}" for name in ("time", "efficiency", "parts", "node-hours") for kind in ("png", "svg")}
 
@@ -232,7 +256,8 @@ def test_the_log_s_last_line_is_ours_where_there_is_one(tmp_path: Path) -> None:
     assert folder.last_line(str(log)) == "the reason"
 
 
-def point(ranks: int, batch: int, measured_s: float, predicted_s: float = 1.0, **more: Any) -> Point:
+def point(ranks: int, batch: int, measured_s: float, predicted_s: float = 1.0,
+          **more: Any) -> Point:
     return Point(f"p{ranks}", "data", "data", ranks, batch, 2, 10, "done", predicted=Parts(predicted_s, 1, 0, 0),
                  measured=Parts(measured_s, 1, 0, 0), **more)
 
@@ -244,24 +269,28 @@ def test_speedup_and_efficiency_by_hand() -> None:
     assert over is fast
     assert speedup(many, over, "measured") == pytest.approx(4) and efficiency(many, over, "measured") == pytest.approx(1)
     assert many.node_hours("measured") == pytest.approx(2 * 8 / 3600)
-    assert mean_accuracy([slow, point(2, 64, 2.0, 3.0), point(2, 64, 1.0, same_as="p2")]) == pytest.approx(0.5)
+    assert mean_accuracy([slow, point(2, 64, 2.0, 3.0),
+                          point(2, 64, 1.0, same_as="p2")]) == pytest.approx(0.5)
     assert base([], "measured") is None and speedup(many, None, "measured") is None
 
 
 def test_synthetic_data_are_made_where_something_is_run(sweep: Sweep, tmp_path: Path) -> None:
     made = tmp_path / "out" / "data.h5"
     status, document = sweep("--dry-run", "--data", "", ranks="1,2", kind="weak")
-    assert status == 0 and not made.exists() and document["points"][0]["batches"] == 2 * 4  # four of the largest mini-batches
+    # four of the largest mini-batches
+    assert status == 0 and not made.exists() and document["points"][0]["batches"] == 2 * 4
     assert sweep("--data", "", ranks="1", kind="weak")[0] == 0 and made.stat().st_size > 256 * 64
 
 
-def test_a_plan_that_does_not_fit_is_listed(sweep: Sweep, launcher: Launcher, tmp_path: Path) -> None:
+def test_a_plan_that_does_not_fit_is_listed(sweep: Sweep, launcher: Launcher,
+                                            tmp_path: Path) -> None:
     small = files.to_dict(files.load("local"))
     small["device"]["memory_bytes"] = 1000
     files.save(files.from_dict(small), str(tmp_path / "small.toml"))
     status, document = sweep("--machine", str(tmp_path / "small.toml"), ranks="2")
     assert status == 0 and launcher.ran == []
-    assert all(re.fullmatch(r"needs .* a rank, the machine has 1 kB", p["reason"]) for p in document["points"])
+    assert all(re.fullmatch(r"needs .* a rank, the machine has 1 kB", p["reason"])
+               for p in document["points"])
 
 
 def test_gpu_buffers_without_a_gpu(sweep: Sweep) -> None:

@@ -22,7 +22,8 @@ DISABLED: Answer = (1, "", "Slurm accounting storage is disabled")
 class Site:
     """A Slurm that gives the same answers until they are changed."""
 
-    def __init__(self, squeue: Answer = (0, "", ""), scontrol: Answer = INVALID, sacct: Answer | None = DISABLED) -> None:
+    def __init__(self, squeue: Answer = (0, "", ""), scontrol: Answer = INVALID,
+                 sacct: Answer | None = DISABLED) -> None:
         self.answers = {"squeue": squeue, "scontrol": scontrol, "sacct": sacct}
 
     def __call__(self, command: Sequence[str]) -> Answer:
@@ -48,14 +49,17 @@ def test_the_state_of_a_job(site: Site, state: str | None) -> None:
 
 
 def test_only_ended_jobs_are_ended() -> None:
-    assert all(queue.ended(s) for s in ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", queue.GONE))
-    assert not any(queue.ended(s) for s in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED", ""))
+    assert all(queue.ended(s) for s in ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL",
+                                        queue.GONE))
+    assert not any(queue.ended(s) for s in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING",
+                                            "SUSPENDED", "REQUEUED", ""))
 
 
 def test_submitting() -> None:
     assert queue.submit("p4.sbatch", lambda command: (0, "41;cluster\n", "")) == "41"
     with pytest.raises(InputError, match=r"does not take p4\.sbatch \(invalid partition"):
-        queue.submit("p4.sbatch", lambda command: (1, "", "sbatch: error: invalid partition specified: x"))
+        queue.submit("p4.sbatch",
+                     lambda command: (1, "", "sbatch: error: invalid partition specified: x"))
 
 
 def test_no_slurm_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +69,8 @@ def test_no_slurm_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_case_fails_only_when_its_job_is_surely_over(tmp_path: Path) -> None:
-    """Not while Slurm is silent, nor at the first look after the end: its last files may be late."""
+    """Not while Slurm is silent, nor at the first look after the end: its last files may be late.
+    """
     case, study = Case("data", 2, 64), replace(STUDY, out=str(tmp_path))
     path = Path(study.folder(case))
     path.mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""Slurm options, and the batch scripts that they give: compared with those in golden/ (HPCPAR_GOLDEN=write writes them)."""
+"""Slurm options, and the batch scripts that they give: compared with those in golden/
+(HPCPAR_GOLDEN=write writes them).
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,8 @@ def options(tmp_path: Path, text: str, **given: Any) -> Slurm:
     ("pmix-all", "cpu", 'mpi = "pmix_v4"\nnodes = 1\n', True),
     ("gpu-p8", "gpu", FULL, False),
 ])
-def test_scripts_are_as_they_were(tmp_path: Path, name: str, device: str, toml: str, one: bool) -> None:
+def test_scripts_are_as_they_were(tmp_path: Path, name: str, device: str, toml: str,
+                                  one: bool) -> None:
     asked, study = options(tmp_path, toml), replace(STUDY, device=device, direct=device == "gpu")
     job = scripts.jobs(SMALL + LARGE, one)[-1]
     text = scripts.script(study, asked, job, "/home/me/project")
@@ -79,12 +82,15 @@ def test_jobs_by_size_or_one_for_all() -> None:
 
 
 def test_a_case_ends_in_its_folder_whatever_happens_to_it(tmp_path: Path) -> None:
-    """The script's function, with a launcher that fails once: the next case runs, both leave their status, none runs twice."""
+    """The script's function, with a launcher that fails once: the next case runs, both leave their
+    status, none runs twice.
+    """
     study = replace(STUDY, out=str(tmp_path))
     for case in SMALL:
         (tmp_path / "cases" / case.name).mkdir(parents=True)
     text = scripts.script(study, Slurm(), scripts.jobs(SMALL, True)[0], str(tmp_path))
-    (tmp_path / "srun").write_text('#!/bin/bash\necho "$@"\ncase "$*" in *--ntasks=1*) exit 3 ;; esac\n')
+    (tmp_path
+     / "srun").write_text('#!/bin/bash\necho "$@"\ncase "$*" in *--ntasks=1*) exit 3 ;; esac\n')
     (tmp_path / "srun").chmod(0o755)
     (tmp_path / "job").write_text(text)
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
@@ -92,8 +98,10 @@ def test_a_case_ends_in_its_folder_whatever_happens_to_it(tmp_path: Path) -> Non
         assert subprocess.run(["bash", tmp_path / "job"], env=env, check=False).returncode == 0
         first, second = (tmp_path / "cases" / case.name for case in SMALL)
         assert ((first / "exit").read_text(), (second / "exit").read_text()) == ("3\n", "0\n")
-        assert (second / "log").read_text().startswith("--mpi=pmi2 --ntasks=2 python -m hpcpar run --plan")
-        (second / "log").write_text("--mpi=pmi2 --ntasks=2 python -m hpcpar run --plan: not written again")
+        assert (second
+                / "log").read_text().startswith("--mpi=pmi2 --ntasks=2 python -m hpcpar run --plan")
+        (second / "log").write_text(
+            "--mpi=pmi2 --ntasks=2 python -m hpcpar run --plan: not written again")
     assert "again" in (second / "log").read_text()
 
 
@@ -115,7 +123,8 @@ def test_more_nodes_than_ranks() -> None:
 def test_the_command_line_wins_and_lists_add_up(tmp_path: Path) -> None:
     found = options(tmp_path, FULL, partition="cpu", modules=["mpich"], time=None)
     assert (found.partition, found.time, found.account) == ("cpu", "00:30:00", "m1234")
-    assert found.modules == ("cray-python", "cudatoolkit/12", "mpich") and found.sbatch == ("--qos=debug", "--exclusive")
+    assert found.modules == ("cray-python", "cudatoolkit/12",
+                             "mpich") and found.sbatch == ("--qos=debug", "--exclusive")
 
 
 @pytest.mark.parametrize(("toml", "said"), [
@@ -144,7 +153,9 @@ def test_ready_scripts_are_shell() -> None:
     ready = sorted(JOBS.iterdir())
     assert {"mpirun.sh", "slurm.sbatch", "slurm-pmix.sbatch", "slurm-gpu.sbatch"} <= {p.name for p in ready}
     for path in ready:
-        assert subprocess.run(["bash", "-n", path], capture_output=True, check=False).returncode == 0, path
+        assert subprocess.run(["bash", "-n", path], capture_output=True,
+                              check=False).returncode == 0, path
     if shutil.which("shellcheck"):  # which cannot follow what a user's environment will be
-        done = subprocess.run(["shellcheck", "--exclude=SC1091", *ready], capture_output=True, text=True, check=False)
+        done = subprocess.run(["shellcheck", "--exclude=SC1091", *ready], capture_output=True,
+                              text=True, check=False)
         assert done.returncode == 0, done.stdout

@@ -31,11 +31,13 @@ def tensors(net: Network, seed: int) -> dict[str, np.ndarray]:
 
 def moments(net: Network) -> dict[str, np.ndarray]:
     """Both of Adam's."""
-    return {f"{name}{suffix}": value for i, suffix in enumerate(checkpoint.STATES) for name, value in tensors(net, 1 + i).items()}
+    return {f"{name}{suffix}": value for i, suffix in enumerate(checkpoint.STATES)
+            for name, value in tensors(net, 1 + i).items()}
 
 
 def state(net: Network = NET) -> dict[str, Any]:
-    return {"step": 12, "epoch": 1, "batch_in_epoch": 3, "seed": 5, "network": net.name, "shape": net.image_shape, "classes": net.classes}
+    return {"step": 12, "epoch": 1, "batch_in_epoch": 3, "seed": 5, "network": net.name,
+            "shape": net.image_shape, "classes": net.classes}
 
 
 @pytest.fixture
@@ -56,10 +58,12 @@ def test_rows_of_any_split_make_the_tensors(path: str, parts: int) -> None:
     params, states = tensors(NET, 0), moments(NET)
     for layer in NET.weighted:
         rows = len(params[f"{layer.name}/bias"])
-        got = [checkpoint.read_rows(path, layer.name, *block(rows, parts, i), np.float64) for i in range(parts)]
+        got = [checkpoint.read_rows(path, layer.name, *block(rows, parts, i), np.float64)
+               for i in range(parts)]
         assert got[0].weight.dtype == np.float64
         for i, name in enumerate(("weight", "bias")):
-            assert np.array_equal(np.concatenate([getattr(r, name) for r in got]), params[f"{layer.name}/{name}"])
+            assert np.array_equal(np.concatenate([getattr(r, name) for r in got]),
+                                  params[f"{layer.name}/{name}"])
             for state_of, suffix in enumerate(checkpoint.STATES):
                 parts_of = np.concatenate([r.state[state_of][i] for r in got])  # type: ignore[misc]
                 assert np.array_equal(parts_of, states[f"{layer.name}/{name}{suffix}"])
@@ -82,7 +86,8 @@ def test_without_bias_and_state(tmp_path: Path) -> None:
 def test_running_statistics(tmp_path: Path) -> None:
     out = str(tmp_path / "c.h5")
     mean, variance = np.arange(4.0), np.arange(4.0, 8.0)
-    bn = {"bn/weight": np.ones(4), "bn/bias": np.zeros(4), "bn/running_mean": mean, "bn/running_variance": variance}
+    bn = {"bn/weight": np.ones(4), "bn/bias": np.zeros(4), "bn/running_mean": mean,
+          "bn/running_variance": variance}
     checkpoint.write(out, bn.items(), [], state())
     running = checkpoint.read_rows(out, "bn", 1, 3, np.float64).running
     assert running is not None and np.array_equal(running, np.stack([mean, variance])[:, 1:3])
@@ -97,7 +102,8 @@ def test_write_is_whole_or_not_at_all(path: str) -> None:
 
     with pytest.raises(RuntimeError):
         checkpoint.write(path, broken(), [], state())
-    assert Path(path).read_bytes() == before and [p.name for p in Path(path).parent.iterdir()] == ["c.h5"]
+    assert Path(path).read_bytes() == before and [p.name
+                                                  for p in Path(path).parent.iterdir()] == ["c.h5"]
     with pytest.raises(ValueError, match="lacks step"):
         checkpoint.write(path, [], [], {})
 
@@ -116,9 +122,12 @@ def test_bad_files(path: str, tmp_path: Path) -> None:
 
 
 def test_another_network(path: str) -> None:
-    fails("is of network lenet5, the plan is for network mlp", checkpoint.check, path, network("mlp", (1, 8, 8), 10))
-    fails(r"shape \(1, 8, 8\), the plan is for shape \(1, 28, 28\)", checkpoint.check, path, network("lenet5"))
-    fails("classes 10, the plan is for classes 4", checkpoint.check, path, network("lenet5", (1, 8, 8), 4))
+    fails("is of network lenet5, the plan is for network mlp", checkpoint.check, path,
+          network("mlp", (1, 8, 8), 10))
+    fails(r"shape \(1, 8, 8\), the plan is for shape \(1, 28, 28\)", checkpoint.check, path,
+          network("lenet5"))
+    fails("classes 10, the plan is for classes 4", checkpoint.check, path,
+          network("lenet5", (1, 8, 8), 4))
     fails("no layer 'conv9'", checkpoint.read_rows, path, "conv9", 0, 1, "f4")
     fails("has 6 rows, rows 4 to 9", checkpoint.read_rows, path, "conv1", 4, 9, "f4")
     with h5py.File(path, "a") as f:

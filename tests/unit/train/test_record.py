@@ -79,7 +79,8 @@ def test_steps_of_a_schedule() -> None:
     schedule = lower(plan.network.build(), plan, lambda step: ("ring", 1))
     table = record.steps_of(schedule)
     assert [s.index for s in table] == [s.index for s in schedule.steps] and [s.label for s in table] == [s.label for s in schedule.steps]
-    assert StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward") in [replace(s, index=0) for s in table]
+    assert StepInfo(0, "compute", "forward", "conv1", "conv1.forward",
+                    "forward") in [replace(s, index=0) for s in table]
     comms = [s for s in table if s.kind == "comm"]
     assert {(s.op, s.algorithm) for s in comms} == {("allreduce", "ring")} and sum(s.phase == "gradient" for s in comms) == 5
 
