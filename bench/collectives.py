@@ -51,7 +51,8 @@ def mpi_contestants(size: int) -> dict[str, Job]:
     from hpcpar.comm.world import world
     from hpcpar.kernels.numpy_backend import NumpyBackend
     from hpcpar.plan.config import Config, Digit
-    from hpcpar.plan.layout import Axis, Layout
+    from hpcpar.plan.axis import Axis
+    from hpcpar.plan.layout import Layout
     from hpcpar.schedule.steps import Comm, Group, Kind, Phase
 
     w, backend = world(), NumpyBackend()

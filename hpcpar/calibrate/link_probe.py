@@ -21,9 +21,10 @@ from hpcpar.cost.network.contention import Wires, route
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine.model import Factors, Level, Machine
 from hpcpar.network.receptive_field import Full
+from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Config
-from hpcpar.plan.layout import Axis, Layout
+from hpcpar.plan.layout import Layout
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.steps import Comm, Group, Kind, Phase
 

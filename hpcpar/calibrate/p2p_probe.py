@@ -7,13 +7,14 @@ from __future__ import annotations
 from hpcpar.calibrate.link_probe import ITEM, MOST_BYTES, Gauged, Steps
 from hpcpar.calibrate.timer import Gauge
 from hpcpar.cost.network.contention import Wires
-from hpcpar.cost.network.halo import halo_s, neighbours
-from hpcpar.cost.network.paired import amounts, halo_of
+from hpcpar.cost.network.halo import halo_of, halo_s, neighbours
 from hpcpar.cost.network.redistribution import redistribution_s, spread
+from hpcpar.cost.network.volumes import volumes
 from hpcpar.machine.model import Factors, Machine
 from hpcpar.network.receptive_field import Window
+from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Config
-from hpcpar.plan.layout import Axis, Layout
+from hpcpar.plan.layout import Layout
 from hpcpar.schedule.steps import Kind
 
 #: Bytes of one message.
@@ -76,13 +77,16 @@ class Exchanges:
             sizes, times = [], []
             for holder, wanter, gauge in moved:
                 if kind is Kind.HALO:
-                    into, sent, level = neighbours(halo_of(holder, wanter), ITEM, wires, ranks)
-                    model, items = halo_s(into, sent, level, ITEM, wires, False), max(into[2], sent[2])
+                    came, went, level = neighbours(halo_of(holder, wanter), ITEM, wires, ranks)
+                    model_s = halo_s(came, went, level, ITEM, wires, False)
+                    items = max(came.items, went.items)
                 else:
-                    found = amounts(holder, wanter, ranks)
-                    links = spread(found.block, ranks, wires, ranks)
-                    model, items = redistribution_s(found, links, links, ITEM, machine.copy_s_per_byte, wires), max(found.out, found.into)
+                    found = volumes(holder, wanter, ranks)
+                    links = spread(found.span, ranks, wires, ranks)
+                    model_s = redistribution_s(found, links, links, ITEM, machine.copy_s_per_byte,
+                                               wires)
+                    items = max(found.sent, found.received)
                 sizes.append(float(items) * ITEM)
-                times.append(gauge.seconds / float(model))
+                times.append(gauge.seconds / float(model_s))
             out.append(Factors(self.name, kind.value, "direct", tuple(sizes), tuple(times)))
         return out

@@ -15,12 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.compute.step_time import timed
-from hpcpar.cost.compute.work import Workload
 from hpcpar.cost.memory.memory import Memory, memory
 from hpcpar.cost.network.algorithm_choice import chooser
 from hpcpar.cost.network.contention import Wires
-from hpcpar.cost.network.transfer import paper_comm_s, traffic
+from hpcpar.cost.step_prices import StepPrice, StepPricer
 from hpcpar.cost.timeline.cores import Cores
 from hpcpar.cost.timeline.lateness import partners
 from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
@@ -40,32 +38,6 @@ from hpcpar.schedule.steps import PASSES, Phase
 #: ``schedule``: what is executed; ``paper``: the integrated paper's formulas (Eq 3 to 9) for the
 #: same steps.
 ACCOUNTINGS = ("schedule", "paper")
-
-
-@dataclass(frozen=True)
-class StepPrice:
-    """One step of an outline, priced.
-
-    Attributes
-    ----------
-    seconds : float
-        Duration on the slowest rank; 0 in cases that do not have the step.
-    messages, sent_bytes : int
-        Of the rank that sends most; 0 for compute steps.
-    through_bytes : int
-        Sent and received from rank to rank, of the rank with most of it.
-    measured : bool
-        The time comes from the machine's calibrated table.
-    level : int
-        Index of the machine's level that a communication crosses.
-    """
-
-    seconds: Any
-    messages: Any = 0
-    sent_bytes: Any = 0
-    through_bytes: Any = 0
-    measured: Any = False
-    level: Any = 0
 
 
 @dataclass(frozen=True)
@@ -160,29 +132,8 @@ def price_family(
         choose = chooser(machine, plan.collectives, wires) if not plan.machine and contention is None else chooser(
             files.from_dict(plan.machine, "the plan's machine") if plan.machine else machine, plan.collectives)
         out = outline(network, plan, choose, training=training)
-    load = Workload(network, plan, out.edges)
-    known: dict[Any, StepPrice] = {}
-    prices: list[StepPrice] = []
-    for step in out.steps:
-        if isinstance(step, Move):
-            key = (step.key, step.phase) if accounting == "schedule" else (step.key, step.phase, step.layer)
-            if key not in known:
-                found = traffic(step, machine, wires, plan.ranks)
-                seconds = found.seconds if accounting == "schedule" else paper_comm_s(step, machine, wires, network, plan)
-                known[key] = StepPrice(seconds, found.messages, found.sent_bytes,
-                                       found.through_bytes, level=found.level)
-        else:
-            key = (out.edges.key(step.layer, step.batch), _producers(network, plan, step.layer),
-                   step.op)
-            if key not in known:
-                seconds, measured = timed(machine, load.work(step.layer, step.op, step.batch))
-                known[key] = StepPrice(seconds, measured=measured)
-            if step.present is not True:
-                known_price = known[key]
-                prices.append(StepPrice(np.where(step.present, known_price.seconds, 0.0),
-                                        measured=known_price.measured))
-                continue
-        prices.append(known[key])
+    pricer = StepPricer(network, plan, machine, wires, out.edges, accounting == "paper")
+    prices = [pricer.price(step) for step in out.steps]
     io_s: Any = 0.0
     if io_bytes_per_s is not None:
         images = network.layers[0]
@@ -192,11 +143,6 @@ def price_family(
              if isinstance(s, Move)}
     return _total(network, plan, machine, out, prices,
                   memory(network, plan, out, moved, training=training).scaled(gamma), io_s)
-
-
-def _producers(network: Network, plan: Plan, layer: Any) -> Any:
-    """A compute step's interior depends on what is owned of its input."""
-    return tuple(plan.configs[name].key for name in layer.inputs)
 
 
 def _total(network: Network, plan: Plan, machine: Machine, out: Outline, prices: list[StepPrice],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from hpcpar.errors import InputError
 from hpcpar.network.layers import Input, Layer, Loss, Shape
@@ -49,11 +48,6 @@ class Network:
             if isinstance(layer, Input | Loss):
                 raise InputError(f"network '{self.name}': '{layer.name}' ({layer.kind}) stands in the middle; there is one input, first, "
                                  "and one loss, last")
-
-    @cached_property
-    def memo(self) -> dict[Any, Any]:
-        """What others worked out about it, to find again."""
-        return {}
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:

@@ -4,8 +4,8 @@ which part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -25,8 +25,11 @@ ORDER = ("n", "d", "h", "w", "c", "k", "replicas")
 PLACEMENTS = {"inner": ORDER, "outer": (*ORDER[1:], "n")}
 
 
-#: Entries of what a shared configuration remembers.
-MOST_REMEMBERED = 500
+
+
+def value_key(value: Any) -> Any:
+    """A number, a name, or an array of them as a dictionary's key, equal for equal values."""
+    return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
 
 
 @dataclass(frozen=True)
@@ -153,38 +156,16 @@ class Config:
         return out
 
     @cached_property
-    def memo(self) -> dict[Any, Any]:
-        """What others worked out about it, to find again."""
-        return {}
-
-    def share(self) -> Config:
-        """Tell that many layers use this object: what depends on it alone is worth keeping with it.
-        """
-        self.memo["shared"] = True
-        return self
-
-    @property
-    def shared(self) -> bool:
-        return "memo" in self.__dict__ and "shared" in self.memo
-
-    def remembered(self, key: Any, work_out: Callable[[], Any]) -> Any:
-        """Something about a shared configuration, worked out when it is first asked for (or after
-        much else was).
-        """
-        found = self.memo.get(key)
-        if found is None:
-            if len(self.memo) > MOST_REMEMBERED:
-                self.memo.clear()
-                self.share()
-            found = self.memo[key] = work_out()
-        return found
-
-    @cached_property
     def key(self) -> Any:
-        """Equal for equal configurations; arrays count as equal where they are the same object."""
-        values = [getattr(self, name) for name in (*ORDER, "first", "placement")]
-        return (*((id(v), "array") if isinstance(v, np.ndarray) else v for v in values),
-                self.scatter)
+        """Equal for equal configurations, single or of families."""
+        values = (getattr(self, name) for name in (*ORDER, "first", "placement"))
+        return (*map(value_key, values), self.scatter)
+
+    def reshaped(self, shape: tuple[int, ...]) -> Config:
+        """The same family with its cases laid out in another shape, to be broadcast."""
+        arrays: dict[str, Any] = {f.name: getattr(self, f.name).reshape(shape) for f in fields(self)
+                                  if isinstance(getattr(self, f.name), np.ndarray)}
+        return replace(self, **arrays)
 
     def coordinate(self, axis: str, rank: int) -> int:
         """Index of the part along `axis` that `rank` holds."""

@@ -6,42 +6,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-import numpy as np
-
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, axes_of
 from hpcpar.network.receptive_field import Columns, Full, Same
-from hpcpar.plan.axis import Axis as Axis
-from hpcpar.plan.axis import intervals as intervals
-from hpcpar.plan.axis import tabulate as tabulate
+from hpcpar.plan.axis import Axis, all_intervals, tabulate
 from hpcpar.plan.boxes import Box, intersect, items, largest_part, part_of
 from hpcpar.plan.config import Config, Digit, Ints, Merged
 
 #: The axis of a weight that sharded synchronisation cuts over all ranks whose gradients are summed.
 SHARD = "shard"
-
-@dataclass(frozen=True, eq=False)
-class Ways:
-    """The different ways in which the configurations of a family cut an axis.
-
-    Attributes
-    ----------
-    columns : array of int
-        [3, ways]: stride and size of the coordinate, and the ranks that the layer lives on.
-    where : array of int
-        For each configuration its place among the ways.
-    """
-
-    columns: Any
-    where: Any
-
-    def __len__(self) -> int:
-        return self.columns.shape[1]
 
 
 @dataclass(frozen=True)
@@ -63,47 +41,10 @@ class Layout:
     summed: bool = False
     partial: tuple[str, ...] = ()
 
-    @cached_property
-    def memo(self) -> dict[Any, Any]:
-        """What others worked out about it and another layout, which is kept with it."""
-        return {}
-
     @property
     def shape(self) -> tuple[Any, ...]:
         """The global tensor's shape."""
         return tuple(a.extent for a in self.axes)
-
-    def ways(self, axis: Axis, cases: int | None = None) -> Ways:
-        """The ways in which a family's configurations cut an axis; axes that are not cut are alike,
-        channels of a sum are cut by k too.
-
-        Parameters
-        ----------
-        cases : int, optional
-            An entry for each of so many, instead of the different ways.
-        """
-        digit = self.digits.get(axis.name)
-        memo, key = self.config.memo, ("ways", axis.name if digit is not None else "",
-                                       self.summed and axis.name == "c", cases)
-        if key not in memo:
-            stride, size = (1, 1) if digit is None else (digit.stride, digit.size)
-            memo[key] = _ways(stride, size, self.config.ranks) if cases is None else _each(stride, size, self.config.ranks, cases)
-        return memo[key]
-
-    @cached_property
-    def cutting(self) -> Any:
-        """Equal for layouts whose axes are cut and related alike, whatever their extents."""
-        axes = tuple((a.name, type(a.relation), getattr(a.relation, "groups", 0))
-                     for a in self.axes)
-        return (axes, self.summed, self.partial)
-
-    def of_cutting(self, what: str, find: Callable[[Layout], Any]) -> Any:
-        """Something that is the same for all layouts under this configuration that are cut alike.
-        """
-        memo, key = self.config.memo, (what, self.cutting)
-        if key not in memo:
-            memo[key] = find(self)
-        return memo[key]
 
     @cached_property
     def digits(self) -> dict[str, Digit]:
@@ -204,22 +145,6 @@ class Layout:
                           for at in itertools.product(*ranges))
 
 
-def _ways(stride: Any, size: Any, ranks: Any) -> Ways:
-    columns = (v.ravel().tolist() if isinstance(v, np.ndarray) else itertools.repeat(v, ranks.size)
-               for v in (stride, size, ranks))
-    known: dict[tuple[int, ...], int] = {}
-    # the stride of a single part means nothing
-    where = [known.setdefault((stride if size > 1 else 1, size, lives), len(known))
-             for stride, size, lives in zip(*columns, strict=True)]
-    return Ways(np.array(list(known), np.int64).T, np.array(where, np.intp))
-
-
-def _each(stride: Any, size: Any, ranks: Any, cases: int) -> Ways:
-    columns = np.empty((3, cases), np.int64)
-    columns[0], columns[1], columns[2] = stride, size, ranks
-    return Ways(columns, np.arange(cases))
-
-
 def _largest(axis: Axis, degree: Ints) -> Any:
     if isinstance(axis.relation, Full) or (isinstance(degree, int) and degree == 1):
         return axis.extent
@@ -233,71 +158,34 @@ def _largest(axis: Axis, degree: Ints) -> Any:
 
 @lru_cache(maxsize=50_000)
 def _widest(axis: Axis, parts: int) -> int:
-    start, stop = intervals(axis, parts)
+    start, stop = all_intervals(axis, parts)
     return int((stop - start).max())
 
 
-def _layout(config: Config, axes: tuple[Axis, ...], partial: tuple[str, ...] = ()) -> Layout:
-    """A layout; of a configuration that many layers share the same for the same axes, which it
-    keeps.
-    """
-    if not config.shared:
-        return Layout(config, axes, partial=partial)
-    return config.remembered((id(axes), partial), lambda: Layout(config, axes, partial=partial))
-
-
-def _known(network: Network, what: str, layer: Layer, work_out: Callable[[], tuple[Axis, ...]],
-           *more: Any) -> tuple[Axis, ...]:
-    """Axes that follow from a layer and some numbers, worked out once for layers that are alike;
-    equal ones are the same object.
-    """
-    key = (what, network.signatures[layer.name], *more)
-    if key not in network.memo:
-        axes = work_out()
-        network.memo[key] = network.memo.setdefault(axes, axes)
-    return network.memo[key]
-
-
-def _output(config: Config, shape: tuple[int, ...], batch: Ints, granule: int, summed: bool,
-            partial: tuple[str, ...]) -> Layout:
-    """A layout of a layer's output."""
-    if not config.shared or isinstance(batch, np.ndarray):
-        return Layout(config, _axes(shape, batch, granule), summed, partial)
-    return config.remembered((shape, batch, granule, summed),
-                             lambda: Layout(config, _axes(shape, batch, granule), summed, partial))
-
-
-def _axes(shape: tuple[int, ...], batch: Ints, granule: int) -> tuple[Axis, ...]:
-    extents = (batch, *shape)
-    return tuple(Axis(a, e, e, granule if a == "c" else 1) for a, e in zip(axes_of(shape), extents, strict=True))
+def _output_axes(network: Network, layer: Layer, batch: Ints) -> tuple[Axis, ...]:
+    shape, granule = network.shapes[layer.name], network.granules[layer.name]
+    extents = zip(axes_of(shape), (batch, *shape), strict=True)
+    return tuple(Axis(name, n, n, granule if name == "c" else 1) for name, n in extents)
 
 
 def owned(network: Network, layer: Layer, config: Config, batch: Ints) -> Layout:
     """What each rank owns of the layer's output."""
-    return _output(config, network.shapes[layer.name], batch, network.granules[layer.name], True,
-                   ())
+    return Layout(config, _output_axes(network, layer, batch), summed=True)
 
 
 def partial(network: Network, layer: Layer, config: Config, batch: Ints) -> Layout:
     """What each rank computes of the layer's output, before partial sums (k) are added."""
-    return _output(config, network.shapes[layer.name], batch, network.granules[layer.name], False,
-                   ("k",))
+    return Layout(config, _output_axes(network, layer, batch), partial=("k",))
 
 
 def needed(network: Network, layer: Layer, config: Config, batch: Ints, which: int = 0) -> Layout:
-    """What each rank needs of the layer's input number `which` to compute the part of the output
-    that it computes.
-    """
-
-    def work_out() -> tuple[Axis, ...]:
-        return _needed(network, layer, batch, which)
-
-    axes = work_out() if isinstance(batch, np.ndarray) else _known(network, "needed", layer, work_out, batch, which)
+    """What each rank needs of input `which` of the layer to compute its part of the output."""
+    axes = _needed_axes(network, layer, batch, which)
     # parts of the output channels each add to the gradient of a sum over input channels
-    return _layout(config, axes, ("c",) if any(axis.name == "k" for axis in axes) else ())
+    return Layout(config, axes, partial=("c",) if any(axis.name == "k" for axis in axes) else ())
 
 
-def _needed(network: Network, layer: Layer, batch: Ints, which: int) -> tuple[Axis, ...]:
+def _needed_axes(network: Network, layer: Layer, batch: Ints, which: int) -> tuple[Axis, ...]:
     x = network.input_shapes(layer)[which]
     out = dict(zip(axes_of(network.shapes[layer.name]), (batch, *network.shapes[layer.name]),
                    strict=True))
@@ -315,34 +203,28 @@ def _needed(network: Network, layer: Layer, batch: Ints, which: int) -> tuple[Ax
 
 
 def parameters(network: Network, layer: Layer, config: Config) -> Layout:
-    """What each rank owns of the layer's weights and biases: rows of output channels, each with its
-    inputs and its bias.
+    """What each rank owns of the layer's weights: rows of output channels with their biases.
 
     Parts of a cut reduction (k) hold the weights of their inputs, and all of them the bias.
     """
-    return _layout(config,
-                   _known(network, "parameters", layer, lambda: _parameters(network, layer)))
-
-
-def _parameters(network: Network, layer: Layer) -> tuple[Axis, ...]:
     rows, per_row = _rows(network, layer)
     if not layer.products:
-        return rows, Axis("k", per_row, per_row)
+        return Layout(config, (rows, Axis("k", per_row, per_row)))
     x = network.input_shape(layer)
     inputs = layer.weight_shape(x)[1]
     bias = len(layer.bias_shape(x))
     columns = Columns((per_row - bias) // inputs, bias)
     granule = network.granules[layer.inputs[0]] if inputs == x[0] else 1
-    return rows, Axis("k", per_row, inputs, granule, columns)
+    return Layout(config, (rows, Axis("k", per_row, inputs, granule, columns)))
 
 
 def shards(network: Network, layer: Layer, config: Config) -> Layout:
-    """What each rank updates of the weights under sharded synchronisation: its rows' entries, cut
-    over those that sum gradients.
+    """What each rank updates of the weights under sharded synchronisation.
+
+    The entries of its rows are cut over the ranks that sum their gradients.
     """
     rows, per_row = _rows(network, layer)
-    return _layout(config,
-                   _known(network, "shards", layer, lambda: (rows, Axis(SHARD, per_row, per_row))))
+    return Layout(config, (rows, Axis(SHARD, per_row, per_row)))
 
 
 def _rows(network: Network, layer: Layer) -> tuple[Axis, int]:

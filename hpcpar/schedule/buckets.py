@@ -10,7 +10,8 @@ from typing import Any
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
-from hpcpar.plan.layout import Axis, Layout
+from hpcpar.plan.axis import Axis
+from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Conv, Layer
+from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Config, Ints
-from hpcpar.plan.layout import Axis, Layout, owned, partial
+from hpcpar.plan.layout import Layout, owned, partial
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import Buckets, Pending
 from hpcpar.schedule.edges import Edge
@@ -44,7 +45,7 @@ def moments_layout(network: Network, plan: Plan, layer: Layer) -> Layout:
 class Builder(Emitter):
     """The steps of layers, edges and weights; see `Emitter`."""
 
-    def __init__(self, network: Network, plan: Plan, choose: Chooser | None,
+    def __init__(self, network: Network, plan: Plan, choose: Chooser,
                  training: bool = True) -> None:
         super().__init__(network, plan, choose)
         self.training, self.trains = training, network.trained

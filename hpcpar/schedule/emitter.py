@@ -13,7 +13,7 @@ from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edges
-from hpcpar.schedule.outline_steps import IS_DIRECT, NOT_YET, Chooser, Move, Outline, Task
+from hpcpar.schedule.outline_steps import CHEAPEST, IS_DIRECT, NOT_YET, Chooser, Move, Outline, Task
 from hpcpar.schedule.pattern import Flags, Pattern
 from hpcpar.schedule.steps import Op, Phase
 
@@ -23,8 +23,8 @@ class Emitter:
 
     Parameters
     ----------
-    choose : callable or None
-        Picks algorithm and segments of every collective; None leaves them open.
+    choose : callable
+        Picks algorithm and segments of every collective.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Emitter:
         The turn, or the micro-batch, that the steps belong to.
     """
 
-    def __init__(self, network: Network, plan: Plan, choose: Chooser | None) -> None:
+    def __init__(self, network: Network, plan: Plan, choose: Chooser) -> None:
         self.network, self.plan, self.choose = network, plan, choose
         self.part = 0
         self.edges = Edges(network, plan)
@@ -46,8 +46,8 @@ class Emitter:
             self.steps.append(Task(phase, layer, op, batch, present, self.part, tensor))
 
     def move(
-        self, phase: Phase, layer: str, tensor: str, pattern: Pattern, holder: Layout, wanter: Layout, key: Any,
-        item_bytes: int | None = None, root: int = 0,
+        self, phase: Phase, layer: str, tensor: str, pattern: Pattern, holder: Layout,
+        wanter: Layout, key: Any, item_bytes: int | None = None, root: int = 0,
     ) -> Move | None:
         """Append a movement; None where it is nothing in every case."""
         if not np.asarray(pattern.code).any():
@@ -55,12 +55,17 @@ class Emitter:
         size = self.plan.item_bytes if item_bytes is None else item_bytes
         step = Move(phase, layer, tensor, holder, wanter, pattern, size,
                     (key, phase is Phase.BACKWARD, size), part=self.part, root=root)
-        if self.choose is not None and not (direct := IS_DIRECT[pattern.code]).all():
+        direct = IS_DIRECT[pattern.code]
+        if not direct.all():
             if step.key not in self._chosen:
                 algorithm, segments = self.choose(step)
                 self._chosen[step.key] = (algorithm, segments, step.quote)
             algorithm, segments, step.quote = self._chosen[step.key]
-            step.algorithm, step.segments = np.where(direct, "direct", algorithm), np.where(direct, 1, segments)
+            if algorithm is CHEAPEST:
+                step.algorithm = CHEAPEST
+            else:
+                step.algorithm = np.where(direct, "direct", algorithm)
+                step.segments = np.where(direct, 1, segments)
         self.steps.append(step)
         return step
 

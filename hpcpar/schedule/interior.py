@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hpcpar.network.receptive_field import Window
+from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import Box, Interval
-from hpcpar.plan.layout import Axis, Layout
+from hpcpar.plan.layout import Layout
 
 
 def interior(have: Layout, want: Layout, out: Box, rank: int) -> Box:

@@ -20,6 +20,8 @@ from hpcpar.schedule.steps import CODES, Kind, Op, Phase
 
 #: Of a movement whose result nobody has asked for.
 NOT_YET = -1
+#: The algorithm of a collective that is only priced: the cheapest, whichever it is.
+CHEAPEST = "cheapest"
 #: Codes of what has no algorithm to choose: nothing, and messages from rank to rank.
 DIRECT = (0, *(CODES[kind] for kind in (Kind.HALO, Kind.REDISTRIBUTE, Kind.REDUCE, Kind.BROADCAST)))
 IS_DIRECT = np.array([code in DIRECT for code in range(len(CODES) + 1)])

@@ -1,72 +1,162 @@
-"""Making the tables of a search: all that its layers and edges do priced in one go."""
+"""Making the cost tables of the layer-wise search.
+
+Layers and edges go through the same lowering and pricing as any prediction: a layer's
+configurations as a family of cases, an edge's as every configuration of the producer (rows) against
+every configuration of the consumer (columns).
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.compute.step_time import timed_all
-from hpcpar.cost.network.bulk import Bulk
+from hpcpar.cost.memory.memory import NOTHING as NO_MEMORY
+from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory, wire_bytes
+from hpcpar.cost.network.algorithm_choice import cheapest_price
 from hpcpar.cost.network.contention import Wires
 from hpcpar.cost.price_family import repeats
+from hpcpar.cost.step_prices import StepPricer
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer, Loss
+from hpcpar.plan.config import Config
+from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
+from hpcpar.schedule.aliasing import begins_sum, in_place, passes_gradient
+from hpcpar.schedule.builder import Builder
+from hpcpar.schedule.edges import Edge
+from hpcpar.schedule.outline_steps import Move, Task
+from hpcpar.schedule.pattern import NOTHING
 from hpcpar.schedule.steps import Phase
-from hpcpar.search.lowering import Lowerer, Part
 from hpcpar.search.tables import Link, Table, Unit
 
 
 class TableMaker:
-    """Prices nodes and edges of a plan's network; equal ones once.
+    """Prices units and edges of a plan's network; equal ones once.
 
     Parameters
     ----------
     plan : Plan
-        Whose options count (type, collectives, synchronisation, ...); its configurations do not.
+        Its options count (type, collectives, synchronisation, ...), its configurations do not.
+    contention : float, optional
+        ParaDL's phi, instead of what follows from the placement.
+    gamma : float
+        ParaDL's memory reuse factor.
     """
 
     def __init__(self, network: Network, plan: Plan, machine: Machine,
                  contention: float | None = None, gamma: float = 1.0) -> None:
-        self.machine, self.lowerer = machine, Lowerer(network, plan, gamma)
-        wires = Wires(machine, contention)
+        self.network, self.machine, self.gamma = network, machine, gamma
+        self.plan = replace(plan, overlap="none", configs={}, machine={})
+        self.wires = Wires(machine, contention)
         # a plan's algorithms are chosen without regard to a contention that is given
-        self.bulk = Bulk(machine, wires, plan.collectives, wires if contention is None
-                         else Wires(machine), plan.ranks)
+        plain = self.wires if contention is None else Wires(machine)
+        self.choose = cheapest_price(self.wires, plain, plan.collectives)
+        self._units: dict[Any, Table] = {}
         self._edges: dict[Any, Table] = {}
 
-    def tables(self, units: Sequence[Unit], links: Sequence[Link]) -> tuple[list[Table], list[Table]]:
-        """OptCNN's tC and tS of units (all that their configurations decide alone), and tX of
-        edges, each for its pairs.
-        """
-        low = self.lowerer.lower(units, links, self._edges)
-        seconds, costs = self.bulk.seconds(low.freight), timed_all(self.machine, low.works)
-        nodes = {key: table for key, part in low.nodes.items()
-                 for table in self._tables(part, seconds, costs)}
-        for keys, part in low.edges:
-            self._edges.update(zip(keys, self._tables(part, seconds, costs), strict=True))
-        return [nodes[key] for key in low.node_keys], [self._edges[key] for key in low.edge_keys]
+    def tables(self, units: Sequence[Unit], links: Sequence[Link]
+               ) -> tuple[list[Table], list[Table]]:
+        """OptCNN's tC and tS of units, and tX of edges.
 
-    def _tables(self, part: Part, moves: list[Any], costs: list[tuple[Any, Any]]) -> list[Table]:
-        """The sums over the steps of a unit, or of each of some edges."""
-        seconds, hideable = np.zeros((2, len(part.held), math.prod(part.shape)))
+        A unit's table has all that its configurations decide alone, an edge's has an entry for
+        every pair of configurations.
+        """
+        return [self._of_unit(unit) for unit in units], [self._of_edge(link) for link in links]
+
+    def _builder(self, configs: dict[str, Config]) -> Builder:
+        return Builder(self.network, replace(self.plan, configs=configs), self.choose)
+
+    def _pricer(self, b: Builder) -> StepPricer:
+        return StepPricer(self.network, b.plan, self.machine, self.wires, b.edges)
+
+    # -- units -------------------------------------------------------------------------------------
+    def _of_unit(self, unit: Unit) -> Table:
+        configs = _configs(unit, None)
+        key = tuple((self._traits(layer), configs[layer.name].key) for layer in unit.layers)
+        if key not in self._units:
+            b = self._builder(configs)
+            for layer in unit.layers:
+                b.node(layer, self.plan.samples_of_a_pass)
+            self._units[key] = self._table(b, b.steps, (len(unit.space),),
+                                           self._unit_memory(unit, b))
+        return self._units[key]
+
+    def _traits(self, layer: Layer) -> tuple[Any, ...]:
+        """Equal for layers of equal tables: shapes and options, and what surrounds them."""
+        readers = len(self.network.consumers[layer.name])
+        trains = any(name in self.network.trained for name in layer.inputs)
+        last = layer is self.network.layers[-1]
+        return self.network.signatures[layer.name], readers, last, trains
+
+    def _unit_memory(self, unit: Unit, b: Builder) -> Memory:
+        """The memory of a unit's layers, and of the edges between them, where nothing moves."""
+        batch = self.plan.samples_of_a_pass
+        total = NO_MEMORY
+        for layer in unit.layers:
+            total = total + layer_memory(self.network, b.plan, layer)
+        for producer, layer in zip(unit.layers, unit.layers[1:], strict=False):
+            own = owned(self.network, producer, b.plan.configs[producer.name], batch)
+            need = b.edges.needs(layer, batch)[0]
+            e = Edge(producer, layer, 0, own, need, NOTHING, NOTHING, None)
+            total = total + edge_memory(self.network, b.plan, e)
+        return total
+
+    # -- edges -------------------------------------------------------------------------------------
+    def _of_edge(self, link: Link) -> Table:
+        tail, layer = link.producer.layers[-1], link.layer
+        rows = _configs(link.producer, link.rows)[tail.name]
+        columns = _configs(link.consumer, link.columns)[layer.name]
+        key = (self._edge_traits(link), rows.key, columns.key)
+        if key not in self._edges:
+            b = self._builder({tail.name: rows.reshaped((-1, 1)),
+                               layer.name: columns.reshaped((1, -1))})
+            e = b.edges.edge(layer, link.which, self.plan.samples_of_a_pass)
+            moves = b.edge(e)
+            shape = (np.size(rows.n), np.size(columns.n))
+            self._edges[key] = self._table(b, moves, shape, edge_memory(self.network, b.plan, e))
+        return self._edges[key]
+
+    def _edge_traits(self, link: Link) -> tuple[Any, ...]:
+        """Equal for edges of equal tables."""
+        network, tail, layer = self.network, link.producer.layers[-1], link.layer
+        return (
+            network.signatures[tail.name], network.signatures[layer.name], link.which,
+            isinstance(layer, Loss), in_place(layer, tail), passes_gradient(layer),
+            len(layer.inputs) > 1, len(network.consumers[tail.name]) > 1,
+            begins_sum(network, tail, layer, link.which), tail.name in network.trained,
+        )
+
+    # -- both --------------------------------------------------------------------------------------
+    def _table(self, b: Builder, steps: Sequence[Task | Move], shape: tuple[int, ...],
+               memory: Memory) -> Table:
+        """The sums over steps."""
+        pricer = self._pricer(b)
+        seconds, hideable = np.zeros(shape), np.zeros(shape)
         measured: Any = np.bool_(bool(self.machine.compute))
-        for step in part.steps:
-            times = repeats(self.lowerer.plan, step.phase)
-            if step.moves:
-                moved = moves[step.place]
-                seconds += moved if times == 1 else times * moved
+        buffers: dict[str, Any] = {}
+        for step in steps:
+            price = pricer.price(step)
+            seconds += repeats(self.plan, step.phase) * price.seconds
+            if isinstance(step, Move):
+                buffers.setdefault(step.tensor, wire_bytes(step, price.through_bytes))
                 if step.phase is Phase.GRADIENT:
-                    hideable += moved
-            else:
-                cost, known = costs[step.place]
-                if self.machine.compute:
-                    measured = measured & (known | np.equal(cost, 0))
-                if step.present is not True and not np.all(step.present):
-                    cost = np.where(step.present, cost, 0.0)
-                seconds += cost if times == 1 else times * cost
-        return [Table(s.reshape(part.shape), held, h.reshape(part.shape), measured)
-                for s, held, h in zip(seconds, part.held, hideable, strict=True)]
+                    hideable += price.seconds
+            elif self.machine.compute:
+                measured = measured & (price.measured | np.equal(price.seconds, 0))
+        held = self._held_bytes(memory) + sum(buffers.values())
+        return Table(seconds, np.zeros(shape) + held, hideable, measured)
+
+    def _held_bytes(self, memory: Memory) -> Any:
+        """Bytes, with what every micro-batch keeps for its backward pass."""
+        memory = memory.flying(self.plan.microbatches)
+        return (memory if self.gamma == 1.0 else memory.scaled(self.gamma)).total_bytes
+
+
+def _configs(unit: Unit, chosen: Any) -> dict[str, Config]:
+    """Configurations of a unit's layers as families: the chosen ones, or all."""
+    rows = slice(None) if chosen is None else chosen
+    return {layer.name: unit.space.config(rows, i > 0) for i, layer in enumerate(unit.layers)}

@@ -66,16 +66,6 @@ class Space:
         return Config(**found, placement=np.where(outer, "outer", "inner") if outer.any()
                       else "inner")
 
-    @cached_property
-    def _families(self) -> dict[bool, Config]:
-        return {}
-
-    def family(self, behind: bool = False) -> Config:
-        """All configurations as one family: always the same object, which layers share."""
-        if behind not in self._families:
-            self._families[behind] = self.config(slice(None), behind).share()
-        return self._families[behind]
-
     def one(self, index: int, behind: bool = False) -> Config:
         """A single configuration, or that of an elementwise layer behind this one: always the same
         object.

@@ -8,9 +8,8 @@ edge (OptCNN's tC + tS, and tX).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from hpcpar.network.graph import Network
@@ -47,79 +46,39 @@ class Link:
     rows: Any = None
     columns: Any = None
 
-    @property
-    def whole(self) -> bool:
-        """For all configurations of both ends."""
-        ends = ((self.rows, self.producer), (self.columns, self.consumer))
-        return all(chosen is None or len(chosen) == len(unit.space) for chosen, unit in ends)
 
-
-class Held:
-    """Bytes of a table: of all entries, or of one, which is worked out without the others.
-
-    Parameters
-    ----------
-    whole : callable
-        Gives the array.
-    one : callable
-        From an entry's place, a tuple, to its bytes.
-    """
-
-    def __init__(self, whole: Callable[[], Any], one: Callable[[tuple[int, ...]], float]) -> None:
-        self._whole, self._one = whole, one
-        self._known: dict[tuple[int, ...], float] = {}
-
-    @cached_property
-    def bytes(self) -> Any:
-        return self._whole()
-
-    def at(self, place: tuple[int, ...]) -> float:
-        """Bytes of one entry."""
-        if "bytes" in self.__dict__:
-            return float(self.bytes[place])
-        if place not in self._known:
-            self._known[place] = float(self._one(place))
-        return self._known[place]
-
-
+@dataclass(frozen=True, eq=False)
 class Table:
-    """Seconds and bytes for each configuration of a unit [c], or for each pair at an edge [c of the
-    producer, c of the consumer].
+    """Seconds and bytes of a unit's configurations, or of the pairs at an edge.
 
-    Parameters
+    Attributes
     ----------
-    held : array or Held
-        Bytes.
-    hideable : array
-        What of the seconds is the sum of weight gradients, which backpropagation goes on beside.
-    measured : array of bool
+    seconds, bytes : ndarray
+        [configurations], or [configurations of the producer, configurations of the consumer].
+    hideable : ndarray
+        The part of the seconds that sums weight gradients, which backpropagation may hide.
+    measured : ndarray of bool
         All computing comes from the machine's calibrated table.
     """
 
-    def __init__(self, seconds: Any, held: Any, hideable: Any, measured: Any = True) -> None:
-        self.seconds, self.hideable, self.measured = seconds, hideable, measured
-        self.held = held if isinstance(held, Held) else Held(lambda: held,
-                                                             lambda place: held[place])
-
-    @property
-    def bytes(self) -> Any:
-        return self.held.bytes
+    seconds: Any
+    bytes: Any
+    hideable: Any
+    measured: Any = True
 
     def __add__(self, other: Table) -> Table:
-        held = Held(lambda: self.bytes + other.bytes,
-                    lambda place: self.held.at(place) + other.held.at(place))
-        return Table(self.seconds + other.seconds, held, self.hideable + other.hideable)
+        return Table(self.seconds + other.seconds, self.bytes + other.bytes,
+                     self.hideable + other.hideable)
 
     def at(self, rows: Any) -> Table:
         """The table of some configurations of a unit."""
         if len(rows) == len(self.seconds):
             return self
-        held = Held(lambda: self.bytes[rows], lambda place: self.held.at((int(rows[place[0]]),)))
-        return Table(self.seconds[rows], held, self.hideable[rows])
+        return Table(self.seconds[rows], self.bytes[rows], self.hideable[rows])
 
     def hiding(self, part: float) -> Table:
-        """With a part of the sums of gradients for nothing."""
-        return Table(self.seconds - part * self.hideable, self.held, (1 - part) * self.hideable)
+        """The table with a part of the sums of gradients for nothing."""
+        return Table(self.seconds - part * self.hideable, self.bytes, (1 - part) * self.hideable)
 
 
 @dataclass
@@ -137,8 +96,8 @@ class Tables:
 
     def memory(self, chosen: list[int]) -> float:
         """Bytes of the largest rank."""
-        of_nodes = sum(t.held.at((c,)) for t, c in zip(self.nodes, chosen, strict=True))
-        return of_nodes + sum(t.held.at((chosen[a], chosen[b])) for (a, b), t in self.edges.items())
+        of_nodes = sum(float(t.bytes[c]) for t, c in zip(self.nodes, chosen, strict=True))
+        return of_nodes + sum(float(t.bytes[chosen[a], chosen[b]]) for (a, b), t in self.edges.items())
 
 
 def units(network: Network, spaces: Spaces) -> list[Unit]:

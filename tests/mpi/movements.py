@@ -12,7 +12,8 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.network.receptive_field import Relation, Window
 from hpcpar.plan.boxes import Box, contains, intersect, items, local, shape
 from hpcpar.plan.config import PLACEMENTS, Config
-from hpcpar.plan.layout import Axis, Layout
+from hpcpar.plan.axis import Axis
+from hpcpar.plan.layout import Layout
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.messages import counts
 from hpcpar.schedule.pattern import Pattern

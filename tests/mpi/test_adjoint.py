@@ -19,7 +19,8 @@ from hpcpar.network.layers import Conv2d, GlobalAvgPool, MeanSquaredError
 from hpcpar.network.receptive_field import Full
 from hpcpar.plan.boxes import local, shape
 from hpcpar.plan.config import PLACEMENTS, Config
-from hpcpar.plan.layout import Axis, Layout, partial
+from hpcpar.plan.axis import Axis
+from hpcpar.plan.layout import Layout, partial
 from hpcpar.plan.layout import owned as output
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.schedule.edges import edges

@@ -15,8 +15,9 @@ import numpy as np
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import LRN, Add, BatchNorm, Concat, Conv, Flatten, Layer, Loss, Pool
+from hpcpar.plan.axis import Axis, tabulate
 from hpcpar.plan.config import Ints
-from hpcpar.plan.layout import Axis, owned, parameters, partial, shards, tabulate
+from hpcpar.plan.layout import owned, parameters, partial, shards
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.interior import inner

@@ -147,7 +147,7 @@ def _wire(step: Move, moved_bytes: dict[Any, Any], names: set[str], sizes: Sizes
             return 0
         # moves of one key cost alike; in another phase they may be done by another algorithm
         return sizes.once(("wire", step.key, step.phase),
-                          lambda: plain(wire_bytes(step, moved_bytes) + landing_bytes(step)))
+                          lambda: plain(wire_bytes(step, moved_bytes[step.key][1]) + landing_bytes(step)))
     inside = any(sizes.plan.configs[name].first in (here, there) for name in names)
     return plain(moved_bytes[step.key][0] * sizes.plan.microbatches) if inside else 0
 
@@ -230,12 +230,18 @@ def edge_memory(network: Network, plan: Plan, e: Edge, ends: Ends | None = None)
                   0, 0)
 
 
-def wire_bytes(step: Move, moved_bytes: dict[Any, Any]) -> Any:
-    """Wire buffer of a step on the largest rank."""
+def wire_bytes(step: Move, through_bytes: Any) -> Any:
+    """Wire buffer of a step on the largest rank.
+
+    Parameters
+    ----------
+    through_bytes : int
+        Sent and received from rank to rank.
+    """
     group = math.prod(d.size for d in step.pattern.digits)
     code = np.asarray(step.pattern.code)
     return wire_buffer(code, group, step.holder.largest_items, step.wanter.largest_items,
-                       step.item_bytes, moved_bytes[step.key][1])
+                       step.item_bytes, through_bytes)
 
 
 def wire_buffer(code: Any, group: Any, held: Any, wanted: Any, item_bytes: int,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import COLLECTIVES, Plan
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.lower import lower
-from hpcpar.schedule.outline_steps import DIRECT, Chooser, Move
+from hpcpar.schedule.outline_steps import CHEAPEST, DIRECT, Chooser, Move
 from hpcpar.schedule.pattern import KINDS
 from hpcpar.schedule.steps import CODES, Kind, Schedule
 
@@ -118,6 +119,37 @@ def chooser(machine: Machine, collectives: str = "auto", wires: Wires | None = N
             name, segments = np.where(here, found[0], name), np.where(here, found[1], segments)
         step.quote = Quote(known, quoted)
         return name, segments
+
+    return choose
+
+
+def cheapest_price(wires: Wires, chosen_on: Wires, collectives: str) -> Chooser:
+    """A chooser for steps that are only priced: it quotes the cheapest algorithm, unnamed.
+
+    Parameters
+    ----------
+    chosen_on : Wires
+        Decides which algorithm is the cheapest; `wires` prices it.
+    """
+    add_s_per_byte = wires.machine.add_s_per_byte
+
+    def choose(step: Move) -> tuple[Any, Any]:
+        seconds: dict[Kind, Any] = {}
+        lies = (step.pattern.digits, step.holder.config.ranks)
+        way, plain = route(wires, *lies), route(chosen_on, *lies)
+        for kind in kinds_of(step):
+            if CODES[kind] in DIRECT:
+                continue
+            names, n_bytes = allowed(kind, collectives), collective_bytes(step)
+            offered = offers(kind, way.p, n_bytes, way, add_s_per_byte, names)[1]
+            if wires is chosen_on:
+                seconds[kind] = reduce(np.minimum, offered)
+                continue
+            estimates = offers(kind, way.p, n_bytes, plain, add_s_per_byte, names)[1]
+            best = np.argmin(np.stack(np.broadcast_arrays(*estimates)), axis=0)
+            seconds[kind] = np.choose(best, np.broadcast_arrays(*offered))
+        step.quote = Quote(wires, seconds)
+        return CHEAPEST, 1
 
     return choose
 

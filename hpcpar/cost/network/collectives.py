@@ -5,17 +5,20 @@ Consistent with `hpcpar.schedule.collective_algorithms`: the same rounds, the sa
 members, n bytes, latency alpha (s) and inverse bandwidth beta (s/byte) of the level that the group
 needs, gamma (s/byte) the cost of adding, s segments:
 
-==============================
-============================================================================= ring allreduce
-2 (p - 1) (s alpha + n / p beta), and the sums of its first half doubling allreduce              r
-(alpha + n beta + n gamma), r = log2 p (beyond a power of two: 2 rounds more) ring allgather,
-reduce-scatter  (p - 1) (s alpha + n / p beta), and the sums of a reduce-scatter bruck allgather,
-reduce-scatter ceil(log2 p) alpha + n (p - 1) / p beta, and the sums of a reduce-scatter reduce,
-broadcast (direct)      (p - 1) (alpha + n beta): one member's link, and the sums of a reduce mpi
-the better of ring and tree (doubling, bruck) the integrated paper's          ceil(log2 p) alpha + n
-(p - 1) / p beta; twice that for an allreduce
-==============================
-=============================================================================
+ring allreduce
+    2 (p - 1) (s alpha + n / p beta), and the sums of its first half
+doubling allreduce
+    r (alpha + n beta + n gamma), r = log2 p (beyond a power of two: 2 rounds more)
+ring allgather, reduce-scatter
+    (p - 1) (s alpha + n / p beta), and the sums of a reduce-scatter
+bruck allgather, reduce-scatter
+    ceil(log2 p) alpha + n (p - 1) / p beta, and the sums of a reduce-scatter
+reduce, broadcast (direct)
+    (p - 1) (alpha + n beta): one member's link, and the sums of a reduce
+mpi
+    the better of ring and tree (doubling, bruck)
+the accounting of Gholami et al.
+    ceil(log2 p) alpha + n (p - 1) / p beta; twice that for an allreduce
 
 Where a machine was measured to take other times, those count (`hpcpar.machine.model.Factors`).
 The rounds of doubling and Bruck pay for the level that their distance crosses, a ring for the

@@ -1,9 +1,4 @@
-"""Redistributions: any movement from rank to rank between two layouts, in seconds and items of the
-busiest rank.
-
-It is worked out on a few ranks spread over all of them, in closed form: what a rank wants less what
-it holds, and what others want of what it holds.
-"""
+"""The price of a redistribution: any movement from rank to rank between two layouts."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcpar.cost.network.contention import Links, Wires
-from hpcpar.cost.network.paired import Amounts, amounts
+from hpcpar.cost.network.volumes import Volumes, ends, volumes
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.outline_steps import Move
@@ -22,17 +17,17 @@ from hpcpar.schedule.steps import Kind
 
 
 @dataclass(frozen=True)
-class Direct:
+class PointToPoint:
     """A point-to-point step on its busiest rank.
 
     Attributes
     ----------
     seconds : float
-        Sending and receiving at once, then summing and copying.
+        Packing, sending and receiving at once, then copying or adding.
     messages, items : int
         Sent.
-    through : int
-        Items, sent and received, that go through the buffers of the rank with most of them.
+    through_items : int
+        Sent and received, of the rank with most of them: the size of its buffers.
     level : int
         Index of the machine's level that it crosses.
     """
@@ -40,43 +35,50 @@ class Direct:
     seconds: Any
     messages: Any
     items: Any
-    through: Any
+    through_items: Any
     level: Any
 
 
-def redistribution(step: Move, wires: Wires, ranks: Any) -> Direct:
-    """Any movement between two layouts, on its busiest rank."""
-    holder, wanter, size = step.holder, step.wanter, step.item_bytes
-    found = amounts(holder, wanter, ranks)
+def redistribution(step: Move, wires: Wires, ranks: Any) -> PointToPoint:
+    """The price of a redistribution on its busiest rank."""
+    holder, wanter = step.holder, step.wanter
+    found = volumes(holder, wanter, ranks)
     if np.all(np.equal(holder.config.first, wanter.config.first)):
-        sending, receiving = (spread(found.block, layout.config.ranks, wires, ranks)
+        sending, receiving = (spread(found.span, layout.config.ranks, wires, ranks)
                               for layout in (holder, wanter))
-        level = wires.index(found.block, ranks)
+        level = wires.index(found.span, ranks)
     else:
-        sending, receiving = (_apart(holder, wanter, layout.config.ranks, wires)
+        sending, receiving = (_between_stages(holder, wanter, layout.config.ranks, wires)
                               for layout in (holder, wanter))
-        level = wires.between(*_ends(holder, wanter))
-    per_byte = wires.machine.add_s_per_byte if step.pattern.adds else wires.machine.copy_s_per_byte
-    seconds = redistribution_s(found, sending, receiving, size, per_byte, wires)
-    out, into = (np.round(items).astype(np.int64) for items in (found.out, found.into))
-    return Direct(seconds, np.ceil(found.out_count).astype(np.int64), out, out + into, level)
+        level = wires.between(*ends(holder, wanter))
+    machine = wires.machine
+    per_byte = machine.add_s_per_byte if step.pattern.adds else machine.copy_s_per_byte
+    seconds = redistribution_s(found, sending, receiving, step.item_bytes, per_byte, wires)
+    sent, received = (np.round(items).astype(np.int64) for items in (found.sent, found.received))
+    messages = np.ceil(found.messages_sent).astype(np.int64)
+    return PointToPoint(seconds, messages, sent, sent + received, level)
 
 
-def redistribution_s(found: Amounts, sending: Spread, receiving: Spread, item_bytes: Ints,
+def redistribution_s(found: Volumes, sending: Spread, receiving: Spread, item_bytes: Ints,
                      s_per_byte: Any, wires: Wires) -> Any:
-    """Seconds of sending and receiving at once, then of handling what came (`s_per_byte`) and,
-    before, packing what goes.
+    """Seconds of packing what goes, sending and receiving at once, and handling what came.
+
+    Parameters
+    ----------
+    s_per_byte : float
+        Handling: copying or adding.
     """
-    out, into = found.out * item_bytes, found.into * item_bytes
-    seconds = np.maximum(sending.seconds(out, found.out_count),
-                         receiving.seconds(into, found.into_count))
-    seconds = seconds + into * s_per_byte + out * wires.machine.copy_s_per_byte
-    return seconds * wires.factor(sending.level, Kind.REDISTRIBUTE, "direct", np.maximum(out, into))
+    sent, received = found.sent * item_bytes, found.received * item_bytes
+    seconds = np.maximum(sending.seconds(sent, found.messages_sent),
+                         receiving.seconds(received, found.messages_received))
+    seconds = seconds + received * s_per_byte + sent * wires.machine.copy_s_per_byte
+    most = np.maximum(sent, received)
+    return seconds * wires.factor(sending.level, Kind.REDISTRIBUTE, "direct", most)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What messages to ranks spread over a block cost in the mean.
+    """The mean price of messages to ranks spread over a block.
 
     Attributes
     ----------
@@ -85,8 +87,8 @@ class Spread:
     level : int
         Index of the outermost level that they cross.
     savings : tuple of (float, float)
-        (Seconds less, for messages of up to so many bytes), where small messages have a latency of
-        their own.
+        (Seconds saved by messages of up to this many bytes, bytes), where small messages have a
+        latency of their own.
     """
 
     alpha_s: Any
@@ -95,28 +97,20 @@ class Spread:
     savings: tuple[tuple[Any, Any], ...] = ()
 
     @classmethod
-    def of(cls, parts: Sequence[tuple[Any, Links]], level: Any) -> Spread:
-        """The mean over links that each take a part of the messages."""
-        savings = tuple((part * (x.alpha_s - x.small_alpha_s), x.small_bytes) for part, x in parts
-                        if x.small_alpha_s is not x.alpha_s)
-        return cls(sum(part * x.alpha_s for part, x in parts),
-                   sum(part * x.beta_s_per_byte for part, x in parts), level, savings)
+    def of(cls, shares: Sequence[tuple[Any, Links]], level: Any) -> Spread:
+        """The mean over links that each take a share of the messages."""
+        savings = tuple((share * (x.alpha_s - x.small_alpha_s), x.small_bytes)
+                        for share, x in shares if x.small_alpha_s is not x.alpha_s)
+        alpha_s = sum(share * x.alpha_s for share, x in shares)
+        return cls(alpha_s, sum(share * x.beta_s_per_byte for share, x in shares), level, savings)
 
     def seconds(self, n_bytes: Any, count: Any) -> Any:
         """Seconds of `count` messages of `n_bytes` in all."""
         latency = self.alpha_s
-        if self.savings:
-            each = n_bytes / np.maximum(count, 1)
-            for saved, small_bytes in self.savings:
-                latency = latency - saved * (each <= small_bytes)
+        each = n_bytes / np.maximum(count, 1)
+        for saved, small_bytes in self.savings:
+            latency = latency - saved * (each <= small_bytes)
         return count * latency + n_bytes * (self.s_per_byte * (count > 0))
-
-    def at(self, places: Any) -> Spread:
-        """Those of some cases."""
-        savings = tuple((saved[places], np.broadcast_to(small, saved.shape)[places])
-                        for saved, small in self.savings)
-        return Spread(self.alpha_s[places], self.s_per_byte[places],
-                      self.level[places] if np.ndim(self.level) else self.level, savings)
 
 
 def spread(block: Any, active: Any, wires: Wires, ranks: Any) -> Spread:
@@ -129,20 +123,15 @@ def spread(block: Any, active: Any, wires: Wires, ranks: Any) -> Spread:
     """
     index = np.asarray(wires.index(block, ranks))
     unit = np.minimum(wires.inner[index], block)
-    # part of the other ranks that lies outside the unit
+    # share of the other ranks that lie outside the unit
     away = (block - unit) / np.maximum(block - 1, 1)
     far = wires.links(index, lambda u: np.minimum(u, active) * (1 - np.minimum(u, block) / block))
     close = wires.links(np.maximum(index - 1, 0), lambda u: np.minimum(u, active))
     return Spread.of(((away, far), (np.where(unit > 1, 1 - away, 0.0), close)), index)
 
 
-def _ends(holder: Layout, wanter: Layout) -> tuple[Any, Any]:
-    """The first and the last rank of both."""
-    a, b = holder.config, wanter.config
-    return np.minimum(a.first, b.first), np.maximum(a.first + a.ranks, b.first + b.ranks) - 1
-
-
-def _apart(holder: Layout, wanter: Layout, active: Any, wires: Wires) -> Spread:
+def _between_stages(holder: Layout, wanter: Layout, active: Any, wires: Wires) -> Spread:
     """The links of messages between two stages that live on different ranks."""
-    level = wires.between(*_ends(holder, wanter))
-    return Spread.of(((1.0, wires.links(level, lambda unit: np.minimum(unit, active))),), level)
+    level = wires.between(*ends(holder, wanter))
+    links = wires.links(level, lambda unit: np.minimum(unit, active))
+    return Spread.of(((1.0, links),), level)

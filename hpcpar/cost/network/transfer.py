@@ -14,13 +14,13 @@ from hpcpar.cost.network.algorithm_choice import collective_bytes, kinds_of
 from hpcpar.cost.network.collectives import collective_s, paper_s, sent
 from hpcpar.cost.network.contention import Route, Wires, route
 from hpcpar.cost.network.halo import halo
-from hpcpar.cost.network.redistribution import Direct, redistribution
+from hpcpar.cost.network.redistribution import PointToPoint, redistribution
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.outline_steps import Move
+from hpcpar.schedule.outline_steps import CHEAPEST, Move
 from hpcpar.schedule.pattern import cut
 from hpcpar.schedule.steps import CODES, Kind, Phase
 
@@ -44,58 +44,70 @@ class Traffic:
     level: Any
 
 
-def _direct(kind: Kind, step: Move, wires: Wires, ranks: Any) -> Direct:
-    return (halo if kind is Kind.HALO else redistribution)(step, wires, ranks)
-
-
 def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any) -> Traffic:
-    """Seconds, messages and bytes of a step as it is executed, on `ranks` ranks in all."""
+    """The price of a movement as it is executed, on `ranks` ranks in all."""
     seconds: Any = 0.0
     messages: Any = 0
-    count: Any = 0
-    through: Any = 0
+    items: Any = 0
+    through_items: Any = 0
     way = route(wires, step.pattern.digits, step.holder.config.ranks)
     level: Any = np.asarray(way.level)
     for kind in kinds_of(step):
         here = np.equal(step.pattern.code, CODES[kind])
+        found: PointToPoint | CollectivePrice
         if kind in (Kind.HALO, Kind.REDISTRIBUTE):
-            found = _direct(kind, step, wires, ranks)
-            values = (found.seconds, found.messages, found.items)
+            found = (halo if kind is Kind.HALO else redistribution)(step, wires, ranks)
             level = np.where(here, found.level, level)
-            through = np.where(here, found.through, through)
+            through_items = np.where(here, found.through_items, through_items)
         else:
-            values = _collective(kind, step, machine, wires, way)
-        seconds, messages, count = (np.where(here, new, old)
-                                    for new, old in zip(values, (seconds, messages, count),
-                                                        strict=True))
-    return Traffic(seconds, messages, count * step.item_bytes, through * step.item_bytes, level)
+            found = _collective(kind, step, machine, wires, way)
+        seconds = np.where(here, found.seconds, seconds)
+        messages = np.where(here, found.messages, messages)
+        items = np.where(here, found.items, items)
+    size = step.item_bytes
+    return Traffic(seconds, messages, items * size, through_items * size, level)
 
 
-def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires, way: Route) -> tuple[Any, Any, Any]:
-    n = collective_bytes(step)
-    items = n // step.item_bytes
-    parts, whole = (step.holder, step.wanter) if kind is Kind.ALLGATHER else (step.wanter, step.holder)
-    least = _least_items(parts, whole)
-    seconds: Any = 0.0
+@dataclass(frozen=True)
+class CollectivePrice:
+    """Seconds of a collective, and messages and items sent by its busiest member."""
+
+    seconds: Any
     messages: Any = 0
-    count: Any = 0
-    quoted = step.quote.seconds.get(
-        kind) if step.quote is not None and step.quote.wires is wires else None
-    names = np.unique(step.algorithm) if np.ndim(step.algorithm) else [step.algorithm]
-    for name in names:
-        if str(name) == "direct" and kind not in (Kind.REDUCE, Kind.BROADCAST):
+    items: Any = 0
+
+
+def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires,
+                way: Route) -> CollectivePrice:
+    """The price of a collective in all cases, with the algorithms that were chosen for them."""
+    n = collective_bytes(step)
+    if step.algorithm is CHEAPEST:
+        return CollectivePrice(copied(kind, step.quote.seconds[kind], n, machine, way))
+    out = CollectivePrice(0.0)
+    quoted = step.quote is not None and step.quote.wires is wires
+    for name in np.unique(step.algorithm).tolist():
+        if name == "direct" and kind not in (Kind.REDUCE, Kind.BROADCAST):
             continue  # other cases' halos and redistributions
         here = np.equal(step.algorithm, name)
-        cost = collective_s(kind, str(name), way.p, n, step.segments, way,
-                            machine.add_s_per_byte) if quoted is None else quoted
-        messages_, items_ = sent(kind, str(name), way.p, items, least, step.segments)
-        if str(name) == "mpi" and kind is Kind.ALLGATHER:
-            items_ = np.where(np.equal(way.p, 1), 0, parts.largest_items)
-        values = (cost, messages_, items_)
-        seconds, messages, count = (np.where(here, new, old)
-                                    for new, old in zip(values, (seconds, messages, count),
-                                                        strict=True))
-    return copied(kind, seconds, n, machine, way), messages, count
+        cost = step.quote.seconds[kind] if quoted else collective_s(
+            kind, name, way.p, n, step.segments, way, machine.add_s_per_byte)
+        messages, items = _sent(kind, name, step, way.p)
+        out = CollectivePrice(np.where(here, cost, out.seconds),
+                              np.where(here, messages, out.messages),
+                              np.where(here, items, out.items))
+    return CollectivePrice(copied(kind, out.seconds, n, machine, way), out.messages, out.items)
+
+
+def _sent(kind: Kind, algorithm: str, step: Move, p: Any) -> tuple[Any, Any]:
+    """Messages and items that the busiest member of a collective sends."""
+    gathers = kind is Kind.ALLGATHER
+    parts, whole = (step.holder, step.wanter) if gathers else (step.wanter, step.holder)
+    items = collective_bytes(step) // step.item_bytes
+    messages, sent_items = sent(kind, algorithm, p, items, _least_items(parts, whole),
+                                step.segments)
+    if algorithm == "mpi" and gathers:
+        sent_items = np.where(np.equal(p, 1), 0, parts.largest_items)
+    return messages, sent_items
 
 
 def _least_items(parts: Layout, whole: Layout) -> Any:
@@ -137,7 +149,7 @@ def paper_comm_s(step: Move, machine: Machine, wires: Wires, network: Network, p
     for kind in kinds_of(step):
         cost: Any
         if kind is Kind.REDISTRIBUTE:
-            cost = _direct(kind, step, wires, plan.ranks).seconds
+            cost = redistribution(step, wires, plan.ranks).seconds
         elif kind is Kind.HALO:
             cost = _paper_halo_s(step, wires, network, plan)
         else:

@@ -21,7 +21,8 @@ from hpcpar.plan.boxes import (
     shape,
 )
 from hpcpar.plan.config import Config
-from hpcpar.plan.layout import Axis, Layout
+from hpcpar.plan.axis import Axis
+from hpcpar.plan.layout import Layout
 from hpcpar.schedule.interior import strips
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=150, database=None)

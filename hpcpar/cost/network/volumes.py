@@ -1,0 +1,184 @@
+"""Volumes of a redistribution: items and messages of its busiest rank, in closed form.
+
+Nothing walks all ranks: a few ranks stand for all. What a rank receives is what it needs less what
+it holds; what it sends is what others need of what it holds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from hpcpar.network.receptive_field import Granule, Relation, Same
+from hpcpar.plan.axis import Axis, all_intervals, intervals, tabulate
+from hpcpar.plan.config import Digit
+from hpcpar.plan.layout import Layout
+from hpcpar.schedule.pattern import ONE
+
+#: Up to this many ranks all of them are looked at; of more, as many stand for all.
+REPRESENTATIVES = 8
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """Items and messages that the busiest ranks of a redistribution send and receive.
+
+    Attributes
+    ----------
+    sent, received : float
+        Items.
+    messages_sent, messages_received : float
+        Messages.
+    span : int
+        Aligned ranks among which they travel.
+    """
+
+    sent: Any
+    messages_sent: Any
+    received: Any
+    messages_received: Any
+    span: Any
+
+
+def volumes(holder: Layout, wanter: Layout, ranks: Any) -> Volumes:
+    """The volumes of a movement between two layouts, on a job of `ranks` ranks.
+
+    With partial sums, every holder of a part of the sum sends its own.
+    """
+    cases = max(np.ndim(holder.config.ranks), np.ndim(wanter.config.ranks))
+    rank = np.minimum(holder.config.first, wanter.config.first) + representatives(ranks, cases)
+    held, wanted = _intervals_of(holder, rank), _intervals_of(wanter, rank)
+    kept: Any = 1
+    for (h0, h1), (w0, w1) in zip(held, wanted, strict=True):
+        kept = kept * np.maximum(np.minimum(h1, w1) - np.maximum(h0, w0), 0)
+    keeps = kept.min(axis=0) > 0
+    # each wanter asks one of the ranks that hold the same values
+    same_values = math.prod(d.size for d in holder.copies)
+    askers = math.prod(d.size for d in wanter.spare) / same_values
+    summands = math.prod(d.size for d in holder.spare) // same_values
+    sent, messages_sent = _crossing(holder, held, wanter, askers, kept, keeps)
+    received, messages_received = _crossing(wanter, wanted, holder, summands, kept, keeps)
+    # where nobody receives, nobody sends
+    happens = received > 0
+    return Volumes(np.where(happens, sent, 0), np.where(happens, messages_sent, 0),
+                   received, messages_received, span(holder, wanter, ranks))
+
+
+def representatives(ranks: Any, dimensions: int) -> Any:
+    """Ranks that stand for all: [8, ...] of them, or all of up to 8.
+
+    They are the last rank and one in the middle of all, of the first half, of the first quarter,
+    and so on.
+    """
+    ranks = np.asarray(ranks)
+    count = min(REPRESENTATIVES, int(ranks.max()))
+    number = np.arange(count).reshape(-1, *([1] * max(dimensions, ranks.ndim)))
+    part = np.maximum(ranks >> number // 2, 1)
+    spread = np.where(number % 2 == 0, part - 1, 2 * part // 3)
+    spread[REPRESENTATIVES - 1:] = 0
+    return np.where(ranks <= REPRESENTATIVES, np.minimum(number, ranks - 1), spread)
+
+
+#: A start and a stop for each axis.
+Intervals = list[tuple[Any, Any]]
+
+
+def _intervals_of(layout: Layout, rank: Any) -> Intervals:
+    """The boxes of several ranks, axis by axis; empty where the layer does not live."""
+    at = rank - layout.config.first
+    lives = (at >= 0) & (at < layout.config.ranks)
+    out = []
+    for axis in layout.axes:
+        digit = layout.digits.get(axis.name, ONE)
+        start, stop = intervals(axis, digit.size, np.where(lives, digit.of(at), 0))
+        out.append((np.where(lives, start, 0), np.where(lives, stop, 0)))
+    return out
+
+
+def _crossing(mine: Layout, boxes: Intervals, other: Layout, times: Any, kept: Any,
+              keeps: Any) -> tuple[Any, Any]:
+    """Items of a rank's box that cross to or from others, at most over ranks, and messages.
+
+    Parameters
+    ----------
+    times : float
+        How often each part of the other layout asks for them, or gives them.
+    kept : int
+        Items that a rank has in both layouts.
+    keeps : bool
+        Every rank has some.
+    """
+    items: Any = 1.0
+    cover: Any = times
+    count: Any = times
+    for (start, stop), a, b in zip(boxes, mine.axes, other.axes, strict=True):
+        items = items * (stop - start)
+        parts = other.degree(b)
+        if not np.ndim(parts) and parts == 1:
+            continue
+        if not covers_once(b.relation):
+            cover = cover * tabulate(_cover, (b,), parts)
+        count = count * _touched(a, b, mine.degree(a), parts, (stop - start).max(axis=0))
+    crossing = (items * cover - kept).max(axis=0)
+    return crossing, np.where(crossing > 0, np.maximum(1, count - keeps), 0)
+
+
+def covers_once(relation: Relation) -> bool:
+    """True where parts of an axis lie side by side: each index belongs to one."""
+    return isinstance(relation, Same | Granule)
+
+
+@lru_cache(maxsize=50_000)
+def _cover(axis: Axis, parts: int) -> float:
+    """How often the parts cover the axis."""
+    start, stop = all_intervals(axis, parts)
+    return float((stop - start).sum() / axis.extent)
+
+
+def _touched(a: Axis, b: Axis, own_parts: Any, parts: Any, largest: Any) -> Any:
+    """Parts of axis `b` that touch the largest interval of axis `a`."""
+    touched = np.ceil(largest * parts / np.maximum(b.extent, 1))
+    if isinstance(a.relation, Same) and isinstance(b.relation, Same):
+        # blocks nest: a whole number of them makes up, or lies in, one of the other cut
+        inside = np.where(own_parts % parts == 0, 1, touched)
+        touched = np.where(parts % own_parts == 0, parts // own_parts, inside)
+    most = np.clip(largest, 1, parts) if covers_once(b.relation) else parts
+    return np.clip(touched, 1, most)
+
+
+# -- how far it goes -------------------------------------------------------------------------------
+def span(holder: Layout, wanter: Layout, ranks: Any) -> Any:
+    """Aligned ranks among which a movement stays.
+
+    They reach up to the slowest coordinate in which the layouts differ.
+    """
+    out: Any = 1
+    for a, b in zip(holder.axes, wanter.axes, strict=True):
+        x, y = holder.digits.get(a.name, ONE), wanter.digits.get(b.name, ONE)
+        reaches = np.maximum(reach(x), reach(y))
+        if isinstance(a.relation, Same) and isinstance(b.relation, Same):
+            alike = np.equal(x.stride, y.stride) & np.equal(x.size, y.size)
+            reaches = np.where(alike, 1, reaches)
+        out = np.maximum(out, reaches)
+    for digit in (*holder.spare, *wanter.spare):
+        out = np.maximum(out, reach(digit))
+    same_ranks = (np.equal(holder.config.first, wanter.config.first)
+                  & np.equal(holder.config.ranks, wanter.config.ranks))
+    first, last = ends(holder, wanter)
+    return np.minimum(np.where(same_ranks, out, last - first + 1), ranks)
+
+
+def reach(digit: Digit) -> Any:
+    """Aligned ranks within which all neighbours along a coordinate lie."""
+    return np.where(np.greater(digit.size, 1), digit.stride * digit.size, 1)
+
+
+def ends(holder: Layout, wanter: Layout) -> tuple[Any, Any]:
+    """The first and the last rank of two layouts."""
+    a, b = holder.config, wanter.config
+    last = np.maximum(a.first + a.ranks, b.first + b.ranks) - 1
+    return np.minimum(a.first, b.first), last

@@ -1,0 +1,96 @@
+"""The price of single steps: seconds, messages and bytes, for every case of a family at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcpar.cost.compute.step_time import timed
+from hpcpar.cost.compute.work import Workload
+from hpcpar.cost.network.contention import Wires
+from hpcpar.cost.network.transfer import paper_comm_s, traffic
+from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.edges import Edges
+from hpcpar.schedule.outline_steps import Move, Task
+from hpcpar.schedule.steps import Op
+
+
+@dataclass(frozen=True)
+class StepPrice:
+    """One step of an outline, priced.
+
+    Attributes
+    ----------
+    seconds : float
+        Duration on the slowest rank; 0 in cases that do not have the step.
+    messages, sent_bytes : int
+        Sent by the rank that sends most; 0 for compute steps.
+    through_bytes : int
+        Sent and received from rank to rank, on the rank with most of it.
+    measured : bool
+        The time comes from the machine's calibrated table.
+    level : int
+        Index of the machine's level that a communication crosses.
+    """
+
+    seconds: Any
+    messages: Any = 0
+    sent_bytes: Any = 0
+    through_bytes: Any = 0
+    measured: Any = False
+    level: Any = 0
+
+
+class StepPricer:
+    """Prices the steps of one plan, or of one family of plans, on a machine.
+
+    Steps that cost alike (equal layers, shapes and configurations) are priced once.
+
+    Parameters
+    ----------
+    edges : Edges
+        The plan's edges, which its steps were made from.
+    paper : bool
+        Communication is priced by the formulas of Gholami et al. instead of as executed.
+    """
+
+    def __init__(self, network: Network, plan: Plan, machine: Machine, wires: Wires, edges: Edges,
+                 paper: bool = False) -> None:
+        self.network, self.plan, self.machine, self.wires = network, plan, machine, wires
+        self.edges, self.paper = edges, paper
+        self._workload = Workload(network, plan, edges)
+        self._known: dict[Any, StepPrice] = {}
+
+    def price(self, step: Task | Move) -> StepPrice:
+        """The price of a step."""
+        return self._movement(step) if isinstance(step, Move) else self._computation(step)
+
+    def _movement(self, step: Move) -> StepPrice:
+        key = (step.key, step.phase, step.layer if self.paper else "")
+        if key not in self._known:
+            found = traffic(step, self.machine, self.wires, self.plan.ranks)
+            seconds = found.seconds
+            if self.paper:
+                seconds = paper_comm_s(step, self.machine, self.wires, self.network, self.plan)
+            self._known[key] = StepPrice(seconds, found.messages, found.sent_bytes,
+                                         found.through_bytes, level=found.level)
+        return self._known[key]
+
+    def _computation(self, step: Task) -> StepPrice:
+        # the interior of a convolution depends on what is owned of its input
+        partly = step.op in (Op.INTERIOR, Op.BOUNDARY)
+        producers = step.layer.inputs if partly else ()
+        key = (self.edges.key(step.layer, step.batch), step.op,
+               *(self.plan.configs[name].key for name in producers))
+        if key not in self._known:
+            work = self._workload.work(step.layer, step.op, step.batch)
+            seconds, measured = timed(self.machine, work)
+            self._known[key] = StepPrice(seconds, measured=measured)
+        price = self._known[key]
+        if step.present is True:
+            return price
+        return StepPrice(np.where(step.present, price.seconds, 0.0), measured=price.measured)
