@@ -25,7 +25,7 @@ from hpcpar.plan.layout import owned as output
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.schedule.edges import edges
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.paired import patterns
+from hpcpar.schedule.pattern import patterns
 from hpcpar.schedule.pattern import NOTHING, Pattern, collective
 from hpcpar.schedule.steps import Kind
 

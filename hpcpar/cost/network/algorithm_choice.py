@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from hpcpar.cost.network.collectives import Routed, collective_s
-from hpcpar.cost.network.contention import Wires, route
+from hpcpar.cost.network.contention import Route, Wires, route
 from hpcpar.errors import unknown
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -133,21 +133,26 @@ def cheapest_price(wires: Wires, chosen_on: Wires, collectives: str) -> Chooser:
     """
     add_s_per_byte = wires.machine.add_s_per_byte
 
+    def cheapest_s(kind: Kind, way: Route, n_bytes: Any) -> Any:
+        names = allowed(kind, collectives)
+        offered = offers(kind, way.p, n_bytes, way, add_s_per_byte, names)[1]
+        if wires is chosen_on:
+            return reduce(np.minimum, offered)
+        plain = replace(way, wires=chosen_on)
+        estimates = offers(kind, way.p, n_bytes, plain, add_s_per_byte, names)[1]
+        return np.choose(np.argmin(np.stack(estimates), axis=0), offered)
+
     def choose(step: Move) -> tuple[Any, Any]:
+        way = route(wires, step.pattern.digits, step.holder.config.ranks)
+        code = np.asarray(step.pattern.code)
+        n_bytes = np.broadcast_to(collective_bytes(step), code.shape)
         seconds: dict[Kind, Any] = {}
-        lies = (step.pattern.digits, step.holder.config.ranks)
-        way, plain = route(wires, *lies), route(chosen_on, *lies)
         for kind in kinds_of(step):
-            if CODES[kind] in DIRECT:
-                continue
-            names, n_bytes = allowed(kind, collectives), collective_bytes(step)
-            offered = offers(kind, way.p, n_bytes, way, add_s_per_byte, names)[1]
-            if wires is chosen_on:
-                seconds[kind] = reduce(np.minimum, offered)
-                continue
-            estimates = offers(kind, way.p, n_bytes, plain, add_s_per_byte, names)[1]
-            best = np.argmin(np.stack(np.broadcast_arrays(*estimates)), axis=0)
-            seconds[kind] = np.choose(best, np.broadcast_arrays(*offered))
+            if CODES[kind] not in DIRECT:
+                cases = np.nonzero(code == CODES[kind])
+                seconds[kind] = np.zeros(code.shape)
+                found = cheapest_s(kind, way.at(cases, code.shape), n_bytes[cases])
+                seconds[kind][cases] = found
         step.quote = Quote(wires, seconds)
         return CHEAPEST, 1
 

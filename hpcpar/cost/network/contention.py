@@ -166,6 +166,12 @@ class Route:
     stride: Any
     block: Any
 
+    def at(self, cases: tuple[Any, ...], shape: tuple[int, ...]) -> Route:
+        """The route in some cases, by their indices in an array of a shape."""
+        lies = (np.broadcast_to(value, shape)[cases]
+                for value in (self.ranks, self.p, self.stride, self.block))
+        return Route(self.wires, *lies)
+
     @cached_property
     def level(self) -> Any:
         """Index of the level that the groups cross."""

@@ -161,11 +161,12 @@ def apart_bytes(net: Network, plan: Plan, found: Search, priced: dict[str, Any])
     for step in out.steps:
         if isinstance(step, Move):
             t = traffic(step, found.machine, wires, plan.ranks)
-            moved[step.key] = (t.sent_bytes, t.through_bytes)
+            moved[step.key] = t.through_bytes
     parts = [layer_memory(net, plan, layer) for layer in net.layers]
     parts += [edge_memory(net, plan, e) for layer in net.layers if layer.inputs
               for e in out.edges.into(layer, plan.samples_of_a_pass)]
-    wires = sum(wire_bytes(step, moved) for step in out.steps if isinstance(step, Move))
+    wires = sum(wire_bytes(step, moved[step.key]) for step in out.steps
+                if isinstance(step, Move))
     whole = sum(parts, Memory(0, 0, 0, 0, 0, wires)).flying(plan.microbatches)
     return int(whole.scaled(priced.get("gamma", 1.0)).total_bytes)
 
