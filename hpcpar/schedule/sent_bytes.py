@@ -1,0 +1,219 @@
+"""Messages and bytes that every rank sends in a step, for all ranks at once.
+
+They equal `hpcpar.schedule.messages.counts`, which walks the messages of one rank, and so the trace
+of a run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.plan.axis import Axis, all_intervals, intervals
+from hpcpar.plan.boxes import block
+from hpcpar.plan.layout import Layout
+from hpcpar.schedule.collective_algorithms import collective
+from hpcpar.schedule.pattern import ONE
+from hpcpar.schedule.steps import Comm, Group, Kind, Schedule
+
+Counts = NDArray[np.int64]
+#: Rows of a matrix of all pairs of ranks that are looked at together.
+ROWS = 256
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What ranks send.
+
+    Attributes
+    ----------
+    messages, n_bytes : ndarray
+        [ranks].
+    """
+
+    messages: Counts
+    n_bytes: Counts
+
+
+def sent_bytes(schedule: Schedule) -> Counts:
+    """Bytes that each rank sends in an iteration: [ranks]."""
+    total = np.zeros(schedule.ranks, np.int64)
+    for step in schedule.comms:
+        total += sent(step, schedule.ranks).n_bytes
+    return total
+
+
+def sent(step: Comm, ranks: int) -> Sent:
+    """What each of `ranks` ranks sends in a step."""
+    if step.group is None:
+        find = _between_equal_cuts if _equal_cuts(step) else _between_all_pairs
+        messages, items = find(step, ranks)
+    else:
+        messages, items = _collective(step, step.group, ranks)
+    return Sent(messages, items * step.item_bytes)
+
+
+# -- boxes of all ranks ----------------------------------------------------------------------------
+def _lives(layout: Layout, rank: Counts) -> NDArray[np.bool_]:
+    at = rank - layout.config.first
+    return (at >= 0) & (at < layout.config.ranks)
+
+
+def _part(layout: Layout, axis: Axis, rank: Counts) -> Counts:
+    """The part of an axis that each rank has."""
+    digit = layout.digits.get(axis.name, ONE)
+    return np.asarray(digit.of(rank - layout.config.first) + np.zeros_like(rank))
+
+
+def _boxes(layout: Layout, rank: Counts) -> list[tuple[Counts, Counts]]:
+    """Starts and stops of the ranks' boxes along each axis; empty where the layer does not live."""
+    lives = _lives(layout, rank)
+    out = []
+    for axis in layout.axes:
+        part = np.where(lives, _part(layout, axis, rank), 0)
+        start, stop = intervals(axis, layout.degree(axis), part)
+        out.append((np.where(lives, start, 0), np.where(lives, stop, 0)))
+    return out
+
+
+def _items(layout: Layout, rank: Counts) -> Counts:
+    """Items of the ranks' boxes."""
+    out = np.ones_like(rank)
+    for start, stop in _boxes(layout, rank):
+        out = out * (stop - start)
+    return out
+
+
+# -- point to point --------------------------------------------------------------------------------
+def _equal_cuts(step: Comm) -> bool:
+    """True where the same coordinates cut the tensor before and after: as in a halo exchange."""
+    pairs = zip(step.holder.axes, step.wanter.axes, strict=True)
+    digits = ((step.holder.digits.get(a.name, ONE), step.wanter.digits.get(b.name, ONE))
+              for a, b in pairs)
+    return not step.between and all(
+        x.size == y.size and (x.size == 1 or x.stride == y.stride) for x, y in digits)
+
+
+def _between_equal_cuts(step: Comm, ranks: int) -> tuple[Counts, Counts]:
+    """Along every axis, what a part holds and each of the parts wants."""
+    rank = np.arange(ranks)
+    lives = _lives(step.holder, rank)
+    messages, items, kept = (np.ones(ranks, np.int64) for _ in range(3))
+    for held, wanted in zip(step.holder.axes, step.wanter.axes, strict=True):
+        counts, sums, own = _overlaps(held, wanted, int(step.holder.degree(held)))
+        part = np.where(lives, _part(step.holder, held, rank), 0)
+        messages, items, kept = messages * counts[part], items * sums[part], kept * own[part]
+    return np.where(lives, messages - (kept > 0), 0), np.where(lives, items - kept, 0)
+
+
+@lru_cache(maxsize=10_000)
+def _overlaps(held: Axis, wanted: Axis, parts: int) -> tuple[Counts, Counts, Counts]:
+    """For each held part: wanted parts that meet it, their common indices, and those of its own."""
+    (h0, h1), (w0, w1) = all_intervals(held, parts), all_intervals(wanted, parts)
+    common = np.minimum(h1[:, None], w1) - np.maximum(h0[:, None], w0)
+    common = np.maximum(common, 0)
+    return np.count_nonzero(common, axis=1), common.sum(axis=1), np.diagonal(common).copy()
+
+
+def _between_all_pairs(step: Comm, ranks: int) -> tuple[Counts, Counts]:
+    """Every wanter takes each part from the holder of its own replica class."""
+    rank = np.arange(ranks)
+    messages, items = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    held, wanted = _boxes(step.holder, rank), _boxes(step.wanter, rank)
+    replica = np.zeros(ranks, np.int64)
+    for digit in step.holder.copies:
+        replica = replica * digit.size + digit.of(rank - step.holder.config.first)
+    for number in np.unique(replica):
+        members = np.flatnonzero(replica == number)
+        for begin in range(0, len(members), ROWS):
+            rows = members[begin:begin + ROWS]
+            common = np.ones((len(rows), len(members)), np.int64)
+            for (h0, h1), (w0, w1) in zip(held, wanted, strict=True):
+                along = (np.minimum(h1[rows, None], w1[members])
+                         - np.maximum(h0[rows, None], w0[members]))
+                common *= np.maximum(along, 0)
+            common[rows[:, None] == members] = 0
+            messages[rows], items[rows] = np.count_nonzero(common, axis=1), common.sum(axis=1)
+    return messages, items
+
+
+# -- collectives -----------------------------------------------------------------------------------
+def _collective(step: Comm, group: Group, ranks: int) -> tuple[Counts, Counts]:
+    rank = np.arange(ranks)
+    out = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    rank = rank[_lives(step.holder, rank)]
+    members = _members(group)
+    place = np.zeros(len(rank), np.int64)  # a rank's position in its group
+    base = rank - group.first
+    for digit in sorted(group.digits, key=lambda d: -d.stride):
+        at = np.asarray(digit.of(rank - group.first))
+        place, base = place * int(digit.size) + at, base - at * digit.stride
+    if step.kind is Kind.ALLGATHER or step.kind is Kind.REDUCE_SCATTER:
+        parts = step.holder if step.kind is Kind.ALLGATHER else step.wanter
+    else:
+        parts = step.holder if step.kind is Kind.REDUCE else step.wanter
+    bases, whose = np.unique(base, return_inverse=True)
+    every = bases[:, None] + members + group.first
+    sizes = _items(parts, every.ravel()).reshape(every.shape)
+    rows, kind_of = np.unique(sizes, axis=0, return_inverse=True)
+    for i, row in enumerate(rows):
+        found = _of_members(step.kind, step.algorithm, tuple(row.tolist()), step.segments,
+                            step.root)
+        mine = np.ravel(kind_of)[whose] == i
+        for counts, values in zip(out, found, strict=True):
+            counts[rank[mine]] = values[place[mine]]
+    return out
+
+
+def _members(group: Group) -> Counts:
+    """Offsets of a group's members from its first, by position."""
+    offsets = np.zeros(1, np.int64)
+    for digit in sorted(group.digits, key=lambda d: -d.stride):
+        offsets = (offsets[:, None] + np.arange(int(digit.size)) * int(digit.stride)).ravel()
+    return offsets
+
+
+@lru_cache(maxsize=2_000)
+def _of_members(kind: Kind, algorithm: str, sizes: tuple[int, ...], segments: int, root: int
+                ) -> tuple[Counts, Counts]:
+    """Messages and items that each member of a group sends, by position.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        Items of each member's block; the whole buffer's where blocks are not spread.
+    """
+    p, n = len(sizes), np.array(sizes, np.int64)
+    none = np.zeros(p, np.int64)
+    if p == 1:
+        return none, none
+    if algorithm == "mpi":
+        return none + 1, n if kind is not Kind.REDUCE_SCATTER else none + n.sum()
+    if kind is Kind.REDUCE or kind is Kind.BROADCAST:
+        at_root = np.arange(p) == root
+        sends = (n > 0) * (at_root * (p - 1) if kind is Kind.BROADCAST else ~at_root)
+        return sends, sends * n
+    if algorithm == "ring":
+        return _ring(kind, n, segments)
+    rounds = [collective(kind, algorithm, sizes, me, segments) for me in range(p)]
+    sends = [[m.stop - m.start for r in mine for m in r.sends] for mine in rounds]
+    return np.array([len(s) for s in sends]), np.array([sum(s) for s in sends])
+
+
+def _ring(kind: Kind, sizes: Counts, segments: int) -> tuple[Counts, Counts]:
+    """A ring sends every block but one on; an allreduce does so twice, with blocks of its own."""
+    if kind is Kind.ALLREDUCE:
+        n, p = int(sizes[0]), len(sizes)
+        sizes = np.diff([block(n, p, i)[0] for i in range(p + 1)])
+        left_out: tuple[Counts, ...] = (np.roll(sizes, -1), np.roll(sizes, -2))
+    elif kind is Kind.ALLGATHER:
+        left_out = (np.roll(sizes, -1),)
+    else:
+        left_out = (sizes,)
+    items = len(left_out) * sizes.sum() - sum(left_out)
+    pieces = np.minimum(sizes, segments)
+    messages = len(left_out) * pieces.sum() - sum(np.minimum(n, segments) for n in left_out)
+    return messages, items

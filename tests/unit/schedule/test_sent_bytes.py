@@ -1,0 +1,61 @@
+"""Messages and bytes of all ranks at once, against those of each rank's own messages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hpcpar.schedule.collective_algorithms import ALGORITHMS, collective
+from hpcpar.schedule.lower import lower
+from hpcpar.schedule.messages import counts
+from hpcpar.schedule.outline_steps import Chooser, Move
+from hpcpar.schedule.sent_bytes import _of_members, sent, sent_bytes
+from hpcpar.schedule.steps import Kind
+from tests.mpi.networks import random_network
+from tests.mpi.plans import random_plan, staged_plan
+
+
+def ring(step: Move) -> tuple[str, int]:
+    return "ring", 2
+
+
+def tree(step: Move) -> tuple[str, int]:
+    return ("doubling" if step.pattern.kind is Kind.ALLREDUCE else "bruck"), 1
+
+
+def library(step: Move) -> tuple[str, int]:
+    return "mpi", 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 6, 7, 8, 12])
+@pytest.mark.parametrize("choose", [ring, tree, library])
+def test_random_plans_send_what_their_messages_say(choose: Chooser, ranks: int) -> None:
+    rng = np.random.default_rng(ranks)
+    for seed in range(6):
+        network, batch = random_network(seed)
+        make = staged_plan if seed % 3 == 2 and ranks > 1 else random_plan
+        schedule = lower(network, make(network, batch, ranks, rng), choose)
+        total = np.zeros(ranks, np.int64)
+        for step in schedule.comms:
+            each = [counts(step, rank) for rank in range(ranks)]
+            found = sent(step, ranks)
+            assert found.messages.tolist() == [c.messages for c in each], step.label
+            assert found.n_bytes.tolist() == [c.sent_bytes for c in each], step.label
+            total += found.n_bytes
+        assert sent_bytes(schedule).tolist() == total.tolist()
+
+
+@pytest.mark.parametrize("p", range(2, 18))
+@pytest.mark.parametrize("kind", list(ALGORITHMS))
+def test_members_of_a_group_send_what_their_rounds_say(kind: Kind, p: int) -> None:
+    """Uneven and empty blocks, and rings of pieces that some blocks are too small for."""
+    rng = np.random.default_rng(p)
+    for algorithm in ALGORITHMS[kind]:
+        for segments in (1, 2, 4) if algorithm == "ring" else (1,):
+            n = int(rng.integers(1, 40))
+            sizes = (n,) * p if kind is Kind.ALLREDUCE else tuple(rng.integers(0, 9, p).tolist())
+            messages, items = _of_members(kind, algorithm, sizes, segments, 0)
+            for me in range(p):
+                rounds = collective(kind, algorithm, sizes, me, segments)
+                sends = [m.stop - m.start for r in rounds for m in r.sends]
+                assert (messages[me], items[me]) == (len(sends), sum(sends))
