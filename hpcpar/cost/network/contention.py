@@ -83,16 +83,7 @@ class Wires:
         self.shared = np.array([level.shared_links for level in machine.levels])
         #: The only links that there are, where there is one level and nobody shares it.
         self.alone = self.single if self.contention is None and np.isinf(self.shared[0]) else None
-        self._memo: dict[Any, tuple[Any, Any, Any]] = {}
         self.inner = np.array([machine.inner_ranks(i) for i in range(len(machine.levels))])
-
-    def once(self, what: Any, a: Any, b: Any, work_out: Callable[[], Any]) -> Any:
-        """Something about two layouts, worked out when it is first asked for."""
-        key = (what, id(a), id(b))
-        if key not in self._memo:
-            # the layouts are kept, so that no others get their ids
-            self._memo[key] = (work_out(), a, b)
-        return self._memo[key][0]
 
     def index(self, block: Any, ranks: Any) -> Any:
         """The level that groups within aligned blocks of so many ranks need."""
