@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from hpcpar.comm.clock_sync import common
 from hpcpar.cost.price_family import price_family
-from hpcpar.cost.price_plan import outline_for
 from hpcpar.machine.model import Level, Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.lower import present_steps
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Phase, Schedule
 from hpcpar.train.record import RunRecord
@@ -126,6 +124,5 @@ def _only(machine: Machine, alpha: float, beta: float) -> Machine:
 def _prices(network: Network, plan: Plan, training: bool,
             machine: Machine) -> list[tuple[float, int]]:
     """Seconds and level of every step of a plan's schedule."""
-    out = outline_for(network, plan, training)
-    costs = price_family(network, plan, machine, out=out, training=training)
-    return [(float(costs.steps[i].seconds), int(costs.steps[i].level)) for i in present_steps(out)]
+    costs = price_family(network, plan, machine, training=training)
+    return [(float(price.seconds), int(price.level)) for price in costs.steps]

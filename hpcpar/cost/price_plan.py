@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory
@@ -13,7 +13,6 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.lower import present_steps
 from hpcpar.schedule.outline import outline
 from hpcpar.schedule.outline_steps import Move, Outline
 from hpcpar.schedule.steps import Phase
@@ -31,10 +30,10 @@ class StepCost:
         Part of a communication that nothing hides; all of a compute step.
     messages, sent_bytes : int
         Of the rank that sends most; 0 for compute steps.
-    repeats : int
-        How often it is done in an iteration (micro-batches).
+    part : int
+        The micro-batch, or the pass through the layers after a switch.
     stage : int
-        The first rank of those that do it, or that receive: tells a pipeline's stages apart.
+        The stage of a pipeline that does it, or sends.
     """
 
     index: int
@@ -46,7 +45,7 @@ class StepCost:
     exposed_s: float
     messages: int
     sent_bytes: int
-    repeats: int = 1
+    part: int = 0
     stage: int = 0
 
 
@@ -83,9 +82,11 @@ class Prediction:
     epoch_s : float or None
         `samples` / batch iterations; None without samples.
     compute_s, communication_s : float
-        Plain sums over the steps.
+        Plain sums over the steps; of a pipeline, those of the stage that computes longest.
     exposed_communication_s : float
-        Communication that no computing hides.
+        Communication that no computing hides, of the same stage.
+    bubble_s : float
+        Idle time of that stage, in which it waits for others.
     measured_compute : float
         Part of `compute_s`, 0 to 1, from the machine's calibrated table; the rest is a roofline's.
     communication_bytes : int
@@ -109,6 +110,7 @@ class Prediction:
     compute_s: float
     communication_s: float
     exposed_communication_s: float
+    bubble_s: float
     measured_compute: float
     communication_bytes: int
     io_s: float
@@ -127,28 +129,44 @@ class Prediction:
         return self.memory_bytes <= self.memory_limit_bytes
 
     @property
+    def longest_stage(self) -> int:
+        """The stage that computes longest; 0 without stages."""
+        compute_s = [0.0] * len(self.timeline.stages)
+        for step in self.steps:
+            compute_s[step.stage] += 0.0 if step.is_comm else step.seconds
+        return compute_s.index(max(compute_s))
+
+    def of_stage(self, stage: int) -> tuple[StepCost, ...]:
+        """The steps of a stage, messages from others too, with what is exposed there."""
+        waits = self.timeline.stages[stage].exposed_s
+        return tuple(replace(s, exposed_s=float(waits.get(s.index, 0.0))) if s.is_comm else s
+                     for s in self.steps if s.stage == stage or s.index in waits)
+
+    @property
     def phases(self) -> dict[str, dict[str, float]]:
-        """Sums by phase: computing, communication, and what of it is exposed (s)."""
+        """Sums by phase over all steps: computing, communication, and what of it is exposed (s)."""
         out = {p.value: {"compute_s": 0.0, "communication_s": 0.0, "exposed_communication_s": 0.0}
                for p in Phase}
         for step in self.steps:
             row = out[step.phase]
-            row["communication_s" if step.is_comm else "compute_s"] += step.seconds * step.repeats
+            row["communication_s" if step.is_comm else "compute_s"] += step.seconds
             if step.is_comm:
                 row["exposed_communication_s"] += step.exposed_s
         return out
 
     def to_json(self, steps: bool = False) -> dict[str, Any]:
         """Plain data, the contract of ``--json``."""
-        names = ("network", "machine", "strategy", "ranks", "batch", "overlap", "accounting", "iteration_s", "epoch_s", "compute_s",
-                 "communication_s", "exposed_communication_s", "measured_compute", "communication_bytes", "io_s", "memory_bytes", "fits")
+        names = ("network", "machine", "strategy", "ranks", "batch", "overlap", "accounting",
+                 "iteration_s", "epoch_s", "compute_s", "communication_s",
+                 "exposed_communication_s", "bubble_s", "measured_compute", "communication_bytes",
+                 "io_s", "memory_bytes", "fits")
         out: dict[str, Any] = {name: getattr(self, name) for name in names}
         out["memory"] = asdict(self.memory)
         out["phases"] = self.phases
         out["layers"] = [asdict(layer) for layer in self.layers]
         if steps:
-            out["steps"] = [asdict(step) | asdict(span) for step, span in zip(self.steps, self.timeline.spans, strict=True)]
-            out["blocks"] = [asdict(block) for block in self.timeline.blocks]
+            out["steps"] = [asdict(step) | asdict(span)
+                            for step, span in zip(self.steps, self.timeline.spans, strict=True)]
         return out
 
 
@@ -172,45 +190,43 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
         Those of `price_family`: accounting, contention, gamma, training, io_bytes_per_s,
         io_item_bytes, out.
     """
-    out = options.pop("out", None) or outline_for(network, plan, options.get("training", True))
-    costs = price_family(network, plan, machine, out=out, **options)
-    kept = present_steps(out)
-    steps = tuple(_step(new, out, costs, old) for new, old in enumerate(kept))
+    costs = price_family(network, plan, machine, **options)
+    line = costs.timeline
+    steps = tuple(_step(costs, index) for index in range(len(costs.steps)))
     names = [level.name for level in machine.levels]
     spans = []
-    for old in kept:
-        span, is_comm = costs.timeline.spans[old], isinstance(out.steps[old], Move)
-        spans.append(Span(float(span.start_s), float(span.end_s), names[int(costs.steps[old].level)]
-                          if is_comm else "compute"))
-    total, line_s = float(costs.iteration_s), float(costs.timeline.total_s)
+    for step, span, cost in zip(steps, line.spans, costs.steps, strict=True):
+        stream = names[int(cost.level)] if step.is_comm else span.stream
+        spans.append(Span(float(span.start_s), float(span.end_s), stream))
+    waits = tuple(step.exposed_s if step.is_comm else 0.0 for step in steps)
+    total = float(costs.iteration_s)
     held = Memory(**{name: int(value) for name, value in asdict(costs.memory).items()})
     return Prediction(
-        plan.network.name, machine.name, plan.strategy, int(plan.ranks), int(plan.batch), plan.overlap,
-        options.get("accounting", "schedule"), total, None if samples is None else samples / int(plan.batch) * total,
-        float(costs.compute_s), float(costs.communication_s), float(costs.exposed_communication_s), float(costs.measured_compute),
-        int(costs.communication_bytes), float(costs.io_s), held, machine.device.memory_bytes,
+        plan.network.name, machine.name, plan.strategy, int(plan.ranks), int(plan.batch),
+        plan.overlap, options.get("accounting", "schedule"), total,
+        None if samples is None else samples / int(plan.batch) * total,
+        float(costs.compute_s), float(costs.communication_s),
+        float(costs.exposed_communication_s), float(costs.bubble_s),
+        float(costs.measured_compute), int(costs.communication_bytes), float(costs.io_s), held,
+        machine.device.memory_bytes,
         _layers(network, plan, costs, steps, options.get("training", True)), steps,
-        Timeline(tuple(spans), tuple(s.exposed_s if s.is_comm else 0.0 for s in steps), line_s, costs.timeline.blocks),
+        Timeline(tuple(spans), waits, float(line.total_s), line.stages),
     )
 
 
-def _step(index: int, out: Outline, costs: Costs, old: int) -> StepCost:
-    step, cost = out.steps[old], costs.steps[old]
-    seconds = float(cost.seconds)
+def _step(costs: Costs, index: int) -> StepCost:
+    entry, cost = costs.entries[index], costs.steps[index]
+    step, seconds = entry.step, float(cost.seconds)
+    moves = isinstance(step, Move)
     if isinstance(step, Move):
         kind = step.pattern.kind
         assert kind is not None
-        label, layer, exposed = f"{step.layer}.{step.phase.value}.{kind.value}", step.layer, float(
-            costs.timeline.waits_s[old])
-        # what everyone is told of the loss belongs to the stage that knows it
-        stage = int((step.holder if step.phase is Phase.LOSS else step.wanter).config.first)
+        label, layer = f"{step.layer}.{step.phase.value}.{kind.value}", step.layer
     else:
-        label, layer, exposed = f"{step.layer.name}.{step.op.value}", step.layer.name, seconds * costs.repeats[old]
-        stage = int(out.plan.configs[step.layer.name].first)
-    return StepCost(
-        index, label, layer, step.phase.value, isinstance(step, Move), seconds, exposed, int(cost.messages), int(cost.sent_bytes),
-        costs.repeats[old], stage,
-    )
+        label, layer = f"{step.layer.name}.{step.op.value}", step.layer.name
+    exposed = float(costs.timeline.waits_s[index]) if moves else seconds
+    return StepCost(index, label, layer, step.phase.value, moves, seconds, exposed,
+                    int(cost.messages), int(cost.sent_bytes), entry.part, entry.stage)
 
 
 def _layers(network: Network, plan: Plan, costs: Costs, steps: tuple[StepCost, ...],
@@ -218,8 +234,8 @@ def _layers(network: Network, plan: Plan, costs: Costs, steps: tuple[StepCost, .
     rows: dict[str, list[float]] = {layer.name: [0.0, 0] for layer in network.layers[1:]}
     for s in steps:
         if s.is_comm:
-            rows[s.layer][0] += s.seconds * s.repeats
-            rows[s.layer][1] += s.sent_bytes * s.repeats
+            rows[s.layer][0] += s.seconds
+            rows[s.layer][1] += s.sent_bytes
     found, compute = [], costs.compute_of
     for name, (comm, sent) in rows.items():
         config = plan.configs[name]

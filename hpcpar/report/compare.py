@@ -106,7 +106,7 @@ def _fill(row: Row, record: RunRecord) -> None:
         views = [view(record, ranks, times) for ranks in stage_by_stage(record, source.stages)]
         bubble = np.array([source.between_stages(i) for i in range(len(record.steps))])
     groups = _groups(record, source)
-    foreseen = expected(record, source)
+    foreseen = expected(record)
     for phase in dict.fromkeys((*PHASES, *(s.phase for s in record.steps))):
         row.phases[phase] = measure(views, np.array([s.phase == phase for s in record.steps]),
                                     computes, bubble)

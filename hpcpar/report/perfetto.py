@@ -5,11 +5,12 @@ per prediction, a thread per stream.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hpcpar.cost.price_plan import StepCost
-from hpcpar.cost.timeline.overlap import Timeline
+from hpcpar.cost.timeline.overlap import Span, Timeline
 from hpcpar.errors import InputError
 from hpcpar.report.events import Event, arrow, document, in_order, names, ns, span
 from hpcpar.report.events import save as write
@@ -35,32 +36,50 @@ class Simulated(Protocol):
     def timeline(self) -> Timeline: ...
 
 
-def streams(prediction: Simulated) -> list[str]:
-    """Streams of a timeline: computing, then the levels of the machine in order of first use; of a
-    pipeline, its stages.
+@dataclass(frozen=True)
+class Stream:
+    """A stage's computing, or its communication on a level of the machine."""
+
+    stage: int
+    name: str
+
+    @property
+    def computes(self) -> bool:
+        return self.name == COMPUTE
+
+
+def stream_of(step: StepCost, when: Span) -> Stream:
+    """The stream of a step."""
+    return Stream(step.stage, when.stream)
+
+
+def streams(prediction: Simulated) -> dict[Stream, str]:
+    """Streams of a timeline and their titles: stage by stage computing, then the levels of the
+    machine in order of first use.
     """
-    if prediction.timeline.blocks:
-        return [stage_name(i) for i in range(1 + max(b.stage for b in prediction.timeline.blocks))]
-    used = dict.fromkeys(span.stream for span in prediction.timeline.spans)
-    return [COMPUTE, *(name for name in used if name != COMPUTE)]
-
-
-def stage_name(stage: int) -> str:
-    """The stream of a pipeline's stage."""
-    return f"stage {stage}"
+    used = dict.fromkeys(map(stream_of, prediction.steps, prediction.timeline.spans))
+    out: dict[Stream, str] = {}
+    stages = sorted({stream.stage for stream in used} | {0})
+    for stage in stages:
+        names = [COMPUTE, *(s.name for s in used if s.stage == stage and not s.computes)]
+        prefix = f"stage {stage} " if len(stages) > 1 else ""
+        out |= {Stream(stage, name): prefix + name for name in names}
+    return out
 
 
 def title(prediction: Simulated) -> str:
     """Network, strategy and ranks."""
-    return f"{prediction.network} {prediction.strategy}, {prediction.ranks} rank{'s' if prediction.ranks != 1 else ''}"
+    ranks = f"{prediction.ranks} rank{'s' if prediction.ranks != 1 else ''}"
+    return f"{prediction.network} {prediction.strategy}, {ranks}"
 
 
-def gaps(prediction: Simulated) -> list[tuple[float, float]]:
-    """When computing stands still, as (start, end) in s: what communication is exposed."""
+def gaps(prediction: Simulated, stage: int = 0) -> list[tuple[float, float]]:
+    """When the computing of a stage stands still, as (start, end) in s."""
     out: list[tuple[float, float]] = []
     now = 0.0
-    work = [(s.start_s, s.end_s) for s in prediction.timeline.spans if s.stream == COMPUTE
-            and ns(s.end_s) > ns(s.start_s)]
+    work = [(when.start_s, when.end_s)
+            for step, when in zip(prediction.steps, prediction.timeline.spans, strict=True)
+            if stream_of(step, when) == Stream(stage, COMPUTE) and ns(when.end_s) > ns(when.start_s)]
     for start, end in sorted([*work, (prediction.timeline.total_s,) * 2]):
         if start - now > 1e-9 * prediction.timeline.total_s:  # more than rounding
             out.append((now, start))
@@ -68,41 +87,34 @@ def gaps(prediction: Simulated) -> list[tuple[float, float]]:
     return out
 
 
-def _steps(pid: int, prediction: Simulated, threads: Sequence[str]) -> Iterator[Event]:
-    tids = {stream: tid for tid, stream in enumerate(threads)}
-    for b in prediction.timeline.blocks:
-        start, end = ns(b.start_s), ns(b.end_s)
-        if end > start:
-            yield span(f"{b.phase} {b.microbatch}", b.phase, pid, tids[stage_name(b.stage)], start, end, stage=b.stage,
-                       microbatch=b.microbatch, phase=b.phase)
-    if prediction.timeline.blocks:
-        return
+def _steps(pid: int, prediction: Simulated, tids: Mapping[Stream, int]) -> Iterator[Event]:
     for step, when in zip(prediction.steps, prediction.timeline.spans, strict=True):
         start, end = ns(when.start_s), ns(when.end_s)
         if end > start:
-            yield span(step.label, step.phase, pid, tids[when.stream], start, end, step=step.index, layer=step.layer, phase=step.phase,
+            yield span(step.label, step.phase, pid, tids[stream_of(step, when)], start, end,
+                       step=step.index, layer=step.layer, phase=step.phase, microbatch=step.part,
                        sent_bytes=step.sent_bytes, seconds=step.seconds, exposed_s=step.exposed_s)
 
 
-def _arrows(pid: int, prediction: Simulated, threads: Sequence[str]) -> Iterator[Event]:
-    """From every communication that computing stands still for, to the computation that resumes."""
-    if prediction.timeline.blocks:
-        return
-    tids = {stream: tid for tid, stream in enumerate(threads)}
-    still = gaps(prediction)
-    resumes = [end for _, end in still]
-    for step, when, wait_s in zip(prediction.steps, prediction.timeline.spans,
-                                  prediction.timeline.waits_s, strict=True):
-        start, end = ns(when.start_s), ns(when.end_s)
-        at = bisect_left(resumes, when.end_s * (1 - 1e-9))
-        if when.stream == COMPUTE or wait_s <= 0 or end <= start or at == len(
-            still) or when.end_s < still[at][0]:
+def _arrows(pid: int, prediction: Simulated, tids: Mapping[Stream, int]) -> Iterator[Event]:
+    """From every communication that computing of its stage stands still for, to the computation
+    that resumes.
+    """
+    still = {stream.stage: gaps(prediction, stream.stage) for stream in tids if stream.computes}
+    resumes = {stage: [end for _, end in pauses] for stage, pauses in still.items()}
+    line = prediction.timeline
+    for step, when, wait_s in zip(prediction.steps, line.spans, line.waits_s, strict=True):
+        stream, end = stream_of(step, when), ns(when.end_s)
+        if stream.computes or wait_s <= 0 or end <= ns(when.start_s):
             continue
-        resume = ns(resumes[at])
-        if resume >= ns(prediction.timeline.total_s):  # the end of the iteration waits: no step
+        pauses = still[step.stage]
+        at = bisect_left(resumes[step.stage], when.end_s * (1 - 1e-9))
+        if at == len(pauses) or when.end_s < pauses[at][0]:
             continue
-        yield from arrow("waits for", "wait", pid, pid * len(prediction.steps) + step.index, (tids[when.stream], end - 1),
-                         (tids[COMPUTE], resume))
+        resume = ns(pauses[at][1])
+        if resume < ns(line.total_s):  # else the end of the iteration waits: no step
+            yield from arrow("waits for", "wait", pid, pid * len(prediction.steps) + step.index,
+                             (tids[stream], end - 1), (tids[Stream(step.stage, COMPUTE)], resume))
 
 
 def events(pid: int, prediction: Simulated, name: str) -> list[Event]:
@@ -110,9 +122,10 @@ def events(pid: int, prediction: Simulated, name: str) -> list[Event]:
     communication to what waited for it.
     """
     threads = streams(prediction)
-    out = list(names(pid, name, f"on {prediction.machine}", dict(enumerate(threads))))
-    out += in_order(list(_steps(pid, prediction, threads)))
-    out += _arrows(pid, prediction, threads)
+    tids = {stream: tid for tid, stream in enumerate(threads)}
+    out = list(names(pid, name, f"on {prediction.machine}", dict(enumerate(threads.values()))))
+    out += in_order(list(_steps(pid, prediction, tids)))
+    out += _arrows(pid, prediction, tids)
     return out
 
 
@@ -148,9 +161,11 @@ def save(predictions: Sequence[Simulated], path: str) -> None:
         Nothing to write, a time that is not finite, or the file cannot be written.
     """
     if not predictions:
-        raise InputError("no timeline to write: every strategy was skipped; choose a larger batch or fewer ranks")
+        raise InputError(
+            "no timeline to write: every strategy was skipped; choose a larger batch or fewer ranks")
     try:
         found = trace(predictions)["traceEvents"]
     except (ValueError, OverflowError) as err:
-        raise InputError(f"cannot write timeline {path}: a time is not finite ({err}); check the machine's rates") from err
+        raise InputError(f"cannot write timeline {path}: a time is not finite ({err}); "
+                         "check the machine's rates") from err
     write(found, path)

@@ -13,8 +13,10 @@ from hpcpar.report.pictures import pyplot, save
 #: Parts of an iteration from the bottom of a bar, and how they are drawn.
 PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("compute", {"color": "#4c78a8"}),
-    ("batch-parallel communication", {"facecolor": "#f2b179", "hatch": "xxx", "edgecolor": "#a0522d", "linewidth": 0}),
+    ("batch-parallel communication",
+     {"facecolor": "#f2b179", "hatch": "xxx", "edgecolor": "#a0522d", "linewidth": 0}),
     ("other communication", {"color": "#d95f02"}),
+    ("bubble", {"color": "#bbbbbb"}),
 )
 
 
@@ -29,12 +31,12 @@ def fill_bar(axes: Any, at: float, width: float, values: Sequence[float],
     return bottom
 
 
-def parts_s(p: Prediction) -> tuple[float, float, float]:
+def parts_s(p: Prediction) -> tuple[float, float, float, float]:
     """What the iteration consists of (s): computing, exposed batch-parallel communication
-    (gradients), other exposed communication.
+    (gradients), other exposed communication, a pipeline's bubble.
     """
-    gradient = sum(s.exposed_s for s in p.steps if s.is_comm and s.phase == "gradient")
-    return p.compute_s, gradient, p.exposed_communication_s - gradient
+    gradient = sum(s.exposed_s for s in p.of_stage(p.longest_stage) if s.is_comm and s.phase == "gradient")
+    return p.compute_s, gradient, p.exposed_communication_s - gradient, p.bubble_s
 
 
 def label(p: Prediction) -> str:
@@ -105,7 +107,7 @@ def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path
         _panel(axes, p, [x for x in predictions if x.ranks == p], data.get(p))
     first = predictions[0]
     handles = [plt.Rectangle((0, 0), 1, 1, **style) for _, style in PARTS]
-    figure.legend(handles, [name for name, _ in PARTS], loc="outside lower center", ncols=3,
+    figure.legend(handles, [name for name, _ in PARTS], loc="outside lower center", ncols=len(PARTS),
                   fontsize=8, frameon=False)
     figure.suptitle(
         f"{first.network}, batch {first.batch}, {first.machine}, overlap {first.overlap}",

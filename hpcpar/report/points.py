@@ -15,7 +15,7 @@ SIDES = ("predicted", "measured")
 @dataclass(frozen=True)
 class Parts:
     """An iteration and what it consists of: computing, exposed communication of gradients, other
-    exposed communication (s).
+    exposed communication, a pipeline's bubble (s).
 
     Of a measurement the parts may add up to more or less than the iteration
     (`hpcpar.report.compare`).
@@ -25,6 +25,7 @@ class Parts:
     compute_s: float
     gradient_s: float
     other_s: float
+    bubble_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def _point_json(p: Point, over: dict[str, Point | None]) -> dict[str, Any]:
         parts = p.side(side)
         out[side] = None if parts is None else {
             "iteration_s": parts.iteration_s, "epoch_s": p.epoch_s(side), "compute_s": parts.compute_s, "gradient_s": parts.gradient_s,
-            "other_communication_s": parts.other_s, "speedup": speedup(p, over[side], side),
+            "other_communication_s": parts.other_s, "bubble_s": parts.bubble_s, "speedup": speedup(p, over[side], side),
             "efficiency": efficiency(p, over[side], side), "node_hours": p.node_hours(side),
         }
     if p.measured is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hpcpar.cost.price_plan import StepCost
 from hpcpar.cost.timeline.overlap import Span, Timeline
-from hpcpar.report.predicted import blocks, entries, made, number
+from hpcpar.report.predicted import entries, made, number
 from hpcpar.train.record import RunRecord
 
 
@@ -33,5 +33,7 @@ def simulated(record: RunRecord) -> Recorded | None:
     if total is None or not told or not len(steps) == len(spans) == len(told):
         return None
     waits = tuple(step.exposed_s if step.is_comm else 0.0 for step in steps)
-    return Recorded(str(prediction.get("network", "")), str(prediction.get("machine", "")), str(prediction.get("strategy", "")),
-                    len(record.ranks), tuple(steps), Timeline(tuple(spans), waits, total, tuple(blocks(prediction))))
+    network, machine, strategy = (str(prediction.get(name, ""))
+                                  for name in ("network", "machine", "strategy"))
+    return Recorded(network, machine, strategy, len(record.ranks), tuple(steps),
+                    Timeline(tuple(spans), waits, total))

@@ -141,7 +141,8 @@ def _bars(axes: Any, points: Sequence[Point]) -> float:
             parts = p.side(side)
             if parts is None:
                 continue
-            values = [1e3 * v for v in (parts.compute_s, parts.gradient_s, parts.other_s)]
+            each = (parts.compute_s, parts.gradient_s, parts.other_s, parts.bubble_s)
+            values = [1e3 * part_s for part_s in each]
             height = fill_bar(axes, i + shift, 0.38, values, pale=side == "predicted")
             whole = 1e3 * parts.iteration_s
             axes.plot([i + shift - 0.19, i + shift + 0.19], [whole, whole], color="black",

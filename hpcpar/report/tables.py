@@ -65,17 +65,18 @@ def show_predictions(title: str, predictions: Sequence[Prediction]) -> None:
     for p in predictions:
         if p.fits and (p.ranks not in best or p.iteration_s < best[p.ranks].iteration_s):
             best[p.ranks] = p
-    show(
-        title,
-        ("strategy", "", "ranks", "iteration", "x best", "epoch", "compute", "communication", "exposed", "sent/rank", "memory/rank",
-         "fits"),
-        [
-            (p.strategy, "*" if best.get(p.ranks) is p and len(predictions) > 1 else "", p.ranks,
-             seconds(p.iteration_s), _ratio(p, best.get(p.ranks)), seconds(p.epoch_s), seconds(p.compute_s), seconds(p.communication_s),
-             seconds(p.exposed_communication_s), amount(p.communication_bytes), amount(p.memory_bytes), "yes" if p.fits else "no")
-            for p in predictions
-        ],
-    )
+    staged = any(p.bubble_s > 0 for p in predictions)
+    rows = []
+    for p in predictions:
+        mark = "*" if best.get(p.ranks) is p and len(predictions) > 1 else ""
+        rows.append((
+            p.strategy, mark, p.ranks, seconds(p.iteration_s), _ratio(p, best.get(p.ranks)),
+            seconds(p.epoch_s), seconds(p.compute_s), seconds(p.communication_s),
+            seconds(p.exposed_communication_s), *((seconds(p.bubble_s),) if staged else ()),
+            amount(p.communication_bytes), amount(p.memory_bytes), "yes" if p.fits else "no"))
+    bubble = ("bubble",) if staged else ()
+    show(title, ("strategy", "", "ranks", "iteration", "x best", "epoch", "compute",
+                 "communication", "exposed", *bubble, "sent/rank", "memory/rank", "fits"), rows)
 
 
 def _ratio(p: Prediction, best: Prediction | None) -> str:

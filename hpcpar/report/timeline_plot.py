@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcpar.errors import InputError
-from hpcpar.report.perfetto import COMPUTE, gaps, stage_name, streams, title
+from hpcpar.report.perfetto import Stream, gaps, stream_of, streams, title
 from hpcpar.report.pictures import COLOURS, pyplot, save
 
 if TYPE_CHECKING:
@@ -23,31 +23,24 @@ _HEIGHT = 0.8
 Bar = tuple[float, float]
 
 
-def _bars(prediction: Prediction, stream: str) -> dict[str, list[Bar]]:
-    """The steps of a stream, by phase; of a pipeline, what its stage does as a whole."""
+def _bars(prediction: Prediction, stream: Stream) -> dict[str, list[Bar]]:
+    """The steps of a stream, by phase."""
     out: dict[str, list[Bar]] = {}
-    for b in prediction.timeline.blocks:
-        if stage_name(b.stage) == stream:
-            out.setdefault(b.phase, []).append((1e3 * b.start_s, 1e3 * (b.end_s - b.start_s)))
-    if prediction.timeline.blocks:
-        return out
     for step, span in zip(prediction.steps, prediction.timeline.spans, strict=True):
-        if span.stream == stream and span.end_s > span.start_s:
-            out.setdefault(step.phase,
-                           []).append((1e3 * span.start_s, 1e3 * (span.end_s - span.start_s)))
+        if stream_of(step, span) == stream and span.end_s > span.start_s:
+            bar = (1e3 * span.start_s, 1e3 * (span.end_s - span.start_s))
+            out.setdefault(step.phase, []).append(bar)
     return out
 
 
-def _exposed(prediction: Prediction, stream: str) -> list[Bar]:
+def _exposed(prediction: Prediction, stream: Stream) -> list[Bar]:
     """Where a row is hatched: the pauses of computing, and the communication during them."""
-    if prediction.timeline.blocks:
-        return []
-    pauses = gaps(prediction)
-    if stream == COMPUTE:
+    pauses = gaps(prediction, stream.stage)
+    if stream.computes:
         return [(1e3 * start, 1e3 * (end - start)) for start, end in pauses]
     out: list[Bar] = []
-    for span in prediction.timeline.spans:
-        if span.stream == stream:
+    for step, span in zip(prediction.steps, prediction.timeline.spans, strict=True):
+        if stream_of(step, span) == stream:
             for start, end in pauses:
                 first, last = max(start, span.start_s), min(end, span.end_s)
                 if last > first:
@@ -62,18 +55,17 @@ def _panel(axes: Any, prediction: Prediction) -> set[str]:
     for i, stream in enumerate(rows):
         low = len(rows) - 1 - i - _HEIGHT / 2
         for phase, bars in _bars(prediction, stream).items():
-            edge = {"edgecolor": "white",
-                    "linewidth": 0.4} if prediction.timeline.blocks else {"linewidth": 0}
-            axes.broken_barh(bars, (low, _HEIGHT), facecolors=COLOURS.get(phase, _OTHER), **edge)
+            axes.broken_barh(bars, (low, _HEIGHT), facecolors=COLOURS.get(phase, _OTHER), linewidth=0)
             phases.add(phase)
         waiting = _exposed(prediction, stream)
         if waiting:
             axes.broken_barh(waiting, (low, _HEIGHT), **_WAITING)
-    axes.set_yticks(range(len(rows)), rows[::-1], fontsize=8)
+    axes.set_yticks(range(len(rows)), list(rows.values())[::-1], fontsize=8)
     axes.set_ylim(-0.6, len(rows) - 0.4)
     total_ms = 1e3 * prediction.timeline.total_s
-    text = f"{title(prediction)}: {total_ms:.4g} ms an iteration, {prediction.communication_bytes / 1e9:.3g} GB sent by a rank"
-    axes.set_title(text, fontsize=9, loc="left")
+    sent = f"{prediction.communication_bytes / 1e9:.3g} GB sent by a rank"
+    axes.set_title(f"{title(prediction)}: {total_ms:.4g} ms an iteration, {sent}", fontsize=9,
+                   loc="left")
     axes.axvline(total_ms, color="black", linewidth=1.0)
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
@@ -108,7 +100,8 @@ def timelines(predictions: Sequence[Prediction], path: str) -> None:
             "no timeline to draw: every strategy was skipped; choose a larger batch or fewer ranks")
     plt = pyplot()
     heights = [0.8 + 0.35 * len(streams(p)) for p in predictions]
-    figure, grid = plt.subplots(len(predictions), 1, sharex=True, squeeze=False, figsize=(11, sum(heights) + 0.8), layout="constrained",
+    figure, grid = plt.subplots(len(predictions), 1, sharex=True, squeeze=False,
+                                figsize=(11, sum(heights) + 0.8), layout="constrained",
                                 gridspec_kw={"height_ratios": heights})
     phases = set().union(*(_panel(axes, p) for axes, p in zip(grid.flat, predictions, strict=True)))
     grid.flat[-1].set_xlim(0, 1.02e3 * max(p.timeline.total_s for p in predictions) or 1)

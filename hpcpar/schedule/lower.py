@@ -1,32 +1,56 @@
-"""Freezing: from a plan's outline to the schedule that is executed.
+"""Freezing: from the outlines of a plan to the one list of steps that is priced and executed.
 
-The outline is of one pass; a plan with micro-batches passes several times, stage by stage, and its
-schedule has every step of every pass.
+An outline is of one pass. A plan with micro-batches passes several times, stage by stage, and its
+list has every step of every pass. Every stage does its own steps of the list, in order.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import block
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.outline import outline
 from hpcpar.schedule.outline_steps import Chooser, Move, Outline, Task
-from hpcpar.schedule.pipeline_order import cells
-from hpcpar.schedule.stages import Stage, stages_of
+from hpcpar.schedule.pipeline_order import cells, firsts, stage_of
 from hpcpar.schedule.steps import PASSES, Comm, Compute, Group, Phase, Schedule, Step
+
+
+class Entry(NamedTuple):
+    """A step at its place in the list, with what it is in every case of a family of plans.
+
+    Attributes
+    ----------
+    step : Task or Move
+        Of its micro-batch's outline.
+    part : int
+        The micro-batch, or the pass through the layers after a switch.
+    needed_by : int
+        Place of the first step that uses a movement's result; the number of steps stands for the
+        end. A task's own place.
+    stage : int
+        The stage that computes, or sends.
+    receivers : tuple of int
+        The stages that wait for a movement.
+    """
+
+    step: Task | Move
+    part: int
+    needed_by: int
+    stage: int
+    receivers: tuple[int, ...]
 
 
 def lower(network: Network, plan: Plan, choose: Chooser, *, training: bool = True) -> Schedule:
     """The frozen schedule of a plan; see `outline`."""
-    if plan.microbatches == 1:
-        return freeze(outline(network, plan, choose, training=training))
-    sizes = [samples_of(plan, part) for part in range(plan.microbatches)]
-    outlines = {n: outline(network, plan, choose, training=training, samples=n) for n in set(sizes)}
-    return Schedule(int(plan.ranks), tuple(_passes(plan, [outlines[n] for n in sizes], training)))
+    entries = listed(plan, outlines(network, plan, choose, training=training), training)
+    return Schedule(int(plan.ranks), tuple(_frozen(i, entry) for i, entry in enumerate(entries)))
 
 
 def samples_of(plan: Plan, part: int) -> int:
@@ -35,110 +59,147 @@ def samples_of(plan: Plan, part: int) -> int:
     return stop - start
 
 
-def present_steps(out: Outline) -> list[int]:
-    """Indices of the steps that a single plan really has."""
-    return [i for i, step in enumerate(out.steps) if step.present]
+def outlines(network: Network, plan: Plan, choose: Chooser, *, training: bool = True,
+             largest: Outline | None = None) -> list[Outline]:
+    """The outline of every micro-batch; equally large ones share it. The last is the largest.
+
+    Parameters
+    ----------
+    largest : Outline, optional
+        That of the largest, where it is at hand.
+    """
+    if largest is None:
+        largest = outline(network, plan, choose, training=training)
+    if plan.microbatches == 1 or np.ndim(plan.batch):  # cases of a family take their largest
+        return [largest] * plan.microbatches
+    known = {plan.samples_of_a_pass: largest}
+    out = []
+    for part in range(plan.microbatches):
+        samples = samples_of(plan, part)
+        if samples not in known:
+            known[samples] = outline(network, plan, choose, training=training, samples=samples)
+        out.append(known[samples])
+    return out
 
 
-def freeze(out: Outline) -> Schedule:
-    """The steps of a single plan, numbered."""
-    kept = present_steps(out)
-    place = {old: new for new, old in enumerate(kept)}
-    following = [len(kept)] * (len(out.steps) + 1)
-    for i in reversed(range(len(out.steps))):
-        following[i] = place.get(i, following[i + 1])
-    steps = [_frozen(out.steps[old], place[old], following[_needed_by(out, old)],
-                     out.steps[old].part) for old in kept]
-    return Schedule(int(out.plan.ranks), tuple(steps))
+def listed(plan: Plan, each: Sequence[Outline], training: bool = True) -> list[Entry]:
+    """The steps of an iteration in the order in which they are done.
+
+    Parameters
+    ----------
+    each : sequence of Outline
+        Of every micro-batch.
+    """
+    starts = firsts(each[0].edges.network, plan)
+    if plan.microbatches == 1:
+        steps = each[0].steps
+        return _numbered(each, [_Place(0, i, 0) for i, s in enumerate(steps) if _occurs(s)], starts)
+    return _numbered(each, _by_pass(plan, each, starts, training), starts)
 
 
-def _needed_by(out: Outline, i: int) -> int:
-    step = out.steps[i]
-    if not isinstance(step, Move):
-        return i
-    assert step.needed_by > i
-    return step.needed_by
+def _occurs(step: Task | Move) -> bool:
+    """True where some case has the step."""
+    return step.present is True or bool(np.any(step.present))
 
 
-def _frozen(step: Task | Move, index: int, needed_by: int, part: int) -> Step:
+def _ends(step: Task | Move, plan: Plan, starts: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    """The stage that does a step or sends, and those that receive."""
+    if len(starts) == 1:
+        return 0, (0,)
     if isinstance(step, Task):
-        return Compute(index, step.phase, step.layer.name, step.op, part, step.tensor)
-    kind, group = step.pattern.kind, step.pattern.group
-    assert kind is not None
-    if group is not None:
-        group = Group(group.digits, int(step.holder.config.first))
-    return Comm(
-        index, step.phase, step.layer, step.tensor, kind, step.holder, step.wanter, bool(step.pattern.reduce), group,
-        str(step.algorithm), int(step.segments), step.item_bytes, needed_by, part, step.root, step.covers,
-    )
+        stage = stage_of(starts, plan.configs[step.layer.name].first)
+        return stage, (stage,)
+    sender = stage_of(starts, step.holder.config.first)
+    if np.any(np.equal(step.wanter.config.ranks, plan.ranks)):  # the loss, told to all
+        return sender, tuple(range(len(starts)))
+    return sender, (stage_of(starts, step.wanter.config.first),)
 
 
-# -- micro-batches ---------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class _Entry:
-    """Step `at` of a micro-batch's outline, as the schedule takes it up in some cell."""
+class _Place(NamedTuple):
+    """Step `at` of a micro-batch's outline, which is done in the pass number `cell`."""
 
     part: int
     at: int
     cell: int
 
 
-def _passes(plan: Plan, outlines: list[Outline], training: bool) -> list[Step]:
-    """Cell by cell: its steps, then what goes from it to other stages; gradients are summed in each
-    stage's last backward pass.
+#: When a stage does a step: in its forward or backward passes, in the last backward pass, or at the
+#: end.
+_WHEN = {Phase.FORWARD: Phase.FORWARD, Phase.RECOMPUTE: Phase.BACKWARD,
+         Phase.BACKWARD: Phase.BACKWARD, Phase.GRADIENT: Phase.GRADIENT, Phase.LOSS: Phase.UPDATE,
+         Phase.UPDATE: Phase.UPDATE}
+
+
+class _Steps:
+    """The steps of an outline by (stage, when); `leaving` are movements to other stages."""
+
+    def __init__(self, out: Outline, starts: Sequence[int]) -> None:
+        self.own: dict[tuple[int, Phase], list[int]] = defaultdict(list)
+        self.leaving: dict[tuple[int, Phase], list[int]] = defaultdict(list)
+        for i, step in enumerate(out.steps):
+            if _occurs(step):
+                stage, receivers = _ends(step, out.plan, starts)
+                chosen = self.own if stage in receivers else self.leaving
+                chosen[stage, _WHEN[step.phase]].append(i)
+
+
+def _by_pass(plan: Plan, each: Sequence[Outline], starts: Sequence[int],
+             training: bool) -> list[_Place]:
+    """Pass by pass: its steps, then what leaves its stage; gradients are summed in each stage's
+    last backward pass.
     """
-    stages = [stages_of(plan, out) for out in outlines]
-    order = cells(plan.order, len(stages[0]), plan.microbatches, training)
-    entries: list[_Entry] = []
+    steps = {out: _Steps(out, starts) for out in dict.fromkeys(each)}
+    last = plan.microbatches - 1
+    order = cells(plan.order, len(starts), plan.microbatches, training)
+    places: list[_Place] = []
     for number, cell in enumerate(order):
-        out, here = outlines[cell.part], stages[cell.part]
-        forth = cell.phase is Phase.FORWARD
-        own = here[cell.stage].forward if forth else here[cell.stage].backward
-        if not forth and cell.part == plan.microbatches - 1:
-            own = sorted(own + [i for i in here[cell.stage].last
-                                if out.steps[i].phase is Phase.GRADIENT])
-        leaving = [i for stage in here for i in (stage.into if forth else stage.back)
-                   if _sender(here, out, i) == cell.stage]
-        entries += [_Entry(cell.part, i, number) for i in (*own, *sorted(leaving))
-                    if out.steps[i].present]
-    out, part = outlines[-1], len(outlines) - 1
-    summed = {e.at for e in entries if out.steps[e.at].phase is Phase.GRADIENT and e.part == part}
-    last = sorted(i for stage in stages[-1] for i in stage.last if i not in summed)
-    entries += [_Entry(part, i, len(order)) for i in last if out.steps[i].present]
-    return _numbered(outlines, entries)
+        found, key = steps[each[cell.part]], (cell.stage, cell.phase)
+        own = found.own[key]
+        if cell.phase is Phase.BACKWARD and cell.part == last:
+            own = sorted(own + found.own[cell.stage, Phase.GRADIENT])
+        places += [_Place(cell.part, at, number) for at in (*own, *found.leaving[key])]
+    ending = [steps[each[last]].own[stage, Phase.UPDATE] for stage in range(len(starts))]
+    return places + [_Place(last, at, len(order)) for at in sorted(sum(ending, []))]
 
 
-def _sender(stages: list[Stage], out: Outline, i: int) -> int:
-    """The stage whose pass makes what movement `i` moves."""
-    step = out.steps[i]
-    assert isinstance(step, Move)
-    first = int(step.holder.config.first)
-    starts = sorted({int(c.first) for c in out.plan.configs.values()})
-    return bisect.bisect_right(starts, first) - 1 if len(stages) > 1 else 0
-
-
-def _numbered(outlines: list[Outline], entries: list[_Entry]) -> list[Step]:
-    """Number the steps; a movement is needed by the first step of its micro-batch, in or after its
-    cell, that the outline says.
+def _numbered(each: Sequence[Outline], places: Sequence[_Place],
+              starts: Sequence[int]) -> list[Entry]:
+    """A movement is needed by the first step of its micro-batch, in or after its pass, that its
+    outline says.
     """
-    # micro-batch -> (place in its outline, place in the schedule)
-    places: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    # micro-batch -> (place in its outline, place in the list)
+    along: dict[int, list[tuple[int, int]]] = defaultdict(list)
     ends: dict[int, int] = {}
-    for index, e in enumerate(entries):
-        places[e.part].append((e.at, index))
-        ends[e.cell] = index + 1
-    for found in places.values():
+    for index, place in enumerate(places):
+        along[place.part].append((place.at, index))
+        ends[place.cell] = index + 1
+    for found in along.values():
         found.sort()
-    steps: list[Step] = []
-    for index, e in enumerate(entries):
-        step = outlines[e.part].steps[e.at]
-        needed = index
+    entries: list[Entry] = []
+    for index, (part, at, cell) in enumerate(places):
+        out = each[part]
+        step, needed = out.steps[at], index
         if isinstance(step, Move):
-            along = places[e.part]
-            at = bisect.bisect_left(along, (_needed_by(outlines[e.part], e.at), -1))
-            needed = along[at][1] if at < len(along) else len(entries)
-            if needed <= index:  # it is needed by nothing that comes later: by the end of its cell
-                needed = ends[e.cell]
-        shown = e.part if step.phase in PASSES else 0
-        steps.append(_frozen(step, index, needed, shown))
-    return steps
+            assert step.needed_by > at
+            following = bisect.bisect_left(along[part], (step.needed_by, -1))
+            needed = along[part][following][1] if following < len(along[part]) else len(places)
+            if needed <= index:  # nothing that comes later needs it: by the end of its pass
+                needed = ends[cell]
+        shown = step.part if len(each) == 1 else part if step.phase in PASSES else 0
+        entries.append(Entry(step, shown, needed, *_ends(step, out.plan, starts)))
+    return entries
+
+
+def _frozen(index: int, entry: Entry) -> Step:
+    step = entry.step
+    if isinstance(step, Task):
+        return Compute(index, step.phase, step.layer.name, step.op, entry.part, step.tensor)
+    kind, group = step.pattern.kind, step.pattern.group
+    assert kind is not None
+    if group is not None:
+        group = Group(group.digits, int(step.holder.config.first))
+    return Comm(
+        index, step.phase, step.layer, step.tensor, kind, step.holder, step.wanter,
+        bool(step.pattern.reduce), group, str(step.algorithm), int(step.segments), step.item_bytes,
+        entry.needed_by, entry.part, step.root, step.covers,
+    )

@@ -80,7 +80,7 @@ class Move:
 Chooser = Callable[[Move], tuple[Any, Any]]
 
 
-@dataclass
+@dataclass(eq=False)
 class Outline:
     """Steps that the cases of a family of plans may have, in order.
 

@@ -4,13 +4,16 @@ through the layers after a switch.
 
 from __future__ import annotations
 
+import bisect
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
+from hpcpar.plan.config import Ints
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.steps import Phase
 
@@ -32,6 +35,17 @@ def firsts(network: Network, plan: Plan) -> list[int]:
     ordered = all(a.first <= b.first for a, b in itertools.pairwise(along))
     apart = ordered and all(ends[a] <= b for a, b in itertools.pairwise(starts))
     return starts if apart else [min(starts)]
+
+
+def stage_of(starts: Sequence[int], rank: Ints) -> int:
+    """The stage that a rank belongs to.
+
+    Parameters
+    ----------
+    starts : sequence of int
+        The first ranks of the stages, see `firsts`.
+    """
+    return bisect.bisect_right(starts, int(rank)) - 1 if len(starts) > 1 else 0
 
 
 @dataclass(frozen=True)
@@ -59,30 +73,29 @@ def cells(order: str, stages: int, parts: int, training: bool = True) -> list[Ce
         ``gpipe``: all micro-batches forward, then all backward; ``1f1b``: backward as soon as can
         be, one forward, one backward.
     """
-    own: list[list[Cell]] = []
-    for s in range(stages):
-        ahead = in_flight(order, stages, s, parts)
-        forward = [Cell(s, Phase.FORWARD, m) for m in range(parts)]
-        backward = [Cell(s, Phase.BACKWARD, m) for m in range(parts)] if training else []
-        if not training or order == "gpipe":
-            own.append(forward + backward)
-            continue
-        mixed = forward[:ahead]
-        for m in range(parts):
-            mixed.append(backward[m])
-            mixed += forward[ahead + m:ahead + m + 1]
-        own.append(mixed)
+    own = [_of_stage(order, stages, s, parts, training) for s in range(stages)]
     out: list[Cell] = []
     done: set[Cell] = set()
-    at = [0] * stages
-    while any(at[s] < len(own[s]) for s in range(stages)):
-        ready = [s for s in range(stages) if at[s] < len(own[s]) and _before(own[s][at[s]], stages)
-                 <= done]
-        for s in ready:
-            out.append(own[s][at[s]])
-            at[s] += 1
-        done.update(out[-len(ready):])
+    while any(own):
+        ready = [left for left in own if left and _before(left[0], stages) <= done]
+        round_ = [left.pop(0) for left in ready]
+        out += round_
+        done.update(round_)
     return out
+
+
+def _of_stage(order: str, stages: int, stage: int, parts: int, training: bool) -> list[Cell]:
+    """The passes of a stage in its own order."""
+    forward = [Cell(stage, Phase.FORWARD, m) for m in range(parts)]
+    backward = [Cell(stage, Phase.BACKWARD, m) for m in range(parts)] if training else []
+    if not training or order == "gpipe":
+        return forward + backward
+    ahead = in_flight(order, stages, stage, parts)
+    mixed = forward[:ahead]
+    for m in range(parts):
+        mixed.append(backward[m])
+        mixed += forward[ahead + m:ahead + m + 1]
+    return mixed
 
 
 def _before(cell: Cell, stages: int) -> set[Cell]:

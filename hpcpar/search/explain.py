@@ -5,10 +5,10 @@ seconds, and what would help most.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcpar.cost.price_plan import Prediction, StepCost, price
+from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.layout import owned, parameters
@@ -63,9 +63,8 @@ class Explanation:
         """Plain data."""
         return {
             "bottleneck": self.bottleneck,
-            "terms": [{"category": t.category, "name": t.name, "seconds": t.seconds, "exposed_s": t.exposed_s, "remark": t.remark}
-                      for t in self.terms],
-            "changes": [{"what": c.what, "iteration_s": c.iteration_s, "gain": c.gain, "fits": c.fits} for c in self.changes],
+            "terms": [asdict(term) for term in self.terms],
+            "changes": [asdict(change) for change in self.changes],
         }
 
 
@@ -95,13 +94,12 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
 def _steps(p: Prediction, category: str, name: str, phases: tuple[Phase, ...],
            direct: bool | None) -> Term:
     names = [phase.value for phase in phases]
-    steps = [
-        s for s in busiest(p)
-        if s.is_comm and s.phase in names and (direct is None or s.label.endswith(POINT_TO_POINT) == direct)
-    ]
-    seconds = sum(s.seconds * s.repeats for s in steps)
-    exposed = sum(s.exposed_s for s in steps)
-    sent = sum(s.sent_bytes * s.repeats for s in steps)
+    stage = p.longest_stage
+    steps = [s for s in p.of_stage(stage) if s.is_comm and s.phase in names]
+    if direct is not None:
+        steps = [s for s in steps if s.label.endswith(POINT_TO_POINT) == direct]
+    seconds, exposed = sum(s.seconds for s in steps), sum(s.exposed_s for s in steps)
+    sent = sum(s.sent_bytes for s in steps if s.stage == stage)
     return Term(category, name, seconds, exposed,
                 f"{len(steps)} steps, {sent / 1e6:.4g} MB sent by a rank")
 
@@ -114,15 +112,6 @@ def _reading(p: Prediction) -> list[Term]:
         return []
     waiting = max(0.0, p.iteration_s - p.timeline.total_s)
     return [Term("input", "reading images", p.io_s, waiting, "beside the iteration before")]
-
-
-def busiest(p: Prediction) -> list[StepCost]:
-    """The steps of a pipeline's stage that computes longest; all of other plans'."""
-    work: dict[int, float] = {}
-    for s in p.steps:
-        work[s.stage] = work.get(s.stage, 0.0) + (0.0 if s.is_comm else s.seconds * s.repeats)
-    longest = max(work, key=lambda stage: work[stage])
-    return [s for s in p.steps if s.stage == longest]
 
 
 def _contention(network: Network, plan: Plan, machine: Machine, p: Prediction,
@@ -157,16 +146,18 @@ def _capacity(p: Prediction) -> Term:
 
 
 def _update(p: Prediction) -> Term:
-    seconds = sum(s.seconds * s.repeats for s in busiest(p) if s.phase == Phase.UPDATE.value
-                  and not s.is_comm)
+    seconds = sum(s.seconds for s in p.of_stage(p.longest_stage)
+                  if s.phase == Phase.UPDATE.value and not s.is_comm)
     return Term("computation", "weight update", seconds, seconds,
                 f"{seconds / max(p.compute_s, 1e-30):.1%} of computing")
 
 
 def _balance(network: Network, plan: Plan, p: Prediction) -> list[Term]:
-    """Time that even parts, and parts computed once, would save on the busiest rank."""
+    """Time that even parts, parts computed once, and even stages that never wait would save on the
+    busiest rank.
+    """
     uneven = twice = 0.0
-    for s in busiest(p):
+    for s in p.of_stage(p.longest_stage):
         if s.is_comm:
             continue
         layer = network.by_name[s.layer]
@@ -174,19 +165,17 @@ def _balance(network: Network, plan: Plan, p: Prediction) -> list[Term]:
         y = owned(network, layer, config, plan.samples_of_a_pass)
         parts = float(config.ranks) / float(y.replicas)
         mean = float(plan.samples_of_a_pass) * math.prod(network.shapes[layer.name]) / parts
-        seconds = s.seconds * s.repeats
         if s.phase != Phase.UPDATE.value:
-            uneven += seconds * max(0.0, 1 - mean / max(1.0, float(y.largest_items)))
-            twice += seconds * (1 - 1 / float(config.replicas))
-    remark = "the largest part against the mean"
-    if len({s.stage for s in p.steps}) > 1:
-        bubble = p.iteration_s - p.compute_s
-        uneven += bubble
-        remark = f"the pipeline's filling, draining and waiting: {bubble / p.iteration_s:.1%} of the iteration"
-    return [
-        Term("computation", "workload balancing", uneven, uneven, remark),
+            uneven += s.seconds * max(0.0, 1 - mean / max(1.0, float(y.largest_items)))
+            twice += s.seconds * (1 - 1 / float(config.replicas))
+    terms = [
+        Term("computation", "workload balancing", uneven, uneven, "the largest part against the mean"),
         Term("computation", "computation redundancy", twice, twice, "the same work on several ranks"),
     ]
+    if len(p.timeline.stages) > 1:
+        remark = "its busiest stage waits for others: filling, draining, uneven stages"
+        terms.append(Term("computation", "pipeline bubble", p.bubble_s, p.bubble_s, remark))
+    return terms
 
 
 def _limit(network: Network, plan: Plan) -> Term:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from hpcpar.errors import InputError
-from hpcpar.report.compare import compare_one
+from hpcpar.report.compare import BUBBLE, compare_one
 from hpcpar.report.points import Parts, Point
 from hpcpar.schedule.steps import Phase
 from hpcpar.sweep import folder
@@ -72,13 +73,17 @@ def _point(study: Study, case: Case, owner: Case, status: Status, ran: Status, n
     comm = {phase: sum(t.measured_s for part, t in split.items() if part != "compute")
             for phase, split in row.phases.items()}
     gradient = comm.get(Phase.GRADIENT.value, 0.0)
-    measured = Parts(row.iteration.measured_s, compute, gradient, sum(comm.values()) - gradient)
+    bubble = comm.pop(BUBBLE, 0.0)
+    measured = Parts(row.iteration.measured_s, compute, gradient, sum(comm.values()) - gradient,
+                     bubble)
     return replace(point, measured=measured, low_s=low, high_s=high)
 
 
-def _predicted(data: dict[str, dict[str, dict[str, float]]] | None) -> Parts | None:
+def _predicted(data: dict[str, Any] | None) -> Parts | None:
     if data is None:
         return None
-    comm = {phase: row["exposed_communication_s"] for phase, row in data["phases"].items()}
-    gradient = comm[Phase.GRADIENT.value]
-    return Parts(data["iteration_s"], data["compute_s"], gradient, sum(comm.values()) - gradient)  # type: ignore[arg-type]
+    exposed = data["exposed_communication_s"]
+    # the phases of a pipeline are sums over all stages
+    gradient = min(exposed, data["phases"][Phase.GRADIENT.value]["exposed_communication_s"])
+    return Parts(data["iteration_s"], data["compute_s"], gradient, exposed - gradient,
+                 data.get("bubble_s", 0.0))

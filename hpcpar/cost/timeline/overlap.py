@@ -1,27 +1,29 @@
-"""The timeline of an iteration: a stream of computing, and beside it one of communication for each
-level of the machine.
+"""The timeline of an iteration: every stage walks its steps of the list that is executed.
 
-The program walks the steps in order. A compute step occupies the program until it ends. A
-communication step starts when the program reaches it and its level's links are free, and runs
-beside what follows. A step waits for every communication that is needed by it; the end of the
-iteration waits for all. Where the program itself has to drive the messages, only a part of a
-communication runs beside it; and where it looks after them now and then, that part goes on more
-slowly while it computes.
+A stage (all ranks, or some of a pipeline's) has a program and, beside it, a stream of communication
+for each level of the machine. A compute step occupies the program until it ends. A communication
+starts when the program of its sender reaches it and the level's links are free, and runs beside
+what follows; a step waits for every communication that it needs, the end of the iteration for all.
+
+Where the program itself has to drive the messages, only a part of a communication runs beside it;
+and where it looks after them now and then, that part goes on more slowly while it computes. Between
+two stages each program drives half of what is not hidden.
 """
 
 from __future__ import annotations
 
+import bisect
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcpar.cost.timeline.lateness import Late, Lateness
+from hpcpar.cost.timeline.clock import ProgramClock, later
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """A step in time; numbers may be arrays with an entry for each case of a family.
 
     Attributes
@@ -31,14 +33,17 @@ class Item:
         None for computing.
     level : int
         Of a communication: the level of the machine that it crosses.
-    partners : float
-        Of a communication: the part of the other ranks that a rank waits for.
+    stage : int
+        The stage that computes, or sends.
+    receivers : tuple of int
+        Of a communication: the stages that wait for it.
     """
 
     seconds: Any
     needed_by: int | None = None
     level: Any = 0
-    partners: Any = 1.0
+    stage: int = 0
+    receivers: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True)
@@ -53,16 +58,19 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Block:
-    """What a stage of a pipeline does as a whole: a micro-batch forward or backward, or the
-    gradients and updates at the end.
+class StageTime:
+    """Where the program of a stage stands still in an iteration.
+
+    Attributes
+    ----------
+    exposed_s : dict
+        By communication that no computing hides (the index of its step): how long.
+    bubble_s : float
+        While other stages compute, or their programs are busy.
     """
 
-    stage: int
-    phase: str
-    microbatch: int
-    start_s: float
-    end_s: float
+    exposed_s: dict[int, Any]
+    bubble_s: Any
 
 
 @dataclass(frozen=True)
@@ -74,154 +82,163 @@ class Timeline:
     spans : tuple of Span
         One per step.
     waits_s : tuple of float
-        Per step, the time that the program stood still for it (communication steps only): the
-        exposed communication.
+        Per step, the exposed communication of all stages.
     total_s : float
         The iteration.
-    blocks : tuple of Block
-        Of a pipeline, whose spans show the first micro-batch only.
+    stages : tuple of StageTime
     """
 
     spans: tuple[Span, ...]
     waits_s: tuple[Any, ...]
     total_s: Any
-    blocks: tuple[Block, ...] = ()
+    stages: tuple[StageTime, ...] = ()
 
     @property
     def exposed_s(self) -> Any:
-        """Communication that no computing hides (s)."""
+        """Communication that no computing hides (s), of all stages."""
         return sum(self.waits_s)
 
 
-class _Clock:
-    """The program's time, and the network's: how far communication has come, which while the
-    program computes goes at a rate of its own.
+class _Stage:
+    """A stage in time.
 
-    Attributes
+    Parameters
     ----------
-    program_s, network_s : float
-        Equal where that rate is 1.
-    marks_s : dict
-        Times of the network that were asked for, on the program's clock.
+    hidden : float
+        Part of a communication that computing can hide.
     """
 
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
-        self.program_s: Any = 0.0
-        self.network_s: Any = 0.0
-        self.marks_s: dict[Any, Any] = {}
-        self._open: dict[Any, Any] = {}
+    def __init__(self, hidden: float, levels: int, rate: float) -> None:
+        self.clock = ProgramClock(rate)
+        self.exposed_s: dict[int, Any] = {}
+        self.bubble_s: Any = 0.0
+        self._busy = 1.0 - hidden
+        self._free: list[Any] = [0.0] * levels  # when the links are free, on the network's clock
+        self._ends: dict[int, Any] = {}
 
-    def mark(self, key: Any, at_s: Any) -> None:
-        """Ask when the network's clock shows a time, now or later."""
-        self.marks_s[key] = at_s
-        if self.rate < 1.0:
-            self._open[key] = at_s
-            self.marks_s[key] = np.where(np.less_equal(at_s, self.network_s), self.program_s,
-                                         np.inf)
-
-    def compute(self, seconds: Any) -> None:
-        """The program computes."""
-        self._advance(seconds, self.rate)
-
-    def drive(self, seconds: Any) -> None:
-        """The program is busy with messages."""
-        self._advance(seconds, 1.0)
-
-    def reach(self, at_s: Any) -> Any:
-        """The program waits until the network's clock shows a time; returns how long (0 where that
-        is past).
+    def start(self, i: int, item: Item) -> tuple[Any, Any]:
+        """Start communication `i`; returns when it begins and ends, on the program's clock and as
+        if the program computed no more.
         """
-        late = np.maximum(at_s - self.network_s, 0.0)
-        if self.rate == 1.0:
-            self.program_s = self.network_s = np.where(late > 0, at_s, self.network_s)
-        else:
-            self._advance(late, 1.0)
-        return late
+        clock, cost = self.clock, item.seconds
+        ahead = clock.program_s - clock.network_s
+        begin = later(clock.network_s, self._free[item.level] if isinstance(item.level, int)
+                       else np.choose(item.level, self._free))
+        # what does not happen in a case is waited for by nobody
+        end = self._ends[i] = begin + cost if isinstance(cost, float) and cost > 0 else np.where(
+            np.greater(cost, 0), begin + cost, 0.0)
+        clock.mark((i, "begin"), begin)
+        clock.mark((i, "end"), begin + cost)
+        self._occupy(item.level, end)
+        if self._busy > 0.0:
+            own = item.stage in item.receivers
+            self._expose(i, self._busy * cost if own else self._busy * cost / 2)
+        return begin + ahead, begin + cost + ahead
 
-    def _advance(self, seconds: Any, rate: float) -> None:
-        before_s, self.program_s = self.program_s, self.program_s + seconds
-        if self.rate == 1.0:
-            self.network_s = self.program_s
+    def _occupy(self, level: Any, until: Any) -> None:
+        if isinstance(level, int):
+            self._free[level] = later(self._free[level], until)
             return
-        from_s, self.network_s = self.network_s, self.network_s + rate * seconds
-        for key, at_s in list(self._open.items()):
-            past = np.less_equal(at_s, self.network_s)
-            self.marks_s[key] = np.where(past & np.isinf(self.marks_s[key]),
-                                         before_s + (at_s - from_s) / rate, self.marks_s[key])
-            if np.all(past):
-                del self._open[key]
+        for here, free in enumerate(self._free):
+            self._free[here] = np.where(np.equal(level, here), np.maximum(free, until), free)
+
+    def _expose(self, i: int, seconds: Any) -> None:
+        """The program is busy with communication `i`."""
+        self.clock.drive(seconds)
+        self.exposed_s[i] = self.exposed_s.get(i, 0.0) + seconds
+
+    def finish(self, i: int) -> None:
+        """Wait for a communication that this stage started."""
+        self.exposed_s[i] = self.exposed_s.get(i, 0.0) + self.clock.reach(self._ends[i])
+
+    def receive(self, i: int, item: Item, begin_s: float, end_s: float) -> None:
+        """Wait for a communication from another stage: until it is under way, that is the bubble.
+        What is told to all stages is waited for, but is the sender's.
+        """
+        if len(item.receivers) > 1:
+            self.idle(max(end_s - self.clock.program_s, 0.0))
+            return
+        busy_s = self._busy * item.seconds / 2
+        still_s = max(end_s - busy_s - self.clock.program_s, 0.0)
+        coming_s = min(still_s, end_s - begin_s - 2 * busy_s)
+        self.idle(still_s - coming_s)
+        self._expose(i, coming_s + busy_s)
+
+    def idle(self, seconds: Any) -> None:
+        """Stand still for other stages."""
+        self.clock.drive(seconds)
+        self.bubble_s = self.bubble_s + seconds
 
 
-def timeline(
-    items: Sequence[Item], hidden: float = 1.0, levels: int = 1, rate: float = 1.0, late_s: Late | None = None
-) -> Timeline:
+def _waits(items: Sequence[Item], stages: int) -> list[dict[int, list[int]]]:
+    """By stage: step of its own (or the end) -> the communications that it waits for there."""
+    own: list[list[int]] = [[] for _ in range(stages)]
+    for i, item in enumerate(items):
+        own[item.stage].append(i)
+    needed = [(item.needed_by, i) for i, item in enumerate(items) if item.needed_by is not None]
+    out: list[dict[int, list[int]]] = [defaultdict(list) for _ in range(stages)]
+    for by, i in sorted(needed):
+        for stage in items[i].receivers:
+            following = bisect.bisect_left(own[stage], by)
+            at = own[stage][following] if following < len(own[stage]) else len(items)
+            out[stage][at].append(i)
+    return out
+
+
+def timeline(items: Sequence[Item], hidden: float = 1.0, levels: int = 1,
+             rate: float = 1.0) -> Timeline:
     """Lay the steps out in time.
 
     Parameters
     ----------
+    items : sequence of Item
+        In the order of the list that is executed.
     hidden : float
         Part of a communication that computing can hide; the program is busy with the rest.
     levels : int
         Levels of the machine.
     rate : float
-        How fast that part goes on while the program computes, of how fast it does while the program
-        waits (above 0, to 1).
-    late_s : callable, optional
-        Where ranks take turns on cores, how late they are after computing.
+        Progress rate of that part while the program computes, relative to while it waits (above 0,
+        to 1). Between stages a communication keeps its full rate.
     """
-    waiting: dict[int, list[int]] = {}
-    for i, item in enumerate(items):
-        if item.needed_by is not None:
-            waiting.setdefault(item.needed_by, []).append(i)
-    clock = _Clock(rate)
+    count = 1 + max((item.stage for item in items), default=0)
+    stages = [_Stage(hidden, levels, rate) for _ in range(count)]
+    waits = _waits(items, count)
+    sent_s: dict[int, tuple[Any, Any]] = {}  # communications: begin and end
     begins: list[Any] = []
-    ends: dict[int, Any] = {}  # of communications, on the network's clock
-    waits: list[Any] = [0.0] * len(items)
-    network: list[Any] = [0.0] * levels  # when its levels are free, on its clock
 
-    late = None if late_s is None else Lateness(late_s)
-
-    def wait(at: int) -> None:
-        for index in waiting.pop(at, ()):
-            # what does not happen in a case is waited for by nobody
-            happens = np.greater(items[index].seconds, 0)
-            end = np.where(happens, ends[index], 0.0)
-            if late is not None:
-                longer = late.wait(happens, items[index].partners)
-                # what is under way stands still until the last is there
-                end = np.where(np.greater(end, clock.network_s), end + longer, end)
-                waits[index] = waits[index] + longer
-                clock.drive(longer)
-            waits[index] = waits[index] + clock.reach(end)
+    def wait(number: int, at: int) -> None:
+        for i in waits[number].pop(at, ()):
+            if items[i].stage == number:
+                stages[number].finish(i)
+            else:
+                stages[number].receive(i, items[i], *sent_s[i])
 
     for i, item in enumerate(items):
-        wait(i)
-        cost = item.seconds
-        begins.append(clock.program_s)
+        stage = stages[item.stage]
+        wait(item.stage, i)
+        begins.append(stage.clock.program_s)
         if item.needed_by is None:
-            clock.compute(cost)
-            if late is not None:
-                late.compute(cost)
-            continue
-        begin = np.maximum(clock.network_s, network[0] if levels == 1
-                           else np.choose(item.level, network))
-        ends[i] = begin + cost
-        clock.mark((i, "begin"), begin)
-        clock.mark((i, "end"), ends[i])
-        if hidden < 1.0:
-            busy = (1.0 - hidden) * cost
-            waits[i] = waits[i] + busy
-            clock.drive(busy)
-        happens = np.greater(cost, 0)
-        for level in range(levels):
-            here = happens if levels == 1 else happens & np.equal(item.level, level)
-            network[level] = np.where(here, ends[i], network[level])
-    for at in sorted(waiting):
-        wait(at)
-    marks = clock.marks_s
-    spans = (
-        Span(begin, begin + item.seconds) if item.needed_by is None else Span(marks[i, "begin"], marks[i, "end"], "network")
-        for i, (item, begin) in enumerate(zip(items, begins, strict=True))
-    )
-    return Timeline(tuple(spans), tuple(waits), clock.program_s)
+            stage.clock.compute(item.seconds)
+        else:
+            sent_s[i] = stage.start(i, item)
+    total: Any = 0.0
+    for number, stage in enumerate(stages):
+        wait(number, len(items))
+        total = later(total, stage.clock.program_s)
+    for stage in stages if count > 1 else ():
+        stage.idle(total - stage.clock.program_s)
+    spans, waited = [], [0.0] * len(items)
+    for i, (item, begin) in enumerate(zip(items, begins, strict=True)):
+        marks = stages[item.stage].clock.marks_s
+        if item.needed_by is None:
+            spans.append(Span(begin, begin + item.seconds))
+        elif item.stage in item.receivers:
+            spans.append(Span(marks[i, "begin"], marks[i, "end"], "network"))
+        else:
+            spans.append(Span(*sent_s[i], "network"))
+    for stage in stages:
+        for i, seconds in stage.exposed_s.items():
+            waited[i] = waited[i] + seconds
+    times = tuple(StageTime(stage.exposed_s, stage.bubble_s) for stage in stages)
+    return Timeline(tuple(spans), tuple(waited), total, times)

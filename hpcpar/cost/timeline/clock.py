@@ -1,0 +1,72 @@
+"""The clock of a program, and that of the network beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def later(a: Any, b: Any) -> Any:
+    """The later of two times, in every case."""
+    return max(a, b) if isinstance(a, float) and isinstance(b, float) else np.maximum(a, b)
+
+
+class ProgramClock:
+    """The program's time, and the network's: how far communication has come, which while the
+    program computes goes at a rate of its own.
+
+    Attributes
+    ----------
+    program_s, network_s : float
+        Equal where that rate is 1.
+    marks_s : dict
+        Times of the network that were asked for, on the program's clock.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self.program_s: Any = 0.0
+        self.network_s: Any = 0.0
+        self.marks_s: dict[Any, Any] = {}
+        self._open: dict[Any, Any] = {}
+
+    def mark(self, key: Any, at_s: Any) -> None:
+        """Ask when the network's clock shows a time, now or later."""
+        self.marks_s[key] = at_s
+        if self.rate < 1.0:
+            self._open[key] = at_s
+            self.marks_s[key] = np.where(np.less_equal(at_s, self.network_s), self.program_s,
+                                         np.inf)
+
+    def compute(self, seconds: Any) -> None:
+        """The program computes."""
+        self._advance(seconds, self.rate)
+
+    def drive(self, seconds: Any) -> None:
+        """The program is busy with messages, or stands still."""
+        self._advance(seconds, 1.0)
+
+    def reach(self, at_s: Any) -> Any:
+        """The program waits until the network's clock shows a time; returns how long (0 where that
+        is past).
+        """
+        left = later(at_s - self.network_s, 0.0)
+        if self.rate == 1.0:
+            self.program_s = self.network_s = later(at_s, self.network_s)
+        else:
+            self._advance(left, 1.0)
+        return left
+
+    def _advance(self, seconds: Any, rate: float) -> None:
+        before_s, self.program_s = self.program_s, self.program_s + seconds
+        if self.rate == 1.0:
+            self.network_s = self.program_s
+            return
+        from_s, self.network_s = self.network_s, self.network_s + rate * seconds
+        for key, at_s in list(self._open.items()):
+            past = np.less_equal(at_s, self.network_s)
+            self.marks_s[key] = np.where(past & np.isinf(self.marks_s[key]),
+                                         before_s + (at_s - from_s) / rate, self.marks_s[key])
+            if np.all(past):
+                del self._open[key]
