@@ -57,30 +57,6 @@ def test_levels_work_side_by_side() -> None:
     assert line.total_s == 4.0 and line.exposed_s == 3.0
 
 
-def test_ranks_in_turns_are_late_for_what_they_wait_for() -> None:
-    """By what was computed since they last waited: nothing for a second message, and nothing where
-    a case has none.
-    """
-    def late_s(computed_s: float) -> float:
-        return 0.1 * computed_s
-
-    steps = [compute(2.0), comm(1.0, 3), comm(1.0, 3), compute(5.0), comm(2.0, 5), compute(1.0)]
-    line = timeline(steps, hidden=0.0, late_s=late_s)
-    assert line.total_s == pytest.approx(timeline(steps, hidden=0.0).total_s + 0.2 + 0.5)
-    assert line.waits_s == pytest.approx((0.0, 1.2, 1.0, 0.0, 2.5, 0.0))
-    # for a quarter of the others half of that, and what comes to it when more of them are waited
-    # for at once
-    few = [compute(4.0), Item(1.0, 3, 0, 0.25), Item(1.0, 3, 0, 1.0), compute(4.0),
-           Item(1.0, 5, 0, 0.25)]
-    assert timeline(few, hidden=0.0, late_s=late_s).waits_s == pytest.approx((0.0, 1.2, 1.2, 0.0, 1.2))
-    # nor does it run on meanwhile
-    assert timeline([compute(2.0), comm(1.0, 2), compute(1.0)],
-                    late_s=late_s).total_s == pytest.approx(2.0 + 1.0 + 0.2 + 1.0)
-    cases = timeline([compute(2.0), Item(np.array([1.0, 0.0]), 2), compute(1.0), comm(1.0, 4)],
-                     hidden=0.0, late_s=late_s)
-    np.testing.assert_allclose(cases.total_s, [4.0 + 1.0 + 0.2 + 0.1, 4.0 + 0.3])
-
-
 def test_a_communication_waits_for_what_it_needs() -> None:
     """A gradient's sum behind the movement that it waits for holds up the program, as in the
     executor.

@@ -9,9 +9,9 @@ from functools import lru_cache
 
 import pytest
 
+from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_plan import outline_for, price
-from hpcpar.cost.timeline.overlap import Item, Timeline
-from hpcpar.cost.timeline.pipeline import pipeline
+from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.network.builder import Chain, Graph
@@ -20,8 +20,8 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Add, Conv2d, GlobalAvgPool, Linear, ReLU, SoftmaxCrossEntropy
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.stages import cuts, stages, work
+from hpcpar.schedule.lower import listed, samples_of
 from hpcpar.schedule.outline_steps import Move
-from hpcpar.schedule.stages import stages_of
 from hpcpar.schedule.steps import Phase
 from tests.mpi.networks import random_network
 from tests.unit.brute import crossing, least_largest
@@ -128,34 +128,42 @@ def uniform(layers: int) -> Network:
     return net.add(SoftmaxCrossEntropy, "loss").build()
 
 
-def laid_out(p: int, micro: int, forward_s: list[float], backward_s: list[float], hop_s: float, update_s: float = 0.0,
-             hidden: float = 1.0) -> Timeline:
+def laid_out(p: int, micro: int, forward_s: list[float], backward_s: list[float], hop_s: float,
+             update_s: float = 0.0, hidden: float = 1.0, order: str = "gpipe") -> Timeline:
     """A pipeline of p stages whose times are given, whatever their layers take."""
     network = uniform(p)
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = make_plan(spec, f"pipeline:{p}x1", p, 4 * micro, network=network,
-                     machine=files.to_dict(MACHINE), microbatches=micro)
-    out = outline_for(network, plan)
-    items = [Item(hop_s if isinstance(s, Move) else 0.0, s.needed_by if isinstance(s, Move)
-                  else None) for s in out.steps]
-    found = stages_of(plan, out)
-    assert len(found) == p
-    for s, stage in enumerate(found):
-        for chosen, seconds in ((stage.forward, forward_s[s]), (stage.backward, backward_s[s]),
-                                (stage.last, update_s)):
-            items[chosen[0]] = replace(items[chosen[0]], seconds=seconds)
-        assert len(stage.into) == (s > 0) and len(stage.back) == (s < p - 1)
-    assert sorted(i for stage in found for i in stage.all) == list(range(len(out.steps)))
-    return pipeline(plan, out, items, hidden, 1)
+                     machine=files.to_dict(MACHINE), microbatches=micro, order=order)
+    entries = listed(plan, [outline_for(network, plan)] * micro)
+    seconds = {Phase.FORWARD: forward_s, Phase.BACKWARD: backward_s, Phase.UPDATE: [update_s] * p}
+    items, seen = [], set()
+    for e in entries:
+        first = (e.stage, e.step.phase, e.part)
+        if isinstance(e.step, Move):
+            assert e.receivers != (e.stage,) or p == 1
+            told = e.step.phase is Phase.LOSS
+            items.append(Item(0.0 if told else hop_s, e.needed_by, 0, e.stage, e.receivers))
+        elif first in seen:
+            items.append(Item(0.0, stage=e.stage))
+        else:
+            seen.add(first)
+            items.append(Item(seconds[e.step.phase][e.stage], stage=e.stage))
+    assert {s for s, *_ in seen} == set(range(p))
+    return timeline(items, hidden)
 
 
 @pytest.mark.parametrize("micro", [1, 2, 4, 7])
 @pytest.mark.parametrize("p", [1, 2, 3, 5])
 def test_equal_stages_take_paradls_time(p: int, micro: int) -> None:
     """(p + S - 1) (F + B), then the update; messages add their way through the pipeline and back.
+
+    Every stage computes S (F + B) and the update; the rest is its bubble.
     """
     line = laid_out(p, micro, [2.0] * p, [3.0] * p, 0.0, 0.5)
     assert line.total_s == pytest.approx((p + micro - 1) * 5.0 + 0.5, rel=1e-12)
+    for stage in line.stages:
+        assert stage.bubble_s == pytest.approx((p - 1) * 5.0) and not sum(stage.exposed_s.values())
     line = laid_out(p, micro, [2.0] * p, [3.0] * p, 0.25, 0.5)
     assert line.total_s == pytest.approx((p + micro - 1) * 5.0 + 2 * (p - 1) * 0.25 + 0.5,
                                          rel=1e-12)
@@ -172,67 +180,6 @@ def test_what_computing_cannot_hide_of_a_message_keeps_both_stages_busy(micro: i
                                          * 0.25, rel=1e-12)
 
 
-def test_in_turns_messages_take_cores_too() -> None:
-    """Two stages on one core, where nothing is hidden: all that either of them computes, sends and
-    receives, one after the other.
-    """
-    spec = NetworkSpec("alexnet", (3, 67, 67), 20)
-    network = spec.build()
-    crowd = replace(MACHINE, overlap=0.0, device=replace(MACHINE.device, at_once=1.0))
-    plan = make_plan(spec, "pipeline:2x1", 2, 64, network=network, machine=files.to_dict(crowd),
-                     microbatches=8)
-    found = price(network, plan, crowd)
-    compute_s = sum(s.seconds * s.repeats for s in found.steps if not s.is_comm)
-    between_s, loss_s = (sum(s.seconds * s.repeats for s in found.steps if s.is_comm and (s.phase == "loss") == of_loss)
-                         for of_loss in (False, True))
-    assert between_s > 0
-    # messages were calibrated with both at work: each rank's part of one takes half of its time
-    assert found.iteration_s == pytest.approx(compute_s + between_s / 2 + loss_s, rel=1e-12)
-
-
-@pytest.mark.parametrize("latency_s", [0.0, 1e-5])
-def test_in_turns_handing_on_keeps_cores_busy(latency_s: float) -> None:
-    """Each way every micro-batch comes to every further stage: all of that on top of what the work
-    takes on the cores.
-
-    One rank of three sends, half of them did in the calibration; latency that counts anyway is
-    taken off.
-    """
-    spec = NetworkSpec("alexnet", (3, 67, 67), 20)
-    network = spec.build()
-    level = replace(MACHINE.levels[0], alpha_s=latency_s, small_alpha_s=None)
-    crowd = replace(MACHINE, overlap=0.0, levels=(level,),
-                    device=replace(MACHINE.device, at_once=1.0))
-    plan = make_plan(spec, "pipeline:3x1", 3, 64, network=network, machine=files.to_dict(crowd),
-                     microbatches=8)
-    free, busy = price(network, plan, crowd), price(network, plan,
-                                                    replace(crowd, relay=((0.0, 2e-5),)))
-    assert busy.iteration_s == pytest.approx(free.iteration_s + 2 * 2 * 8 / 3
-                                             * (2 * 2e-5 - latency_s), rel=1e-12)
-
-
-def test_in_turns_handing_on_takes_as_long_as_computing_before_it_makes_it() -> None:
-    """A rank of two computes as long before it sends as the core, of which the other waits, did in
-    the calibration.
-    """
-    spec = NetworkSpec("alexnet", (3, 67, 67), 20)
-    network = spec.build()
-    level = replace(MACHINE.levels[0], alpha_s=0.0, small_alpha_s=None)
-    crowd = replace(MACHINE, overlap=0.0, levels=(level,),
-                    device=replace(MACHINE.device, at_once=1.0))
-    plan = make_plan(spec, "pipeline:2x1", 2, 64, network=network, machine=files.to_dict(crowd),
-                     microbatches=8)
-    free, busy = price(network, plan, crowd), price(network, plan,
-                                                    replace(crowd, relay=((0.0, 0.0), (1e3, 1e2))))
-    # a tenth of what the first computes forward, and the second backward
-    forward_s = sum(s.seconds for s in free.steps if not s.is_comm and s.stage == 0
-                    and s.phase == "forward")
-    backward_s = sum(s.seconds for s in free.steps if not s.is_comm and s.stage == 1
-                     and s.phase == "backward")
-    assert busy.iteration_s == pytest.approx(free.iteration_s + 8 * 0.1 * (forward_s + backward_s),
-                                             rel=1e-12)
-
-
 @pytest.mark.parametrize("micro", [1, 3, 8])
 def test_the_slowest_stage_sets_the_pace(micro: int) -> None:
     """One way: once through all stages, and the other micro-batches one after the other through the
@@ -246,14 +193,62 @@ def test_the_slowest_stage_sets_the_pace(micro: int) -> None:
         assert line.total_s == sum(forward) + sum(backward)
 
 
-def test_spans_are_those_of_the_first_micro_batch() -> None:
-    """Stage s begins when s stages and hops lie behind the first micro-batch, and each step in its
-    own time.
-    """
+def test_spans_are_those_of_every_micro_batch() -> None:
+    """Stage s begins when s stages and hops lie behind the first micro-batch."""
     line = laid_out(3, 4, [2.0] * 3, [3.0] * 3, 0.5)
-    begins = sorted({span.start_s for span in line.spans if span.end_s - span.start_s == 2.0})
-    assert begins == [0.0, 2.5, 5.0]
+    begins = [span.start_s for span in line.spans if span.end_s - span.start_s == 2.0]
+    assert len(begins) == 12 and {0.0, 2.5, 5.0} < set(begins)
     assert max(span.end_s for span in line.spans) <= line.total_s
+
+
+@pytest.mark.parametrize("hidden", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("order", ["gpipe", "1f1b"])
+def test_every_stage_computes_communicates_or_waits(order: str, hidden: float) -> None:
+    """Its computing, its exposed communication and its bubble are the iteration; of no message more
+    is exposed than it takes.
+    """
+    forward, backward = [1.0, 4.0, 2.0], [2.0, 3.0, 5.0]
+    line = laid_out(3, 5, forward, backward, 1.25, 0.5, hidden, order)
+    for s, stage in enumerate(line.stages):
+        busy = 5 * (forward[s] + backward[s]) + 0.5 + sum(stage.exposed_s.values())
+        assert line.total_s == pytest.approx(busy + stage.bubble_s, rel=1e-12)
+        assert stage.bubble_s >= 0.0
+    assert max(line.waits_s) <= 1.25 * (1 + 1e-12)
+
+
+def test_one_forward_one_backward() -> None:
+    """In its order the last stage goes backward at once, and takes as long with equal stages."""
+    line = laid_out(2, 3, [2.0] * 2, [3.0] * 2, 0.0, order="1f1b")
+    assert line.total_s == laid_out(2, 3, [2.0] * 2, [3.0] * 2, 0.0).total_s == 20.0
+    times = sorted((span.start_s, span.end_s) for span in line.spans if span.end_s > span.start_s)
+    assert times == [(0.0, 2.0), (2.0, 4.0), (2.0, 4.0), (4.0, 7.0), (7.0, 9.0), (7.0, 10.0),
+                     (9.0, 12.0), (10.0, 12.0), (12.0, 14.0), (12.0, 15.0), (14.0, 17.0),
+                     (17.0, 20.0)]
+
+
+def test_messages_of_a_stage_go_one_after_the_other() -> None:
+    """Where a message takes longer than the stages compute, the links set the pace."""
+    line = laid_out(2, 4, [1.0] * 2, [1.0] * 2, 3.0)
+    assert line.total_s == pytest.approx(1.0 + 4 * 3.0 + 1.0 + 1.0 + 4 * 3.0 + 1.0)
+
+
+@pytest.mark.parametrize("order", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("strategy", ["pipeline:3x1", "data"])
+def test_micro_batches_are_priced_with_their_own_sizes(strategy: str, order: str) -> None:
+    """Steps are those of the schedule, one by one; a smaller micro-batch computes less."""
+    spec = NetworkSpec("alexnet", (3, 67, 67), 20)
+    network = spec.build()
+    no_launch = replace(MACHINE, device=replace(MACHINE.device, launch_s=0.0))
+    plan = make_plan(spec, strategy, 3, 30, network=network, machine=files.to_dict(no_launch),
+                     microbatches=4, order=order)
+    p, schedule = price(network, plan, no_launch), schedule_for(network, plan)
+    assert [s.label for s in p.steps] == [s.label for s in schedule.steps]
+    assert [s.part for s in p.steps] == [s.part for s in schedule.steps]
+    sizes = [samples_of(plan, part) for part in range(4)]
+    assert sizes == [7, 8, 7, 8]
+    relu = {s.part: s.seconds for s in p.steps if s.label == "relu1.forward"}
+    wide = [-(-n // 3) if strategy == "data" else n for n in sizes]
+    assert [relu[m] / relu[0] for m in range(4)] == pytest.approx([n / wide[0] for n in wide])
 
 
 def test_priced_pipelines() -> None:
@@ -268,10 +263,13 @@ def test_priced_pipelines() -> None:
         plan = make_plan(spec, "pipeline:4x1", 4, 64, network=network,
                          machine=files.to_dict(no_launch), microbatches=micro)
         found[micro] = p = price(network, plan, no_launch)
-        assert {s.repeats for s in p.steps if s.phase in (Phase.FORWARD.value,
-                                                          Phase.BACKWARD.value)} == {micro}
-        assert {s.repeats for s in p.steps if s.phase == Phase.UPDATE.value} == {1}
-        assert p.iteration_s == pytest.approx(p.compute_s + p.exposed_communication_s, rel=1e-12)
+        parts = {s.part for s in p.steps if s.phase == Phase.BACKWARD.value}
+        assert parts == set(range(micro))
+        waits_s = p.exposed_communication_s + p.bubble_s
+        assert p.iteration_s == pytest.approx(p.compute_s + waits_s, rel=1e-12)
+        assert 0.0 < p.exposed_communication_s <= p.communication_s and p.bubble_s > 0.0
+        for row in p.phases.values():
+            assert row["exposed_communication_s"] <= row["communication_s"] * (1 + 1e-12)
         hops = [s for s in p.steps if s.is_comm and s.phase == Phase.FORWARD.value]
-        assert len(hops) == 3 and all(s.messages == 1 for s in hops)
+        assert len(hops) == 3 * micro and all(s.messages == 1 for s in hops)
     assert found[8].iteration_s < found[2].iteration_s < found[1].iteration_s
