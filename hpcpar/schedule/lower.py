@@ -70,15 +70,16 @@ def outlines(network: Network, plan: Plan, choose: Chooser, *, training: bool = 
     """
     if largest is None:
         largest = outline(network, plan, choose, training=training)
-    if plan.microbatches == 1 or np.ndim(plan.batch):  # cases of a family take their largest
-        return [largest] * plan.microbatches
-    known = {plan.samples_of_a_pass: largest}
+    known = {np.asarray(plan.samples_of_a_pass).tobytes(): largest}
     out = []
     for part in range(plan.microbatches):
-        samples = samples_of(plan, part)
-        if samples not in known:
-            known[samples] = outline(network, plan, choose, training=training, samples=samples)
-        out.append(known[samples])
+        batch = np.asarray(plan.batch)
+        samples = (part + 1) * batch // plan.microbatches - part * batch // plan.microbatches
+        key = samples.tobytes()
+        if key not in known:
+            known[key] = outline(network, plan, choose, training=training,
+                                 samples=samples if np.ndim(plan.batch) else int(samples))
+        out.append(known[key])
     return out
 
 

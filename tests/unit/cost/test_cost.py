@@ -25,7 +25,7 @@ from hpcpar.cost.network.collectives import (
     summing_rounds,
 )
 from hpcpar.cost.network.contention import Links
-from hpcpar.cost.price_plan import Prediction, StepCost, outline_for, price
+from hpcpar.cost.price_plan import Prediction, StepCost, price
 from hpcpar.machine import files
 from hpcpar.machine.model import Level
 from hpcpar.network.builder import Chain
@@ -44,7 +44,6 @@ from hpcpar.plan.boxes import block
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import named
 from hpcpar.schedule.collective_algorithms import ALGORITHMS, Round, collective
-from hpcpar.schedule.lower import freeze
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase
 from hpcpar.search import auto
 from tests.strategies import one_pass
@@ -174,8 +173,8 @@ def priced_steps(strategy: str, ranks: int, batch: int,
                  **options: Any) -> list[tuple[Comm, StepCost]]:
     """The communication steps of a plan for the small AlexNet, with their prices."""
     network, plan = SMALL.build(), plan_of(strategy, ranks, batch, **options)
-    out = outline_for(network, plan)
-    found = zip(freeze(out).steps, price(network, plan, LOCAL, out=out).steps, strict=True)
+    steps = schedule_for(network, plan).steps
+    found = zip(steps, price(network, plan, LOCAL).steps, strict=True)
     return [(step, cost) for step, cost in found if isinstance(step, Comm)]
 
 
@@ -272,9 +271,8 @@ def test_priced_bytes_of_any_configurations(seed: int, ranks: int) -> None:
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = Plan(spec, ranks, 32, "random", random_configs(network, seed, ranks), collectives="ring",
                 machine=files.to_dict(LOCAL))
-    out = outline_for(network, plan)
-    for step, cost in zip(freeze(out).steps, price(network, plan, LOCAL, out=out).steps,
-                          strict=True):
+    steps = schedule_for(network, plan).steps
+    for step, cost in zip(steps, price(network, plan, LOCAL).steps, strict=True):
         if not isinstance(step, Comm):
             continue
         exact = busiest(step, ranks)

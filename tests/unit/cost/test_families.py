@@ -116,11 +116,14 @@ def test_every_setting(name: str, setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("name", ["grid", "domain", "ds", "filter"])
-def test_ranks_in_turns(name: str) -> None:
-    machine = SETTINGS[0].machine
-    crowd = replace(machine, overlap=0.3, progress=0.5, late=((1e-4, 5e-5), (1e-3, 2e-4)),
-                    device=replace(machine.device, at_once=2.0))
-    check(ALEXNET, name, FEW, replace(SETTINGS[0], machine=crowd))
+def test_communication_that_is_hidden_in_part(name: str) -> None:
+    machine = replace(SETTINGS[0].machine, overlap=0.3, progress=0.5)
+    check(ALEXNET, name, FEW, replace(SETTINGS[0], machine=machine))
+
+
+@pytest.mark.parametrize("name", ["grid", "domain"])
+def test_micro_batches_of_two_sizes(name: str) -> None:
+    check(ALEXNET, name, FEW, SETTINGS[0], microbatches=3)
 
 
 @pytest.mark.parametrize(("name", "setting"),

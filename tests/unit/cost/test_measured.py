@@ -18,12 +18,9 @@ from hpcpar.cost.compute.step_time import kinds, plain_roofline_s, roofline_s, t
 from hpcpar.cost.compute.work import Work
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_plan import price
-from hpcpar.cost.timeline.cores import Cores
 from hpcpar.machine import files
 from hpcpar.machine.measured import REACH, Measured, line_of
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.schedule.pipeline_order import cells
-from hpcpar.schedule.steps import Phase
 
 LOCAL = files.load("local")
 KEY = "conv2d.forward x={0}x3x32x32 y={0}x8x32x32 k=3x3 s=1x1 d=1x1 g=1 float32"
@@ -134,34 +131,12 @@ def test_kinds_survive_the_file(tmp_path: Path) -> None:
 
 
 def test_ranks_that_share_cores_take_turns() -> None:
-    """Steps of all ranks last longer by ranks over cores; a pipeline's stages lie apart in time,
-    but not more work fits into the cores.
-    """
+    """Steps of all ranks last longer by ranks over cores."""
     crowd = replace(LOCAL, device=replace(LOCAL.device, at_once=2.0))
     for strategy, times in (("data", 2.0), ("filter", 2.0)):
         plan = plan_of(strategy, 16, 4)
         network = plan.network.build()
         assert price(network, plan, crowd).compute_s == pytest.approx(times * price(network, plan, LOCAL).compute_s)
-    plan = replace(plan_of("pipeline:4x1", 16, 4), overlap="none")
-    network = plan.network.build()
-    alone, shared = price(network, plan, LOCAL), price(network, plan, crowd)
-    work_s = sum(step.seconds * step.repeats for step in alone.steps if not step.is_comm)
-    assert shared.compute_s == alone.compute_s
-    # in order on the cores: one has nothing to do while the first micro-batch and the last one are
-    # with the other's stages
-    own = [step for step in alone.steps if not step.is_comm]
-    loss_s = sum(step.seconds for step in alone.steps if step.is_comm and step.phase == "loss")
-    passes_s = {(s, phase): sum(step.seconds for step in own if (step.stage, step.phase) == (s, phase.value))
-                for s in range(4) for phase in (Phase.FORWARD, Phase.BACKWARD)}
-    last_s = [sum(step.seconds for step in own if (step.stage, step.phase) == (s, "update"))
-              + loss_s * (s == 3) for s in range(4)]
-    cores = Cores([0, 1, 0, 1], [range(r, r + 1) for r in range(4)])
-    assert shared.iteration_s == pytest.approx(cores.soonest_s(cells(plan.order, 4, plan.microbatches), passes_s, last_s))
-    assert max(alone.iteration_s, work_s / 2) < shared.iteration_s < work_s
-    # on one core all of it, and the sum of the loss at the end
-    crowd = replace(crowd, device=replace(crowd.device, at_once=1.0))
-    assert price(network, plan,
-                 crowd).iteration_s == pytest.approx(work_s + loss_s) and work_s > alone.iteration_s
 
 
 def test_the_middle_iterations_count() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from hpcpar.comm.buffers import landing_slots
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.cost.price_plan import outline_for, price
+from hpcpar.cost.price_plan import price
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
@@ -23,7 +23,7 @@ from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.runtime import parameters
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.edges import edges
-from hpcpar.schedule.lower import freeze, lower
+from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Kind, Phase, Schedule
 from tests.mpi.zoo import SMALL
@@ -132,10 +132,9 @@ def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int,
     network = NETWORKS[spec.name]
     plan = make_plan(spec, strategy, ranks, batch, network=network, machine=files.to_dict(MACHINE),
                      **options)
-    out = outline_for(network, plan)
-    found = price(network, plan, MACHINE, out=out).memory
+    found = price(network, plan, MACHINE).memory
     assert found.total_bytes == sum(asdict(found).values())
-    schedule = freeze(out)
+    schedule = schedule_for(network, plan)
     predicted = {
         "weights": found.weights_bytes, "state": found.optimizer_bytes,
         "blocks": found.activations_bytes + found.gradients_bytes + found.kept_bytes, "wire": found.wire_bytes,

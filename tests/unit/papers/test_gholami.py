@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcpar.cost.price_plan import outline_for, price
+from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.network import builtin
 from hpcpar.network.alexnet import towers
@@ -15,7 +16,6 @@ from hpcpar.papers import gholami as eq
 from hpcpar.papers.gholami import Link, total_s
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import configurations, grid_sizes
-from hpcpar.schedule.lower import freeze
 from hpcpar.schedule.steps import Comm, Kind, Phase
 
 MACHINE = files.load("cori-knl")
@@ -45,12 +45,11 @@ def priced(spec: NetworkSpec, strategy: str, ranks: int, batch: int = B,
     configs = configurations(network, strategy, ranks, "layer")
     plan = Plan(spec, ranks, batch, strategy, configs, overlap="none",
                 machine=files.to_dict(MACHINE))
-    out = outline_for(network, plan)
-    result = price(network, plan, MACHINE, accounting="paper", out=out)
+    result = price(network, plan, MACHINE, accounting="paper")
     own: Terms = {}
     rest: Terms = {}
     weighted = {layer.name for layer in network.weighted}
-    for step, cost in zip(freeze(out).steps, result.steps, strict=True):
+    for step, cost in zip(schedule_for(network, plan).steps, result.steps, strict=True):
         if not isinstance(step, Comm):
             continue
         name = step.layer

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hpcpar.cost.timeline.overlap import Block, Span, Timeline
+from hpcpar.cost.timeline.overlap import Span, Timeline
 from hpcpar.errors import InputError
 from hpcpar.report import perfetto
 
@@ -30,6 +30,8 @@ class Step:
     seconds: float
     exposed_s: float
     sent_bytes: int
+    part: int = 0
+    stage: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def test_steps_in_microseconds_in_order_without_the_empty_ones() -> None:
     assert [e["ts"] for e in events] == sorted(e["ts"] for e in events)
     gather = next(e for e in events if e["name"] == "gather fc")
     assert (gather["ts"], gather["dur"], gather["tid"], gather["cat"]) == (2000.0, 1500.0, 1, "forward")
-    assert gather["args"] == {"step": 1, "layer": "fc", "phase": "forward", "sent_bytes": 1000, "seconds": pytest.approx(1.5e-3),
+    assert gather["args"] == {"step": 1, "layer": "fc", "phase": "forward", "microbatch": 0, "sent_bytes": 1000, "seconds": pytest.approx(1.5e-3),
                               "exposed_s": pytest.approx(1.5e-3)}
     assert max(e["ts"] + e["dur"] for e in events) == pytest.approx(1e6 * 9e-3)
 
@@ -172,15 +174,19 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         timelines([prediction()], str(tmp_path / "line.png"))
 
 
-def test_a_pipelines_stages_are_its_streams() -> None:
-    """Every micro-batch of every stage, instead of the steps of the first."""
-    blocks = (Block(0, "forward", 0, 0.0, 1e-3), Block(1, "forward", 0, 1e-3, 3e-3),
-              Block(1, "backward", 0, 3e-3, 4e-3))
-    step = Step(0, "a.forward", "a", "forward", False, 1e-3, 1e-3, 0)
-    line = Timeline((Span(0.0, 1e-3),), (0.0,), 4e-3, blocks)
-    prediction: Any = Prediction("net", "pipeline", "local", 2, 0, (step,), line)
-    events = [e for e in perfetto.trace([prediction])["traceEvents"] if e["ph"] == "X"]
-    assert [(e["tid"], e["ts"], e["dur"]) for e in events] == [(0, 0.0, 1000.0),
-                                                               (1, 1000.0, 2000.0),
-                                                               (1, 3000.0, 1000.0)]
-    assert perfetto.streams(prediction) == ["stage 0", "stage 1"]
+def test_streams_of_a_pipeline_are_its_stages() -> None:
+    """Every micro-batch of every stage; a message lies with its sender."""
+    rows = ((0, 0, "compute", 0.0, 1.0), (0, 0, "node", 1.0, 1.5), (1, 0, "compute", 1.5, 3.0),
+            (0, 1, "compute", 1.0, 2.0), (1, 1, "compute", 3.0, 4.5))
+    steps = [Step(i, f"s{i}", "s", "forward", name != "compute", 1e-3 * (end - start), 0.0, 0,
+                  part, stage) for i, (stage, part, name, start, end) in enumerate(rows)]
+    spans = [Span(1e-3 * start, 1e-3 * end, name) for _, _, name, start, end in rows]
+    line = Timeline(tuple(spans), (0.0, 5e-4, 0.0, 0.0, 0.0), 4.5e-3)
+    prediction: Any = Prediction("net", "pipeline", "local", 2, 0, tuple(steps), line)
+    assert list(perfetto.streams(prediction).values()) == ["stage 0 compute", "stage 0 node",
+                                                           "stage 1 compute"]
+    found = of(perfetto.trace([prediction])["traceEvents"], "X")
+    assert [(e["tid"], e["ts"], e["dur"], e["args"]["microbatch"]) for e in found] == [
+        (0, 0.0, 1000.0, 0), (0, 1000.0, 1000.0, 1), (1, 1000.0, 500.0, 0), (2, 1500.0, 1500.0, 0),
+        (2, 3000.0, 1500.0, 1)]
+    assert perfetto.gaps(prediction, 1) == [pytest.approx((0.0, 1.5e-3))]

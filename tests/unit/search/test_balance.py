@@ -68,7 +68,7 @@ def test_seconds_of_layers_are_the_sums_of_their_steps() -> None:
                        machine), dict.fromkeys((layer.name for layer in network.layers), 0.0)
     for step in told.steps:
         if not step.is_comm:
-            sums[step.layer] += step.seconds * step.repeats
+            sums[step.layer] += step.seconds
     assert costs.compute_of == pytest.approx(sums, rel=1e-12)
     assert sums.pop("input") == 0.0
     assert {row.name: row.compute_s for row in told.layers} == pytest.approx(sums, rel=1e-12)

@@ -198,14 +198,21 @@ def test_balance() -> None:
     assert term(found, "workload balancing").seconds == pytest.approx(work / 6, rel=1e-9)
     assert term(terms("lenet5", "data", 4, 64, "local")[1], "workload balancing").seconds == 0.0
     pipeline, found = terms("lenet5", "pipeline:2x2", 4, 64, "local")
-    bubble = pipeline.prediction.iteration_s - pipeline.prediction.compute_s
-    balance = term(found, "workload balancing")
-    assert (balance.seconds or 0) >= bubble > 0 and f"{bubble / pipeline.prediction.iteration_s:.1%} of the iteration" in balance.remark
+    p = pipeline.prediction
+    assert term(found, "workload balancing").seconds == 0.0
+    assert term(found, "pipeline bubble").seconds == p.bubble_s > 0
+    waits_s = p.exposed_communication_s + p.bubble_s
+    assert p.iteration_s == pytest.approx(p.compute_s + waits_s, rel=1e-12)
+    parts = [t for t in found.terms if t.category == "communication"][:3]
+    for whole, part in ((p.communication_s, "seconds"), (p.exposed_communication_s, "exposed_s")):
+        assert sum(getattr(t, part) for t in parts) == pytest.approx(whole, rel=1e-12)
+    assert all(t.exposed_s is None or t.exposed_s <= (t.seconds or 0.0) for t in found.terms)
 
 
 def test_accumulated_gradients_have_no_bubble() -> None:
     found = terms("lenet5", "data", 4, 64, "local", microbatches=4)[1]
     assert term(found, "workload balancing").seconds == pytest.approx(0.0, abs=1e-12)
+    assert not any(t.name == "pipeline bubble" for t in found.terms)
 
 
 def test_a_pipelines_communication_adds_up() -> None:
