@@ -157,7 +157,7 @@ def price_family(
 
 def _total(machine: Machine, out: Outline, entries: Sequence[Entry], prices: Sequence[StepPrice],
            held: Memory, io_s: Any) -> Costs:
-    items = [_item(entry, price) for entry, price in zip(entries, prices, strict=True)]
+    items = [_item(machine, entry, price) for entry, price in zip(entries, prices, strict=True)]
     line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
     sums = [_Sums() for _ in line.stages]
     for entry, item, price in zip(entries, items, prices, strict=True):
@@ -176,13 +176,17 @@ def _total(machine: Machine, out: Outline, entries: Sequence[Entry], prices: Seq
                  tuple(entries), tuple(prices), line, out)
 
 
-def _item(entry: Entry, price: StepPrice) -> Item:
+def _item(machine: Machine, entry: Entry, price: StepPrice) -> Item:
     """A step in time; plain numbers where there is a single plan."""
     seconds = price.seconds if np.ndim(price.seconds) else float(price.seconds)
     if isinstance(entry.step, Task):
         return Item(seconds, stage=entry.stage)
     level = price.level if np.ndim(price.level) else int(price.level)
-    return Item(seconds, entry.needed_by, level, entry.stage, entry.receivers)
+    if entry.stage in entry.receivers:
+        return Item(seconds, entry.needed_by, level, entry.stage, entry.receivers)
+    latency = machine.levels[level].latency_s(price.sent_bytes / max(1, price.messages))
+    return Item(seconds, entry.needed_by, level, entry.stage, entry.receivers,
+                min(seconds, float(latency)))
 
 
 @dataclass

@@ -88,10 +88,14 @@ def gaps(prediction: Simulated, stage: int = 0) -> list[tuple[float, float]]:
 
 
 def _steps(pid: int, prediction: Simulated, tids: Mapping[Stream, int]) -> Iterator[Event]:
+    free = dict.fromkeys(tids, 0)
     for step, when in zip(prediction.steps, prediction.timeline.spans, strict=True):
-        start, end = ns(when.start_s), ns(when.end_s)
+        stream = stream_of(step, when)
+        # of messages that are on their way at once, the later one is shown from the other's end
+        start, end = max(free[stream], ns(when.start_s)), ns(when.end_s)
         if end > start:
-            yield span(step.label, step.phase, pid, tids[stream_of(step, when)], start, end,
+            free[stream] = end
+            yield span(step.label, step.phase, pid, tids[stream], start, end,
                        step=step.index, layer=step.layer, phase=step.phase, microbatch=step.part,
                        sent_bytes=step.sent_bytes, seconds=step.seconds, exposed_s=step.exposed_s)
 

@@ -37,6 +37,8 @@ class Item(NamedTuple):
         The stage that computes, or sends.
     receivers : tuple of int
         Of a communication: the stages that wait for it.
+    latency_s : float
+        Of a message between stages: the part in which the links are free for the next one.
     """
 
     seconds: Any
@@ -44,6 +46,7 @@ class Item(NamedTuple):
     level: Any = 0
     stage: int = 0
     receivers: tuple[int, ...] = (0,)
+    latency_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ class _Stage:
             np.greater(cost, 0), begin + cost, 0.0)
         clock.mark((i, "begin"), begin)
         clock.mark((i, "end"), begin + cost)
-        self._occupy(item.level, end)
+        self._occupy(item.level, end - item.latency_s)
         if self._busy > 0.0:
             own = item.stage in item.receivers
             self._expose(i, self._busy * cost if own else self._busy * cost / 2)

@@ -130,7 +130,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
                          "measured: pipeline:2x2, 4 ranks"]
     stages = [e["args"]["name"] for e in content["traceEvents"] if e["name"] == "thread_name"
               and e["pid"] == 1]
-    names = ("compute", MACHINE.levels[0].name)
+    names = ("compute", "shared memory")
     assert stages == [f"stage {s} {name}" for s in (0, 1) for name in names]
 
     file = str(tmp_path / "plan.json")
