@@ -92,15 +92,17 @@ def listed(plan: Plan, each: Sequence[Outline], training: bool = True) -> list[E
         Of every micro-batch.
     """
     starts = firsts(each[0].edges.network, plan)
+    ends = {step: _ends(step, plan, starts) for out in dict.fromkeys(each) for step in out.steps
+            if step.present is True or np.any(step.present)}
     if plan.microbatches == 1:
-        steps = each[0].steps
-        return _numbered(each, [_Place(0, i, 0) for i, s in enumerate(steps) if _occurs(s)], starts)
-    return _numbered(each, _by_pass(plan, each, starts, training), starts)
+        places = [_Place(0, i, 0) for i, step in enumerate(each[0].steps) if step in ends]
+    else:
+        places = _by_pass(plan, each, len(starts), ends, training)
+    return _numbered(each, places, ends)
 
 
-def _occurs(step: Task | Move) -> bool:
-    """True where some case has the step."""
-    return step.present is True or bool(np.any(step.present))
+#: By step that occurs in some case: the stage that does it or sends, and those that receive.
+_Ends = dict[Task | Move, tuple[int, tuple[int, ...]]]
 
 
 def _ends(step: Task | Move, plan: Plan, starts: Sequence[int]) -> tuple[int, tuple[int, ...]]:
@@ -134,24 +136,24 @@ _WHEN = {Phase.FORWARD: Phase.FORWARD, Phase.RECOMPUTE: Phase.BACKWARD,
 class _Steps:
     """The steps of an outline by (stage, when); `leaving` are movements to other stages."""
 
-    def __init__(self, out: Outline, starts: Sequence[int]) -> None:
+    def __init__(self, out: Outline, ends: _Ends) -> None:
         self.own: dict[tuple[int, Phase], list[int]] = defaultdict(list)
         self.leaving: dict[tuple[int, Phase], list[int]] = defaultdict(list)
         for i, step in enumerate(out.steps):
-            if _occurs(step):
-                stage, receivers = _ends(step, out.plan, starts)
+            if step in ends:
+                stage, receivers = ends[step]
                 chosen = self.own if stage in receivers else self.leaving
                 chosen[stage, _WHEN[step.phase]].append(i)
 
 
-def _by_pass(plan: Plan, each: Sequence[Outline], starts: Sequence[int],
+def _by_pass(plan: Plan, each: Sequence[Outline], stages: int, ends: _Ends,
              training: bool) -> list[_Place]:
     """Pass by pass: its steps, then what leaves its stage; gradients are summed in each stage's
     last backward pass.
     """
-    steps = {out: _Steps(out, starts) for out in dict.fromkeys(each)}
+    steps = {out: _Steps(out, ends) for out in dict.fromkeys(each)}
     last = plan.microbatches - 1
-    order = cells(plan.order, len(starts), plan.microbatches, training)
+    order = cells(plan.order, stages, plan.microbatches, training)
     places: list[_Place] = []
     for number, cell in enumerate(order):
         found, key = steps[each[cell.part]], (cell.stage, cell.phase)
@@ -159,35 +161,33 @@ def _by_pass(plan: Plan, each: Sequence[Outline], starts: Sequence[int],
         if cell.phase is Phase.BACKWARD and cell.part == last:
             own = sorted(own + found.own[cell.stage, Phase.GRADIENT])
         places += [_Place(cell.part, at, number) for at in (*own, *found.leaving[key])]
-    ending = [steps[each[last]].own[stage, Phase.UPDATE] for stage in range(len(starts))]
+    ending = [steps[each[last]].own[stage, Phase.UPDATE] for stage in range(stages)]
     return places + [_Place(last, at, len(order)) for at in sorted(sum(ending, []))]
 
 
-def _numbered(each: Sequence[Outline], places: Sequence[_Place],
-              starts: Sequence[int]) -> list[Entry]:
+def _numbered(each: Sequence[Outline], places: Sequence[_Place], ends: _Ends) -> list[Entry]:
     """A movement is needed by the first step of its micro-batch, in or after its pass, that its
     outline says.
     """
     # micro-batch -> (place in its outline, place in the list)
     along: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    ends: dict[int, int] = {}
+    done: dict[int, int] = {}  # pass -> the place after it
     for index, place in enumerate(places):
         along[place.part].append((place.at, index))
-        ends[place.cell] = index + 1
+        done[place.cell] = index + 1
     for found in along.values():
         found.sort()
     entries: list[Entry] = []
     for index, (part, at, cell) in enumerate(places):
-        out = each[part]
-        step, needed = out.steps[at], index
+        step, needed = each[part].steps[at], index
         if isinstance(step, Move):
             assert step.needed_by > at
             following = bisect.bisect_left(along[part], (step.needed_by, -1))
             needed = along[part][following][1] if following < len(along[part]) else len(places)
             if needed <= index:  # nothing that comes later needs it: by the end of its pass
-                needed = ends[cell]
+                needed = done[cell]
         shown = step.part if len(each) == 1 else part if step.phase in PASSES else 0
-        entries.append(Entry(step, shown, needed, *_ends(step, out.plan, starts)))
+        entries.append(Entry(step, shown, needed, *ends[step]))
     return entries
 
 
