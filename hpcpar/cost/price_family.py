@@ -202,7 +202,7 @@ class _Sums:
         """Count a step that the stage does, or sends."""
         if item.needed_by is None:
             self.compute_s = self.compute_s + item.seconds
-            if np.any(price.measured):
+            if np.ndim(price.measured) or price.measured:
                 self.measured_s = self.measured_s + np.where(price.measured, item.seconds, 0.0)
         else:
             self.communication_s = self.communication_s + item.seconds
