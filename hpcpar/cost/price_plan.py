@@ -245,7 +245,6 @@ def _layers(network: Network, plan: Plan, costs: Costs, steps: tuple[StepCost, .
         for e in costs.out.edges.into(layer, plan.samples_of_a_pass) if training else ():
             held = held + edge_memory(network, plan, e)
         placement = "outer" if config.outer else "inner"
-        found.append(LayerCost(
-            name, degrees, placement, int(config.first), int(config.ranks), float(compute[name]), comm, int(sent), int(held.total_bytes),
-        ))
+        found.append(LayerCost(name, degrees, placement, int(config.first), int(config.ranks),
+                               float(compute[name]), comm, int(sent), int(held.total_bytes)))
     return tuple(found)

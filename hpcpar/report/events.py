@@ -75,9 +75,11 @@ def save(events: Sequence[Event], path: str) -> None:
             f.write(text)
         os.replace(temporary, path)
     except (ValueError, OverflowError) as err:
-        raise InputError(f"cannot write timeline {path}: a time is not finite ({err}); check the machine's rates") from err
+        raise InputError(f"cannot write timeline {path}: a time is not finite ({err}); "
+                         "check the machine's rates") from err
     except OSError as err:
-        raise InputError(f"cannot write timeline {path}: {err.strerror}; choose a folder that exists, with room") from err
+        raise InputError(f"cannot write timeline {path}: {err.strerror}; "
+                         "choose a folder that exists, with room") from err
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)

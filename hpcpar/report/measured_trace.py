@@ -55,10 +55,11 @@ def measured(record: RunRecord, pid: int, iterations: int) -> list[Event]:
             places[key] = place
             lane = place.tid % _THREADS
             threads[place.tid] = f"rank {rank} communication{f' {lane}' if lane > 1 else ''}"
-            spans.append(span(record.steps[key[2]].label, record.steps[key[2]].phase, pid, place.tid, place.start, place.end,
+            step = record.steps[key[2]]
+            spans.append(span(step.label, step.phase, pid, place.tid, place.start, place.end,
                               **_facts(record, times, source, *key)))
-    events = list(names(pid, f"measured: {record.plan.get('strategy', '')}, {len(record.ranks)} ranks", _precision(record),
-                        dict(sorted(threads.items()))))
+    title = f"measured: {record.plan.get('strategy', '')}, {len(record.ranks)} ranks"
+    events = list(names(pid, title, _precision(record), dict(sorted(threads.items()))))
     events += in_order(spans)
     number = pid << 32  # apart from the arrows of other processes
     for source_place, target in _messages(record, times, source, places):
@@ -83,7 +84,8 @@ def _facts(record: RunRecord, times: Clocked, source: Origin | None, rank: int, 
     if source is not None:
         out["microbatch"] = source.schedule.steps[i].part
     if step.kind == "comm":
-        out |= {"algorithm": step.algorithm, "sent_bytes": int(record.sent_bytes[rank, i]), "messages": int(record.messages[rank, i]),
+        out |= {"algorithm": step.algorithm, "sent_bytes": int(record.sent_bytes[rank, i]),
+                "messages": int(record.messages[rank, i]),
                 "waiting_s": float(times.waiting_s[rank, k, i])}
         if times.who[rank, k, i] >= 0:
             out["last_rank"] = int(times.who[rank, k, i])
@@ -143,9 +145,8 @@ def _lanes(times: Clocked, rank: int) -> dict[tuple[int, int, int], Place]:
     return out
 
 
-def _messages(
-    record: RunRecord, times: Clocked, source: Origin | None, places: dict[tuple[int, int, int], Place]
-) -> Iterator[tuple[Place, Place]]:
+def _messages(record: RunRecord, times: Clocked, source: Origin | None,
+              places: dict[tuple[int, int, int], Place]) -> Iterator[tuple[Place, Place]]:
     """From every sender of a point-to-point movement to its receivers; of a collective, from the
     last rank to those that waited for it.
     """

@@ -77,9 +77,11 @@ def gaps(prediction: Simulated, stage: int = 0) -> list[tuple[float, float]]:
     """When the computing of a stage stands still, as (start, end) in s."""
     out: list[tuple[float, float]] = []
     now = 0.0
-    work = [(when.start_s, when.end_s)
-            for step, when in zip(prediction.steps, prediction.timeline.spans, strict=True)
-            if stream_of(step, when) == Stream(stage, COMPUTE) and ns(when.end_s) > ns(when.start_s)]
+    work = []
+    for step, when in zip(prediction.steps, prediction.timeline.spans, strict=True):
+        mine = stream_of(step, when) == Stream(stage, COMPUTE)
+        if mine and ns(when.end_s) > ns(when.start_s):
+            work.append((when.start_s, when.end_s))
     for start, end in sorted([*work, (prediction.timeline.total_s,) * 2]):
         if start - now > 1e-9 * prediction.timeline.total_s:  # more than rounding
             out.append((now, start))
@@ -165,8 +167,8 @@ def save(predictions: Sequence[Simulated], path: str) -> None:
         Nothing to write, a time that is not finite, or the file cannot be written.
     """
     if not predictions:
-        raise InputError(
-            "no timeline to write: every strategy was skipped; choose a larger batch or fewer ranks")
+        raise InputError("no timeline to write: every strategy was skipped; "
+                         "choose a larger batch or fewer ranks")
     try:
         found = trace(predictions)["traceEvents"]
     except (ValueError, OverflowError) as err:

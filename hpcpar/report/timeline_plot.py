@@ -55,7 +55,8 @@ def _panel(axes: Any, prediction: Prediction) -> set[str]:
     for i, stream in enumerate(rows):
         low = len(rows) - 1 - i - _HEIGHT / 2
         for phase, bars in _bars(prediction, stream).items():
-            axes.broken_barh(bars, (low, _HEIGHT), facecolors=COLOURS.get(phase, _OTHER), linewidth=0)
+            colour = COLOURS.get(phase, _OTHER)
+            axes.broken_barh(bars, (low, _HEIGHT), facecolors=colour, linewidth=0)
             phases.add(phase)
         waiting = _exposed(prediction, stream)
         if waiting:

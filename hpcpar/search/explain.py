@@ -74,9 +74,9 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
     options = chosen.task.price_options
     terms = [
         *_reading(p),
-        _steps(p, "communication", "gradient exchange", (Phase.GRADIENT, Phase.UPDATE, Phase.LOSS), None),
-        _steps(p, "communication", "layer-wise communication", PASSES, False),
-        _steps(p, "communication", "p2p communication", PASSES, True),
+        _steps(p, "gradient exchange", (Phase.GRADIENT, Phase.UPDATE, Phase.LOSS), None),
+        _steps(p, "layer-wise communication", PASSES, False),
+        _steps(p, "p2p communication", PASSES, True),
         _contention(network, plan, machine, p, options),
         _memory(network, plan, p),
         _capacity(p),
@@ -91,8 +91,10 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
                        tuple(changes(network, chosen)))
 
 
-def _steps(p: Prediction, category: str, name: str, phases: tuple[Phase, ...],
-           direct: bool | None) -> Term:
+def _steps(p: Prediction, name: str, phases: tuple[Phase, ...], direct: bool | None) -> Term:
+    """Communication of some phases; only messages from rank to rank, or only collectives, where
+    `direct` says so.
+    """
     names = [phase.value for phase in phases]
     stage = p.longest_stage
     steps = [s for s in p.of_stage(stage) if s.is_comm and s.phase in names]
@@ -100,7 +102,7 @@ def _steps(p: Prediction, category: str, name: str, phases: tuple[Phase, ...],
         steps = [s for s in steps if s.label.endswith(POINT_TO_POINT) == direct]
     seconds, exposed = sum(s.seconds for s in steps), sum(s.exposed_s for s in steps)
     sent = sum(s.sent_bytes for s in steps if s.stage == stage)
-    return Term(category, name, seconds, exposed,
+    return Term("communication", name, seconds, exposed,
                 f"{len(steps)} steps, {sent / 1e6:.4g} MB sent by a rank")
 
 
@@ -117,10 +119,10 @@ def _reading(p: Prediction) -> list[Term]:
 def _contention(network: Network, plan: Plan, machine: Machine, p: Prediction,
                 options: dict[str, Any]) -> Term:
     alone = price(network, plan, machine, **(options | {"contention": 1.0}))
-    return Term(
-        "communication", "network congestion", p.communication_s - alone.communication_s, p.iteration_s - alone.iteration_s,
-        f"this job's own flows share links: communication takes {p.communication_s / max(alone.communication_s, 1e-30):.3g} times as long",
-    )
+    longer = p.communication_s / max(alone.communication_s, 1e-30)
+    return Term("communication", "network congestion", p.communication_s - alone.communication_s,
+                p.iteration_s - alone.iteration_s,
+                f"this job's own flows share links: communication takes {longer:.3g} times as long")
 
 
 def _memory(network: Network, plan: Plan, p: Prediction) -> Term:
@@ -135,13 +137,16 @@ def _memory(network: Network, plan: Plan, p: Prediction) -> Term:
         if layer.has_weights:
             held += 3 * ranks * float(parameters(network, layer, config).largest_items)
             whole += 3 * layer.parameters(network.input_shape(layer))
-    return Term("memory", "memory redundancy", None, None, f"all ranks together hold {held / whole:.3g} times what one copy would take; "
+    return Term("memory", "memory redundancy", None, None,
+                f"all ranks together hold {held / whole:.3g} times what one copy would take; "
                 f"{p.memory_bytes / 1e9:.4g} GB a rank")
 
 
 def _capacity(p: Prediction) -> Term:
     used = p.memory_bytes / p.memory_limit_bytes
-    state = "does not fit" if used > 1 else "little room: allocations may stall" if used > 0.9 else "fits"
+    state = "fits"
+    if used > 0.9:
+        state = "does not fit" if used > 1 else "little room: allocations may stall"
     return Term("memory", "memory stalling", None, None, f"{used:.0%} of a rank's memory: {state}")
 
 
@@ -169,8 +174,10 @@ def _balance(network: Network, plan: Plan, p: Prediction) -> list[Term]:
             uneven += s.seconds * max(0.0, 1 - mean / max(1.0, float(y.largest_items)))
             twice += s.seconds * (1 - 1 / float(config.replicas))
     terms = [
-        Term("computation", "workload balancing", uneven, uneven, "the largest part against the mean"),
-        Term("computation", "computation redundancy", twice, twice, "the same work on several ranks"),
+        Term("computation", "workload balancing", uneven, uneven,
+             "the largest part against the mean"),
+        Term("computation", "computation redundancy", twice, twice,
+             "the same work on several ranks"),
     ]
     if len(p.timeline.stages) > 1:
         remark = "its busiest stage waits for others: filling, draining, uneven stages"
@@ -192,5 +199,6 @@ def _limit(network: Network, plan: Plan) -> Term:
         return Term("scaling", "number of PEs", None, None,
                     f"'{plan.strategy}' can use up to {most} ranks here")
     name, along, extent, degree = min(idle, key=lambda entry: entry[2])
-    return Term("scaling", "number of PEs", None, None, f"beyond its limit: '{name}' has {extent} along {along}, cut into {degree}; "
+    return Term("scaling", "number of PEs", None, None,
+                f"beyond its limit: '{name}' has {extent} along {along}, cut into {degree}; "
                 f"{len(idle)} layers leave ranks idle")
