@@ -64,6 +64,18 @@ def test_plan_finds_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert "reduce_scatter" in shown and "allreduce" in shown and "needed by" in shown
 
 
+def test_a_pipelines_schedule_is_shown_with_every_micro_batch(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--strategy", "pipeline:2x2", "--microbatches", "3", "--show-schedule"]
+    found = document(capsys, "plan", *LENET, *args)
+    assert len(found["schedule"]) == len(found["steps"]) > 0
+    assert {step["part"] for step in found["steps"]} == {0, 1, 2}
+    waits_s = found["exposed_communication_s"] + found["bubble_s"]
+    assert found["exposed_communication_s"] <= found["communication_s"]
+    assert found["iteration_s"] == pytest.approx(found["compute_s"] + waits_s, rel=1e-12)
+    assert "bubble" in text(capsys, "plan", *LENET, *args)
+
+
 def test_predict_many(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["predict", "--network", "alexnet", "--machine", "cori-knl", "--ranks", "4,8", "--batch",
             "4", "--strategy", "data,grid:*"]
