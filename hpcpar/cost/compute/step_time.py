@@ -21,7 +21,7 @@ def roofline_s(machine: Machine, work: Work) -> Any:
 
     On a calibrated machine, so many times that as pieces of work of its kind took there.
     """
-    return machine.kinds.get(work.sort, 1.0) * machine.crowding(work.ranks) * plain_roofline_s(machine.device, work)
+    return machine.kinds.get(work.sort, 1.0) * plain_roofline_s(machine.device, work)
 
 
 def plain_roofline_s(device: Device, work: Work) -> Any:
@@ -49,15 +49,14 @@ def kinds(device: Device, works: Iterable[Work], table: Mapping[str, float]) -> 
 def compute_s(machine: Machine, work: Work) -> Any:
     """Seconds of a piece of work on one rank.
 
-    A calibrated time is of the whole operation that the key names; a part of it takes its fraction,
-    and ranks that take turns longer.
+    A calibrated time is of the whole operation that the key names; a part of it takes its fraction.
     """
     return timed(machine, work)[0]
 
 
 def _calibrated(machine: Machine) -> bool:
-    """True where kinds of work or their ranks differ in more than the roofline."""
-    return bool(machine.compute or machine.kinds or machine.device.at_once)
+    """True where kinds of work differ in more than the roofline."""
+    return bool(machine.compute or machine.kinds)
 
 
 def timed_all(machine: Machine, works: Sequence[Work]) -> list[tuple[Any, Any]]:
@@ -86,6 +85,6 @@ def timed(machine: Machine, work: Work) -> tuple[Any, Any]:
         found = machine.measured.time(work.key)
         if found is None:
             return roofline_s(machine, work), np.False_
-        return machine.crowding(work.ranks) * work.fraction * found.seconds, np.bool_(found.reached)
+        return work.fraction * found.seconds, np.bool_(found.reached)
     cases = [timed(machine, work.case(i)) for i in range(shape[0])]
     return np.array([s for s, _ in cases]), np.array([known for _, known in cases])
