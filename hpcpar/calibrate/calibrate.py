@@ -13,20 +13,20 @@ import numpy as np
 
 from hpcpar.calibrate import compute_probe
 from hpcpar.calibrate.device_probe import Rates
-from hpcpar.calibrate.lateness import TURNS_S, Lateness
 from hpcpar.calibrate.link_probe import Hiding, LevelProbe, Steps, computing
 from hpcpar.calibrate.p2p_probe import Exchanges
 from hpcpar.calibrate.provenance import Origin
 from hpcpar.calibrate.samples import Samples, together
 from hpcpar.calibrate.timer import Gauge, outliers
 from hpcpar.comm.communicator import Communicator
-from hpcpar.comm.crowd import crowded
+from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World
 from hpcpar.cost.compute.step_time import kinds
 from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
+from hpcpar.machine.cores import NodeCores
 from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
@@ -36,6 +36,8 @@ from hpcpar.plan.plan import Plan
 ROUNDS = 7
 #: Making the weights of a plan anew takes about so long (s) for each byte of them.
 _WEIGHTS_S_PER_BYTE = 1e-8
+#: Length of a sample of messages where ranks share cores (s): some of a scheduler's time slices.
+SHARED_S = 0.05
 
 
 def ranks_per_node(world: World) -> int:
@@ -55,6 +57,22 @@ def ranks_per_node(world: World) -> int:
             f"ranks are not placed in equal blocks of {first} per node; start the job with as many ranks on every node, in block order"
         ))
     return first
+
+
+def cores_per_unit(node: NodeCores, local: int, size: int) -> int:
+    """Cores of one unit of the innermost level; 0 where they are unknown.
+
+    Parameters
+    ----------
+    node : NodeCores
+        Ranks and cores of a machine, which has several nodes where these are containers.
+    local, size : int
+        Ranks of a node and of the job. With one rank a node the only unit is the whole job.
+    """
+    unit = local if local > 1 else size
+    if unit > node.ranks:
+        return 0
+    return max(1, node.cores * unit // node.ranks)
 
 
 class Calibration:
@@ -77,15 +95,16 @@ class Calibration:
         steps, config = Steps(Communicator(world, backend, direct)), Config(n=nodes, c=local)
         tell("setting up: rates of a device")
         self._rates = Rates(world, backend, world.rank % local == 0)
-        self._crowd = crowded(world, backend)
-        turns = self._crowd.ranks > 0
+        self._node = fullest_node(world, backend.name)
         before = computing(backend)
 
         def gauge(action: Callable[[], None]) -> Gauge:
-            """Of messages: after computing, as in an iteration; but where ranks take turns, what
-            they wait for each other then is apart.
+            """A message comes after computing, as in an iteration. Where ranks share cores, it
+            would wait for what the others compute, which counts as computing already.
             """
-            return Gauge(world, action, lasts_s=TURNS_S) if turns else Gauge(world, action, before)
+            if self._node.shared:
+                return Gauge(world, action, lasts_s=SHARED_S)
+            return Gauge(world, action, before)
 
         self._levels: list[LevelProbe] = []
         self._exchanges: list[Exchanges] = []
@@ -96,7 +115,6 @@ class Calibration:
                 self._levels.append(LevelProbe(steps, config, axis, title, holds, inside, gauge))
                 self._exchanges.append(Exchanges(steps, axis, title, nodes, local, gauge))
         self._hiding = Hiding(steps, backend, gauge) if world.size > 1 else None
-        self._lateness = Lateness(steps, backend) if turns else None
         #: By key: the plan that gave it; by plan: what its visits gave.
         self._owner: dict[str, int] = {}
         self._samples: dict[int, list[Samples]] = {}
@@ -104,8 +122,7 @@ class Calibration:
     @property
     def _gauges(self) -> list[Gauge]:
         levels = [g for level in self._levels for g in level.gauges] + [g for exchanges in self._exchanges for g in exchanges.gauges]
-        return [*self._rates.gauges, *levels, *(self._hiding.gauges if self._hiding else []),
-                *(self._lateness.gauges if self._lateness else [])]
+        return [*self._rates.gauges, *levels, *(self._hiding.gauges if self._hiding else [])]
 
     def run(self, plans: Sequence[Plan]) -> Machine:
         """Measure; all ranks get the same machine."""
@@ -159,15 +176,7 @@ class Calibration:
         found = [level.found() for level in self._levels]
         levels = tuple(f.level for f in found) or files.load("local").levels
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // self.local
-        cores = [each.cores for visits in self._samples.values() for each in visits]
-        at_once = float(np.median(cores)) if cores else self._crowd.at_once
-        # of one rank, if nobody takes turns with it
-        crowding = max(1.0, self._crowd.ranks / at_once) if at_once else 1.0
-        # of a level's unit, where nodes are containers that share a machine
-        share = (self.local if self.local > 1
-                 else world.size) / self._crowd.ranks if at_once else 1.0
-        device = Device(memory, rates.flops_per_s * crowding, rates.copy_bytes_per_s * crowding, rates.launch_s / crowding,
-                        at_once=at_once * share)
+        device = Device(memory, rates.flops_per_s, rates.copy_bytes_per_s, rates.launch_s)
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
         notes = f"measured with {world.size} ranks on {self.nodes} node(s), {world.library}, {threads} BLAS thread(s) a rank"
         if world.size == 1:
@@ -178,8 +187,8 @@ class Calibration:
         }
         hidden, progress = (self._hiding.part, self._hiding.progress) if self._hiding else (1.0, 1.0)
         return Machine(
-            self.name, device, levels, rates.add_s_per_byte, rates.pack_s_per_byte, hidden, {}, notes, quality, progress=progress,
-            late=self._lateness.late if self._lateness else (), relay=self._lateness.relay if self._lateness else (),
+            self.name, device, levels, rates.add_s_per_byte, rates.pack_s_per_byte, hidden,
+            notes=notes, quality=quality, progress=progress, cores_per_node=cores_per_unit(self._node, self.local, world.size),
         )
 
     def _whole(self) -> Machine:

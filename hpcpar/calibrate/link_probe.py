@@ -4,7 +4,6 @@ algorithm; and what computing hides.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -103,44 +102,6 @@ class Steps:
         held, wanted = (buffer[slice(*layout.box(self.rank)[0])] for layout in (holder, wanter))
         return self.communicator.bind(step, held, backend.zeros(wanted.shape, "float32")
                                       if kind is Kind.REDUCE_SCATTER else wanted)
-
-    def relay(self, n_bytes: int) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Half of the ranks hand something to the other half, which hands it back.
-
-        Parameters
-        ----------
-        n_bytes : int
-            Of a message where the halves are equal; else some are twice as long.
-
-        Returns
-        -------
-        first, then : callable
-            What a rank does before it computes, and after.
-        """
-        world, go, wait = self.communicator.world, self.communicator.start, self.communicator.wait
-        half = world.size // 2
-        counts = {0: half, half: world.size - half}
-        items = n_bytes // ITEM * math.lcm(*counts.values())
-        halves = {at: Layout(Config(n=count, first=at), (Axis("n", items, items),))
-                  for at, count in counts.items()}
-        there, back = (self.direct(Kind.REDISTRIBUTE, halves[a], halves[b])
-                       for a, b in ((0, half), (half, 0)))
-        begins = world.rank < half
-
-        def first() -> None:
-            if not begins:
-                go(there)
-                wait(there)
-
-        def then() -> None:
-            if begins:
-                go(there)
-            go(back)
-            if begins:
-                wait(there)
-            wait(back)
-
-        return first, then
 
     def direct(self, kind: Kind, holder: Layout, wanter: Layout) -> Transfer | LibraryTransfer:
         """Messages from rank to rank, between buffers of their own."""

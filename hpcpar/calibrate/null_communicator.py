@@ -20,9 +20,6 @@ class Silence(Communicator):
     fade from iteration to iteration until it overflows or is denormal, which takes other times.
     Sums of gradients and of moments stay the rank's own part of them: random weights or variances
     would not do.
-
-    Where ranks take turns on a core, whoever would wait hands it on, as in a run: what the others
-    compute meanwhile empties its caches.
     """
 
     def __init__(self, world: World, backend: Backend) -> None:
@@ -35,8 +32,6 @@ class Silence(Communicator):
 
     def wait(self, transfer: Transfer | LibraryTransfer) -> None:
         step, buffers = transfer.step, transfer.buffers
-        if self.patience.turns is not None:
-            self.patience.turns.hand_on()
         if step.kind is Kind.ALLREDUCE:
             buffers.unpack()
         elif step.phase in PASSES and buffers.wanted.size:

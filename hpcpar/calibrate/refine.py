@@ -15,7 +15,7 @@ import numpy as np
 from hpcpar.calibrate import provenance
 from hpcpar.calibrate.provenance import Origin
 from hpcpar.calibrate.refine_links import Scaled, scaled
-from hpcpar.calibrate.samples import Samples
+from hpcpar.calibrate.samples import Samples, of_all_ranks
 from hpcpar.calibrate.work_index import WorkSteps
 from hpcpar.cost.compute.step_time import kinds
 from hpcpar.cost.network.algorithm_choice import schedule_for
@@ -84,16 +84,11 @@ class _Run:
     work: WorkSteps
 
     def seconds(self, machine: Machine) -> dict[str, float]:
-        """Of every piece of work, as a calibration has it; of ranks that took turns, the slowest's
-        mean over its turns.
-        """
+        """Seconds of every piece of work, counted as a calibration counts them."""
         recorded = self.record.seconds[:, self.record.measured].astype(np.float64)
         each = np.array([self.work.seconds(s, rank) for rank, s in enumerate(recorded)])
-        works = list(self.work.works.values())
-        if not machine.device.at_once:
-            return Samples(works, each.max(axis=0), 0.0).table()
-        slowest = each.mean(axis=1).max(axis=0)
-        return {work.key: float(s / machine.crowding(work.ranks)) for work, s in zip(works, slowest, strict=True)}
+        shared = machine.node_cores(int(self.plan.ranks)).shared
+        return Samples(list(self.work.works.values()), of_all_ranks(each, shared)).table()
 
     @property
     def origin(self) -> Origin:

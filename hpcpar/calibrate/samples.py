@@ -15,21 +15,17 @@ _MIDDLE = 0.5
 
 
 class Samples(NamedTuple):
-    """What a rank does in an iteration, with all ranks at work.
+    """Times of pieces of work in iterations with all ranks at work.
 
     Attributes
     ----------
     works : list of Work
     seconds : array
-        [iterations, works] on the slowest rank of each iteration; with more ranks than cores the
-        mean of the ranks.
-    cores : float
-        With more ranks than cores: so many cores' time the ranks of a node got together; else 0.
+        [iterations, works], see `of_all_ranks`.
     """
 
     works: list[Work]
     seconds: NDArray[np.float64]
-    cores: float
 
     def table(self) -> dict[str, float]:
         """Seconds by key: the mean over the iterations that took neither long nor short.
@@ -45,7 +41,19 @@ class Samples(NamedTuple):
         return {work.key: float(s) for work, s in zip(self.works, means, strict=True)}
 
 
+def of_all_ranks(seconds: NDArray[np.float64], shared: bool) -> NDArray[np.float64]:
+    """Times that count in each iteration, [iterations, works], from [ranks, iterations, works].
+
+    At almost every layer ranks wait for the slowest: the slowest rank counts. Where ranks share
+    cores, a rank is slow because others run meanwhile: the mean of the ranks that have the work
+    counts.
+    """
+    if not shared:
+        return seconds.max(axis=0)
+    ranks = (seconds > 0).any(axis=1).sum(axis=0)
+    return seconds.sum(axis=0) / np.maximum(ranks, 1)
+
+
 def together(visits: Sequence[Samples]) -> Samples:
     """The iterations of several visits of a plan."""
-    return Samples(visits[0].works, np.concatenate([v.seconds for v in visits]),
-                   float(np.median([v.cores for v in visits])))
+    return Samples(visits[0].works, np.concatenate([v.seconds for v in visits]))

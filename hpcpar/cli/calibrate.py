@@ -118,6 +118,9 @@ def _run(args: argparse.Namespace, w: World) -> int:
     if w.rank == 0:
         files.save(machine, args.out)
         show_machine(machine)
+        caution = machine.caution(w.size)
+        if caution:
+            say(f"note: {caution}")
         say(f"wrote {args.out} in {time.perf_counter() - begin:.1f} s")
         if args.json:
             print(json.dumps(files.to_dict(machine)))

@@ -100,6 +100,9 @@ def _search_line(found: Found) -> str:
 
 def _notes(args: argparse.Namespace, chosen: auto.Candidate) -> None:
     p = chosen.prediction
+    caution = chosen.task.machine.caution(args.ranks)
+    if caution:
+        tables.say(f"note: {caution}")
     if not p.fits:
         task = chosen.task
         least, enough = auto.least_memory(

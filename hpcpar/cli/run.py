@@ -15,6 +15,7 @@ limit_threads()
 
 from hpcpar.cli.options import check_direct  # noqa: E402
 from hpcpar.cli.progress import Teller  # noqa: E402
+from hpcpar.comm.cores import fullest_node  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
 from hpcpar.cost.price_plan import Prediction, price  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
@@ -76,12 +77,15 @@ def _run(args: argparse.Namespace, w: World) -> int:
     prediction = price(network, plan, machine, samples=job.measured.samples,
                        training=not args.forward_only)
     count = f"{job.steps - job.start} iterations" if isinstance(job, Training) else f"{job.loader.batches_per_epoch} passes forward"
+    node = fullest_node(w, args.device)
     if w.rank == 0:
         print(
             f"{plan.network.name} on {w.size} ranks ({plan.strategy}), batch {plan.batch}, {job.measured.samples} samples, {count}, "
             f"{args.device}, {w.library}",
             file=sys.stderr,
         )
+        if node.shared:
+            print(f"note: {node}", file=sys.stderr)
     teller = Teller(w.rank, prediction.iteration_s)
     if isinstance(job, Training):
         job.run(teller.training)

@@ -8,14 +8,12 @@ import os
 import time
 from typing import Any
 
-from hpcpar.comm.backoff import Patience
+from hpcpar.comm.backoff import pause
 from hpcpar.comm.buffers import Buffers
-from hpcpar.comm.crowd import crowded
 from hpcpar.comm.message_buffers import place
 from hpcpar.comm.schedule_check import agree
 from hpcpar.comm.trace import Trace
 from hpcpar.comm.transfer import LibraryTransfer, Transfer
-from hpcpar.comm.turns import turns
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError
 from hpcpar.kernels.interface import Array, Backend
@@ -56,7 +54,6 @@ class Communicator:
         self.world, self.backend, self.direct = world, backend, direct
         self.trace = Trace()
         self._stall_s = _stall_s()
-        self.patience = Patience(turns(world) if crowded(world, backend).ranks else None)
         self._comm: Any = world.comm.Dup()
         self._groups: dict[tuple[int, ...], Any] = {}
         self._active: list[Transfer | LibraryTransfer] = []
@@ -127,7 +124,7 @@ class Communicator:
             if transfer not in self._active:
                 break
             polls += 1
-            if not self.patience.pause(polls, idle_s if tells else 0.0):
+            if not pause(polls, idle_s if tells else 0.0):
                 continue
             # what is complete is out of it
             done = (len(self._active), sum(t.advanced for t in self._active))

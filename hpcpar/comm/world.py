@@ -57,10 +57,8 @@ class World:
         return socket.gethostname()
 
     @property
-    def kernel(self) -> str:
-        """What the hosts of one machine have in common, though as containers they have names of
-        their own: when it was booted.
-        """
+    def boot_id(self) -> str:
+        """The same on all containers of one machine, whose host names differ."""
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         except OSError:

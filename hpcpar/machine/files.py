@@ -8,8 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from importlib import resources
-from itertools import pairwise, takewhile
-from typing import Any
+from itertools import takewhile
 
 import tomli_w
 
@@ -24,6 +23,15 @@ else:
 _PRESETS = resources.files("hpcpar.machine") / "presets"
 #: Numbers that must be greater than 0; the others may be 0.
 _POSITIVE = ("memory_bytes", "flops_per_s", "bandwidth_bytes_per_s", "beta_s_per_byte", "progress")
+#: Fields that earlier versions wrote and nothing reads any more: of a machine, and of a device.
+_REMOVED, _REMOVED_OF_DEVICE = ("late", "relay"), ("at_once",)
+#: Entries that a file leaves out where they are empty.
+_OPTIONAL = ("quality", "collectives", "kinds", "cores_per_node")
+#: Note on files that an earlier version calibrated with more ranks than cores.
+OUTDATED = (
+    "calibrated with more ranks than cores by an earlier version, in processor time: "
+    "predictions are too short; calibrate again"
+)
 
 
 def presets() -> list[str]:
@@ -32,20 +40,26 @@ def presets() -> list[str]:
 
 
 def _read(name_or_path: str) -> tuple[str, str]:
-    """The text of a preset or machine file, and what to call it in messages."""
+    """The text of a preset or machine file, and its name in messages."""
     looks_like_path = name_or_path.endswith(".toml") or os.sep in name_or_path
     if not looks_like_path:
         if name_or_path not in presets():
             raise unknown("machine", name_or_path, presets())
-        return (_PRESETS
-                / f"{name_or_path}.toml").read_text(encoding="utf-8"), f"preset {name_or_path}"
+        preset = _PRESETS / f"{name_or_path}.toml"
+        return preset.read_text(encoding="utf-8"), f"preset {name_or_path}"
     try:
         with open(name_or_path, encoding="utf-8") as f:
             return f.read(), f"machine file {name_or_path}"
     except OSError as err:
-        raise InputError(f"cannot read machine file {name_or_path}: {err.strerror}; presets are {', '.join(presets())}") from err
+        raise InputError(
+            f"cannot read machine file {name_or_path}: {err.strerror}; "
+            f"presets are {', '.join(presets())}"
+        ) from err
     except UnicodeDecodeError as err:
-        raise InputError(f"machine file {name_or_path} is not text; write one with: hpcpar calibrate -o {name_or_path}") from err
+        raise InputError(
+            f"machine file {name_or_path} is not text; "
+            f"write one with: hpcpar calibrate -o {name_or_path}"
+        ) from err
 
 
 def load(name_or_path: str) -> Machine:
@@ -65,12 +79,10 @@ def load(name_or_path: str) -> Machine:
 
 
 def sources(name_or_path: str) -> list[str]:
-    """Where the figures come from: the comment lines at the head of a preset or machine file (none
-    in calibrated files).
-    """
+    """The comment lines at the head of a preset or machine file: where its figures come from."""
     text, _ = _read(name_or_path)
-    return [line[1:].removeprefix(" ") for line in takewhile(lambda line: line.startswith("#"),
-                                                             text.splitlines())]
+    head = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    return [line[1:].removeprefix(" ") for line in head]
 
 
 def parse(text: str, where: str) -> Machine:
@@ -83,45 +95,71 @@ def parse(text: str, where: str) -> Machine:
     return from_dict(data, where)
 
 
-def _table(data: Any, where: str) -> Mapping[str, Any]:
+def _table(data: object, where: str) -> Mapping[str, object]:
     if not isinstance(data, Mapping):
         raise InputError(f"{where} must be a table of names and values, not {type(data).__name__}")
     return data
 
 
-def _text(data: Mapping[str, Any], name: str, where: str, default: str | None = None) -> str:
+def _list(data: Mapping[str, object], name: str, where: str) -> list[object]:
+    value = data.get(name, ())
+    if not isinstance(value, list | tuple):
+        raise InputError(f"{where}: '{name}' = {value!r} is not an array")
+    return list(value)
+
+
+def _text(data: Mapping[str, object], name: str, where: str, default: str | None = None) -> str:
     value = data.get(name, default)
     if not isinstance(value, str):
-        raise InputError(f"{where}: '{name}' is {'missing' if value is None else 'not a string'}; add {name} = \"...\"")
+        fault = "missing" if value is None else "not a string"
+        raise InputError(f"{where}: '{name}' is {fault}; add {name} = \"...\"")
     return value
 
 
-def _number(data: Mapping[str, Any], name: str, where: str, default: float | None = None) -> float:
+def _number(
+    data: Mapping[str, object], name: str, where: str, default: float | None = None
+) -> float:
     value = data.get(name, default)
     if value is None:
         raise InputError(f"{where}: '{name}' is missing; add {name} = <number>")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InputError(f"{where}: '{name}' = {value!r} is not a finite number")
     if value < 0 or (name in _POSITIVE and value == 0):
-        raise InputError(f"{where}: '{name}' = {value!r} must be {'greater than' if name in _POSITIVE else 'at least'} 0")
+        least = "greater than" if name in _POSITIVE else "at least"
+        raise InputError(f"{where}: '{name}' = {value!r} must be {least} 0")
     return float(value)
 
 
-def _count(data: Mapping[str, Any], name: str, where: str, default: int | None = None) -> int:
+def _count(data: Mapping[str, object], name: str, where: str, default: int | None = None) -> int:
     value = _number(data, name, where, default)
     if not value.is_integer():
         raise InputError(f"{where}: '{name}' = {value!r} must be a whole number")
     return int(value)
 
 
-def _known(data: Mapping[str, Any], cls: type, where: str) -> None:
+def _numbers(data: Mapping[str, object], name: str, where: str) -> tuple[float, ...]:
+    return tuple(_number({name: value}, name, where) for value in _list(data, name, where))
+
+
+def _numbers_by_name(data: Mapping[str, object], name: str, where: str) -> dict[str, float]:
+    """A table of numbers."""
+    where = f"{where}, [{name}]"
+    table = _table(data.get(name, {}), where)
+    return {key: _number(table, key, where) for key in table}
+
+
+def _known(
+    data: Mapping[str, object], cls: type, where: str, removed: tuple[str, ...] = ()
+) -> None:
+    """Check that `cls` has the fields, or an earlier version had."""
     names = [f.name for f in fields(cls)]
     for key in data:
-        if key not in names:
-            raise InputError(str(unknown("field", key, names)).replace("unknown field", f"{where}: unknown field", 1))
+        if key not in (*names, *removed):
+            fault = str(unknown("field", key, names))
+            raise InputError(fault.replace("unknown field", f"{where}: unknown field", 1))
 
 
-def from_dict(data: Any, where: str = "machine") -> Machine:
+def from_dict(data: object, where: str = "machine") -> Machine:
     """Check and read the content of a machine file.
 
     Raises
@@ -131,113 +169,117 @@ def from_dict(data: Any, where: str = "machine") -> Machine:
         message.
     """
     data = _table(data, where)
-    _known(data, Machine, where)
+    _known(data, Machine, where, _REMOVED)
     device = _table(data.get("device", {}), f"{where}, [device]")
-    _known(device, Device, f"{where}, [device]")
-    levels = data.get("levels")
-    if not isinstance(levels, (list, tuple)) or not levels:
-        raise InputError(f"{where}: no [[levels]]; give at least one level of the interconnect with name, ranks, alpha_s, beta_s_per_byte")
-    compute, kinds = (_table(data.get(name, {}), f"{where}, [{name}]")
-                      for name in ("compute", "kinds"))
-    at = f"{where}, [device]"
+    quality = dict(_table(data.get("quality", {}), f"{where}, [quality]"))
+    if device.get("at_once"):
+        quality["outdated"] = OUTDATED
     return Machine(
-        _text(data, "name", where),
-        Device(
-            int(_number(device, "memory_bytes", at)),
-            _number(device, "flops_per_s", at),
-            _number(device, "bandwidth_bytes_per_s", at),
-            _number(device, "launch_s", at, 0.0),
-            _number(device, "peak_flops_per_s", at, 0.0),
-            _number(device, "at_once", at, 0.0),
-        ),
-        _levels(levels, where),
-        _number(data, "add_s_per_byte", where, 0.0),
-        _number(data, "copy_s_per_byte", where, 0.0),
-        min(1.0, _number(data, "overlap", where, 1.0)),
-        {key: _number(compute, key, f"{where}, [compute]") for key in compute},
-        _text(data, "notes", where, ""),
-        dict(_table(data.get("quality", {}), f"{where}, [quality]")),
-        _collectives(data.get("collectives", ()), where),
-        {kind: _number(kinds, kind, f"{where}, [kinds]") for kind in kinds},
-        min(1.0, _number(data, "progress", where, 1.0)),
-        _pairs(data, "late", where, above=0.0),
-        _pairs(data, "relay", where),
+        name=_text(data, "name", where),
+        device=_device(device, f"{where}, [device]"),
+        levels=_levels(_list(data, "levels", where), where),
+        add_s_per_byte=_number(data, "add_s_per_byte", where, 0.0),
+        copy_s_per_byte=_number(data, "copy_s_per_byte", where, 0.0),
+        overlap=min(1.0, _number(data, "overlap", where, 1.0)),
+        compute=_numbers_by_name(data, "compute", where),
+        notes=_text(data, "notes", where, ""),
+        quality=quality,
+        collectives=_collectives(_list(data, "collectives", where), where),
+        kinds=_numbers_by_name(data, "kinds", where),
+        progress=min(1.0, _number(data, "progress", where, 1.0)),
+        cores_per_node=_count(data, "cores_per_node", where, 0),
     )
 
 
-def _pairs(data: Mapping[str, Any], name: str, where: str,
-           above: float = -1.0) -> tuple[tuple[float, float], ...]:
-    """Pairs of numbers that are at least 0, the first of each growing, from above a number on."""
-    entries = data.get(name, ())
-    pairs = [entry if isinstance(entry, (list, tuple)) else ()
-             for entry in entries] if isinstance(entries, (list, tuple)) else [()]
-    if any(len(pair) != 2 for pair in pairs):
-        raise InputError(f"{where}: '{name}' must be pairs of seconds: {name} = [[computing, what follows from it], ...]")
-    out = tuple((_number({name: a}, name, where), _number({name: b}, name, where))
-                for a, b in pairs)
-    if any(a >= b for a, b in pairwise([above, *(a for a, _ in out)])):
-        raise InputError(f"{where}: the first seconds of the pairs of '{name}' must {'be greater than 0 and ' if above == 0 else ''}grow")
-    return out
+def _device(data: Mapping[str, object], where: str) -> Device:
+    _known(data, Device, where, _REMOVED_OF_DEVICE)
+    return Device(
+        int(_number(data, "memory_bytes", where)),
+        _number(data, "flops_per_s", where),
+        _number(data, "bandwidth_bytes_per_s", where),
+        _number(data, "launch_s", where, 0.0),
+        _number(data, "peak_flops_per_s", where, 0.0),
+    )
 
 
-def _levels(levels: Any, where: str) -> tuple[Level, ...]:
-    out: list[Level] = []
-    for i, data in enumerate(levels, 1):
-        at = f"{where}, level {i}"
-        data = _table(data, at)
-        _known(data, Level, at)
-        small = _number(data, "small_alpha_s",
-                        at) if data.get("small_alpha_s") is not None else None
-        level = Level(
-            _text(data, "name", at),
-            _count(data, "ranks", at),
-            _number(data, "alpha_s", at),
-            _number(data, "beta_s_per_byte", at),
-            small,
-            _count(data, "small_bytes", at, 0),
-            _number(data, "links", at, 0.0),
-            _number(data, "oversubscription", at, 1.0),
+def _levels(entries: list[object], where: str) -> tuple[Level, ...]:
+    if not entries:
+        raise InputError(
+            f"{where}: no [[levels]]; give at least one level of the interconnect "
+            "with name, ranks, alpha_s, beta_s_per_byte"
         )
+    out: list[Level] = []
+    for i, entry in enumerate(entries, 1):
+        at = f"{where}, level {i}"
+        level = _level(_table(entry, at), at)
+        at = f"{at} ('{level.name}'"
         if level.oversubscription < 1:
-            raise InputError(f"{at} ('{level.name}'): 'oversubscription' = {level.oversubscription:g} must be at least 1; it is what the "
-                             f"links below could carry over what this level can, 3 for 1:3; leave it out where the level carries all")
+            raise InputError(
+                f"{at}): 'oversubscription' = {level.oversubscription:g} must be at least 1; "
+                "it is what the links below could carry over what this level can, 3 for 1:3; "
+                "leave it out where the level carries all"
+            )
         if level.oversubscription > 1 and not level.links:
-            raise InputError(f"{at} ('{level.name}'): 'oversubscription' = {level.oversubscription:g} divides nothing without 'links'; add "
-                             f"links = <links by which one unit of the level inside is attached>")
-        if out and (out[-1].ranks == 0 or (level.ranks and level.ranks % out[-1].ranks)):
-            raise InputError(f"{at} ('{level.name}', {level.ranks} ranks) must hold whole units of the level inside it "
-                             f"('{out[-1].name}', {out[-1].ranks} ranks); list levels from the inside out, only the last with ranks = 0")
+            raise InputError(
+                f"{at}): 'oversubscription' = {level.oversubscription:g} divides nothing without "
+                "'links'; add links = <links by which one unit of the level inside is attached>"
+            )
+        inner = out[-1] if out else None
+        if inner and (inner.ranks == 0 or (level.ranks and level.ranks % inner.ranks)):
+            raise InputError(
+                f"{at}, {level.ranks} ranks) must hold whole units of the level inside it "
+                f"('{inner.name}', {inner.ranks} ranks); list levels from the inside out, "
+                "only the last with ranks = 0"
+            )
         out.append(level)
     return tuple(out)
 
 
-def _collectives(entries: Any, where: str) -> tuple[Factors, ...]:
+def _level(data: Mapping[str, object], where: str) -> Level:
+    _known(data, Level, where)
+    has_small = data.get("small_alpha_s") is not None
+    return Level(
+        _text(data, "name", where),
+        _count(data, "ranks", where),
+        _number(data, "alpha_s", where),
+        _number(data, "beta_s_per_byte", where),
+        _number(data, "small_alpha_s", where) if has_small else None,
+        _count(data, "small_bytes", where, 0),
+        _number(data, "links", where, 0.0),
+        _number(data, "oversubscription", where, 1.0),
+    )
+
+
+def _collectives(entries: list[object], where: str) -> tuple[Factors, ...]:
     out = []
-    for i, data in enumerate(entries, 1):
+    for i, entry in enumerate(entries, 1):
         at = f"{where}, collective {i}"
-        data = _table(data, at)
+        data = _table(entry, at)
         _known(data, Factors, at)
-        sizes, factors = (
-            tuple(_number({name: v}, name, at) for v in data.get(name, ())) for name in ("bytes", "factors")
-        )
-        if not sizes or len(sizes) != len(factors) or sorted(set(sizes)) != list(sizes) or min(
-            *sizes, *factors) <= 0:
-            raise InputError(f"{at}: 'bytes' and 'factors' must be as many numbers greater than 0, bytes growing")
-        out.append(Factors(_text(data, "level", at), _text(data, "kind", at),
-                           _text(data, "algorithm", at), sizes, factors))
+        sizes, factors = _numbers(data, "bytes", at), _numbers(data, "factors", at)
+        growing = list(sizes) == sorted(set(sizes))
+        if not sizes or len(sizes) != len(factors) or not growing or min(*sizes, *factors) <= 0:
+            raise InputError(
+                f"{at}: 'bytes' and 'factors' must be equally many numbers greater than 0, "
+                "bytes growing"
+            )
+        level, kind, algorithm = (_text(data, name, at) for name in ("level", "kind", "algorithm"))
+        out.append(Factors(level, kind, algorithm, sizes, factors))
     return tuple(out)
 
 
-def to_dict(machine: Machine) -> dict[str, Any]:
+def to_dict(machine: Machine) -> dict[str, object]:
     """The machine as plain data, the content of its file."""
-    out = asdict(machine)
-    out["levels"] = [{k: v for k, v in level.items() if v is not None} for level in out["levels"]]
-    out["compute"], out["kinds"] = dict(out["compute"]), dict(out["kinds"])
-    out["collectives"] = [{**c, "bytes": list(c["bytes"]), "factors": list(c["factors"])}
-                          for c in out["collectives"]]
-    out |= {name: [list(pair) for pair in out[name]] for name in ("late", "relay")}
-    return {name: value for name, value in out.items() if value
-            or name not in ("quality", "collectives", "kinds", "late", "relay")}
+    out: dict[str, object] = asdict(machine)
+    out["levels"] = [
+        {name: value for name, value in asdict(level).items() if value is not None}
+        for level in machine.levels
+    ]
+    out["collectives"] = [
+        asdict(c) | {"bytes": list(c.bytes), "factors": list(c.factors)}
+        for c in machine.collectives
+    ]
+    return {name: value for name, value in out.items() if value or name not in _OPTIONAL}
 
 
 def save(machine: Machine, path: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World
 from hpcpar.plan.plan import to_json
 from hpcpar.train.job import Job
@@ -25,7 +26,7 @@ def record(
     world: World, job: Job, device: str, prediction: dict[str, Any], machine: dict[str, Any], started: str, command: str,
 ) -> RunRecord | None:
     """The record of a job that has run, on rank 0, None elsewhere. Every rank must call it."""
-    measured = job.measured
+    measured, node = job.measured, fullest_node(world, device)
     threads = int(os.environ.get("OPENBLAS_NUM_THREADS", "0"))
     ranks = world.gather(RankInfo(world.hostname, os.getpid(), threads, device,
                                   peak_memory_bytes()))
@@ -49,6 +50,6 @@ def record(
         to_json(job.plan), steps_of(job.schedule), ranks, seconds, iteration_s, sent, messages, np.array(measured.loss),
         np.array(measured.train_accuracy), np.array(measured.test_accuracy), np.array(measured.test_loss), prediction=prediction,
         machine=machine, versions=versions, started=started, command=command, warmup=min(5, len(measured.loss) // 5),
-        samples=measured.samples, memory_bytes=np.array(memory_bytes),
+        samples=measured.samples, node_ranks=node.ranks, node_cores=node.cores, memory_bytes=np.array(memory_bytes),
         kept=np.array(stamps.kept), clock=clock, begin_s=begin_s, start_s=start_s, end_s=end_s, wait_s=wait_s,
     )

@@ -67,6 +67,8 @@ _ARRAYS = {"seconds": "f4", "iteration_s": "f8", "sent_bytes": "i8", "messages":
 _OPTIONAL = {"test_loss": "f8", "memory_bytes": "i8", "kept": "i8",
              "clock": "f8", "begin_s": "f8", "start_s": "f4", "end_s": "f4", "wait_s": "f4"}
 _ATTRIBUTES = ("started", "command", "warmup", "samples")
+#: Attributes that records of earlier versions lack: 0 there.
+_COUNTS = ("node_ranks", "node_cores")
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ class RunRecord:
         First iterations that comparisons leave out.
     samples : int
         Training samples of the data file; 0 where unknown.
+    node_ranks, node_cores : int
+        Ranks and cores of the node with most ranks per core; 0 where unknown.
     path : str
         The file that it was read from.
     """
@@ -138,6 +142,8 @@ class RunRecord:
     command: str = ""
     warmup: int = 0
     samples: int = 0
+    node_ranks: int = 0
+    node_cores: int = 0
     path: str = ""
 
     @property
@@ -223,7 +229,7 @@ def write(path: str, record: RunRecord) -> None:
         raise ValueError(f"run record with {'; '.join(faults)}")
     with replacing(path, "run record") as f:
         f.attrs["hpcpar_record"] = VERSION
-        for name in _ATTRIBUTES:
+        for name in (*_ATTRIBUTES, *_COUNTS):
             f.attrs[name] = getattr(record, name)
         for name in _JSON:  # datasets, for an attribute holds no more than 64 KB
             f.create_dataset(name, data=json.dumps(getattr(record, name)),
@@ -259,7 +265,8 @@ def read(path: str) -> RunRecord:
             values |= {name: f[name][...] for name in _ARRAYS}
             values |= {name: f.attrs[name] for name in _ATTRIBUTES}
             values |= {name: f[name][...] if name in f else None for name in _OPTIONAL}
-            for name in ("warmup", "samples"):
+            values |= {name: f.attrs.get(name, 0) for name in _COUNTS}
+            for name in ("warmup", "samples", *_COUNTS):
                 values[name] = int(values[name])
             record = RunRecord(steps=_entries(f["steps"], StepInfo),
                                ranks=_entries(f["ranks"], RankInfo), path=path, **values)
