@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 
-#: Fruitless polls before a waiting rank sleeps; after each it offers its core to other ranks. They
-#: last far longer than the shortest sleep: otherwise a rank that sleeps makes its partner sleep, and
-#: so on through all rounds of a collective.
-YIELDS = 1000
+#: Fruitless polls before a waiting rank sleeps; after each it offers its core to other ranks. With a
+#: core for each rank they last far longer than the shortest sleep: otherwise a rank that sleeps makes
+#: its partner sleep, and so on through all rounds of a collective. A rank that shares its core leaves
+#: it sooner.
+YIELDS, YIELDS_SHARED = 1000, 20
 #: The shortest and the longest sleep (s).
 SHORT_S, LONG_S = 2e-5, 1e-3
 #: Length of a sleep over the time without progress: a rank with little to do leaves its core to
@@ -16,7 +17,7 @@ SHORT_S, LONG_S = 2e-5, 1e-3
 PART = 1 / 50
 
 
-def pause(polls: int, idle_s: float) -> bool:
+def pause(polls: int, idle_s: float, yields: int = YIELDS) -> bool:
     """Leave the core to others after a fruitless poll; True once the rank sleeps between polls.
 
     Parameters
@@ -25,8 +26,10 @@ def pause(polls: int, idle_s: float) -> bool:
         Fruitless polls so far.
     idle_s : float
         Time without any progress (s).
+    yields : int
+        Polls without a sleep.
     """
-    if polls < YIELDS:
+    if polls < yields:
         os.sched_yield()
         return False
     time.sleep(min(LONG_S, max(SHORT_S, PART * idle_s)))

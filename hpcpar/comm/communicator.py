@@ -8,8 +8,9 @@ import os
 import time
 from typing import Any
 
-from hpcpar.comm.backoff import pause
+from hpcpar.comm.backoff import YIELDS, YIELDS_SHARED, pause
 from hpcpar.comm.buffers import Buffers
+from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.message_buffers import place
 from hpcpar.comm.schedule_check import agree
 from hpcpar.comm.trace import Trace
@@ -54,6 +55,8 @@ class Communicator:
         self.world, self.backend, self.direct = world, backend, direct
         self.trace = Trace()
         self._stall_s = _stall_s()
+        shared = fullest_node(world, backend.name).shared
+        self._yields = YIELDS_SHARED if shared else YIELDS
         self._comm: Any = world.comm.Dup()
         self._groups: dict[tuple[int, ...], Any] = {}
         self._active: list[Transfer | LibraryTransfer] = []
@@ -124,7 +127,7 @@ class Communicator:
             if transfer not in self._active:
                 break
             polls += 1
-            if not pause(polls, idle_s if tells else 0.0):
+            if not pause(polls, idle_s if tells else 0.0, self._yields):
                 continue
             # what is complete is out of it
             done = (len(self._active), sum(t.advanced for t in self._active))
