@@ -140,9 +140,8 @@ class Job:
                                                        self.machine.compute))
         gc.collect()  # the probe's blocks
         if found is not None:
-            device = replace(self.machine.device, at_once=found.cores)
-            self.machine = replace(self.machine, compute={**self.machine.compute, **found.table()},
-                                   device=device)
+            table = {**self.machine.compute, **found.table()}
+            self.machine = replace(self.machine, compute=table)
         plan = replace(plan, machine=files.to_dict(self.machine))
         out.predicted_s = float(price(self.network, plan, self.machine).iteration_s)
         out.measured_s = self.measured(plan)

@@ -135,6 +135,8 @@ def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refine
         A record of another machine, dtype or number of threads, or of another version's steps.
     """
     runs = [_run(record) for record in records]
+    if "outdated" in machine.quality:
+        raise InputError(f"{where} was {machine.quality['outdated']}")
     origin = provenance.origin(machine.quality, where) or runs[0].origin
     found: dict[str, list[float]] = defaultdict(list)
     for run in runs:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.machine.cores import NodeCores
 from hpcpar.report import terms
-from hpcpar.report.lateness import Origin, clocked, origin
+from hpcpar.report.late_senders import Origin, clocked, origin
 from hpcpar.report.measured import busiest, computing, measure, stage_by_stage, view, waited
 from hpcpar.report.predicted import entries, expected, number
 from hpcpar.report.rows import (
@@ -82,6 +83,7 @@ def compare_one(record: RunRecord) -> Row:
               iterations=record.iterations, compared=len(iteration_s), batches_per_epoch=batches, iteration=iteration, epoch=epoch,
               phases={phase: split() for phase in PHASES}, loss=record.loss, test_accuracy=_last(record.test_accuracy),
               test_loss=_last(record.test_loss))
+    row.node = NodeCores(record.node_ranks, record.node_cores)
     predicted = number(record.prediction, "memory_bytes")
     row.predicted_memory_bytes = None if predicted is None else int(predicted)
     row.memory_bytes = None if record.memory_bytes is None else int(record.memory_bytes.max())

@@ -135,6 +135,9 @@ def show(rows: Sequence[Row], console: Console | None = None, everything: bool =
     console.print(runs_table(rows, console))
     for row in rows:
         _show_one(row, console, everything)
+    shared = next((row.node for row in rows if row.node.shared), None)
+    if shared is not None:
+        console.print(f"\nnote: {shared}", highlight=False)
     compared = ", ".join(f"{row.compared} of {row.iterations}" for row in rows)
     console.print(
         f"\nMeasured after the warm-up ({compared} iterations): an iteration is the slowest rank's median; its parts are those of the "

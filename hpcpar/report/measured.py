@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.report.lateness import Clocked
+from hpcpar.report.late_senders import Clocked
 from hpcpar.report.rows import Split, Times, split
 from hpcpar.train.record import RunRecord
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcpar.report.events import Event, arrow, in_order, names, ns, span
-from hpcpar.report.lateness import Clocked, Origin, clocked, origin
+from hpcpar.report.late_senders import Clocked, Origin, clocked, origin
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm
 from hpcpar.train.record import RunRecord

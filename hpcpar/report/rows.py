@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.machine.cores import NodeCores
 from hpcpar.schedule.steps import Phase
 
 PHASES = tuple(phase.value for phase in Phase)
@@ -173,6 +174,8 @@ class Row:
         time.
     tells_waiting : bool
         The record tells waiting for other ranks from communicating.
+    node : NodeCores
+        Ranks and cores of the node with most ranks per core.
     predicted_memory_bytes, memory_bytes : int or None
         Of the largest rank's arrays.
     loss : ndarray
@@ -195,6 +198,7 @@ class Row:
     terms: list[Term] = field(default_factory=list)
     stages: int = 1
     tells_waiting: bool = False
+    node: NodeCores = NodeCores()
     predicted_memory_bytes: int | None = None
     memory_bytes: int | None = None
     loss: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
@@ -226,6 +230,7 @@ class Row:
             "iterations_compared": self.compared,
             "stages": self.stages,
             "tells_waiting": self.tells_waiting,
+            "shares_cores": self.node.shared,
             "predicted_iteration_s": self.iteration.predicted_s,
             "measured_iteration_s": self.iteration.measured_s,
             "quartiles_iteration_s": [self.iteration.low_s, self.iteration.high_s],

@@ -76,11 +76,11 @@ def _waiting(
     cause: str, what: str, views: Sequence[View], steps: NDArray[np.bool_], phase: str, predicted_s: float, ranks: int,
 ) -> Term:
     """Waiting, and for whom most of all."""
-    late = waited_for(views, steps, ranks)
-    if late is not None:
-        what += f", {late[1]:.0%} for rank {late[0]}"
+    sender = waited_for(views, steps, ranks)
+    if sender is not None:
+        what += f", {sender[1]:.0%} for rank {sender[0]}"
     return Term(cause, what, predicted_s, waited(views, steps).measured_s, 0.0, phase,
-                waited_for=late[0] if late else None)
+                waited_for=sender[0] if sender else None)
 
 
 def _what(kind: Kind) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from hpcpar.report.lateness import clocked, origin
+
 from hpcpar.train import record
 from tests.jobs.conftest import Run
 from tests.unit.trace_format import check

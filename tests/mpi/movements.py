@@ -10,9 +10,9 @@ import numpy as np
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.network.receptive_field import Relation, Window
+from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import Box, contains, intersect, items, local, shape
 from hpcpar.plan.config import PLACEMENTS, Config
-from hpcpar.plan.axis import Axis
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.messages import counts

@@ -17,16 +17,15 @@ from hpcpar.comm.world import World, world
 from hpcpar.network.builder import Chain
 from hpcpar.network.layers import Conv2d, GlobalAvgPool, MeanSquaredError
 from hpcpar.network.receptive_field import Full
+from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import local, shape
 from hpcpar.plan.config import PLACEMENTS, Config
-from hpcpar.plan.axis import Axis
 from hpcpar.plan.layout import Layout, partial
 from hpcpar.plan.layout import owned as output
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.schedule.edges import edges
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.pattern import patterns
-from hpcpar.schedule.pattern import NOTHING, Pattern, collective
+from hpcpar.schedule.pattern import NOTHING, Pattern, collective, patterns
 from hpcpar.schedule.steps import Kind
 
 P = world().size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +12,12 @@ from comparison import CHOOSERS
 from networks import fixed
 from plans import random_plan, staged_plan
 
-from hpcpar.calibrate import calibrate, lateness
+from hpcpar.calibrate import calibrate
 from hpcpar.calibrate import compute_probe as probe
 from hpcpar.calibrate import link_probe as links
 from hpcpar.calibrate.p2p_probe import MESSAGES, Exchanges
 from hpcpar.comm.communicator import Communicator
-from hpcpar.comm.crowd import crowded, on_each_core, own_cores
 from hpcpar.comm.world import World
-from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.network.collectives import collective_s
 from hpcpar.cost.network.contention import Wires, route
 from hpcpar.cost.network.halo import halo
@@ -102,10 +99,6 @@ def test_table_prices_every_compute_step(strategy: str, ranks: World) -> None:
     plan = make_plan(spec, strategy, ranks.size, 4 * ranks.size, machine=files.to_dict(machine))
     samples = ranks.bcast(probe.compute_samples(ranks, plan, NumpyBackend(), {}))
     assert samples is not None and len(samples.seconds) >= probe.FEWEST
-    # cores count only where they are fewer than the ranks
-    crowd = crowded(ranks, NumpyBackend())
-    assert crowd.ranks == (ranks.size if ranks.size > len(os.sched_getaffinity(0)) else 0)
-    assert 0 < samples.cores <= crowd.at_once if crowd.ranks else samples.cores == 0
     table = samples.table()
     found = price(plan.network.build(), plan, replace(machine, compute=table))
     assert found.measured_compute == 1.0
@@ -127,10 +120,7 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
     for name, sizes in (("PIECES", (512, 4096, 65536)), ("BUFFERS", (4096, 65536)),
                         ("LONG_BYTES", 1 << 18)):
         monkeypatch.setattr(links, name, sizes)
-    for module, name, less in (
-        (calibrate, "TURNS_S", 0.005), (lateness, "TURNS_S", 0.005), (lateness, "PRODUCTS", (1, 4)), (lateness, "RELAY_PRODUCTS", (0, 1)),
-    ):
-        monkeypatch.setattr(module, name, less)
+    monkeypatch.setattr(calibrate, "SHARED_S", 0.005)
     plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "data", ranks.size, 2 * ranks.size,
                      machine=files.to_dict(files.load("local")))
     said: list[str] = []
@@ -146,11 +136,8 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
         assert sure["beta_s_per_byte"][0] <= sure["beta_s_per_byte"][1] and sure["samples"] > 0
         assert 0 <= level.links <= local
     # whatever the hosts' names: all ranks are on the cores of this machine
-    crowd = crowded(ranks, NumpyBackend())
-    assert machine.crowding(ranks.size) >= (ranks.size / crowd.at_once * (1 - 1e-9) if crowd.ranks
-                                            else 1.0)
-    assert bool(machine.late) == bool(machine.relay) == (crowd.ranks > 0)
-    assert all(seconds >= 0 for _, seconds in (*machine.late, *machine.relay))
+    shared = ranks.size > len(os.sched_getaffinity(0))
+    assert ("share" in machine.caution(ranks.size)) == shared
     assert {c.level for c in machine.collectives} == {name for name, _ in names}
     assert price(plan.network.build(), plan, machine).measured_compute == 1.0
     assert machine.quality["origin"]["nodes"] == "node#" and files.from_dict(
@@ -216,57 +203,3 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
                 action()
                 assert ranks.most(sum(steps.communicator.trace.sent_bytes.values())) == int(
                     found.items) * 4
-
-
-def test_half_of_the_ranks_hand_to_the_other_half(ranks: World) -> None:
-    """Whoever is of the second half computes when the first half has, and the first half waits for
-    that.
-    """
-    if ranks.size == 1:
-        pytest.skip("one rank has no links")
-    communicator = Communicator(ranks, NumpyBackend())
-    first, then = links.Steps(communicator).relay(2048)
-    times_s = []
-    for _ in range(3):
-        first()
-        begin_s = time.perf_counter()
-        time.sleep(0.01)
-        end_s = time.perf_counter()
-        then()
-        times_s.append((begin_s, end_s, time.perf_counter()))
-    half = ranks.size // 2
-    every = ranks.comm.allgather(times_s)
-    for leading, following in zip(zip(*every[:half], strict=True), zip(*every[half:], strict=True),
-                                  strict=True):
-        assert min(begin for begin, _, _ in following) >= min(end for _, end, _ in leading)
-        assert max(done for _, _, done in leading) >= min(end for _, end, _ in following)
-    sent = communicator.trace.sent_bytes.values()
-    assert sum(sent) >= 3 * 2048 and (ranks.size % 2 or sum(sent) == 3 * 2048)
-
-
-def test_whoever_would_wait_in_a_silent_iteration_hands_the_core_on(ranks: World) -> None:
-    """As often as it would wait in a run: what others compute meanwhile empties its caches."""
-    plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "filter", ranks.size, 2 * ranks.size,
-                     machine=files.to_dict(files.load("local")))
-    network = plan.network.build()
-    iterate, program = probe._silent(ranks, network, plan, schedule_for(network, plan),
-                                     NumpyBackend())
-    handed: list[int] = []
-
-    class Counted:
-        def hand_on(self) -> None:
-            handed.append(1)
-
-    patience: Any = program.communicator.patience
-    patience.turns = Counted()
-    iterate()
-    assert len(handed) == len(program.transfers) > (0 if ranks.size > 1 else -1)
-
-
-def test_what_the_ranks_of_a_core_take_together(ranks: World) -> None:
-    core_of = own_cores(ranks)
-    assert sorted(core_of) == list(range(ranks.size))
-    values = np.array([[1.0 + ranks.rank, 5.0 if ranks.rank == 0 else 0.0]])
-    expected = [[sum(1.0 + r for r in core_of if core_of[r] == core), 5.0 * (core_of[0] == core)]
-                for core in sorted(set(core_of.values()))]
-    np.testing.assert_allclose(sorted(on_each_core(ranks, values)[:, 0].tolist()), sorted(expected))

@@ -14,7 +14,7 @@ from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan, to_json
-from hpcpar.report.lateness import partners
+from hpcpar.report.late_senders import partners
 from hpcpar.schedule.messages import counts
 from hpcpar.schedule.steps import Comm, Step
 from hpcpar.train.record import RankInfo, RunRecord, steps_of

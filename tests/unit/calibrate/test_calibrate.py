@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from hpcpar.calibrate import alpha_beta_fit as fit
-from hpcpar.calibrate import compute_probe as probe
 from hpcpar.calibrate import timer as gauges
-from hpcpar.calibrate.lateness import PRODUCTS, RELAY_PRODUCTS, Lateness
+from hpcpar.calibrate.calibrate import cores_per_unit
+from hpcpar.calibrate.samples import of_all_ranks
 from hpcpar.calibrate.timer import Gauge, bootstrap, outliers
+from hpcpar.machine.cores import NodeCores
 
 SIZES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
 ALPHA_S, BETA_S, SMALL_S = 2e-5, 1e-9, 8e-6
@@ -111,108 +111,19 @@ def test_a_sample_lasts_as_long_as_is_asked_for(monkeypatch: pytest.MonkeyPatch)
         1e-5) and gauge.sample_s == pytest.approx(0.05)
 
 
-class Crowd(Alone):
-    """One of two ranks of a core, with clocks that show what is done: computing takes two turns,
-    and a message waits up to a limit.
-    """
-
-    size, kernel = 2, "here"
-    product_s, message_s, most_s = 2e-5, 1e-5, 1e-3
-
-    def __init__(self) -> None:
-        self.now = self.computed = self.used = 0.0
-        self.world = self.communicator = self.comm = self
-
-    def allgather(self, mine: Any) -> Any:
-        """Of both, on one core."""
-        return [(mine[0], frozenset({0})) if isinstance(mine, tuple) else mine] * 2
-
-    def barrier(self) -> None:
-        self.computed = 0.0
-
-    def zeros(self, shape: tuple[int, ...], _: str) -> Any:
-        return np.zeros(shape[0])
-
-    def unpack(self, *_: Any) -> None:
-        pass
-
-    def gemm(self, *_: Any) -> None:
-        self.now += 2 * self.product_s
-        self.used += self.product_s
-        self.computed += 2 * self.product_s
-
-    def action(self, kind: Any, algorithm: str, config: Any, axis: str, n_bytes: int) -> Any:
-        """A message; in a long one half of the lateness is hidden."""
-        def act() -> None:
-            self.now += self.message_s + self.late_s(self.computed) * (0.5 if n_bytes > 2 * 2048 else 1.0)
-            self.computed = 0.0
-
-        return act
-
-    def relay(self, n_bytes: int) -> Any:
-        def first() -> None:
-            self.now += self.message_s
-            self.computed = 0.0
-
-        def then() -> None:
-            self.now += self.message_s + 2 * self.late_s(self.computed)
-            self.computed = 0.0
-
-        return first, then
-
-    def late_s(self, computed_s: float) -> float:
-        return min(self.most_s, computed_s / 2)
+def test_the_slowest_rank_counts_and_of_ranks_that_share_cores_the_mean() -> None:
+    """[ranks, iterations, works]; the second work is on the last two ranks only."""
+    each = np.array([[[1.0, 0.0]] * 2, [[2.0, 4.0]] * 2, [[6.0, 8.0]] * 2])
+    np.testing.assert_array_equal(of_all_ranks(each, shared=False), [[6.0, 8.0]] * 2)
+    np.testing.assert_array_equal(of_all_ranks(each, shared=True), [[3.0, 6.0]] * 2)
 
 
-def test_lateness_is_what_both_in_turns_take_longer_than_each_alone(
-    monkeypatch: pytest.MonkeyPatch) -> None:
-    job: Any = Crowd()
-    monkeypatch.setattr(gauges.time, "perf_counter", lambda: job.now)
-    monkeypatch.setattr(gauges.time, "process_time", lambda: job.used)
-    lateness = Lateness(job, job)
-    assert lateness.late == lateness.relay == ()
-    for gauge in lateness.gauges:
-        assert gauge.sample_s >= 0.045
-        gauge.take()
-    computed_s = 2 * np.array(PRODUCTS) * job.product_s
-    np.testing.assert_allclose(lateness.late, [(s, job.late_s(s)) for s in computed_s], rtol=1e-6)
-    # there and back: each way half of the computing, one message, and half of what the two need
-    # beyond that
-    computed_s = 2 * np.array(RELAY_PRODUCTS) * job.product_s
-    np.testing.assert_allclose(lateness.relay,
-                               [(s / 2, job.message_s + job.late_s(s)) for s in computed_s],
-                               rtol=1e-6)
-
-
-class Pair(Alone):
-    """Two ranks with a core each: this one, and another that took what is told."""
-
-    size, kernel, rank = 2, "here", 0
-
-    def __init__(self, other: NDArray[np.float64]) -> None:
-        self.comm, self.other = self, other
-
-    def allgather(self, mine: Any) -> list[Any]:
-        if isinstance(mine, tuple):
-            return [("here", frozenset({core})) for core in (0, 1)]
-        return [mine, self.other if mine.dtype == float else (self.other > 0).any(axis=0)]
-
-
-def test_the_core_that_takes_longest_counts_but_not_the_one_that_happens_to() -> None:
-    rng = np.random.default_rng(0)
-    mine, other = rng.lognormal(0.0, 0.3, (2, 12, 400))
-    mine[:, :100] *= 2  # of these steps one core has twice as much
-    pair: Any = Pair(other)
-    found = np.median(probe._slowest_core(pair, mine, 2.0), axis=0)
-    assert found.shape == (400,)
-    assert np.mean(found[:100]) == pytest.approx(np.mean(np.median(mine[:, :100], axis=0)),
-                                                 rel=1e-3)
-    # of the others both as much: no more than either of them, where the larger of the two medians
-    # would be a twentieth more
-    assert np.mean(found[100:]) == pytest.approx(np.mean(np.median(mine[:, 100:], axis=0)),
-                                                 rel=0.03)
-    assert np.mean(np.maximum(np.median(mine, axis=0),
-                              np.median(other, axis=0))[100:]) > 1.04 * np.mean(found[100:])
-    single: Any = Pair(other[:1])
-    np.testing.assert_array_equal(probe._slowest_core(single, mine[:1], 2.0),
-                                  np.maximum(mine, other)[:1])
+@pytest.mark.parametrize(("node", "local", "size", "cores"), [
+    ((4, 16), 4, 4, 16), ((4, 2), 4, 4, 2),  # a single node
+    ((4, 16), 4, 8, 16),  # nodes of four ranks
+    ((4, 2), 1, 4, 2), ((4, 2), 2, 4, 1),  # containers of one machine
+    ((1, 16), 1, 4, 0),  # nodes of a rank each
+    ((0, 0), 4, 4, 0),  # GPUs
+])
+def test_cores_of_a_unit(node: tuple[int, int], local: int, size: int, cores: int) -> None:
+    assert cores_per_unit(NodeCores(*node), local, size) == cores

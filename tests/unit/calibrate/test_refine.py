@@ -64,18 +64,21 @@ def test_times_of_the_slowest_rank_without_the_warm_up() -> None:
     assert change.before_s != change.after_s and change.measured_s == pytest.approx(r.iteration_s[1, -1])
 
 
-def test_ranks_that_took_turns_are_priced_as_they_ran() -> None:
-    """Four ranks on two cores: the table has what a step takes alone, and the prediction is as long
-    as the record.
-    """
+def test_of_ranks_that_share_cores_the_mean_counts() -> None:
+    """As in a calibration; rank r takes r tenths longer than rank 0."""
     r = record(ranks=4)
-    found = refine(replace(MACHINE, device=replace(MACHINE.device, at_once=2.0)), "m.toml",
-                   [r]).machine
-    assert entry(found, "conv2d.forward x=3x1x") == pytest.approx(steps(r, "forward", "conv1")[0] / 2, rel=1e-5)
-    everyone = sum(float(r.seconds[:, -1, s.index].max()) for s in r.steps if s.kind == "compute")
-    plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), "data", 4, 9,
-                     machine=files.to_dict(MACHINE))
-    assert price(plan.network.build(), plan, found).compute_s == pytest.approx(everyone, rel=1e-5)
+    found = refine(replace(MACHINE, cores_per_node=2), "m.toml", [r]).machine
+    slowest = steps(r, "forward", "conv1")[0]
+    assert entry(found, "conv2d.forward x=3x1x") == pytest.approx(slowest * 1.15 / 1.3, rel=1e-5)
+    everyone = refine(replace(MACHINE, cores_per_node=4), "m.toml", [r]).machine
+    assert entry(everyone, "conv2d.forward x=3x1x") == pytest.approx(slowest, rel=1e-5)
+
+
+def test_a_machine_in_processor_time_is_refused() -> None:
+    data = files.to_dict(MACHINE)
+    old = files.from_dict(data | {"device": {**data["device"], "at_once": 2.0}})
+    with pytest.raises(InputError, match=r"m.toml was calibrated .* by an earlier version"):
+        refine(old, "m.toml", [record(ranks=4)])
 
 
 def test_interior_and_boundary_are_one_measurement() -> None:

@@ -130,15 +130,6 @@ def test_kinds_survive_the_file(tmp_path: Path) -> None:
     assert files.load(str(tmp_path / "m.toml")) == machine
 
 
-def test_ranks_that_share_cores_take_turns() -> None:
-    """Steps of all ranks last longer by ranks over cores."""
-    crowd = replace(LOCAL, device=replace(LOCAL.device, at_once=2.0))
-    for strategy, times in (("data", 2.0), ("filter", 2.0)):
-        plan = plan_of(strategy, 16, 4)
-        network = plan.network.build()
-        assert price(network, plan, crowd).compute_s == pytest.approx(times * price(network, plan, LOCAL).compute_s)
-
-
 def test_the_middle_iterations_count() -> None:
     """Of iterations that are interrupted now and then, those that are not; of such as always are,
     the mean.

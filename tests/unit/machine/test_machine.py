@@ -6,7 +6,6 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hpcpar.errors import InputError
@@ -52,21 +51,24 @@ def test_content_is_kept(tmp_path: Path) -> None:
     assert files.from_dict(files.to_dict(machine)) == machine
 
 
-def test_lateness_lies_on_lines_through_what_was_measured(tmp_path: Path) -> None:
-    assert files.from_dict(good()).late_s(1.0) == 0.0
-    machine = files.from_dict(good() | {"late": [[1e-3, 2e-4], [3e-3, 6e-4], [9e-3, 0]]})
-    assert machine.late_s(np.array([0.0, 5e-4, 1e-3, 2e-3, 6e-3, 1.0])) == pytest.approx([0.0, 1e-4, 2e-4, 4e-4, 3e-4, 0.0])
+def test_ranks_that_share_cores_are_told(tmp_path: Path) -> None:
+    """A node holds 4 ranks; a preset's cores are unknown."""
+    assert files.from_dict(good()).caution(8) == ""
+    machine = files.from_dict(good() | {"cores_per_node": 3})
     files.save(machine, str(tmp_path / "m.toml"))
     assert files.load(str(tmp_path / "m.toml")) == machine
+    assert machine.caution(3) == ""
+    assert machine.caution(8) == "4 ranks share 3 cores: times are less certain"
 
 
-def test_handing_on_lies_on_lines_through_what_was_measured(tmp_path: Path) -> None:
-    """Also after nothing has been computed."""
-    assert files.from_dict(good()).relay_s(1.0) == 0.0
-    machine = files.from_dict(good() | {"relay": [[0.0, 1e-4], [2e-3, 3e-4]]})
-    assert machine.relay_s(np.array([0.0, 1e-3, 2e-3, 1.0])) == pytest.approx([1e-4, 2e-4, 3e-4, 3e-4])
-    files.save(machine, str(tmp_path / "m.toml"))
-    assert files.load(str(tmp_path / "m.toml")) == machine
+def test_fields_of_earlier_versions_are_ignored() -> None:
+    """Harmless ones without a word; but times in processor time are told."""
+    old = {"late": [[1e-3, 2e-4]], "relay": [[0.0, 1e-4]]}
+    assert files.from_dict(good() | old | {"device": good()["device"] | {"at_once": 0.0}}) == (
+        files.from_dict(good()))
+    shared = files.from_dict(good() | old | {"device": good()["device"] | {"at_once": 1.5}})
+    assert "calibrate again" in shared.caution(1)
+    assert files.from_dict(files.to_dict(shared)) == shared
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -75,11 +77,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"device": {"memory_bytes": 1, "flops_per_s": -1.0, "bandwidth_bytes_per_s": 1.0}}, "'flops_per_s' = -1.0 must be greater than 0"),
     ({"device": {"memory_bytes": 1, "flops_per_s": "fast", "bandwidth_bytes_per_s": 1.0}}, "not a finite number"),
     ({"levels": []}, "no [[levels]]"),
-    ({"late": [[1e-3]]}, "'late' must be pairs of seconds"),
-    ({"late": 3.0}, "'late' must be pairs of seconds"),
-    ({"late": [[1e-3, -1.0]]}, "'late' = -1.0 must be at least 0"),
-    ({"late": [[2e-3, 1e-4], [1e-3, 1e-4]]}, "must be greater than 0 and grow"),
-    ({"relay": [[0.0, 1e-4], [0.0, 1e-4]]}, "the first seconds of the pairs of 'relay' must grow"),
+    ({"levels": 3}, "'levels' = 3 is not an array"),
+    ({"cores_per_node": 1.5}, "'cores_per_node' = 1.5 must be a whole number"),
     ({"levels": [{"name": "a", "ranks": 0, "alpha_s": -1.0, "beta_s_per_byte": 1.0}]}, "'alpha_s' = -1.0 must be at least 0"),
     ({"levels": [{"name": n, "ranks": r, "alpha_s": 0, "beta_s_per_byte": 1} for n, r in (("a", 4), ("b", 6))]},
      "must hold whole units"),
@@ -127,7 +126,8 @@ def test_level_of_every_group(config: Config, unit: int) -> None:
             group = Group(chosen)
             inside = all(len({m // unit for m in group.members(rank)}) == 1
                          for rank in range(config.ranks))
-            level = machine.level_for(((d.stride, d.size) for d in chosen), config.ranks)
+            block = max(d.stride * d.size for d in chosen)
+            level = machine.levels[machine.level_index_for(block, config.ranks)]
             assert level.name == ("in" if inside else "out"), (chosen, unit)
 
 

@@ -30,14 +30,6 @@ def machines(draw: st.DrawFn) -> Machine:
     return Machine("m", DEVICE, tuple(levels))
 
 
-@given(machines(), st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12)), max_size=4),
-       st.integers(1, 500))
-def test_level_for_is_the_level_of_the_widest_place(machine: Machine, places: list[tuple[int, int]],
-                                                    ranks: int) -> None:
-    block = max((stride * size for stride, size in places if size > 1), default=1)
-    assert machine.level_for(places, ranks) is machine.levels[machine.level_index_for(block, ranks)]
-
-
 @given(machines(), st.lists(st.tuples(st.integers(1, 400), st.integers(1, 500)), min_size=1,
                             max_size=20))
 def test_arrays_follow_the_rule_of_single_values(machine: Machine,

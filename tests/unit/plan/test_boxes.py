@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcpar.network.receptive_field import Same, Window
+from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import (
     Box,
     block,
@@ -21,7 +22,6 @@ from hpcpar.plan.boxes import (
     shape,
 )
 from hpcpar.plan.config import Config
-from hpcpar.plan.axis import Axis
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.interior import strips
 

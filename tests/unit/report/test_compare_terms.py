@@ -17,7 +17,7 @@ from hpcpar.cost.price_plan import price
 from hpcpar.plan.plan import Plan
 from hpcpar.report.compare import BUBBLE, Row, compare, compare_one, to_json
 from hpcpar.report.compare_table import show
-from hpcpar.report.lateness import clocked, origin
+from hpcpar.report.late_senders import clocked, origin
 from hpcpar.schedule.steps import Step
 from tests.unit.played import MACHINE, Lasts, Played, lenet, play, predicted
 

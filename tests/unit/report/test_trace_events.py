@@ -16,7 +16,7 @@ import pytest
 from hpcpar.cli.main import main
 from hpcpar.plan import plan as plans
 from hpcpar.report import perfetto
-from hpcpar.report.lateness import origin, partners
+from hpcpar.report.late_senders import origin, partners
 from hpcpar.report.measured_trace import measured
 from hpcpar.report.recorded import simulated
 from hpcpar.schedule.steps import Step

@@ -1,5 +1,7 @@
-"""Waiting told from communicating: a step cannot be complete before the last of its partners took
-part in it.
+"""Late senders: the part of a communication that waits for a partner that has not begun it.
+
+A step is not complete before the last of its partners takes part; how much later than the others
+that one comes is the arrival skew.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from hpcpar.train.record import RunRecord, steps_of
 
 @dataclass(frozen=True)
 class Origin:
-    """What a record's steps come from."""
+    """The network, plan and schedule of a record's steps."""
 
     network: Network
     plan: Plan
@@ -37,22 +39,20 @@ class Origin:
         return firsts(self.network, self.plan)
 
     def stage(self, rank: int) -> int:
-        """Of a pipeline, the stage that a rank belongs to."""
+        """The pipeline stage that a rank belongs to."""
         return int(np.searchsorted(self.stages, rank, side="right")) - 1
 
     def between_stages(self, index: int) -> bool:
-        """True for a movement from stage to stage, and for telling all of them the loss."""
+        """True for a movement from stage to stage, and for the loss that all stages get."""
         step = self.schedule.steps[index]
         if not isinstance(step, Comm) or len(self.stages) == 1:
             return False
-        return step.phase is Phase.LOSS or self.stage(int(step.holder.config.first)) != self.stage(
-            int(step.wanter.config.first))
+        source, destination = int(step.holder.config.first), int(step.wanter.config.first)
+        return step.phase is Phase.LOSS or self.stage(source) != self.stage(destination)
 
 
 def origin(record: RunRecord) -> Origin | None:
-    """Lower the record's plan again; None where that is not possible (a network that is not at
-    hand) or gives other steps.
-    """
+    """Lower the record's plan again; None where its network is missing or the steps differ."""
     try:
         plan = plans.from_json(record.plan, record.path)
         network = plan.network.build()
@@ -66,19 +66,22 @@ def origin(record: RunRecord) -> Origin | None:
 
 
 def partners(step: Comm, rank: int) -> tuple[int, ...]:
-    """Ranks without which `rank` cannot complete a step: the others of a collective, or those that
-    it exchanges messages with.
+    """Ranks that `rank` needs to complete a step.
+
+    The others of a collective, or those that it exchanges messages with.
     """
     ex = exchange(step, rank)
-    if step.algorithm == "mpi" or (step.group is not None and step.kind not in (Kind.REDUCE, Kind.BROADCAST)):
+    rooted = step.kind in (Kind.REDUCE, Kind.BROADCAST)
+    if step.algorithm == "mpi" or (step.group is not None and not rooted):
         return tuple(peer for peer in ex.peers if peer != rank)
     return tuple(sorted({ex.peers[m.peer] for r in ex.rounds for m in (*r.recvs, *r.sends)}))
 
 
 @dataclass(frozen=True)
 class Clocked:
-    """The steps of the kept iterations on one clock, [ranks, kept, steps] (s after the first of
-    them); NaN where a rank has no part.
+    """Steps of the kept iterations on one clock, [ranks, kept, steps]; NaN: rank takes no part.
+
+    Times are in s after the begin of the first kept iteration.
 
     Attributes
     ----------
@@ -87,9 +90,9 @@ class Clocked:
     begin_s : ndarray
         [ranks, kept] beginning of the iterations.
     last_s : ndarray
-        Of a communication, when the last of the rank's partners took part.
+        Begin of a communication on the last of the rank's partners.
     who : ndarray
-        That partner; -1 without partners.
+        That partner, the late sender; -1 without partners.
     """
 
     iterations: NDArray[np.int64]
@@ -102,9 +105,7 @@ class Clocked:
 
     @cached_property
     def waiting_s(self) -> NDArray[Any]:
-        """Of the wait at a communication's end, what lies before the last partner took part; 0
-        elsewhere.
-        """
+        """Part of each communication's final wait before the last partner takes part."""
         before = np.minimum(self.last_s, self.end_s) - (self.end_s - self.wait_s)
         return np.nan_to_num(np.clip(before, 0.0, self.wait_s))
 
@@ -116,35 +117,40 @@ def clocked(record: RunRecord, source: Origin | None,
     Parameters
     ----------
     source : Origin or None
-        Tells a rank's partners; without it, all who have a step are each other's.
+        Gives a rank's partners; without it, all ranks that have a step are partners.
     chosen : ndarray, optional
-        [kept] which of the kept iterations.
+        [kept] mask of the kept iterations.
 
     Returns
     -------
     Clocked or None
         None where the record has no times of steps.
     """
-    if record.start_s is None or record.end_s is None or record.wait_s is None or record.begin_s is None or record.clock is None:
+    starts, ends, waits, begins = record.start_s, record.end_s, record.wait_s, record.begin_s
+    clock = record.clock
+    if starts is None or ends is None or waits is None or begins is None or clock is None:
         return None
     numbers = np.arange(record.iterations) if record.kept is None else record.kept
     chosen = np.ones(len(numbers), np.bool_) if chosen is None else chosen
-    local = record.begin_s[:, chosen]
-    begin = common(local, record.clock)
+    local = begins[:, chosen]
+    begin = common(local, clock)
     zero = begin.min() if begin.size else 0.0
-    start, end = (common(local[:, :, None] + each[:, chosen], record.clock) - zero
-                  for each in (record.start_s, record.end_s))
+    start, end = (
+        common(local[:, :, None] + each[:, chosen], clock) - zero for each in (starts, ends)
+    )
     last, who = np.full(start.shape, np.nan), np.full(start.shape, -1)
     entered = np.nan_to_num(start, nan=-np.inf)
     for i, step in enumerate(record.steps):
         if step.kind != "comm":
             continue
-        taking = [r for r in range(len(start)) if not np.isnan(start[r, :, i]).all()]
-        for r in taking:
-            frozen = source.schedule.steps[i] if source else None
-            others = partners(frozen, r) if isinstance(frozen, Comm) else tuple(p for p in taking if p != r)
+        taking = [rank for rank in range(len(start)) if not np.isnan(start[rank, :, i]).all()]
+        frozen = source.schedule.steps[i] if source else None
+        for rank in taking:
+            others = [peer for peer in taking if peer != rank]
+            if isinstance(frozen, Comm):
+                others = list(partners(frozen, rank))
             if others:
-                theirs = entered[list(others), :, i]
-                last[r, :, i], who[r, :,
-                                   i] = theirs.max(axis=0), np.array(others)[theirs.argmax(axis=0)]
-    return Clocked(numbers[chosen], begin - zero, start, end, record.wait_s[:, chosen], last, who)
+                theirs = entered[others, :, i]
+                last[rank, :, i] = theirs.max(axis=0)
+                who[rank, :, i] = np.array(others)[theirs.argmax(axis=0)]
+    return Clocked(numbers[chosen], begin - zero, start, end, waits[:, chosen], last, who)
