@@ -198,7 +198,7 @@ class Row:
     terms: list[Term] = field(default_factory=list)
     stages: int = 1
     tells_waiting: bool = False
-    node: NodeCores = NodeCores()
+    node: NodeCores = field(default_factory=NodeCores)
     predicted_memory_bytes: int | None = None
     memory_bytes: int | None = None
     loss: NDArray[Any] = field(default_factory=lambda: np.zeros(0))

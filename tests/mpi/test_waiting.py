@@ -19,8 +19,9 @@ from hpcpar.schedule.steps import Kind
 @pytest.mark.parametrize("algorithm", ["ring", "mpi"])
 def test_whoever_waits_long_leaves_the_core_to_others(algorithm: str,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 comes late: the others sleep longer after a while; not in a collective of the library,
-    which may need every poll.
+    """Rank 0 comes late: the others sleep longer after a while.
+
+    Not in a collective of the library, which may need every poll.
     """
     ranks = world()
     if ranks.size == 1:
@@ -41,9 +42,9 @@ def test_whoever_waits_long_leaves_the_core_to_others(algorithm: str,
     monkeypatch.setattr(backoff.os, "sched_yield", lambda: yielded.append(not slept))
     steps.communicator.start(transfer)
     steps.communicator.wait(transfer)
+    shared = fullest_node(ranks, "cpu").shared
+    yields = backoff.YIELDS_SHARED if shared else backoff.YIELDS
     if ranks.rank:
-        shared = fullest_node(ranks, "cpu").shared
-        yields = backoff.YIELDS_SHARED if shared else backoff.YIELDS
         assert slept[0] == backoff.SHORT_S and sum(yielded) + 1 == yields
         assert (backoff.LONG_S in slept) == (algorithm == "ring")
 

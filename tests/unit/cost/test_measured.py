@@ -137,6 +137,6 @@ def test_the_middle_iterations_count() -> None:
     rows = list(works(plan_of("data", 16)).values())[:2]
     rare = np.full((12, 2), 1.0)
     rare[[3, 8], [0, 1]] = 50.0
-    assert list(Samples(rows, rare, 0.0).table().values()) == [1.0, 1.0]
+    assert list(Samples(rows, rare).table().values()) == [1.0, 1.0]
     always = np.array([[3.0, 1.0], [1.0, 3.0]] * 6)
-    assert list(Samples(rows, always, 0.0).table().values()) == [2.0, 2.0]
+    assert list(Samples(rows, always).table().values()) == [2.0, 2.0]
