@@ -14,9 +14,11 @@ other local shapes. No iteration of any case, and nothing of what ranks do to ea
 part of the calibration. What its table has no time for (all that depends on the number of samples)
 lies on straight lines through what it has.
 
-The speed of a shared machine changes from minute to minute. So both are done in one job, in turns:
-whenever a case's compute steps have been measured, or those of its plan at another batch, it runs
-for some iterations (``bench/unseen/turns.py``).
+The speed of a shared machine changes from minute to minute. So one job interleaves both: whenever a
+case's compute steps have been measured, or those of its plan at another batch, it runs for some
+iterations (``bench/unseen/interleaved.py``).
+
+Cases whose ranks share cores have tables of their own: their times are less certain.
 
 Predictions are of two kinds:
 

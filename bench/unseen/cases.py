@@ -81,7 +81,7 @@ class Group:
 
 @dataclass
 class Turn:
-    """A case in one job: predicted from the job's calibration, and run in turns with it.
+    """A case in one job: predicted from the job's calibration, and run interleaved with it.
 
     Attributes
     ----------
@@ -93,6 +93,8 @@ class Turn:
         Measured less predicted (s) by cause (`hpcpar.report.rows.Term`), of both predictions.
     wire_ratio : float or None
         Bytes that the interfaces sent over the schedule's.
+    shares_cores : bool
+        The job had more ranks than cores.
     """
 
     measured_s: float
@@ -105,6 +107,7 @@ class Turn:
     wire_ratio: float | None
     load: float
     date: str
+    shares_cores: bool = False
 
 
 def accuracy(predicted_s: float, measured_s: float) -> float:
@@ -160,6 +163,11 @@ class Result:
     def wire_ratio(self) -> float | None:
         found = [turn.wire_ratio for turn in self.turns if turn.wire_ratio]
         return statistics.median(found) if found else None
+
+    @property
+    def shares_cores(self) -> bool:
+        """True for more ranks than cores."""
+        return any(turn.shares_cores for turn in self.turns)
 
     @property
     def accuracy(self) -> float:

@@ -1,4 +1,4 @@
-"""Commands that the bench runs, and what a job of a calibration and cases in turns is told."""
+"""Commands that the bench runs, and the input of a job of a calibration and cases."""
 
 from __future__ import annotations
 

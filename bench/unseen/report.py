@@ -1,4 +1,4 @@
-"""What is printed of the cases: each of them, each group's summary, and what was off."""
+"""The printed tables: every case, each group's summary, and the causes of deviations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ from hpcpar.report.tables import seconds
 LEAST = 0.85
 #: Times that differ by less have no order that is worth predicting.
 APART = 0.1
+#: Columns of the tables.
+_CASE = ("where", "network", "P", "strategy", "measured", "unseen", "accuracy", "jobs alone",
+         "of the table", "steps known", "accuracy", "wire")
+_SUMMARY = ("where", "network", "P", "cases", "unseen: mean", "least", "tau",
+            f"{APART:.0%} apart", "job against job", "steps known: mean", "least",
+            "auto over data: predicted", "measured")
+_OFF = ("where", "network", "P", "of the iterations: compute, unseen", "compute, steps known",
+        "communication", "waiting", "bubble", "between")
 
 
 def agree(times: Sequence[tuple[float, float]], apart: float = 0.0) -> list[int]:
-    """Of every pair of predicted and measured times 1 where both are ordered alike, -1 where not, 0
-    where one is the same; of those pairs only that as measured are `apart`, a part of the longer
-    one, at least.
+    """1 for every pair of predicted and measured times in the same order, -1 for others, 0 if equal.
 
-    What takes the same time has no order that could be predicted.
+    Only pairs whose measured times differ by the part `apart` of the longer one count: equal times
+    have no order to predict.
     """
     pairs = [(p - q) * (m - n) for (p, m), (q, n) in combinations(times, 2)
              if abs(m - n) >= apart * max(m, n)]
@@ -45,49 +52,58 @@ def percent(value: float | None) -> str:
 
 
 def report(found: Sequence[Result]) -> str:
-    """All tables."""
+    """All tables; those of cases whose ranks share cores apart."""
     done = [r for r in found if r.turns]
-    parts = [table(
-        ("where", "network", "P", "strategy", "measured", "unseen", "accuracy", "jobs alone", "of the table", "steps known", "accuracy",
-         "wire"),
-        [(r.place, r.network, r.ranks, f"{r.strategy}: {r.plan}" if r.plan else r.strategy, seconds(r.measured_s),
-          f"{r.predicted_s / r.measured_s:.2f} x", percent(r.accuracy), " ".join(f"{100 * a:.0f}" for a in r.single),
-          f"{r.median(lambda turn: turn.table_part):.0%}", f"{r.known_s / r.measured_s:.2f} x", percent(r.known_accuracy),
-          f"{r.wire_ratio:.3f}" if r.wire_ratio else "-") for r in done],
-    )]
-    together: dict[tuple[Any, ...], list[Result]] = {}
-    for r in done:
-        together.setdefault((r.place, r.network, r.image, r.ranks), []).append(r)
-    parts.append(table(
-        ("where", "network", "P", "cases", "unseen: mean", "least", "tau", f"{APART:.0%} apart", "job against job", "steps known: mean",
-         "least", "auto over data: predicted", "measured"), [_summary(each) for each in together.values()],
-    ))
-    parts.append(table(
-        ("where", "network", "P", "of the iterations: compute, unseen", "compute, steps known", "communication", "waiting", "bubble",
-         "between"), [_off(each) for each in together.values()],
-    ))
+    parts = []
+    for title, shared in (("A core for each rank", False), ("Ranks share cores", True)):
+        some = [r for r in done if r.shares_cores == shared]
+        if some:
+            parts += [f"## {title}\n", *_tables(some)]
     if done:
-        sets = {
-            "unseen": [r.accuracy for r in done], "steps known": [r.known_accuracy for r in done],
-            "jobs alone": [a for r in done for a in r.single],
-        }
-        for name, values in sets.items():
-            if not values:
-                continue
-            parts.append(f"{name}: {len(values)}, mean accuracy {percent(statistics.mean(values))}, least {percent(min(values))}, "
-                         f"{sum(v < LEAST for v in values)} under {LEAST:.0%}\n")
-        for what, apart in (("all", 0.0), (f"those {APART:.0%} apart", APART)):
-            pairs = [one for each in together.values() for one in ordered(each, apart)]
-            order = tau(pairs)
-            if order is not None:
-                parts.append(f"Kendall's tau over pairs of strategies of the same row, {what}: {len(pairs)}, {order:.2f}\n")
         turns = [turn for r in done for turn in r.turns]
-        loads = [turn.load for turn in turns]
-        parts.append(f"{min(t.date for t in turns)} to {max(t.date for t in turns)}, {len(os.sched_getaffinity(0))} cores, load average "
-                     f"before a case {min(loads):.1f} to {max(loads):.1f}\n")
+        dates, loads = [turn.date for turn in turns], [turn.load for turn in turns]
+        parts.append(f"{min(dates)} to {max(dates)}, {len(os.sched_getaffinity(0))} cores, "
+                     f"load average before a case {min(loads):.1f} to {max(loads):.1f}\n")
     parts += [f"not run: {r.place}, {r.network}, {r.ranks} ranks, {r.strategy}: {r.note}"
               for r in found if r.note]
     return "\n".join(parts)
+
+
+def _tables(done: Sequence[Result]) -> list[str]:
+    """The cases, each group's summary, causes, and the sums over all cases."""
+    groups: dict[tuple[Any, ...], list[Result]] = {}
+    for r in done:
+        groups.setdefault((r.place, r.network, r.image, r.ranks), []).append(r)
+    each = groups.values()
+    parts = [table(_CASE, map(_case, done)), table(_SUMMARY, map(_summary, each)),
+             table(_OFF, map(_off, each))]
+    sets = {
+        "unseen": [r.accuracy for r in done],
+        "steps known": [r.known_accuracy for r in done],
+        "jobs alone": [a for r in done for a in r.single],
+    }
+    for name, values in sets.items():
+        parts.append(f"{name}: {len(values)}, mean accuracy {percent(statistics.mean(values))}, "
+                     f"least {percent(min(values))}, {sum(v < LEAST for v in values)} "
+                     f"under {LEAST:.0%}\n")
+    for what, apart in (("all", 0.0), (f"those {APART:.0%} apart", APART)):
+        pairs = [one for group in each for one in ordered(group, apart)]
+        order = tau(pairs)
+        if order is not None:
+            parts.append(f"Kendall's tau over pairs of strategies of the same row, {what}: "
+                         f"{len(pairs)}, {order:.2f}\n")
+    return parts
+
+
+def _case(r: Result) -> tuple[object, ...]:
+    return (
+        r.place, r.network, r.ranks, f"{r.strategy}: {r.plan}" if r.plan else r.strategy,
+        seconds(r.measured_s), f"{r.predicted_s / r.measured_s:.2f} x", percent(r.accuracy),
+        " ".join(f"{100 * a:.0f}" for a in r.single),
+        f"{r.median(lambda turn: turn.table_part):.0%}",
+        f"{r.known_s / r.measured_s:.2f} x", percent(r.known_accuracy),
+        f"{r.wire_ratio:.3f}" if r.wire_ratio else "-",
+    )
 
 
 def _summary(each: Sequence[Result]) -> tuple[object, ...]:
@@ -100,21 +116,20 @@ def _summary(each: Sequence[Result]) -> tuple[object, ...]:
     if "auto" in by and "data" in by:
         a, d = by["auto"], by["data"]
         faster = (f"{d.known_s / a.known_s:.2f}", f"{d.measured_s / a.measured_s:.2f}")
-    return (first.place, first.network, first.ranks, len(each), percent(statistics.mean(unseen)), percent(min(unseen)), *told,
-            percent(statistics.mean(known)), percent(min(known)), *faster)
+    return (
+        first.place, first.network, first.ranks, len(each),
+        percent(statistics.mean(unseen)), percent(min(unseen)), *told,
+        percent(statistics.mean(known)), percent(min(known)), *faster,
+    )
 
 
 def ordered(each: Sequence[Result], apart: float) -> list[int]:
-    """Which pairs of a group's strategies are ordered as predicted; the plan of `auto` may be
-    another's.
-    """
+    """`agree` for a group's strategies; `auto` is left out, as its plan may be another's."""
     return agree([(r.predicted_s, r.measured_s) for r in each if r.strategy != "auto"], apart)
 
 
 def repeated(each: Sequence[Result]) -> float | None:
-    """Kendall's tau of what two jobs measured, the mean over all two of them: how well measuring
-    again ranks as before.
-    """
+    """Kendall's tau between two jobs' measurements, the mean over all pairs of jobs."""
     jobs = range(min((len(r.turns) for r in each), default=0))
     found = [tau(agree([(r.turns[a].measured_s, r.turns[b].measured_s) for r in each]))
              for a, b in combinations(jobs, 2)]
@@ -123,12 +138,13 @@ def repeated(each: Sequence[Result]) -> float | None:
 
 
 def _off(each: Sequence[Result]) -> tuple[object, ...]:
-    """Measured less predicted by cause, in the median case, over the measured iteration."""
+    """Measured less predicted time by cause over the measured iteration, of the median case."""
     first = each[0]
 
     def part(known: bool, cause: str) -> str:
         values = [r.cause_s(known, cause) / r.measured_s for r in each]
         return f"{100 * statistics.median(values):+.0f}%"
 
-    return (first.place, first.network, first.ranks, part(False, "compute"),
-            *(part(True, cause) for cause in ("compute", "communication", "waiting", "bubble", "between")))
+    causes = ("compute", "communication", "waiting", "bubble", "between")
+    known = (part(True, cause) for cause in causes)
+    return first.place, first.network, first.ranks, part(False, "compute"), *known

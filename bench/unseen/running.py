@@ -1,6 +1,4 @@
-"""Running cases: for each group jobs in which a calibration and the cases take turns, and
-predictions from it.
-"""
+"""Running cases: for each group jobs that interleave a calibration and the cases."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ SEEN = (0.5, 2.0)
 SLICE_S, FEWEST, MOST = 0.8, 2, 50
 #: Part of the memory for plans that those of one job may take.
 ROOM = 0.4
-#: Iterations of an epoch: what a rank does at an epoch's end makes it late for the next iteration.
+#: Iterations of an epoch: what a rank does at an epoch's end delays the next iteration.
 EPOCH = 16
 #: For the estimate: a job's start and end (s), a calibration of the links (s), and a visit to a
 #: plan's steps (s) and in iterations.
@@ -116,7 +114,7 @@ class Bench:
                 todo = {s: chosen[s] for s in self.missing(group) if s in chosen
                         and self._done(group, s) == number}
                 for part, some in enumerate(_fitting(network, todo, group)):
-                    self._in_turns(group, network, here, data, some, f"{number}-{part}")
+                    self._interleaved(group, network, here, data, some, f"{number}-{part}")
             if taken in chosen:
                 self._keep(group,
                            self._result(group, "auto", plan=taken,
@@ -151,10 +149,10 @@ class Bench:
                     self._keep(group, self._result(group, strategy, note=str(err)))
         return {s: plans.load(str(path)) for s, path in paths.items() if path.exists()}
 
-    def _in_turns(self, group: Group, network: Network, here: Path, data: Path,
+    def _interleaved(self, group: Group, network: Network, here: Path, data: Path,
                   todo: dict[str, Plan], name: str) -> None:
         """One job more of these cases."""
-        print(f"{group.name}: a calibration and {', '.join(todo)} in turns", file=sys.stderr,
+        print(f"{group.name}: a calibration and {', '.join(todo)}, interleaved", file=sys.stderr,
               flush=True)
         first = files.load(str(here / "first.toml"))
         load, date = round(os.getloadavg()[0], 2), datetime.now().isoformat(timespec="minutes")
@@ -176,7 +174,7 @@ class Bench:
         job = Job(cases, str(data), str(here / f"machine{name}.toml"), bool(group.place.mbit),
                   str(here / f"wire{name}.json"))
         job.save(here / f"job{name}.json")
-        self._job(group, sys.executable, str(ROOT / "bench" / "unseen" / "turns.py"),
+        self._job(group, sys.executable, str(ROOT / "bench" / "unseen" / "interleaved.py"),
                   str(here / f"job{name}.json"))
         for strategy, turn in zip(todo, _turns(network, job, load, date), strict=True):
             out = self._known(group, strategy)
@@ -267,7 +265,8 @@ def _turn(
     row, known_row = (compare_one(replace(run, prediction=prediction)) for prediction in found)
     return Turn(
         row.iteration.measured_s, row.iteration.predicted_s or 0.0, known_row.iteration.predicted_s or 0.0,
-        float(found[0]["measured_compute"]), _causes(row), _causes(known_row), row.compared, wire_ratio, load, date,
+        float(found[0]["measured_compute"]), _causes(row), _causes(known_row), row.compared,
+        wire_ratio, load, date, row.node.shared,
     )
 
 

@@ -4,6 +4,7 @@ ranked.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from bench.unseen import running
 from bench.unseen.cases import Group, Place, Result, Turn
 from bench.unseen.jobs import Case, Failed, Job
-from bench.unseen.report import APART, agree, repeated, tau
+from bench.unseen.report import APART, agree, repeated, report, tau
 from hpcpar.machine import files
 
 
@@ -48,6 +49,16 @@ def test_what_jobs_measured_ranks_each_other() -> None:
             case((1.0, 3.0), (1.0, 2.0), (1.0, 1.0))]
     assert repeated(jobs) == pytest.approx((1 / 3 - 1 - 1 / 3) / 3)
     assert repeated([case((1.0, 1.0))] * 3) is None and repeated([]) is None
+
+
+def test_cases_whose_ranks_share_cores_are_counted_apart() -> None:
+    own, shared = case((9.0, 10.0)), case((5.0, 10.0))
+    shared.turns = [replace(turn, shares_cores=True) for turn in shared.turns]
+    text = report([own, shared])
+    first, second = text.index("## A core for each rank"), text.index("## Ranks share cores")
+    assert "unseen: 1, mean accuracy 90.0%" in text[first:second]
+    assert "unseen: 1, mean accuracy 50.0%" in text[second:]
+    assert "share cores" not in report([own])
 
 
 def test_what_a_job_is_told_comes_back_from_its_file(tmp_path: Path) -> None:

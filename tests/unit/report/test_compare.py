@@ -117,6 +117,16 @@ def test_parts_and_stages_add_up() -> None:
         "compute"].predicted_s == pytest.approx(0.038)
 
 
+def test_one_line_tells_that_ranks_share_cores(capsys: pytest.CaptureFixture[str]) -> None:
+    own = compare_one(run(node_ranks=3, node_cores=4))
+    shared = compare_one(run(node_ranks=3, node_cores=2))
+    show([own])
+    assert "ranks share" not in capsys.readouterr().err
+    show([own, shared])
+    assert capsys.readouterr().err.count("note: 3 ranks share 2 cores: times are less certain") == 1
+    assert shared.to_json()["shares_cores"] and not own.to_json()["shares_cores"]
+
+
 def test_accuracy_may_be_negative_and_is_shown_as_zero() -> None:
     assert Times(1.0,
                  3.5).accuracy == -1.5 and percent(-1.5) == "0.0%" and percent(0.9757) == "97.6%"

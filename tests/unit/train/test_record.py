@@ -31,7 +31,8 @@ def sample(ranks: int = 2, iterations: int = 5) -> RunRecord:
         test_loss=np.array([np.nan, 1.5]),
         start_s=seconds.astype("f8"),
         prediction={"iteration_s": 0.5, "long": ["x" * 100] * 1000}, machine={"name": "local"}, versions={"numpy": "2"},
-        started="2024-05-01T12:00:00+00:00", command="hpcpar run", warmup=2, samples=80)
+        started="2024-05-01T12:00:00+00:00", command="hpcpar run", warmup=2, samples=80,
+        node_ranks=4, node_cores=2)
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -50,6 +51,15 @@ def test_round_trip(tmp_path: Path) -> None:
             assert a == b, f.name
     assert got.seconds.dtype == np.float32 and got.measured == slice(2, None) and got.iterations == 5
     assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
+
+
+def test_records_without_the_number_of_cores(tmp_path: Path) -> None:
+    path = str(tmp_path / "run.h5")
+    record.write(path, sample())
+    with h5py.File(path, "a") as f:
+        del f.attrs["node_ranks"], f.attrs["node_cores"]
+    got = record.read(path)
+    assert (got.node_ranks, got.node_cores) == (0, 0)
 
 
 def test_without_starts_and_after_too_long_a_warmup(tmp_path: Path) -> None:

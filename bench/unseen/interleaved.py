@@ -1,5 +1,6 @@
-"""A calibration and the cases' iterations in turns, inside one job: ``mpiexec -n P python
-bench/unseen/turns.py JOB.json``.
+"""A calibration and the cases' iterations interleaved in one job.
+
+Run: ``mpiexec -n P python bench/unseen/interleaved.py JOB.json``.
 
 Whenever the calibration has measured compute steps of one of a case's plans the case trains for
 some iterations, as ``hpcpar run`` does. A machine whose speed changes from second to second changes
