@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hpcpar.report.lateness import clocked, origin
+from hpcpar.report.late_senders import clocked, origin
 
 from hpcpar.train import record
 from tests.jobs.conftest import Run
