@@ -82,7 +82,7 @@ class Epoch:
 
 def compute_s(ranks: int, batch: int) -> float:
     """Seconds of an epoch's computing on `ranks` ranks."""
-    first = ALEXNET.products[0]  # whose input gradient nobody needs
+    first = ALEXNET.matmul_layers[0]  # whose input gradient nobody needs
     flops = 3 * ALEXNET.forward_flops - first.forward_flops(ALEXNET.input_shape(first))
     update_s = UPDATE_TRAFFIC * ITEM_BYTES * ALEXNET.parameters / MACHINE.device.bandwidth_bytes_per_s
     return SAMPLES / ranks * flops / MACHINE.device.flops_per_s + SAMPLES / batch * update_s
@@ -107,7 +107,7 @@ def domain_and_fc_grid(network: Network, pr: int, pc: int, batch: int) -> list[T
     """Fig 10: images in P / B parts (Eq 9's terms for L_D), any grid for the fully connected layers
     (its terms for L_M).
     """
-    fully_connected = {layer.name for layer in network.products if isinstance(layer, Linear)}
+    fully_connected = {layer.name for layer in network.matmul_layers if isinstance(layer, Linear)}
     domain = eq.eq9_integrated(network, pr * pc // batch, batch, batch, LINK)
     model = eq.eq8_fc_only(network, pr, pc, batch, LINK)
     return [t for t in domain if t.layer not in fully_connected] + [t for t in model if t.layer in fully_connected]
@@ -151,7 +151,8 @@ def panel(figure: str, title: str, found: dict[Grid, Epoch]) -> Panel:
     Pr).
     """
     bars = {
-        name(grid): {"compute": e.compute_s, "batch-parallel communication": e.gradient_s, "other communication": e.other_s}
+        name(grid): {"compute": e.compute_s, "batch-parallel communication": e.gradient_s, "other "
+                                                                                           "communication": e.other_s}
         for grid, e in found.items()
     }
     best = fastest(found)
@@ -176,7 +177,8 @@ def panels() -> list[Panel]:
     return out
 
 
-def _speedups(terms: Terms, grid: Grid | None = None, network: Network = ALEXNET) -> tuple[Grid, float, float]:
+def _speedups(terms: Terms, grid: Grid | None = None,
+              network: Network = ALEXNET) -> tuple[Grid, float, float]:
     """The grid given or the fastest of P = 512, and its speedups over pure batch."""
     found = epochs(terms, 512, BATCH, network)
     grid = fastest(found) if grid is None else grid
@@ -192,12 +194,21 @@ def claims_of_fig_6() -> list[Claim]:
     tower, _, one_tower = _speedups(one_grid, network=ONE_TOWER)
     return [
         Claim("Fig 6, P = 512: best grid", "16x32", name(best), note="Eq 8 as printed prefers a smaller Pr"),
-        Claim("Fig 6: communication speedup at the best grid", 5.0, communication, "x", "not reproducible: see below"),
+        Claim("Fig 6: communication speedup at the best grid", 5.0, communication, "x", "not "
+                                                                                        "reproducible: "
+                                                                                        "see below"),
         Claim("Fig 6: total speedup at the best grid", 2.1, total, "x"),
-        Claim("Fig 6: communication speedup at 16x32", 5.0, named, "x", "not reproducible: see below"),
+        Claim("Fig 6: communication speedup at 16x32", 5.0, named, "x", "not reproducible: see "
+                                                                        "below"),
         Claim("Fig 6: total speedup at 16x32", 2.1, named_total, "x"),
-        Claim("... at 16x32, activations counted once", 5.0, once, "x", "not Eq 8: an allgather and an allreduce are three times as much"),
-        Claim(f"... best ({name(unpooled)}), outputs before pooling", 5.0, before_pooling, "x", "Eq 8 to the letter"),
+        Claim("... at 16x32, activations counted once", 5.0, once, "x", "not Eq 8: an allgather "
+                                                                        "and an allreduce are "
+                                                                        "three times as much"),
+        Claim(f"... best ({name(unpooled)}), outputs before pooling", 5.0, before_pooling, "x", "Eq "
+                                                                                                "8 "
+                                                                                                "to "
+                                                                                                "the "
+                                                                                                "letter"),
         Claim(f"... best ({name(tower)}), one tower of 62.4 M weights", 5.0, one_tower, "x"),
     ]
 
@@ -216,12 +227,19 @@ def claims_of_fig_7_and_8() -> list[Claim]:
                                                            for e in found.values())
     best_once = f"as the 5.0x above; the best would be {most_once:.1f}x at {name(once_best)}"
     return [
-        Claim(f"Fig 7, P = 512: communication speedup, best at {name(best)}", 9.7, communication, "x", "Eq 8 as printed"),
+        Claim(f"Fig 7, P = 512: communication speedup, best at {name(best)}", 9.7, communication, "x", "Eq "
+                                                                                                       "8 "
+                                                                                                       "as "
+                                                                                                       "printed"),
         Claim("Fig 7: total speedup", 2.5, total, "x"),
         Claim("... at 16x32, activations counted once", 9.7, once, "x", best_once),
         Claim(f"... best ({name(tower)}), one tower of 62.4 M weights", 9.7, one_tower, "x"),
-        Claim("Fig 8, P = 512: total speedup with overlap", 2.0, overlap, "x", "two thirds hidden, as far as backpropagation lasts"),
-        Claim("... everything hidden that computing covers", 2.0, most, "x", "max(compute, communication)"),
+        Claim("Fig 8, P = 512: total speedup with overlap", 2.0, overlap, "x", "two thirds hidden, "
+                                                                               "as far as "
+                                                                               "backpropagation "
+                                                                               "lasts"),
+        Claim("... everything hidden that computing covers", 2.0, most, "x", "max(compute, "
+                                                                             "communication)"),
     ]
 
 
@@ -229,8 +247,10 @@ def claims_of_compute() -> list[Claim]:
     """Computing, and P = 8, where it prevails."""
     small = epochs(one_grid, 8, BATCH)
     return [
-        Claim("one KNL, 4 images a rank: compute of an epoch", 12_400, 512 * compute_s(512, BATCH), " s",
-              "not printed: implied by 2.1x, 2.5x and their communication (12,200 to 12,600); the preset is fitted to it"),
+        Claim("one KNL, 4 images a rank: compute of an epoch", 12_400, 512 * compute_s(512, BATCH), " "
+                                                                                                    "s",
+              "not printed: implied by 2.1x, 2.5x and their communication (12,200 to 12,600); the "
+              "preset is fitted to it"),
         Claim("Fig 6, P = 8: best grid", "no gain", name(fastest(small)), note="1x8 is pure batch"),
     ]
 
@@ -252,10 +272,13 @@ def claims_of_fig_9_and_10() -> list[Claim]:
 
 
 REMARKS = (
-    "Behind a panel's fastest grid: its speedup (that of communication) over the first grid, pure batch or, in Fig 10, the least Pr.",
-    "No reading of Eq 8 that we tried gives 5.0x at 16x32 (Fig 6) together with 9.7x (Fig 7). Both come near where activations are counted",
+    "Behind a panel's fastest grid: its speedup (that of communication) over the first grid, pure "
+    "batch or, in Fig 10, the least Pr.",
+    "No reading of Eq 8 that we tried gives 5.0x at 16x32 (Fig 6) together with 9.7x (Fig 7). Both "
+    "come near where activations are counted",
     "once; Eq 8 has an allgather forward and an allreduce backward, three times as much.",
-    "Total speedups rest on a fitted compute time: they are consistent with the paper rather than a reproduction of it.",
+    "Total speedups rest on a fitted compute time: they are consistent with the paper rather than "
+    "a reproduction of it.",
 )
 
 

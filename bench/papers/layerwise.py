@@ -67,7 +67,7 @@ def _mixed(net: Network, convolutions: Config, fully_connected: list[Config],
     out = dict.fromkeys((layer.name for layer in images), convolutions) | (last or {})
     config, left = Config(n=out[images[-1].name].ranks), list(fully_connected)
     for layer in features:
-        config = left.pop(0) if layer.products else config
+        config = left.pop(0) if layer.is_matmul else config
         out[layer.name] = config
     return out | {net.layers[-1].name: Config()}
 
@@ -132,10 +132,8 @@ def machine(preset: str, name: str) -> Machine:
 
 
 @cache
-def predict(
-    preset: str, name: str, strategy: str, ranks: int, synchronisation: str, overlap: str = "full", classes: int = 1000,
-    batch: int | None = None,
-) -> Prediction:
+def predict(preset: str, name: str, strategy: str, ranks: int, synchronisation: str,
+            overlap: str = "full", classes: int = 1000, batch: int | None = None) -> Prediction:
     """The priced schedule with local batch normalisation, and 32 images a GPU where no minibatch is
     given.
     """
@@ -153,10 +151,9 @@ def _degrees(config: Config) -> optcnn.Configuration:
 
 
 @cache
-def _flows(
-    axes: tuple[str, ...], extents: tuple[int, ...], reader: tuple[tuple[str, int], ...], relations: tuple[optcnn.Relation, ...],
-    ends: tuple[optcnn.Configuration, optcnn.Configuration],
-) -> dict[tuple[int, int], int]:
+def _flows(axes: tuple[str, ...], extents: tuple[int, ...], reader: tuple[tuple[str, int], ...],
+           relations: tuple[optcnn.Relation, ...],
+           ends: tuple[optcnn.Configuration, optcnn.Configuration]) -> dict[tuple[int, int], int]:
     return optcnn.flows_bytes(optcnn.Edge(axes, extents, dict(reader), relations, ITEM_BYTES),
                               *ends)
 

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from hpcpar.cli import options
-from hpcpar.network.base import text_of
+from hpcpar.network.base import shape_text
 from hpcpar.network.builtin import NETWORKS, network
 from hpcpar.network.graph import Network
 from hpcpar.report.tables import amount, show
@@ -51,7 +51,7 @@ def _show_layers(net: Network) -> None:
     """One line per layer and the total; what each reads where that is not simply the layer above.
     """
     rows = [
-        [r["name"], r["kind"], ", ".join(r["inputs"]), text_of(r["output"]), math.prod(r["output"]), r["parameters"] or "",
+        [r["name"], r["kind"], ", ".join(r["inputs"]), shape_text(r["output"]), math.prod(r["output"]), r["parameters"] or "",
          amount(r["forward_flops"], "flop")]
         for r in _layers(net)
     ]
@@ -81,7 +81,7 @@ def main(args: argparse.Namespace) -> int:
     show(
         "networks",
         ("name", "input", "classes", "layers", "weights", "forward/sample"),
-        [(s["name"], text_of(s["input"]), s["classes"], s["layers"], s["parameters"], amount(s["forward_flops"], "flop"))
+        [(s["name"], shape_text(s["input"]), s["classes"], s["layers"], s["parameters"], amount(s["forward_flops"], "flop"))
          for s in map(_summary, nets)],
         left=2,
     )

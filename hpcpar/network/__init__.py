@@ -1,1 +1,1 @@
-"""What is trained: layers, the graph, shapes, flops and weights. No time, no ranks."""
+"""Networks to train: layers, the graph, shapes, flops and weights; no times and no ranks."""

@@ -1,4 +1,4 @@
-"""AlexNet with two towers and with one."""
+"""AlexNet with two towers (Krizhevsky et al. 2012) and with one (Krizhevsky 2014)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from hpcpar.network.layers import (
 
 def towers(name: str, shape: Shape, classes: int, filters: tuple[int, ...], groups: int,
            loss: type[Layer]) -> Network:
-    """AlexNet's layers with these filters; `groups` towers see each other only in the third
-    convolution.
+    """AlexNet with these filters per convolution.
+
+    The `groups` towers exchange channels only in the third convolution and the linear layers.
     """
     net = Chain(name, shape)
     kernels: list[tuple[Pair, Pair, Pair, int]] = [
@@ -47,14 +48,10 @@ def towers(name: str, shape: Shape, classes: int, filters: tuple[int, ...], grou
 
 
 def alexnet(shape: Shape, classes: int) -> Network:
-    """AlexNet as published: two towers (grouped convolutions), 60,965,224 parameters at 1000
-    classes.
-    """
+    """AlexNet as published, with two towers: 60,965,224 parameters at 1000 classes."""
     return towers("alexnet", shape, classes, (96, 256, 384, 384, 256), 2, SoftmaxCrossEntropy)
 
 
 def alexnet_owt(shape: Shape, classes: int) -> Network:
-    """The one-tower AlexNet of One Weird Trick: 64, 192, 384, 384, 256 filters and logistic
-    outputs.
-    """
+    """The one-tower AlexNet of One Weird Trick, with logistic outputs."""
     return towers("alexnet-owt", shape, classes, (64, 192, 384, 384, 256), 1, LogisticCrossEntropy)

@@ -1,4 +1,4 @@
-"""What all layers have in common: geometry, weights and flops, per sample.
+"""The base class of all layers: shapes, weights and flops, per sample.
 
 A sample's shape is ``(C,)`` for features, ``(C, H, W)`` for an image or ``(C, D, H, W)`` for a
 volume; the sample axis ``n`` comes first in every tensor. Flops count a multiply and an add as two.
@@ -18,9 +18,13 @@ Shape = tuple[int, ...]
 Pair = tuple[int, int]
 Triple = tuple[int, int, int]
 
-#: Names of a tensor's axes by the number of its dimensions, the sample axis included.
-AXES: dict[int, tuple[str, ...]] = {1: ("n",), 2: ("n", "c"), 4: ("n", "c", "h", "w"),
-                                    5: ("n", "c", "d", "h", "w")}
+#: Axis names of a tensor by its number of dimensions, the sample axis included.
+AXES: dict[int, tuple[str, ...]] = {
+    1: ("n",),
+    2: ("n", "c"),
+    4: ("n", "c", "h", "w"),
+    5: ("n", "c", "d", "h", "w"),
+}
 
 
 def axes_of(sample: Shape) -> tuple[str, ...]:
@@ -28,61 +32,68 @@ def axes_of(sample: Shape) -> tuple[str, ...]:
     return AXES[len(sample) + 1]
 
 
-def text_of(shape: Iterable[object]) -> str:
-    """As in 3x224x224."""
+def shape_text(shape: Iterable[object]) -> str:
+    """Extents joined by x, for example ``3x224x224``."""
     return "x".join(map(str, shape))
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One operation. `inputs` names the layers whose outputs it reads.
+    """One operation of a network.
 
-    Methods that take `x` alone mean the sample shape of the first input: only layers with `merges`
-    read more.
+    Parameters named `x` are the sample shape of the first input. Only layers with `merges` read
+    further inputs.
+
+    Attributes
+    ----------
+    inputs : tuple of str
+        Names of the layers whose outputs this layer reads.
     """
 
     name: str
     inputs: tuple[str, ...] = ()
     kind: ClassVar[str] = ""
-    #: True where the output may overwrite nothing and reads one element of each input per output
-    #: element.
+    #: True if each output element depends on one element of each input.
     elementwise: ClassVar[bool] = False
-    #: True for a matrix product of weights and inputs (the papers' layers i = 1..L): convolutions
-    #: and linear layers.
-    products: ClassVar[bool] = False
-    #: True where the layer reads two or more inputs.
+    #: True for matrix products of weights and inputs: convolutions and linear layers, the layers
+    #: i = 1..L of the papers.
+    is_matmul: ClassVar[bool] = False
+    #: True if the layer reads two or more inputs.
     merges: ClassVar[bool] = False
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
-        """Shape of an output sample, given those of the samples of all inputs."""
+        """Shape of an output sample, from the sample shapes of all inputs."""
         return x
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
-        """What an interval of the output's `axis` needs of the same axis of input number `which`,
-        of shape `x`.
-        """
+        """Receptive field along `axis` in input number `which`, whose sample shape is `x`."""
         return Same()
 
     def weight_shape(self, x: Shape) -> Shape:
-        """Shape of the weight, ``[out, in, ...]``; empty without weights. Row i makes output
-        channel i.
+        """Shape ``[out, in, ...]`` of the weight, or () without weights.
+
+        Row i of the weight produces output channel i.
         """
         return ()
 
     def bias_shape(self, x: Shape) -> Shape:
+        """Shape of the bias, or () without a bias."""
         return ()
 
     def granule(self, x: Shape) -> int:
-        """Output features that may not be cut apart (Flatten: the pixels of a channel)."""
+        """Number of consecutive output features that must stay on one rank.
+
+        Flatten keeps the pixels of a channel together.
+        """
         return 1
 
     def parameters(self, x: Shape) -> int:
-        """Weights and biases."""
+        """Number of weights and biases."""
         w, b = self.weight_shape(x), self.bias_shape(x)
         return (math.prod(w) if w else 0) + (math.prod(b) if b else 0)
 
     def buffers(self, x: Shape) -> int:
-        """Values kept between iterations that are not trained (running statistics)."""
+        """Number of values that persist between iterations without training: running statistics."""
         return 0
 
     def forward_flops(self, x: Shape) -> float:
@@ -96,14 +107,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class Input(Layer):
-    """The samples as they come from the data file."""
+    """The samples of the data file."""
 
     shape: Shape = ()
     kind: ClassVar[str] = "input"
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         if len(self.shape) + 1 not in AXES or not self.shape or min(self.shape) < 1:
-            raise InputError(f"input '{self.name}' has shape {self.shape}; give positive numbers as (C,), (C, H, W) or (C, D, H, W)")
+            raise InputError(f"input '{self.name}' has shape {self.shape}; give positive numbers "
+                             "as (C,), (C, H, W) or (C, D, H, W)")
         return self.shape
 
     def forward_flops(self, x: Shape) -> float:
@@ -111,14 +123,16 @@ class Input(Layer):
 
 
 def need_image(layer: Layer, x: Shape, dimensions: int | None = None) -> None:
-    """Raise an InputError unless `x` is an image, of so many dimensions where they are given."""
-    if (len(x) - 1 != dimensions) if dimensions else len(x) < 3:
-        want = {2: "an image C x H x W", 3: "a volume C x D x H x W", None: "an image"}[dimensions]
-        raise InputError(
-            f"layer '{layer.name}' ({layer.kind}) needs {want}, but its input has shape {x}")
+    """Raise an InputError unless `x` is an image, with this number of image axes if given."""
+    fits = len(x) - 1 == dimensions if dimensions else len(x) >= 3
+    if not fits:
+        kinds = {2: "an image C x H x W", 3: "a volume C x D x H x W", None: "an image"}
+        raise InputError(f"layer '{layer.name}' ({layer.kind}) needs {kinds[dimensions]}, "
+                         f"but its input has shape {x}")
 
 
 def need_features(layer: Layer, x: Shape) -> None:
     """Raise an InputError unless `x` is a vector."""
     if len(x) != 1:
-        raise InputError(f"layer '{layer.name}' ({layer.kind}) needs features, but its input has shape {x}; put a flatten before it")
+        raise InputError(f"layer '{layer.name}' ({layer.kind}) needs features, but its input has "
+                         f"shape {x}; put a flatten before it")

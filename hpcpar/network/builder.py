@@ -1,33 +1,41 @@
-"""Writing networks: a graph whose layers name what they read, and a chain."""
+"""Builders of networks: a graph, whose layers name their inputs, and a chain."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network, check_inputs
 from hpcpar.network.layers import Concat, Input, Layer, Shape
 
+#: Value of a layer's field.
+Option = float | Sequence[int]
+
 
 class Graph:
-    """Collects layers; each reads the one added before it unless ``after`` names others.
+    """Builder of any acyclic network.
+
+    Each layer reads the layer added before it unless ``after`` names others.
 
     Attributes
     ----------
     shapes : dict
-        Shape of one output sample of every layer so far.
+        Shape of one output sample of each layer added so far.
 
     Examples
     --------
     A residual block:
 
-    >>> from hpcpar.network.layers import Add, Conv2d, GlobalAvgPool, Linear, ReLU,
-    SoftmaxCrossEntropy >>> net = Graph("tiny", (3, 8, 8)) >>> x = net.add(Conv2d, "stem",
-    out_channels=4, kernel=(3, 3), padding=(1, 1)) >>> net.add(ReLU, "relu") 'relu' >>> y =
-    net.add(Conv2d, "conv", out_channels=4, kernel=(3, 3), padding=(1, 1)) >>> net.add(Add, "sum",
-    after=(x, y)) 'sum' >>> for layer, name in (GlobalAvgPool, "pool"), (Linear, "fc"),
-    (SoftmaxCrossEntropy, "loss"): ...     _ = net.add(layer, name) >>> net.build().is_chain False
+    >>> from hpcpar.network.layers import Add, Conv2d, GlobalAvgPool, Linear, SoftmaxCrossEntropy
+    >>> net = Graph("tiny", (3, 8, 8))
+    >>> x = net.add(Conv2d, "stem", out_channels=4, kernel=3, padding=1)
+    >>> y = net.add(Conv2d, "conv", out_channels=4, kernel=3, padding=1)
+    >>> net.add(Add, "sum", after=(x, y))
+    'sum'
+    >>> for layer, name in (GlobalAvgPool, "pool"), (Linear, "fc"), (SoftmaxCrossEntropy, "loss"):
+    ...     _ = net.add(layer, name)
+    >>> net.build().is_chain
+    False
     """
 
     def __init__(self, name: str, shape: Shape) -> None:
@@ -42,7 +50,7 @@ class Graph:
         return self.layers[-1].name
 
     def add(self, layer: type[Layer], name: str, *, after: str | Sequence[str] | None = None,
-            **options: Any) -> str:
+            **options: Option) -> str:
         """Append ``layer(name, ...)``.
 
         Parameters
@@ -50,24 +58,25 @@ class Graph:
         layer : type
             Class of the layer.
         name : str
-            A new name.
+            A name that no other layer has.
         after : str or sequence of str, optional
-            The layers that it reads; the one added last by default.
+            Names of the layers to read; the layer added last by default.
         **options
-            The layer's own fields.
+            Fields of the layer.
 
         Returns
         -------
         str
-            The name, for layers that read it later.
+            `name`, for layers that read this one.
 
         Raises
         ------
         InputError
-            The name is taken, what it reads is not there, an option is unknown, or shapes do not
-            fit.
+            The name is taken, an input or an option is unknown, or shapes do not fit.
         """
-        inputs = (self.last,) if after is None else (after,) if isinstance(after, str) else tuple(after)
+        if after is None:
+            after = self.last
+        inputs = (after,) if isinstance(after, str) else tuple(after)
         if name in self.shapes:
             raise InputError(
                 f"network '{self.name}' has two layers named '{name}'; names must differ")
@@ -77,25 +86,27 @@ class Graph:
         try:
             new = layer(name, inputs, **options)
         except TypeError as err:
-            raise InputError(f"network '{self.name}', layer '{name}' ({layer.kind}): {err}; see the fields of {layer.__name__}") from err
+            raise InputError(f"network '{self.name}', layer '{name}' ({layer.kind}): {err}; see "
+                             f"the fields of {layer.__name__}") from err
         check_inputs(new, self.shapes)
         self.shapes[name] = new.output_shape(*(self.shapes[i] for i in inputs))
         self.layers.append(new)
         return name
 
     def build(self) -> Network:
-        """The network, checked."""
+        """The checked network."""
         return Network(self.name, tuple(self.layers))
 
 
 class Chain:
-    """Collects layers, each reading the one before it.
+    """Builder of a network in which each layer reads the layer before it.
 
     Examples
     --------
     >>> from hpcpar.network.layers import Linear, SoftmaxCrossEntropy
-    >>> net = Chain("tiny", (4,)).add(Linear, "fc", out_features=3).add(SoftmaxCrossEntropy,
-    "loss").build() >>> net.parameters 15
+    >>> net = Chain("tiny", (4,)).add(Linear, "fc", out_features=3)
+    >>> net.add(SoftmaxCrossEntropy, "loss").build().parameters
+    15
     """
 
     def __init__(self, name: str, shape: Shape) -> None:
@@ -104,12 +115,14 @@ class Chain:
 
     @property
     def layers(self) -> list[Layer]:
+        """The layers added so far, the input first."""
         return self.graph.layers
 
-    def add(self, layer: type[Layer], name: str, **options: Any) -> Chain:
+    def add(self, layer: type[Layer], name: str, **options: Option) -> Chain:
         """Append ``layer(name, ...)``; returns self for chaining."""
-        self.graph.add(layer, name, **options)
+        self.graph.add(layer, name, after=None, **options)
         return self
 
     def build(self) -> Network:
+        """The checked network."""
         return self.graph.build()

@@ -1,4 +1,4 @@
-"""The built-in networks by name, and the one way to get any network."""
+"""The built-in networks by name, and `network`, which returns any network."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hpcpar.errors import InputError, unknown
 from hpcpar.network import source
 from hpcpar.network.alexnet import alexnet, alexnet_owt
+from hpcpar.network.base import shape_text
 from hpcpar.network.cosmoflow import cosmoflow
 from hpcpar.network.graph import Network
 from hpcpar.network.inception import inception_v3
@@ -30,45 +31,47 @@ NETWORKS: dict[str, tuple[Callable[[Shape, int], Network], Shape, int]] = {
 
 
 def network(name: str, shape: Shape | None = None, classes: int | None = None) -> Network:
-    """A built-in network, or one that the user wrote.
+    """A built-in network or one that the user wrote.
 
     Parameters
     ----------
     name : str
         One of `NETWORKS`, ``module:function``, or the path of an ONNX file.
     shape : tuple of int, optional
-        Shape of a sample, C x H x W or C x D x H x W; the network's usual one by default.
+        Sample shape (C, H, W) or (C, D, H, W); by default the one in `NETWORKS` or in the file.
     classes : int, optional
-        Number of outputs; the network's usual one by default.
+        Number of outputs; by default the one in `NETWORKS` or in the file.
 
     Raises
     ------
     InputError
-        Unknown name, images too small for the network or of another dimension, or a source that
-        cannot be used.
+        The name is unknown, the images are too small or have the wrong number of axes, or the
+        user's function or file cannot be used.
     """
-    if min(shape or (0,) if shape is not None else (1,)) < 1 or (classes is not None and classes < 1):
-        raise InputError(f"network '{name}': input {shape} with {classes} classes; both take numbers of at least 1")
+    shape_is_bad = shape is not None and min(shape, default=0) < 1
+    if shape_is_bad or (classes is not None and classes < 1):
+        raise InputError(f"network '{name}': input {shape} with {classes} classes; both take "
+                         "numbers of at least 1")
     if source.is_source(name):
         return source.load(name, shape, classes)
     if name not in NETWORKS:
         raise unknown("network", name, NETWORKS)
-    build, usual_shape, usual_classes = NETWORKS[name]
-    shape = usual_shape if shape is None else shape
-    if len(shape) != len(usual_shape):
-        axes = {3: "CxHxW", 4: "CxDxHxW"}[len(usual_shape)]
-        raise InputError(f"network '{name}' takes inputs {axes}, not {'x'.join(map(str, shape))}; give --input {axes}, "
-                         f"as in {'x'.join(map(str, usual_shape))}")
-    return build(shape, usual_classes if classes is None else classes)
+    build, default_shape, default_classes = NETWORKS[name]
+    shape = default_shape if shape is None else shape
+    if len(shape) != len(default_shape):
+        axes = {3: "CxHxW", 4: "CxDxHxW"}[len(default_shape)]
+        raise InputError(f"network '{name}' takes inputs {axes}, not {shape_text(shape)}; "
+                         f"give --input {axes}, as in {shape_text(default_shape)}")
+    return build(shape, default_classes if classes is None else classes)
 
 
 def defaults(name: str) -> tuple[Shape, int]:
-    """Sample shape and classes that `network` takes where none are given.
+    """Default sample shape and number of classes of a network.
 
     Raises
     ------
     InputError
-        As `network` raises it.
+        As in `network`.
     """
     if name in NETWORKS:
         return NETWORKS[name][1:]

@@ -1,4 +1,4 @@
-"""CosmoFlow: cosmological parameters from the density of dark matter in a cube of the universe."""
+"""CosmoFlow: regression of cosmological parameters from a cube of dark matter densities."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from hpcpar.network.layers import (
     Shape,
 )
 
-#: Filters of the first block; each further block has twice as many, up to the most.
-FIRST, MOST = 16, 256
+#: Filters of the first block, doubled in each further block up to the maximum.
+FIRST_FILTERS, MAX_FILTERS = 16, 256
 
 
 def cosmoflow(shape: Shape, classes: int) -> Network:
-    """CosmoFlow (Mathuriya et al. 2018) as MLPerf HPC has it: blocks of a convolution, ReLU and
-    pooling, then 128, 64 and 4 features.
+    """CosmoFlow (Mathuriya et al. 2018) in the variant of MLPerf HPC.
 
-    Convolutions are 3x3x3 and keep the size (MLPerf's 2x2x2 would need one-sided padding), ReLU
-    stands for the leaky ReLU, and the last layer is left linear. Blocks of 16, 32, 64, 128, 256,
-    256, ... filters follow each other until 4 x 4 x 4 voxels remain, so that the fully connected
-    layers are the same for every size: with a fixed number of blocks their weights would grow as
-    the volume does, to 138 million at 512^3.
+    Blocks of convolution, ReLU and pooling are followed by linear layers of 128, 64 and `classes`
+    features. Three details differ from MLPerf: convolutions are 3x3x3 and keep the size (2x2x2
+    would need one-sided padding), ReLU replaces the leaky ReLU, and the last layer is linear.
+
+    Blocks of 16, 32, 64, 128, 256, 256, ... filters continue until 4 x 4 x 4 voxels remain, so the
+    linear layers have the same size for every input. With a fixed number of blocks their weights
+    would grow with the volume, to 138 million at 512^3.
 
     =========  ======  ==========
     input      blocks  parameters
@@ -37,22 +38,24 @@ def cosmoflow(shape: Shape, classes: int) -> Network:
     4 x 512^3  7       6,822,516
     =========  ======  ==========
 
-    ParaDL counts 20 layers and about 2 million parameters: 20 are also the convolutions,
-    activations, poolings and linear layers here at 128^3, where 2x2x2 convolutions would have 2.5
-    million.
+    ParaDL counts 20 layers and about 2 million parameters. At 128^3 the convolutions, activations,
+    poolings and linear layers here are also 20; with 2x2x2 convolutions they would have 2.5 million
+    parameters.
 
     Parameters
     ----------
     shape : tuple of int
-        Channels (redshifts) x D x H x W.
+        (C, D, H, W); the channels are redshifts.
     classes : int
-        Parameters to regress.
+        Number of cosmological parameters to regress.
     """
     net = Chain("cosmoflow", shape)
     for i in range(max(1, min(shape[1:]).bit_length() - 3)):
-        net.add(Conv3d, f"conv{i + 1}", out_channels=min(FIRST << i, MOST), kernel=3, padding=1)
+        filters = min(FIRST_FILTERS << i, MAX_FILTERS)
+        net.add(Conv3d, f"conv{i + 1}", out_channels=filters, kernel=3, padding=1)
         net.add(ReLU, f"relu{i + 1}").add(MaxPool3d, f"pool{i + 1}")
     net.add(Flatten, "flatten")
     for name, features in ("fc1", 128), ("fc2", 64):
-        net.add(Linear, name, out_features=features).add(ReLU, f"{name}.relu").add(Dropout, f"{name}.drop")
+        net.add(Linear, name, out_features=features)
+        net.add(ReLU, f"{name}.relu").add(Dropout, f"{name}.drop")
     return net.add(Linear, "fc3", out_features=classes).add(MeanSquaredError, "loss").build()

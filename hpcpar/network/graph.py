@@ -1,7 +1,8 @@
-"""A network: layers in topological order, with the shape of every layer's samples."""
+"""A network: an acyclic graph of layers in topological order, and the shapes of all samples."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,14 +13,13 @@ from hpcpar.network.receptive_field import Same
 
 @dataclass(frozen=True)
 class Network:
-    """Layers in the order of execution, any graph without cycles: the first is the input, the last
-    the loss.
+    """Layers in the order of execution; the first is the input, the last the loss.
 
     Raises
     ------
     InputError
-        If names repeat, an input is not defined before its use, an output is never read, or shapes
-        do not fit.
+        Names repeat, an input is not defined before its use, an output is never read, or shapes do
+        not fit.
     """
 
     name: str
@@ -36,112 +36,122 @@ class Network:
             seen.add(layer.name)
         dangling = [layer.name for layer in self.layers[:-1] if not self.consumers[layer.name]]
         if dangling:
-            raise InputError(f"network '{self.name}': no layer reads the output of '{dangling[0]}'; give it to a layer, or leave it out")
+            raise InputError(f"network '{self.name}': no layer reads the output of "
+                             f"'{dangling[0]}'; give it to a layer, or leave it out")
         self.shapes  # noqa: B018 - shape errors belong to construction
 
     def _check_ends(self) -> None:
-        if not self.layers or not isinstance(self.layers[0],
-                                             Input) or not isinstance(self.layers[-1], Loss):
+        ends_fit = (self.layers and isinstance(self.layers[0], Input)
+                    and isinstance(self.layers[-1], Loss))
+        if not ends_fit:
             raise InputError(
                 f"network '{self.name}' must begin with an input layer and end with a loss")
         for layer in self.layers[1:-1]:
             if isinstance(layer, Input | Loss):
-                raise InputError(f"network '{self.name}': '{layer.name}' ({layer.kind}) stands in the middle; there is one input, first, "
-                                 "and one loss, last")
+                raise InputError(f"network '{self.name}': '{layer.name}' ({layer.kind}) stands in "
+                                 "the middle; there is one input, first, and one loss, last")
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
-        """Shape of one output sample of every layer."""
-        out: dict[str, Shape] = {}
+        """Shape of one output sample of each layer."""
+        shapes: dict[str, Shape] = {}
         for layer in self.layers:
-            out[layer.name] = layer.output_shape(*(out[name] for name in layer.inputs)) if layer.inputs else layer.output_shape(())
-        return out
+            first, *more = [shapes[name] for name in layer.inputs] or [()]
+            shapes[layer.name] = layer.output_shape(first, *more)
+        return shapes
 
     @cached_property
     def by_name(self) -> dict[str, Layer]:
+        """Layers by name."""
         return {layer.name: layer for layer in self.layers}
 
     @cached_property
     def consumers(self) -> dict[str, tuple[str, ...]]:
-        """The layers that read each layer's output, in order of execution; none for the loss."""
-        out: dict[str, list[str]] = {layer.name: [] for layer in self.layers}
+        """Names of the layers that read each layer's output, in order of execution."""
+        readers: dict[str, list[str]] = {layer.name: [] for layer in self.layers}
         for layer in self.layers:
             for name in layer.inputs:
-                out[name].append(layer.name)
-        return {name: tuple(readers) for name, readers in out.items()}
+                readers[name].append(layer.name)
+        return {name: tuple(names) for name, names in readers.items()}
 
     @cached_property
     def is_chain(self) -> bool:
-        """Whether every layer reads the one before it, and no other."""
-        return all(layer.inputs == (before.name,) for before, layer in zip(self.layers, self.layers[1:], strict=False))
+        """True if each layer reads the layer before it and no other."""
+        pairs = zip(self.layers, self.layers[1:], strict=False)
+        return all(layer.inputs == (before.name,) for before, layer in pairs)
 
     def input_shape(self, layer: Layer) -> Shape:
-        """Shape of one sample of the layer's (first) input."""
+        """Sample shape of the layer's first input, () for the input layer."""
         return self.shapes[layer.inputs[0]] if layer.inputs else ()
 
     def input_shapes(self, layer: Layer) -> tuple[Shape, ...]:
-        """Shapes of one sample of each of the layer's inputs."""
+        """Sample shapes of all inputs of the layer."""
         return tuple(self.shapes[name] for name in layer.inputs)
 
     @property
     def image_shape(self) -> Shape:
+        """Sample shape of the network's input."""
         return self.shapes[self.layers[0].name]
 
     @property
     def classes(self) -> int:
+        """Number of outputs."""
         return self.shapes[self.layers[-1].name][0]
 
     @cached_property
     def weighted(self) -> tuple[Layer, ...]:
-        """Layers with parameters, in order, batch normalisation included."""
+        """Layers with parameters in order, batch normalisation included."""
         return tuple(layer for layer in self.layers if layer.has_weights)
 
     @cached_property
     def trained(self) -> frozenset[str]:
-        """Layers whose output's gradient somebody needs: those with weights in them or before them.
+        """Names of the layers whose output gradient backpropagation needs.
+
+        These layers have weights, or read, directly or not, a layer with weights.
         """
-        out: set[str] = set()
+        names: set[str] = set()
         for layer in self.layers:
-            if layer.has_weights or any(name in out for name in layer.inputs):
-                out.add(layer.name)
-        return frozenset(out)
+            if layer.has_weights or any(name in names for name in layer.inputs):
+                names.add(layer.name)
+        return frozenset(names)
 
     @cached_property
     def granules(self) -> dict[str, int]:
-        """Unit in which each layer's channels are cut: flattened images stay cut at channels until
-        a layer mixes features.
+        """Number of consecutive channels of each layer's output that stay on one rank.
+
+        Features of a flattened image stay together by channel until a layer mixes features.
         """
-        out: dict[str, int] = {}
+        granules: dict[str, int] = {}
         for layer in self.layers:
             x = self.input_shape(layer)
-            out[layer.name] = layer.granule(x) if layer.inputs else 1
-            if out[layer.name] == 1 and layer.inputs and isinstance(layer.relation("c", x), Same):
-                out[layer.name] = out[layer.inputs[0]]
-        return out
+            granule = layer.granule(x) if layer.inputs else 1
+            if granule == 1 and layer.inputs and isinstance(layer.relation("c", x), Same):
+                granule = granules[layer.inputs[0]]
+            granules[layer.name] = granule
+        return granules
 
     @cached_property
     def signatures(self) -> dict[str, int]:
-        """A number for each layer, equal for layers of equal kind, options, shapes and granules:
-        they work alike.
-        """
-        known: dict[object, int] = {}
-        out = {}
+        """A number per layer, equal for layers of equal kind, options, shapes and granules."""
+        numbers: dict[Hashable, int] = {}
+        signatures = {}
         for layer in self.layers:
-            options = tuple([getattr(layer, name) for name in layer.__dataclass_fields__
-                             if name not in ("name", "inputs")])
+            options = tuple(getattr(layer, name) for name in layer.__dataclass_fields__
+                            if name not in ("name", "inputs"))
             granules = tuple(self.granules[name] for name in (layer.name, *layer.inputs))
-            key = (type(layer), options, self.input_shapes(layer), self.shapes[layer.name],
-                   granules)
-            out[layer.name] = known.setdefault(key, len(known))
-        return out
+            shapes = (self.input_shapes(layer), self.shapes[layer.name])
+            key = (type(layer), options, shapes, granules)
+            signatures[layer.name] = numbers.setdefault(key, len(numbers))
+        return signatures
 
     @cached_property
-    def products(self) -> tuple[Layer, ...]:
-        """Convolutions and linear layers, in order (the papers' i = 1..L)."""
-        return tuple(layer for layer in self.layers if layer.products)
+    def matmul_layers(self) -> tuple[Layer, ...]:
+        """Convolutions and linear layers in order: the layers i = 1..L of the papers."""
+        return tuple(layer for layer in self.layers if layer.is_matmul)
 
     @cached_property
     def parameters(self) -> int:
+        """Number of weights and biases."""
         return sum(layer.parameters(self.input_shape(layer)) for layer in self.layers)
 
     @cached_property
@@ -151,21 +161,29 @@ class Network:
 
 
 def check_inputs(layer: Layer, seen: set[str] | dict[str, Shape]) -> None:
-    """Raise an InputError unless the layer has a proper name and reads the right number of layers
-    defined before it.
+    """Check the layer's name, and that its inputs are defined, distinct and of the right number.
+
+    Raises
+    ------
+    InputError
+        A check fails.
     """
     if not layer.name or "/" in layer.name:
-        raise InputError(f"layer '{layer.name}' ({layer.kind}): a name must not be empty or hold '/', it names a group in checkpoints")
+        raise InputError(f"layer '{layer.name}' ({layer.kind}): a name must not be empty or hold "
+                         "'/', it names a group in checkpoints")
     for name in layer.inputs:
         if name not in seen:
             raise InputError(f"layer '{layer.name}' reads '{name}', which is not defined before it")
     count = len(layer.inputs)
     if len(set(layer.inputs)) != count:
-        raise InputError(f"layer '{layer.name}' ({layer.kind}) reads {' and '.join(map(repr, layer.inputs))}; each input may be read once")
+        raise InputError(f"layer '{layer.name}' ({layer.kind}) reads "
+                         f"{' and '.join(map(repr, layer.inputs))}; each input may be read once")
     if layer.merges:
         if count < 2:
             raise InputError(
                 f"layer '{layer.name}' ({layer.kind}) reads {count} inputs; name at least two")
-    elif count != (0 if isinstance(layer, Input) else 1):
-        raise InputError(f"layer '{layer.name}' ({layer.kind}) reads {count} inputs, not {0 if isinstance(layer, Input) else 1}; "
-                         "only add and concat read several")
+        return
+    expected = 0 if isinstance(layer, Input) else 1
+    if count != expected:
+        raise InputError(f"layer '{layer.name}' ({layer.kind}) reads {count} inputs, not "
+                         f"{expected}; only add and concat read several")

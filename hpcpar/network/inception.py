@@ -19,17 +19,17 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
 )
 
-#: One convolution: filters and kernel, then stride (1) and whether the image keeps its size (it
-#: does).
+#: One convolution: filters, kernel, stride (1 by default) and whether padding keeps the image size
+#: (True by default).
 Step = tuple[int, Pair] | tuple[int, Pair, int, bool]
 
 WIDE, TALL, POINT, SQUARE = (1, 7), (7, 1), (1, 1), (3, 3)
 
 
 def _conv(net: Graph, name: str, step: Step, after: str | None = None) -> str:
-    """Convolution without bias, normalisation, ReLU."""
-    filters, kernel, stride, same = step if len(step) == 4 else (*step, 1, True)
-    padding = tuple(k // 2 if same else 0 for k in kernel)
+    """Convolution without bias, batch normalisation, ReLU."""
+    filters, kernel, stride, same_size = step if len(step) == 4 else (*step, 1, True)
+    padding = tuple(k // 2 if same_size else 0 for k in kernel)
     net.add(Conv2d, name, after=after, out_channels=filters, kernel=kernel, stride=stride,
             padding=padding, bias=False)
     net.add(BatchNorm, f"{name}.bn", eps=0.001)
@@ -37,16 +37,16 @@ def _conv(net: Graph, name: str, step: Step, after: str | None = None) -> str:
 
 
 def _branch(net: Graph, name: str, x: str, *steps: Step) -> str:
-    """Convolutions one after the other; the name of the last layer."""
+    """A sequence of convolutions; returns the name of the last layer."""
     for i, step in enumerate(steps, 1):
         x = _conv(net, f"{name}.{i}", step, x)
     return x
 
 
 def _pooled(net: Graph, name: str, x: str, filters: int) -> str:
-    """Average over 3x3 neighbours, then a 1x1 convolution."""
-    return _conv(net, f"{name}.1", (filters, POINT),
-                 net.add(AvgPool2d, name, after=x, kernel=3, stride=1, padding=1))
+    """3x3 average pooling at stride 1, then a 1x1 convolution."""
+    pool = net.add(AvgPool2d, name, after=x, kernel=3, stride=1, padding=1)
+    return _conv(net, f"{name}.1", (filters, POINT), pool)
 
 
 def _halve(net: Graph, name: str, x: str) -> str:
@@ -90,14 +90,16 @@ def _block_d(net: Graph, name: str) -> None:
     x = net.last
     net.add(Concat, name, after=(
         _branch(net, f"{name}.a", x, (192, POINT), (320, SQUARE, 2, False)),
-        _branch(net, f"{name}.b", x, (192, POINT), (192, WIDE), (192, TALL), (192, SQUARE, 2, False)),
+        _branch(net, f"{name}.b", x,
+                (192, POINT), (192, WIDE), (192, TALL), (192, SQUARE, 2, False)),
         _halve(net, f"{name}.pool", x),
     ))
 
 
 def _block_e(net: Graph, name: str) -> None:
-    """8 x 8: branches that end in 1x3 beside 3x1; one concatenation joins them all, in the order of
-    nested ones.
+    """8 x 8: two branches end in 1x3 beside 3x1.
+
+    One concatenation replaces the nested ones of the paper, in the same channel order.
     """
     x = net.last
     single = _branch(net, f"{name}.a", x, (320, POINT))
@@ -110,9 +112,7 @@ def _block_e(net: Graph, name: str) -> None:
 
 
 def inception_v3(shape: Shape, classes: int) -> Network:
-    """Inception-v3: 23,834,568 parameters at 1000 classes; images of at least 75 x 75, usually 299
-    x 299.
-    """
+    """Inception-v3: 23,834,568 parameters at 1000 classes; images of at least 75 x 75."""
     net = Graph("inception_v3", shape)
     _conv(net, "conv1", (32, SQUARE, 2, False))
     _conv(net, "conv2", (32, SQUARE, 1, False))

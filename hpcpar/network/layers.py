@@ -1,4 +1,4 @@
-"""All layers by name: ``from hpcpar.network.layers import Conv2d``."""
+"""All layer classes in one import: ``from hpcpar.network.layers import Conv2d``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last layer: what training makes small."""
+"""Loss layers: the last layer of a network, which training minimises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from hpcpar.network.receptive_field import Full, Relation, Same
 
 @dataclass(frozen=True)
 class Loss(Layer):
-    """The last layer: its output is its gradient seed; the loss itself is a sum over its elements.
+    """Base class of losses.
+
+    The output tensor is the gradient of the loss with respect to the input; the loss value is a
+    sum over elements.
     """
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
@@ -21,7 +24,7 @@ class Loss(Layer):
 
 @dataclass(frozen=True)
 class SoftmaxCrossEntropy(Loss):
-    """Mean over the batch of -log softmax at the label; every class is needed at once."""
+    """Mean over the batch of -log softmax at the label; the softmax needs all classes."""
 
     kind: ClassVar[str] = "softmax_cross_entropy"
 
@@ -31,9 +34,10 @@ class SoftmaxCrossEntropy(Loss):
 
 @dataclass(frozen=True)
 class LogisticCrossEntropy(Loss):
-    """OWT's independent logistic units: mean over the batch of the sum of binary cross-entropies.
+    """Mean over the batch of the summed binary cross-entropies of independent logistic units.
 
-    Needs no normalisation across classes, so it can stay split by class.
+    This is the loss of One Weird Trick (OWT). Without normalisation across classes the layer can
+    stay split by class.
     """
 
     kind: ClassVar[str] = "logistic_cross_entropy"
@@ -41,8 +45,9 @@ class LogisticCrossEntropy(Loss):
 
 @dataclass(frozen=True)
 class MeanSquaredError(Loss):
-    """Regression: mean over batch and outputs of the squared difference to the target; can stay
-    split by output.
+    """Mean over batch and outputs of the squared error, for regression.
+
+    The layer can stay split by output.
     """
 
     kind: ClassVar[str] = "mean_squared_error"

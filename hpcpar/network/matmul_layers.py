@@ -1,6 +1,4 @@
-"""Layers that are matrix products of weights and inputs: convolutions and the fully connected
-layer.
-"""
+"""Layers that multiply weights with inputs: convolutions and the fully connected layer."""
 
 from __future__ import annotations
 
@@ -16,18 +14,18 @@ from hpcpar.network.windowed import Windowed
 
 @dataclass(frozen=True)
 class Conv(Windowed):
-    """Convolution (cross-correlation, as in every framework) of images of any dimension.
+    """Convolution (cross-correlation, as in PyTorch) of images or volumes.
 
     Attributes
     ----------
     out_channels : int
-        Filters.
+        Number of filters.
     kernel, stride, padding, dilation : tuple of int
-        One number per image axis; a single number stands for all of them.
+        One number per image axis; a single number applies to all axes.
     groups : int
-        Output channels of a group see the input channels of the same group only.
+        Number of groups; the output channels of a group read the input channels of that group.
     bias : bool
-        Add a bias to every output channel.
+        Whether each output channel has a bias.
     """
 
     out_channels: int = 1
@@ -38,28 +36,29 @@ class Conv(Windowed):
     groups: int = 1
     bias: bool = True
     window_options: ClassVar[tuple[str, ...]] = ("kernel", "stride", "padding", "dilation")
-    products: ClassVar[bool] = True
+    is_matmul: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.out_channels < 1 or self.groups < 1:
-            raise InputError(f"layer '{self.name}' ({self.kind}): {self.out_channels} output channels in {self.groups} groups; "
-                             "both must be at least 1")
+            raise InputError(f"layer '{self.name}' ({self.kind}): {self.out_channels} output "
+                             f"channels in {self.groups} groups; both must be at least 1")
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         need_image(self, x, self.dimensions)
         if x[0] % self.groups or self.out_channels % self.groups:
-            raise InputError(f"layer '{self.name}': {self.groups} groups divide neither or only one of {x[0]} input and "
-                             f"{self.out_channels} output channels; choose groups that divide both")
+            raise InputError(
+                f"layer '{self.name}': {self.groups} groups divide neither or only one of {x[0]} "
+                f"input and {self.out_channels} output channels; choose groups that divide both")
         return (self.out_channels, *self.image_out(x))
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
         if axis == "n":
             return Same()
         if axis == "c":
-            return Full() if self.groups == 1 else Groups(self.groups,
-                                                          self.out_channels // self.groups,
-                                                          x[0] // self.groups)
+            if self.groups == 1:
+                return Full()
+            return Groups(self.groups, self.out_channels // self.groups, x[0] // self.groups)
         return self.window(axis)
 
     def weight_shape(self, x: Shape) -> Shape:
@@ -101,16 +100,17 @@ class Conv3d(Conv):
 
 @dataclass(frozen=True)
 class Linear(Layer):
-    """Fully connected layer on features."""
+    """Fully connected layer: y = W x + b for features x."""
 
     out_features: int = 1
     bias: bool = True
     kind: ClassVar[str] = "linear"
-    products: ClassVar[bool] = True
+    is_matmul: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.out_features < 1:
-            raise InputError(f"layer '{self.name}' (linear): {self.out_features} output features; give at least 1")
+            raise InputError(f"layer '{self.name}' (linear): {self.out_features} output features; "
+                             "give at least 1")
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         need_features(self, x)

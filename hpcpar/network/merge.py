@@ -1,6 +1,4 @@
-"""Layers that read several inputs: the sum of a residual block, the concatenation of an inception
-block.
-"""
+"""Layers with several inputs: sum (residual blocks) and concatenation (inception blocks)."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from hpcpar.network.receptive_field import Offset, Relation, Same
 
 @dataclass(frozen=True)
 class Add(Layer):
-    """Sum of two or more inputs of one shape."""
+    """Sum of two or more inputs of equal shape."""
 
     kind: ClassVar[str] = "add"
     elementwise: ClassVar[bool] = True
@@ -26,8 +24,8 @@ class Add(Layer):
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         for name, shape in zip(self.inputs[1:], more, strict=False):
             if shape != x:
-                raise InputError(f"layer '{self.name}' (add) adds '{self.inputs[0]}' of shape {x} and '{name}' of shape {shape}; "
-                                 "shapes must agree")
+                raise InputError(f"layer '{self.name}' (add) adds '{self.inputs[0]}' of shape {x} "
+                                 f"and '{name}' of shape {shape}; shapes must agree")
         return x
 
     def forward_flops(self, x: Shape) -> float:
@@ -36,12 +34,12 @@ class Add(Layer):
 
 @dataclass(frozen=True)
 class Concat(Layer):
-    """Channels of two or more inputs, one after the other.
+    """Concatenation of two or more inputs along the channel axis.
 
     Attributes
     ----------
     channels : tuple of int
-        Channels of every input, in order: `Graph` fills them in.
+        Channels of each input, in order; `Graph.add` fills them in.
     """
 
     channels: Shape = field(default=())
@@ -51,18 +49,21 @@ class Concat(Layer):
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         shapes = (x, *more)
         if tuple(s[0] for s in shapes) != self.channels:
-            raise InputError(f"layer '{self.name}' (concat) is written for inputs of {self.channels} channels, but they have "
-                             f"{tuple(s[0] for s in shapes)}; build it with Graph, which counts them")
+            raise InputError(
+                f"layer '{self.name}' (concat) is written for inputs of {self.channels} channels, "
+                f"but they have {tuple(s[0] for s in shapes)}; build it with Graph, which counts "
+                "them")
         for name, shape in zip(self.inputs, shapes, strict=False):
             if shape[1:] != x[1:]:
-                raise InputError(f"layer '{self.name}' (concat) joins '{self.inputs[0]}' of shape {x} and '{name}' of shape {shape}; "
-                                 "all but the channels must agree")
+                raise InputError(
+                    f"layer '{self.name}' (concat) joins '{self.inputs[0]}' of shape {x} and "
+                    f"'{name}' of shape {shape}; all but the channels must agree")
         return (sum(self.channels), *x[1:])
 
     @cached_property
     def _offsets(self) -> tuple[Offset, ...]:
         starts = itertools.accumulate((0, *self.channels[:-1]))
-        return tuple(Offset(start, extent) for start, extent in zip(starts, self.channels, strict=True))
+        return tuple(map(Offset, starts, self.channels))
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
         return self._offsets[which] if axis == "c" else Same()

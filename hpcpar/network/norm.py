@@ -1,4 +1,4 @@
-"""Normalisation: across neighbouring channels, and by the statistics of a batch."""
+"""Normalisation layers: local response normalisation and batch normalisation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hpcpar.network.receptive_field import Relation, Same, Window
 
 @dataclass(frozen=True)
 class LRN(Layer):
-    """Local response normalisation across channels: x / (k + alpha / size * sum of squares) **
-    beta.
+    """Local response normalisation: x / (k + alpha / size * sum of squares) ** beta.
+
+    The sum runs over a window of `size` channels, see `window`.
     """
 
     size: int = 5
@@ -23,8 +24,7 @@ class LRN(Layer):
     kind: ClassVar[str] = "lrn"
 
     def window(self) -> Window:
-        """The channels a channel is normalised by: size // 2 before it, (size - 1) // 2 after it.
-        """
+        """Window of channels in the sum: size // 2 before a channel, (size - 1) // 2 after it."""
         return Window(self.size, 1, self.size // 2)
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
@@ -36,18 +36,18 @@ class LRN(Layer):
 
 @dataclass(frozen=True)
 class BatchNorm(Layer):
-    """Batch normalisation of every channel over samples and image: (x - mean) / sqrt(variance +
-    eps) * gamma + beta.
+    """Batch normalisation per channel: (x - mean) / sqrt(variance + eps) * gamma + beta.
 
-    gamma is the weight ``(C,)``, beta the bias ``(C,)``. Given the statistics the layer is
-    elementwise; the sums over a batch that is cut over ranks belong to whoever runs it.
+    Mean and variance are taken over samples and image. gamma ``(C,)`` is the weight, beta ``(C,)``
+    the bias. The layer is elementwise given the statistics; the runtime sums the statistics over
+    ranks.
 
     Attributes
     ----------
     eps : float
-        Added to the variance.
+        Number added to the variance.
     momentum : float
-        Part of the new batch in the running mean and variance.
+        Weight of the new batch in the running mean and variance (PyTorch's convention).
     """
 
     eps: float = 1e-5
@@ -62,13 +62,11 @@ class BatchNorm(Layer):
         return (x[0],)
 
     def buffers(self, x: Shape) -> int:
-        """Running mean and variance of every channel."""
+        """Running mean and variance of each channel."""
         return 2 * x[0]
 
     def forward_flops(self, x: Shape) -> float:
-        """Three per element for sum and sum of squares, two for one factor and one addend per
-        channel.
-        """
+        """Five flops per element: three for sum and sum of squares, two for the affine map."""
         return 5.0 * math.prod(x)
 
     @property

@@ -1,56 +1,81 @@
-"""What an ONNX file says, without the package's own types: nodes with attributes, constants, input
-and output.
-"""
+"""Reading ONNX files into nodes, attributes and constants, free of the types of package onnx."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcpar.errors import InputError
 
-Array = npt.NDArray[Any]
+Array = npt.NDArray[np.int64 | np.float64]
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor known from the file. Of weights only the dimensions are ever asked for."""
+    """A tensor whose value does not depend on the input.
+
+    Attributes
+    ----------
+    dims : tuple of int
+        Its shape.
+    read : callable
+        Returns the values; never called for weights, which may lie in an external file.
+    """
 
     dims: tuple[int, ...]
     read: Callable[[], Array]
 
     @staticmethod
     def of(value: Array) -> Constant:
+        """A constant of known value."""
         return Constant(value.shape, lambda: value)
+
+
+Attribute = float | bytes | Sequence[int] | Sequence[float] | Constant
 
 
 @dataclass(frozen=True)
 class Node:
-    """One operator: its first output is the only one that may be used."""
+    """One operator. Only its first output may be used."""
 
     op: str
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    attributes: dict[str, Any]
+    attributes: Mapping[str, Attribute]
     path: str
 
+    def integer(self, key: str, default: int | None = None) -> int:
+        """An integer attribute, required unless it has a default."""
+        return cast(int, self.attributes[key] if default is None
+                    else self.attributes.get(key, default))
+
+    def number(self, key: str, default: float) -> float:
+        """A floating-point attribute."""
+        return cast(float, self.attributes.get(key, default))
+
+    def integers(self, key: str, default: Iterable[int] = ()) -> tuple[int, ...]:
+        """An attribute that is a list of integers."""
+        return tuple(cast(Iterable[int], self.attributes.get(key, default)))
+
     def error(self, why: str) -> InputError:
-        """The error that names this node."""
+        """An error that names this node."""
         return InputError(f"'{self.path}': node '{self.name}' ({self.op}): {why}")
 
 
 @dataclass(frozen=True)
-class File:
-    """The operators that the output depends on, in order of execution.
+class OnnxFile:
+    """The contents of a file.
 
     Attributes
     ----------
+    nodes : tuple of Node
+        The operators that the output depends on, in order of execution.
     constants : dict
         Initializers by name.
     input_dims : tuple
@@ -65,7 +90,14 @@ class File:
     output: str
 
 
-def read(path: str) -> File:
+class TensorProto(Protocol):
+    """The part of ``onnx.TensorProto`` that is read."""
+
+    @property
+    def dims(self) -> Iterable[int]: ...
+
+
+def read(path: str) -> OnnxFile:
     """Read a file.
 
     Raises
@@ -84,35 +116,37 @@ def read(path: str) -> File:
         graph = onnx.load(path, load_external_data=False).graph
     except OSError as err:
         raise InputError(f"cannot read '{path}': {err.strerror or err}") from err
-    except Exception as err:  # the protocol buffers' own errors differ by version
+    except Exception as err:  # protobuf's exceptions differ by version
         raise InputError(f"'{path}' is not an ONNX file") from err
 
-    def constant(tensor: Any) -> Constant:
+    def constant(tensor: TensorProto) -> Constant:
         return Constant(tuple(tensor.dims), lambda: np.asarray(numpy_helper.to_array(tensor)))
 
     constants = {tensor.name: constant(tensor) for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
     for what, values in ("input", inputs), ("output", graph.output):
         if len(values) != 1:
-            raise InputError(f"'{path}' has {len(values)} {what}s ({', '.join(v.name for v in values)}); export a network with one")
+            names = ", ".join(value.name for value in values)
+            raise InputError(
+                f"'{path}' has {len(values)} {what}s ({names}); export a network with one")
     nodes = []
     for i, node in enumerate(graph.node):
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         if node.op_type == "Constant" and "value" in attributes:
             attributes["value"] = constant(attributes["value"])
         op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        nodes.append(Node(op, node.name or f"{node.op_type.lower()}{i}", tuple(node.input),
-                          tuple(node.output), attributes, path))
+        name = node.name or f"{node.op_type.lower()}{i}"
+        nodes.append(Node(op, name, tuple(node.input), tuple(node.output), attributes, path))
     dims = tuple(d.dim_value or None for d in inputs[0].type.tensor_type.shape.dim)
     output = graph.output[0].name
-    return File(path, _used(nodes, output), constants, inputs[0].name, dims, output)
+    return OnnxFile(path, _live_nodes(nodes, output), constants, inputs[0].name, dims, output)
 
 
-def _used(nodes: list[Node], output: str) -> tuple[Node, ...]:
-    """The nodes that the output depends on."""
-    wanted, kept = {output}, []
+def _live_nodes(nodes: list[Node], output: str) -> tuple[Node, ...]:
+    """The nodes that the output depends on, in order."""
+    needed, live = {output}, []
     for node in reversed(nodes):
-        if wanted & set(node.outputs):
-            wanted |= set(node.inputs)
-            kept.append(node)
-    return tuple(reversed(kept))
+        if needed & set(node.outputs):
+            needed |= set(node.inputs)
+            live.append(node)
+    return tuple(reversed(live))

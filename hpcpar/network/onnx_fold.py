@@ -1,17 +1,18 @@
-"""Constants computed inside an ONNX graph: exporters write the target of a reshape as a little
-program on shapes.
-"""
+"""Constant folding in ONNX graphs: exporters compute the target of a reshape from shapes."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from hpcpar.network.onnx_file import Array, Constant, Node
 
-#: Stands for the number of samples in shapes, whatever the file was exported with.
+#: Placeholder for the number of samples in shapes, whatever the file was exported with.
 BATCH = -(1 << 40)
+
+#: Values of a node's inputs, None for an input that is left out.
+Values = Sequence[Array | None]
 
 
 def literal(node: Node) -> Constant:
@@ -19,51 +20,85 @@ def literal(node: Node) -> Constant:
     for key in ("value_int", "value_ints", "value_float", "value_floats"):
         if key in node.attributes:
             return Constant.of(np.asarray(node.attributes[key]))
-    if "value" not in node.attributes:
+    value = node.attributes.get("value")
+    if not isinstance(value, Constant):
         raise node.error("only numbers are read")
-    value: Constant = node.attributes["value"]
     return value
 
 
 def fold(node: Node, inputs: list[Constant | None]) -> Constant:
-    """The node's output, all of whose inputs are constants (None where one is left out)."""
+    """The output of a node whose inputs are all constants (None for an input that is left out).
+
+    Raises
+    ------
+    InputError
+        The operator is not supported on constants, or the values do not fit it.
+    """
     if node.op == "Transpose" and inputs[0] is not None:
-        dims = inputs[0].dims
-        order = node.attributes.get("perm", range(len(dims))[::-1])
-        source = inputs[0].read
+        dims, source = inputs[0].dims, inputs[0].read
+        order = node.integers("perm", range(len(dims))[::-1])
         return Constant(tuple(dims[i] for i in order), lambda: np.transpose(source(), order))
     if node.op == "Identity" and inputs[0] is not None:
         return inputs[0]
     try:
-        return Constant.of(_value(node, [None if c is None else c.read() for c in inputs]))
+        if node.op not in FOLDS:
+            raise ValueError("this operator is not supported on constants")
+        return Constant.of(FOLDS[node.op](node, [None if c is None else c.read() for c in inputs]))
     except (ValueError, IndexError, TypeError) as err:
         raise node.error(f"cannot be computed from constants ({err})") from err
 
 
-def _value(node: Node, given: list[Array | None]) -> Array:
-    at = node.attributes
-    values: list[Any] = given
-    if node.op == "Gather":
-        return np.asarray(np.take(values[0], values[1].astype(np.int64), axis=at.get("axis", 0)))
-    if node.op == "Concat":
-        return np.concatenate(values, axis=at["axis"])
-    if node.op == "Mul":
-        return np.asarray(values[0] * values[1])
-    if node.op == "Cast":
-        return np.asarray(values[0])
-    if node.op in ("Unsqueeze", "Squeeze"):
-        axes = at["axes"] if "axes" in at else values[1].tolist() if len(values) > 1 and values[
-            1] is not None else None
-        if node.op == "Unsqueeze":
-            return np.expand_dims(values[0], tuple(axes or ()))
-        return np.squeeze(values[0], None if axes is None else tuple(axes))
-    if node.op == "Slice" and len(values) > 2:
-        axes = values[3].tolist() if len(values) > 3 and values[3] is not None else list(
-            range(len(values[1])))
-        steps = values[4].tolist() if len(values) > 4 and values[4] is not None else [1] * len(axes)
-        cut = [slice(None)] * values[0].ndim
-        for axis, start, stop, step in zip(axes, values[1].tolist(), values[2].tolist(), steps,
-                                           strict=True):
-            cut[axis] = slice(start, stop, step)
-        return np.asarray(values[0][tuple(cut)])
-    raise ValueError("this operator is not supported on constants")
+def _array(values: Values, which: int) -> Array:
+    """A required input."""
+    array = values[which]
+    if array is None:
+        raise ValueError(f"input {which} is missing")
+    return array
+
+
+def _integers(values: Values, which: int) -> list[int] | None:
+    """An optional input of integers."""
+    array = values[which] if which < len(values) else None
+    return None if array is None else array.tolist()
+
+
+def _gather(node: Node, values: Values) -> Array:
+    indices = _array(values, 1).astype(np.int64)
+    return np.asarray(np.take(_array(values, 0), indices, axis=node.integer("axis", 0)))
+
+
+def _concat(node: Node, values: Values) -> Array:
+    return np.concatenate([_array(values, i) for i in range(len(values))], node.integer("axis"))
+
+
+def _axes(node: Node, values: Values) -> tuple[int, ...] | None:
+    """Axes of Squeeze and Unsqueeze: an attribute, or an input since operator set 13."""
+    axes = node.integers("axes") if "axes" in node.attributes else _integers(values, 1)
+    return None if axes is None else tuple(axes)
+
+
+def _slice(node: Node, values: Values) -> Array:
+    """Slice with the bounds as inputs, as since operator set 10."""
+    array, starts, stops = _array(values, 0), _integers(values, 1), _integers(values, 2)
+    if starts is None or stops is None:
+        raise ValueError("starts or ends are missing")
+    axes, steps = _integers(values, 3), _integers(values, 4)
+    if axes is None:
+        axes = list(range(len(starts)))
+    if steps is None:
+        steps = [1] * len(axes)
+    index = [slice(None)] * array.ndim
+    for axis, start, stop, step in zip(axes, starts, stops, steps, strict=True):
+        index[axis] = slice(start, stop, step)
+    return np.asarray(array[tuple(index)])
+
+
+FOLDS: dict[str, Callable[[Node, Values], Array]] = {
+    "Cast": lambda node, values: _array(values, 0),
+    "Concat": _concat,
+    "Gather": _gather,
+    "Mul": lambda node, values: np.asarray(np.multiply(_array(values, 0), _array(values, 1))),
+    "Slice": _slice,
+    "Squeeze": lambda node, values: np.squeeze(_array(values, 0), _axes(node, values)),
+    "Unsqueeze": lambda node, values: np.expand_dims(_array(values, 0), _axes(node, values) or ()),
+}

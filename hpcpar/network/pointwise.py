@@ -1,4 +1,4 @@
-"""Layers without weights that read one input element per output element, and the flatten."""
+"""Elementwise layers without weights, and the flatten layer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReLU(Layer):
 
 @dataclass(frozen=True)
 class Dropout(Layer):
-    """Zero with probability `rate`, scale the rest; the mask depends on the global index only."""
+    """Dropout with probability `rate`; the mask depends on the global index of an element only."""
 
     rate: float = 0.5
     kind: ClassVar[str] = "dropout"
@@ -29,7 +29,7 @@ class Dropout(Layer):
 
 @dataclass(frozen=True)
 class Flatten(Layer):
-    """Images to features, channel by channel."""
+    """Images to features, in the order of channels."""
 
     kind: ClassVar[str] = "flatten"
 

@@ -1,4 +1,4 @@
-"""Pooling: maximum and average over windows, and the average over whole images."""
+"""Pooling layers: maximum and average over windows, and the average over whole images."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hpcpar.network.windowed import Windowed
 
 @dataclass(frozen=True)
 class Pool(Windowed):
-    """What maximum and average pooling share.
+    """Base class of maximum and average pooling.
 
     Attributes
     ----------
     kernel, stride, padding : tuple of int
-        One number per image axis; a single number stands for all of them.
+        One number per image axis; a single number applies to all axes.
     ceil_mode : bool
-        Keep a last window that only begins inside the image.
+        Whether a last window that only begins inside the image counts, as in PyTorch.
     """
 
     kernel: Shape = (2, 2)
@@ -32,7 +32,8 @@ class Pool(Windowed):
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         need_image(self, x, self.dimensions)
         if any(2 * p > k for p, k in zip(self.padding, self.kernel, strict=True)):
-            raise InputError(f"layer '{self.name}': padding {self.padding} exceeds half the pooling window {self.kernel}")
+            raise InputError(f"layer '{self.name}': padding {self.padding} exceeds half the "
+                             f"pooling window {self.kernel}")
         return (x[0], *self.image_out(x, self.ceil_mode))
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
@@ -93,9 +94,7 @@ class AvgPool3d(Pool3d):
 
 @dataclass(frozen=True)
 class GlobalAvgPool(Layer):
-    """Average of every channel over the image: ``(C, H, W)`` or ``(C, D, H, W)`` to features
-    ``(C,)``.
-    """
+    """Average of each channel over the image: ``(C, H, W)`` or ``(C, D, H, W)`` to ``(C,)``."""
 
     kind: ClassVar[str] = "globalavgpool"
 

@@ -1,42 +1,43 @@
-"""Which input indices an interval of output indices needs, one axis at a time.
+"""Receptive fields: the input indices that an interval of output indices needs, along one axis.
 
-Every layer is a product of such one-dimensional relations, so what a rank needs is a box.
+The receptive field of a layer is the product of one-dimensional relations, so the input region
+that a rank needs is a box.
 
-Each relation answers twice: `needed` for one interval of plain ints, and `needed_array` for arrays
-of intervals at once (NumPy's checks on every call would make the former several times slower).
+Each relation has two methods of equal result: `needed` maps one interval of ints, `needed_array`
+maps arrays of intervals. For a single interval the former is several times faster than NumPy.
+Intervals are half-open, [start, stop); `extent` is the length of the input axis.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Interval = tuple[int, int]
-#: Starts and stops, or whatever NumPy broadcasts to them.
+#: Starts or stops: an int, or an array that broadcasts with the other.
 Indices = npt.ArrayLike
 IntArray = npt.NDArray[np.int64]
 Intervals = tuple[IntArray, IntArray]
 
 
 def _together(start: Indices, stop: Indices) -> Intervals:
-    """Both as integer arrays of their broadcast shape."""
+    """Starts and stops as int64 arrays of their broadcast shape."""
     a, b = np.broadcast_arrays(np.asarray(start, np.int64), np.asarray(stop, np.int64))
     return a, b
 
 
-def _inside(lo: Any, hi: Any, extent: int) -> Intervals:
-    """[lo, hi) cut to the axis; where nothing is left, an empty interval inside it."""
+def _inside(lo: IntArray, hi: IntArray, extent: int) -> Intervals:
+    """Intersection of [lo, hi) with [0, extent); an empty one lies within the axis."""
     lo, hi = np.maximum(lo, 0), np.minimum(hi, extent)
-    at = np.minimum(lo, extent)
-    return np.where(hi > lo, lo, at), np.where(hi > lo, hi, at)
+    empty = np.minimum(lo, extent)
+    return np.where(hi > lo, lo, empty), np.where(hi > lo, hi, empty)
 
 
 @dataclass(frozen=True)
 class Same:
-    """Output index i needs input index i (elementwise layers, and the sample axis)."""
+    """Output i needs input i: elementwise layers, and the sample axis."""
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         return start, stop
@@ -47,9 +48,7 @@ class Same:
 
 @dataclass(frozen=True)
 class Full:
-    """Any output, even none, needs the whole axis (a reduction: input channels, the features of a
-    linear layer).
-    """
+    """Any interval of outputs, even an empty one, needs the whole axis: a reduction."""
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         return 0, extent
@@ -61,8 +60,7 @@ class Full:
 
 @dataclass(frozen=True)
 class Window:
-    """Convolution and pooling: output i reads i * stride - padding + dilation * (0 .. kernel - 1).
-    """
+    """Output i needs i * stride - padding + dilation * (0 .. kernel - 1): convolution, pooling."""
 
     kernel: int
     stride: int = 1
@@ -71,18 +69,19 @@ class Window:
 
     @property
     def pointwise(self) -> bool:
-        """True where output i reads input i alone."""
+        """True if output i needs input i only."""
         return (self.kernel == 1) & (self.stride == 1) & (self.padding == 0) & (self.dilation == 1)
 
     @property
     def span(self) -> int:
-        """Input indices from the first to one past the last that a single output reads."""
+        """Extent of the window of one output, in input indices."""
         return self.dilation * (self.kernel - 1) + 1
 
     def reach(self, start: int, stop: int) -> Interval:
-        """The interval read by outputs [start, stop), padding included (it may leave the axis)."""
-        return start * self.stride - self.padding, (stop
-                                                    - 1) * self.stride - self.padding + self.span
+        """Receptive field of outputs [start, stop), padding included: it may exceed the axis."""
+        first = start * self.stride - self.padding
+        last = (stop - 1) * self.stride - self.padding
+        return first, last + self.span
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         if stop <= start:
@@ -98,7 +97,7 @@ class Window:
         return np.where(b > a, lo, 0), np.where(b > a, hi, 0)
 
     def pads(self, start: int, stop: int, extent: int) -> Interval:
-        """Padding (before, after) that the local input of outputs [start, stop) has to be given."""
+        """Padding (before, after) of the local input of outputs [start, stop)."""
         if stop <= start:
             return 0, 0
         lo, hi = self.reach(start, stop)
@@ -109,7 +108,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Groups:
-    """Channels of a grouped convolution: output channel o reads the input channels of its group."""
+    """An output channel of a grouped convolution needs the input channels of its group."""
 
     groups: int
     out_per_group: int
@@ -124,12 +123,13 @@ class Groups:
     def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
         a, b = _together(start, stop)
         first, last = a // self.out_per_group, (b - 1) // self.out_per_group
-        return np.where(b > a, first * self.in_per_group, 0), np.where(b > a, (last + 1) * self.in_per_group, 0)
+        lo, hi = first * self.in_per_group, (last + 1) * self.in_per_group
+        return np.where(b > a, lo, 0), np.where(b > a, hi, 0)
 
 
 @dataclass(frozen=True)
 class Granule:
-    """Flatten: feature f belongs to channel f // size."""
+    """Feature f of a flattened image needs channel f // size."""
 
     size: int
 
@@ -143,9 +143,9 @@ class Granule:
 
 @dataclass(frozen=True)
 class Offset:
-    """Concatenation: this input's indices [0, extent) are the outputs [start, start + extent).
+    """One input of a concatenation: its indices [0, extent) are outputs [start, start + extent).
 
-    Outputs of other inputs need an empty interval of this one.
+    Outputs that come from other inputs need an empty interval.
     """
 
     start: int
@@ -162,8 +162,10 @@ class Offset:
 
 @dataclass(frozen=True)
 class Columns:
-    """A row of weights: input channel i has entries [i * size, (i + 1) * size), and every part has
-    the row's `bias` entries besides.
+    """Entries of a weight row, by input channels.
+
+    Input channel i has the entries [i * size, (i + 1) * size). The `bias` entries of the row are
+    appended to every interval.
     """
 
     size: int

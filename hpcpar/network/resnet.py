@@ -1,6 +1,4 @@
-"""Residual networks of bottleneck blocks (He et al. 2016), in the layout called v1.5: strides in
-the 3x3 convolutions.
-"""
+"""Residual networks of bottleneck blocks (He et al. 2016), with strides in the 3x3 (v1.5)."""
 
 from __future__ import annotations
 
@@ -18,22 +16,20 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
 )
 
-#: Channels of a block's output over those of its 3x3 convolution.
+#: Ratio of a block's output channels to the channels of its 3x3 convolution.
 EXPANSION = 4
 
 
 def _conv(net: Graph, name: str, filters: int, kernel: int, stride: int = 1,
           after: str | None = None) -> str:
-    """A convolution without bias that keeps the image at stride 1, and its normalisation."""
+    """Convolution without bias, padded to keep the image size at stride 1, and its BatchNorm."""
     net.add(Conv2d, name, after=after, out_channels=filters, kernel=kernel, stride=stride,
             padding=kernel // 2, bias=False)
     return net.add(BatchNorm, f"{name}.bn")
 
 
 def _bottleneck(net: Graph, name: str, width: int, stride: int) -> None:
-    """1x1, 3x3 and 1x1 convolutions beside the identity, which is projected where the shape
-    changes.
-    """
+    """1x1, 3x3 and 1x1 convolutions and a shortcut, projected where the shape changes."""
     x = shortcut = net.last
     if stride > 1 or net.shapes[x][0] != EXPANSION * width:
         shortcut = _conv(net, f"{name}.down", EXPANSION * width, 1, stride)

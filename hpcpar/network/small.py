@@ -1,4 +1,4 @@
-"""Small networks for digits."""
+"""Small networks for images of digits."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from hpcpar.network.layers import (
 
 
 def lenet5(shape: Shape, classes: int) -> Network:
-    """LeNet-5-like: two 5x5 convolutions of 6 and 16 filters, pooling, 120 and 84 features (LeCun
-    1998).
+    """A variant of LeNet-5 (LeCun 1998) with padded convolutions, ReLU and maximum pooling.
 
-    Both convolutions are padded, so that 8 x 8 digits pass as well as the classic 28 x 28.
+    The padding admits 8 x 8 digits as well as the classic 28 x 28.
     """
     net = Chain("lenet5", shape)
-    net.add(Conv2d, "conv1", out_channels=6, kernel=(5, 5), padding=(2, 2)).add(ReLU, "relu1").add(MaxPool2d, "pool1")
-    net.add(Conv2d, "conv2", out_channels=16, kernel=(5, 5), padding=(2, 2)).add(ReLU, "relu2").add(MaxPool2d, "pool2")
-    net.add(Flatten, "flatten").add(Linear, "fc1", out_features=120).add(ReLU, "relu3")
-    net.add(Linear, "fc2", out_features=84).add(ReLU, "relu4").add(Linear, "fc3", out_features=classes)
-    return net.add(SoftmaxCrossEntropy, "loss").build()
+    for i, filters in (1, 6), (2, 16):
+        net.add(Conv2d, f"conv{i}", out_channels=filters, kernel=(5, 5), padding=(2, 2))
+        net.add(ReLU, f"relu{i}").add(MaxPool2d, f"pool{i}")
+    net.add(Flatten, "flatten")
+    net.add(Linear, "fc1", out_features=120).add(ReLU, "relu3")
+    net.add(Linear, "fc2", out_features=84).add(ReLU, "relu4")
+    return net.add(Linear, "fc3", out_features=classes).add(SoftmaxCrossEntropy, "loss").build()
 
 
 def mlp(shape: Shape, classes: int) -> Network:
-    """Two hidden layers of 256 and 128 features."""
+    """Multilayer perceptron with hidden layers of 256 and 128 features."""
     net = Chain("mlp", shape).add(Flatten, "flatten")
-    net.add(Linear, "fc1", out_features=256).add(ReLU, "relu1").add(Linear, "fc2", out_features=128).add(ReLU, "relu2")
+    net.add(Linear, "fc1", out_features=256).add(ReLU, "relu1")
+    net.add(Linear, "fc2", out_features=128).add(ReLU, "relu2")
     return net.add(Linear, "fc3", out_features=classes).add(SoftmaxCrossEntropy, "loss").build()

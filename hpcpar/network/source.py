@@ -1,4 +1,4 @@
-"""Networks that the user wrote: a Python function ``module:function``, or an ONNX file."""
+"""Networks of the user: a Python function ``module:function``, or an ONNX file."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Protocol
 
 from hpcpar.errors import InputError, unknown
-from hpcpar.network.base import Shape, text_of
+from hpcpar.network.base import Shape, shape_text
 from hpcpar.network.graph import Network
+
+
+class NetworkFunction(Protocol):
+    """A function of the user that returns a network."""
+
+    def __call__(self, **arguments: object) -> object: ...
 
 
 def is_source(name: str) -> bool:
@@ -21,34 +27,34 @@ def is_source(name: str) -> bool:
 
 
 def load(name: str, shape: Shape | None = None, classes: int | None = None) -> Network:
-    """The network that the function builds or the file holds, at this sample shape.
+    """Build the network of a function or read the one of a file.
 
     Raises
     ------
     InputError
-        Whatever goes wrong on the way; also a network of another shape or of other classes than
-        asked for.
+        The source cannot be used, or the network has another sample shape or number of classes
+        than given.
     """
     if name.endswith(".onnx"):
-        from hpcpar.network import onnx  # not every user of networks reads such files
+        from hpcpar.network import onnx  # imported only if needed
 
         net = onnx.load(name, shape)
     else:
-        net = _call(name,
-                    {key: value for key, value in (("shape", shape), ("classes", classes))
-                     if value is not None})
+        options: dict[str, object] = {"shape": shape, "classes": classes}
+        net = _call(name, {key: value for key, value in options.items() if value is not None})
     if shape is not None and net.image_shape != tuple(shape):
-        raise InputError(f"network '{name}' takes inputs {text_of(net.image_shape)}, not {text_of(shape)}; leave --input out, "
-                         "or give its function a parameter 'shape'")
+        raise InputError(f"network '{name}' takes inputs {shape_text(net.image_shape)}, not "
+                         f"{shape_text(shape)}; leave --input out, or give its function a "
+                         "parameter 'shape'")
     if classes is not None and net.classes != classes:
-        raise InputError(f"network '{name}' has {net.classes} outputs, not {classes}; leave --classes out, "
-                         "or give its function a parameter 'classes'")
+        raise InputError(f"network '{name}' has {net.classes} outputs, not {classes}; leave "
+                         "--classes out, or give its function a parameter 'classes'")
     return net
 
 
 @contextlib.contextmanager
 def _current_directory_first() -> Iterator[None]:
-    """Modules of the current directory can be imported, as under ``python -m``."""
+    """Make modules of the current directory importable, as ``python -m`` does."""
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
@@ -58,8 +64,8 @@ def _current_directory_first() -> Iterator[None]:
             sys.path.remove(here)
 
 
-def _call(name: str, given: dict[str, Any]) -> Network:
-    """``module:function`` called with those of `given` that its signature takes."""
+def _call(name: str, given: dict[str, object]) -> Network:
+    """Call ``module:function`` with those of `given` that its signature accepts."""
     with _current_directory_first():
         function = _find(name)
         try:
@@ -67,7 +73,7 @@ def _call(name: str, given: dict[str, Any]) -> Network:
         except InputError:
             raise
         except (Exception, SystemExit) as err:  # user code may raise anything
-            raise InputError(f"network '{name}': the function raised {_line(err)}") from err
+            raise InputError(f"network '{name}': the function raised {_one_line(err)}") from err
     if not isinstance(net, Network):
         hint = "; return what build() gives" if hasattr(net, "build") else ""
         raise InputError(
@@ -75,39 +81,44 @@ def _call(name: str, given: dict[str, Any]) -> Network:
     return net
 
 
-def _find(name: str) -> Callable[..., Any]:
+def _find(name: str) -> NetworkFunction:
+    """The function ``module:function``."""
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute.isidentifier():
         raise InputError(f"network '{name}': write module:function, as in my_networks:tiny")
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as err:  # importing runs user code
-        raise InputError(f"network '{name}': cannot import '{module_name}' ({_line(err)}); write module:function for a module of "
-                         "the current directory or an installed one") from err
+        raise InputError(
+            f"network '{name}': cannot import '{module_name}' ({_one_line(err)}); write "
+            "module:function for a module of the current directory or an installed one") from err
     if not hasattr(module, attribute):
         known = [key for key, value in vars(module).items() if inspect.isfunction(value)
                  and value.__module__ == module.__name__]
         raise unknown(f"function of '{module_name}'", attribute, known)
-    function: Callable[..., Any] = getattr(module, attribute)
+    function: NetworkFunction = getattr(module, attribute)
     if not callable(function):
         raise InputError(
             f"network '{name}': '{attribute}' is a {type(function).__name__}, not a function")
     return function
 
 
-def _arguments(name: str, function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters
-    rest = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    out = {key: value for key, value in given.items() if rest or key in parameters}
+def _arguments(name: str, function: NetworkFunction,
+               given: dict[str, object]) -> dict[str, object]:
+    """Those of `given` that the function's signature accepts, checked to be all it needs."""
+    signature = inspect.signature(function)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    arguments = {key: value for key, value in given.items()
+                 if takes_any or key in signature.parameters}
     try:
-        inspect.signature(function).bind(**out)
+        signature.bind(**arguments)
     except TypeError as err:
-        raise InputError(f"network '{name}': {err}; give --input and --classes for 'shape' and 'classes', and every other "
-                         "parameter a default") from err
-    return out
+        raise InputError(f"network '{name}': {err}; give --input and --classes for 'shape' and "
+                         "'classes', and every other parameter a default") from err
+    return arguments
 
 
-def _line(err: BaseException) -> str:
-    """An exception on one line."""
+def _one_line(err: BaseException) -> str:
+    """Type and message of an exception on one line."""
     text = " ".join(str(err).split())
     return f"{type(err).__name__}: {text}" if text else type(err).__name__

@@ -1,4 +1,4 @@
-"""VGG."""
+"""VGG-16."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from hpcpar.network.layers import (
 
 
 def vgg16(shape: Shape, classes: int) -> Network:
-    """VGG-16 (Simonyan and Zisserman 2015, column D): 13 convolutions of 3x3, 138,357,544
-    parameters at 1000 classes of 224 x 224.
+    """VGG-16 (Simonyan and Zisserman 2015, column D).
+
+    It has 138,357,544 parameters at 1000 classes and images of 224 x 224.
     """
     net = Chain("vgg16", shape)
     for stage, (depth, filters) in enumerate(((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)), 1):
         for i in range(1, depth + 1):
-            net.add(Conv2d, f"conv{stage}_{i}", out_channels=filters, kernel=(3, 3),
-                    padding=(1, 1)).add(ReLU, f"relu{stage}_{i}")
+            net.add(Conv2d, f"conv{stage}_{i}", out_channels=filters, kernel=3, padding=1)
+            net.add(ReLU, f"relu{stage}_{i}")
         net.add(MaxPool2d, f"pool{stage}")
     net.add(Flatten, "flatten")
     for i in (6, 7):

@@ -1,4 +1,4 @@
-"""Layers whose outputs see a sliding window of the image: convolution and pooling."""
+"""Base class of layers with a sliding window over the image: convolution and pooling."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from hpcpar.network.receptive_field import Window
 
 @dataclass(frozen=True)
 class Windowed(Layer):
-    """A window per image axis, from the options that `window_options` names (in the order of
-    `Window`).
-    """
+    """A layer with one sliding window per image axis."""
 
-    #: Image axes: 2 or 3.
+    #: Number of image axes: 2 or 3.
     dimensions: ClassVar[int] = 2
+    #: Fields that describe the window, in the order of the fields of `Window`.
     window_options: ClassVar[tuple[str, ...]] = ("kernel", "stride", "padding")
 
     def __post_init__(self) -> None:
@@ -27,38 +26,41 @@ class Windowed(Layer):
             value = (given,) * self.dimensions if isinstance(given, int) else tuple(given)
             object.__setattr__(self, name, value)
             least = 0 if name == "padding" else 1
-            if len(value) != self.dimensions or any(not isinstance(v, int) or v < least
-                                                    for v in value):
-                raise InputError(f"layer '{self.name}' ({self.kind}): {name}={given}; give {self.dimensions} whole numbers "
-                                 f"of at least {least}")
+            valid = all(isinstance(v, int) and v >= least for v in value)
+            if len(value) != self.dimensions or not valid:
+                raise InputError(f"layer '{self.name}' ({self.kind}): {name}={given}; give "
+                                 f"{self.dimensions} whole numbers of at least {least}")
 
     @cached_property
     def _windows(self) -> dict[str, Window]:
         options = [getattr(self, name) for name in self.window_options]
-        return {axis: Window(*values) for axis, values in zip(AXES[self.dimensions + 2][2:],
-                                                              zip(*options, strict=True),
-                                                              strict=True)}
+        windows = map(Window, *options)
+        return dict(zip(AXES[self.dimensions + 2][2:], windows, strict=True))
 
     def windows(self) -> tuple[Window, ...]:
-        """The window of each image axis in order: (h, w) or (d, h, w)."""
+        """Windows of the image axes in order: (h, w) or (d, h, w)."""
         return tuple(self._windows.values())
 
     def window(self, axis: str) -> Window:
-        """The window along the image axis of this letter."""
+        """Window along an image axis: h, w or d."""
         return self._windows[axis]
 
     def image_out(self, x: Shape, ceil_mode: bool = False) -> Shape:
-        """Image extents of the output, as PyTorch computes them (the last ceil-mode window starts
-        inside).
+        """Image extents of the output, as in PyTorch.
+
+        With `ceil_mode` a last, partial window counts if it starts inside the image or the padding
+        before it.
         """
-        out = []
+        extents = []
         for size, win in zip(x[1:], self.windows(), strict=True):
-            room = size + 2 * win.padding - win.span
-            if room < 0:
-                raise InputError(f"layer '{self.name}' ({self.kind}): a window of {win.span} does not fit an input of {size} "
-                                 f"with padding {win.padding}; use larger images or more padding")
-            n = (room + (win.stride - 1 if ceil_mode else 0)) // win.stride + 1
+            travel = size + 2 * win.padding - win.span
+            if travel < 0:
+                raise InputError(
+                    f"layer '{self.name}' ({self.kind}): a window of {win.span} does not fit "
+                    f"an input of {size} with padding {win.padding}; use larger images or more "
+                    "padding")
+            n = (travel + (win.stride - 1 if ceil_mode else 0)) // win.stride + 1
             if ceil_mode and (n - 1) * win.stride >= size + win.padding:
                 n -= 1
-            out.append(n)
-        return tuple(out)
+            extents.append(n)
+        return tuple(extents)

@@ -61,13 +61,12 @@ def _d_in(network: Network, layer: Layer) -> int:
 def _d_out(network: Network, layer: Layer, pooled: bool) -> int:
     """Items a sample of the layer's output; `pooled`: of what the next weighted layer reads of it.
     """
-    following = network.products[network.products.index(layer) + 1:] if pooled else ()
+    following = network.matmul_layers[network.matmul_layers.index(layer) + 1:] if pooled else ()
     return _d_in(network, following[0]) if following else math.prod(network.shapes[layer.name])
 
 
-def _model_and_batch(
-    network: Network, layers: list[Layer], first: Layer, pr: int, pc: int, batch: int, link: Link, pooled: bool = False
-) -> list[Term]:
+def _model_and_batch(network: Network, layers: list[Layer], first: Layer, pr: int, pc: int,
+                     batch: int, link: Link, pooled: bool = False) -> list[Term]:
     out = [Term(layer.name, "forward", link.log_s(pr, batch / pc * _d_out(network, layer, pooled)))
            for layer in layers]
     out += [Term(layer.name, "backward", 2 * link.log_s(pr, batch / pc * _d_in(network, layer)))
@@ -100,7 +99,7 @@ def eq3_model(network: Network, p: int, batch: int, link: Link) -> list[Term]:
     """Eq 3, pure model: sum_i (a log + b B (P-1)/P d_i) + 2 sum_{i>1} (a log + b B (P-1)/P
     d_{i-1}).
     """
-    layers = list(network.products)
+    layers = list(network.matmul_layers)
     return [t for t in _model_and_batch(network, layers, layers[0], p, 1, batch, link)
             if t.phase != "gradient"]
 
@@ -109,7 +108,7 @@ def eq4_batch(network: Network, p: int, link: Link) -> list[Term]:
     """Eq 4, pure batch: 2 sum_i (a log + b (P-1)/P |W_i|)."""
     return [Term(layer.name, "gradient",
                  2 * link.log_s(p, layer.parameters(network.input_shape(layer))))
-            for layer in network.products]
+            for layer in network.matmul_layers]
 
 
 def eq5_volume_ratio(network: Network, layer: Conv, batch: int) -> float:
@@ -136,7 +135,7 @@ def eq7_domain(network: Network, p: int, batch: int, link: Link) -> list[Term]:
     sum (a + b B X_W X_C floor(k_h/2)) + sum (a + b B Y_W Y_C floor(k_w/2)) + 2 sum (a log + b
     (P-1)/P |W_i|); halos of convolutions only.
     """
-    return _halos(network, list(network.products), p, batch, link) + eq4_batch(network, p, link)
+    return _halos(network, list(network.matmul_layers), p, batch, link) + eq4_batch(network, p, link)
 
 
 def eq8_model_batch(network: Network, pr: int, pc: int, batch: int, link: Link,
@@ -152,13 +151,13 @@ def eq8_model_batch(network: Network, pr: int, pc: int, batch: int, link: Link,
         Take d_i as what the next weighted layer reads (gathered after pooling, the reading that
         comes closest to the paper's figures) rather than as the layer's own output.
     """
-    layers = list(network.products)
+    layers = list(network.matmul_layers)
     return _model_and_batch(network, layers, layers[0], pr, pc, batch, link, pooled)
 
 
 def eq8_fc_only(network: Network, pr: int, pc: int, batch: int, link: Link) -> list[Term]:
     """Eq 8 with Pr = 1 in the convolutions and the grid in the fully connected layers (Fig 7)."""
-    layers = list(network.products)
+    layers = list(network.matmul_layers)
     conv: list[Layer] = [layer for layer in layers if isinstance(layer, Conv)]
     rest = [layer for layer in layers if not isinstance(layer, Conv)]
     return _model_and_batch(network, conv, layers[0], 1, pr * pc, batch, link) + _model_and_batch(
@@ -173,7 +172,7 @@ def eq9_integrated(network: Network, pr: int, pc: int, batch: int, link: Link) -
     Over L_M Eq 8's terms; over L_D halos as in Eq 7 with B/Pc samples, and 2 sum (a log P + b
     (P-1)/P |W_i|).
     """
-    layers = list(network.products)
+    layers = list(network.matmul_layers)
     domain: list[Layer] = [layer for layer in layers if isinstance(layer, Conv)]
     model = [layer for layer in layers if not isinstance(layer, Conv)]
     out = _halos(network, domain, pr, batch / pc, link)
@@ -182,12 +181,13 @@ def eq9_integrated(network: Network, pr: int, pc: int, batch: int, link: Link) -
     return out + _model_and_batch(network, model, layers[0], pr, pc, batch, link)
 
 
-def eq9_shares(network: Network, pr: int, pc: int, batch: int, link: Link) -> dict[str, tuple[float, float | None]]:
+def eq9_shares(network: Network, pr: int, pc: int, batch: int,
+               link: Link) -> dict[str, tuple[float, float | None]]:
     """Each layer's share of Eq 9, as (model and batch parallel, domain and batch parallel), in s.
 
     Layers that are no convolutions have no domain to cut: None.
     """
-    layers = list(network.products)
+    layers = list(network.matmul_layers)
     out: dict[str, tuple[float, float | None]] = {}
     for layer in layers:
         model = total_s(_model_and_batch(network, [layer], layers[0], pr, pc, batch, link))

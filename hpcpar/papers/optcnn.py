@@ -108,7 +108,8 @@ def _needed(e: Edge, reader: Configuration) -> list[Box]:
     return out
 
 
-def flows_bytes(e: Edge, producer: Configuration, reader: Configuration) -> dict[tuple[int, int], int]:
+def flows_bytes(e: Edge, producer: Configuration,
+                reader: Configuration) -> dict[tuple[int, int], int]:
     """Bytes that device j of the reader needs of what device i of the producer has, by (i, j); i =
     j: what is there already.
     """

@@ -97,9 +97,8 @@ def hideable_fraction(scheme: Scheme, workers: int) -> float:
     return (passes - 1) / passes
 
 
-def exposed_s(
-    scheme: Scheme, workers: int, batch_bytes: float, bandwidth_bytes_per_s: float, fc_s: float, receivers: bool = False
-) -> float:
+def exposed_s(scheme: Scheme, workers: int, batch_bytes: float, bandwidth_bytes_per_s: float,
+              fc_s: float, receivers: bool = False) -> float:
     """Communication of a step that FC computing does not hide.
 
     The first turn's activations and the last turn's gradients are always exposed. While a turn
@@ -153,9 +152,8 @@ def iteration_s(
     return conv_s + fc_s + switch + weight_sync_s(workers, conv_weight_bytes, bandwidth_bytes_per_s)
 
 
-def footnote4_fc_sample_s(
-    inputs: int, outputs: int, workers: int, flops_per_s: float, bandwidth_bytes_per_s: float, item_bytes: int = 4
-) -> tuple[float, float]:
+def footnote4_fc_sample_s(inputs: int, outputs: int, workers: int, flops_per_s: float,
+                          bandwidth_bytes_per_s: float, item_bytes: int = 4) -> tuple[float, float]:
     """Section 5.1, footnote 4: seconds a sample to compute a worker's share of an FC layer, and to
     receive the layer's whole input.
     """

@@ -159,9 +159,8 @@ class Row:
         return self.within_limits and self.memory_bytes <= memory_bytes
 
 
-def layer_costs(
-    network: Network, layers: Iterable[Layer] | None = None, seconds: Mapping[str, tuple[float, float, float]] | None = None
-) -> list[LayerCost]:
+def layer_costs(network: Network, layers: Iterable[Layer] | None = None,
+                seconds: Mapping[str, tuple[float, float, float]] | None = None) -> list[LayerCost]:
     """Table 3's values from a network's shapes.
 
     Parameters
@@ -185,7 +184,7 @@ def _layer_cost(network: Network, layer: Layer, fw_s: float, bw_s: float, wu_s: 
     return LayerCost(
         layer.name, float(sum(math.prod(shape) for shape in network.input_shapes(layer))), float(math.prod(y)),
         float(math.prod(w)) if w else 0.0, float(math.prod(bias)) if bias else 0.0, x[0], y[0], x[1:] if image else (),
-        halo_x, halo_dy, layer.products, fw_s, bw_s, wu_s,
+        halo_x, halo_dy, layer.is_matmul, fw_s, bw_s, wu_s,
     )
 
 
@@ -379,9 +378,8 @@ def table3_channel(layers: Sequence[LayerCost], job: Job, p: int, link: Link,
     return replace(table3_filter(layers, job, p, link, reduce_scatter), limits=(least,))
 
 
-def table3_df(
-    layers: Sequence[LayerCost], job: Job, p1: int, p2: int, link: Link, inner: Link | None = None, reduce_scatter: bool = False
-) -> Row:
+def table3_df(layers: Sequence[LayerCost], job: Job, p1: int, p2: int, link: Link,
+              inner: Link | None = None, reduce_scatter: bool = False) -> Row:
     """Table 3, data + filter (Eq 20 to 22), p = p1 p2: filter within groups of p2, data between p1
     groups.
 

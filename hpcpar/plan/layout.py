@@ -193,7 +193,7 @@ def _needed_axes(network: Network, layer: Layer, batch: Ints, which: int) -> tup
     axes: list[Axis] = []
     for name, extent in zip(axes_of(x), (batch, *x), strict=True):
         relation = layer.relation(name, x, which)
-        if name == "c" and layer.products and isinstance(relation, Full):
+        if name == "c" and layer.is_matmul and isinstance(relation, Full):
             axes.append(Axis("k", extent, extent, network.granules[layer.inputs[which]]))
         elif name in out:
             axes.append(Axis(name, extent, out[name], granule if name == "c" else 1, relation))
@@ -208,7 +208,7 @@ def parameters(network: Network, layer: Layer, config: Config) -> Layout:
     Parts of a cut reduction (k) hold the weights of their inputs, and all of them the bias.
     """
     rows, per_row = _rows(network, layer)
-    if not layer.products:
+    if not layer.is_matmul:
         return Layout(config, (rows, Axis("k", per_row, per_row)))
     x = network.input_shape(layer)
     inputs = layer.weight_shape(x)[1]

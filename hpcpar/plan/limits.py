@@ -14,7 +14,7 @@ def limit(network: Network, strategy: str, batch: int) -> int:
     name, grid = ("layerwise", None) if strategy == "layerwise" else parse(strategy)
     images = [network.shapes[layer.name] for layer in network.layers
               if len(network.shapes[layer.name]) > 1]
-    products = network.products
+    products = network.matmul_layers
     space = min((math.prod(s[1:]) for s in images), default=1)
     filters = min((network.shapes[layer.name][0] for layer in products[:-1]), default=1)
     channels = min((network.input_shape(layer)[0] for layer in products[1:]), default=1)

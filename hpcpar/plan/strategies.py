@@ -98,8 +98,8 @@ def _by_channels(wish: Wish, layers: list[Layer], model: Ints, batch: Ints) -> C
     split, whole = wish.config(n=batch, c=model), wish.config(n=batch, replicas=model)
     made = False
     for layer in layers:
-        if layer.products or (layer.has_weights and (made or wish.gather == "late")):
-            made = made or layer.products
+        if layer.is_matmul or (layer.has_weights and (made or wish.gather == "late")):
+            made = made or layer.is_matmul
             out[layer.name] = split
         elif isinstance(layer, Input) or not made or isinstance(layer, SoftmaxCrossEntropy):
             out[layer.name] = whole
@@ -123,7 +123,7 @@ def _channel(wish: Wish) -> Configs:
     out: Configs = {}
     made = False
     for layer in wish.layers:
-        if layer.products:
+        if layer.is_matmul:
             out[layer.name] = parts if made and getattr(layer, "groups", 1) == 1 else split
             made = True
         elif not made or isinstance(layer, SoftmaxCrossEntropy | Input | Concat):

@@ -135,7 +135,7 @@ class Builder(Emitter):
         config = self.plan.configs[layer.name]
         if not config.reduces:
             return None
-        if not layer.products or getattr(layer, "groups", 1) > 1:
+        if not layer.is_matmul or getattr(layer, "groups", 1) > 1:
             raise InputError(f"layer '{layer.name}' ({layer.kind}): only convolutions of one group and linear layers can be cut by k")
         parts, whole = partial(self.network, layer, config, batch), owned(self.network, layer, config, batch)
         key = ("sum", self.edges.key(layer, batch))

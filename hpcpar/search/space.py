@@ -150,7 +150,7 @@ class Spaces:
                                    SoftmaxCrossEntropy) or not layer.inputs else shape[
             0] // self.network.granules[layer.name]
         k = 1
-        if self.reductions and layer.products and getattr(layer, "groups",
+        if self.reductions and layer.is_matmul and getattr(layer, "groups",
                                                           1) == 1 and self._first is not layer:
             k = min(channels,
                     self.network.input_shape(layer)[0] // self.network.granules[layer.inputs[0]])
@@ -163,7 +163,7 @@ class Spaces:
 
     @property
     def _first(self) -> Layer:
-        return self.network.products[0]
+        return self.network.matmul_layers[0]
 
 
 @lru_cache(maxsize=64)

@@ -47,7 +47,7 @@ def random_config(network: Network, layer: Layer, ranks: int, rng: np.random.Gen
     axes = [*axes_of(network.shapes[layer.name]), "replicas"]
     if isinstance(layer, SoftmaxCrossEntropy):
         axes.remove("c")
-    if reductions and layer.products and getattr(layer, "groups", 1) == 1:
+    if reductions and layer.is_matmul and getattr(layer, "groups", 1) == 1:
         axes += ["k", "k"]  # few layers have it
     used = ranks if rng.random() < 0.7 else int(rng.integers(1, ranks + 1))
     degrees: dict[str, Any] = dict.fromkeys(axes, 1)

@@ -153,7 +153,7 @@ def ways(case: Case) -> list[str]:
     axes = list(axes_of(network.shapes[TESTED]))
     if isinstance(layer, SoftmaxCrossEntropy):
         axes.remove("c")
-    return axes + ["k", "k for all"] * (layer.products and case.options.get("groups", 1) == 1)
+    return axes + ["k", "k for all"] * (layer.is_matmul and case.options.get("groups", 1) == 1)
 
 
 def cut(axis: str) -> Config:

@@ -35,7 +35,7 @@ def narrow(network: Network, factor: int) -> Network:
         options: dict[str, Any] = {f.name: getattr(layer, f.name) for f in fields(layer)
                                    if f.name not in ("name", "inputs", "channels")}
         for width in ("out_channels", "out_features"):
-            if width in options and layer is not network.products[-1]:
+            if width in options and layer is not network.matmul_layers[-1]:
                 options[width] = max(1, options[width] // factor)
         net.add(type(layer), layer.name, after=layer.inputs, **options)
     return net.build()

@@ -88,7 +88,7 @@ def random_configs(network: Network, seed: int, ranks: int) -> dict[str, Config]
         axes = ["n", "c", "h", "w", "replicas"] if len(network.shapes[layer.name]) == 3 else ["n", "c", "replicas"]
         if isinstance(layer, SoftmaxCrossEntropy):
             axes.remove("c")
-        if layer.products and getattr(layer, "groups", 1) == 1:
+        if layer.is_matmul and getattr(layer, "groups", 1) == 1:
             axes.append("k")
         degrees, left = dict.fromkeys(axes, 1), ranks
         for prime in (2, 3):

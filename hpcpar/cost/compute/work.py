@@ -205,7 +205,7 @@ class Workload:
             return float(flops) * local.n_first, values * local.n_first
         if isinstance(layer, Concat):
             return 0.0 * n_y, 2 * n_y
-        if back and not layer.products:
+        if back and not layer.is_matmul:
             # gradients, beside what was kept of the forward pass
             return local.flops, local.moved + (n_y if layer.elementwise or isinstance(layer, Loss)
                                                else n_x + n_y)

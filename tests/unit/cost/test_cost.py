@@ -330,8 +330,8 @@ def test_work_of_one_rank_is_the_networks() -> None:
     network = SMALL.build()
     listed = [w for _, w in works(plan_of("data", 1, 3))]
     products = [w for w in listed if w.kind in ("conv2d", "linear")]
-    per_sample = sum(layer.forward_flops(network.input_shape(layer)) for layer in network.products)
-    first = network.products[0]
+    per_sample = sum(layer.forward_flops(network.input_shape(layer)) for layer in network.matmul_layers)
+    first = network.matmul_layers[0]
     for op, share in (("forward", per_sample), ("backward_weight", per_sample),
                       ("backward", per_sample - first.forward_flops(network.input_shape(first)))):
         assert sum(w.flops for w in products if w.op == op) == pytest.approx(3 * share), op

@@ -68,7 +68,7 @@ def test_a_turn_takes_what_its_busiest_receiver_takes_in(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
 def test_convolution_weights_are_reduced_and_spread(workers: int) -> None:
-    convs = [layer for layer in NET.products if layer.name.startswith("conv")]
+    convs = [layer for layer in NET.matmul_layers if layer.name.startswith("conv")]
     weights = 4.0 * sum(layer.parameters(NET.input_shape(layer)) for layer in convs)
     seconds = sum(s.seconds for s in priced("owt", workers).steps if s.is_comm
                   and s.phase == "gradient" and s.layer.startswith("conv"))
@@ -82,7 +82,7 @@ def test_parameter_servers(workers: int) -> None:
     and scatter, and gather back.
     """
     config = optcnn.Configuration(n=workers)
-    for layer in NET.products:
+    for layer in NET.matmul_layers:
         weights = 4.0 * layer.parameters(NET.input_shape(layer))
         for synchronisation, expected in (
             ("server", (workers - 1) / workers * optcnn.ts_s(weights, config, 1 / BETA_S)),

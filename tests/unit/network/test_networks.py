@@ -103,7 +103,7 @@ def test_layers_say_what_they_need() -> None:
         norm = BatchNorm("b", ("x",))
         assert norm.output_shape(x) == x and norm.weight_shape(x) == norm.bias_shape(x) == (6,)
         assert norm.parameters(x) == norm.buffers(
-            x) == 12 and norm.has_weights and not norm.products
+            x) == 12 and norm.has_weights and not norm.is_matmul
         assert norm.relation("c", x) == norm.relation("h", x) == Same()
     assert Add("a", ("x", "y", "z")).forward_flops(image) == 2 * 6 * 9 * 8
     assert MeanSquaredError("m", ("x",)).relation("c", (4,)) == Same()
@@ -129,7 +129,7 @@ def test_a_graph_knows_its_edges() -> None:
     join = net.by_name["join"]
     assert join == Concat("join", ("relu", "side"), channels=(4, 5)) and net.shapes["join"] == (9, 8, 8)
     assert net.input_shapes(join) == ((4, 8, 8), (5, 8, 8)) and net.input_shape(join) == (4, 8, 8)
-    assert [x.name for x in net.products] == ["stem", "side", "fc"]
+    assert [x.name for x in net.matmul_layers] == ["stem", "side", "fc"]
     assert [x.name for x in net.weighted] == ["stem", "bn", "side", "fc"]
     assert net.parameters == (4 * 27 + 4) + 8 + (5 * 4 + 5) + (9 + 1)
     assert net.input_shape(net.layers[0]) == () and net.input_shapes(net.layers[0]) == ()
@@ -203,7 +203,8 @@ def test_networks_without_a_builder_are_checked_too() -> None:
         ((loss,), "must begin with an input"),
         ((first, Input("y", (), (4,)), loss), "'y' (input) stands in the middle"),
         ((first, ReLU("a"), loss), "'a' (relu) reads 0 inputs, not 1"),
-        ((first, ReLU("a", ("b",)), ReLU("b", ("x",)), loss), "'a' reads 'b', which is not defined before it"),
+        ((first, ReLU("a", ("b",)), ReLU("b", ("x",)), loss), "'a' reads 'b', which is not defined "
+                                                              "before it"),
         ((Input("x", (), (4, 4)), loss), "input 'x' has shape (4, 4)"),
         ((Input("x", (), (0,)), loss), "input 'x' has shape (0,)"),
     ]:
@@ -236,7 +237,7 @@ def test_builtin_sizes() -> None:
     for size, parameters in (128, 3_283_060), (256, 5_052_788), (512, 6_822_516):
         assert network("cosmoflow", (4, size, size, size)).parameters == parameters
     # with four projections
-    assert [len(network(f"resnet{n}").products) for n in (50, 152)] == [50 + 4, 152 + 4]
+    assert [len(network(f"resnet{n}").matmul_layers) for n in (50, 152)] == [50 + 4, 152 + 4]
     with_21841 = network("alexnet", classes=21841)
     assert with_21841.parameters - COUNTS["alexnet"] == 4097 * (21841 - 1000)
     for name, shape in ("cosmoflow", (4, 8, 16, 8)), ("resnet50", (3, 32, 32)), ("inception_v3", (3, 75, 75)), ("vgg16", (3, 32, 32)):

@@ -249,7 +249,7 @@ def test_every_layer_is_pytorchs(name: str) -> None:
         model = build()
     theirs, flops = calls(model, net.image_shape)
     assert ours(net) == theirs
-    assert sum(layer.forward_flops(net.input_shape(layer)) for layer in net.products) == flops
+    assert sum(layer.forward_flops(net.input_shape(layer)) for layer in net.matmul_layers) == flops
     assert net.parameters == sum(p.numel() for p in model.parameters())
     buffers = sum(b.numel() for name, b in model.named_buffers() if "running" in name)
     assert sum(layer.buffers(net.input_shape(layer)) for layer in net.layers) == buffers

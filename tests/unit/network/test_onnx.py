@@ -186,7 +186,8 @@ def test_another_image_size(tmp_path: Path) -> None:
     assert network(fixed).parameters == 768
     for name, shape, classes, message in [
         (open_size, None, None, "has no fixed image shape; give --input"),
-        (fixed, (3, 9, 9), None, "node 'the_Gemm' (Gemm): has weights 192x4, its input samples 243; flatten before it, and leave --input"),
+        (fixed, (3, 9, 9), None, "node 'the_Gemm' (Gemm): has weights 192x4, its input samples "
+                                 "243; flatten before it, and leave --input"),
         (fixed, (3, 4, 4, 4), None, "images have 3 axes, not 3x4x4x4"),
         (fixed, None, 5, "has 4 outputs, not 5"),
     ]:
@@ -239,7 +240,8 @@ def test_files_that_are_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (str(tmp_path / "none.onnx"), "No such file"),
         (str(tmp_path / "text.onnx"), "is not an ONNX file"),
         (write(tmp_path / "two.onnx", nodes, weights={"w": (192, 4)}, outputs=("y", "f")), "has 2 outputs (y, f)"),
-        (write(tmp_path / "flat.onnx", nodes, ("n", 3), {"w": (3, 4)}), "the input 'x' has 2 axes; images N x C x H x W"),
+        (write(tmp_path / "flat.onnx", nodes, ("n", 3), {"w": (3, 4)}), "the input 'x' has 2 axes; "
+                                                                        "images N x C x H x W"),
     ]:
         with pytest.raises(InputError) as err:
             network(name)

@@ -88,7 +88,8 @@ def test_statistics_blocks_make_the_batch() -> None:
                 assert np.all(held == 1)
 
 
-def trained(network: Network, images: np.ndarray, targets: np.ndarray, optimizer: str) -> dict[str, np.ndarray]:
+def trained(network: Network, images: np.ndarray, targets: np.ndarray,
+            optimizer: str) -> dict[str, np.ndarray]:
     """All that a short training leaves."""
     reference = Reference(network, 7, optimizer=optimizer)
     for i in range(STEPS):

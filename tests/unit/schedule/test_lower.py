@@ -262,7 +262,7 @@ def test_partial_sums_are_added_over_all_input_channels(seed: int, ranks: int) -
     """
     network, plan = random_plan(seed, ranks)
     steps = lowered(seed, ranks, tree).comms
-    for layer in network.products:
+    for layer in network.matmul_layers:
         config = plan.configs[layer.name]
         there = [s for s in steps if s.tensor == f"{layer.name}.output"]
         back = [s for s in steps if s.tensor == f"{layer.name}.output.gradient"]

@@ -90,7 +90,7 @@ def test_contents(name: str, ranks: int, batch: int, reductions: bool) -> None:
                                                            "w": w}.items())
             if k > 1:
                 source = layer.inputs[0]
-                assert reductions and layer.products and layer is not net.products[0] and getattr(
+                assert reductions and layer.is_matmul and layer is not net.matmul_layers[0] and getattr(
                     layer, "groups", 1) == 1
                 assert k <= most["c"] and k <= net.input_shape(layer)[0] // net.granules[source]
                 assert c * h * w * replicas * d == 1
@@ -193,7 +193,7 @@ def test_named_strategies_are_in_the_space(name: str, ranks: int) -> None:
             limits = extents(net, head)
             limits["k"] = min(limits["c"],
                               net.input_shape(head)[0]
-                              // net.granules[head.inputs[0]]) if head.products else 1
+                              // net.granules[head.inputs[0]]) if head.is_matmul else 1
             if any(getattr(config, axis) > limit for axis, limit in limits.items()):
                 continue
             if ranks <= 4:  # of one node
