@@ -1,6 +1,6 @@
 """Compute kernels behind one interface: NumPy on CPUs, CuPy and CUDA C on GPUs.
 
-Installed as ``hpcpar.kernels``. Importing it imports neither back end's library; `backend` does.
+The package is installed as ``hpcpar.kernels``. Only `backend` imports the libraries of a backend.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def backend(device: str) -> Backend:
         try:
             from hpcpar.kernels.cupy_backend import CupyBackend
         except ImportError as err:
-            raise InputError(f"--device gpu needs CuPy ({err}); install it with: pip install 'hpcpar[gpu]', or use --device cpu") from err
+            raise InputError(f"--device gpu needs CuPy ({err}); install it with: pip install "
+                             "'hpcpar[gpu]', or use --device cpu") from err
         return CupyBackend()
     raise unknown("device", device, ("cpu", "gpu"))

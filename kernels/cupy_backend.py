@@ -1,8 +1,9 @@
-"""The GPU's kernels: CuPy (cuBLAS, elementwise operations), and CUDA C where CuPy has nothing."""
+"""The GPU backend: CuPy (cuBLAS, elementwise operations), and CUDA C for the rest."""
 
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,9 +24,9 @@ class CupyBackend(Backend):
     Parameters
     ----------
     scratch_bytes
-        Most memory for the lowered matrices of a convolution.
+        Limit of the memory for the im2col matrices of a convolution.
     environ
-        Where to look for the rank on the node; the process's environment if omitted.
+        Environment variables with the rank on the node; those of the process by default.
 
     Raises
     ------
@@ -53,8 +54,7 @@ class CupyBackend(Backend):
             out.set(np.ascontiguousarray(host, out.dtype))
         else:
             out[...] = cp.asarray(np.ascontiguousarray(host))
-        # A copy from pinned memory may still run: the caller is free to change `host` only after
-        # it.
+        # A copy from pinned memory is asynchronous, and the caller may change `host` on return.
         cp.cuda.get_current_stream().synchronize()
 
     def to_host(self, device: Array, out: np.ndarray) -> None:
@@ -119,15 +119,13 @@ class CupyBackend(Backend):
                            tick: Tick | None = None) -> None:
         self._conv.backward_data(dy, w, spec, dx, tick)
 
-    def conv_backward_weight(
-        self, x: Array, dy: Array, spec: ConvSpec, dw: Array, dbias: Array | None, tick: Tick | None = None
-    ) -> None:
+    def conv_backward_weight(self, x: Array, dy: Array, spec: ConvSpec, dw: Array,
+                             dbias: Array | None, tick: Tick | None = None) -> None:
         self._conv.backward_weight(x, dy, spec, dw, dbias, tick)
 
     # -- fully connected ---------------------------------------------------------------------------
-    def gemm(
-        self, a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False, tick: Tick | None = None
-    ) -> None:
+    def gemm(self, a: Array, b: Array, out: Array, *, transpose_a: bool = False,
+             transpose_b: bool = False, tick: Tick | None = None) -> None:
         if out.size == 0:
             return
         left = a.T if transpose_a else a
@@ -170,9 +168,8 @@ class CupyBackend(Backend):
     def channel_moments(self, x: Array, out: Array) -> None:
         cupy_batchnorm.channel_moments(self._launch, x, out)
 
-    def batchnorm_statistics(
-        self, moments: Array, count: int, eps: float, mean: Array, inv_std: Array, running: Array | None, momentum: float
-    ) -> None:
+    def batchnorm_statistics(self, moments: Array, count: int, eps: float, mean: Array,
+                             inv_std: Array, running: Array | None, momentum: float) -> None:
         cupy_batchnorm.batchnorm_statistics(self._launch, moments, count, eps, mean, inv_std,
                                             running, momentum)
 
@@ -187,23 +184,20 @@ class CupyBackend(Backend):
                                  out: Array) -> None:
         cupy_batchnorm.channel_moments_backward(self._launch, x, dy, mean, inv_std, out)
 
-    def batchnorm_backward(
-        self, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array, sums: Array, count: int, dx: Array
-    ) -> None:
+    def batchnorm_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
+                           sums: Array, count: int, dx: Array) -> None:
         cupy_batchnorm.batchnorm_backward(self._launch, x, dy, mean, inv_std, w, sums, count, dx)
 
     # -- local response normalisation and elementwise ----------------------------------------------
-    def lrn_forward(
-        self, x: Array, offset: int, size: int, alpha: float, beta: float, k: float, out: Array, scale: Array
-    ) -> None:
+    def lrn_forward(self, x: Array, offset: int, size: int, alpha: float, beta: float, k: float,
+                    out: Array, scale: Array) -> None:
         geometry = (len(x), x.shape[1], out.shape[1], *volume(x).shape[2:], offset, size)
         args = (*(item for a in (x, out, scale) for item in view(volume(a))), *geometry,
                 float(alpha), float(beta), float(k))
         self._launch("lrn_forward", x.dtype, out.size, args)
 
-    def lrn_backward(
-        self, x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int, alpha: float, beta: float, dx: Array
-    ) -> None:
+    def lrn_backward(self, x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int,
+                     alpha: float, beta: float, dx: Array) -> None:
         geometry = (len(x), x.shape[1], out.shape[1], *volume(x).shape[2:], offset, size)
         args = (*(item for a in (x, out, scale, dy, dx) for item in view(volume(a))), *geometry,
                 float(alpha), float(beta))
@@ -219,16 +213,13 @@ class CupyBackend(Backend):
         self._launch("relu_backward", dx.dtype, dx.size,
                      (out, dy, dx, *shape, *steps[0], *steps[1], *steps[2]))
 
-    def dropout_mask(
-        self, key: int, start: tuple[int, ...], shape: tuple[int, ...], extent: tuple[int, ...], rate: float, out: Array
-    ) -> None:
+    def dropout_mask(self, key: int, start: tuple[int, ...], shape: tuple[int, ...],
+                     extent: tuple[int, ...], rate: float, out: Array) -> None:
         if out.size == 0:
             return
-        places = [1] * len(extent)
-        for axis in range(len(extent) - 2, -1, -1):
-            places[axis] = places[axis + 1] * extent[axis + 1]
+        global_strides = [math.prod(extent[axis + 1 :]) for axis in range(len(extent))]
         if tuple(out.shape) != tuple(shape):
-            # The block flattened or reshaped: its elements in row-major order.
+            # `out` is the flattened block: the same elements in row-major order.
             if out.flags.c_contiguous:
                 self.dropout_mask(key, start, shape, extent, rate, out.reshape(shape))
             else:
@@ -236,10 +227,10 @@ class CupyBackend(Backend):
                 self.dropout_mask(key, start, shape, extent, rate, block)
                 out[...] = block.reshape(out.shape)
             return
-        first = sum(begin * place for begin, place in zip(start, places, strict=True))
-        kept = 1.0 / (1.0 - rate) if rate < 1 else 0.0
-        box, (out_steps, steps) = merge_dims(shape, strides(out), places)
-        args = (out, *box, *out_steps, *steps, first, np.uint64(key), float(rate), kept)
+        first = sum(map(operator.mul, start, global_strides))
+        keep = 1.0 / (1.0 - rate) if rate < 1 else 0.0
+        box, (out_steps, steps) = merge_dims(shape, strides(out), global_strides)
+        args = (out, *box, *out_steps, *steps, first, np.uint64(key), float(rate), keep)
         self._launch("dropout_mask", out.dtype, out.size, args)
 
     def add(self, a: Array, b: Array, out: Array) -> None:
@@ -263,24 +254,22 @@ class CupyBackend(Backend):
         return cupy_loss.mean_squared_error(self._launch, x, targets, scale, dx)
 
     # -- update ------------------------------------------------------------------------------------
-    def sgd_update(
-        self, w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float, tick: Tick | None = None
-    ) -> None:
+    def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float,
+                   momentum: float, decay: float, tick: Tick | None = None) -> None:
         if velocity is None:
             self._update("plain_update", (w, grad), (rate, decay))
         else:
             self._update("sgd_update", (w, velocity, grad), (rate, momentum, decay))
 
-    def adam_update(
-        self, w: Array, grad: Array, first: Array, second: Array, rate: float, beta1: float, beta2: float, eps: float, step: int,
-        decay: float, tick: Tick | None = None,
-    ) -> None:
+    def adam_update(self, w: Array, grad: Array, first: Array, second: Array, rate: float,
+                    beta1: float, beta2: float, eps: float, step: int, decay: float,
+                    tick: Tick | None = None) -> None:
         corrected = (rate / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step))
         self._update("adam_update", (w, first, second, grad),
                      (*corrected, beta1, beta2, eps, decay))
 
     def _update(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[float, ...]) -> None:
-        """Launch a kernel on arrays of one shape."""
+        """Launch an update kernel on arrays of one shape."""
         if arrays[0].size == 0:
             return
         shape, steps = merge_dims(arrays[0].shape, *map(strides, arrays))

@@ -1,8 +1,8 @@
-"""Convolution on a GPU: a block of images at a time is lowered to a matrix, and cuBLAS multiplies.
+"""Convolution on a GPU: im2col of a block of images, then a matrix product by cuBLAS.
 
-An image is a volume of one plane. The matrix of a block is [channels * kd * kh * kw, images * od *
-oh * ow]: one long product per block, also for the weights' gradient, needs neither a product per
-image nor a sum over images afterwards.
+An image is a volume of one plane. The matrix of a block has shape [channels * kd * kh * kw,
+images * od * oh * ow], so one product covers all images of the block. The weight gradient needs no
+sum over images.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import cupy as cp
 from hpcpar.kernels.cupy_launch import Launcher, three, view, volume
 from hpcpar.kernels.interface import Array, ConvSpec, Segment, Tick
 
-#: The lowering kernels count a block's places in 32 bits.
-_MAX_PLACES = 2**31 - 1
+#: The im2col kernels index the columns of a block with 32 bits.
+_MAX_COLUMNS = 2**31 - 1
 
 
 def covers(intervals: list[tuple[int, int]], extent: int) -> bool:
-    """Whether the intervals hold every channel of [0, extent) exactly once."""
+    """Whether the intervals partition [0, extent)."""
     end = 0
     for start, stop in sorted(interval for interval in intervals if interval[0] < interval[1]):
         if start != end:
@@ -30,9 +30,9 @@ def covers(intervals: list[tuple[int, int]], extent: int) -> bool:
 
 
 def _matrix(w: Array, segment: Segment) -> Array:
-    """A group's weights as a matrix [outputs, channels * places of the kernel], a view."""
-    return w[segment.out_start : segment.out_stop].reshape(segment.out_stop - segment.out_start,
-                                                           math.prod(w.shape[1:]))
+    """View of a group's weights as a matrix [outputs, channels * kernel size]."""
+    rows = segment.out_stop - segment.out_start
+    return w[segment.out_start : segment.out_stop].reshape(rows, math.prod(w.shape[1:]))
 
 
 class CupyConv:
@@ -41,9 +41,9 @@ class CupyConv:
     Parameters
     ----------
     launch
-        Launches the lowering kernels.
+        Launcher of the im2col kernels.
     scratch_bytes
-        Most memory for the lowered matrices; a block has at least one image, whatever its size.
+        Limit of the memory for the matrices of a block, which has at least one image.
     """
 
     def __init__(self, launch: Launcher, scratch_bytes: int) -> None:
@@ -51,41 +51,41 @@ class CupyConv:
         self.scratch_bytes = scratch_bytes
 
     def _blocks(self, out: Array, rows: int) -> Iterator[slice]:
-        """Blocks of images whose matrices of `rows` rows in all stay within the scratch memory."""
-        places = math.prod(out.shape[2:])
-        size = max(1, min(self.scratch_bytes // (rows * places * out.itemsize),
-                          _MAX_PLACES // places))
+        """Blocks of images whose matrices, of `rows` rows in total, fit the scratch memory."""
+        pixels = math.prod(out.shape[2:])
+        fitting = self.scratch_bytes // (rows * pixels * out.itemsize)
+        size = max(1, min(fitting, _MAX_COLUMNS // pixels))
         for start in range(0, len(out), size):
             yield slice(start, min(start + size, len(out)))
 
     @staticmethod
     def _geometry(x: Array, out: Array, kernel: tuple[int, ...], spec: ConvSpec) -> tuple[int, ...]:
-        """The parameters of the GEOMETRY macro."""
+        """Arguments of the GEOMETRY macro."""
         before = three([pad[0] for pad in spec.pads], 0)
         return (*x.shape, *out.shape[2:], *kernel, *three(spec.stride, 1), *three(spec.dilation, 1),
                 *before)
 
-    def _lower(self, x: Array, out: Array, kernel: tuple[int, ...], spec: ConvSpec) -> Array:
-        """The matrix of a group's channels x for the outputs of `out`'s extents."""
-        places = x.shape[0] * math.prod(out.shape[2:])
-        cols = cp.empty((x.shape[1] * math.prod(kernel), places), x.dtype)
-        self.launch("im2col", x.dtype, places,
-                    (*view(x), cols, *self._geometry(x, out, kernel, spec)), rows=x.shape[1])
+    def _im2col(self, x: Array, out: Array, kernel: tuple[int, ...], spec: ConvSpec) -> Array:
+        """The matrix of a group's input channels x; `out` gives the number of outputs."""
+        pixels = x.shape[0] * math.prod(out.shape[2:])
+        cols = cp.empty((x.shape[1] * math.prod(kernel), pixels), x.dtype)
+        args = (*view(x), cols, *self._geometry(x, out, kernel, spec))
+        self.launch("im2col", x.dtype, pixels, args, rows=x.shape[1])
         return cols
 
     @staticmethod
     def _channels_first(y: Array) -> Array:
-        """A contiguous matrix [channels, images * od * oh * ow] of the outputs' gradient."""
-        return cp.ascontiguousarray(y.swapaxes(0, 1)).reshape(y.shape[1],
-                                                              y.shape[0] * math.prod(y.shape[2:]))
+        """A contiguous matrix [channels, images * od * oh * ow] of an output gradient."""
+        pixels = y.shape[0] * math.prod(y.shape[2:])
+        return cp.ascontiguousarray(y.swapaxes(0, 1)).reshape(y.shape[1], pixels)
 
     def forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
                 tick: Tick | None = None) -> None:
-        """As `Backend.conv_forward`."""
+        """See `Backend.conv_forward`."""
         if out.size == 0:
             return
-        if w.shape[1] == 0 or not covers([(s.out_start, s.out_stop) for s in spec.segments],
-                                         out.shape[1]):
+        outputs = [(s.out_start, s.out_stop) for s in spec.segments]
+        if w.shape[1] == 0 or not covers(outputs, out.shape[1]):
             out[...] = 0 if bias is None else bias.reshape(-1, *(1,) * (out.ndim - 2))
         x, out = volume(x), volume(out)
         kernel = three(w.shape[2:], 1)
@@ -96,8 +96,8 @@ class CupyConv:
                 continue
             for block in self._blocks(out, sum(weights.shape)):
                 to = group_out[block]
-                y = cp.matmul(weights, self._lower(x[block, s.in_start : s.in_stop], to, kernel,
-                                                   spec))
+                cols = self._im2col(x[block, s.in_start : s.in_stop], to, kernel, spec)
+                y = cp.matmul(weights, cols)
                 y = y.reshape(to.shape[1], to.shape[0], *to.shape[2:]).swapaxes(0, 1)
                 if bias is None:
                     to[...] = y
@@ -108,13 +108,13 @@ class CupyConv:
 
     def backward_data(self, dy: Array, w: Array, spec: ConvSpec, dx: Array,
                       tick: Tick | None = None) -> None:
-        """As `Backend.conv_backward_data`."""
+        """See `Backend.conv_backward_data`."""
         if dx.size == 0:
             return
-        # Usually every input channel belongs to one group and is written once; else the groups'
-        # parts add up.
-        add = dy.size == 0 or not covers([(s.in_start, s.in_stop) for s in spec.segments
-                                          if s.out_start < s.out_stop], dx.shape[1])
+        # Where each input channel belongs to one group, the group overwrites it; otherwise groups
+        # add to zeros.
+        inputs = [(s.in_start, s.in_stop) for s in spec.segments if s.out_start < s.out_stop]
+        add = dy.size == 0 or not covers(inputs, dx.shape[1])
         if add:
             dx.fill(0)
         if dy.size == 0:
@@ -134,10 +134,9 @@ class CupyConv:
                 if tick is not None:
                     tick()
 
-    def backward_weight(
-        self, x: Array, dy: Array, spec: ConvSpec, dw: Array, dbias: Array | None, tick: Tick | None = None
-    ) -> None:
-        """As `Backend.conv_backward_weight`."""
+    def backward_weight(self, x: Array, dy: Array, spec: ConvSpec, dw: Array, dbias: Array | None,
+                        tick: Tick | None = None) -> None:
+        """See `Backend.conv_backward_weight`."""
         if dy.size == 0:
             dw.fill(0)
             if dbias is not None:
@@ -155,7 +154,7 @@ class CupyConv:
                 continue
             for block in self._blocks(dy, sum(grads.shape)):
                 part = dy[block, s.out_start : s.out_stop]
-                cols = self._lower(x[block, s.in_start : s.in_stop], part, kernel, spec)
+                cols = self._im2col(x[block, s.in_start : s.in_stop], part, kernel, spec)
                 rows = self._channels_first(part)
                 if block.start == 0:
                     cp.matmul(rows, cols.T, out=grads)

@@ -1,4 +1,4 @@
-"""Choosing the GPU of a process."""
+"""Selection of the GPU of a process."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from hpcpar.errors import InputError
 
-#: Where launchers put a process's rank on its node. mpirun's own come first: inside a Slurm job its
-#: processes also see the SLURM_LOCALID of the batch script, which is 0 for all of them.
+#: Environment variables with the rank of a process on its node. Those of mpirun come first: within
+#: a Slurm job its processes also see SLURM_LOCALID of the batch script, which is 0 for all.
 LOCAL_RANK_VARIABLES = (
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "MV2_COMM_WORLD_LOCAL_RANK",
@@ -22,7 +22,7 @@ LOCAL_RANK_VARIABLES = (
 
 
 def local_rank(environ: Mapping[str, str]) -> int:
-    """The rank of this process on its node as its launcher tells, 0 if none does."""
+    """Rank of this process on its node according to its launcher, 0 without a launcher."""
     for name in LOCAL_RANK_VARIABLES:
         value = environ.get(name, "")
         if value.isdecimal():
@@ -31,8 +31,7 @@ def local_rank(environ: Mapping[str, str]) -> int:
 
 
 def select_device(environ: Mapping[str, str]) -> int:
-    """Make this process use one of the visible GPUs, by its rank on the node, and check that the
-    CUDA libraries work.
+    """Select a visible GPU by the rank on the node, check the CUDA libraries, return its number.
 
     Raises
     ------
@@ -44,15 +43,17 @@ def select_device(environ: Mapping[str, str]) -> int:
     except cp.cuda.runtime.CUDARuntimeError:
         count = 0
     if count == 0:
-        raise InputError("--device gpu: no GPU is visible to this process; run on a node with a GPU, or use --device cpu")
+        raise InputError("--device gpu: no GPU is visible to this process; run on a node with a "
+                         "GPU, or use --device cpu")
     device = local_rank(environ) % count
     try:
         cp.cuda.Device(device).use()
-        # The first use loads the compiler and cuBLAS; better here than in the middle of a run.
+        # The first use loads the compiler and cuBLAS: errors should surface here, before the run.
         probe = cp.ones((2, 3), np.float32)
         float(cp.matmul(probe, probe.T + 1)[0, 0])
     except (ImportError, RuntimeError, OSError, MemoryError,
             cp.cuda.compiler.CompileException) as err:
         reason = " ".join(str(err).split()) or type(err).__name__
-        raise InputError(f"--device gpu: GPU {device} cannot be used ({reason}); mend the CUDA installation, or use --device cpu") from err
+        raise InputError(f"--device gpu: GPU {device} cannot be used ({reason}); fix the CUDA "
+                         "installation, or use --device cpu") from err
     return device

@@ -1,4 +1,4 @@
-"""Compiling and launching the CUDA C kernels, and describing strided arrays to them."""
+"""Compilation and launch of the CUDA C kernels, and their arguments for strided arrays."""
 
 from __future__ import annotations
 
@@ -12,63 +12,62 @@ import numpy as np
 from hpcpar.kernels import cupy_sources
 from hpcpar.kernels.interface import Array
 
-#: Most blocks in a grid's dimension (the limit of the second one). The kernels loop, so fewer
-#: blocks than work are fine.
+#: Limit of the blocks along a dimension of the grid (CUDA's limit for the second one). The kernels
+#: loop over further work.
 _MAX_BLOCKS = 65535
 _MAX_DIMS = 5
 
 
 def strides(array: Array) -> tuple[int, ...]:
-    """An array's strides in elements."""
+    """Strides of an array in elements."""
     return tuple(stride // array.itemsize for stride in array.strides)
 
 
 def view(array: Array) -> tuple[Any, ...]:
-    """The parameters of a VIEW5, SHARED5 or VIEW2 macro: the array and its strides."""
+    """Arguments of a VIEW5, SHARED5 or VIEW2 macro: the array and its strides."""
     return (array, *strides(array))
 
 
 def contiguous(array: Array, dtype: Any) -> Array:
-    """A small array as a kernel without strides takes it; copied (also from the host) only where it
-    must be.
-    """
+    """A contiguous device array, copied only if necessary, also from the host."""
     return cp.ascontiguousarray(cp.asarray(array, dtype))
 
 
 def volume(array: Array) -> Array:
-    """A view [N, C, D, H, W] of features, images or volumes: missing image axes are of one index,
-    the depth first.
-    """
+    """View [N, C, D, H, W] of features, images or volumes; added axes have extent 1."""
     if array.ndim == 2:
         return array[:, :, None, None, None]
     return array[:, :, None] if array.ndim == 4 else array
 
 
 def three(numbers: Sequence[int], fill: int) -> tuple[int, ...]:
-    """One number for each axis of a volume; `fill` for the depth of images."""
+    """One number per axis of a volume, with `fill` for the depth of an image."""
     return (fill,) * (3 - len(numbers)) + tuple(numbers)
 
 
-def merge_dims(shape: Sequence[int], *all_strides: Sequence[int]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """The same box with five dimensions: neighbours that every array walks through evenly are
-    merged, ones are put in front.
+def merge_dims(shape: Sequence[int],
+               *all_strides: Sequence[int]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """Merge the dimensions of a box to five.
+
+    Neighbouring dimensions that are contiguous in every array become one. Dimensions of extent 1
+    fill up to five.
 
     Parameters
     ----------
     shape
         Extents of the box, none of them 0.
     *all_strides
-        Per array over the box, its strides.
+        Strides of each array over the box.
 
     Returns
     -------
     tuple
-        Five extents, and per array five strides.
+        Five extents, and five strides per array.
 
     Raises
     ------
     ValueError
-        More than five dimensions are left.
+        More than five dimensions remain.
     """
     extents: list[int] = []
     steps: list[list[int]] = [[] for _ in all_strides]
@@ -91,16 +90,14 @@ def merge_dims(shape: Sequence[int], *all_strides: Sequence[int]) -> tuple[tuple
 
 
 class Launcher:
-    """The kernels of this package on the current GPU: compiled when first used, once per subject
-    and type.
-    """
+    """The kernels on the current GPU, compiled at first use, once per source file and type."""
 
     def __init__(self) -> None:
         self._modules: dict[tuple[str, str], Any] = {}
         self._functions: dict[tuple[str, str], Any] = {}
 
     def supports(self, dtype: Any) -> bool:
-        """Whether the kernels exist for a type."""
+        """Whether the kernels support a type."""
         return np.dtype(dtype).name in cupy_sources.REALS
 
     def _function(self, name: str, dtype_name: str) -> Any:
@@ -126,11 +123,11 @@ class Launcher:
         dtype
             The type that REAL stands for.
         items
-            Threads wanted in the grid's first dimension; nothing is launched for none.
+            Threads along the first dimension of the grid; 0 launches nothing.
         args
             Arrays, ints (64 bits), floats (double) and NumPy scalars, as the kernel declares them.
         rows
-            Blocks wanted in the grid's second dimension.
+            Blocks along the second dimension of the grid; 0 launches nothing.
         """
         if items <= 0 or rows <= 0:
             return

@@ -1,4 +1,4 @@
-"""The losses on a GPU: a block of threads for each sample."""
+"""Losses on a GPU: one block of threads per sample."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcpar.kernels.interface import Array
 
 def softmax_cross_entropy(launch: Launcher, x: Array, labels: Array, scale: float,
                           dx: Array) -> tuple[float, int]:
-    """As `Backend.softmax_cross_entropy`."""
+    """See `Backend.softmax_cross_entropy`."""
     samples, classes = x.shape
     if x.size == 0:
         return 0.0, 0
@@ -26,7 +26,7 @@ def softmax_cross_entropy(launch: Launcher, x: Array, labels: Array, scale: floa
 
 def logistic_cross_entropy(launch: Launcher, x: Array, labels: Array, first_class: int,
                            scale: float, dx: Array) -> float:
-    """As `Backend.logistic_cross_entropy`."""
+    """See `Backend.logistic_cross_entropy`."""
     samples, classes = x.shape
     if x.size == 0:
         return 0.0
@@ -39,7 +39,7 @@ def logistic_cross_entropy(launch: Launcher, x: Array, labels: Array, first_clas
 
 def mean_squared_error(launch: Launcher, x: Array, targets: Array, scale: float,
                        dx: Array) -> float:
-    """As `Backend.mean_squared_error`."""
+    """See `Backend.mean_squared_error`."""
     samples, outputs = x.shape
     if x.size == 0:
         return 0.0

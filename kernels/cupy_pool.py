@@ -1,4 +1,4 @@
-"""Pooling on a GPU: kernels for volumes, of which an image is one of one plane."""
+"""Pooling on a GPU: kernels for volumes; an image is a volume of one plane."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcpar.kernels.interface import Array, PoolSpec
 
 
 def _geometry(x: Array, out: Array, spec: PoolSpec) -> tuple[int, ...]:
-    """The parameters of the GEOMETRY macro."""
+    """Arguments of the GEOMETRY macro."""
     before = three([pad[0] for pad in spec.pads], 0)
     return (*volume(x).shape, *volume(out).shape[2:], *three(spec.kernel, 1),
             *three(spec.stride, 1), *before)
@@ -24,39 +24,39 @@ def _views(*arrays: Array) -> tuple[Any, ...]:
 
 
 def _factors(scales: Sequence[Array], dtype: Any) -> tuple[Array, ...]:
-    """A factor per output of every axis of a volume."""
-    found = tuple(contiguous(scale, dtype) for scale in scales)
-    return found if len(found) == 3 else (cp.ones(1, dtype), *found)
+    """Factors per output along each of the three axes of a volume."""
+    factors = tuple(contiguous(scale, dtype) for scale in scales)
+    return factors if len(factors) == 3 else (cp.ones(1, dtype), *factors)
 
 
 def maxpool_forward(launch: Launcher, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
-    """As `Backend.maxpool_forward`."""
+    """See `Backend.maxpool_forward`."""
     launch("maxpool_forward", x.dtype, out.size,
            (*_views(x, out, argmax), *_geometry(x, out, spec)))
 
 
 def maxpool_backward(launch: Launcher, dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> None:
-    """As `Backend.maxpool_backward`."""
+    """See `Backend.maxpool_backward`."""
     launch("maxpool_backward", dx.dtype, dx.size,
            (*_views(dy, argmax, dx), *_geometry(dx, dy, spec)))
 
 
 def avgpool_forward(launch: Launcher, x: Array, spec: PoolSpec, scales: Sequence[Array],
                     out: Array) -> None:
-    """As `Backend.avgpool_forward`."""
+    """See `Backend.avgpool_forward`."""
     launch("avgpool_forward", x.dtype, out.size,
            (*_views(x), *_factors(scales, x.dtype), *_views(out), *_geometry(x, out, spec)))
 
 
 def avgpool_backward(launch: Launcher, dy: Array, spec: PoolSpec, scales: Sequence[Array],
                      dx: Array) -> None:
-    """As `Backend.avgpool_backward`."""
+    """See `Backend.avgpool_backward`."""
     launch("avgpool_backward", dx.dtype, dx.size,
            (*_views(dy), *_factors(scales, dx.dtype), *_views(dx), *_geometry(dx, dy, spec)))
 
 
 def global_avgpool_forward(x: Array, out: Array) -> None:
-    """As `Backend.global_avgpool_forward`."""
+    """See `Backend.global_avgpool_forward`."""
     if x.size:
         out[...] = x.mean(axis=tuple(range(2, x.ndim)))
     else:
@@ -64,6 +64,6 @@ def global_avgpool_forward(x: Array, out: Array) -> None:
 
 
 def global_avgpool_backward(dy: Array, dx: Array) -> None:
-    """As `Backend.global_avgpool_backward`."""
+    """See `Backend.global_avgpool_backward`."""
     if dx.size:
         dx[...] = (dy * (1 / math.prod(dx.shape[2:]))).reshape(*dy.shape, *(1,) * (dx.ndim - 2))

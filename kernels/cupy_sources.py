@@ -1,4 +1,4 @@
-"""The CUDA C sources of this package as text, without importing CuPy."""
+"""The CUDA C sources as text; this module does not import CuPy."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import functools
 import re
 from pathlib import Path
 
-#: The subjects, one ``.cu`` file each.
+#: Subjects with one ``.cu`` file each.
 SUBJECTS = ("batchnorm", "boxes", "conv", "loss", "lrn", "pool", "update")
-#: What REAL stands for in the sources, by NumPy's name of the type.
+#: C type that REAL stands for in the sources, by NumPy's type name.
 REALS = {"float32": "float", "float64": "double"}
 #: Threads per block: a power of two, at most MAX_THREADS of common.cuh.
 THREADS = 256
@@ -19,10 +19,10 @@ _INCLUDE = '#include "common.cuh"'
 
 @functools.cache
 def source(subject: str) -> str:
-    """The complete source of a subject.
+    """The complete source of a subject, the common header included.
 
-    The common header is put in place of its include line, because CuPy's cache of compiled kernels
-    looks at the source's text only: it would miss a change in an included file.
+    CuPy's cache of compiled kernels is keyed by the text of the source, so it would miss a change
+    in an included file.
     """
     text = (_FOLDER / f"{subject}.cu").read_text(encoding="utf-8")
     return text.replace(_INCLUDE, (_FOLDER / "common.cuh").read_text(encoding="utf-8"))
@@ -30,5 +30,6 @@ def source(subject: str) -> str:
 
 @functools.cache
 def kernels() -> dict[str, str]:
-    """The subject of every kernel, by the kernel's name."""
-    return {name: subject for subject in SUBJECTS for name in re.findall(r"^KERNEL (\w+)\(", source(subject), re.MULTILINE)}
+    """Subject of each kernel by the kernel's name."""
+    pattern = re.compile(r"^KERNEL (\w+)\(", re.MULTILINE)
+    return {name: subject for subject in SUBJECTS for name in pattern.findall(source(subject))}

@@ -1,11 +1,16 @@
-"""The one interface of every compute kernel.
+"""The interface of all compute kernels.
 
-Arrays are local blocks: C-ordered images [N, C, H, W], volumes [N, C, D, H, W] or features [N, C];
-[N, C, ...] stands for any of them. `x` is the box that a layer *needs* (halos included), `y`/`out`
-the box that it *owns*. Windows have one number per image axis, padding two, because a block's edge
-is padded only where it is the image's edge. Every kernel writes into an array that the caller
-preallocated, overwrites it unless it says *add*, accepts empty blocks (any extent 0), and accepts
-non-contiguous views for every argument unless said otherwise. float32 and float64.
+Arrays are local blocks of images [N, C, H, W], volumes [N, C, D, H, W] or features [N, C];
+[N, C, ...] means any of these. `x` is the block that a layer *needs*, halos included; `y` or `out`
+is the block that a rank *owns*. Kernel size and stride have one number per image axis. Padding has
+two, (before, after), because a block is padded only at the edge of the image.
+
+Every kernel
+
+* writes to a preallocated array, and overwrites it unless its description says *add*,
+* accepts empty blocks, in which any extent is 0,
+* accepts non-contiguous views, except where it asks for contiguous arrays,
+* computes in float32 and float64.
 """
 
 from __future__ import annotations
@@ -23,17 +28,17 @@ Pair = tuple[int, int]
 Ints = tuple[int, ...]
 #: (before, after) per image axis.
 Pads = tuple[Pair, ...]
-#: Called between blocks of a long kernel so that communication in flight can progress.
+#: Callback between the blocks of a long kernel, in which communication progresses.
 Tick = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class Segment:
-    """One group of a (grouped) convolution in local channel indices: outputs [out_start, out_stop)
-    read inputs [in_start, in_stop).
+    """One group of a convolution in local channel indices.
 
-    The segments of a convolution are disjoint; every output is in one, an input in none gets a zero
-    gradient.
+    Output channels [out_start, out_stop) read input channels [in_start, in_stop). The segments of
+    a convolution are disjoint. Each output channel is in a segment; input channels outside all
+    segments have zero gradients.
     """
 
     in_start: int
@@ -47,8 +52,8 @@ class ConvSpec:
     """Geometry of a convolution of images or volumes on a local block.
 
     Output (i, ...) reads x[i * stride - pads[0][0] + dilation * u, ...] for u in range(kernel);
-    reads outside x are zero. The output's extents are those of `out`/`dy`: they never read beyond
-    ``pads`` (before, after) on either side.
+    elements outside x are zero. `out` or `dy` determines the number of outputs; no output reads
+    beyond the padding.
     """
 
     stride: Ints
@@ -59,7 +64,7 @@ class ConvSpec:
 
 @dataclass(frozen=True)
 class PoolSpec:
-    """Geometry of pooling on a local block; as `ConvSpec` without dilation and channels."""
+    """Geometry of pooling on a local block; see `ConvSpec`."""
 
     kernel: Ints
     stride: Ints
@@ -70,7 +75,7 @@ class Backend(ABC):
     """Compute kernels on one kind of device."""
 
     name: str
-    #: The array module: numpy or cupy.
+    #: Array module: numpy or cupy.
     xp: Any
 
     # -- arrays ------------------------------------------------------------------------------------
@@ -82,36 +87,36 @@ class Backend(ABC):
 
     @abstractmethod
     def to_device(self, host: np.ndarray, out: Array) -> None:
-        """Copy a host array into a device array of the same shape (a plain copy on the CPU)."""
+        """Copy a host array to a device array of the same shape."""
 
     @abstractmethod
     def to_host(self, device: Array, out: np.ndarray) -> None:
-        """Copy a device array into a host array of the same shape; complete on return."""
+        """Copy a device array to a host array of the same shape; complete on return."""
 
     @abstractmethod
     def host_buffer(self, items: int, dtype: Any) -> np.ndarray:
-        """A flat host array to stage messages in (pinned memory on a GPU)."""
+        """A flat host array for messages, in pinned memory if the device is a GPU."""
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until every kernel submitted so far is complete."""
+        """Wait for the completion of all kernels submitted so far."""
 
     # -- moving boxes ------------------------------------------------------------------------------
     @abstractmethod
     def pack(self, box: Array, flat: Array) -> None:
-        """Copy a box (any strides) into a flat contiguous buffer of the same number of items."""
+        """Copy a box of any strides to a flat contiguous buffer of the same size."""
 
     @abstractmethod
     def unpack(self, flat: Array, box: Array) -> None:
-        """Copy a flat buffer into a box."""
+        """Copy a flat buffer to a box."""
 
     @abstractmethod
     def unpack_add(self, flat: Array, box: Array) -> None:
-        """Add a flat buffer to a box (the adjoint of `pack`)."""
+        """Add a flat buffer to a box: the adjoint of `pack`."""
 
     @abstractmethod
     def copy(self, x: Array, out: Array) -> None:
-        """out = x, converted to out's type."""
+        """out = x, converted to the type of out."""
 
     @abstractmethod
     def accumulate(self, x: Array, out: Array) -> None:
@@ -121,33 +126,30 @@ class Backend(ABC):
     @abstractmethod
     def conv_forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
                      tick: Tick | None = None) -> None:
-        """out[n, o] = bias[o] + sum over the group's channels and the kernel of x * w.
+        """out[n, o] = bias[o] + sum of x * w over the channels of the group and the kernel.
 
         x [N, C, H, W], w [O, C/groups, kh, kw] contiguous, bias [O], out [N, O, OH, OW]; volumes
-        likewise.
+        accordingly.
         """
 
     @abstractmethod
     def conv_backward_data(self, dy: Array, w: Array, spec: ConvSpec, dx: Array,
                            tick: Tick | None = None) -> None:
-        """dx = the gradient of the whole needed block x, from the owned outputs' gradient dy only
-        (a partial sum at the halos).
+        """dx = the gradient of the needed block x from the gradient dy of the owned outputs.
+
+        In the halos dx is a partial sum, to which other ranks contribute.
         """
 
     @abstractmethod
-    def conv_backward_weight(
-        self, x: Array, dy: Array, spec: ConvSpec, dw: Array, dbias: Array | None, tick: Tick | None = None
-    ) -> None:
-        """dw [O, C/groups, *kernel] contiguous and dbias [O] from this block only (a partial sum
-        over blocks).
-        """
+    def conv_backward_weight(self, x: Array, dy: Array, spec: ConvSpec, dw: Array,
+                             dbias: Array | None, tick: Tick | None = None) -> None:
+        """dw [O, C/groups, *kernel], contiguous, and dbias [O]: this block's share of the sums."""
 
     # -- fully connected ---------------------------------------------------------------------------
     @abstractmethod
-    def gemm(
-        self, a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False, tick: Tick | None = None
-    ) -> None:
-        """out = op(a) @ op(b) for matrices."""
+    def gemm(self, a: Array, b: Array, out: Array, *, transpose_a: bool = False,
+             transpose_b: bool = False, tick: Tick | None = None) -> None:
+        """out = op(a) @ op(b) for matrices, where op optionally transposes."""
 
     @abstractmethod
     def add_bias(self, y: Array, bias: Array) -> None:
@@ -160,21 +162,22 @@ class Backend(ABC):
     # -- pooling -----------------------------------------------------------------------------------
     @abstractmethod
     def maxpool_forward(self, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
-        """Maximum of each window; argmax [shape of out, int16] is the row-major place in the
-        window, the first where several are equal.
+        """out = the maximum of each window; argmax = its row-major offset in the window, int16.
 
-        A NaN in a window makes its maximum NaN; argmax is then any place.
+        The first of several equal maxima wins. A NaN in a window makes the maximum NaN, with any
+        offset in argmax. argmax has the shape of out.
         """
 
     @abstractmethod
     def maxpool_backward(self, dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> None:
-        """dx = dy sent to where the maxima were, summed."""
+        """dx = the sum of dy over the windows whose maximum lies at the element."""
 
     @abstractmethod
     def avgpool_forward(self, x: Array, spec: PoolSpec, scales: Sequence[Array],
                         out: Array) -> None:
-        """out[.., i, j] = scales[0][i] * scales[1][j] * sum of the window; one array of out's
-        extent per image axis.
+        """out[.., i, j] = scales[0][i] * scales[1][j] * sum of the window.
+
+        `scales` has one array per image axis, of out's extent.
         """
 
     @abstractmethod
@@ -184,96 +187,87 @@ class Backend(ABC):
 
     @abstractmethod
     def global_avgpool_forward(self, x: Array, out: Array) -> None:
-        """out [N, C] = mean over the image of x [N, C, ...]; zero for an image without pixels."""
+        """out [N, C] = mean of x [N, C, ...] over the image; zero for an empty image."""
 
     @abstractmethod
     def global_avgpool_backward(self, dy: Array, dx: Array) -> None:
-        """dx [N, C, ...] = dy [N, C] / pixels."""
+        """dx [N, C, ...] = dy [N, C] / number of pixels."""
 
     # -- batch normalisation -----------------------------------------------------------------------
     @abstractmethod
     def channel_moments(self, x: Array, out: Array) -> None:
-        """out [C, 2] float64 = sums of x and x ** 2 over samples and image of x [N, C, ...], as if
-        x were float64.
-        """
+        """out [C, 2], float64 = float64 sums of x and x ** 2 over samples and image."""
 
     @abstractmethod
-    def batchnorm_statistics(
-        self, moments: Array, count: int, eps: float, mean: Array, inv_std: Array, running: Array | None, momentum: float
-    ) -> None:
-        """Mean and 1 / sqrt(variance + eps) [C], float64 and contiguous, from the sums [C, 2] of
-        `count` items per channel.
+    def batchnorm_statistics(self, moments: Array, count: int, eps: float, mean: Array,
+                             inv_std: Array, running: Array | None, momentum: float) -> None:
+        """mean and inv_std = 1 / sqrt(variance + eps), from the moments of `count` items a channel.
 
-        `running` [2, C] (mean, then variance) moves by `momentum` towards the new mean and the
-        unbiased variance count / (count - 1) * variance; of a single item the variance itself is
-        taken.
+        mean and inv_std [C] are float64 and contiguous, `moments` [C, 2] comes from
+        `channel_moments`. `running` [2, C] (mean, variance) moves by `momentum` towards the new
+        mean and the unbiased variance count / (count - 1) * variance (count = 1: the variance).
         """
 
     @abstractmethod
     def batchnorm_running(self, running: Array, eps: float, mean: Array, inv_std: Array) -> None:
-        """Mean and 1 / sqrt(variance + eps) [C], float64, from running statistics [2, C]."""
+        """mean and inv_std = 1 / sqrt(variance + eps) [C], float64, from `running` [2, C]."""
 
     @abstractmethod
     def batchnorm_forward(self, x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
                           out: Array) -> None:
-        """out = (x - mean) * inv_std * w + b by channel; mean and inv_std as made above, w and b
-        [C]; out may be x.
-        """
+        """out = (x - mean) * inv_std * w + b per channel, w and b [C]; out may be x."""
 
     @abstractmethod
     def channel_moments_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array,
                                  out: Array) -> None:
-        """out [C, 2] float64 = sums of dy and of dy * (x - mean) * inv_std over samples and image:
-        d bias and d weight.
+        """out [C, 2], float64 = sums of dy and dy * (x - mean) * inv_std over samples and image.
+
+        These are the gradients of the bias and of the weight.
         """
 
     @abstractmethod
-    def batchnorm_backward(
-        self, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array, sums: Array, count: int, dx: Array
-    ) -> None:
-        """dx = w * inv_std * (dy - sums[:, 0] / count - (x - mean) * inv_std * sums[:, 1] / count);
-        dx may be dy.
+    def batchnorm_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
+                           sums: Array, count: int, dx: Array) -> None:
+        """dx = w * inv_std * (dy - sums[:, 0] / count - (x - mean) * inv_std * sums[:, 1] / count).
 
-        `sums` [C, 2] are those of `channel_moments_backward` over all the `count` items per channel
-        that the statistics come from.
+        `sums` [C, 2] is the sum of `channel_moments_backward` over all ranks, and `count` the
+        number of items per channel behind the statistics. dx may be dy.
         """
 
     # -- local response normalisation and elementwise ----------------------------------------------
     @abstractmethod
-    def lrn_forward(
-        self, x: Array, offset: int, size: int, alpha: float, beta: float, k: float, out: Array, scale: Array
-    ) -> None:
-        """out channel i is x channel i + offset, divided by scale ** beta; images or volumes.
+    def lrn_forward(self, x: Array, offset: int, size: int, alpha: float, beta: float, k: float,
+                    out: Array, scale: Array) -> None:
+        """out[i] = x[i + offset] / scale[i] ** beta for channels i of images or volumes.
 
-        scale[i] = k + alpha / size * sum of x[j] ** 2 for j from i + offset - size // 2 to i +
-        offset + (size - 1) // 2, inside x. `scale` (shape of out) is kept for the backward pass.
+        scale[i] = k + alpha / size * sum of x[j] ** 2, where channel j runs from
+        i + offset - size // 2 to i + offset + (size - 1) // 2 within x. The backward pass reads
+        `scale`, which has the shape of out.
         """
 
     @abstractmethod
-    def lrn_backward(
-        self, x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int, alpha: float, beta: float, dx: Array
-    ) -> None:
-        """dx for every channel of x, from the owned channels' dy only."""
+    def lrn_backward(self, x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int,
+                     alpha: float, beta: float, dx: Array) -> None:
+        """dx for each channel of x from the dy of the owned channels: a partial sum."""
 
     @abstractmethod
     def relu_forward(self, x: Array, out: Array) -> None:
-        """out = max(x, 0); out may be x. A NaN stays a NaN."""
+        """out = max(x, 0); NaN stays NaN; out may be x."""
 
     @abstractmethod
     def relu_backward(self, out: Array, dy: Array, dx: Array) -> None:
         """dx = dy where out > 0, else 0; dx may be dy."""
 
     @abstractmethod
-    def dropout_mask(
-        self, key: int, start: tuple[int, ...], shape: tuple[int, ...], extent: tuple[int, ...], rate: float, out: Array
-    ) -> None:
-        """out = 1 / (1 - rate) where an element is kept, else 0.
+    def dropout_mask(self, key: int, start: tuple[int, ...], shape: tuple[int, ...],
+                     extent: tuple[int, ...], rate: float, out: Array) -> None:
+        """out = 1 / (1 - rate) for elements that are kept, else 0.
 
-        Element i of a block that begins at `start` in a tensor of shape `extent` is kept when
-        uniform(splitmix64(key + (1 + flat global index) * 0x9E3779B97F4A7C15 mod 2**64)) >= rate,
-        where uniform takes the top 53 bits: it depends on the global index only, so every plan and
-        every backend makes the same mask. `key` is below 2**64. splitmix64 here is the generator's
-        output function alone (it adds no increment of its own).
+        An element of the block that begins at `start` in a tensor of shape `extent` is kept if
+        uniform(splitmix64(key + (1 + flat global index) * 0x9E3779B97F4A7C15 mod 2**64)) >= rate.
+        splitmix64 is the output function of the generator, without its increment; uniform takes
+        the top 53 bits; `key` is below 2**64. The mask depends on the global index only, so it is
+        the same in every plan and backend.
         """
 
     @abstractmethod
@@ -291,51 +285,48 @@ class Backend(ABC):
     @abstractmethod
     def softmax_cross_entropy(self, x: Array, labels: Array, scale: float,
                               dx: Array) -> tuple[float, int]:
-        """(sum over samples of -log softmax(x)[label], number of samples whose largest logit is the
-        label's).
+        """Sum over samples of -log softmax(x)[label], and number of correct predictions.
 
-        x [N, classes], labels [N] int64; dx = scale * d(sum)/dx. Samples with label -1 count for
-        nothing, dx = 0.
+        x [N, classes], labels [N] int64; dx = scale * gradient of the sum. A prediction is the
+        class of the largest logit. Samples with label -1 are ignored, with dx = 0.
         """
 
     @abstractmethod
     def logistic_cross_entropy(self, x: Array, labels: Array, first_class: int, scale: float,
                                dx: Array) -> float:
-        """Sum of the binary cross-entropies of independent logistic units (numerically stable), dx
-        = scale * its gradient.
+        """Sum of the binary cross-entropies of independent logistic units; dx = scale * gradient.
 
-        x [N, C] holds classes first_class .. first_class + C - 1; the target is 1 at the label.
-        Samples with label -1 count for nothing.
+        x [N, C] holds classes first_class .. first_class + C - 1; the target is 1 at the label and
+        0 elsewhere. Samples with label -1 are ignored, with dx = 0. The sum is numerically stable.
         """
 
     @abstractmethod
     def mean_squared_error(self, x: Array, targets: Array, scale: float, dx: Array) -> float:
-        """Sum of (x - targets) ** 2, dx = scale * 2 * (x - targets), all [N, C]. Where the target
-        is NaN (padding) both are zero.
+        """Sum of (x - targets) ** 2; dx = scale * 2 * (x - targets), all [N, C].
+
+        Elements with target NaN (padding) contribute zero to both.
         """
 
     # -- update ------------------------------------------------------------------------------------
     @abstractmethod
-    def sgd_update(
-        self, w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float, tick: Tick | None = None
-    ) -> None:
-        """OWT's rule: velocity = momentum * velocity - rate * (grad + decay * w); w += velocity.
-        Arrays of one shape.
+    def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float,
+                   momentum: float, decay: float, tick: Tick | None = None) -> None:
+        """velocity = momentum * velocity - rate * (grad + decay * w); w += velocity.
 
-        Without a velocity: w -= rate * (grad + decay * w), whatever the momentum.
+        This is the rule of One Weird Trick. Without a velocity it is w -= rate * (grad + decay * w)
+        for any momentum. All arrays have one shape.
         """
 
     @abstractmethod
-    def adam_update(
-        self, w: Array, grad: Array, first: Array, second: Array, rate: float, beta1: float, beta2: float, eps: float, step: int,
-        decay: float, tick: Tick | None = None,
-    ) -> None:
-        """Adam with bias correction, the decay a part of the gradient g = grad + decay * w (as
-        torch.optim.Adam). Arrays of one shape.
+    def adam_update(self, w: Array, grad: Array, first: Array, second: Array, rate: float,
+                    beta1: float, beta2: float, eps: float, step: int, decay: float,
+                    tick: Tick | None = None) -> None:
+        """Adam with bias correction, as torch.optim.Adam: the weight decay is part of the gradient.
 
-        first = beta1 * first + (1 - beta1) * g and second = beta2 * second + (1 - beta2) * g ** 2;
-        then w -= rate * first / (1 - beta1 ** step) / (sqrt(second / (1 - beta2 ** step)) + eps).
-        `step` counts from 1.
+        With g = grad + decay * w: first = beta1 * first + (1 - beta1) * g,
+        second = beta2 * second + (1 - beta2) * g ** 2 and
+        w -= rate * first / (1 - beta1 ** step) / (sqrt(second / (1 - beta2 ** step)) + eps).
+        `step` counts from 1. All arrays have one shape.
         """
 
     @abstractmethod

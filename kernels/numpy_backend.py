@@ -1,4 +1,4 @@
-"""The CPU backend: NumPy arrays, BLAS through np.matmul."""
+"""The CPU backend: NumPy, with BLAS through np.matmul."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hpcpar.kernels.numpy_blocks import Scratch
 class NumpyBackend(Backend):
     """Compute kernels on the CPU.
 
-    Work arrays are kept between calls, so one instance serves one thread at a time.
+    The instance reuses its work arrays between calls, so it is not thread-safe.
     """
 
     name = "cpu"
@@ -44,7 +44,7 @@ class NumpyBackend(Backend):
         return np.empty(items, dtype)
 
     def synchronize(self) -> None:
-        """Nothing to wait for: every kernel is complete on return."""
+        """Return at once: all kernels are complete on return."""
 
     # -- moving boxes ------------------------------------------------------------------------------
     def pack(self, box: Array, flat: Array) -> None:
@@ -71,15 +71,13 @@ class NumpyBackend(Backend):
                            tick: Tick | None = None) -> None:
         numpy_conv.conv_backward_data(dy, w, spec, dx, self._scratch, tick)
 
-    def conv_backward_weight(
-        self, x: Array, dy: Array, spec: ConvSpec, dw: Array, dbias: Array | None, tick: Tick | None = None
-    ) -> None:
+    def conv_backward_weight(self, x: Array, dy: Array, spec: ConvSpec, dw: Array,
+                             dbias: Array | None, tick: Tick | None = None) -> None:
         numpy_conv.conv_backward_weight(x, dy, spec, dw, dbias, self._scratch, tick)
 
     # -- fully connected ---------------------------------------------------------------------------
-    def gemm(
-        self, a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False, tick: Tick | None = None
-    ) -> None:
+    def gemm(self, a: Array, b: Array, out: Array, *, transpose_a: bool = False,
+             transpose_b: bool = False, tick: Tick | None = None) -> None:
         numpy_gemm.gemm(a.T if transpose_a else a, b.T if transpose_b else b, out, tick)
 
     def add_bias(self, y: Array, bias: Array) -> None:
@@ -113,9 +111,8 @@ class NumpyBackend(Backend):
     def channel_moments(self, x: Array, out: Array) -> None:
         numpy_batchnorm.channel_moments(x, out, self._scratch)
 
-    def batchnorm_statistics(
-        self, moments: Array, count: int, eps: float, mean: Array, inv_std: Array, running: Array | None, momentum: float
-    ) -> None:
+    def batchnorm_statistics(self, moments: Array, count: int, eps: float, mean: Array,
+                             inv_std: Array, running: Array | None, momentum: float) -> None:
         numpy_batchnorm.batchnorm_statistics(moments, count, eps, mean, inv_std, running, momentum)
 
     def batchnorm_running(self, running: Array, eps: float, mean: Array, inv_std: Array) -> None:
@@ -129,20 +126,17 @@ class NumpyBackend(Backend):
                                  out: Array) -> None:
         numpy_batchnorm.channel_moments_backward(x, dy, mean, inv_std, out, self._scratch)
 
-    def batchnorm_backward(
-        self, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array, sums: Array, count: int, dx: Array
-    ) -> None:
+    def batchnorm_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
+                           sums: Array, count: int, dx: Array) -> None:
         numpy_batchnorm.batchnorm_backward(x, dy, mean, inv_std, w, sums, count, dx, self._scratch)
 
     # -- local response normalisation and elementwise ----------------------------------------------
-    def lrn_forward(
-        self, x: Array, offset: int, size: int, alpha: float, beta: float, k: float, out: Array, scale: Array
-    ) -> None:
+    def lrn_forward(self, x: Array, offset: int, size: int, alpha: float, beta: float, k: float,
+                    out: Array, scale: Array) -> None:
         numpy_lrn.lrn_forward(x, offset, size, alpha, beta, k, out, scale, self._scratch)
 
-    def lrn_backward(
-        self, x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int, alpha: float, beta: float, dx: Array
-    ) -> None:
+    def lrn_backward(self, x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int,
+                     alpha: float, beta: float, dx: Array) -> None:
         numpy_lrn.lrn_backward(x, out, scale, dy, offset, size, alpha, beta, dx, self._scratch)
 
     def relu_forward(self, x: Array, out: Array) -> None:
@@ -151,11 +145,9 @@ class NumpyBackend(Backend):
     def relu_backward(self, out: Array, dy: Array, dx: Array) -> None:
         numpy_elementwise.relu_backward(out, dy, dx)
 
-    def dropout_mask(
-        self, key: int, start: tuple[int, ...], shape: tuple[int, ...], extent: tuple[int, ...], rate: float, out: Array
-    ) -> None:
-        # `out` may be the block flattened or reshaped: its elements are the block's in row-major
-        # order.
+    def dropout_mask(self, key: int, start: tuple[int, ...], shape: tuple[int, ...],
+                     extent: tuple[int, ...], rate: float, out: Array) -> None:
+        # `out` may be the flattened block: the same elements in row-major order.
         if tuple(out.shape) == tuple(shape):
             numpy_elementwise.dropout_mask(key, start, extent, rate, out, self._scratch)
         else:
@@ -184,15 +176,13 @@ class NumpyBackend(Backend):
         return numpy_loss.mean_squared_error(x, targets, scale, dx)
 
     # -- update ------------------------------------------------------------------------------------
-    def sgd_update(
-        self, w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float, tick: Tick | None = None
-    ) -> None:
+    def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float,
+                   momentum: float, decay: float, tick: Tick | None = None) -> None:
         numpy_update.sgd_update(w, grad, velocity, rate, momentum, decay, self._scratch, tick)
 
-    def adam_update(
-        self, w: Array, grad: Array, first: Array, second: Array, rate: float, beta1: float, beta2: float, eps: float, step: int,
-        decay: float, tick: Tick | None = None,
-    ) -> None:
+    def adam_update(self, w: Array, grad: Array, first: Array, second: Array, rate: float,
+                    beta1: float, beta2: float, eps: float, step: int, decay: float,
+                    tick: Tick | None = None) -> None:
         numpy_update.adam_update(w, grad, first, second, rate, beta1, beta2, eps, step, decay,
                                  self._scratch, tick)
 

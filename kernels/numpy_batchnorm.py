@@ -1,6 +1,4 @@
-"""Batch normalisation by channel: sums in float64, and maps of a factor and an addend per channel
-in cache-sized blocks.
-"""
+"""Batch normalisation in cache-sized blocks: float64 sums, and affine maps per channel."""
 
 from __future__ import annotations
 
@@ -11,17 +9,15 @@ import numpy as np
 from hpcpar.kernels.interface import Array
 from hpcpar.kernels.numpy_blocks import BLOCK_ITEMS, Scratch
 
-#: Items per image and channel below which a BLAS call for each costs more than it saves.
+#: Items per image and channel below which a BLAS call is slower than NumPy.
 SHORT = 32
 
 
 def _blocks(a: Array) -> Iterator[tuple[slice, ...]]:
-    """Blocks (images, channels and, of large images, rows) of an array [N, C, ...] that stay in the
-    cache.
-    """
+    """Indices of cache-sized blocks of an array [N, C, ...]: images, channels and rows."""
     if a.size == 0:
         return
-    # Fewer arrays at once than in other kernels, and more calls for each block.
+    # Larger than in elementwise kernels: fewer arrays per block, more NumPy calls.
     limit = 2 * BLOCK_ITEMS
     image = a[0, 0].size
     rows = a.shape[2] if a.ndim > 2 else 1
@@ -35,25 +31,21 @@ def _blocks(a: Array) -> Iterator[tuple[slice, ...]]:
 
 
 def _wide(name: str, part: Array, scratch: Scratch) -> Array:
-    """A float64 copy [n, c, items] of a block: products of float32 numbers are exact in it, and it
-    has no gaps.
-    """
+    """Contiguous float64 copy [n, c, items] of a block; products of float32 numbers are exact."""
     wide = scratch.get(name, part.shape, np.float64)
     wide[...] = part
     return wide.reshape(*part.shape[:2], -1)
 
 
 def _sums(a: Array) -> Array:
-    """Sum per channel of [n, c, items]: as a matrix times ones, which BLAS does twice as fast as
-    NumPy sums.
-    """
+    """Sums per channel of [n, c, items], by a product with ones: twice as fast as NumPy's sum."""
     if a.shape[2] < SHORT:
         return a.sum(axis=(0, 2))
     return (a @ np.ones(a.shape[2])).sum(axis=0)
 
 
 def _dots(a: Array, b: Array) -> Array:
-    """Sum per channel of the products of [n, c, items]."""
+    """Dot products per channel of arrays [n, c, items]."""
     if a.shape[2] < SHORT:
         return np.einsum("nci,nci->c", a, b)
     return np.matmul(a[:, :, None, :], b[:, :, :, None]).sum(axis=(0, 2, 3))
@@ -80,12 +72,11 @@ def channel_moments_backward(x: Array, dy: Array, mean: Array, inv_std: Array, o
     out[:, 1] *= inv_std
 
 
-def batchnorm_statistics(
-    moments: Array, count: int, eps: float, mean: Array, inv_std: Array, running: Array | None, momentum: float
-) -> None:
+def batchnorm_statistics(moments: Array, count: int, eps: float, mean: Array, inv_std: Array,
+                         running: Array | None, momentum: float) -> None:
     """See `Backend.batchnorm_statistics`."""
     np.divide(moments[:, 0], count, out=mean)
-    # Rounding must not make the variance of a constant channel negative.
+    # Rounding could make the variance of a constant channel negative.
     variance = np.maximum(moments[:, 1] / count - mean * mean, 0)
     if running is not None:
         running[0] += momentum * (mean - running[0])
@@ -109,24 +100,22 @@ def batchnorm_forward(x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
         part += addend[block[1]]
 
 
-def batchnorm_backward(
-    x: Array, dy: Array, mean: Array, inv_std: Array, w: Array, sums: Array, count: int, dx: Array, scratch: Scratch
-) -> None:
+def batchnorm_backward(x: Array, dy: Array, mean: Array, inv_std: Array, w: Array, sums: Array,
+                       count: int, dx: Array, scratch: Scratch) -> None:
     """See `Backend.batchnorm_backward`."""
-    # dx = w * inv_std * dy + of_x * x + addend, the factors and the addend in float64 before they
-    # are rounded.
-    of_dy = inv_std * w
-    of_x = -of_dy * inv_std * sums[:, 1] / count
-    addend = -of_dy * sums[:, 0] / count - of_x * mean
-    of_dy, of_x, addend = (_column(a, x) for a in (of_dy, of_x, addend))
+    # dx = dy_factor * dy + x_factor * x + addend, with coefficients rounded from float64.
+    dy_factor = inv_std * w
+    x_factor = -dy_factor * inv_std * sums[:, 1] / count
+    addend = -dy_factor * sums[:, 0] / count - x_factor * mean
+    dy_factor, x_factor, addend = (_column(a, x) for a in (dy_factor, x_factor, addend))
     for block in _blocks(x):
         c, part = block[1], x[block]
-        rest = np.multiply(part, of_x[c], out=scratch.get("rest", part.shape, dx.dtype))
-        rest += addend[c]
-        to = np.multiply(dy[block], of_dy[c], out=dx[block])
-        to += rest
+        affine = np.multiply(part, x_factor[c], out=scratch.get("affine", part.shape, dx.dtype))
+        affine += addend[c]
+        gradient = np.multiply(dy[block], dy_factor[c], out=dx[block])
+        gradient += affine
 
 
 def _column(a: Array, x: Array) -> Array:
-    """A number per channel in x's type, shaped to be broadcast over [N, C, ...]."""
+    """A number per channel in the type of x, in a shape that broadcasts over [N, C, ...]."""
     return a.astype(x.dtype).reshape((-1,) + (1,) * (x.ndim - 2))

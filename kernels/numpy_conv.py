@@ -1,11 +1,11 @@
-"""Convolutions as matrix products over blocks of images that fit the cache.
+"""Convolutions as matrix products over cache-sized blocks of images.
 
-An image is a volume of one plane. The blocks are gathered pixel by pixel with the channels last
-(see numpy_columns): the product ``columns [pixels, K] @ weights [K, O]`` is transposed into the
-output. With every operand in row order BLAS is up to a third faster than with ``weights [O, K] @
-columns^T``, which would need no transposition, and one product may span several small images.
-Columns hold the reads of a plane; the places of the kernel along the depth are products of their
-own, added up: what is gathered once then serves every place.
+An image is a volume of one plane. `numpy_columns` gathers the columns of a block with the channels
+last, and the product ``columns [pixels, K] @ weights [K, O]`` is transposed into the output. With
+all operands in row order BLAS is up to a third faster than with ``weights [O, K] @ columns^T``,
+and one product can span several small images. Columns cover kernel offsets within a plane. Each
+offset along the depth has a product of its own, which reads a part of the same columns; the
+products are summed.
 """
 
 from __future__ import annotations
@@ -20,69 +20,71 @@ from hpcpar.kernels import numpy_columns
 from hpcpar.kernels.interface import Array, ConvSpec, Ints, Tick
 from hpcpar.kernels.numpy_blocks import Scratch, blas_input, has_flat_images
 from hpcpar.kernels.numpy_columns import TILE
-from hpcpar.kernels.numpy_windows import Blocks, Index, Window, blocks
+from hpcpar.kernels.numpy_conv_windows import Blocks, Correlation, Index, blocks
 
-#: Bytes of gathered columns per block. Large enough for BLAS to amortise packing the weights, small
-#: enough for the L3 cache.
+#: Bytes of columns per block: large enough for BLAS to amortise packing the weights, small enough
+#: for the L3 cache.
 COLUMN_BYTES = 6 << 20
-#: The same for the weights' gradient, where every block also costs one addition to the whole
-#: gradient.
+#: The same for the weight gradient, where each block also adds to the whole gradient.
 WEIGHT_COLUMN_BYTES = 12 << 20
-#: Pixels per image below which a product per image is too narrow, so that gathering several images
-#: pays even for 1x1 kernels.
+#: Pixels per image below which 1x1 kernels, too, gather several images into one product.
 NARROW = 96
-
-
-#: Shapes whose geometry is remembered: more than the different convolutions of a large network.
+#: Size of the cache of geometries: more than the different convolutions of a large network.
 SHAPES = 1024
 
 
-class Group(NamedTuple):
-    """A group of a convolution of certain shapes.
+class ConvGroup(NamedTuple):
+    """One group of a convolution, for arrays of given shapes.
 
     Attributes
     ----------
     inputs, outputs : slice
-        Its channels in x and y.
-    weights, taps : Index
-        Its weights [O, C, kd, kh, kw] in w, and the same with the kernel turned by 180 degrees.
+        Channels of the group in x and y.
+    weights, rotated : Index
+        Index of the weights [O, C, kd, kh, kw] in w, and the same with the kernel rotated by 180
+        degrees.
     blocks : Blocks
-        The blocks of images and what each reads.
-    pixel : bool
-        Every output reads the one pixel of its own place.
+        Blocks of images with the inputs that each reads.
+    pixelwise : bool
+        Whether each output pixel reads the input pixel at its own position only.
     """
 
-    window: Window
+    window: Correlation
     inputs: slice
     outputs: slice
     weights: Index
-    turned: Index
+    rotated: Index
     blocks: Blocks
-    pixel: bool
+    pixelwise: bool
 
 
 @lru_cache(maxsize=SHAPES)
 def _groups(x: Ints, w: Ints, y: Ints, spec: ConvSpec, limit: int, item: int,
-            adjoint: bool = False) -> tuple[Group, ...]:
-    """The groups of a convolution from the shapes of x, w and y; `adjoint`: of the correlation that
-    makes dx from dy.
+            adjoint: bool = False) -> tuple[ConvGroup, ...]:
+    """The groups of a convolution from the shapes of x, w and y, with images as volumes.
 
-    Blocks have about `limit` bytes of columns. An image is a volume of one plane.
+    Blocks have about `limit` bytes of columns. `adjoint` selects the correlation that computes dx
+    from dy.
     """
-    whole, back, flat = slice(None), slice(None, None, -1), (None,) if len(w) == 4 else ()
-    before, one = tuple(pad[0] for pad in spec.pads), (1,) * len(flat)
-    window = Window((*one, *w[2:]), (*one, *spec.stride), (*one, *spec.dilation),
-                    (*(0,) * len(flat), *before))
-    pixel = window.is_pointwise and not any(before) and x[2:] == y[2:]
+    whole, reverse = slice(None), slice(None, None, -1)
+    depth: Index = (None,) if len(w) == 4 else ()
+    ones, zeros = (1,) * len(depth), (0,) * len(depth)
+    before = tuple(pad[0] for pad in spec.pads)
+    window = Correlation((*ones, *w[2:]), (*ones, *spec.stride), (*ones, *spec.dilation),
+                         (*zeros, *before))
+    pixelwise = window.is_pointwise and not any(before) and x[2:] == y[2:]
     if adjoint:
-        window = window.turned()
-    found = []
+        window = window.adjoint()
+    groups = []
     for segment in spec.segments:
         i, o = slice(segment.in_start, segment.in_stop), slice(segment.out_start, segment.out_stop)
-        parts = blocks(window, y, o, x, i, limit, item) if adjoint else blocks(window, x, i, y, o, limit, item)
-        found.append(Group(window, i, o, (o, whole, *flat),
-                           (o, whole, *flat, *(back,) * (len(w) - 2)), parts, pixel))
-    return tuple(found)
+        if adjoint:
+            parts = blocks(window, y, o, x, i, limit, item)
+        else:
+            parts = blocks(window, x, i, y, o, limit, item)
+        rotated = (o, whole, *depth, *(reverse,) * (len(w) - 2))
+        groups.append(ConvGroup(window, i, o, (o, whole, *depth), rotated, parts, pixelwise))
+    return tuple(groups)
 
 
 def conv_forward(x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
@@ -97,46 +99,41 @@ def conv_forward(x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Ar
 def conv_backward_data(dy: Array, w: Array, spec: ConvSpec, dx: Array, scratch: Scratch,
                        tick: Tick | None) -> None:
     """See `Backend.conv_backward_data`."""
-    # The adjoint of a correlation without stride is itself one: of dy with the kernel turned,
-    # inputs and outputs swapped.
+    # The adjoint of a correlation with stride 1 is a correlation of dy with the rotated kernel.
     adjoint = spec.stride == (1,) * len(spec.stride)
-    if dy.size == 0 or sum(seg.in_stop - seg.in_start
-                           for seg in spec.segments) < dx.shape[1] or not adjoint:
-        # Channels that no segment reads are written by nobody below.
+    channels_read = sum(segment.in_stop - segment.in_start for segment in spec.segments)
+    if dy.size == 0 or channels_read < dx.shape[1] or not adjoint:
+        # The code below skips channels that no segment reads, and adds if there is a stride.
         dx[...] = 0
     if dy.size == 0 or dx.size == 0:
         return
     for group in _groups(dx.shape, w.shape, dy.shape, spec, COLUMN_BYTES, dx.itemsize, adjoint):
         if adjoint:
-            taps = w[group.turned].transpose(2, 3, 4, 0, 1)
+            taps = w[group.rotated].transpose(2, 3, 4, 0, 1)
             _correlate(dy, taps, None, group, group.outputs, dx, group.inputs, scratch, tick)
         else:
             _scatter(dy, w[group.weights].transpose(2, 0, 3, 4, 1), group, dx, scratch, tick)
 
 
-def conv_backward_weight(
-    x: Array, dy: Array, spec: ConvSpec, dw: Array, dbias: Array | None, scratch: Scratch, tick: Tick | None
-) -> None:
+def conv_backward_weight(x: Array, dy: Array, spec: ConvSpec, dw: Array, dbias: Array | None,
+                         scratch: Scratch, tick: Tick | None) -> None:
     """See `Backend.conv_backward_weight`."""
     for group in _groups(x.shape, dw.shape, dy.shape, spec, WEIGHT_COLUMN_BYTES, dw.itemsize):
         _weight_gradient(x, dy, group, dw[group.weights],
                          None if dbias is None else dbias[group.outputs], scratch, tick)
 
 
-def _correlate(
-    x: Array, taps: Array, bias: Array | None, group: Group, inputs: slice, out: Array, outputs: slice, scratch: Scratch,
-    tick: Tick | None,
-) -> None:
-    """out[n, o] = bias[o] + the correlation of channels `inputs` of x with taps [kd, kh, kw, C, O]
-    (any strides).
-    """
+def _correlate(x: Array, taps: Array, bias: Array | None, group: ConvGroup, inputs: slice,
+               out: Array, outputs: slice, scratch: Scratch, tick: Tick | None) -> None:
+    """Correlate channels `inputs` of x with taps [kd, kh, kw, C, O], and add the bias [O]."""
     kd, kh, kw, channels, filters = taps.shape
     if filters == 0 or out.size == 0:
         return
     if channels == 0 or x.size == 0:
         out[:, outputs] = 0 if bias is None else bias.reshape(-1, *(1,) * (out.ndim - 2))
         return
-    if group.pixel and out[0, 0].size >= NARROW and has_flat_images(x) and has_flat_images(out):
+    wide = out[0, 0].size >= NARROW
+    if group.pixelwise and wide and has_flat_images(x) and has_flat_images(out):
         _multiply_channels(x[:, inputs], taps[0, 0, 0].T, bias, out[:, outputs], tick)
         return
     weights = scratch.get("weights", taps.shape, out.dtype)
@@ -159,9 +156,7 @@ def _correlate(
 
 def _multiply_channels(x: Array, weights: Array, bias: Array | None, out: Array,
                        tick: Tick | None) -> None:
-    """A 1x1 convolution with weights [O, C], image by image in place: the images are matrices [C,
-    pixels] already.
-    """
+    """A 1x1 convolution with weights [O, C]: each image is a matrix [C, pixels] in place."""
     weights = blas_input(weights)
     for x_image, out_image in zip(x, out, strict=True):
         product = out_image.reshape(weights.shape[0], -1)
@@ -172,11 +167,9 @@ def _multiply_channels(x: Array, weights: Array, bias: Array | None, out: Array,
             tick()
 
 
-def _scatter(dy: Array, taps: Array, group: Group, dx: Array, scratch: Scratch,
+def _scatter(dy: Array, taps: Array, group: ConvGroup, dx: Array, scratch: Scratch,
              tick: Tick | None) -> None:
-    """Add to dx the adjoint of the correlation with taps [kd, O, kh, kw, C], for any stride:
-    columns first, then sums of columns.
-    """
+    """Add the adjoint of the correlation with taps [kd, O, kh, kw, C] to dx, by col2im."""
     kd, filters = taps.shape[:2]
     weights = scratch.get("weights", taps.shape, dx.dtype)
     weights[...] = taps
@@ -193,9 +186,8 @@ def _scatter(dy: Array, taps: Array, group: Group, dx: Array, scratch: Scratch,
             tick()
 
 
-def _weight_gradient(
-    x: Array, dy: Array, group: Group, dw: Array, dbias: Array | None, scratch: Scratch, tick: Tick | None
-) -> None:
+def _weight_gradient(x: Array, dy: Array, group: ConvGroup, dw: Array, dbias: Array | None,
+                     scratch: Scratch, tick: Tick | None) -> None:
     """dw [O, C, kd, kh, kw] and dbias [O] of one group."""
     filters, channels, kd, kh, kw = dw.shape
     shape = (kd, filters, kh * kw * channels)
@@ -203,21 +195,22 @@ def _weight_gradient(
         dbias[...] = 0
     gradient = scratch.get("gradient", shape, dw.dtype)
     first = True
-    if dw.size or dbias is not None:
-        for n, reads in group.blocks:
-            flat = numpy_columns.pixels_last(dy[n], reads, scratch)
-            if dbias is not None:
-                dbias += flat.sum(axis=1)
-            if x.size:
-                for total, columns in zip(gradient,
-                                          numpy_columns.gather(x[n], group.window, reads, scratch),
-                                          strict=True):
-                    if first:
-                        np.matmul(flat, columns, out=total)
-                    else:
-                        total += np.matmul(flat, columns,
-                                           out=scratch.get("product", shape[1:], dw.dtype))
-                first = False
-            if tick is not None:
-                tick()
-    dw[...] = 0 if first else gradient.reshape(kd, filters, kh, kw, channels).transpose(1, 4, 0, 2, 3)
+    for n, reads in group.blocks if dw.size or dbias is not None else ():
+        flat = numpy_columns.pixels_last(dy[n], reads, scratch)
+        if dbias is not None:
+            dbias += flat.sum(axis=1)
+        if x.size:
+            columns = numpy_columns.gather(x[n], group.window, reads, scratch)
+            for total, of_offset in zip(gradient, columns, strict=True):
+                if first:
+                    np.matmul(flat, of_offset, out=total)
+                else:
+                    product = scratch.get("product", shape[1:], dw.dtype)
+                    total += np.matmul(flat, of_offset, out=product)
+            first = False
+        if tick is not None:
+            tick()
+    if first:
+        dw[...] = 0
+    else:
+        dw[...] = gradient.reshape(kd, filters, kh, kw, channels).transpose(1, 4, 0, 2, 3)

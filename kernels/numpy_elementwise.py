@@ -1,4 +1,4 @@
-"""Elementwise kernels, in blocks that stay in the cache between passes."""
+"""Elementwise kernels, in blocks that stay in the cache between NumPy calls."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ def relu_backward(out: Array, dy: Array, dx: Array) -> None:
     """See `Backend.relu_backward`."""
     bits = np.dtype(f"i{dx.itemsize}")
     for y, g, d in flat_blocks(out, dy, dx):
-        # A bit mask of all ones or zeros: multiplying by 0 or 1 would turn a dropped infinity into
-        # a NaN.
+        # A bit mask, because 0 * infinity is NaN.
         keep = np.negative((y > 0).view(np.int8))
         np.bitwise_and(g.view(bits), keep, out=d.view(bits))
 
 
 def dropout_mask(key: int, start: tuple[int, ...], extent: tuple[int, ...], rate: float, out: Array,
                  scratch: Scratch) -> None:
-    """See `Backend.dropout_mask`; the shape is that of `out`."""
+    """See `Backend.dropout_mask`; `out` has the shape of the block."""
     if out.size == 0:
         return
     steps = [math.prod(extent[axis + 1 :]) for axis in range(len(extent))]
     flat_start = sum(s * step for s, step in zip(start, steps, strict=True))
-    # The counter of element i is key + (1 + global index) * golden: a sum of one term per axis, all
-    # modulo 2**64.
+    # The counter of an element is key + (1 + global index) * golden modulo 2**64, a sum of one term
+    # per axis.
     origin = (key + (1 + flat_start) * _GOLDEN) % _WORD
-    # uniform >= rate for a multiple of 2**-53 is an exact comparison of integers.
+    # uniform is a multiple of 2**-53, so uniform >= rate is a comparison of integers.
     threshold = np.uint64(math.ceil(rate * 2**53))
     keep = 1.0 / (1.0 - rate) if rate < 1 else 0.0
     _fill_mask(out, [step * _GOLDEN % _WORD for step in steps], origin, threshold, keep, scratch)
@@ -41,14 +40,15 @@ def dropout_mask(key: int, start: tuple[int, ...], extent: tuple[int, ...], rate
 
 def _fill_mask(out: Array, steps: list[int], origin: int, threshold: np.uint64, keep: float,
                scratch: Scratch) -> None:
-    """The mask of a block whose counters begin at `origin` and grow by `steps` along the axes;
-    large blocks axis by axis.
+    """Fill the mask of a block whose counters start at `origin` and grow by `steps` per axis.
+
+    Blocks beyond the cache size are split along the first axis.
     """
     inner = out.size // out.shape[0] if out.ndim else 1
     if inner > BLOCK_ITEMS:
-        for place in range(out.shape[0]):
-            _fill_mask(out[place], steps[1:], (origin + place * steps[0]) % _WORD, threshold, keep,
-                       scratch)
+        for i in range(out.shape[0]):
+            start = (origin + i * steps[0]) % _WORD
+            _fill_mask(out[i], steps[1:], start, threshold, keep, scratch)
         return
     rows = max(1, BLOCK_ITEMS // inner)
     for first in range(0, out.shape[0] if out.ndim else 1, rows):
@@ -59,7 +59,7 @@ def _fill_mask(out: Array, steps: list[int], origin: int, threshold: np.uint64, 
             term = np.arange(part.shape[axis], dtype=np.uint64) * np.uint64(step)
             z += term.reshape((-1,) + (1,) * (part.ndim - 1 - axis))
         t = scratch.get("shifted", part.shape, np.uint64)
-        # splitmix64's output function.
+        # The output function of splitmix64.
         z ^= np.right_shift(z, np.uint64(30), out=t)
         z *= np.uint64(0xBF58476D1CE4E5B9)
         z ^= np.right_shift(z, np.uint64(27), out=t)

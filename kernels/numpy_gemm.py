@@ -1,4 +1,4 @@
-"""Matrix products by BLAS, in parts between which communication progresses."""
+"""Matrix products by BLAS, split into parts between which communication progresses."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import numpy as np
 from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_blocks import blas_input, is_blas_matrix
 
-#: Most operations and most bytes of a part: some milliseconds of a core, many times what a call of
-#: BLAS costs.
+#: Limits of the flops and bytes of a part: some milliseconds on a core, so that the overhead of a
+#: BLAS call is negligible.
 PART_FLOPS, PART_BYTES = 1 << 29, 1 << 25
-#: Rows of a part that BLAS needs for its usual rate.
+#: Rows per part that BLAS needs for its usual flop rate.
 MANY_ROWS = 128
 
 
 def gemm(left: Array, right: Array, out: Array, tick: Tick | None) -> None:
-    """out = left @ right; with a `tick`, in parts: by rows, which lie together, or by columns where
-    there are few rows.
-    """
+    """out = left @ right, split by rows, or by columns if rows are few, to call `tick`."""
     left, right = blas_input(left), blas_input(right)
     parts = _parts(left, right) if tick is not None else 1
     columns = out.shape[0] < MANY_ROWS * parts
@@ -36,6 +34,7 @@ def gemm(left: Array, right: Array, out: Array, tick: Tick | None) -> None:
 
 
 def _parts(left: Array, right: Array) -> int:
+    """Number of parts within the limits of flops and bytes."""
     (m, k), n = left.shape, right.shape[1]
     n_bytes = (m * k + k * n + m * n) * left.itemsize
     return max(1, math.ceil(2 * m * k * n / PART_FLOPS), math.ceil(n_bytes / PART_BYTES))

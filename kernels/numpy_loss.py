@@ -1,4 +1,4 @@
-"""The losses and their gradients: small matrices of samples and classes."""
+"""Losses and their gradients on small matrices of samples and classes."""
 
 from __future__ import annotations
 

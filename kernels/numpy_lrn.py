@@ -10,14 +10,13 @@ from hpcpar.kernels.interface import Array
 from hpcpar.kernels.numpy_blocks import BLOCK_ITEMS, Scratch
 
 
-def lrn_forward(
-    x: Array, offset: int, size: int, alpha: float, beta: float, k: float, out: Array, scale: Array, scratch: Scratch
-) -> None:
+def lrn_forward(x: Array, offset: int, size: int, alpha: float, beta: float, k: float, out: Array,
+                scale: Array, scratch: Scratch) -> None:
     """See `Backend.lrn_forward`."""
     channels = out.shape[1]
     for image in range(x.shape[0] if out.size else 0):
         for r in _row_blocks(x):
-            # squares[c] is x[c + offset - size // 2] ** 2, zero where there is no such channel.
+            # squares[c] = x[c + offset - size // 2] ** 2, zero outside x.
             part = x[image, :, r]
             squares = _window("squares", part, channels + size - 1, size // 2 - offset, scratch)
             np.multiply(squares, squares, out=squares)
@@ -29,9 +28,8 @@ def lrn_forward(
                       out=out[image, :, r])
 
 
-def lrn_backward(
-    x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int, alpha: float, beta: float, dx: Array, scratch: Scratch
-) -> None:
+def lrn_backward(x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int,
+                 alpha: float, beta: float, dx: Array, scratch: Scratch) -> None:
     """See `Backend.lrn_backward`."""
     channels, owned = x.shape[1], out.shape[1]
     if out.size == 0:
@@ -43,8 +41,8 @@ def lrn_backward(
             ratio = np.multiply(gradient, out[image, :, r],
                                 out=scratch.get("ratio", gradient.shape, dy.dtype))
             ratio /= factor
-            # Output i reads inputs up to i + offset + (size - 1) // 2, so input j is read by
-            # outputs from j - offset - that on.
+            # Output i reads inputs up to i + offset + (size - 1) // 2, so the first output that
+            # reads input j is j - offset - (size - 1) // 2.
             ratios = _window("squares", ratio, channels + size - 1, (size - 1) // 2 + offset,
                              scratch)
             total = _window_sums(ratios, size, channels, scratch)
@@ -56,15 +54,14 @@ def lrn_backward(
 
 
 def _row_blocks(x: Array) -> list[slice]:
-    """Rows (planes of volumes) such that all channels of one block stay in the cache."""
+    """Blocks of rows (planes of volumes) whose channels all fit in the cache."""
     _, channels, rows, *width = x.shape
     step = max(1, 4 * BLOCK_ITEMS // max(1, channels * math.prod(width)))
     return [slice(start, start + step) for start in range(0, rows, step)]
 
 
 def _window(name: str, a: Array, length: int, lead: int, scratch: Scratch) -> Array:
-    """`length` channels of which channel c is a[c - lead], or zero where there is no such channel.
-    """
+    """`length` channels, of which channel c is a[c - lead], or zero outside a."""
     result = scratch.get(name, (length, *a.shape[1:]), a.dtype)
     first, last = min(max(0, lead), length), max(0, min(length, a.shape[0] + lead))
     result[:first] = 0
@@ -77,9 +74,9 @@ def _window(name: str, a: Array, length: int, lead: int, scratch: Scratch) -> Ar
 def _window_sums(a: Array, size: int, count: int, scratch: Scratch) -> Array:
     """sums[c] = a[c] + ... + a[c + size - 1] for `count` channels.
 
-    By doubling: sums over 1, 2, 4, ... channels are built from each other and those in size's
-    binary digits are added up. It takes log2(size) passes, and unlike a running sum it subtracts
-    nothing, so no digits are lost.
+    Sums over 1, 2, 4, ... channels are computed by doubling, and those in the binary digits of
+    `size` are added. This takes log2(size) passes. Without the subtractions of a running sum there
+    is no cancellation.
     """
     sums = scratch.get("sums", (count, *a.shape[1:]), a.dtype)
     start, power, empty = 0, 1, True
@@ -93,7 +90,7 @@ def _window_sums(a: Array, size: int, count: int, scratch: Scratch) -> Array:
             start += power
         if 2 * power > size:
             return sums
-        # Two buffers in turn: NumPy would copy an operand that overlaps the result.
+        # Two alternating buffers: NumPy would copy an operand that overlaps the result.
         wider = scratch.get(f"sums{power.bit_length() % 2}", (a.shape[0] - power, *a.shape[1:]),
                             a.dtype)
         a = np.add(a[:-power], a[power:], out=wider)
@@ -101,7 +98,7 @@ def _window_sums(a: Array, size: int, count: int, scratch: Scratch) -> Array:
 
 
 def _power(scale: Array, beta: float, scratch: Scratch) -> Array:
-    """scale ** beta, by square roots for AlexNet's 3/4: an order of magnitude faster than pow."""
+    """scale ** beta; square roots for beta = 3/4 (AlexNet) are ten times faster than pow."""
     result = scratch.get("power", scale.shape, scale.dtype)
     if beta == 0.75:
         np.sqrt(scale, out=result)

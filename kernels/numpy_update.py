@@ -1,4 +1,4 @@
-"""The updates of the weights, in blocks that stay in the cache between passes."""
+"""Weight updates, in blocks that stay in the cache between NumPy calls."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_blocks import Scratch, flat_blocks, ticking
 
 
-def sgd_update(
-    w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float, decay: float, scratch: Scratch, tick: Tick | None
-) -> None:
+def sgd_update(w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float,
+               decay: float, scratch: Scratch, tick: Tick | None) -> None:
     """See `Backend.sgd_update`."""
-    for w_part, g_part, *v_part in ticking(flat_blocks(w, grad,
-                                                       *(() if velocity is None else (velocity,))),
-                                           tick):
+    arrays = (w, grad) if velocity is None else (w, grad, velocity)
+    for w_part, g_part, *v_part in ticking(flat_blocks(*arrays), tick):
         step = np.multiply(w_part, decay, out=scratch.get("step", w_part.shape, w.dtype))
         step += g_part
         step *= -rate
@@ -26,10 +24,9 @@ def sgd_update(
         w_part += step
 
 
-def adam_update(
-    w: Array, grad: Array, first: Array, second: Array, rate: float, beta1: float, beta2: float, eps: float, step: int, decay: float,
-    scratch: Scratch, tick: Tick | None,
-) -> None:
+def adam_update(w: Array, grad: Array, first: Array, second: Array, rate: float, beta1: float,
+                beta2: float, eps: float, step: int, decay: float, scratch: Scratch,
+                tick: Tick | None) -> None:
     """See `Backend.adam_update`."""
     rate /= 1 - beta1**step
     spread = 1 / math.sqrt(1 - beta2**step)
@@ -43,7 +40,7 @@ def adam_update(
         gradient *= 1 - beta2
         v_part *= beta2
         v_part += gradient
-        # The gradient's place serves for the divisor.
+        # The buffer of the gradient is reused for the divisor.
         np.sqrt(v_part, out=gradient)
         gradient *= spread
         gradient += eps

@@ -48,9 +48,9 @@ def look(timeout_s: float = 60.0) -> dict[str, Any]:
 
 def main() -> None:
     """The child."""
-    from hpcpar.kernels.cupy_facts import facts
+    from hpcpar.kernels.cupy_environment import environment
 
-    found = facts()
+    found = environment()
     print(json.dumps(found), flush=True)
     if not found["devices"]:
         return

@@ -25,7 +25,7 @@ from hpcpar.kernels import (  # noqa: E402
     numpy_elementwise,
     numpy_gemm,
     numpy_lrn,
-    numpy_window_offsets,
+    numpy_pool_windows,
 )
 from hpcpar.kernels.interface import Backend, ConvSpec, Segment  # noqa: E402
 from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
@@ -43,10 +43,10 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
             patch.setattr(numpy_blocks, "PLANES", 2)
             patch.setattr(numpy_blocks, "TICK_BLOCKS", 2)
             patch.setattr(numpy_gemm, "PART_BYTES", 100)
-            patch.setattr(numpy_window_offsets, "WHOLE", 1)
+            patch.setattr(numpy_pool_windows, "WHOLE", 1)
             patch.setattr(numpy_batchnorm, "SHORT", 3)
             for module in (numpy_batchnorm, numpy_blocks, numpy_elementwise, numpy_lrn,
-                           numpy_window_offsets):
+                           numpy_pool_windows):
                 patch.setattr(module, "BLOCK_ITEMS", 7)
         forget()
         yield NumpyBackend()
@@ -55,7 +55,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 def forget() -> None:
     """What the kernels remember by shape holds for one size of blocks."""
-    for remembered in (numpy_conv._groups, numpy_window_offsets.cut, numpy_window_offsets.targets):
+    for remembered in (numpy_conv._groups, numpy_pool_windows.pool_blocks, numpy_pool_windows.scatter_index):
         remembered.cache_clear()
 
 

@@ -1,4 +1,4 @@
-"""What CuPy sees of this node's GPUs."""
+"""The GPUs of this node and the versions of CuPy and NCCL."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import cupy as cp
 
 
-def facts() -> dict[str, Any]:
-    """CuPy's version, the visible devices, and NCCL's version (empty where CuPy has none)."""
+def environment() -> dict[str, Any]:
+    """Version of CuPy, names of the visible GPUs, and version of NCCL (empty if missing)."""
     runtime = cp.cuda.runtime
     count = runtime.getDeviceCount() if cp.cuda.is_available() else 0
     names = [runtime.getDeviceProperties(i)["name"].decode() for i in range(count)]
