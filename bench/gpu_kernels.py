@@ -136,7 +136,8 @@ def main() -> int:
     cuda = gpu.xp.cuda
     device = cuda.Device().id
     name = cuda.runtime.getDeviceProperties(device)["name"].decode()
-    print(f"{name}, CuPy {gpu.xp.__version__}, {datetime.date.today().isoformat()}, {options.images} images, float32, medians in ms")
+    print(f"{name}, CuPy {gpu.xp.__version__}, {datetime.date.today().isoformat()}, "
+          f"{options.images} images, float32, medians in ms")
     print(f"{'layer':6} {'pass':16} {'hpcpar':>9} {'product':>9} {'PyTorch':>9} {'TFLOP/s':>9}")
     for layer in LAYERS:
         _, w, out = sides(layer, options.images)

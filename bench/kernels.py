@@ -288,18 +288,21 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ[variable] = str(options.threads)
     sys.path.insert(0, str(ROOT))
     reason = torch_reason(options.threads)
-    print(f"float32, batch {options.batch}, {options.threads} thread(s), medians of {options.rounds} rounds; data = backward data")
+    print(f"float32, batch {options.batch}, {options.threads} thread(s), medians of "
+          f"{options.rounds} rounds; data = backward data")
     if reason:
         print(f"no PyTorch column: {reason}")
-    print(f"{'layer':9} {'pass':8} {'GFLOP/s':>8} {'GEMM':>7} {'own':>7} {'of GEMM':>8} {'of own':>7}  time / PyTorch's")
+    print(f"{'layer':9} {'pass':8} {'GFLOP/s':>8} {'GEMM':>7} {'own':>7} {'of GEMM':>8} "
+          f"{'of own':>7}  time / PyTorch's")
     rows = []
     for layer in LAYERS:
         for row in measure(layer, options.batch, options.rounds, reason is None):
             rows.append(row)
             ratio = "-" if row["time_over_torch"] is None else f"{row['time_over_torch']:.2f}"
             print(
-                f"{row['layer']:9} {row['pass']:8} {row['gflops']:8.1f} {row['gemm_gflops']:7.1f} {row['own_gemm_gflops']:7.1f}"
-                f" {row['of_gemm']:8.0%} {row['of_own_gemm']:7.0%}  {ratio}",
+                f"{row['layer']:9} {row['pass']:8} {row['gflops']:8.1f} {row['gemm_gflops']:7.1f} "
+                f"{row['own_gemm_gflops']:7.1f} {row['of_gemm']:8.0%} {row['of_own_gemm']:7.0%}  "
+                f"{ratio}",
                 flush=True,
             )
     print(f"{'batch normalisation':20} {'pass':8} {'ms':>8}  time / PyTorch's")

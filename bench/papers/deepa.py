@@ -86,7 +86,8 @@ def claims_of_overlap(names: Sequence[str]) -> list[Claim]:
         found[TITLES[name]] = 100 * (none / full - 1)
     note = ", ".join(f"{title} {percent:.0f}%" for title, percent in found.items())
     return [
-        Claim("Fig 7, 16 K80: overlap, least gain in throughput", 10.0, min(found.values()), "%", note),
+        Claim(
+        "Fig 7, 16 K80: overlap, least gain in throughput", 10.0, min(found.values()), "%", note),
         Claim("Fig 7, 16 K80: overlap, most gain in throughput", 30.0, max(found.values()), "%"),
     ]
 
@@ -106,7 +107,8 @@ def claims_of_fig_8(names: Sequence[str]) -> list[Claim]:
         Claim("Fig 8, OWT less than data: least", 1.05, owt[0][0], "x", owt[0][1]),
         Claim("Fig 8, OWT less than data: most", 8.4, owt[-1][0], "x", owt[-1][1]),
         Claim("Fig 8, DeePa less than OWT: least", 1.2, more[0][0], "x", more[0][1]),
-        Claim("Fig 8, DeePa less than OWT: most", 2.7, more[-1][0], "x", f"{more[-1][1]}; section 6 says 3x for AlexNet"),
+        Claim("Fig 8, DeePa less than OWT: most", 2.7, more[-1][0], "x", f"{more[-1][1]}; section "
+                                                                         "6 says 3x for AlexNet"),
         Claim("Fig 8, DeePa less than data: most", 23.0, data[0], "x", data[1]),
     ]
     if "inception_v3" in names:
@@ -117,8 +119,10 @@ def claims_of_fig_8(names: Sequence[str]) -> list[Claim]:
                 for s in ("data", "layer-wise")]
         note = "ours: n = 8 in all of E1 and E2; DeePa's branches differ, in a drawing"
         out += [
-            Claim("Section 7.1.4, Inception-v3: less than data", 20.0, 100 * (1 - every[1] / every[0]), "%", note),
-            Claim("Section 7.1.4, Inception-v3, E1 and E2: less than data", 30.0, 100 * (1 - last[1] / last[0]), "%"),
+            Claim(
+            "Section 7.1.4, Inception-v3: less than data", 20.0, 100 * (1 - every[1] / every[0]), "%", note),
+            Claim(
+            "Section 7.1.4, Inception-v3, E1 and E2: less than data", 30.0, 100 * (1 - last[1] / last[0]), "%"),
         ]
     return out
 
@@ -134,7 +138,8 @@ def claims_of_fig_13(names: Sequence[str]) -> list[Claim]:
             times = [predict(K80, name, s, 16, "sharded", batch=batch).iteration_s
                      for s in ("data", *variants(name))]
             gains.append(times[0] / min(times[1:]))
-        each = ", ".join(f"{batch}: {value:.3g}x" for batch, value in zip(MINIBATCHES, gains, strict=True))
+        each = ", ".join(
+            f"{batch}: {value:.3g}x" for batch, value in zip(MINIBATCHES, gains, strict=True))
         for what, published, value in zip(("least", "most"), FIG_13[name], (min(gains), max(gains)),
                                           strict=True):
             out.append(Claim(f"Fig 13, 16 K80, {TITLES[name]}, minibatch sizes: {what}", published,
@@ -226,11 +231,16 @@ def panels(names: Sequence[str]) -> list[Panel]:
 
 
 REMARKS = (
-    "Volumes reproduce: r replicas send r gradients and get r times the weights, tensors count once, forward, where a GPU lacks them.",
-    "Gains in throughput do not: they are over TensorFlow and PyTorch, with servers in host memory. Sharded parameters understate",
-    "what image parallelism costs there, one server a layer overstates it; most of AlexNet's and VGG-16's gains lie between.",
-    "K80: Table 2's rate counts every byte once; if its milliseconds hold the way back as well, the links have 4.494 GB/s.",
-    "Inception-v3 computes at TensorFlow's measured images/s (K80: 29.6, P100: 128); its layers on 8 GPUs cost more than they save.",
+    "Volumes reproduce: r replicas send r gradients and get r times the weights, tensors count "
+    "once, forward, where a GPU lacks them.",
+    "Gains in throughput do not: they are over TensorFlow and PyTorch, with servers in host "
+    "memory. Sharded parameters understate",
+    "what image parallelism costs there, one server a layer overstates it; most of AlexNet's and "
+    "VGG-16's gains lie between.",
+    "K80: Table 2's rate counts every byte once; if its milliseconds hold the way back as well, "
+    "the links have 4.494 GB/s.",
+    "Inception-v3 computes at TensorFlow's measured images/s (K80: 29.6, P100: 128); its layers on "
+    "8 GPUs cost more than they save.",
     "Search times (0.7, 1.1, 4.8 s): not here.",
 )
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.papers.common import Claim, Panel, Report, main
 from hpcpar.network.receptive_field import Full, Same, Window
-from hpcpar.papers.optcnn import Configuration, Edge, ts_s, tx_s
+from hpcpar.papers.optcnn import Configuration, TensorEdge, ts_s, tx_s
 
 BATCH, ITEM_BYTES = 512, 4
 BEFORE = Configuration(n=16)
@@ -48,7 +48,7 @@ class Table:
     """
 
     title: str
-    edge: Edge
+    edge: TensorEdge
     weight_bytes: float
     transfer_bytes_per_s: float
     update_bytes_per_s: float
@@ -63,7 +63,7 @@ class Table:
 
 TABLE_2 = Table(
     "Table 2, AlexNet's first FC layer",
-    Edge(("n", "c"), (BATCH, 9216), {"n": BATCH, "c": 4096}, (Same(), Full()), ITEM_BYTES),
+    TensorEdge(("n", "c"), (BATCH, 9216), {"n": BATCH, "c": 4096}, (Same(), Full()), ITEM_BYTES),
     9216 * 4096 * ITEM_BYTES,
     BANDWIDTH,
     BANDWIDTH,
@@ -77,10 +77,10 @@ TABLE_2 = Table(
 )
 
 
-def conv_edge(window: Same | Window) -> Edge:
+def conv_edge(window: Same | Window) -> TensorEdge:
     """The input of a convolution on 14 x 14 x 512, whose image axes are read through `window`."""
     extents = (BATCH, 512, 14, 14)
-    return Edge(IMAGE, extents, dict(zip(IMAGE, extents, strict=True)),
+    return TensorEdge(IMAGE, extents, dict(zip(IMAGE, extents, strict=True)),
                 (Same(), Full(), window, window), ITEM_BYTES)
 
 
@@ -109,7 +109,10 @@ def claims(table: Table) -> list[Claim]:
         out += [
             Claim(f"{what}: transfer", row.transfer_ms, transfer_ms, " ms"),
             Claim(f"{what}: update", row.update_ms, update_ms, " ms"),
-            Claim(f"{what}: total", row.total_ms, transfer_ms + row.compute_ms + update_ms, " ms", f"compute {row.compute_ms} ms given"),
+            Claim(f"{what}: total", row.total_ms, transfer_ms + row.compute_ms + update_ms, " ms", "compute "
+                                                                                                   f"{row.compute_ms} "
+                                                                                                   "ms "
+                                                                                                   "given"),
         ]
     return out
 
@@ -121,9 +124,15 @@ def without_fits() -> list[Claim]:
     three_ms = 1e3 * ts_s(3 / 2 * TABLE_3.weight_bytes, BEFORE, BANDWIDTH)
     same_ms = 1e3 * tx_s(TABLE_3.edge, BEFORE, Configuration(n=8), BANDWIDTH, whole=True)
     return [
-        Claim("... h=2,w=2: transfer with the 3 x 3 halo", 39.2, halo_ms, " ms", "the table leaves the halo out"),
-        Claim("... n=16: update of three convolutions", 134.4, three_ms, " ms", "the table has two, or a bandwidth of 3.37e9 bytes/s"),
-        Claim("... n=8: transfer at Table 2's bandwidth", 39.2, same_ms, " ms", "no single bandwidth fits both tables"),
+        Claim("... h=2,w=2: transfer with the 3 x 3 halo", 39.2, halo_ms, " ms", "the table leaves "
+                                                                                 "the halo out"),
+        Claim("... n=16: update of three convolutions", 134.4, three_ms, " ms", "the table has "
+                                                                                "two, or a "
+                                                                                "bandwidth of "
+                                                                                "3.37e9 bytes/s"),
+        Claim("... n=8: transfer at Table 2's bandwidth", 39.2, same_ms, " ms", "no single "
+                                                                                "bandwidth fits "
+                                                                                "both tables"),
     ]
 
 

@@ -24,7 +24,7 @@ from hpcpar.network import builtin
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Linear
 from hpcpar.papers import gholami as eq
-from hpcpar.papers.gholami import Link, Term, total_s
+from hpcpar.papers.gholami import CostTerm, HockneyLink, total_s
 
 SAMPLES = 1_200_000
 BATCH = 2048
@@ -40,14 +40,14 @@ ITEM_BYTES = 4
 UPDATE_TRAFFIC = 5
 
 MACHINE = files.load("cori-knl")
-LINK = Link(MACHINE.levels[-1].alpha_s, ITEM_BYTES * MACHINE.levels[-1].beta_s_per_byte)
+LINK = HockneyLink(MACHINE.levels[-1].alpha_s, ITEM_BYTES * MACHINE.levels[-1].beta_s_per_byte)
 ALEXNET = builtin.network("alexnet")
 ONE_TOWER = Network("alexnet-one-tower",
                     tuple(replace(x, groups=1) if isinstance(x, Conv2d) else x
                           for x in ALEXNET.layers))
 
 #: Terms of an iteration, by network, grid (Pr, Pc) and batch.
-Terms = Callable[[Network, int, int, int], list[Term]]
+Terms = Callable[[Network, int, int, int], list[CostTerm]]
 Grid = tuple[int, int]
 
 
@@ -88,22 +88,22 @@ def compute_s(ranks: int, batch: int) -> float:
     return SAMPLES / ranks * flops / MACHINE.device.flops_per_s + SAMPLES / batch * update_s
 
 
-def one_grid(network: Network, pr: int, pc: int, batch: int) -> list[Term]:
+def one_grid(network: Network, pr: int, pc: int, batch: int) -> list[CostTerm]:
     """Fig 6: Eq 8 for every layer, activations gathered after pooling."""
     return eq.eq8_model_batch(network, pr, pc, batch, LINK, pooled=True)
 
 
-def one_grid_unpooled(network: Network, pr: int, pc: int, batch: int) -> list[Term]:
+def one_grid_unpooled(network: Network, pr: int, pc: int, batch: int) -> list[CostTerm]:
     """Eq 8 to the letter: d_i is the layer's own output, before pooling."""
     return eq.eq8_model_batch(network, pr, pc, batch, LINK)
 
 
-def fc_grid(network: Network, pr: int, pc: int, batch: int) -> list[Term]:
+def fc_grid(network: Network, pr: int, pc: int, batch: int) -> list[CostTerm]:
     """Fig 7 to 9: Pr = 1 in the convolutions, Eq 8 in the fully connected layers."""
     return eq.eq8_fc_only(network, pr, pc, batch, LINK)
 
 
-def domain_and_fc_grid(network: Network, pr: int, pc: int, batch: int) -> list[Term]:
+def domain_and_fc_grid(network: Network, pr: int, pc: int, batch: int) -> list[CostTerm]:
     """Fig 10: images in P / B parts (Eq 9's terms for L_D), any grid for the fully connected layers
     (its terms for L_M).
     """
@@ -118,7 +118,7 @@ def counted_once(terms: Terms) -> Terms:
     volume.
     """
 
-    def third(network: Network, pr: int, pc: int, batch: int) -> list[Term]:
+    def third(network: Network, pr: int, pc: int, batch: int) -> list[CostTerm]:
         return [t if t.phase == "gradient" else replace(t, seconds=t.seconds / 3)
                 for t in terms(network, pr, pc, batch)]
 

@@ -154,7 +154,7 @@ def _degrees(config: Config) -> optcnn.Configuration:
 def _flows(axes: tuple[str, ...], extents: tuple[int, ...], reader: tuple[tuple[str, int], ...],
            relations: tuple[optcnn.Relation, ...],
            ends: tuple[optcnn.Configuration, optcnn.Configuration]) -> dict[tuple[int, int], int]:
-    return optcnn.flows_bytes(optcnn.Edge(axes, extents, dict(reader), relations, ITEM_BYTES),
+    return optcnn.flows_bytes(optcnn.TensorEdge(axes, extents, dict(reader), relations, ITEM_BYTES),
                               *ends)
 
 

@@ -92,8 +92,10 @@ def claims_of_others(ranks: int) -> list[Claim]:
         Claim(f"{ranks} GPUs: scheme (c), speedup", None, ranks * one / whole["owt-c"], "x",
               f"section 5.1: \"should be better\" than (b), which has {ranks * one / b:.2f}x"),
         Claim(f"{ranks} GPUs: data parallelism, speedup", None, ranks * one / plain, "x",
-              f"no overlap, as in 2014; {ranks * one / whole['data']:.2f}x with gradients behind the backward pass"),
-        Claim("Footnote 4: a sample through 4096 x 4096 on 8 GPUs, computing", 2.09, 1e6 * compute_s, " us", "closed form"),
+              f"no overlap, as in 2014; {ranks * one / whole['data']:.2f}x with gradients behind "
+              "the backward pass"),
+        Claim("Footnote 4: a sample through 4096 x 4096 on 8 GPUs, computing", 2.09, 1e6 * compute_s, " us", "closed "
+                                                                                                             "form"),
         Claim("Footnote 4: receiving", 2.73, 1e6 * receive_s, " us", "closed form"),
     ]
 
@@ -113,8 +115,10 @@ def panels(ranks: Sequence[int]) -> list[Panel]:
 
 
 REMARKS = (
-    "Ours is a few percent faster on every row: the paper's GPUs lose to small matrices (section 5.1), ours compute at one rate.",
-    "That pure data parallelism with overlap would be fastest here holds for 128 images a GPU; the paper does not time it.",
+    "Ours is a few percent faster on every row: the paper's GPUs lose to small matrices (section "
+    "5.1), ours compute at one rate.",
+    "That pure data parallelism with overlap would be fastest here holds for 128 images a GPU; the "
+    "paper does not time it.",
 )
 
 

@@ -41,8 +41,8 @@ from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.machine.model import Level, Machine
 from hpcpar.papers import paradl
-from hpcpar.papers.gholami import Link
-from hpcpar.papers.paradl import Job, LayerCost
+from hpcpar.papers.gholami import HockneyLink
+from hpcpar.papers.paradl_values import Table3Layer, TrainingRun
 from hpcpar.plan.plan import NetworkSpec, make_plan
 
 SCALES = (16, 64, 256, 1024)
@@ -64,8 +64,8 @@ def claims_of_the_public_tool() -> list[Claim]:
         ("ResNet-50, 64 a GPU, 30.31 us", 22_734_016, 64, 30.31e-6, 18.19),
         ("ResNet-50, 64 a GPU, 40.31 us", 22_734_016, 64, 40.31e-6, 18.56),
     ):
-        row = paradl.table3_data([LayerCost("all", w=weights)], Job(IMAGENET, 16 * images), 16,
-                                 Link(alpha_s, ITEM_BYTES * 8e-11))
+        row = paradl.table3_data([Table3Layer("all", w=weights)], TrainingRun(IMAGENET, 16 * images), 16,
+                                 HockneyLink(alpha_s, ITEM_BYTES * 8e-11))
         out.append(Claim(f"Public tool, {title}", published_s, row.communication_s, " s",
                          "closed form, the tool's number of weights"))
     flat = Machine("flat", MACHINE.device, (Level("flat", 0, 30.31e-6, 8e-11),))
@@ -97,8 +97,14 @@ def claims_of_models(models: Sequence[Model]) -> list[Claim]:
                              limit))
         if m.name == "resnet50":
             hours = 90 * IMAGENET / 64 * schedule(m, "data", 1, 64).iteration_s / 3600
-            out.append(Claim("Section 3, ResNet-50 on one V100", 29.0, hours, " h", "90 epochs assumed, float32; 29 h are 1,100 images/s, "
-                             "which takes mixed precision"))
+            out.append(Claim("Section 3, ResNet-50 on one V100", 29.0, hours, " h", "90 epochs "
+                                                                                    "assumed, "
+                                                                                    "float32; 29 h "
+                                                                                    "are 1,100 "
+                                                                                    "images/s, "
+                                                                                    "which takes "
+                                                                                    "mixed "
+                                                                                    "precision"))
     return out
 
 
@@ -122,11 +128,28 @@ def claims_of_cosmoflow(model: Model) -> list[Claim]:
     times_s = [table3(large, "ds", p).epoch_s for p in (16, 1024)]
     room = f"{MACHINE.device.memory_bytes / 1e9:.0f} GB"
     return [
-        Claim("Section 5.3.2, CosmoFlow, 4 x 512^3: output of conv1", 10.0, first, " GB", "with its input 10.7 GB"),
-        Claim("... a sample on one GPU", f"> {room}", alone.memory_bytes / 1e9, " GB", "without reuse (gamma = 1)"),
+        Claim("Section 5.3.2, CosmoFlow, 4 x 512^3: output of conv1", 10.0, first, " GB", "with "
+                                                                                          "its "
+                                                                                          "input "
+                                                                                          "10.7 GB"),
+        Claim("... a sample on one GPU", f"> {room}", alone.memory_bytes / 1e9, " GB", "without "
+                                                                                       "reuse "
+                                                                                       "(gamma = 1)"),
         Claim("... a sample on a node's 4 (ds)", f"< {room}", split.memory_bytes / 1e9, " GB"),
-        Claim("... at 4 x 256^3: a sample on one GPU", None, small.memory_bytes / 1e9, " GB", "Table 5 has 256^3; section 5.1 runs 512^3"),
-        Claim("Fig 5, CosmoFlow, 4 x 512^3, ds: 1024 GPUs over 16", 64.0, times_s[0] / times_s[1], "x", "'perfect' in the text; Table 3"),
+        Claim("... at 4 x 256^3: a sample on one GPU", None, small.memory_bytes / 1e9, " GB", "Table "
+                                                                                              "5 "
+                                                                                              "has "
+                                                                                              "256^3; "
+                                                                                              "section "
+                                                                                              "5.1 "
+                                                                                              "runs "
+                                                                                              "512^3"),
+        Claim("Fig 5, CosmoFlow, 4 x 512^3, ds: 1024 GPUs over 16", 64.0, times_s[0] / times_s[1], "x", "'perfect' "
+                                                                                                        "in "
+                                                                                                        "the "
+                                                                                                        "text; "
+                                                                                                        "Table "
+                                                                                                        "3"),
     ]
 
 
@@ -147,10 +170,12 @@ def claims_of_exchanges(models: Sequence[Model]) -> list[Claim]:
                              60.0, percent, "%", note))
         alike = table3(m, "ds", 128, inner=link(128)).gradient_s / data.gradient_s
         ratio = ds.gradient_s / data.gradient_s
-        out.append(Claim(f"Section 5.3.1, {m.title}, 128 GPUs: ds with leaders over data's allreduce", "> 2x", ratio, "x",
+        out.append(Claim(
+            f"Section 5.3.1, {m.title}, 128 GPUs: ds with leaders over data's allreduce", "> 2x", ratio, "x",
                          f"Table 3; {alike:.2f}x if links in a node were those between nodes"))
         filters, same = table3(m, "filter", 64), table3(m, "data", 64, STRONG_BATCH)
-        out.append(Claim(f"Section 5.3.1, {m.title}, 64 GPUs, {STRONG_BATCH} samples: communication, filter over data", "> 1x",
+        out.append(Claim(f"Section 5.3.1, {m.title}, 64 GPUs, {STRONG_BATCH} samples: communication, filter over data", "> "
+                                                                                                                        "1x",
                          filters.communication_s / same.communication_s, "x", "Table 3"))
     return out
 
@@ -215,9 +240,12 @@ def panels(models: Sequence[Model], scales: Sequence[int]) -> list[Panel]:
 
 
 REMARKS = (
-    "Rows of Table 3 and of the time of a sample: published is the paper's formula with our FW, BW, WU and the preset's links, ours the",
-    "schedule. Formulas send all gradients at once around one ring; the schedule sends every layer's by itself, by the cheaper of ring and",
-    "recursive doubling. Not reproduced: df faster than data at large scale. Its collectives of activations cost more in every case here.",
+    "Rows of Table 3 and of the time of a sample: published is the paper's formula with our FW, "
+    "BW, WU and the preset's links, ours the",
+    "schedule. Formulas send all gradients at once around one ring; the schedule sends every "
+    "layer's by itself, by the cheaper of ring and",
+    "recursive doubling. Not reproduced: df faster than data at large scale. Its collectives of "
+    "activations cost more in every case here.",
 )
 
 

@@ -17,8 +17,8 @@ from hpcpar.machine import files
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
 from hpcpar.papers import paradl
-from hpcpar.papers.gholami import Link
-from hpcpar.papers.paradl import Job, LayerCost, Row
+from hpcpar.papers.gholami import HockneyLink
+from hpcpar.papers.paradl_values import Table3Layer, Table3Row, TrainingRun, layer_values
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.stages import stages
 
@@ -97,7 +97,7 @@ def schedule(model: Model, strategy: str, ranks: int, batch: int) -> Prediction:
 
 
 @cache
-def layers(model: Model) -> tuple[LayerCost, ...]:
+def layers(model: Model) -> tuple[Table3Layer, ...]:
     """FW and BW (s a sample) and WU (s) of every layer, from one GPU's schedule with the model's
     images.
     """
@@ -108,21 +108,21 @@ def layers(model: Model) -> tuple[LayerCost, ...]:
         if place is not None:
             found[step.layer][place] += step.seconds / (1 if place == 2 else batch)
     seconds = {name: (fw, bw, wu) for name, (fw, bw, wu) in found.items()}
-    return tuple(paradl.layer_costs(network(model), seconds=seconds))
+    return tuple(layer_values(network(model), seconds=seconds))
 
 
-def link(ranks: int, flows: float = 1.0) -> Link:
+def link(ranks: int, flows: float = 1.0) -> HockneyLink:
     """Between `ranks` neighbours, seconds an item; `flows` share a link (phi)."""
     level = MACHINE.levels[MACHINE.level_index_for(ranks, ranks)]
-    return paradl.contended(Link(level.alpha_s, ITEM_BYTES * level.beta_s_per_byte), flows)
+    return paradl.contended(HockneyLink(level.alpha_s, ITEM_BYTES * level.beta_s_per_byte), flows)
 
 
 def table3(model: Model, strategy: str, ranks: int, batch: int | None = None,
-           inner: Link | None = None) -> Row:
+           inner: HockneyLink | None = None) -> Table3Row:
     """Table 3's row for an epoch: df with phi, ds with leaders, as the paper has them; `inner` are
     ds' links in a node.
     """
-    cost, job = layers(model), Job(model.samples, batch_of(model, strategy, ranks) if batch is None
+    cost, job = layers(model), TrainingRun(model.samples, batch_of(model, strategy, ranks) if batch is None
                                    else batch)
     groups, far = ranks // NODE, link(ranks)
     if strategy == "data":

@@ -1,1 +1,1 @@
-"""Data sets: HDF5 files, loaders, prefetching, importers."""
+"""Data sets: HDF5 files, loaders, prefetching, importers of other formats."""

@@ -1,15 +1,13 @@
-"""Data files: HDF5 with images or volumes, and what a network is to make of them. How they are
-opened, checked and written.
+"""Data files: HDF5 files of images or volumes with labels or targets.
 
-==================================
-================================================================================= ``images`` [N, C,
-H, W]             uint8 or float32; of volumes [N, C, D, H, W] ``labels`` [N]
-int64, 0 <= label < classes; or, for regression: ``targets`` [N, outputs]            float32
-``test_images``, ``test_labels``    the held-out part, where there is one (``test_targets``)
-attributes ``source, classes``      where the data come from; number of classes attributes ``mean,
-scale``          one number or one per channel: a reader gives (x - mean) * scale
-==================================
-=================================================================================
+================================  =============================================================
+``images`` [N, C, H, W]           uint8 or float32; volumes are [N, C, D, H, W]
+``labels`` [N]                    int64, 0 <= label < classes; for regression instead
+``targets`` [N, outputs]          float32
+``test_images``, ``test_labels``  optional held-out split (or ``test_targets``)
+attributes ``source, classes``    origin of the data, number of classes
+attributes ``mean, scale``        one number or one per channel: readers use (x - mean) * scale
+================================  =============================================================
 """
 
 from __future__ import annotations
@@ -27,21 +25,21 @@ from numpy.typing import NDArray
 
 from hpcpar.errors import InputError
 
-#: Called with (samples done, samples in all) while a file is written.
+#: Callback with (samples written, samples in total) while a file is written.
 Progress = Callable[[int, int], None]
 
-#: Bytes of images that are in memory at once while a file is made.
+#: Bytes of images in memory while a file is written.
 BLOCK_BYTES = 16 << 20
 REMEDY = "make it with: hpcpar data"
-#: Seed of the choice and order of samples that must be the same wherever a file is made.
+#: Fixed seed for the choice and order of samples, so that files are reproducible.
 _SPLIT_SEED = 20171
 
 
 def reason(err: OSError) -> str:
-    """What went wrong, in a few words: HDF5 buries it in a line of its own state."""
-    buried = re.search(r"error message = '([^']*)'", str(err))
-    if buried:
-        return buried[1]
+    """The cause of an error, extracted from HDF5's long message."""
+    message = re.search(r"error message = '([^']*)'", str(err))
+    if message:
+        return message[1]
     return err.strerror or str(err).splitlines()[0]
 
 
@@ -51,7 +49,7 @@ def open_hdf5(path: str, what: str, remedy: str) -> h5py.File:
     Raises
     ------
     InputError
-        Missing, truncated, unreadable or not HDF5; the message ends with `remedy`.
+        The file is missing, truncated, unreadable or not HDF5; the message ends with `remedy`.
     """
     try:
         return h5py.File(path, "r")
@@ -69,24 +67,23 @@ def open_hdf5(path: str, what: str, remedy: str) -> h5py.File:
 
 @contextmanager
 def replacing(path: str, what: str) -> Iterator[h5py.File]:
-    """An HDF5 file to write that takes the place of `path` when all went well, and leaves nothing
-    behind otherwise.
-    """
+    """A new HDF5 file that atomically replaces `path` on success and is deleted on failure."""
     temporary = f"{path}.tmp{os.getpid()}"
     try:
         with h5py.File(temporary, "w") as f:
             yield f
         os.replace(temporary, path)
     except OSError as err:
-        raise InputError(f"cannot write {what} {path}: {reason(err)}; choose another place or make room") from err
+        raise InputError(f"cannot write {what} {path}: {reason(err)}; choose another place or make "
+                         "room") from err
     finally:
         with suppress(OSError):
             os.unlink(temporary)
 
 
 @dataclass(frozen=True)
-class Part:
-    """The training or the held-out part of an open data file, checked.
+class DatasetSplit:
+    """The training or test split of an open data file, checked.
 
     Attributes
     ----------
@@ -106,76 +103,79 @@ class Part:
         return tuple(self.images.shape[1:])
 
 
-def part(f: h5py.File, path: str, prefix: str, truth: str) -> Part:
-    """Find and check the datasets of a part.
+def open_split(f: h5py.File, path: str, prefix: str, truth: str) -> DatasetSplit:
+    """Find and check the datasets of a split.
 
     Parameters
     ----------
     prefix : str
-        Empty for the training part, ``test_`` for the held-out one.
+        Empty for the training split, ``test_`` for the test split.
     truth : {'labels', 'targets'}
-        What the network's loss compares with.
+        Ground truth of the network's loss.
 
     Raises
     ------
     InputError
-        A dataset is missing, or not of the type or shape that it should have.
+        A dataset is missing or has a wrong type or shape.
     """
-    where, other = f"data file {path}", "labels" if truth == "targets" else "targets"
+    where = f"data file {path}"
+    other, command = "targets", "hpcpar data"
+    if truth == "targets":
+        other, command = "labels", "hpcpar data synthetic --targets, or hpcpar data numpy"
     images, wanted = f.get(f"{prefix}images"), f.get(prefix + truth)
-    if isinstance(images, h5py.Dataset) and wanted is None and isinstance(f.get(prefix + other), h5py.Dataset):
-        command = "hpcpar data synthetic --targets, or hpcpar data numpy" if truth == "targets" else "hpcpar data"
-        raise InputError(f"{where} holds {other}, but the network's loss takes {truth}; make other data with: {command}")
+    has_other = isinstance(images, h5py.Dataset) and isinstance(f.get(prefix + other), h5py.Dataset)
+    if wanted is None and has_other:
+        raise InputError(f"{where} holds {other}, but the network's loss takes {truth}; make other "
+                         f"data with: {command}")
     if not isinstance(images, h5py.Dataset) or not isinstance(wanted, h5py.Dataset):
         names = f"datasets '{prefix}images' and '{prefix}{truth}'"
         raise InputError(
             f"{where} has no {f'held-out part ({names})' if prefix else names}; {REMEDY}")
     if images.ndim not in (4, 5) or images.dtype not in (np.dtype("u1"), np.dtype("f4")):
-        raise InputError(f"{where}: '{prefix}images' is {images.dtype} {images.shape}, not uint8 or float32 [N, C, H, W] or "
-                         f"[N, C, D, H, W]; {REMEDY}")
+        raise InputError(f"{where}: '{prefix}images' is {images.dtype} {images.shape}, not uint8 "
+                         f"or float32 [N, C, H, W] or [N, C, D, H, W]; {REMEDY}")
     count = images.shape[0]
     if truth == "labels" and (wanted.shape != (count,) or wanted.dtype.kind not in "iu"):
-        raise InputError(f"{where}: '{prefix}labels' is {wanted.dtype} {wanted.shape}, not {count} whole numbers; {REMEDY}")
+        raise InputError(f"{where}: '{prefix}labels' is {wanted.dtype} {wanted.shape}, not {count} "
+                         f"whole numbers; {REMEDY}")
     if truth == "targets" and (wanted.ndim != 2 or wanted.shape[0] != count or not wanted.shape[1]
                                or wanted.dtype.kind != "f"):
-        raise InputError(f"{where}: '{prefix}targets' is {wanted.dtype} {wanted.shape}, not floating-point numbers "
-                         f"[{count}, outputs]; {REMEDY}")
-    return Part(images, wanted)
+        raise InputError(f"{where}: '{prefix}targets' is {wanted.dtype} {wanted.shape}, not "
+                         f"floating-point numbers [{count}, outputs]; {REMEDY}")
+    return DatasetSplit(images, wanted)
 
 
-def create(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], dtype: Any,
-           outputs: int = 0) -> Part:
-    """The two datasets of a part, in chunks of one sample and about 32 rows (and planes) that
-    divide them evenly.
+def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], dtype: Any,
+           outputs: int = 0) -> DatasetSplit:
+    """Create the two datasets of a split; a chunk has one sample and about 32 rows and planes.
 
     Parameters
     ----------
     shape : tuple of int
-        Of a sample, channels first.
+        Shape of a sample, channels first.
     outputs : int
-        Targets of a sample; 0 for labels.
+        Number of targets per sample; 0 for labels.
     """
     chunk = (1, shape[0], *(-(-e // -(-e // 32)) for e in shape[1:-1]), shape[-1])
     images = f.create_dataset(f"{prefix}images", (count, *shape), dtype,
                               chunks=chunk if count else None)
     if outputs:
-        return Part(images, f.create_dataset(f"{prefix}targets", (count, outputs), "f4"))
-    return Part(images, f.create_dataset(f"{prefix}labels", (count,), "i8"))
+        return DatasetSplit(images, f.create_dataset(f"{prefix}targets", (count, outputs), "f4"))
+    return DatasetSplit(images, f.create_dataset(f"{prefix}labels", (count,), "i8"))
 
 
 def held_out(labels: NDArray[np.int64], fraction: float) -> NDArray[np.bool_]:
-    """Marks the same fraction of every class, chosen by a fixed seed."""
-    out = np.zeros(len(labels), bool)
+    """Mask [N] of a stratified test split: a random fraction of each class, by a fixed seed."""
+    mask = np.zeros(len(labels), bool)
     rng = np.random.default_rng(_SPLIT_SEED)
     for label in np.unique(labels):
-        own = rng.permutation(np.flatnonzero(labels == label))
-        out[own[: round(len(own) * fraction)]] = True
-    return out
+        samples = rng.permutation(np.flatnonzero(labels == label))
+        mask[samples[: round(len(samples) * fraction)]] = True
+    return mask
 
 
 def digits(path: str) -> None:
-    """Write scikit-learn's bundled handwritten digits: 1,797 real images of 8 x 8, a fifth of every
-    class held out.
+    """Write the handwritten digits of scikit-learn: 1,797 images of 8 x 8, a fifth held out.
 
     Raises
     ------
@@ -185,7 +185,8 @@ def digits(path: str) -> None:
     try:
         from sklearn.datasets import load_digits
     except ImportError as err:
-        raise InputError(f"the bundled digits need scikit-learn ({err}); install it with: pip install 'hpcpar[digits]'") from err
+        raise InputError(f"the bundled digits need scikit-learn ({err}); install it with: pip "
+                         "install 'hpcpar[digits]'") from err
     bunch = load_digits()
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(bunch.target))
     pixels = bunch.images[order].astype(np.uint8)[:, None]
@@ -193,7 +194,7 @@ def digits(path: str) -> None:
     test = held_out(labels, 0.2)
     with replacing(path, "data file") as f:
         for prefix, chosen in (("", ~test), ("test_", test)):
-            made = create(f, prefix, int(chosen.sum()), pixels.shape[1:], "u1")
+            made = create_split(f, prefix, int(chosen.sum()), pixels.shape[1:], "u1")
             made.images[...], made.truth[...] = pixels[chosen], labels[chosen]
         train = pixels[~test].astype(np.float64)
         f.attrs.update(source="scikit-learn load_digits", classes=10, mean=train.mean(),
@@ -201,18 +202,18 @@ def digits(path: str) -> None:
 
 
 def info(path: str) -> dict[str, Any]:
-    """What a data file holds: shapes, types, source, classes, normalisation and size (bytes).
+    """Shapes, types, source, classes, normalisation and size in bytes of a data file.
 
     Raises
     ------
     InputError
-        It is no data file, or a damaged one.
+        The file is damaged or no data file.
     """
     with open_hdf5(path, "data file", REMEDY) as f:
         out: dict[str, Any] = {"path": path, "bytes": os.path.getsize(path)}
         truth = "targets" if "targets" in f else "labels"
         for prefix in ("", "test_") if "test_images" in f else ("",):
-            found = part(f, path, prefix, truth)
+            found = open_split(f, path, prefix, truth)
             for name, dataset in ("images", found.images), (truth, found.truth):
                 out[prefix + name] = {"shape": list(dataset.shape), "dtype": str(dataset.dtype)}
         for name in ("source", "classes", "mean", "scale"):

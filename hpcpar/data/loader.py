@@ -1,6 +1,4 @@
-"""Reading a rank's part of every mini-batch: only the samples, channels, planes, rows and columns
-of its box.
-"""
+"""Loader of mini-batches: a rank reads only the samples, channels and pixels of its box."""
 
 from __future__ import annotations
 
@@ -14,29 +12,29 @@ import h5py
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from hpcpar.data.dataset import REMEDY, Part, open_hdf5, part, reason
+from hpcpar.data.dataset import REMEDY, DatasetSplit, open_hdf5, open_split, reason
 from hpcpar.errors import InputError, unknown
 from hpcpar.plan.boxes import Box, Interval, items
 from hpcpar.plan.boxes import shape as shape_of
 
-#: Label, and target, of a place in the last test batch that no sample fills.
+#: Label and target of the padding in the last test batch.
 NO_LABEL, NO_TARGET = -1, math.nan
-#: Up to this size a rank keeps its rows of all images: a thread that reads tiny batches takes the
-#: interpreter from the training.
+#: Limit in bytes up to which a rank keeps its part of all images in memory. A thread that reads
+#: tiny batches would compete with the training for the interpreter.
 RESIDENT_BYTES = 8 << 20
 
 
 class Loader:
-    """The mini-batches of a data file as one rank needs them.
+    """The part of each mini-batch of a data file that one rank needs.
 
-    Batch b of an epoch holds the samples ``order[b * B : (b + 1) * B]``; the order of epoch e is a
-    permutation drawn from (seed, e) alone, the same on every rank and under every plan. What is
-    left after the last full training batch is not used; the last test batch is filled up with zeros
-    labelled `NO_LABEL` (with targets, `NO_TARGET`), so that evaluation counts every sample once.
-    Test samples come in the order of the file.
+    Batch b of an epoch holds the samples ``order[b * B : (b + 1) * B]``. The order of epoch e is a
+    permutation determined by (seed, e), the same on all ranks and in all plans. Samples after the
+    last full training batch are dropped. The last test batch is padded with zeros labelled
+    `NO_LABEL` (or with targets `NO_TARGET`), so that evaluation counts each sample once. Test
+    samples have the order of the file.
 
-    A rank whose box, or whose labels, are empty reads nothing of them, but finds the same faults of
-    the file as all the others.
+    A rank with an empty box or without labels reads none, but detects the same faults of the file
+    as the other ranks.
 
     Parameters
     ----------
@@ -44,21 +42,22 @@ class Loader:
     box : Box
         The rank's part of the input [B, C, H, W] or [B, C, D, H, W]; it may be empty.
     labels : Interval or Box
-        Interval of the batch whose labels the rank needs; for regression the box of the targets [B,
-        outputs] instead. Either may be empty.
+        Interval of the batch whose labels the rank needs, or for regression the box of the targets
+        [B, outputs]. Either may be empty.
     batch : int
-        Mini-batch B over all ranks.
+        Mini-batch size B over all ranks.
     dtype : dtype
-        Of the images given out.
+        Type of the returned images.
     split : {'train', 'test', 'all'}
-        Of all, the samples of the training part come as those of a test part do: each once, in the
-        order of the file.
+        'all' iterates over the training split like a test split: each sample once, in the order of
+        the file.
     shape : tuple of int, optional
-        The network's images, C, H, W or C, D, H, W, to check the file against; likewise `classes`,
-        its outputs for regression.
+        Sample shape of the network, which the file must have.
+    classes : int, optional
+        Number of outputs of the network, to check labels or targets.
     rows : array of int, optional
-        The samples of a batch to read images of, ascending, where they are no interval (some of
-        each micro-batch): they then stand for the first interval of `box`.
+        Ascending samples of a batch whose images are read, in place of the first interval of
+        `box`, if they are not contiguous (some of each micro-batch).
 
     Raises
     ------
@@ -66,15 +65,16 @@ class Loader:
         The file is missing, damaged, or does not fit the network or the batch.
     """
 
-    def __init__(self, path: str, box: Box, labels: Interval | Box, batch: int, dtype: DTypeLike = np.float32, seed: int = 0,
-                 shuffle: bool = True, split: str = "train", *, shape: tuple[int, ...] | None = None, classes: int | None = None,
-                 rows: NDArray[np.int64] | None = None) -> None:
+    def __init__(self, path: str, box: Box, labels: Interval | Box, batch: int,
+                 dtype: DTypeLike = np.float32, seed: int = 0, shuffle: bool = True,
+                 split: str = "train", *, shape: tuple[int, ...] | None = None,
+                 classes: int | None = None, rows: NDArray[np.int64] | None = None) -> None:
         if split not in ("train", "test", "all"):
             raise unknown("split", split, ("train", "test", "all"))
         self.path, self.batch_size = path, batch
         self._rows = np.arange(*box[0]) if rows is None else rows
         self._box = box[1:]
-        #: Of the labels [B], or of the targets [B, outputs].
+        #: Box of the labels [B] or of the targets [B, outputs].
         self._truth_box: Box = labels if isinstance(labels[0], tuple) else (labels,)
         self.dtype, self.seed, self.split = np.dtype(dtype), seed, split
         self.shuffle = shuffle and split == "train"
@@ -94,65 +94,71 @@ class Loader:
         """Find and check the datasets."""
         where = f"data file {self.path}"
         truth = "labels" if len(self._truth_box) == 1 else "targets"
-        found = part(self._file, self.path, "test_" if self.split == "test" else "", truth)
+        found = open_split(self._file, self.path, "test_" if self.split == "test" else "", truth)
         self.samples, sample = found.samples, found.sample_shape
         if shape is not None and sample != tuple(shape):
             file, net = "x".join(map(str, sample)), "x".join(map(str, shape))
-            raise InputError(f"{where} holds images {file}, the network takes {net}; make other data, or plan with --input {file}")
+            raise InputError(f"{where} holds images {file}, the network takes {net}; make other "
+                             f"data, or plan with --input {file}")
         rows = (int(self._rows.min()), int(self._rows.max()) + 1) if len(self._rows) else (0, 0)
         if not _inside((rows, *self._box), (self.batch_size, *sample)):
-            raise InputError(f"{where} holds images {sample}, the part {(rows, *self._box)} of a batch of {self.batch_size} lies outside; "
-                             "plan with its shape")
-        self.labels = self._targets(found, classes) if truth == "targets" else self._labels(found, classes)
+            raise InputError(f"{where} holds images {sample}, the part {(rows, *self._box)} of a "
+                             f"batch of {self.batch_size} lies outside; plan with its shape")
+        read_truth = self._targets if truth == "targets" else self._labels
+        self.labels = read_truth(found, classes)
         if self.samples < (self.batch_size if self.split == "train" else 1):
-            raise InputError(f"{where} holds {self.samples} samples, fewer than one batch of {self.batch_size}; "
-                             "use a smaller --batch or more data")
+            raise InputError(f"{where} holds {self.samples} samples, fewer than one batch of "
+                             f"{self.batch_size}; use a smaller --batch or more data")
         self._images = found.images
         self._resident: NDArray[Any] | None = None
         if self.samples * items(self._box) * self._images.dtype.itemsize <= RESIDENT_BYTES:
             self._resident = np.empty((self.samples, *shape_of(self._box)), self._images.dtype)
             self._read(np.arange(self.samples), self._resident)
-        self._mean, self._scale = self._per_channel("mean", 0.0, sample), self._per_channel("scale", 1.0, sample)
+        self._mean, self._scale = self._per_channel("mean", 0.0, sample), self._per_channel(
+            "scale", 1.0, sample)
 
-    def _labels(self, found: Part, classes: int | None) -> NDArray[np.int64]:
+    def _labels(self, found: DatasetSplit, classes: int | None) -> NDArray[np.int64]:
         """All labels [N]."""
         known: NDArray[np.int64] = found.truth[...].astype(np.int64)
-        classes = int(
-            self._file.attrs[
-            "classes"]) if classes is None and "classes" in self._file.attrs else classes
+        if classes is None and "classes" in self._file.attrs:
+            classes = int(self._file.attrs["classes"])
         if classes is not None and self.samples and (known.min() < 0 or known.max() >= classes):
-            raise InputError(f"data file {self.path} holds labels from {known.min()} to {known.max()}, the network has {classes} classes "
-                             f"(0 to {classes - 1}); plan with --classes {max(int(known.max()) + 1, 1)} or mend the labels")
+            raise InputError(
+                f"data file {self.path} holds labels from {known.min()} to {known.max()}, the "
+                f"network has {classes} classes (0 to {classes - 1}); plan with --classes "
+                f"{max(int(known.max()) + 1, 1)} or fix the labels")
         return known
 
-    def _targets(self, found: Part, outputs: int | None) -> NDArray[Any]:
+    def _targets(self, found: DatasetSplit, outputs: int | None) -> NDArray[Any]:
         """The rank's targets [N, outputs] of all samples."""
         known, columns = found.truth[...], self._truth_box[1]
         width = known.shape[1]
         if (outputs is not None and width != outputs) or not _inside((columns,), (width,)):
-            raise InputError(f"data file {self.path} holds {width} targets of each sample, the network has {outputs or columns[1]} "
-                             f"outputs; plan with --classes {width}, or make other data")
+            raise InputError(
+                f"data file {self.path} holds {width} targets of each sample, the network has "
+                f"{outputs or columns[1]} outputs; plan with --classes {width}, or make other data")
         if not np.isfinite(known).all():
-            raise InputError(f"data file {self.path} holds targets that are no finite numbers; mend or leave out those samples")
+            raise InputError(f"data file {self.path} holds targets that are no finite numbers; "
+                             "fix or leave out those samples")
         return known[:, slice(*columns)].astype(self.dtype)
 
     def _per_channel(self, name: str, default: float, sample: tuple[int, ...]) -> NDArray[Any]:
-        """The rank's channels of an attribute, [c, 1, 1] (or [c, 1, 1, 1]) in the dtype of the
-        output.
-        """
+        """An attribute for the rank's channels, [c, 1, 1] or [c, 1, 1, 1], in the output's type."""
         value = np.asarray(self._file.attrs.get(name, default), np.float64)
         if value.ndim > 1 or value.size not in (1, sample[0]):
-            raise InputError(f"data file {self.path}: attribute '{name}' has shape {value.shape}, not one number or {sample[0]}; {REMEDY}")
+            raise InputError(f"data file {self.path}: attribute '{name}' has shape {value.shape}, "
+                             f"not one number or {sample[0]}; {REMEDY}")
         own = np.broadcast_to(value.reshape(-1), sample[0])[slice(*self._box[0])].astype(self.dtype)
         return own.reshape(-1, *(1 for _ in sample[1:]))
 
     @property
     def batches_per_epoch(self) -> int:
-        """Full batches of the training part, or all batches of the test part (or of all)."""
-        return self.samples // self.batch_size if self.split == "train" else -(-self.samples // self.batch_size)
+        """Number of batches; a partial last batch counts except in training."""
+        full, remainder = divmod(self.samples, self.batch_size)
+        return full if self.split == "train" else full + bool(remainder)
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        """Sample numbers in the order of an epoch, [N]."""
+        """Indices of the samples [N] in the order of an epoch."""
         with self._lock:
             if self._order[0] != epoch:
                 if self.shuffle:
@@ -173,12 +179,12 @@ class Loader:
         """
         if not 0 <= index < self.batches_per_epoch:
             raise IndexError(f"batch {index} of an epoch of {self.batches_per_epoch}")
-        # fewer than a batch where a test batch is not full
+        # The last test batch may have fewer samples.
         order = self.order(epoch)[index * self.batch_size :][: self.batch_size]
-        own = order[slice(*self._truth_box[0])]
+        labelled = order[slice(*self._truth_box[0])]
         missing = NO_LABEL if len(self._truth_box) == 1 else NO_TARGET
         labels = np.full((shape_of(self._truth_box)), missing, self.labels.dtype)
-        labels[: len(own)] = self.labels[own]
+        labels[: len(labelled)] = self.labels[labelled]
         images = np.zeros((len(self._rows), *shape_of(self._box)), self.dtype)
         if images.size:
             chosen = order[self._rows[self._rows < len(order)]]
@@ -191,34 +197,33 @@ class Loader:
         return images, labels
 
     def _read(self, chosen: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Read samples in the order of the file, each run of neighbours at once, straight to their
-        places in the batch.
+        """Read samples to their positions in `out`, in the order of the file and in runs.
 
-        h5py's selection by a list takes milliseconds a sample on chunked data, hence its low-level
-        interface.
+        The low-level interface of h5py is used because its selection by a list takes milliseconds
+        per sample on chunked data.
         """
         if not out.size:
             return
         dataset = self._images.id
         space, kind = dataset.get_space(), h5py.h5t.py_create(out.dtype)
         origin = tuple(start for start, _ in self._box)
-        places = np.argsort(chosen)
-        sorted_ = chosen[places]
-        breaks = np.flatnonzero((np.diff(sorted_) != 1) | (np.diff(places) != 1)) + 1
+        positions = np.argsort(chosen)
+        samples = chosen[positions]
+        breaks = np.flatnonzero((np.diff(samples) != 1) | (np.diff(positions) != 1)) + 1
         ends = [0, *breaks.tolist(), len(chosen)] if len(chosen) else []
         try:
             for a, b in itertools.pairwise(ends):
                 count = (b - a, *out.shape[1:])
-                space.select_hyperslab((int(sorted_[a]), *origin), count)
-                at = int(places[a])
-                dataset.read(h5py.h5s.create_simple(count), space, out[at : at + b - a], kind)
+                space.select_hyperslab((int(samples[a]), *origin), count)
+                start = int(positions[a])
+                dataset.read(h5py.h5s.create_simple(count), space, out[start : start + b - a], kind)
         except OSError as err:
             raise InputError(
                 f"data file {self.path} cannot be read ({reason(err)}); {REMEDY}") from err
 
     @property
     def resident(self) -> bool:
-        """True where all images lie in memory, so that reading ahead gains nothing."""
+        """Whether all images are in memory, so that prefetching has no benefit."""
         return self._resident is not None
 
     def close(self) -> None:
@@ -235,14 +240,13 @@ class Loader:
 
 def normalise(raw: NDArray[Any], mean: NDArray[Any], scale: NDArray[Any],
               out: NDArray[Any]) -> None:
-    """Images [n, c, ...] as a network takes them, from the values of a file; mean and scale are of
-    the channels.
-    """
+    """out = (raw - mean) * scale for images [n, c, ...], with mean and scale per channel."""
     np.subtract(raw, mean, out=out, dtype=out.dtype, casting="unsafe")
     out *= scale
 
 
 def _inside(box: Box, shape: tuple[int, ...]) -> bool:
-    """True where a box lies in an array of this shape."""
-    return len(box) == len(shape) and all(a >= 0 and b <= extent
-                                          for (a, b), extent in zip(box, shape, strict=True))
+    """Whether a box lies within an array of this shape."""
+    if len(box) != len(shape):
+        return False
+    return all(a >= 0 and b <= extent for (a, b), extent in zip(box, shape, strict=True))

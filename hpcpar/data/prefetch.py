@@ -1,4 +1,4 @@
-"""Batches one after the other, over the ends of epochs, read ahead while the training computes."""
+"""Prefetching: a thread reads the next batches while the training computes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ from hpcpar.data.loader import Loader
 
 @dataclass(frozen=True)
 class Batch:
-    """One rank's part of a mini-batch: `images` [n, c, ...] normalised, `labels` [n] int64, or
-    targets [n, outputs].
+    """One rank's part of a mini-batch.
+
+    Attributes
+    ----------
+    images : array
+        Normalised images [n, c, ...].
+    labels : array
+        Labels [n], int64, or targets [n, outputs].
     """
 
     epoch: int
@@ -35,15 +41,14 @@ def _batches(loader: Loader, epoch: int, index: int, count: int) -> Iterator[Bat
 
 
 class Prefetch:
-    """Iterator of `Batch` with a thread that reads ahead; close it (or leave its ``with``) before
-    its loader.
+    """Iterator over batches that a thread reads ahead; to be closed before its loader.
 
-    What the thread raises is raised to the consumer, after the batches read before it.
+    An exception in the thread is raised in the consumer after the batches read before it.
 
     Parameters
     ----------
     depth : int
-        Batches that may wait; 0 reads each when it is asked for, without a thread.
+        Limit of the batches in the queue; 0 reads each batch on request, without a thread.
     """
 
     def __init__(self, loader: Loader, epoch: int, index: int, count: int, depth: int = 2) -> None:
@@ -65,7 +70,7 @@ class Prefetch:
             self._put(err)
 
     def _put(self, entry: Batch | BaseException | None) -> bool:
-        """Hand over an entry; False when the consumer has left."""
+        """Put an entry into the queue; False if the consumer has closed it."""
         while not self._stop.is_set():
             try:
                 self._queue.put(entry, timeout=0.05)
@@ -104,19 +109,18 @@ class Prefetch:
         self.close()
 
 
-def prefetch(
-    loader: Loader, epoch: int = 0, index: int = 0, count: int | None = None, depth: int = 2
-) -> Prefetch:
+def prefetch(loader: Loader, epoch: int = 0, index: int = 0, count: int | None = None,
+             depth: int = 2) -> Prefetch:
     """Batches of a loader from (epoch, index) on, read ahead by a thread.
 
-    Images that lie in memory are made on the spot.
+    A loader with all images in memory needs no thread.
 
     Parameters
     ----------
     count : int, optional
-        Number of batches, over the ends of epochs; without it to the end of this epoch.
+        Number of batches, across epochs; by default up to the end of this epoch.
     depth : int
-        Batches that may wait.
+        Limit of the batches in the queue.
     """
     count = loader.batches_per_epoch - index if count is None else count
     return Prefetch(loader, epoch, index, count, 0 if loader.resident else depth)

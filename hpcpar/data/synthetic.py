@@ -1,6 +1,4 @@
-"""Synthetic data that can be learnt: noise plus a coarse pattern of tiles that shows what is to be
-found out.
-"""
+"""Synthetic data that networks can learn: noise plus a coarse pattern that encodes the truth."""
 
 from __future__ import annotations
 
@@ -11,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.data.dataset import BLOCK_BYTES, Progress, create, replacing
+from hpcpar.data.dataset import BLOCK_BYTES, Progress, create_split, replacing
 from hpcpar.errors import InputError
 
-#: Pixels: uniform noise below the first number plus a pattern below the second.
+#: Upper bounds of the uniform noise and of the pattern, whose sum is a pixel.
 _NOISE, _PATTERN = 160, 96
 
 
-class _Classes:
-    """Labels: every class has a pattern of its own, of 8 tiles along every image axis."""
+class _ClassPatterns:
+    """Labels: each class has a random pattern with 8 tiles along each image axis."""
 
     def __init__(self, rng: np.random.Generator, classes: int, shape: tuple[int, ...]) -> None:
         self.classes = classes
@@ -27,21 +25,20 @@ class _Classes:
                                   dtype=np.uint8)
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """What the patterns of samples show, and the truth about them."""
+        """Parameters of the patterns of `count` samples, and their ground truth."""
         labels = rng.integers(0, self.classes, count)
         return labels, labels
 
     def patterns(self, shown: NDArray[Any]) -> NDArray[np.uint8]:
-        """Tiles [n, c, ...] of samples."""
+        """Tiles [n, c, ...] of samples with these parameters."""
         return self.tiles[shown]
 
 
-class _Targets:
-    """Targets: every output sets the brightness of tiles of its own, and is a smooth function of
-    it, from 1 to -1.
+class _TargetPatterns:
+    """Targets: each output is a smooth function, from 1 to -1, of the brightness of its own tiles.
 
-    There are at least two tiles for every output, and two along every image axis: as large as can
-    be, so that pooling leaves them.
+    There are at least two tiles per output and two along each image axis. Tiles are as large as
+    possible, so that they survive pooling.
     """
 
     def __init__(self, rng: np.random.Generator, outputs: int, shape: tuple[int, ...]) -> None:
@@ -58,40 +55,47 @@ class _Targets:
         return (_PATTERN * shown).astype(np.uint8)[:, self.owner]
 
 
-def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, seed: int = 0, *, targets: int = 0, test_samples: int = 0,
-              progress: Progress | None = None) -> None:
-    """Write random uint8 images or volumes that can be learnt.
+def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, seed: int = 0, *,
+              targets: int = 0, test_samples: int = 0, progress: Progress | None = None) -> None:
+    """Write a data file of synthetic uint8 images or volumes.
 
     Parameters
     ----------
     shape : tuple of int
-        C, H, W or C, D, H, W.
+        Sample shape (C, H, W) or (C, D, H, W).
     classes : int
-        Kinds of labels.
+        Number of classes.
     samples, test_samples : int
-        Images to train with, and to hold out.
+        Samples of the training and of the test split.
     targets : int
-        Numbers to find out of every image, for regression; 0 for labels.
+        Number of regression targets per image; 0 for labels.
+
+    Raises
+    ------
+    InputError
+        A number is out of range, or the file cannot be written.
     """
     if (len(shape) not in (3, 4) or min(*shape, classes, samples) < 1
         or min(test_samples, seed, targets) < 0):
         what = f"{targets} targets" if targets else f"{classes} classes"
-        raise InputError(f"synthetic data of {samples} + {test_samples} images {shape} with {what}, seed {seed}: give positive numbers")
+        raise InputError(f"synthetic data of {samples} + {test_samples} images {shape} with "
+                         f"{what}, seed {seed}: give positive numbers")
     layout = np.random.default_rng([seed, 0])
-    content = _Targets(layout, targets, shape) if targets else _Classes(layout, classes, shape)
+    content = (_TargetPatterns(layout, targets, shape) if targets
+               else _ClassPatterns(layout, classes, shape))
     total, done, block = samples + test_samples, 0, max(1, BLOCK_BYTES // math.prod(shape))
     with replacing(path, "data file") as f:
         for number, (prefix, count) in enumerate((("", samples), ("test_", test_samples))):
             if not count:
                 continue
             rng = np.random.default_rng([seed, 1 + number])
-            part = create(f, prefix, count, shape, "u1", targets)
-            shown, part.truth[...] = content.draw(rng, count)
+            split = create_split(f, prefix, count, shape, "u1", targets)
+            shown, split.truth[...] = content.draw(rng, count)
             for start in range(0, count, block):
                 stop = min(count, start + block)
                 pixels = rng.integers(0, _NOISE, (stop - start, *shape), dtype=np.uint8)
                 pixels += _stretched(content.patterns(shown[start:stop]), shape[1:])
-                part.images[start:stop] = pixels
+                split.images[start:stop] = pixels
                 done += stop - start
                 if progress:
                     progress(done, total)
@@ -103,7 +107,7 @@ def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, see
 
 
 def _stretched(tiles: NDArray[np.uint8], image: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Tiles [n, c, ...] blown up to images."""
+    """Tiles [n, c, ...] enlarged to images."""
     for axis, extent in enumerate(image, 2):
         tiles = tiles.take(np.arange(extent) * tiles.shape[axis] // extent, axis=axis)
     return tiles

@@ -1,1 +1,1 @@
-"""The closed forms of the five papers: oracles for tests and benches."""
+"""Closed forms of the five papers: oracles for tests and benches."""

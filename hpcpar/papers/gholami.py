@@ -1,24 +1,25 @@
-"""The closed forms of the integrated paper (Gholami et al., SPAA 2018), term by term.
+"""Gholami et al., SPAA 2018 (the integrated paper): communication times Eq 3 to Eq 9, by term.
 
-Layers are the weighted ones, i = 1..L. Layer i maps d_{i-1} = X_H X_W X_C items a sample to d_i =
-Y_H Y_W Y_C: forward terms count the layer's own output, backward terms its input (pooled, where a
-pooling lies between). |W_i| counts weights and biases, as they are sent together. log is ceil(log2
-P). Items cost `beta_s` seconds each (inverse bandwidth times the item's size), messages `alpha_s`.
+Layers i = 1..L are those with matrix products. Layer i maps d_{i-1} = X_H X_W X_C items per sample
+to d_i = Y_H Y_W Y_C. Forward terms count the layer's own output, backward terms its input, after
+the pooling between two layers. |W_i| counts weights and biases, which are sent together. The
+logarithm is ceil(log2 P). Costs are alpha in seconds per message and beta in seconds per item (the
+item size is part of beta). All times are in seconds per iteration.
 
-Three places where what is printed and what is executed part, the same in every function here (as
-printed):
+The functions return what is printed. Our schedules deviate in three places:
 
-* A grouped convolution needs only its group's channels: the schedule moves less than Eq 3 and 8
-  count for two-tower networks.
-* Eq 7 and 9 count a backward halo for the first layer, whose input gradient nobody needs, and none
-  for pooling.
-* Eq 9 does not count the gather between domain-parallel convolutions and model-parallel layers (Eq
-  6 prices one).
+* A grouped convolution needs only the channels of its group, so a schedule of a two-tower network
+  moves less than Eq 3 and Eq 8 count.
+* Eq 7 and Eq 9 count a backward halo for the first layer, whose input gradient is not needed, and
+  no halo for pooling.
+* Eq 9 omits the gather between domain-parallel convolutions and model-parallel layers, which Eq 6
+  prices.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpcpar.network.graph import Network
@@ -26,9 +27,12 @@ from hpcpar.network.layers import Conv, Layer
 
 
 @dataclass(frozen=True)
-class Term:
-    """One summand of an equation: the layer, ``forward``, ``backward`` or ``gradient``, and
-    seconds.
+class CostTerm:
+    """One summand of an equation.
+
+    Attributes
+    ----------
+    phase : {'forward', 'backward', 'gradient'}
     """
 
     layer: str
@@ -37,163 +41,172 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Link:
-    """alpha (s per message) and beta (s per item)."""
+class HockneyLink:
+    """HockneyLink parameters alpha (s per message) and beta (s per item)."""
 
     alpha_s: float
     beta_s: float
 
     def log_s(self, p: int, items: float) -> float:
-        """alpha ceil(log2 p) + beta (p - 1) / p items: an allgather of `items` in all over p ranks.
-        """
+        """Allgather over p ranks of `items` in total: alpha ceil(log2 p) + beta (p-1)/p items."""
         return self.alpha_s * math.ceil(math.log2(p)) + self.beta_s * (p - 1) / p * items
 
 
-def total_s(terms: list[Term], phase: str | None = None) -> float:
-    """The equation's sum, or that of one phase."""
+def total_s(terms: list[CostTerm], phase: str | None = None) -> float:
+    """Sum of the terms in seconds, optionally of one phase."""
     return sum(t.seconds for t in terms if phase is None or t.phase == phase)
 
 
 def _d_in(network: Network, layer: Layer) -> int:
+    """d_{i-1}: items per sample of the layer's input."""
     return math.prod(network.input_shape(layer))
 
 
 def _d_out(network: Network, layer: Layer, pooled: bool) -> int:
-    """Items a sample of the layer's output; `pooled`: of what the next weighted layer reads of it.
-    """
+    """d_i: items per sample of the layer's output or, if pooled, of the next layer's input."""
     following = network.matmul_layers[network.matmul_layers.index(layer) + 1:] if pooled else ()
     return _d_in(network, following[0]) if following else math.prod(network.shapes[layer.name])
 
 
 def _model_and_batch(network: Network, layers: list[Layer], first: Layer, pr: int, pc: int,
-                     batch: int, link: Link, pooled: bool = False) -> list[Term]:
-    out = [Term(layer.name, "forward", link.log_s(pr, batch / pc * _d_out(network, layer, pooled)))
-           for layer in layers]
-    out += [Term(layer.name, "backward", 2 * link.log_s(pr, batch / pc * _d_in(network, layer)))
-            for layer in layers if layer is not first]
-    return out + [
-        Term(layer.name, "gradient", 2 * link.log_s(pc, layer.parameters(network.input_shape(layer)) / pr)) for layer in layers
-    ]
+                     batch: int, link: HockneyLink, pooled: bool = False) -> list[CostTerm]:
+    """Terms of Eq 8 over some layers; `first` is the first layer of the network."""
+    forward = [CostTerm(layer.name, "forward",
+                    link.log_s(pr, batch / pc * _d_out(network, layer, pooled)))
+               for layer in layers]
+    backward = [CostTerm(layer.name, "backward",
+                     2 * link.log_s(pr, batch / pc * _d_in(network, layer)))
+                for layer in layers if layer is not first]
+    return forward + backward + _gradients(network, layers, pc, link, shards=pr)
 
 
-def _halos(network: Network, layers: list[Layer], p: int, samples: float, link: Link) -> list[Term]:
-    """Halo terms of Eq 7 and 9: an alpha and floor(k / 2) rows each way; none for 1 x 1, none
-    without neighbours.
-    """
-    out = []
+def _gradients(network: Network, layers: Sequence[Layer], p: int, link: HockneyLink,
+               shards: int = 1) -> list[CostTerm]:
+    """Gradient allreduces over p ranks, each of |W_i| / shards items."""
+    return [CostTerm(layer.name, "gradient",
+                 2 * link.log_s(p, layer.parameters(network.input_shape(layer)) / shards))
+            for layer in layers]
+
+
+def _halos(network: Network, layers: list[Layer], p: int, samples: float,
+           link: HockneyLink) -> list[CostTerm]:
+    """Halo terms of Eq 7 and Eq 9: a message of floor(k / 2) rows in each phase if k > 1."""
+    terms = []
     for layer in layers:
         if not isinstance(layer, Conv) or p == 1:
             continue
-        (x_c, _, *x_rest), (y_c, _,
-                            *y_rest) = network.input_shape(layer), network.shapes[layer.name]
-        halos = (("forward", math.prod(x_rest) * x_c, layer.kernel[0]),
-                 ("backward", math.prod(y_rest) * y_c, layer.kernel[1]))
-        for phase, items, k in halos:
+        x, y = network.input_shape(layer), network.shapes[layer.name]
+        halos = (("forward", math.prod(x) // x[1], layer.kernel[0]),
+                 ("backward", math.prod(y) // y[1], layer.kernel[1]))
+        for phase, row_items, k in halos:
             if k > 1:
-                out.append(Term(layer.name, phase,
-                                link.alpha_s + link.beta_s * samples * items * (k // 2)))
-    return out
+                items = samples * row_items * (k // 2)
+                terms.append(CostTerm(layer.name, phase, link.alpha_s + link.beta_s * items))
+    return terms
 
 
-def eq3_model(network: Network, p: int, batch: int, link: Link) -> list[Term]:
-    """Eq 3, pure model: sum_i (a log + b B (P-1)/P d_i) + 2 sum_{i>1} (a log + b B (P-1)/P
-    d_{i-1}).
+def eq3_model(network: Network, p: int, batch: int, link: HockneyLink) -> list[CostTerm]:
+    """Eq 3, pure model parallelism.
+
+    sum_i (a log P + b B (P-1)/P d_i) + 2 sum_{i>1} (a log P + b B (P-1)/P d_{i-1}).
     """
-    layers = list(network.matmul_layers)
-    return [t for t in _model_and_batch(network, layers, layers[0], p, 1, batch, link)
-            if t.phase != "gradient"]
+    return [t for t in eq8_model_batch(network, p, 1, batch, link) if t.phase != "gradient"]
 
 
-def eq4_batch(network: Network, p: int, link: Link) -> list[Term]:
-    """Eq 4, pure batch: 2 sum_i (a log + b (P-1)/P |W_i|)."""
-    return [Term(layer.name, "gradient",
-                 2 * link.log_s(p, layer.parameters(network.input_shape(layer))))
-            for layer in network.matmul_layers]
+def eq4_batch(network: Network, p: int, link: HockneyLink) -> list[CostTerm]:
+    """Eq 4, pure batch parallelism: 2 sum_i (a log P + b (P-1)/P |W_i|)."""
+    return _gradients(network, network.matmul_layers, p, link)
 
 
 def eq5_volume_ratio(network: Network, layer: Conv, batch: int) -> float:
-    """Eq 5, the batch volume of a convolution over its model volume: 2 k_h k_w X_C / (3 B Y_H Y_W).
+    """Eq 5, ratio of the volumes of batch and model parallelism for one convolution.
 
-    The model volume counts d_i three times (d_{i-1} taken as d_i); biases are not counted. Above 1,
-    model parallelism moves less.
+    2 k_h k_w X_C / (3 B Y_H Y_W). The model volume counts d_i three times (with d_{i-1} = d_i),
+    and biases are not counted. Above 1, model parallelism moves less.
     """
     x_c = network.input_shape(layer)[0]
     _, y_h, y_w = network.shapes[layer.name]
     return 2 * layer.kernel[0] * layer.kernel[1] * x_c / (3 * batch * y_h * y_w)
 
 
-def eq6_redistribute(network: Network, layer: Layer, p: int, batch: int, link: Link) -> float:
-    """Eq 6, from batch to model parallel in front of `layer`: a log + b B (P-1)/P d, d the items of
-    its input (s).
+def eq6_redistribute(network: Network, layer: Layer, p: int, batch: int,
+                     link: HockneyLink) -> float:
+    """Eq 6, redistribution from batch to model parallelism in front of `layer`, in seconds.
+
+    a log P + b B (P-1)/P d, where d is the number of items per sample of the layer's input.
     """
     return link.log_s(p, batch * _d_in(network, layer))
 
 
-def eq7_domain(network: Network, p: int, batch: int, link: Link) -> list[Term]:
-    """Eq 7, pure domain.
+def eq7_domain(network: Network, p: int, batch: int, link: HockneyLink) -> list[CostTerm]:
+    """Eq 7, pure domain parallelism.
 
-    sum (a + b B X_W X_C floor(k_h/2)) + sum (a + b B Y_W Y_C floor(k_w/2)) + 2 sum (a log + b
-    (P-1)/P |W_i|); halos of convolutions only.
+    sum (a + b B X_W X_C floor(k_h/2)) + sum (a + b B Y_W Y_C floor(k_w/2))
+    + 2 sum (a log P + b (P-1)/P |W_i|). The halo sums run over convolutions.
     """
-    return _halos(network, list(network.matmul_layers), p, batch, link) + eq4_batch(network, p, link)
+    halos = _halos(network, list(network.matmul_layers), p, batch, link)
+    return halos + eq4_batch(network, p, link)
 
 
-def eq8_model_batch(network: Network, pr: int, pc: int, batch: int, link: Link,
-                    pooled: bool = False) -> list[Term]:
-    """Eq 8, 1.5D on a Pr x Pc grid.
+def eq8_model_batch(network: Network, pr: int, pc: int, batch: int, link: HockneyLink,
+                    pooled: bool = False) -> list[CostTerm]:
+    """Eq 8, integrated model and batch parallelism (1.5D) on a Pr x Pc grid.
 
-    sum_i (a log Pr + b B/Pc (Pr-1)/Pr d_i) + 2 sum_{i>1} (a log Pr + b B/Pc (Pr-1)/Pr d_{i-1}) + 2
-    sum_i (a log Pc + b (Pc-1)/Pc |W_i|/Pr).
+    sum_i (a log Pr + b B/Pc (Pr-1)/Pr d_i) + 2 sum_{i>1} (a log Pr + b B/Pc (Pr-1)/Pr d_{i-1})
+    + 2 sum_i (a log Pc + b (Pc-1)/Pc |W_i|/Pr).
 
     Parameters
     ----------
     pooled : bool
-        Take d_i as what the next weighted layer reads (gathered after pooling, the reading that
-        comes closest to the paper's figures) rather than as the layer's own output.
+        Whether d_i is the input of the next layer, gathered after the pooling, instead of the
+        layer's own output. This reading comes closest to the figures of the paper.
     """
     layers = list(network.matmul_layers)
     return _model_and_batch(network, layers, layers[0], pr, pc, batch, link, pooled)
 
 
-def eq8_fc_only(network: Network, pr: int, pc: int, batch: int, link: Link) -> list[Term]:
-    """Eq 8 with Pr = 1 in the convolutions and the grid in the fully connected layers (Fig 7)."""
-    layers = list(network.matmul_layers)
-    conv: list[Layer] = [layer for layer in layers if isinstance(layer, Conv)]
-    rest = [layer for layer in layers if not isinstance(layer, Conv)]
-    return _model_and_batch(network, conv, layers[0], 1, pr * pc, batch, link) + _model_and_batch(
-        network, rest, layers[0], pr, pc, batch, link
-    )
+def eq8_fc_only(network: Network, pr: int, pc: int, batch: int,
+                link: HockneyLink) -> list[CostTerm]:
+    """Eq 8 with Pr = 1 in convolutions and the Pr x Pc grid in fully connected layers (Fig 7)."""
+    first = network.matmul_layers[0]
+    convs, others = _conv_and_other(network)
+    return (_model_and_batch(network, convs, first, 1, pr * pc, batch, link)
+            + _model_and_batch(network, others, first, pr, pc, batch, link))
 
 
-def eq9_integrated(network: Network, pr: int, pc: int, batch: int, link: Link) -> list[Term]:
-    """Eq 9, convolutions (L_D) by domain and batch, the other weighted layers (L_M) by model and
-    batch.
+def _conv_and_other(network: Network) -> tuple[list[Layer], list[Layer]]:
+    """L_D and L_M: convolutions, and the other layers."""
+    convs = [layer for layer in network.matmul_layers if isinstance(layer, Conv)]
+    return [*convs], [layer for layer in network.matmul_layers if not isinstance(layer, Conv)]
 
-    Over L_M Eq 8's terms; over L_D halos as in Eq 7 with B/Pc samples, and 2 sum (a log P + b
-    (P-1)/P |W_i|).
+
+def eq9_integrated(network: Network, pr: int, pc: int, batch: int,
+                   link: HockneyLink) -> list[CostTerm]:
+    """Eq 9, convolutions (L_D) by domain and batch, other layers (L_M) by model and batch.
+
+    L_M has the terms of Eq 8. L_D has the halos of Eq 7 for B/Pc samples, and the gradients
+    2 sum (a log P + b (P-1)/P |W_i|) with P = Pr Pc.
     """
-    layers = list(network.matmul_layers)
-    domain: list[Layer] = [layer for layer in layers if isinstance(layer, Conv)]
-    model = [layer for layer in layers if not isinstance(layer, Conv)]
-    out = _halos(network, domain, pr, batch / pc, link)
-    out += [Term(x.name, "gradient", 2 * link.log_s(pr * pc, x.parameters(network.input_shape(x))))
-            for x in domain]
-    return out + _model_and_batch(network, model, layers[0], pr, pc, batch, link)
+    first = network.matmul_layers[0]
+    domain, model = _conv_and_other(network)
+    return (_halos(network, domain, pr, batch / pc, link)
+            + _gradients(network, domain, pr * pc, link)
+            + _model_and_batch(network, model, first, pr, pc, batch, link))
 
 
 def eq9_shares(network: Network, pr: int, pc: int, batch: int,
-               link: Link) -> dict[str, tuple[float, float | None]]:
-    """Each layer's share of Eq 9, as (model and batch parallel, domain and batch parallel), in s.
+               link: HockneyLink) -> dict[str, tuple[float, float | None]]:
+    """Share of each layer in Eq 9 in seconds: (model and batch, domain and batch) parallel.
 
-    Layers that are no convolutions have no domain to cut: None.
+    The second share is None for layers other than convolutions, which have no domain.
     """
-    layers = list(network.matmul_layers)
-    out: dict[str, tuple[float, float | None]] = {}
-    for layer in layers:
-        model = total_s(_model_and_batch(network, [layer], layers[0], pr, pc, batch, link))
-        domain = None
+    first = network.matmul_layers[0]
+    shares: dict[str, tuple[float, float | None]] = {}
+    for layer in network.matmul_layers:
+        model_s = total_s(_model_and_batch(network, [layer], first, pr, pc, batch, link))
+        domain_s = None
         if isinstance(layer, Conv):
-            gradient = 2 * link.log_s(pr * pc, layer.parameters(network.input_shape(layer)))
-            domain = total_s(_halos(network, [layer], pr, batch / pc, link)) + gradient
-        out[layer.name] = (model, domain)
-    return out
+            domain_s = total_s(_halos(network, [layer], pr, batch / pc, link)
+                               + _gradients(network, [layer], pr * pc, link))
+        shares[layer.name] = (model_s, domain_s)
+    return shares

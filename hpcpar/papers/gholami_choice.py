@@ -1,8 +1,7 @@
-"""Gholami's choice: the grid Pr x Pc, and for every layer model or domain parallelism, that cost
-least under Eq 9.
+"""Gholami et al., SPAA 2018: the grid and the parallelism per layer with the least time by Eq 9.
 
-Given the grid, Eq 9 is a sum over layers, so each layer takes the cheaper of its two shares, and
-the best grid is found by trying all.
+For a given grid Pr x Pc, Eq 9 is a sum over layers, so each layer takes the cheaper of model and
+domain parallelism. All grids are tried.
 """
 
 from __future__ import annotations
@@ -10,14 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcpar.network.graph import Network
-from hpcpar.papers.gholami import Link, eq9_shares
+from hpcpar.papers.gholami import HockneyLink, eq9_shares
 from hpcpar.plan.strategies import grid_sizes
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A grid with the layers that are model parallel (L_M) and domain parallel (L_D), and seconds
-    of communication in an iteration.
+class GridChoice:
+    """A grid Pr x Pc with its model-parallel (L_M) and domain-parallel (L_D) layers.
+
+    Attributes
+    ----------
+    seconds : float
+        Communication time per iteration by Eq 9.
     """
 
     pr: int
@@ -27,15 +30,16 @@ class Choice:
     seconds: float
 
 
-def choose(network: Network, ranks: int, batch: int, link: Link, pr: int | None = None) -> Choice:
-    """The best split under Eq 9.
+def choose(network: Network, ranks: int, batch: int, link: HockneyLink,
+           pr: int | None = None) -> GridChoice:
+    """The choice with the least communication time by Eq 9.
 
     Parameters
     ----------
     pr : int, optional
-        Only grids with this Pr.
+        Restriction to grids with this Pr.
     """
-    found = []
+    choices = []
     for rows, columns in grid_sizes(ranks):
         if columns > batch or (pr is not None and rows != pr):
             continue
@@ -44,5 +48,5 @@ def choose(network: Network, ranks: int, batch: int, link: Link, pr: int | None 
                        and domain_s < model_s)
         model = tuple(name for name in shares if name not in domain)
         seconds = sum(min(m, m if d is None else d) for m, d in shares.values())
-        found.append(Choice(rows, columns, model, domain, seconds))
-    return min(found, key=lambda c: c.seconds)
+        choices.append(GridChoice(rows, columns, model, domain, seconds))
+    return min(choices, key=lambda choice: choice.seconds)

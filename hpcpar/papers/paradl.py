@@ -1,339 +1,175 @@
-"""ParaDL's closed forms (Kahira et al., HPDC 2021): Table 3, one function a row, and the
-communication model behind it.
+"""ParaDL (Kahira et al., HPDC 2021): Table 3, one function per row, and its communication model.
 
-Layers are l = 1..G, as the caller lists them: `layer_costs` makes the list from a network. D
-samples make an epoch of D / B iterations of B samples; FW_l and BW_l are seconds a sample, WU_l
-seconds an iteration. A `Link` holds alpha (s per message) and beta (s per item: delta bytes an item
-are in it already). Every term is seconds per epoch, as printed.
+Layers are l = 1..G in the order of the caller; `paradl_values.layer_values` makes the list from a
+network. An epoch of D samples has D / B iterations of B samples. FW_l and BW_l are seconds per
+sample, WU_l seconds per iteration. A `HockneyLink` has alpha in seconds per message and beta in
+seconds per item; delta, the bytes per item, is part of beta. All terms are seconds per epoch, as
+printed; memory is in bytes.
 
-Where what is printed leaves a choice:
+Choices where the paper leaves one, and deviations:
 
 * Gradients are exchanged for weights, not for biases.
-* In filter and channel parallelism convolutions and fully connected layers gather (``sum_{l<G}``:
-  all but the last of them);
-  pooling, activations and batch normalisation are computed by every PE (section 4.5.2), and move
-  nothing.
-* A layer without a halo (1 x 1, or windows that do not overlap) sends no message; Eq 10 charges 2
-  alpha even for it.
-* A limit holds for every axis that is split: section 3.2 has p_w <= W beside Table 3's p <= min(W H
-  D).
+* In filter and channel parallelism convolutions and fully connected layers gather; ``sum_{l<G}`` is
+  over all but the last of them. Every PE computes pooling, activations and batch normalisation
+  (section 4.5.2), which send nothing.
+* A layer without a halo (1 x 1, or windows that do not overlap) sends no message; Eq 10 charges
+  2 alpha.
+* Each split axis has its own limit: p_w <= W as in section 3.2, beside p <= min(W H D) in Table 3.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
-from hpcpar.network.graph import Network
-from hpcpar.network.layers import Input, Layer, Loss, Shape, Windowed
-from hpcpar.papers.gholami import Link
+from hpcpar.papers.gholami import HockneyLink
+from hpcpar.papers.paradl_values import Table3Layer, Table3Row, TrainingRun
 
-#: How ds exchanges gradients (section 4.5.1).
+#: Gradient exchange of data + spatial parallelism (section 4.5.1).
 Exchange = Literal["flat", "leaders", "segmented"]
 
 
-@dataclass(frozen=True)
-class LayerCost:
-    """What Table 3 needs of a layer.
-
-    Attributes
-    ----------
-    x, y : float
-        Items of a sample's input and output.
-    w, bias : float
-        Weights and biases.
-    channels, filters : int
-        C and F: input and output channels.
-    extents : tuple of int
-        The input's image extents, (H, W) or (D, H, W); empty where the layer cannot be split so
-        (fully connected layers).
-    halo_x, halo_dy : tuple of float
-        Items of a sample of x, and of dL/dy, that cross a cut of each image axis one way, over the
-        whole face, channels included.
-    gathers : bool
-        Whether filter and channel parallelism exchange the layer's activations.
-    fw_s, bw_s : float
-        Forward and backward seconds a sample.
-    wu_s : float
-        Seconds of the weight update.
-    """
-
-    name: str
-    x: float = 0.0
-    y: float = 0.0
-    w: float = 0.0
-    bias: float = 0.0
-    channels: int = 1
-    filters: int = 1
-    extents: tuple[int, ...] = ()
-    halo_x: tuple[float, ...] = ()
-    halo_dy: tuple[float, ...] = ()
-    gathers: bool = True
-    fw_s: float = 0.0
-    bw_s: float = 0.0
-    wu_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is trained how (Table 2).
-
-    Attributes
-    ----------
-    samples : int
-        D, samples an epoch.
-    batch : int
-        B, samples an iteration of all PEs.
-    item_bytes : float
-        delta, bytes per item in memory.
-    reuse : float
-        gamma, what the naive memory estimate is multiplied by.
-    """
-
-    samples: int
-    batch: int
-    item_bytes: float = 4.0
-    reuse: float = 1.0
-
-    @property
-    def iterations(self) -> float:
-        """D / B."""
-        return self.samples / self.batch
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of Table 3: seconds per epoch term by term, and memory.
-
-    Attributes
-    ----------
-    compute_s, update_s : float
-        FW and BW; WU.
-    gradient_s, halo_s, layerwise_s, p2p_s : float
-        Gradient exchange, halo exchange, collectives of the layers, messages between pipeline
-        stages.
-    memory_bytes : float
-        Of the PE that needs most.
-    parts, limits : tuple of int
-        Parts along every axis that is split, and the most that each axis allows.
-    """
-
-    compute_s: float
-    update_s: float
-    memory_bytes: float
-    parts: tuple[int, ...]
-    limits: tuple[int, ...]
-    gradient_s: float = 0.0
-    halo_s: float = 0.0
-    layerwise_s: float = 0.0
-    p2p_s: float = 0.0
-
-    @property
-    def pes(self) -> int:
-        """p."""
-        return math.prod(self.parts)
-
-    @property
-    def limit(self) -> int:
-        """The most PEs (Table 3, last column)."""
-        return math.prod(self.limits)
-
-    @property
-    def within_limits(self) -> bool:
-        return all(part <= most for part, most in zip(self.parts, self.limits, strict=True))
-
-    @property
-    def communication_s(self) -> float:
-        return self.gradient_s + self.halo_s + self.layerwise_s + self.p2p_s
-
-    @property
-    def epoch_s(self) -> float:
-        return self.compute_s + self.update_s + self.communication_s
-
-    def fits(self, memory_bytes: float) -> bool:
-        """Whether PEs with so much memory can run it: neither memory nor a limit on p stands
-        against it.
-        """
-        return self.within_limits and self.memory_bytes <= memory_bytes
-
-
-def layer_costs(network: Network, layers: Iterable[Layer] | None = None,
-                seconds: Mapping[str, tuple[float, float, float]] | None = None) -> list[LayerCost]:
-    """Table 3's values from a network's shapes.
-
-    Parameters
-    ----------
-    layers : iterable of Layer, optional
-        l = 1..G; by default every layer but the input and the loss.
-    seconds : mapping, optional
-        Layer name -> (FW, BW, WU); what is missing counts nothing.
-    """
-    chosen = [layer for layer in network.layers
-              if not isinstance(layer, Input | Loss)] if layers is None else layers
-    return [_layer_cost(network, layer, *(seconds or {}).get(layer.name, (0.0, 0.0, 0.0)))
-            for layer in chosen]
-
-
-def _layer_cost(network: Network, layer: Layer, fw_s: float, bw_s: float, wu_s: float) -> LayerCost:
-    x, y = network.input_shape(layer), network.shapes[layer.name]
-    image = len(x) > 1 and len(y) > 1
-    halo_x, halo_dy = _faces(layer, x, y) if image else ((), ())
-    w, bias = layer.weight_shape(x), layer.bias_shape(x)
-    return LayerCost(
-        layer.name, float(sum(math.prod(shape) for shape in network.input_shapes(layer))), float(math.prod(y)),
-        float(math.prod(w)) if w else 0.0, float(math.prod(bias)) if bias else 0.0, x[0], y[0], x[1:] if image else (),
-        halo_x, halo_dy, layer.is_matmul, fw_s, bw_s, wu_s,
-    )
-
-
-def _faces(layer: Layer, x: Shape, y: Shape) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """halo(x) and halo(dL/dy) of a cut across each image axis: floor(K / 2) rows of x and as many
-    of y as read them.
-
-    Windows that do not overlap have none.
-    """
-    if not isinstance(layer, Windowed):
-        return (0.0,) * (len(x) - 1), (0.0,) * (len(x) - 1)
-    windows = layer.windows()
-    rows = [max(0, min(win.span // 2, win.span - win.stride)) for win in windows]
-    of_y = [-(-row // win.stride) for row, win in zip(rows, windows, strict=True)]
-    return (
-        tuple(row * math.prod(x) / extent for row, extent in zip(rows, x[1:], strict=True)),
-        tuple(row * math.prod(y) / extent for row, extent in zip(of_y, y[1:], strict=True)),
-    )
-
-
-def contended(link: Link, flows: float) -> Link:
-    """Section 4.3: a link's bandwidth is divided by phi, the number of flows of this job that share
-    it.
-    """
+def contended(link: HockneyLink, flows: float) -> HockneyLink:
+    """Section 4.3: a link whose bandwidth is divided by phi, the number of flows that share it."""
     return replace(link, beta_s=link.beta_s * flows)
 
 
-def p2p_s(items: float, link: Link) -> float:
-    """Hockney (section 4.3): alpha + m beta."""
+def p2p_s(items: float, link: HockneyLink) -> float:
+    """Hockney model in seconds (section 4.3): alpha + m beta for m items."""
     return link.alpha_s + items * link.beta_s
 
 
-def ring_allreduce_s(p: int, items: float, link: Link) -> float:
-    """Section 4.3: 2 (p - 1) (alpha + m / p beta), m items in every PE's buffer."""
+def ring_allreduce_s(p: int, items: float, link: HockneyLink) -> float:
+    """Section 4.3, seconds: 2 (p - 1) (alpha + m / p beta), with m items in the buffer of a PE."""
     return 2 * (p - 1) * p2p_s(items / p, link)
 
 
-def ring_allgather_s(p: int, items: float, link: Link) -> float:
-    """Section 4.3: (p - 1) (alpha + m beta), m items from every PE."""
+def ring_allgather_s(p: int, items: float, link: HockneyLink) -> float:
+    """Section 4.3, seconds: (p - 1) (alpha + m beta), with m items from each PE."""
     return (p - 1) * p2p_s(items, link)
 
 
-def tree_allreduce_s(p: int, items: float, link: Link, chunks: int) -> float:
-    """Section 4.3, footnote 4, for small messages: 2 (log p + k) (alpha + m / (2 k) beta), in k
-    pipelined chunks; log is ceil(log2 p).
+def tree_allreduce_s(p: int, items: float, link: HockneyLink, chunks: int) -> float:
+    """Section 4.3, footnote 4, seconds: 2 (log p + k) (alpha + m / (2 k) beta), in k chunks.
+
+    The tree is for small messages; its logarithm is ceil(log2 p).
     """
-    return 2 * (math.ceil(math.log2(p)) + chunks) * p2p_s(items / (2 * chunks),
-                                                          link) if p > 1 else 0.0
+    if p == 1:
+        return 0.0
+    return 2 * (math.ceil(math.log2(p)) + chunks) * p2p_s(items / (2 * chunks), link)
 
 
-def _compute_s(layers: Sequence[LayerCost], job: Job, p: int) -> float:
-    return job.samples / p * sum(layer.fw_s + layer.bw_s for layer in layers)
+def _compute_s(layers: Sequence[Table3Layer], run: TrainingRun, p: int) -> float:
+    return run.samples / p * sum(layer.fw_s + layer.bw_s for layer in layers)
 
 
-def _update_s(layers: Sequence[LayerCost], job: Job, shards: int = 1) -> float:
-    return job.iterations / shards * sum(layer.wu_s for layer in layers)
+def _update_s(layers: Sequence[Table3Layer], run: TrainingRun, shards: int = 1) -> float:
+    return run.iterations / shards * sum(layer.wu_s for layer in layers)
 
 
-def _memory_bytes(layers: Sequence[LayerCost], job: Job, batch_parts: float,
+def _memory_bytes(layers: Sequence[Table3Layer], run: TrainingRun, batch_parts: float,
                   weight_parts: int = 1) -> float:
-    """gamma delta sum (2 B (x + y) / batch_parts + 2 w / weight_parts + bias)."""
-    items = sum(2 * job.batch / batch_parts * (a.x + a.y) + 2 * a.w / weight_parts + a.bias
+    """Bytes of a PE: gamma delta sum (2 B (x + y) / batch_parts + 2 w / weight_parts + bias)."""
+    items = sum(2 * run.batch / batch_parts * (a.x + a.y) + 2 * a.w / weight_parts + a.bias
                 for a in layers)
-    return job.reuse * job.item_bytes * items
+    return run.reuse * run.item_bytes * items
 
 
-def _weights(layers: Sequence[LayerCost]) -> float:
+def _weights(layers: Sequence[Table3Layer]) -> float:
     return sum(layer.w for layer in layers)
 
 
-def _halo_s(layers: Sequence[LayerCost], job: Job, samples: float, parts: tuple[int, ...],
-            link: Link) -> float:
-    """Eq 10: 2 D / B sum (p2p(B halo(x)) + p2p(B halo(dL/dy))), a face divided by the cuts of the
-    other axes.
+def _halo_s(layers: Sequence[Table3Layer], run: TrainingRun, samples: float, parts: tuple[int, ...],
+            link: HockneyLink) -> float:
+    """Eq 10: 2 D / B sum (p2p(B halo(x)) + p2p(B halo(dL/dy))).
+
+    The parts along the other axes divide the halo of an axis.
     """
-    out = 0.0
+    seconds = 0.0
     for layer in layers:
         for faces in (layer.halo_x, layer.halo_dy) if layer.extents else ():
-            halo = sum(face * part / math.prod(parts) for face, part in zip(faces, parts, strict=True) if part > 1)
-            out += p2p_s(samples * halo, link) if halo else 0.0
-    return 2 * job.iterations * out
+            halo = sum(face * part / math.prod(parts)
+                       for face, part in zip(faces, parts, strict=True) if part > 1)
+            seconds += p2p_s(samples * halo, link) if halo else 0.0
+    return 2 * run.iterations * seconds
 
 
-def _layerwise_s(layers: Sequence[LayerCost], job: Job, p1: int, p2: int, link: Link,
-                 reduce_scatter: bool) -> float:
-    """Eq 15, 19, first sum of 22: 3 D / B (p2 - 1) sum_{l<G} (alpha + B y_l / p beta); 2 D / B with
-    reduce-scatters.
+def _layerwise_s(layers: Sequence[Table3Layer], run: TrainingRun, p1: int, p2: int,
+                 link: HockneyLink, reduce_scatter: bool) -> float:
+    """Eq 15, Eq 19 and the first sum of Eq 22.
+
+    3 D / B (p2 - 1) sum_{l<G} (alpha + B y_l / p beta), and 2 D / B with reduce-scatters.
     """
     gathering = [layer for layer in layers if layer.gathers][:-1]
-    turns = (2 if reduce_scatter else 3) * job.iterations * (p2 - 1)
-    return turns * sum(p2p_s(job.batch * layer.y / (p1 * p2), link) for layer in gathering)
+    messages = (2 if reduce_scatter else 3) * run.iterations * (p2 - 1)
+    return messages * sum(p2p_s(run.batch * layer.y / (p1 * p2), link) for layer in gathering)
 
 
-def _image_limits(layers: Sequence[LayerCost], axes: int) -> tuple[int, ...]:
-    """The least extent of each image axis over the layers that have images; 1 where none has."""
+def _image_limits(layers: Sequence[Table3Layer], axes: int) -> tuple[int, ...]:
+    """Minimum extent of each image axis over the layers with images, 1 without such layers."""
     extents = [layer.extents for layer in layers if layer.extents]
     return tuple(min(sizes) for sizes in zip(*extents, strict=True)) if extents else (1,) * axes
 
 
-def _least_filters(layers: Sequence[LayerCost]) -> int:
+def _least_filters(layers: Sequence[Table3Layer]) -> int:
     return min((layer.filters for layer in layers if layer.gathers), default=1)
 
 
-def table3_serial(layers: Sequence[LayerCost], job: Job) -> Row:
-    """Table 3, serial (appendix A.1): D sum (FW + BW) + D / B sum WU on one PE."""
-    return Row(_compute_s(layers, job, 1), _update_s(layers, job), _memory_bytes(layers, job, 1),
-               (1,), (1,))
+def table3_serial(layers: Sequence[Table3Layer], run: TrainingRun) -> Table3Row:
+    """Table 3, serial (Appendix A.1): D sum (FW + BW) + D / B sum WU on one PE."""
+    return Table3Row(_compute_s(layers, run, 1), _update_s(layers, run),
+                     _memory_bytes(layers, run, 1), (1,), (1,))
 
 
-def table3_data(layers: Sequence[LayerCost], job: Job, p: int, link: Link) -> Row:
-    """Table 3, data (Eq 5 to 7): gradients 2 D / B (p - 1) (alpha + sum w / p beta), memory sum (2
-    B / p (x + y) + 2 w + bias), p <= B.
+def table3_data(layers: Sequence[Table3Layer], run: TrainingRun, p: int,
+                link: HockneyLink) -> Table3Row:
+    """Table 3, data parallelism (Eq 5, Eq 6, Eq 7), p <= B.
+
+    Gradients 2 D / B (p - 1) (alpha + sum w / p beta); memory sum (2 B / p (x + y) + 2 w + bias).
     """
-    gradient_s = job.iterations * ring_allreduce_s(p, _weights(layers), link)
-    return Row(
-        _compute_s(layers, job, p), _update_s(layers, job), _memory_bytes(layers, job, p), (p,), (job.batch,), gradient_s=gradient_s
-    )
+    gradient_s = run.iterations * ring_allreduce_s(p, _weights(layers), link)
+    return Table3Row(_compute_s(layers, run, p), _update_s(layers, run),
+                     _memory_bytes(layers, run, p), (p,), (run.batch,), gradient_s=gradient_s)
 
 
-def table3_spatial(layers: Sequence[LayerCost], job: Job, parts: tuple[int, ...], link: Link,
-                   gathered_items: float = 0.0) -> Row:
-    """Table 3, spatial (Eq 8 to 10): data's terms, halos 2 D / B sum (2 alpha + B beta (halo(x) +
-    halo(dL/dy))), p <= min(W H D).
+def table3_spatial(layers: Sequence[Table3Layer], run: TrainingRun, parts: tuple[int, ...],
+                   link: HockneyLink, gathered_items: float = 0.0) -> Table3Row:
+    """Table 3, spatial parallelism (Eq 8, Eq 9, Eq 10), p <= min(W H D).
+
+    The terms of data parallelism, and halos 2 D / B sum (2 alpha + B beta (halo(x) + halo(dL/dy))).
 
     Parameters
     ----------
     parts : tuple of int
-        Parts of each image axis, (h, w) or (d, h, w); p is their product.
+        Parts along each image axis, (h, w) or (d, h, w); p is their product.
     gathered_items : float
-        Items of a sample's activation that is gathered in front of the layers that are not split
-        (section 4.5.1; not in the table).
+        Items per sample of the activation gathered in front of the layers that are not split
+        (section 4.5.1; not in Table 3).
     """
-    return table3_ds(layers, job, 1, parts, link, gathered_items=gathered_items)
+    return table3_ds(layers, run, 1, parts, link, gathered_items=gathered_items)
 
 
-def table3_pipeline(layers: Sequence[LayerCost], job: Job, stages: Sequence[int], segments: int,
-                    link: Link) -> Row:
-    """Table 3, pipeline (Eq 12 to 14), p stages and S segments of a batch.
+def table3_pipeline(layers: Sequence[Table3Layer], run: TrainingRun, stages: Sequence[int],
+                    segments: int, link: HockneyLink) -> Table3Row:
+    """Table 3, pipeline parallelism (Eq 12, Eq 13, Eq 14) with p stages and S segments, p <= G.
 
-    Compute D (p + S - 1) / S (max FW_Gi + max BW_Gi) + D / B max WU_Gi; p2p 2 D (p + S - 2) / B
-    max_{i<p} (alpha + B / S y_Gi beta); memory of the largest stage, with the activations of the
-    whole batch; p <= G.
+    Compute D (p + S - 1) / S (max FW_Gi + max BW_Gi) + D / B max WU_Gi; messages
+    2 D (p + S - 2) / B max_{i<p} (alpha + B / S y_Gi beta). The memory is that of the largest
+    stage with the activations of the whole batch.
 
     Parameters
     ----------
     stages : sequence of int
-        Layers of each stage, in order.
+        Number of layers of each stage, in order.
     segments : int
-        S, micro-batches.
+        S, the number of micro-batches.
+
+    Raises
+    ------
+    ValueError
+        The stages do not cover all layers.
     """
     if sum(stages) != len(layers) or min(stages) < 1:
         raise ValueError(
@@ -341,111 +177,120 @@ def table3_pipeline(layers: Sequence[LayerCost], job: Job, stages: Sequence[int]
     ends = [sum(stages[: i + 1]) for i in range(len(stages))]
     groups = [layers[end - size:end] for end, size in zip(ends, stages, strict=True)]
     p = len(groups)
-    slowest_s = max(sum(a.fw_s for a in g) for g in groups) + max(sum(a.bw_s for a in g) for g in groups)
-    message_s = max((p2p_s(job.batch / segments * g[-1].y, link) for g in groups[:-1]), default=0.0)
-    return Row(
-        job.samples * (p + segments - 1) / segments * slowest_s,
-        job.iterations * max(sum(a.wu_s for a in g) for g in groups),
-        max(_memory_bytes(g, job, 1) for g in groups),
+    slowest_fw_s = max(sum(a.fw_s for a in g) for g in groups)
+    slowest_bw_s = max(sum(a.bw_s for a in g) for g in groups)
+    message_s = max((p2p_s(run.batch / segments * g[-1].y, link) for g in groups[:-1]), default=0.0)
+    return Table3Row(
+        run.samples * (p + segments - 1) / segments * (slowest_fw_s + slowest_bw_s),
+        run.iterations * max(sum(a.wu_s for a in g) for g in groups),
+        max(_memory_bytes(g, run, 1) for g in groups),
         (p,),
         (len(layers),),
-        p2p_s=2 * job.iterations * (p + segments - 2) * message_s,
+        p2p_s=2 * run.iterations * (p + segments - 2) * message_s,
     )
 
 
-def table3_filter(layers: Sequence[LayerCost], job: Job, p: int, link: Link,
-                  reduce_scatter: bool = False) -> Row:
-    """Table 3, filter (Eq 15, 16, 18): collectives 3 D / B (p - 1) sum_{l<G} (alpha + B y_l / p
-    beta), WU / p, 2 w / p, p <= min F.
+def table3_filter(layers: Sequence[Table3Layer], run: TrainingRun, p: int, link: HockneyLink,
+                  reduce_scatter: bool = False) -> Table3Row:
+    """Table 3, filter parallelism (Eq 15, Eq 16, Eq 18), p <= min F.
+
+    Collectives 3 D / B (p - 1) sum_{l<G} (alpha + B y_l / p beta); updates and weights / p.
 
     Parameters
     ----------
     reduce_scatter : bool
-        In place of the backward allreduce (section 3.3, footnote 2): a third less.
+        Whether a reduce-scatter replaces the backward allreduce (section 3.3, footnote 2), which
+        removes a third of the communication.
     """
-    return replace(table3_df(layers, job, 1, p, link, reduce_scatter=reduce_scatter), parts=(p,),
+    return replace(table3_df(layers, run, 1, p, link, reduce_scatter=reduce_scatter), parts=(p,),
                    limits=(_least_filters(layers),))
 
 
-def table3_channel(layers: Sequence[LayerCost], job: Job, p: int, link: Link,
-                   reduce_scatter: bool = False) -> Row:
-    """Table 3, channel (Eq 17 to 19): as filter (allreduce forward, allgather backward), p <= min
-    C.
+def table3_channel(layers: Sequence[Table3Layer], run: TrainingRun, p: int, link: HockneyLink,
+                   reduce_scatter: bool = False) -> Table3Row:
+    """Table 3, channel parallelism (Eq 17, Eq 18, Eq 19), p <= min C.
 
-    It starts at the second layer (section 4.5.1): the channels of the images do not limit p.
+    The terms are those of filter parallelism, with an allreduce forward and an allgather backward.
+    It starts at the second layer (section 4.5.1), so the channels of the images do not limit p.
     """
-    least = min((layer.channels for layer in [a for a in layers if a.gathers][1:]), default=1)
-    return replace(table3_filter(layers, job, p, link, reduce_scatter), limits=(least,))
+    gathering = [layer for layer in layers if layer.gathers]
+    least = min((layer.channels for layer in gathering[1:]), default=1)
+    return replace(table3_filter(layers, run, p, link, reduce_scatter), limits=(least,))
 
 
-def table3_df(layers: Sequence[LayerCost], job: Job, p1: int, p2: int, link: Link,
-              inner: Link | None = None, reduce_scatter: bool = False) -> Row:
-    """Table 3, data + filter (Eq 20 to 22), p = p1 p2: filter within groups of p2, data between p1
-    groups.
+def table3_df(layers: Sequence[Table3Layer], run: TrainingRun, p1: int, p2: int, link: HockneyLink,
+              inner: HockneyLink | None = None, reduce_scatter: bool = False) -> Table3Row:
+    """Table 3, data + filter parallelism (Eq 20, Eq 21, Eq 22), p = p1 p2 <= B min F.
 
-    Collectives 3 D / B (p2 - 1) sum_{l<G} (alpha + B y_l / p beta), gradients 2 D / B (p1 - 1)
-    (alpha + sum w / p beta) (segmented: p2 allreduces side by side; the paper counts them with phi
-    = 2), memory sum (2 B / p1 (x + y) + 2 w / p2 + bias), p <= B min F.
+    p1 groups are data parallel, the p2 PEs of a group filter parallel. Collectives
+    3 D / B (p2 - 1) sum_{l<G} (alpha + B y_l / p beta); gradients
+    2 D / B (p1 - 1) (alpha + sum w / p beta), segmented in p2 concurrent allreduces, which the
+    paper counts with phi = 2; memory sum (2 B / p1 (x + y) + 2 w / p2 + bias).
 
     Parameters
     ----------
-    link, inner : Link
-        Between groups, and within a group (by default the same).
+    link, inner : HockneyLink
+        Links between groups and within a group (by default the same).
     reduce_scatter : bool
-        As in `table3_filter`.
+        See `table3_filter`.
     """
-    return Row(
-        _compute_s(layers, job, p1 * p2),
-        _update_s(layers, job, p2),
-        _memory_bytes(layers, job, p1, p2),
+    return Table3Row(
+        _compute_s(layers, run, p1 * p2),
+        _update_s(layers, run, p2),
+        _memory_bytes(layers, run, p1, p2),
         (p1, p2),
-        (job.batch, _least_filters(layers)),
-        gradient_s=job.iterations * ring_allreduce_s(p1, _weights(layers) / p2, link),
-        layerwise_s=_layerwise_s(layers, job, p1, p2, inner or link, reduce_scatter),
+        (run.batch, _least_filters(layers)),
+        gradient_s=run.iterations * ring_allreduce_s(p1, _weights(layers) / p2, link),
+        layerwise_s=_layerwise_s(layers, run, p1, p2, inner or link, reduce_scatter),
     )
 
 
 def table3_ds(
-    layers: Sequence[LayerCost],
-    job: Job,
+    layers: Sequence[Table3Layer],
+    run: TrainingRun,
     p1: int,
     parts: tuple[int, ...],
-    link: Link,
-    inner: Link | None = None,
+    link: HockneyLink,
+    inner: HockneyLink | None = None,
     exchange: Exchange = "flat",
     gathered_items: float = 0.0,
-) -> Row:
-    """Table 3, data + spatial, p = p1 p2: halos within groups of p2 = prod(parts) for B / p1
-    samples, gradients over all p.
+) -> Table3Row:
+    """Table 3, data + spatial parallelism, p = p1 p2 <= B min(W H D).
 
-    Memory sum (2 B / p (x + y) + 2 w + bias), p <= B min(W H D).
+    Groups of p2 = prod(parts) PEs exchange halos for B / p1 samples; all p PEs exchange gradients.
+    Memory sum (2 B / p (x + y) + 2 w + bias).
 
     Parameters
     ----------
     parts, gathered_items
-        As in `table3_spatial`.
-    link, inner : Link
-        Between groups, and within a group (by default the same).
+        See `table3_spatial`.
+    link, inner : HockneyLink
+        Links between groups and within a group (by default the same).
     exchange : {"flat", "leaders", "segmented"}
-        One ring over all p (the table); or, as sections 4.5.1 and 5.3.1 describe without pricing
-        it: a reduction to each group's leader, an allreduce between leaders, and a broadcast; or a
-        reduce-scatter in each group, p2 allreduces side by side, and an allgather. A reduction to a
-        leader, and a broadcast from it, are counted as 2 (p2 - 1) messages of W / p2 items each.
+        "flat" is one ring over all p PEs, as in Table 3. The others are described without a price
+        in sections 4.5.1 and 5.3.1. "leaders": a reduction to the leader of each group, an
+        allreduce between leaders and a broadcast; reduction and broadcast each count
+        2 (p2 - 1) messages of W / p2 items. "segmented": a reduce-scatter in each group, p2
+        concurrent allreduces, and an allgather.
     """
     within, p2, weights = inner or link, math.prod(parts), _weights(layers)
-    gradient_s = {
-        "flat": ring_allreduce_s(p1 * p2, weights, link),
-        "leaders": 2 * ring_allreduce_s(p2, weights, within) + ring_allreduce_s(p1, weights, link),
-        "segmented": ring_allreduce_s(p2, weights, within) + ring_allreduce_s(p1, weights / p2, link),
-    }[exchange]
+    if exchange == "flat":
+        gradient_s = ring_allreduce_s(p1 * p2, weights, link)
+    else:
+        in_group_s = ring_allreduce_s(p2, weights, within)
+        if exchange == "leaders":
+            gradient_s = 2 * in_group_s + ring_allreduce_s(p1, weights, link)
+        else:
+            gradient_s = in_group_s + ring_allreduce_s(p1, weights / p2, link)
+    gather_items = run.batch / p1 * gathered_items / p2
     limits = _image_limits(layers, len(parts))
-    return Row(
-        _compute_s(layers, job, p1 * p2),
-        _update_s(layers, job),
-        _memory_bytes(layers, job, p1 * p2),
+    return Table3Row(
+        _compute_s(layers, run, p1 * p2),
+        _update_s(layers, run),
+        _memory_bytes(layers, run, p1 * p2),
         (p1, *parts) if p1 > 1 else parts,
-        (job.batch, *limits) if p1 > 1 else limits,
-        gradient_s=job.iterations * gradient_s,
-        halo_s=_halo_s(layers, job, job.batch / p1, parts, within),
-        layerwise_s=job.iterations * ring_allgather_s(p2, job.batch / p1 * gathered_items / p2, within),
+        (run.batch, *limits) if p1 > 1 else limits,
+        gradient_s=run.iterations * gradient_s,
+        halo_s=_halo_s(layers, run, run.batch / p1, parts, within),
+        layerwise_s=run.iterations * ring_allgather_s(p2, gather_items, within),
     )

@@ -34,13 +34,14 @@ from hpcpar.network.builder import Chain
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Linear, MaxPool2d, ReLU, SoftmaxCrossEntropy
 from hpcpar.papers import paradl
-from hpcpar.papers.gholami import Link
+from hpcpar.papers.gholami import HockneyLink
+from hpcpar.papers.paradl_values import layer_values
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named
 
 ALPHA_S, BETA_S = 1e-5, 1e-9
 FLAT = Machine("flat", Device(10**12, 1e12, 1e12), (Level("all", 0, ALPHA_S, BETA_S),))
-LINK = Link(ALPHA_S, 4 * BETA_S)
+LINK = HockneyLink(ALPHA_S, 4 * BETA_S)
 B = 48
 
 
@@ -61,7 +62,7 @@ def small(pooled: bool) -> Network:
 NETWORKS = {True: small(True), False: small(False)}
 PRODUCTS = 5
 #: One iteration an epoch: terms are seconds an iteration.
-JOB = paradl.Job(B, B)
+JOB = paradl.TrainingRun(B, B)
 
 
 def priced(strategy: str, ranks: int, pooled: bool = False, machine: Machine = FLAT,
@@ -74,12 +75,12 @@ def priced(strategy: str, ranks: int, pooled: bool = False, machine: Machine = F
     return price(network, plan, machine)
 
 
-def costs(pooled: bool) -> list[paradl.LayerCost]:
+def costs(pooled: bool) -> list[paradl.Table3Layer]:
     """Table 3's layers: those with weights, and the pooling between them."""
-    return paradl.layer_costs(NETWORKS[pooled])
+    return layer_values(NETWORKS[pooled])
 
 
-def products(pooled: bool) -> list[paradl.LayerCost]:
+def products(pooled: bool) -> list[paradl.Table3Layer]:
     return [a for a in costs(pooled) if a.gathers]
 
 
@@ -223,7 +224,7 @@ def test_pipeline(p: int, segments: int) -> None:
     plan = make_plan(spec, f"pipeline:{p}x1", p, B, network=network, machine=files.to_dict(machine),
                      overlap="none", microbatches=segments)
     found = price(network, plan, machine)
-    layers = paradl.layer_costs(network)
+    layers = layer_values(network)
     table = paradl.table3_pipeline(layers, JOB, [1] * p, segments, LINK)
     hop = paradl.p2p_s(B / segments * 64, LINK)
     assert table.p2p_s == near(2 * (p + segments - 2) * hop)

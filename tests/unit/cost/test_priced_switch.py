@@ -58,11 +58,11 @@ def test_a_turn_takes_what_its_busiest_receiver_takes_in(workers: int) -> None:
     of the others.
     """
     for scheme in ("a", "c"):
-        turn = owt.turn_s(scheme, workers, BATCH_BYTES, 1 / BETA_S, receivers=True)  # type: ignore[arg-type]
+        turn = owt.pass_s(scheme, workers, BATCH_BYTES, 1 / BETA_S, receivers=True)  # type: ignore[arg-type]
         for phase in ("forward", "backward"):
             passes = owt.fc_passes(scheme, workers)  # type: ignore[arg-type]
             assert [s.seconds for s in switch(scheme, workers, phase)] == pytest.approx([turn] * passes)
-    once = owt.turn_s("b", workers, BATCH_BYTES, 1 / BETA_S)
+    once = owt.pass_s("b", workers, BATCH_BYTES, 1 / BETA_S)
     assert [s.seconds for s in switch("b", workers, "forward")] == pytest.approx([(workers - 1) * once] * workers)
 
 

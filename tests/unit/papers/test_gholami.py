@@ -13,13 +13,13 @@ from hpcpar.network.alexnet import towers
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, SoftmaxCrossEntropy
 from hpcpar.papers import gholami as eq
-from hpcpar.papers.gholami import Link, total_s
+from hpcpar.papers.gholami import HockneyLink, total_s
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import configurations, grid_sizes
 from hpcpar.schedule.steps import Comm, Kind, Phase
 
 MACHINE = files.load("cori-knl")
-LINK = Link(MACHINE.levels[-1].alpha_s, 4 * MACHINE.levels[-1].beta_s_per_byte)
+LINK = HockneyLink(MACHINE.levels[-1].alpha_s, 4 * MACHINE.levels[-1].beta_s_per_byte)
 RANKS = [2**i for i in range(13)] + [7, 12, 96]
 B = 2048
 OWT = NetworkSpec("alexnet-owt", (3, 224, 224), 1000)
@@ -63,7 +63,7 @@ def priced(spec: NetworkSpec, strategy: str, ranks: int, batch: int = B,
     return own, rest
 
 
-def terms_of(terms: list[eq.Term]) -> Terms:
+def terms_of(terms: list[eq.CostTerm]) -> Terms:
     return {(t.layer, t.phase): t.seconds for t in terms if t.seconds}
 
 
@@ -100,7 +100,7 @@ def test_eq5_volume_ratio(batch: int) -> None:
     network = OWT.build()
     conv = network.by_name["conv4"]
     assert isinstance(conv, Conv2d)
-    no_latency = Link(0.0, LINK.beta_s)
+    no_latency = HockneyLink(0.0, LINK.beta_s)
     bias = conv.parameters(network.input_shape(conv)) / (9 * 384 * 256)
     data = next(t.seconds for t in eq.eq4_batch(network, 8, no_latency)
                 if t.layer == "conv4") / bias

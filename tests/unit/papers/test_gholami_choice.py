@@ -14,12 +14,12 @@ from hpcpar.network.alexnet import alexnet
 from hpcpar.network.builder import Chain
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Linear, MaxPool2d, SoftmaxCrossEntropy
-from hpcpar.papers.gholami import Link, eq8_model_batch, eq9_integrated, total_s
+from hpcpar.papers.gholami import HockneyLink, eq8_model_batch, eq9_integrated, total_s
 from hpcpar.papers.gholami_choice import choose
 
 #: Cori's network: 2 us, 6 GB/s, float32.
-CORI = Link(2e-6, 4 / 6e9)
-LINKS = {"cori": CORI, "latency": Link(1e-3, 1e-12), "bandwidth": Link(0.0, 1e-8)}
+CORI = HockneyLink(2e-6, 4 / 6e9)
+LINKS = {"cori": CORI, "latency": HockneyLink(1e-3, 1e-12), "bandwidth": HockneyLink(0.0, 1e-8)}
 
 
 def small() -> Network:
@@ -33,14 +33,15 @@ def small() -> Network:
     return net.add(Linear, "fc", out_features=10).add(SoftmaxCrossEntropy, "loss").build()
 
 
-def eq9_s(net: Network, domain: frozenset[str], pr: int, pc: int, batch: int, link: Link) -> float:
+def eq9_s(net: Network, domain: frozenset[str], pr: int, pc: int, batch: int,
+          link: HockneyLink) -> float:
     """Eq 9 written out, with any split of the layers in L_D and L_M."""
 
     def gathered(p: int, items: float) -> float:
         return link.alpha_s * math.ceil(math.log2(p)) + link.beta_s * (p - 1) / p * items
 
     total = 0.0
-    for i, layer in enumerate(net.products):
+    for i, layer in enumerate(net.matmul_layers):
         x, y = net.input_shape(layer), net.shapes[layer.name]
         weights = layer.parameters(x)
         if layer.name in domain:
@@ -56,10 +57,10 @@ def eq9_s(net: Network, domain: frozenset[str], pr: int, pc: int, batch: int, li
     return total
 
 
-def every(net: Network, ranks: int, batch: int, link: Link,
+def every(net: Network, ranks: int, batch: int, link: HockneyLink,
           pr: int | None = None) -> dict[tuple[int, int, frozenset[str]], float]:
     """Every grid and every assignment, with its seconds."""
-    convolutions = [layer.name for layer in net.products if isinstance(layer, Conv2d)]
+    convolutions = [layer.name for layer in net.matmul_layers if isinstance(layer, Conv2d)]
     out = {}
     for rows in range(1, ranks + 1):
         if ranks % rows or ranks // rows > batch or pr not in (None, rows):
@@ -82,7 +83,7 @@ def test_the_least_of_every_split(ranks: int, batch: int, link: str) -> None:
         assert found.seconds == pytest.approx(all_s[found.pr, found.pc, frozenset(found.domain)],
                                               rel=1e-12)
         assert set(found.model) | set(found.domain) == {layer.name
-                                                        for layer in net.products} and not set(
+                                                        for layer in net.matmul_layers} and not set(
             found.model) & set(found.domain)
         assert pr in (None, found.pr) and found.pr * found.pc == ranks and found.pc <= batch
 

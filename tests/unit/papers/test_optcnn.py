@@ -12,14 +12,14 @@ import pytest
 from hpcpar.network import builtin
 from hpcpar.network.receptive_field import Full, Same, Window
 from hpcpar.papers import optcnn
-from hpcpar.papers.optcnn import Configuration, Edge
+from hpcpar.papers.optcnn import Configuration, TensorEdge
 
 BANDWIDTH = 2.247e9  # bytes/s, what Table 2's digits imply
 BATCH = 512
 SAMPLES = Configuration(n=16)
 ALEXNET = builtin.network("alexnet-owt")
 
-FC1 = Edge(("n", "c"), (BATCH, 9216), {"n": BATCH, "c": 4096}, (Same(), Full()))
+FC1 = TensorEdge(("n", "c"), (BATCH, 9216), {"n": BATCH, "c": 4096}, (Same(), Full()))
 FC1_BYTES = 9216 * 4096 * 4
 #: configuration, then transfer, compute, update and total in milliseconds as printed
 TABLE_2 = [
@@ -32,7 +32,7 @@ TABLE_2 = [
 
 IMAGE = ("n", "c", "h", "w")
 #: Without the 3 x 3 window's halo, which Table 3 does not count.
-CONV = Edge(IMAGE, (BATCH, 512, 14, 14), dict(zip(IMAGE, (BATCH, 512, 14, 14), strict=True)),
+CONV = TensorEdge(IMAGE, (BATCH, 512, 14, 14), dict(zip(IMAGE, (BATCH, 512, 14, 14), strict=True)),
             (Same(), Full(), Same(), Same()))
 CONVS_BYTES = 2 * 3 * 3 * 512 * 512 * 4
 TABLE_3 = [
@@ -82,7 +82,7 @@ def test_what_devices_have_is_not_moved() -> None:
 
 def test_halo_between_image_parts() -> None:
     """Cut by rows, a 3 x 3 convolution needs one row of each neighbour; cut by samples, nothing."""
-    conv = Edge(IMAGE, (8, 16, 14, 14), dict(zip(IMAGE, (8, 32, 14, 14), strict=True)),
+    conv = TensorEdge(IMAGE, (8, 16, 14, 14), dict(zip(IMAGE, (8, 32, 14, 14), strict=True)),
                 (Same(), Full(), Window(3, 1, 1), Window(3, 1, 1)))
     row = 8 * 16 * 14 * 4
     rows = Configuration(h=2)

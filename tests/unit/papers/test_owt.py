@@ -43,7 +43,7 @@ def test_what_hides(workers: int) -> None:
     assert owt.exposed_s("a", workers, BATCH_BYTES, BANDWIDTH,
                          LONG) == whole and owt.hideable_fraction("a", workers) == 0
     for scheme in TURNS:
-        whole, turn = owt.switch_s(scheme, workers, BATCH_BYTES, BANDWIDTH), owt.turn_s(scheme, workers, BATCH_BYTES, BANDWIDTH)
+        whole, turn = owt.switch_s(scheme, workers, BATCH_BYTES, BANDWIDTH), owt.pass_s(scheme, workers, BATCH_BYTES, BANDWIDTH)
         assert owt.hideable_fraction(scheme, workers) == (workers - 1) / workers
         assert owt.exposed_s(scheme, workers, BATCH_BYTES, BANDWIDTH, LONG) == 2 * turn
         assert whole * (1 - owt.hideable_fraction(scheme, workers)) == pytest.approx(2 * turn, rel=1e-12)
@@ -124,10 +124,10 @@ def test_weight_decay_of_section_5() -> None:
 @given(
     st.sampled_from(SCHEMES), st.integers(1, 64), st.floats(1.0, 1e9), st.floats(1e6, 1e12), st.floats(0.0, 10.0), st.booleans()
 )
-def test_exposed_is_between_the_ends_and_everything(
-    scheme: Scheme, workers: int, batch_bytes: float, bandwidth: float, fc_s: float, receivers: bool
-) -> None:
-    turn = owt.turn_s(scheme, workers, batch_bytes, bandwidth, receivers)
+def test_exposed_is_between_the_ends_and_everything(scheme: Scheme, workers: int,
+                                                    batch_bytes: float, bandwidth: float,
+                                                    fc_s: float, receivers: bool) -> None:
+    turn = owt.pass_s(scheme, workers, batch_bytes, bandwidth, receivers)
     exposed = owt.exposed_s(scheme, workers, batch_bytes, bandwidth, fc_s, receivers)
     assert 2 * turn <= exposed <= owt.switch_s(scheme, workers, batch_bytes, bandwidth,
                                                receivers) * (1 + 1e-12)

@@ -10,22 +10,23 @@ from hypothesis import strategies as st
 
 from hpcpar.network import builtin
 from hpcpar.papers import paradl
-from hpcpar.papers.gholami import Link
-from hpcpar.papers.paradl import Exchange, Job, LayerCost, Row
+from hpcpar.papers.gholami import HockneyLink
+from hpcpar.papers.paradl import Exchange
+from hpcpar.papers.paradl_values import Table3Layer, Table3Row, TrainingRun, layer_values
 
 ALEXNET = builtin.network("alexnet-owt")
 TIMES = {layer.name: (1e-4 * (i + 1), 2e-4 * (i + 1), 1e-5 * (i + 1))
          for i, layer in enumerate(ALEXNET.layers)}
-LAYERS = paradl.layer_costs(ALEXNET, seconds=TIMES)
-JOB = Job(samples=1_280_000, batch=512)
-LINK = Link(1e-5, 4 * 8e-11)
-INNER = Link(1e-6, 4 * 2e-11)
+LAYERS = layer_values(ALEXNET, seconds=TIMES)
+JOB = TrainingRun(samples=1_280_000, batch=512)
+LINK = HockneyLink(1e-5, 4 * 8e-11)
+INNER = HockneyLink(1e-6, 4 * 2e-11)
 GROUPS = (5, 5, 5, len(LAYERS) - 15)
 EXCHANGES: tuple[Exchange, ...] = ("flat", "leaders", "segmented")
 
 
-def rows(job: Job = JOB, link: Link = LINK, inner: Link = INNER,
-         layers: list[LayerCost] = LAYERS) -> dict[str, Row]:
+def rows(job: TrainingRun = JOB, link: HockneyLink = LINK, inner: HockneyLink = INNER,
+         layers: list[Table3Layer] = LAYERS) -> dict[str, Table3Row]:
     """Every strategy on 16 PEs (pipeline: 4)."""
     out = {
         "serial": paradl.table3_serial(layers, job),
@@ -40,7 +41,7 @@ def rows(job: Job = JOB, link: Link = LINK, inner: Link = INNER,
                   for name in EXCHANGES}
 
 
-def same_terms(a: Row, b: Row) -> None:
+def same_terms(a: Table3Row, b: Table3Row) -> None:
     """All but how the PEs are counted."""
     for name in ("compute_s", "update_s", "gradient_s", "halo_s", "layerwise_s", "p2p_s",
                  "memory_bytes", "pes"):
@@ -57,18 +58,18 @@ def test_figures_of_the_public_tool(weights: int, images: int, alpha_s: float,
     """Data parallelism on 16 PEs, 1.28 M samples, 4 bytes an item, 8e-11 s/byte; to the two
     decimals given.
     """
-    row = paradl.table3_data([LayerCost("all", w=weights)], Job(1_280_000, 16 * images), 16,
-                             Link(alpha_s, 4 * 8e-11))
+    row = paradl.table3_data([Table3Layer("all", w=weights)], TrainingRun(1_280_000, 16 * images), 16,
+                             HockneyLink(alpha_s, 4 * 8e-11))
     assert round(row.communication_s, 2) == published_s
 
 
 def test_collectives() -> None:
-    link = Link(1.0, 0.25)
+    link = HockneyLink(1.0, 0.25)
     assert paradl.p2p_s(8, link) == 3.0
     assert paradl.ring_allreduce_s(4, 16, link) == 2 * 3 * (1 + 16 / 4 * 0.25)
     assert paradl.ring_allgather_s(4, 16, link) == 3 * (1 + 16 * 0.25)
     assert paradl.tree_allreduce_s(8, 16, link, 2) == 2 * (3 + 2) * (1 + 16 / 4 * 0.25)
-    assert paradl.contended(link, 2) == Link(1.0, 0.5)
+    assert paradl.contended(link, 2) == HockneyLink(1.0, 0.5)
     for alone in (paradl.ring_allreduce_s(1, 16, link), paradl.ring_allgather_s(1, 16, link),
                   paradl.tree_allreduce_s(1, 16, link, 2)):
         assert alone == 0.0
@@ -92,10 +93,10 @@ def test_values_of_a_network() -> None:
     assert by_name["conv1"].halo_x[0] == 5 * 224 * 3 and by_name["conv1"].halo_dy[0] == 2 * 55 * 64
     assert by_name["pool1"].halo_x[0] == 55 * 64 and by_name["relu1"].halo_x == (0.0, 0.0)
     assert by_name["fc6"].extents == () and by_name["flatten"].extents == ()
-    assert [layer.name for layer in LAYERS if layer.gathers] == [layer.name for layer in ALEXNET.products]
+    assert [layer.name for layer in LAYERS if layer.gathers] == [layer.name for layer in ALEXNET.matmul_layers]
     assert sum(layer.w + layer.bias for layer in LAYERS) == ALEXNET.parameters
     assert (conv2.fw_s, conv2.bw_s, conv2.wu_s) == TIMES["conv2"]
-    assert [layer.name for layer in paradl.layer_costs(ALEXNET, ALEXNET.products)] == [layer.name for layer in ALEXNET.products]
+    assert [layer.name for layer in layer_values(ALEXNET, ALEXNET.matmul_layers)] == [layer.name for layer in ALEXNET.matmul_layers]
 
 
 def test_serial_is_every_strategy_on_one_pe() -> None:
@@ -134,7 +135,7 @@ def test_spatial_adds_halos_to_data() -> None:
     assert rows4.halo_s == pytest.approx(2 * 2500
                                          * (2 * 1e-5 + 512 * 4 * 8e-11 * 2 * 27 * (64 + 192)),
                                          rel=1e-12)
-    no_latency = Link(0.0, LINK.beta_s)
+    no_latency = HockneyLink(0.0, LINK.beta_s)
     square = paradl.table3_spatial(conv2, JOB, (2, 2), no_latency)
     assert square.halo_s == pytest.approx(paradl.table3_spatial(conv2, JOB, (4, 1),
                                                                 no_latency).halo_s, rel=1e-12)
@@ -164,10 +165,10 @@ def test_filter_and_channel() -> None:
 
 
 def test_pipeline() -> None:
-    layers = [LayerCost(str(i), x=10, y=20 + i, w=100, fw_s=1e-3, bw_s=2e-3, wu_s=1e-2)
+    layers = [Table3Layer(str(i), x=10, y=20 + i, w=100, fw_s=1e-3, bw_s=2e-3, wu_s=1e-2)
               for i in range(4)]
-    job = Job(1024, 64)
-    row = paradl.table3_pipeline(layers, job, [1, 2, 1], 8, Link(1e-3, 1e-5))
+    job = TrainingRun(1024, 64)
+    row = paradl.table3_pipeline(layers, job, [1, 2, 1], 8, HockneyLink(1e-3, 1e-5))
     assert row.compute_s == pytest.approx(1024 * (3 + 8 - 1) / 8 * (2e-3 + 4e-3))
     assert row.update_s == pytest.approx(16 * 2e-2)
     assert row.p2p_s == pytest.approx(2 * 16 * (3 + 8 - 2) * (1e-3 + 64 / 8 * 22 * 1e-5))
@@ -201,7 +202,7 @@ def test_memory_halves() -> None:
         assert row.memory_bytes == pytest.approx(rows()[name].memory_bytes / 2, rel=1e-12)
     activations = [replace(layer, w=0.0, bias=0.0) for layer in LAYERS]
     for layers, strategy in ((activations, paradl.table3_data),
-                             ([LayerCost("w", w=1e6)], paradl.table3_filter)):
+                             ([Table3Layer("w", w=1e6)], paradl.table3_filter)):
         assert strategy(layers, JOB, 8, LINK).memory_bytes == strategy(layers, JOB, 4, LINK).memory_bytes / 2
     row = rows()["data"]
     assert row.fits(row.memory_bytes) and not row.fits(row.memory_bytes - 1)
@@ -221,9 +222,9 @@ seconds = st.floats(1e-8, 1e-3)
 def test_communication_grows_with_alpha_beta_and_phi(alpha_s: float, beta_s: float,
                                                      factor: float) -> None:
     few = LAYERS[:3] + LAYERS[-3:]
-    link = Link(alpha_s, beta_s)
+    link = HockneyLink(alpha_s, beta_s)
 
-    def all_rows(changed: Link) -> dict[str, Row]:
+    def all_rows(changed: HockneyLink) -> dict[str, Table3Row]:
         return {
             "data": paradl.table3_data(few, JOB, 16, changed),
             "spatial": paradl.table3_spatial(few, JOB, (4, 4), changed),
