@@ -58,7 +58,8 @@ def sides(layer: tuple[Any, ...], images: int) -> tuple[tuple[int, ...], tuple[i
     """The shapes of a layer's input, weights and output."""
     _, channels, side, outputs, kernel, stride, pad = layer
     out_side = (side + 2 * pad - kernel) // stride + 1
-    return (images, channels, side, side), (outputs, channels, kernel, kernel), (images, outputs, out_side, out_side)
+    return ((images, channels, side, side), (outputs, channels, kernel, kernel),
+            (images, outputs, out_side, out_side))
 
 
 def random_array(xp: Any, *shape: int) -> Any:
@@ -89,7 +90,8 @@ def product_call(gpu: Any, layer: tuple[Any, ...], images: int) -> Callable[[], 
     """One matrix product with as many operations as each pass."""
     _, w, out = sides(layer, images)
     inner, columns = math.prod(w[1:]), out[0] * out[2] * out[3]
-    a, b, c = random_array(gpu.xp, w[0], inner), random_array(gpu.xp, inner, columns), gpu.empty((w[0], columns), np.float32)
+    a, b, c = (random_array(gpu.xp, w[0], inner), random_array(gpu.xp, inner, columns),
+               gpu.empty((w[0], columns), np.float32))
     return lambda: gpu.xp.matmul(a, b, out=c)
 
 
@@ -112,7 +114,8 @@ def torch_calls(device: int, layer: tuple[Any, ...], images: int) -> dict[str, C
     return {
         "forward": lambda: torch.nn.functional.conv2d(x, w, bias, stride, pad),
         "backward data": lambda: grad.conv2d_input(x.shape, w, dy, stride, pad),
-        "backward weight": lambda: (grad.conv2d_weight(x, w.shape, dy, stride, pad), dy.sum((0, 2, 3))),
+        "backward weight": lambda: (grad.conv2d_weight(x, w.shape, dy, stride, pad),
+                                    dy.sum((0, 2, 3))),
     }
 
 
@@ -143,10 +146,15 @@ def main() -> int:
         _, w, out = sides(layer, options.images)
         product = median_ms(product_call(gpu, layer, options.images), options.repeats, cuda.Event,
                             cuda.get_elapsed_time)
-        own, reference = own_calls(gpu, layer, options.images), torch_calls(device, layer, options.images)
+        own, reference = (own_calls(gpu, layer, options.images),
+                          torch_calls(device, layer, options.images))
         for step in PASSES:
             time = median_ms(own[step], options.repeats, cuda.Event, cuda.get_elapsed_time)
-            other = f"{time_torch(reference[step], options.repeats):9.3f}" if step in reference else f"{'-':>9}"
+            other = (
+                f"{time_torch(reference[step], options.repeats):9.3f}"
+                if step in reference
+                else f"{'-':>9}"
+            )
             rate = 2e-9 * math.prod(w) * out[0] * out[2] * out[3] / time
             print(f"{layer[0]:6} {step:16} {time:9.3f} {product:9.3f} {other} {rate:9.1f}",
                   flush=True)

@@ -65,7 +65,8 @@ class Layer:
         """Shapes of input, weights and output."""
         x, w, y = ((extent,) * self.axes for extent in (self.size, self.kernel, self.out_size))
         n = self.images(batch)
-        return (n, self.channels, *x), (self.filters, self.channels // self.groups, *w), (n, self.filters, *y)
+        return ((n, self.channels, *x), (self.filters, self.channels // self.groups, *w),
+                (n, self.filters, *y))
 
     def flops(self, batch: int) -> int:
         return 2 * self.images(batch) * self.filters * self.out_size**self.axes * self.depth
@@ -122,7 +123,8 @@ def own_gemm_calls(layer: Layer) -> dict[str, tuple[Callable[[], Any], int]]:
         0), layer.out_size**layer.axes, layer.filters // layer.groups
 
     def product(m: int, k: int, n: int, turned: bool = False) -> tuple[Callable[[], Any], int]:
-        a, b, out = rng.random((k, m) if turned else (m, k), np.float32), rng.random((k, n), np.float32), np.empty((m, n), np.float32)
+        a, b, out = (rng.random((k, m) if turned else (m, k), np.float32),
+                     rng.random((k, n), np.float32), np.empty((m, n), np.float32))
         left = a.T if turned else a
         return lambda: np.matmul(left, b, out=out), 2 * m * k * n
 
@@ -225,7 +227,8 @@ def norm_calls(shape: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
     backend, rng, channels = NumpyBackend(), np.random.default_rng(0), shape[1]
     x, dy, out, dx = (rng.random(shape, np.float32) for _ in range(4))
     w, b, running = (rng.random(s, np.float32) for s in (channels, channels, (2, channels)))
-    (mean, inv_std), (moments, sums), count = np.zeros((2, channels)), np.zeros((2, channels, 2)), x.size // channels
+    (mean, inv_std), (moments, sums), count = (
+        np.zeros((2, channels)), np.zeros((2, channels, 2)), x.size // channels)
 
     def forward() -> None:
         backend.channel_moments(x, moments)
@@ -248,7 +251,8 @@ def torch_norm_calls(shape: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
     backward = torch.ops.aten.native_batch_norm_backward
     return {
         "forward": lambda: torch.native_batch_norm(x, w, b, mean, variance, True, 0.1, 1e-5),
-        "backward": lambda: backward(dy, x, w, mean, variance, saved, inv_std, True, 1e-5, [True] * 3),
+        "backward": lambda: backward(
+            dy, x, w, mean, variance, saved, inv_std, True, 1e-5, [True] * 3),
     }
 
 

@@ -25,7 +25,12 @@ def deep(count: int) -> Network:
     for i in range(count):
         net.add(Conv2d, f"conv{i}", out_channels=64 + 4 * i, kernel=(3, 3),
                 padding=(1, 1)).add(ReLU, f"relu{i}")
-    return net.add(Flatten, "flatten").add(Linear, "fc", out_features=1000).add(SoftmaxCrossEntropy, "loss").build()
+    return (
+        net.add(Flatten, "flatten")
+        .add(Linear, "fc", out_features=1000)
+        .add(SoftmaxCrossEntropy, "loss")
+        .build()
+    )
 
 
 def dense(blocks: tuple[int, ...]) -> Network:

@@ -88,7 +88,8 @@ def test_dropout_mask_mean(backend: Backend, rate: float) -> None:
 
 @pytest.mark.parametrize("style", range(4))
 def test_multiply_bias_and_sums(backend: Backend, style: int) -> None:
-    a, b, bias = random(0, (6, 5), np.float64), random(1, (6, 5), np.float64), random(2, (5,), np.float64)
+    a, b, bias = (random(0, (6, 5), np.float64), random(1, (6, 5), np.float64),
+                  random(2, (5,), np.float64))
     y, out, total = place(backend, a, style), blank(backend, a.shape, np.float64,
                                                     style), blank(backend, bias.shape, np.float64)
     backend.multiply(y, place(backend, b, style), out)
@@ -113,7 +114,8 @@ def test_multiply_bias_and_sums(backend: Backend, style: int) -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(4, 5, 6), (1, 3, 1), (0, 3, 2), (3, 2, 0)])
 def test_gemm(backend: Backend, m: int, n: int, k: int, transpose_a: bool, transpose_b: bool,
               dtype: Any) -> None:
-    a, b = random(0, (k, m) if transpose_a else (m, k), dtype), random(1, (n, k) if transpose_b else (k, n), dtype)
+    a, b = (random(0, (k, m) if transpose_a else (m, k), dtype),
+            random(1, (n, k) if transpose_b else (k, n), dtype))
     want = (a.T if transpose_a else a).astype(np.float64) @ (b.T if transpose_b else b)
     for style in range(4):
         out = blank(backend, (m, n), dtype, style)
@@ -154,7 +156,8 @@ def test_logistic_cross_entropy(backend: Backend, style: int, dtype: Any) -> Non
     tx = torch.from_numpy(x.astype(np.float64)).requires_grad_()
     target = (labels[:, None] == np.arange(first, first + 4)).astype(np.float64)
     counted = torch.from_numpy((labels >= 0).astype(np.float64)[:, None])
-    losses = torch.nn.functional.binary_cross_entropy_with_logits(tx, torch.from_numpy(target), reduction="none")
+    losses = torch.nn.functional.binary_cross_entropy_with_logits(
+        tx, torch.from_numpy(target), reduction="none")
     want = (losses * counted).sum()
     (0.5 * want).backward()
     dx = blank(backend, x.shape, dtype, style)
@@ -166,7 +169,8 @@ def test_logistic_cross_entropy(backend: Backend, style: int, dtype: Any) -> Non
 
 def test_losses_without_samples(backend: Backend) -> None:
     x, labels = place(backend, np.zeros((0, 4), np.float32)), place(backend, np.zeros(0, np.int64))
-    assert backend.softmax_cross_entropy(x, labels, 1.0, blank(backend, (0, 4), np.float32)) == (0, 0)
+    assert backend.softmax_cross_entropy(x, labels, 1.0, blank(backend, (0, 4), np.float32)) == (
+        0, 0)
     assert backend.logistic_cross_entropy(x, labels, 0, 1.0,
                                           blank(backend, (0, 4), np.float32)) == 0
     x, labels = place(backend, np.ones((2, 4), np.float32)), place(backend, np.full(2, -1))

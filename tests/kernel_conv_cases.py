@@ -44,7 +44,8 @@ def conv_cases(draw: Any) -> ConvCase:
         return draw(st.tuples(*[st.integers(low, high)] * axes))
 
     most = 4 if axes == 2 else 3
-    kernel, stride, pads = numbers(1, most), numbers(1, most), tuple(zip(numbers(0, 3), numbers(0, 3), strict=True))
+    kernel, stride, pads = (numbers(1, most), numbers(1, most),
+                            tuple(zip(numbers(0, 3), numbers(0, 3), strict=True)))
     dilation = draw(st.sampled_from([(1, 1, 1), (1, 1, 1), (1, 2, 1), (2, 1, 3), (3, 2, 2)]))[:axes]
     # At least one output; the kernel may be larger than the image without its padding.
     low = [max(1, d * (k - 1) + 1 - sum(p)) for d, k, p in zip(dilation, kernel, pads, strict=True)]
@@ -88,8 +89,10 @@ def check_conv(backend: Backend, case: ConvCase, dtype: Any) -> None:
     want = torch.cat(parts, 1)[(..., *(slice(extent) for extent in case.out[2:]))]
     want.backward(torch.from_numpy(dy.astype(np.float64)))
     ticks: list[int] = []
-    dev_x, dev_w, dev_dy = place(backend, x, case.styles[0]), place(backend, w), place(backend, dy, case.styles[2])
-    out, dx = blank(backend, case.out, dtype, case.styles[1]), blank(backend, case.x, dtype, case.styles[3])
+    dev_x, dev_w, dev_dy = (place(backend, x, case.styles[0]), place(backend, w),
+                            place(backend, dy, case.styles[2]))
+    out, dx = (blank(backend, case.out, dtype, case.styles[1]),
+               blank(backend, case.x, dtype, case.styles[3]))
     dw, dbias = blank(backend, case.w, dtype), blank(backend, bias.shape, dtype)
     backend.conv_forward(dev_x, dev_w, place(backend, bias), spec, out, lambda: ticks.append(0))
     check(out, want.detach())
@@ -109,9 +112,8 @@ def test_conv_against_torch(backend: Backend, case: ConvCase, dtype: Any) -> Non
     check_conv(backend, case, dtype)
 
 
-def plain_conv(
-    n: int, c: int, o: int, size: int, kernel: int, stride: int = 1, pads: int = 0, dilation: int = 1, fewer: int = 0, axes: int = 2
-) -> ConvCase:
+def plain_conv(n: int, c: int, o: int, size: int, kernel: int, stride: int = 1, pads: int = 0,
+               dilation: int = 1, fewer: int = 0, axes: int = 2) -> ConvCase:
     spec = ConvSpec((stride,) * axes, (dilation,) * axes, ((pads, pads),) * axes,
                     (Segment(0, c, 0, o),))
     out = extents((size,) * axes, (kernel,) * axes, spec.stride, spec.dilation, spec.pads)
@@ -177,7 +179,8 @@ def test_conv_adjoints(backend: Backend, case: ConvCase) -> None:
 @pytest.mark.parametrize("axes", [2, 3])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(
-    ("images", "channels", "filters", "rows"), [(0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0), (2, 0, 4, 0)]
+    ("images", "channels", "filters", "rows"),
+    [(0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0), (2, 0, 4, 0)]
 )
 def test_conv_empty(backend: Backend, images: int, channels: int, filters: int, rows: int,
                     stride: int, axes: int) -> None:

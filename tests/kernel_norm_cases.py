@@ -28,9 +28,8 @@ from hpcpar.kernels.interface import Backend
         (3, 9, 0.75, (0, 1, 3)),
     ],
 )
-def test_lrn_against_torch(
-    backend: Backend, channels: int, size: int, beta: float, cuts: tuple[int, ...], style: int, dtype: Any
-) -> None:
+def test_lrn_against_torch(backend: Backend, channels: int, size: int, beta: float,
+                           cuts: tuple[int, ...], style: int, dtype: Any) -> None:
     """Blocks of channels with their halos make the whole tensor's result, and their gradients add
     up to its gradient.
     """
@@ -56,14 +55,16 @@ def test_lrn_against_torch(
 
 @pytest.mark.parametrize("shape", [(0, 2, 5, 5), (2, 0, 5, 5), (2, 2, 0, 5), (2, 2, 0, 5, 5)])
 def test_lrn_empty(backend: Backend, shape: tuple[int, ...]) -> None:
-    x, out, dx = place(backend, np.ones(shape, np.float32)), blank(backend, shape, np.float32), blank(backend, shape, np.float32)
+    x, out, dx = (place(backend, np.ones(shape, np.float32)), blank(backend, shape, np.float32),
+                  blank(backend, shape, np.float32))
     backend.lrn_forward(x, 0, 5, 1e-4, 0.75, 1.0, out, dx)
     backend.lrn_backward(x, out, out, out, 0, 5, 1e-4, 0.75, dx)
 
 
 def test_lrn_backward_of_no_outputs(backend: Backend) -> None:
     dx = blank(backend, (1, 2, 3, 4), np.float32)
-    x, none = place(backend, np.ones((1, 2, 3, 4), np.float32)), place(backend, np.zeros((1, 0, 3, 4), np.float32))
+    x, none = (place(backend, np.ones((1, 2, 3, 4), np.float32)),
+               place(backend, np.zeros((1, 0, 3, 4), np.float32)))
     backend.lrn_backward(x, none, none, none, 0, 5, 1e-4, 0.75, dx)
     check(dx, np.zeros(dx.shape))
 
@@ -138,7 +139,8 @@ def test_batchnorm_by_running_statistics(backend: Backend, style: int, dtype: An
 def test_batchnorm_far_from_zero(backend: Backend) -> None:
     """In float32 the sums must not be: the variance is a 1e8-th of the mean of squares."""
     x = (1000 + 0.1 * random(0, (64, 2, 20, 20), np.float64)).astype(np.float32)
-    moments, (mean, inv_std) = blank(backend, (2, 2), np.float64), (blank(backend, (2,), np.float64) for _ in range(2))
+    moments, (mean, inv_std) = (blank(backend, (2, 2), np.float64),
+                                (blank(backend, (2,), np.float64) for _ in range(2)))
     backend.channel_moments(place(backend, x), moments)
     backend.batchnorm_statistics(moments, 64 * 400, 0.0, mean, inv_std, None, 0.1)
     wide = x.astype(np.float64)
@@ -149,7 +151,8 @@ def test_batchnorm_far_from_zero(backend: Backend) -> None:
 def test_batchnorm_of_one_item_and_of_a_constant(backend: Backend) -> None:
     """No division by zero, and no root of a negative number that only rounding made."""
     x = np.full((1, 3), 0.1, np.float32)
-    moments, (mean, inv_std) = blank(backend, (3, 2), np.float64), (blank(backend, (3,), np.float64) for _ in range(2))
+    moments, (mean, inv_std) = (blank(backend, (3, 2), np.float64),
+                                (blank(backend, (3,), np.float64) for _ in range(2)))
     running = place(backend, np.ones((2, 3), np.float32))
     backend.channel_moments(place(backend, x), moments)
     backend.batchnorm_statistics(moments, 1, 1e-5, mean, inv_std, running, 0.5)

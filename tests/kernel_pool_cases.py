@@ -36,7 +36,8 @@ def pool_cases(draw: Any) -> tuple[PoolSpec, tuple[int, ...], tuple[int, ...], t
     images, channels = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     out = extents(size, kernel, stride, (1,) * axes, pads)
     styles = draw(st.tuples(*[st.integers(0, 3)] * 4))
-    return PoolSpec(kernel, stride, pads), (images, channels, *size), (images, channels, *out), styles
+    return (PoolSpec(kernel, stride, pads), (images, channels, *size), (images, channels, *out),
+            styles)
 
 
 def halves(backend: Backend, out_shape: tuple[int, ...], dtype: Any) -> list[Array]:
@@ -102,7 +103,8 @@ def test_avgpool_against_torch(backend: Backend, case: Any, dtype: Any) -> None:
     pool = torch.nn.functional.avg_pool2d if len(shape) == 4 else torch.nn.functional.avg_pool3d
     want = pool(pad(torch, tx, spec.pads), spec.kernel, spec.stride, divisor_override=1)
     for axis, factor in enumerate(factors):
-        want = want * torch.from_numpy(factor.astype(np.float64)).reshape(-1, *(1,) * (len(shape) - 3 - axis))
+        want = want * torch.from_numpy(factor.astype(np.float64)).reshape(
+            -1, *(1,) * (len(shape) - 3 - axis))
     want.backward(torch.from_numpy(dy.astype(np.float64)))
     out, dx = blank(backend, out_shape, dtype, styles[1]), blank(backend, shape, dtype, styles[3])
     scales = [place(backend, factor) for factor in factors]
@@ -128,7 +130,8 @@ def test_pool_adjoints(backend: Backend, case: Any) -> None:
     backend.maxpool_forward(place(backend, x), spec, out, argmax)
     backend.maxpool_backward(place(backend, dy), argmax, spec, dx)
     inside = np.isfinite(fetch(out))
-    assert np.vdot(fetch(out)[inside], dy[inside]) == pytest.approx(np.vdot(x, fetch(dx)), rel=1e-9, abs=1e-9)
+    assert np.vdot(fetch(out)[inside], dy[inside]) == pytest.approx(
+        np.vdot(x, fetch(dx)), rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 5, 5), (2, 0, 5, 5), (2, 2, 0, 5), (2, 2, 5, 0, 3),
@@ -137,7 +140,8 @@ def test_pool_empty(backend: Backend, shape: tuple[int, ...]) -> None:
     axes = len(shape) - 2
     spec = PoolSpec((1,) * axes, (1,) * axes, ((0, 0),) * axes)
     x = place(backend, np.ones(shape, np.float32))
-    out, dx, argmax = blank(backend, shape, np.float32), blank(backend, shape, np.float32), blank(backend, shape, np.int16)
+    out, dx, argmax = (blank(backend, shape, np.float32), blank(backend, shape, np.float32),
+                       blank(backend, shape, np.int16))
     scales = halves(backend, shape, np.float32)
     backend.maxpool_forward(x, spec, out, argmax)
     backend.maxpool_backward(out, argmax, spec, dx)

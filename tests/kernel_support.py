@@ -51,7 +51,8 @@ def check(got: Array, want: Any) -> None:
     result, expected = fetch(got), np.asarray(want)
     assert result.shape == expected.shape
     if expected.size:
-        bound = (1e-10 if result.dtype == np.float64 else 2e-5) * max(1e-3, float(np.abs(expected).max()))
+        bound = (1e-10 if result.dtype == np.float64 else 2e-5) * max(
+            1e-3, float(np.abs(expected).max()))
         np.testing.assert_allclose(result, expected, rtol=0, atol=bound)
 
 

@@ -38,7 +38,10 @@ def boxes(extents: Sequence[int], cuts: Sequence[int]) -> list[Box]:
     """All blocks of a tensor whose axes are cut into so many parts; some are empty where there are
     more parts than indices.
     """
-    parts = [[block(extent, cut, i) for i in range(cut)] for extent, cut in zip(extents, cuts, strict=True)]
+    parts = [
+        [block(extent, cut, i) for i in range(cut)]
+        for extent, cut in zip(extents, cuts, strict=True)
+    ]
     return list(itertools.product(*parts))
 
 
@@ -62,10 +65,8 @@ def parameters(layer: Layer, x: tuple[int, ...], dtype: Any, rows: tuple[int, in
     return p
 
 
-def make(
-    layer: Layer, batch: int, inputs: Sequence[np.ndarray], own: Box, dy: np.ndarray, needs: tuple[Box, ...] | None = None, p: Any = None,
-    **more: Any,
-) -> Op:
+def make(layer: Layer, batch: int, inputs: Sequence[np.ndarray], own: Box, dy: np.ndarray,
+         needs: tuple[Box, ...] | None = None, p: Any = None, **more: Any) -> Op:
     """An op with blocks of its own that hold what they must; outputs are full of a number that must
     be overwritten.
     """
@@ -82,7 +83,8 @@ def make(
             found.append(tuple(need))
         needs = tuple(found)
     # uneven strides, as parts of larger blocks have them
-    xs = [np.repeat(x[at(need)], 2, axis=-1)[..., ::2] for x, need in zip(inputs, needs, strict=True)]
+    xs = [
+        np.repeat(x[at(need)], 2, axis=-1)[..., ::2] for x, need in zip(inputs, needs, strict=True)]
     blocks = Blocks(xs, [np.full(x.shape, 9, x.dtype) for x in xs],
                     y=np.full(shape(own), 9, dy.dtype), dy=dy[at(own)].copy())
     ctx = Context(NumpyBackend(), layer, shapes, batch, needs, own, blocks, p, lambda: None, 0, 1,
@@ -90,7 +92,8 @@ def make(
     return build(ctx)
 
 
-def gather(ops: Sequence[Op], inputs: Sequence[np.ndarray], out: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+def gather(ops: Sequence[Op], inputs: Sequence[np.ndarray],
+           out: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     """The whole output and input gradients from those of blocks."""
     y, dxs = np.zeros_like(out), [np.zeros_like(x) for x in inputs]
     for op in ops:

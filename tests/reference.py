@@ -51,14 +51,16 @@ class Reference:
     weights : dict of list of tensor
     """
 
-    def __init__(self, network: Network, seed: int, *, optimizer: str = "momentum", microbatches: int = 1,
-                 turns: Sequence[np.ndarray] | None = None, blocks: Blocks | None = None) -> None:
+    def __init__(self, network: Network, seed: int, *, optimizer: str = "momentum",
+                 microbatches: int = 1, turns: Sequence[np.ndarray] | None = None,
+                 blocks: Blocks | None = None) -> None:
         import torch  # here, as it takes long to load and all ranks import this file
 
         from tests import reference_layers
 
         self.torch, self.compute, self.network, self.seed = torch, reference_layers, network, seed
-        self.optimizer, self.microbatches, self.turns, self.blocks = optimizer, microbatches, turns, blocks
+        self.optimizer, self.microbatches, self.turns, self.blocks = (
+            optimizer, microbatches, turns, blocks)
         self.weights: dict[str, list[Any]] = {}
         self.running: dict[str, np.ndarray] = {}
         for i, layer in enumerate(network.layers):
@@ -104,13 +106,21 @@ class Reference:
                 (mean, variance), = self.torch.from_numpy(self._running(layer, 1))
                 y = self.compute.scaled(xs[0], mean, variance, *weights, layer.eps)
             elif isinstance(layer, BatchNorm):
-                blocks = self.blocks(layer, len(xs[0])) if self.blocks else [(slice(None),) * (xs[0].ndim - 1)]
+                blocks = (
+                    self.blocks(layer, len(xs[0]))
+                    if self.blocks
+                    else [(slice(None),) * (xs[0].ndim - 1)]
+                )
                 y, statistics = self.compute.normalise(xs[0], *weights, layer.eps, blocks)
                 for running, new in zip(self._running(layer, len(blocks)), statistics, strict=True):
                     if new is not None:
                         running += layer.momentum * (new.numpy() - running)
             elif isinstance(layer, Dropout):
-                y = xs[0] if number < 0 else xs[0] * self.torch.from_numpy(self.mask(layer, tuple(xs[0].shape), number))
+                y = (
+                    xs[0]
+                    if number < 0
+                    else xs[0] * self.torch.from_numpy(self.mask(layer, tuple(xs[0].shape), number))
+                )
             else:
                 y = self.compute.forward(layer, xs, weights)
             if number >= 0:
@@ -177,8 +187,8 @@ class Reference:
             self._keep(have, part, count)
         return value
 
-    def _in_turns(self, images: np.ndarray, targets: np.ndarray, step: int, turns: Sequence[np.ndarray],
-                  update: Callable[[Sequence[Layer]], None]) -> float:
+    def _in_turns(self, images: np.ndarray, targets: np.ndarray, step: int,
+                  turns: Sequence[np.ndarray], update: Callable[[Sequence[Layer]], None]) -> float:
         """The layers before the switch take the whole batch, those after it a turn's samples at a
         time.
         """
@@ -236,8 +246,9 @@ class Reference:
         mean, square = self._moments[name]
         steps = [self.torch.tensor(float(self._updates[name])) for _ in tensors]
         with self.torch.no_grad():
-            adam(tensors, [t.grad for t in tensors], mean, square, [], steps, foreach=False, amsgrad=False, beta1=0.9, beta2=0.999,
-                 lr=rate, weight_decay=decay, eps=1e-8, maximize=False)
+            adam(tensors, [t.grad for t in tensors], mean, square, [], steps, foreach=False,
+                 amsgrad=False, beta1=0.9, beta2=0.999, lr=rate, weight_decay=decay, eps=1e-8,
+                 maximize=False)
         self._updates[name] += 1
 
     def evaluate(self, images: np.ndarray, targets: np.ndarray) -> float:

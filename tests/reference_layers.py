@@ -108,7 +108,8 @@ def loss(layer: Layer, scores: Any, targets: np.ndarray, samples: int) -> Any:
     return f.cross_entropy(scores, y, reduction="sum") / samples
 
 
-def normalise(x: Any, gamma: Any, beta: Any, eps: float, blocks: list[Block]) -> tuple[Any, list[Any]]:
+def normalise(x: Any, gamma: Any, beta: Any, eps: float,
+              blocks: list[Block]) -> tuple[Any, list[Any]]:
     """Batch normalisation of each block by its own statistics.
 
     Returns

@@ -58,7 +58,11 @@ class Claim:
     def ratio(self) -> float | None:
         """Ours over published."""
         ours, published = self.ours, self.published
-        return ours / published if isinstance(ours, int | float) and isinstance(published, int | float) and published else None
+        return (
+            ours / published
+            if isinstance(ours, int | float) and isinstance(published, int | float) and published
+            else None
+        )
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,8 @@ def _print(report: Report, bars: bool) -> None:
         if bars:
             parts = list(next(iter(panel.bars.values())))
             lines = [
-                [label, *(f"{bar[part]:.2f}" for part in parts), f"{sum(bar.values()):.2f}", panel.marks.get(label, "")]
+                [label, *(f"{bar[part]:.2f}" for part in parts), f"{sum(bar.values()):.2f}",
+                 panel.marks.get(label, "")]
                 for label, bar in panel.bars.items()
             ]
             names = [(f"{part} ({panel.unit})", False) for part in (*parts, "total")]
@@ -149,11 +154,13 @@ def _print(report: Report, bars: bool) -> None:
 
 def _plain(report: Report) -> dict[str, Any]:
     claims = [
-        {"what": c.what, "published": c.published, "ours": c.ours, "ratio": c.ratio, "unit": c.unit.strip(), "note": c.note}
+        {"what": c.what, "published": c.published, "ours": c.ours, "ratio": c.ratio,
+         "unit": c.unit.strip(), "note": c.note}
         for c in report.claims
     ]
     panels = [
-        {"figure": p.figure, "title": p.title, "unit": p.unit, "bars": {k: dict(v) for k, v in p.bars.items()}, "marks": dict(p.marks)}
+        {"figure": p.figure, "title": p.title, "unit": p.unit,
+         "bars": {k: dict(v) for k, v in p.bars.items()}, "marks": dict(p.marks)}
         for p in report.panels
     ]
     date = datetime.now().astimezone().isoformat(timespec="seconds")

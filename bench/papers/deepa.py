@@ -81,7 +81,8 @@ def claims_of_overlap(names: Sequence[str]) -> list[Claim]:
     found = {}
     for name in names:
         none, full = (
-            min(predict(K80, name, s, 16, "sharded", overlap).iteration_s for s in variants(name)) for overlap in ("none", "full")
+            min(predict(K80, name, s, 16, "sharded", overlap).iteration_s for s in variants(name))
+            for overlap in ("none", "full")
         )
         found[TITLES[name]] = 100 * (none / full - 1)
     note = ", ".join(f"{title} {percent:.0f}%" for title, percent in found.items())
@@ -107,8 +108,8 @@ def claims_of_fig_8(names: Sequence[str]) -> list[Claim]:
         Claim("Fig 8, OWT less than data: least", 1.05, owt[0][0], "x", owt[0][1]),
         Claim("Fig 8, OWT less than data: most", 8.4, owt[-1][0], "x", owt[-1][1]),
         Claim("Fig 8, DeePa less than OWT: least", 1.2, more[0][0], "x", more[0][1]),
-        Claim("Fig 8, DeePa less than OWT: most", 2.7, more[-1][0], "x", f"{more[-1][1]}; section "
-                                                                         "6 says 3x for AlexNet"),
+        Claim("Fig 8, DeePa less than OWT: most", 2.7, more[-1][0], "x",
+              f"{more[-1][1]}; section 6 says 3x for AlexNet"),
         Claim("Fig 8, DeePa less than data: most", 23.0, data[0], "x", data[1]),
     ]
     if "inception_v3" in names:
@@ -120,9 +121,18 @@ def claims_of_fig_8(names: Sequence[str]) -> list[Claim]:
         note = "ours: n = 8 in all of E1 and E2; DeePa's branches differ, in a drawing"
         out += [
             Claim(
-            "Section 7.1.4, Inception-v3: less than data", 20.0, 100 * (1 - every[1] / every[0]), "%", note),
+                "Section 7.1.4, Inception-v3: less than data",
+                20.0,
+                100 * (1 - every[1] / every[0]),
+                "%",
+                note,
+            ),
             Claim(
-            "Section 7.1.4, Inception-v3, E1 and E2: less than data", 30.0, 100 * (1 - last[1] / last[0]), "%"),
+                "Section 7.1.4, Inception-v3, E1 and E2: less than data",
+                30.0,
+                100 * (1 - last[1] / last[0]),
+                "%",
+            ),
         ]
     return out
 
@@ -190,7 +200,8 @@ def claims_of_fig_16(names: Sequence[str]) -> list[Claim]:
             times = [predict(K80, name, own, 16, "sharded", classes=c).iteration_s
                      for c in (1000, CLASSES_22K)]
             slower[strategy][title] = 100 * (1 - times[0] / times[1])
-        saved[title] = volume(name, "data", 16, CLASSES_22K).total_bytes / deepa_bytes(name, 16, CLASSES_22K)
+        saved[title] = volume(name, "data", 16, CLASSES_22K).total_bytes / deepa_bytes(
+            name, 16, CLASSES_22K)
 
     def row(what: str, values: dict[str, float], published: tuple[float, float], unit: str,
             scale: float = 1.0) -> None:
@@ -205,7 +216,8 @@ def claims_of_fig_16(names: Sequence[str]) -> list[Claim]:
     row("22K classes, DeePa less than data", saved, (3.7, 44.5), "x")
     row("22K classes, throughput lost by data", slower["data"], (20.0, 45.0), "%")
     row("22K classes, throughput lost by DeePa", slower["layer-wise"], (3.0, 3.0), "%")
-    note = f"AlexNet's and VGG-16's linear layers on as many GPUs as with 1,000 classes; DeePa searched anew ({out[-2].note})"
+    note = ("AlexNet's and VGG-16's linear layers on as many GPUs as with 1,000 classes; DeePa "
+            f"searched anew ({out[-2].note})")
     return [*out[:-2], replace(out[-2], note=note), out[-1]]
 
 

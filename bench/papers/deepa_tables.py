@@ -109,10 +109,8 @@ def claims(table: Table) -> list[Claim]:
         out += [
             Claim(f"{what}: transfer", row.transfer_ms, transfer_ms, " ms"),
             Claim(f"{what}: update", row.update_ms, update_ms, " ms"),
-            Claim(f"{what}: total", row.total_ms, transfer_ms + row.compute_ms + update_ms, " ms", "compute "
-                                                                                                   f"{row.compute_ms} "
-                                                                                                   "ms "
-                                                                                                   "given"),
+            Claim(f"{what}: total", row.total_ms, transfer_ms + row.compute_ms + update_ms, " ms",
+                  f"compute {row.compute_ms} ms given"),
         ]
     return out
 
@@ -124,22 +122,20 @@ def without_fits() -> list[Claim]:
     three_ms = 1e3 * ts_s(3 / 2 * TABLE_3.weight_bytes, BEFORE, BANDWIDTH)
     same_ms = 1e3 * tx_s(TABLE_3.edge, BEFORE, Configuration(n=8), BANDWIDTH, whole=True)
     return [
-        Claim("... h=2,w=2: transfer with the 3 x 3 halo", 39.2, halo_ms, " ms", "the table leaves "
-                                                                                 "the halo out"),
-        Claim("... n=16: update of three convolutions", 134.4, three_ms, " ms", "the table has "
-                                                                                "two, or a "
-                                                                                "bandwidth of "
-                                                                                "3.37e9 bytes/s"),
-        Claim("... n=8: transfer at Table 2's bandwidth", 39.2, same_ms, " ms", "no single "
-                                                                                "bandwidth fits "
-                                                                                "both tables"),
+        Claim("... h=2,w=2: transfer with the 3 x 3 halo", 39.2, halo_ms, " ms",
+              "the table leaves the halo out"),
+        Claim("... n=16: update of three convolutions", 134.4, three_ms, " ms",
+              "the table has two, or a bandwidth of 3.37e9 bytes/s"),
+        Claim("... n=8: transfer at Table 2's bandwidth", 39.2, same_ms, " ms",
+              "no single bandwidth fits both tables"),
     ]
 
 
 def panel(table: Table) -> Panel:
     """A bar for every configuration."""
     bars = {
-        row.name: {"transfer": table.transfer_ms(row.config), "compute": row.compute_ms, "update": table.update_ms(row.config)}
+        row.name: {"transfer": table.transfer_ms(row.config), "compute": row.compute_ms,
+                   "update": table.update_ms(row.config)}
         for row in table.rows
     }
     best = min(bars, key=lambda name: sum(bars[name].values()))

@@ -84,7 +84,8 @@ def compute_s(ranks: int, batch: int) -> float:
     """Seconds of an epoch's computing on `ranks` ranks."""
     first = ALEXNET.matmul_layers[0]  # whose input gradient nobody needs
     flops = 3 * ALEXNET.forward_flops - first.forward_flops(ALEXNET.input_shape(first))
-    update_s = UPDATE_TRAFFIC * ITEM_BYTES * ALEXNET.parameters / MACHINE.device.bandwidth_bytes_per_s
+    update_s = (
+        UPDATE_TRAFFIC * ITEM_BYTES * ALEXNET.parameters / MACHINE.device.bandwidth_bytes_per_s)
     return SAMPLES / ranks * flops / MACHINE.device.flops_per_s + SAMPLES / batch * update_s
 
 
@@ -110,7 +111,8 @@ def domain_and_fc_grid(network: Network, pr: int, pc: int, batch: int) -> list[C
     fully_connected = {layer.name for layer in network.matmul_layers if isinstance(layer, Linear)}
     domain = eq.eq9_integrated(network, pr * pc // batch, batch, batch, LINK)
     model = eq.eq8_fc_only(network, pr, pc, batch, LINK)
-    return [t for t in domain if t.layer not in fully_connected] + [t for t in model if t.layer in fully_connected]
+    return [t for t in domain if t.layer not in fully_connected] + [
+        t for t in model if t.layer in fully_connected]
 
 
 def counted_once(terms: Terms) -> Terms:
@@ -151,8 +153,8 @@ def panel(figure: str, title: str, found: dict[Grid, Epoch]) -> Panel:
     Pr).
     """
     bars = {
-        name(grid): {"compute": e.compute_s, "batch-parallel communication": e.gradient_s, "other "
-                                                                                           "communication": e.other_s}
+        name(grid): {"compute": e.compute_s, "batch-parallel communication": e.gradient_s,
+                     "other communication": e.other_s}
         for grid, e in found.items()
     }
     best = fastest(found)
@@ -172,7 +174,8 @@ def panels() -> list[Panel]:
     out += [panel("Fig 9", f"P = {p}, B = {WEAK_IMAGES * p}", epochs(fc_grid, p, WEAK_IMAGES * p))
             for p in RANKS]
     for p in MANY_RANKS:
-        title = f"P = {p}, B = {SMALL_BATCH}, {p // SMALL_BATCH} part{'s' if p > SMALL_BATCH else ''} an image"
+        parts = f"{p // SMALL_BATCH} part{'s' if p > SMALL_BATCH else ''} an image"
+        title = f"P = {p}, B = {SMALL_BATCH}, {parts}"
         out.append(panel("Fig 10", title, epochs(domain_and_fc_grid, p, SMALL_BATCH)))
     return out
 
@@ -193,22 +196,19 @@ def claims_of_fig_6() -> list[Claim]:
     unpooled, _, before_pooling = _speedups(one_grid_unpooled)
     tower, _, one_tower = _speedups(one_grid, network=ONE_TOWER)
     return [
-        Claim("Fig 6, P = 512: best grid", "16x32", name(best), note="Eq 8 as printed prefers a smaller Pr"),
-        Claim("Fig 6: communication speedup at the best grid", 5.0, communication, "x", "not "
-                                                                                        "reproducible: "
-                                                                                        "see below"),
+        Claim("Fig 6, P = 512: best grid", "16x32", name(best),
+              note="Eq 8 as printed prefers a smaller Pr"),
+        Claim("Fig 6: communication speedup at the best grid", 5.0, communication, "x",
+              "not reproducible: see below"),
         Claim("Fig 6: total speedup at the best grid", 2.1, total, "x"),
-        Claim("Fig 6: communication speedup at 16x32", 5.0, named, "x", "not reproducible: see "
-                                                                        "below"),
+        Claim(
+            "Fig 6: communication speedup at 16x32", 5.0, named, "x", "not reproducible: see below"
+        ),
         Claim("Fig 6: total speedup at 16x32", 2.1, named_total, "x"),
-        Claim("... at 16x32, activations counted once", 5.0, once, "x", "not Eq 8: an allgather "
-                                                                        "and an allreduce are "
-                                                                        "three times as much"),
-        Claim(f"... best ({name(unpooled)}), outputs before pooling", 5.0, before_pooling, "x", "Eq "
-                                                                                                "8 "
-                                                                                                "to "
-                                                                                                "the "
-                                                                                                "letter"),
+        Claim("... at 16x32, activations counted once", 5.0, once, "x",
+              "not Eq 8: an allgather and an allreduce are three times as much"),
+        Claim(f"... best ({name(unpooled)}), outputs before pooling", 5.0, before_pooling, "x",
+              "Eq 8 to the letter"),
         Claim(f"... best ({name(tower)}), one tower of 62.4 M weights", 5.0, one_tower, "x"),
     ]
 
@@ -227,19 +227,15 @@ def claims_of_fig_7_and_8() -> list[Claim]:
                                                            for e in found.values())
     best_once = f"as the 5.0x above; the best would be {most_once:.1f}x at {name(once_best)}"
     return [
-        Claim(f"Fig 7, P = 512: communication speedup, best at {name(best)}", 9.7, communication, "x", "Eq "
-                                                                                                       "8 "
-                                                                                                       "as "
-                                                                                                       "printed"),
+        Claim(f"Fig 7, P = 512: communication speedup, best at {name(best)}", 9.7, communication,
+              "x", "Eq 8 as printed"),
         Claim("Fig 7: total speedup", 2.5, total, "x"),
         Claim("... at 16x32, activations counted once", 9.7, once, "x", best_once),
         Claim(f"... best ({name(tower)}), one tower of 62.4 M weights", 9.7, one_tower, "x"),
-        Claim("Fig 8, P = 512: total speedup with overlap", 2.0, overlap, "x", "two thirds hidden, "
-                                                                               "as far as "
-                                                                               "backpropagation "
-                                                                               "lasts"),
-        Claim("... everything hidden that computing covers", 2.0, most, "x", "max(compute, "
-                                                                             "communication)"),
+        Claim("Fig 8, P = 512: total speedup with overlap", 2.0, overlap, "x",
+              "two thirds hidden, as far as backpropagation lasts"),
+        Claim("... everything hidden that computing covers", 2.0, most, "x",
+              "max(compute, communication)"),
     ]
 
 
@@ -247,10 +243,14 @@ def claims_of_compute() -> list[Claim]:
     """Computing, and P = 8, where it prevails."""
     small = epochs(one_grid, 8, BATCH)
     return [
-        Claim("one KNL, 4 images a rank: compute of an epoch", 12_400, 512 * compute_s(512, BATCH), " "
-                                                                                                    "s",
-              "not printed: implied by 2.1x, 2.5x and their communication (12,200 to 12,600); the "
-              "preset is fitted to it"),
+        Claim(
+            "one KNL, 4 images a rank: compute of an epoch",
+            12_400,
+            512 * compute_s(512, BATCH),
+            " s",
+            "not printed: implied by 2.1x, 2.5x and their communication (12,200 to 12,600); the "
+            "preset is fitted to it",
+        ),
         Claim("Fig 6, P = 8: best grid", "no gain", name(fastest(small)), note="1x8 is pure batch"),
     ]
 
@@ -261,7 +261,8 @@ def claims_of_fig_9_and_10() -> list[Claim]:
     beyond = {p: epochs(domain_and_fc_grid, p, SMALL_BATCH) for p in MANY_RANKS}
     least = {p: found[fastest(found)].total_s for p, found in beyond.items()}
     out = [
-        Claim("Fig 9, P = 128: communication speedup", None, weak[1, 128].over(weak[fastest(weak)])[1], "x",
+        Claim("Fig 9, P = 128: communication speedup", None,
+              weak[1, 128].over(weak[fastest(weak)])[1], "x",
               f"no number in the text; B = {WEAK_IMAGES} P is ours"),
     ]
     for p in MANY_RANKS[1:]:
@@ -284,7 +285,9 @@ REMARKS = (
 
 def report() -> Report:
     """Every claim, and every bar."""
-    claims = claims_of_compute() + claims_of_fig_6() + claims_of_fig_7_and_8() + claims_of_fig_9_and_10()
+    claims = (
+        claims_of_compute() + claims_of_fig_6() + claims_of_fig_7_and_8() + claims_of_fig_9_and_10()
+    )
     return Report("Integrated model, batch and domain parallelism (SPAA 2018): AlexNet on Cori KNL",
                   claims, panels(), REMARKS)
 

@@ -139,8 +139,15 @@ def predict(preset: str, name: str, strategy: str, ranks: int, synchronisation: 
     """
     on = machine(preset, name)
     plan = Plan(
-        spec(name, classes), ranks, batch or IMAGES * ranks, strategy, configurations(name, strategy, ranks, classes), overlap=overlap,
-        machine=files.to_dict(on), synchronisation=synchronisation, batch_norm="local",
+        spec(name, classes),
+        ranks,
+        batch or IMAGES * ranks,
+        strategy,
+        configurations(name, strategy, ranks, classes),
+        overlap=overlap,
+        machine=files.to_dict(on),
+        synchronisation=synchronisation,
+        batch_norm="local",
     )
     return price(network(name, classes), plan, on)
 
@@ -207,8 +214,11 @@ def volume(name: str, strategy: str, ranks: int, classes: int = 1000,
         if replicas > 1 and (not only or layer.name in only):
             parameters += 2 * replicas * ITEM_BYTES * layer.parameters(net.input_shape(layer))
     tensors = sum(
-        n_bytes for reader, flows in _transfers(name, strategy, ranks, classes) if not only or reader in only
-        for (i, j), n_bytes in flows.items() if i != j
+        n_bytes
+        for reader, flows in _transfers(name, strategy, ranks, classes)
+        if not only or reader in only
+        for (i, j), n_bytes in flows.items()
+        if i != j
     )
     return Volume(parameters, float(tensors))
 
@@ -245,7 +255,9 @@ def eq1(preset: str, name: str, strategy: str, ranks: int) -> Eq1:
         update_s += optcnn.ts_s(ITEM_BYTES * layer.parameters(net.input_shape(layer)), config,
                                 1 / level.beta_s_per_byte)
     transfer_s = sum(
-        n_bytes * on.level_between(i, j).beta_s_per_byte for _, flows in _transfers(name, strategy, ranks)
-        for (i, j), n_bytes in flows.items() if i != j
+        n_bytes * on.level_between(i, j).beta_s_per_byte
+        for _, flows in _transfers(name, strategy, ranks)
+        for (i, j), n_bytes in flows.items()
+        if i != j
     )
     return Eq1(predict(preset, name, strategy, ranks, "server").compute_s, update_s, transfer_s)

@@ -82,18 +82,10 @@ def claims_of_four(names: Sequence[str]) -> list[Claim]:
     others = ", ".join(f"{gain:.2f}x over {s}" for s, gain in found.items())
     fewer = server_s("vgg16", "fc-only", 4) / server_s("vgg16", "layer-wise", 4)
     return [
-        Claim("Table 5, VGG-16, 4 GPUs: layer-wise over data", None, found["data"], "x", "no "
-                                                                                         "number "
-                                                                                         "in the "
-                                                                                         "text; "
-                                                                                         f"{others}, "
-                                                                                         f"{fewer:.2f}x "
-                                                                                         "over "
-                                                                                         "DeePa's "
-                                                                                         "for "
-                                                                                         "these "
-                                                                                         "GPUs"),
-        Claim("Table 4: Eq 1 against measurement", "-5 to 9%", None, note="needs the machine; tC and links are measured there"),
+        Claim("Table 5, VGG-16, 4 GPUs: layer-wise over data", None, found["data"], "x",
+              f"no number in the text; {others}, {fewer:.2f}x over DeePa's for these GPUs"),
+        Claim("Table 4: Eq 1 against measurement", "-5 to 9%", None,
+              note="needs the machine; tC and links are measured there"),
     ]
 
 
@@ -115,7 +107,9 @@ def claims_of_volume(names: Sequence[str], ranks: int) -> list[Claim]:
         return sorted((by[other] / by[strategy], TITLES[name]) for name, by in found.items())
 
     model = ends("layer-wise", "model")
-    note = f"model parallelism moves {model[0][0]:.0f} ({model[0][1]}) to {model[-1][0]:.0f} times ({model[-1][1]}) as much as layer-wise"
+    (least, of_least), (most, of_most) = model[0], model[-1]
+    note = (f"model parallelism moves {least:.0f} ({of_least}) to {most:.0f} times ({of_most}) as "
+            "much as layer-wise")
     out = []
     for what, strategy, other, published in (
         ("OWT, less than data", "owt", "data", (1.1, 23.0)),
@@ -127,7 +121,11 @@ def claims_of_volume(names: Sequence[str], ranks: int) -> list[Claim]:
                                             ("most", values[-1], published[1])):
             text = title
             if other == "data" and end == "most":
-                text += f"; {note}" if strategy == "layer-wise" else "; the text has 23.0 for OWT, the abstract for layer-wise"
+                text += (
+                    f"; {note}"
+                    if strategy == "layer-wise"
+                    else "; the text has 23.0 for OWT, the abstract for layer-wise"
+                )
             out.append(Claim(f"Fig 8, {ranks} GPUs: {what}: {end}", figure, value, "x", text))
     return out
 
@@ -171,7 +169,11 @@ REMARKS = (
 
 def report(names: Sequence[str] = NETWORKS, ranks: Sequence[int] = RANKS) -> Report:
     """Every claim, and every bar."""
-    claims = claims_of_speed(names, ranks[-1]) + claims_of_four(names) + claims_of_volume(names, ranks[-1])
+    claims = (
+        claims_of_speed(names, ranks[-1])
+        + claims_of_four(names)
+        + claims_of_volume(names, ranks[-1])
+    )
     return Report("OptCNN (ICML 2018): layer-wise parallelism, 32 images a GPU on 16 P100", claims,
                   panels(names, ranks), REMARKS)
 

@@ -90,12 +90,17 @@ def claims_of_others(ranks: int) -> list[Claim]:
     return [
         Claim(f"{ranks} GPUs: scheme (a), speedup", None, ranks * one / whole["owt"], "x"),
         Claim(f"{ranks} GPUs: scheme (c), speedup", None, ranks * one / whole["owt-c"], "x",
-              f"section 5.1: \"should be better\" than (b), which has {ranks * one / b:.2f}x"),
-        Claim(f"{ranks} GPUs: data parallelism, speedup", None, ranks * one / plain, "x",
-              f"no overlap, as in 2014; {ranks * one / whole['data']:.2f}x with gradients behind "
-              "the backward pass"),
-        Claim("Footnote 4: a sample through 4096 x 4096 on 8 GPUs, computing", 2.09, 1e6 * compute_s, " us", "closed "
-                                                                                                             "form"),
+              f'section 5.1: "should be better" than (b), which has {ranks * one / b:.2f}x'),
+        Claim(
+            f"{ranks} GPUs: data parallelism, speedup",
+            None,
+            ranks * one / plain,
+            "x",
+            f"no overlap, as in 2014; {ranks * one / whole['data']:.2f}x with gradients behind "
+            "the backward pass",
+        ),
+        Claim("Footnote 4: a sample through 4096 x 4096 on 8 GPUs, computing", 2.09,
+              1e6 * compute_s, " us", "closed form"),
         Claim("Footnote 4: receiving", 2.73, 1e6 * receive_s, " us", "closed form"),
     ]
 

@@ -49,8 +49,15 @@ SCALES = (16, 64, 256, 1024)
 STRONG_SCALES = (("filter", (4, 16, 64)), ("channel", (4, 16, 64)), ("pipeline", (2, 4)))
 #: Section 5.2, percent.
 ACCURACY = {
-    "data": 96.10, "filter": 85.56, "channel": 73.67, "df": 91.43, "ds": 83.46, "pipeline": 90.22, "all": 86.74,
-    "best (VGG-16, data)": 97.57, "CosmoFlow": 74.14,
+    "data": 96.10,
+    "filter": 85.56,
+    "channel": 73.67,
+    "df": 91.43,
+    "ds": 83.46,
+    "pipeline": 90.22,
+    "all": 86.74,
+    "best (VGG-16, data)": 97.57,
+    "CosmoFlow": 74.14,
 }
 
 
@@ -64,7 +71,8 @@ def claims_of_the_public_tool() -> list[Claim]:
         ("ResNet-50, 64 a GPU, 30.31 us", 22_734_016, 64, 30.31e-6, 18.19),
         ("ResNet-50, 64 a GPU, 40.31 us", 22_734_016, 64, 40.31e-6, 18.56),
     ):
-        row = paradl.table3_data([Table3Layer("all", w=weights)], TrainingRun(IMAGENET, 16 * images), 16,
+        row = paradl.table3_data([Table3Layer("all", w=weights)],
+                                 TrainingRun(IMAGENET, 16 * images), 16,
                                  HockneyLink(alpha_s, ITEM_BYTES * 8e-11))
         out.append(Claim(f"Public tool, {title}", published_s, row.communication_s, " s",
                          "closed form, the tool's number of weights"))
@@ -83,7 +91,8 @@ def claims_of_the_public_tool() -> list[Claim]:
 def claims_of_models(models: Sequence[Model]) -> list[Claim]:
     """Table 5, and what single GPUs say."""
     notes = {
-        "vgg16": "with 8 x 8 x 512 in front of fc6 (pooling that rounds up) 169.8 M", "cosmoflow": "20 layers, which is not said",
+        "vgg16": "with 8 x 8 x 512 in front of fc6 (pooling that rounds up) 169.8 M",
+        "cosmoflow": "20 layers, which is not said",
     }
     out = []
     for m in models:
@@ -97,14 +106,16 @@ def claims_of_models(models: Sequence[Model]) -> list[Claim]:
                              limit))
         if m.name == "resnet50":
             hours = 90 * IMAGENET / 64 * schedule(m, "data", 1, 64).iteration_s / 3600
-            out.append(Claim("Section 3, ResNet-50 on one V100", 29.0, hours, " h", "90 epochs "
-                                                                                    "assumed, "
-                                                                                    "float32; 29 h "
-                                                                                    "are 1,100 "
-                                                                                    "images/s, "
-                                                                                    "which takes "
-                                                                                    "mixed "
-                                                                                    "precision"))
+            out.append(
+                Claim(
+                    "Section 3, ResNet-50 on one V100",
+                    29.0,
+                    hours,
+                    " h",
+                    "90 epochs assumed, float32; 29 h are 1,100 images/s, which takes mixed "
+                    "precision",
+                )
+            )
     return out
 
 
@@ -115,7 +126,8 @@ def claims_of_update(model: Model) -> list[Claim]:
         one = schedule(model, "data", 1, images)
         return 100 * one.phases["update"]["compute_s"] / one.compute_s
 
-    note = f"ours is one pass at full memory bandwidth, not a kernel for each operation; {percent(4):.1f}% with 4 images"
+    note = ("ours is one pass at full memory bandwidth, not a kernel for each operation; "
+            f"{percent(4):.1f}% with 4 images")
     return [Claim("Section 5.3.3, VGG-16, 32 images: weight update, of computing", 15.0,
                   percent(32), "%", note)]
 
@@ -124,32 +136,20 @@ def claims_of_cosmoflow(model: Model) -> list[Claim]:
     """Sections 5.1, 5.3.2, and Fig 5: 4 x 512^3."""
     large = replace(model, shape=(4, 512, 512, 512))
     first = ITEM_BYTES * math.prod(network(large).shapes["conv1"]) / 1e9
-    alone, split, small = schedule(large, "data", 1, 1), schedule(large, "ds", NODE, 1), schedule(model, "data", 1, 1)
+    alone, split, small = (schedule(large, "data", 1, 1), schedule(large, "ds", NODE, 1),
+                           schedule(model, "data", 1, 1))
     times_s = [table3(large, "ds", p).epoch_s for p in (16, 1024)]
     room = f"{MACHINE.device.memory_bytes / 1e9:.0f} GB"
     return [
-        Claim("Section 5.3.2, CosmoFlow, 4 x 512^3: output of conv1", 10.0, first, " GB", "with "
-                                                                                          "its "
-                                                                                          "input "
-                                                                                          "10.7 GB"),
-        Claim("... a sample on one GPU", f"> {room}", alone.memory_bytes / 1e9, " GB", "without "
-                                                                                       "reuse "
-                                                                                       "(gamma = 1)"),
+        Claim("Section 5.3.2, CosmoFlow, 4 x 512^3: output of conv1", 10.0, first, " GB",
+              "with its input 10.7 GB"),
+        Claim("... a sample on one GPU", f"> {room}", alone.memory_bytes / 1e9, " GB",
+              "without reuse (gamma = 1)"),
         Claim("... a sample on a node's 4 (ds)", f"< {room}", split.memory_bytes / 1e9, " GB"),
-        Claim("... at 4 x 256^3: a sample on one GPU", None, small.memory_bytes / 1e9, " GB", "Table "
-                                                                                              "5 "
-                                                                                              "has "
-                                                                                              "256^3; "
-                                                                                              "section "
-                                                                                              "5.1 "
-                                                                                              "runs "
-                                                                                              "512^3"),
-        Claim("Fig 5, CosmoFlow, 4 x 512^3, ds: 1024 GPUs over 16", 64.0, times_s[0] / times_s[1], "x", "'perfect' "
-                                                                                                        "in "
-                                                                                                        "the "
-                                                                                                        "text; "
-                                                                                                        "Table "
-                                                                                                        "3"),
+        Claim("... at 4 x 256^3: a sample on one GPU", None, small.memory_bytes / 1e9, " GB",
+              "Table 5 has 256^3; section 5.1 runs 512^3"),
+        Claim("Fig 5, CosmoFlow, 4 x 512^3, ds: 1024 GPUs over 16", 64.0, times_s[0] / times_s[1],
+              "x", "'perfect' in the text; Table 3"),
     ]
 
 
@@ -170,13 +170,22 @@ def claims_of_exchanges(models: Sequence[Model]) -> list[Claim]:
                              60.0, percent, "%", note))
         alike = table3(m, "ds", 128, inner=link(128)).gradient_s / data.gradient_s
         ratio = ds.gradient_s / data.gradient_s
-        out.append(Claim(
-            f"Section 5.3.1, {m.title}, 128 GPUs: ds with leaders over data's allreduce", "> 2x", ratio, "x",
-                         f"Table 3; {alike:.2f}x if links in a node were those between nodes"))
+        out.append(
+            Claim(f"Section 5.3.1, {m.title}, 128 GPUs: ds with leaders over data's allreduce",
+                  "> 2x", ratio, "x",
+                  f"Table 3; {alike:.2f}x if links in a node were those between nodes")
+        )
         filters, same = table3(m, "filter", 64), table3(m, "data", 64, STRONG_BATCH)
-        out.append(Claim(f"Section 5.3.1, {m.title}, 64 GPUs, {STRONG_BATCH} samples: communication, filter over data", "> "
-                                                                                                                        "1x",
-                         filters.communication_s / same.communication_s, "x", "Table 3"))
+        out.append(
+            Claim(
+                f"Section 5.3.1, {m.title}, 64 GPUs, {STRONG_BATCH} samples: communication, filter "
+                "over data",
+                "> 1x",
+                filters.communication_s / same.communication_s,
+                "x",
+                "Table 3",
+            )
+        )
     return out
 
 
@@ -192,11 +201,13 @@ def claims_of_ranking(models: Sequence[Model]) -> list[Claim]:
             orders = [" < ".join(sorted(times, key=times.__getitem__))
                       for times in (formula, priced)]
             behind = [times["df"] / times["data"] for times in (formula, priced)]
-            note = f"df takes {behind[0]:.1f} times as long as data by Table 3, {behind[1]:.1f} by the schedule"
+            note = (f"df takes {behind[0]:.1f} times as long as data by Table 3, "
+                    f"{behind[1]:.1f} by the schedule")
             out.append(Claim(f"Time of a sample, {m.title}, {p} GPUs", orders[0], orders[1],
                              note=note))
         ratio = table3(m, "data", NODE, STRONG_BATCH).epoch_s / table3(m, "pipeline", NODE).epoch_s
-        note = f"Table 3; in the text faster in some scenarios. {STRONG_BATCH} samples, {SEGMENTS} micro-batches"
+        note = ("Table 3; in the text faster in some scenarios. "
+                f"{STRONG_BATCH} samples, {SEGMENTS} micro-batches")
         out.append(Claim(f"Section 5.4.1, {m.title}, 4 GPUs: pipeline over data", None, ratio, "x",
                          note))
     return out
@@ -255,7 +266,12 @@ def report(models: Sequence[Model] = MODELS, scales: Sequence[int] = SCALES) -> 
     for m in models:
         claims += claims_of_update(m) if m.name == "vgg16" else claims_of_cosmoflow(
             m) if m.name == "cosmoflow" else []
-    claims += claims_of_exchanges(models) + claims_of_ranking(models) + claims_of_table_3(models, 64) + claims_of_accuracy()
+    claims += (
+        claims_of_exchanges(models)
+        + claims_of_ranking(models)
+        + claims_of_table_3(models, 64)
+        + claims_of_accuracy()
+    )
     return Report("ParaDL (HPDC 2021): strategies on 4 to 1024 V100 of ABCI", claims,
                   panels(models, scales), REMARKS)
 

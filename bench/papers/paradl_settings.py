@@ -90,7 +90,14 @@ def schedule(model: Model, strategy: str, ranks: int, batch: int) -> Prediction:
     """The priced schedule."""
     name = f"{strategy}:{ranks // NODE}x{NODE}" if strategy in ("df", "ds") else strategy
     plan = make_plan(
-        model.spec, name, ranks, batch, gather="layer", overlap="none", batch_norm="local", machine=files.to_dict(MACHINE),
+        model.spec,
+        name,
+        ranks,
+        batch,
+        gather="layer",
+        overlap="none",
+        batch_norm="local",
+        machine=files.to_dict(MACHINE),
         microbatches=SEGMENTS if strategy == "pipeline" else 1,
     )
     return price(network(model), plan, MACHINE)
@@ -122,8 +129,9 @@ def table3(model: Model, strategy: str, ranks: int, batch: int | None = None,
     """Table 3's row for an epoch: df with phi, ds with leaders, as the paper has them; `inner` are
     ds' links in a node.
     """
-    cost, job = layers(model), TrainingRun(model.samples, batch_of(model, strategy, ranks) if batch is None
-                                   else batch)
+    cost, job = (
+        layers(model),
+        TrainingRun(model.samples, batch_of(model, strategy, ranks) if batch is None else batch))
     groups, far = ranks // NODE, link(ranks)
     if strategy == "data":
         return paradl.table3_data(cost, job, ranks, far)
@@ -137,7 +145,8 @@ def table3(model: Model, strategy: str, ranks: int, batch: int | None = None,
         of = stages(network(model), ranks)
         counts = [sum(of[layer.name] == stage for layer in cost) for stage in range(ranks)]
         return paradl.table3_pipeline(cost, job, counts, SEGMENTS, far)
-    return (paradl.table3_filter if strategy == "filter" else paradl.table3_channel)(cost, job, ranks, far)
+    return (paradl.table3_filter if strategy == "filter" else paradl.table3_channel)(
+        cost, job, ranks, far)
 
 
 def formula_ms(model: Model, strategy: str, ranks: int) -> dict[str, float]:

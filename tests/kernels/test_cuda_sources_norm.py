@@ -20,7 +20,10 @@ def lrn(x: np.ndarray, offset: int, outputs: int, size: int, alpha: float, beta:
         k: float) -> tuple[np.ndarray, np.ndarray]:
     scale = np.stack(
         [
-            k + alpha / size * (x[:, max(0, i - size // 2) : max(0, i + (size - 1) // 2 + 1)] ** 2).sum(axis=1)
+            k
+            + alpha
+            / size
+            * (x[:, max(0, i - size // 2) : max(0, i + (size - 1) // 2 + 1)] ** 2).sum(axis=1)
             for i in range(offset, offset + outputs)
         ],
         axis=1,
@@ -35,7 +38,8 @@ def test_lrn(backend: Any, channels: int, offset: int, outputs: int, size: int, 
     rng = np.random.default_rng(3)
     alpha, beta, k = 0.7, 0.75, 1.5
     x = make((2, channels, 2, 3), dtype, rng)
-    out, scale, dx = make((2, outputs, 2, 3), dtype), make((2, outputs, 2, 3), dtype), make(x.shape, dtype)
+    out, scale, dx = (make((2, outputs, 2, 3), dtype), make((2, outputs, 2, 3), dtype),
+                      make(x.shape, dtype))
     dy = make(out.shape, dtype, rng)
     y, expected_scale = lrn(x.astype(float), offset, outputs, size, alpha, beta, k)
     backend.lrn_forward(x, offset, size, alpha, beta, k, out, scale)

@@ -33,7 +33,10 @@ POOL_CASES = {
 def test_pooling(backend: Any, case: tuple[Any, ...], dtype: str) -> None:
     shape, kernel, stride, pads = case
     rng = np.random.default_rng(2)
-    extents = [output_extent(n, k, s, 1, p) for n, k, s, p in zip(shape[2:], kernel, stride, pads, strict=True)]
+    extents = [
+        output_extent(n, k, s, 1, p)
+        for n, k, s, p in zip(shape[2:], kernel, stride, pads, strict=True)
+    ]
     spec = PoolSpec(kernel, stride, pads)
     x = make(shape, dtype)
     x[...] = rng.integers(-3, 3, shape)  # many equal maxima
@@ -77,7 +80,8 @@ def test_maxpool_keeps_nan(backend: Any) -> None:
 def test_windows_in_the_padding(backend: Any) -> None:
     x = np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)
     spec = PoolSpec((2, 2), (2, 2), ((2, 0), (0, 0)))
-    out, argmax, dx = np.empty((1, 1, 2, 1), np.float32), np.empty((1, 1, 2, 1), np.int16), np.empty_like(x)
+    out, argmax, dx = (np.empty((1, 1, 2, 1), np.float32), np.empty((1, 1, 2, 1), np.int16),
+                       np.empty_like(x))
     backend.maxpool_forward(x, spec, out, argmax)
     np.testing.assert_array_equal(out.ravel(), [-np.inf, 3])
     np.testing.assert_array_equal(argmax.ravel(), [0, 3])

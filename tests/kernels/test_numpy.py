@@ -55,12 +55,15 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 def forget() -> None:
     """What the kernels remember by shape holds for one size of blocks."""
-    for remembered in (numpy_conv._groups, numpy_pool_windows.pool_blocks, numpy_pool_windows.scatter_index):
+    for remembered in (numpy_conv._groups, numpy_pool_windows.pool_blocks,
+                       numpy_pool_windows.scatter_index):
         remembered.cache_clear()
 
 
 @pytest.mark.parametrize(
-    ("images", "planes", "rows"), [(1, 1, 1), (1, 1, 13), (7, 1, 13), (16, 1, 3), (0, 1, 3), (3, 1, 0), (3, 0, 2), (2, 40, 5), (3, 7, 6)]
+    ("images", "planes", "rows"),
+    [(1, 1, 1), (1, 1, 13), (7, 1, 13), (16, 1, 3), (0, 1, 3), (3, 1, 0), (3, 0, 2), (2, 40, 5),
+     (3, 7, 6)]
 )
 @pytest.mark.parametrize("limit", [1, 10, 40, 10**6])
 def test_volume_blocks_cover_once(images: int, planes: int, rows: int, limit: int) -> None:

@@ -104,7 +104,8 @@ def test_synthetic_targets_are_learnable(tmp_path: Path, shape: tuple[int, ...])
 def test_numpy_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcpar.data.numpy_files.BLOCK_BYTES", 700)
     rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 200, (50, 2, 5, 7), dtype=np.uint8), np.repeat(np.arange(5), 10).astype(np.int32)
+    x, y = (rng.integers(0, 200, (50, 2, 5, 7), dtype=np.uint8),
+            np.repeat(np.arange(5), 10).astype(np.int32))
     images, labels, path = (str(tmp_path / name) for name in ("x.npy", "y.npy", "z.h5"))
     np.save(images, x)
     np.save(labels, y)
@@ -113,10 +114,12 @@ def test_numpy_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         train, test = f["images"][...], f["test_images"][...]
         assert np.array_equal(np.bincount(f["labels"]),
                               [8] * 5) and np.array_equal(np.bincount(f["test_labels"]), [2] * 5)
-        assert {r.tobytes() for r in train} | {r.tobytes() for r in test} == {r.tobytes() for r in x}
+        assert {r.tobytes() for r in train} | {r.tobytes() for r in test} == {
+            r.tobytes() for r in x}
         assert all(np.array_equal(train[i], x[np.flatnonzero((x == train[i]).all((1, 2, 3)))[0]])
                    for i in range(40))
-        assert np.allclose(f.attrs["mean"], train.mean((0, 2, 3))) and np.allclose(1 / f.attrs["scale"], train.std((0, 2, 3)))
+        assert np.allclose(f.attrs["mean"], train.mean((0, 2, 3))) and np.allclose(
+            1 / f.attrs["scale"], train.std((0, 2, 3)))
     assert dataset.info(path)["classes"] == 5
 
 
@@ -210,9 +213,11 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ({"images": np.zeros((3, 1, 2, 2), "u1")}, "no datasets 'images' and 'labels'"),
     ({"labels": np.zeros(3, int)}, "no datasets 'images' and 'labels'"),
     ({"images": np.zeros((3, 1, 2, 2), "u1"), "labels": np.zeros(2, int)}, "not 3 whole numbers"),
-    ({"images": np.zeros((3, 1, 2, 2), "u1"), "targets": np.zeros(3)}, r"not floating-point numbers \[3, outputs\]"),
+    ({"images": np.zeros((3, 1, 2, 2), "u1"), "targets": np.zeros(3)},
+     r"not floating-point numbers \[3, outputs\]"),
     ({"images": np.zeros((3, 2, 2), "u1"), "labels": np.zeros(3, int)}, "not uint8 or float32"),
-    ({"images": np.zeros((3, 1, 2, 2), "u1"), "labels": np.zeros(3, int), "test_images": np.zeros((3, 1, 2, 2), "u1")}, "no held-out part"),
+    ({"images": np.zeros((3, 1, 2, 2), "u1"), "labels": np.zeros(3, int),
+      "test_images": np.zeros((3, 1, 2, 2), "u1")}, "no held-out part"),
 ])
 def test_info_on_damaged_files(tmp_path: Path, content: dict[str, Any], message: str) -> None:
     path = str(tmp_path / "d.h5")

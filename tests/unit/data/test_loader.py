@@ -33,8 +33,12 @@ from hpcpar.plan.layout import owned
 SHAPE = (3, 7, 5)
 SAMPLES, TEST_SAMPLES, CLASSES = 23, 11, 4
 MEAN, SCALE = np.array([100.0, 120.0, 90.0]), np.array([0.02, 0.01, 0.03])
-NETWORK = Network("tiny", (Input("input", (), SHAPE), Conv2d("conv", ("input",), 2, (3, 3), padding=(1, 1)), Flatten("flat", ("conv",)),
-                           Linear("fc", ("flat",), CLASSES), SoftmaxCrossEntropy("loss", ("fc",))))
+NETWORK = Network(
+    "tiny",
+    (Input("input", (), SHAPE), Conv2d("conv", ("input",), 2, (3, 3), padding=(1, 1)),
+     Flatten("flat", ("conv",)), Linear("fc", ("flat",), CLASSES),
+     SoftmaxCrossEntropy("loss", ("fc",))),
+)
 
 
 @pytest.fixture(autouse=True, scope="module", params=[0, loaders.RESIDENT_BYTES],
@@ -76,7 +80,8 @@ def expected(path: str, chosen: np.ndarray, dtype: str = "float64",
              prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
     with h5py.File(path) as f:
         x = f[prefix + "images"][...][chosen].astype(dtype)
-        return (x - MEAN.astype(dtype)[:, None, None]) * SCALE.astype(dtype)[:, None, None], f[prefix + "labels"][...][chosen]
+        return (x - MEAN.astype(dtype)[:, None, None]) * SCALE.astype(dtype)[:, None, None], f[
+            prefix + "labels"][...][chosen]
 
 
 degree = st.integers(1, 4)
@@ -85,8 +90,10 @@ few = st.integers(1, 3)
 
 
 @settings(max_examples=25, deadline=None)
-@given(config=st.builds(Config, n=degree, c=degree, h=degree, w=degree, replicas=st.integers(1, 2)), batch=st.integers(1, 9),
-       epoch=st.integers(0, 3), seed=st.integers(0, 5), dtype=st.sampled_from(["float32", "float64"]),
+@given(config=st.builds(Config, n=degree, c=degree, h=degree, w=degree, replicas=st.integers(1, 2)),
+       batch=st.integers(1, 9),
+       epoch=st.integers(0, 3), seed=st.integers(0, 5),
+       dtype=st.sampled_from(["float32", "float64"]),
        split=st.sampled_from(["train", "test"]))
 def test_parts_make_the_batch(path: str, config: Config, batch: int, epoch: int, seed: int,
                               dtype: str, split: str) -> None:
@@ -107,7 +114,8 @@ def test_parts_make_the_batch(path: str, config: Config, batch: int, epoch: int,
         assert x.dtype == dtype and y.dtype == np.int64 and x.shape == tuple(b - a for a, b in box)
         made[tuple(slice(*b) for b in box)] = x
         marks[slice(*box[0])] = y
-    assert np.array_equal(made[: len(chosen)], want) and np.array_equal(marks[: len(chosen)], labels)
+    assert np.array_equal(made[: len(chosen)], want) and np.array_equal(
+        marks[: len(chosen)], labels)
     assert not made[len(chosen) :].any() and np.all(marks[len(chosen) :] == NO_LABEL)
 
 
@@ -126,14 +134,18 @@ def volumes(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @settings(max_examples=25, deadline=None)
-@given(config=st.builds(Config, n=few, c=few, d=few, h=few, w=few, first=st.integers(0, 2)), batch=st.integers(1, 9),
+@given(config=st.builds(Config, n=few, c=few, d=few, h=few, w=few, first=st.integers(0, 2)),
+       batch=st.integers(1, 9),
        split=st.sampled_from(["train", "test"]))
 def test_parts_of_volumes_and_targets(volumes: str, config: Config, batch: int, split: str) -> None:
     """As above, of volumes and targets; ranks on which no layer lives (before `first`) have empty
     parts.
     """
-    net = Network("v", (Input("input", (), VOLUME), Flatten("flat", ("input",)), Linear("fc", ("flat",), OUTPUTS),
-                        MeanSquaredError("loss", ("fc",))))
+    net = Network(
+        "v",
+        (Input("input", (), VOLUME), Flatten("flat", ("input",)), Linear("fc", ("flat",), OUTPUTS),
+         MeanSquaredError("loss", ("fc",))),
+    )
     images, targets = (owned(net, layer, config, batch)
                        for layer in (net.layers[0], net.layers[-1]))
     made, wanted = np.full((batch, *VOLUME), np.inf), np.full((batch, OUTPUTS), np.inf)
@@ -168,7 +180,8 @@ def test_some_rows_of_a_batch(path: str) -> None:
         for index in range(one.batches_per_epoch):
             assert np.array_equal(some.batch(1, index)[0],
                                   one.batch(1, index)[0][rows][:, 1:3, 2:6])
-    with Loader(path, whole(8), (0, 8), 8, split="test") as one, Loader(path, box, (0, 0), 8, split="test", rows=rows) as some:
+    with (Loader(path, whole(8), (0, 8), 8, split="test") as one,
+          Loader(path, box, (0, 0), 8, split="test", rows=rows) as some):
         images, labels = some.batch(0, 1)
         assert np.array_equal(images,
                               one.batch(0, 1)[0][rows][:, 1:3,
@@ -189,7 +202,8 @@ def test_an_empty_box_reads_nothing_and_finds_the_same_faults(path: str, tmp_pat
         with prefetch(loader, count=9) as batches:
             assert all(b.images.shape == tuple(stop - start for start, stop in box)
                        and len(b.labels) == 0 for b in batches)
-    for bad, options in (make(tmp_path / "e.h5", labels=np.arange(SAMPLES)), {}), (path, {"shape": (1, 7, 5)}), (path, {"classes": 2}):
+    for bad, options in ((make(tmp_path / "e.h5", labels=np.arange(SAMPLES)), {}),
+                         (path, {"shape": (1, 7, 5)}), (path, {"classes": 2})):
         faults = []
         for own, labels in (box, (0, 0)), (whole(4), (0, 4)):
             with pytest.raises(InputError) as caught:
@@ -201,7 +215,8 @@ def test_an_empty_box_reads_nothing_and_finds_the_same_faults(path: str, tmp_pat
 def test_every_sample_once_an_epoch(path: str) -> None:
     with Loader(path, whole(1), (0, 1), 1, shuffle=True) as loader:
         orders = [loader.order(e) for e in range(3)]
-        assert not np.array_equal(orders[0], orders[1]) and np.array_equal(loader.order(0), orders[0])
+        assert not np.array_equal(orders[0], orders[1]) and np.array_equal(
+            loader.order(0), orders[0])
     with Loader(path, whole(4), (0, 4), 4, seed=0) as other:
         assert np.array_equal(other.order(2), orders[2]) and other.batches_per_epoch == SAMPLES // 4
     with Loader(path, whole(4), (0, 4), 4, seed=1) as other:
@@ -238,7 +253,8 @@ def test_chunked_files_and_disagreeing_intervals(tmp_path: Path) -> None:
     with Loader(str(tmp_path / "c.h5"), ((2, 6), (0, 1), (3, 8), (1, 4)), (0, 3), 8) as loader:
         images, labels = loader.batch(0, 1)
         order = loader.order(0)[8:]
-        assert np.array_equal(images, x[order[2:6], :, 3:8, 1:4]) and np.array_equal(labels, order[:3])
+        assert np.array_equal(images, x[order[2:6], :, 3:8, 1:4]) and np.array_equal(
+            labels, order[:3])
 
 
 def test_prefetch_equals_direct(path: str) -> None:

@@ -88,8 +88,13 @@ def test_layers_say_what_they_need() -> None:
                   groups=2)
     assert conv.padding == (2, 2, 2) and conv.output_shape(volume) == (4, 11, 6, 8)
     assert conv.windows() == (Window(1, 1, 2), Window(3, 2, 2), Window(5, 1, 2))
-    assert [conv.relation(a, volume) for a in "dhw"] == list(conv.windows()) == [conv.window(a) for a in "dhw"]
-    assert conv.relation("c", volume) == Groups(2, 2, 3) and conv.weight_shape(volume) == (4, 3, 1, 3, 5)
+    assert (
+        [conv.relation(a, volume) for a in "dhw"]
+        == list(conv.windows())
+        == [conv.window(a) for a in "dhw"]
+    )
+    assert conv.relation("c", volume) == Groups(2, 2, 3) and conv.weight_shape(volume) == (
+        4, 3, 1, 3, 5)
     assert conv.forward_flops(volume) == 2 * 4 * 3 * 15 * 11 * 6 * 8
     assert Conv2d("c", ("x",), kernel=(3, 1)).window("w") == Window(1)
     assert MaxPool3d("p", ("x",)).output_shape(volume) == (6, 3, 4, 4)
@@ -125,9 +130,14 @@ def residual() -> Graph:
 def test_a_graph_knows_its_edges() -> None:
     net = residual().build()
     assert not net.is_chain and network("lenet5").is_chain
-    assert net.consumers["relu"] == ("add", "join") and net.consumers["stem"] == ("bn", "add") and net.consumers["loss"] == ()
+    assert (
+        net.consumers["relu"] == ("add", "join")
+        and net.consumers["stem"] == ("bn", "add")
+        and net.consumers["loss"] == ()
+    )
     join = net.by_name["join"]
-    assert join == Concat("join", ("relu", "side"), channels=(4, 5)) and net.shapes["join"] == (9, 8, 8)
+    assert join == Concat("join", ("relu", "side"), channels=(4, 5)) and net.shapes["join"] == (
+        9, 8, 8)
     assert net.input_shapes(join) == ((4, 8, 8), (5, 8, 8)) and net.input_shape(join) == (4, 8, 8)
     assert [x.name for x in net.matmul_layers] == ["stem", "side", "fc"]
     assert [x.name for x in net.weighted] == ["stem", "bn", "side", "fc"]
@@ -162,26 +172,34 @@ END = ((Flatten, "flat"), (Linear, "fc"), (SoftmaxCrossEntropy, "loss"))
     [
         (((ReLU, "a"), (ReLU, "a")), "two layers named 'a'"),
         (((ReLU, "a", "b"),), "'a' reads 'b', which is not defined"),
-        (((ReLU, "a"), (ReLU, "b", "input"), (Flatten, "flat"), (SoftmaxCrossEntropy, "loss")), "no layer reads the output of 'a'"),
+        (((ReLU, "a"), (ReLU, "b", "input"), (Flatten, "flat"), (SoftmaxCrossEntropy, "loss")),
+         "no layer reads the output of 'a'"),
         (((ReLU, "a"),), "end with a loss"),
         (END + END[-1:], "two layers named 'loss'"),
-        ((*END, (ReLU, "a"), (SoftmaxCrossEntropy, "loss2")), "'loss' (softmax_cross_entropy) stands in the middle"),
+        ((*END, (ReLU, "a"), (SoftmaxCrossEntropy, "loss2")),
+         "'loss' (softmax_cross_entropy) stands in the middle"),
         (((ReLU, "a", ("input", "input")),), "each input may be read once"),
-        (((ReLU, "a"), (ReLU, "b", ("input", "a"))), "'b' (relu) reads 2 inputs, not 1; only add and concat"),
+        (((ReLU, "a"), (ReLU, "b", ("input", "a"))),
+         "'b' (relu) reads 2 inputs, not 1; only add and concat"),
         (((Add, "a"),), "'a' (add) reads 1 inputs; name at least two"),
         (((ReLU, ""),), "must not be empty"),
         (((ReLU, "a/b"),), "'a/b' (relu): a name must not"),
-        (((MaxPool2d, "p"), (Add, "a", ("input", "p"))), "adds 'input' of shape (3, 8, 8) and 'p' of shape (3, 4, 4)"),
-        (((MaxPool2d, "p"), (Concat, "c", ("input", "p"))), "joins 'input' of shape (3, 8, 8) and 'p' of shape (3, 4, 4)"),
-        (((ReLU, "a"), (Concat, "c", ("input", "a"), {"channels": (3, 4)})), "written for inputs of (3, 4) channels, but they have (3, 3)"),
+        (((MaxPool2d, "p"), (Add, "a", ("input", "p"))),
+         "adds 'input' of shape (3, 8, 8) and 'p' of shape (3, 4, 4)"),
+        (((MaxPool2d, "p"), (Concat, "c", ("input", "p"))),
+         "joins 'input' of shape (3, 8, 8) and 'p' of shape (3, 4, 4)"),
+        (((ReLU, "a"), (Concat, "c", ("input", "a"), {"channels": (3, 4)})),
+         "written for inputs of (3, 4) channels, but they have (3, 3)"),
         (((Conv3d, "c"),), "'c' (conv3d) needs a volume C x D x H x W"),
         (((Flatten, "f"), (Conv2d, "c")), "'c' (conv2d) needs an image C x H x W"),
         (((Flatten, "f"), (GlobalAvgPool, "g")), "'g' (globalavgpool) needs an image"),
         (((Linear, "fc"),), "put a flatten before it"),
         (((SoftmaxCrossEntropy, "loss"),), "put a flatten before it"),
-        (((Conv2d, "c", None, {"kernel": (3, 3, 3)}),), "kernel=(3, 3, 3); give 2 whole numbers of at least 1"),
+        (((Conv2d, "c", None, {"kernel": (3, 3, 3)}),),
+         "kernel=(3, 3, 3); give 2 whole numbers of at least 1"),
         (((Conv2d, "c", None, {"stride": 0}),), "stride=0; give 2"),
-        (((Conv2d, "c", None, {"filters": 3}),), "unexpected keyword argument 'filters'; see the fields of Conv2d"),
+        (((Conv2d, "c", None, {"filters": 3}),),
+         "unexpected keyword argument 'filters'; see the fields of Conv2d"),
         (((Conv2d, "c", None, {"out_channels": 0}),), "both must be at least 1"),
         (((Conv2d, "c", None, {"groups": 2}),), "choose groups that divide both"),
         (((Conv2d, "c", None, {"kernel": 9}),), "a window of 9 does not fit an input of 8"),
@@ -203,8 +221,8 @@ def test_networks_without_a_builder_are_checked_too() -> None:
         ((loss,), "must begin with an input"),
         ((first, Input("y", (), (4,)), loss), "'y' (input) stands in the middle"),
         ((first, ReLU("a"), loss), "'a' (relu) reads 0 inputs, not 1"),
-        ((first, ReLU("a", ("b",)), ReLU("b", ("x",)), loss), "'a' reads 'b', which is not defined "
-                                                              "before it"),
+        ((first, ReLU("a", ("b",)), ReLU("b", ("x",)), loss),
+         "'a' reads 'b', which is not defined before it"),
         ((Input("x", (), (4, 4)), loss), "input 'x' has shape (4, 4)"),
         ((Input("x", (), (0,)), loss), "input 'x' has shape (0,)"),
     ]:
@@ -240,7 +258,8 @@ def test_builtin_sizes() -> None:
     assert [len(network(f"resnet{n}").matmul_layers) for n in (50, 152)] == [50 + 4, 152 + 4]
     with_21841 = network("alexnet", classes=21841)
     assert with_21841.parameters - COUNTS["alexnet"] == 4097 * (21841 - 1000)
-    for name, shape in ("cosmoflow", (4, 8, 16, 8)), ("resnet50", (3, 32, 32)), ("inception_v3", (3, 75, 75)), ("vgg16", (3, 32, 32)):
+    for name, shape in (("cosmoflow", (4, 8, 16, 8)), ("resnet50", (3, 32, 32)),
+                        ("inception_v3", (3, 75, 75)), ("vgg16", (3, 32, 32))):
         assert network(name, shape).image_shape == shape
 
 

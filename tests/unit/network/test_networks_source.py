@@ -81,7 +81,8 @@ def test_a_function_of_the_current_directory(module: str) -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "message"),
     [
-        ("no_such_module_here:build", None, None, "cannot import 'no_such_module_here' (ModuleNotFoundError"),
+        ("no_such_module_here:build", None, None,
+         "cannot import 'no_such_module_here' (ModuleNotFoundError"),
         ("MODULE:biuld", None, None, "did you mean 'build'?"),
         ("MODULE:HERE", None, None, "'HERE' is a int, not a function"),
         ("MODULE:", None, None, "write module:function"),
@@ -90,7 +91,8 @@ def test_a_function_of_the_current_directory(module: str) -> None:
         ("MODULE:required", (3, 8, 8), 5, "missing a required argument: 'depth'"),
         ("MODULE:fixed", (3, 4, 4), None, "takes inputs 3x8x8, not 3x4x4; leave --input out"),
         ("MODULE:fixed", None, 2, "has 5 outputs, not 2; leave --classes out"),
-        ("MODULE:unbuilt", None, None, "returned a Chain, not a Network; return what build() gives"),
+        ("MODULE:unbuilt", None, None,
+         "returned a Chain, not a Network; return what build() gives"),
         ("MODULE:nothing", None, None, "returned a NoneType, not a Network"),
         ("MODULE:bad", None, None, "the function raised KeyError"),
         ("MODULE:leaves", None, None, "the function raised SystemExit: 3"),

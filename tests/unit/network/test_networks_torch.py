@@ -48,9 +48,20 @@ class Mean(nn.Module):
 
 
 KINDS = {
-    nn.Conv2d: "conv2d", nn.Conv3d: "conv3d", nn.Linear: "linear", nn.BatchNorm2d: "batchnorm", nn.ReLU: "relu",
-    nn.MaxPool2d: "maxpool2d", nn.MaxPool3d: "maxpool3d", nn.AvgPool2d: "avgpool2d", nn.LocalResponseNorm: "lrn",
-    nn.Dropout: "dropout", nn.Flatten: "flatten", Sum: "add", Cat: "concat", Mean: "globalavgpool",
+    nn.Conv2d: "conv2d",
+    nn.Conv3d: "conv3d",
+    nn.Linear: "linear",
+    nn.BatchNorm2d: "batchnorm",
+    nn.ReLU: "relu",
+    nn.MaxPool2d: "maxpool2d",
+    nn.MaxPool3d: "maxpool3d",
+    nn.AvgPool2d: "avgpool2d",
+    nn.LocalResponseNorm: "lrn",
+    nn.Dropout: "dropout",
+    nn.Flatten: "flatten",
+    Sum: "add",
+    Cat: "concat",
+    Mean: "globalavgpool",
 }
 
 
@@ -145,12 +156,18 @@ def pooled(inside: int, out: int) -> Any:
 def inception_v3() -> Any:
     def a(n: int, features: int) -> Any:
         return Branches(cbr(n, 64, 1), plain(cbr(n, 48, 1), cbr(48, 64, 5, 1, 2)),
-                        plain(cbr(n, 64, 1), cbr(64, 96, 3, 1, 1), cbr(96, 96, 3, 1, 1)), pooled(n, features))
+                        plain(cbr(n, 64, 1), cbr(64, 96, 3, 1, 1), cbr(96, 96, 3, 1, 1)),
+                        pooled(n, features))
 
     def c(m: int) -> Any:
         wide, tall = ((1, 7), 1, (0, 3)), ((7, 1), 1, (3, 0))
-        return Branches(cbr(768, 192, 1), plain(cbr(768, m, 1), cbr(m, m, *wide), cbr(m, 192, *tall)),
-                        plain(cbr(768, m, 1), cbr(m, m, *tall), cbr(m, m, *wide), cbr(m, m, *tall), cbr(m, 192, *wide)), pooled(768, 192))
+        return Branches(
+            cbr(768, 192, 1),
+            plain(cbr(768, m, 1), cbr(m, m, *wide), cbr(m, 192, *tall)),
+            plain(cbr(768, m, 1), cbr(m, m, *tall), cbr(m, m, *wide), cbr(m, m, *tall),
+                  cbr(m, 192, *wide)),
+            pooled(768, 192),
+        )
 
     def ends() -> list[Any]:
         return [cbr(384, 384, (1, 3), 1, (0, 1)), cbr(384, 384, (3, 1), 1, (1, 0))]
@@ -162,13 +179,34 @@ def inception_v3() -> Any:
     b = Branches(cbr(288, 384, 3, 2),
                  plain(cbr(288, 64, 1), cbr(64, 96, 3, 1, 1), cbr(96, 96, 3, 2)),
                  nn.MaxPool2d(3, 2))
-    d = Branches(plain(cbr(768, 192, 1), cbr(192, 320, 3, 2)),
-                 plain(cbr(768, 192, 1), cbr(192, 192, (1, 7), 1, (0, 3)), cbr(192, 192, (7, 1), 1, (3, 0)), cbr(192, 192, 3, 2)),
-                 nn.MaxPool2d(3, 2))
+    d = Branches(
+        plain(cbr(768, 192, 1), cbr(192, 320, 3, 2)),
+        plain(cbr(768, 192, 1), cbr(192, 192, (1, 7), 1, (0, 3)), cbr(192, 192, (7, 1), 1, (3, 0)),
+              cbr(192, 192, 3, 2)),
+        nn.MaxPool2d(3, 2),
+    )
     return plain(
-        cbr(3, 32, 3, 2), cbr(32, 32, 3), cbr(32, 64, 3, 1, 1), nn.MaxPool2d(3, 2), cbr(64, 80, 1), cbr(80, 192, 3), nn.MaxPool2d(3, 2),
-        a(192, 32), a(256, 64), a(288, 64), b, c(128), c(160), c(160), c(192), d, e(1280), e(2048),
-        Mean(), nn.Dropout(), nn.Linear(2048, 1000),
+        cbr(3, 32, 3, 2),
+        cbr(32, 32, 3),
+        cbr(32, 64, 3, 1, 1),
+        nn.MaxPool2d(3, 2),
+        cbr(64, 80, 1),
+        cbr(80, 192, 3),
+        nn.MaxPool2d(3, 2),
+        a(192, 32),
+        a(256, 64),
+        a(288, 64),
+        b,
+        c(128),
+        c(160),
+        c(160),
+        c(192),
+        d,
+        e(1280),
+        e(2048),
+        Mean(),
+        nn.Dropout(),
+        nn.Linear(2048, 1000),
     )
 
 
@@ -183,8 +221,18 @@ def cosmoflow(*widths: int) -> Any:
 
 def lenet5() -> Any:
     return plain(
-        nn.Conv2d(1, 6, 5, 1, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5, 1, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(784, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+        nn.Conv2d(1, 6, 5, 1, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5, 1, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(784, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, 10),
     )
 
 
@@ -203,8 +251,10 @@ def calls(model: Any, sample: tuple[int, ...]) -> tuple[list[Call], float]:
     made, keep, out = {id(x): 0}, [x], []
 
     def hook(module: Any, inputs: tuple[Any, ...], result: Any) -> None:
-        out.append((KINDS[type(module)], tuple(made[id(i)] for i in inputs), tuple(result.shape[1:]),
-                    sum(p.numel() for p in module.parameters())))
+        out.append(
+            (KINDS[type(module)], tuple(made[id(i)] for i in inputs), tuple(result.shape[1:]),
+             sum(p.numel() for p in module.parameters()))
+        )
         made[id(result)] = len(out)
         keep.append(result)  # or its id would be taken again
 
@@ -221,8 +271,10 @@ def ours(net: Network) -> list[Call]:
     """The same of the network, without its loss."""
     at = {layer.name: i for i, layer in enumerate(net.layers)}
     return [
-        (layer.kind, tuple(at[i] for i in layer.inputs), net.shapes[layer.name], layer.parameters(net.input_shape(layer)))
-        for layer in net.layers[1:] if not isinstance(layer, Loss)
+        (layer.kind, tuple(at[i] for i in layer.inputs), net.shapes[layer.name],
+         layer.parameters(net.input_shape(layer)))
+        for layer in net.layers[1:]
+        if not isinstance(layer, Loss)
     ]
 
 

@@ -43,8 +43,8 @@ def export(path: Path, model: Any, shape: tuple[int, ...], *, train: bool = True
     mode = torch.onnx.TrainingMode.TRAINING if train else torch.onnx.TrainingMode.EVAL
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(model, (torch.zeros(2, *shape),), str(path), dynamo=False, training=mode, input_names=["x"],
-                          dynamic_axes={"x": {0: "n"}} if dynamic else None)
+        torch.onnx.export(model, (torch.zeros(2, *shape),), str(path), dynamo=False, training=mode,
+                          input_names=["x"], dynamic_axes={"x": {0: "n"}} if dynamic else None)
     return str(path)
 
 
@@ -56,11 +56,14 @@ def test_residual_and_concat(tmp_path: Path, dynamic: bool) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv1, self.bn = nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8, eps=0.001, momentum=0.2)
+            self.conv1, self.bn = (nn.Conv2d(3, 8, 3, 2, 1, bias=False),
+                                   nn.BatchNorm2d(8, eps=0.001, momentum=0.2))
             self.conv2, self.relu = nn.Conv2d(8, 8, 3, padding=2, dilation=2), nn.ReLU()
             self.side = nn.Sequential(nn.Conv2d(8, 4, (1, 3), padding=(0, 1), groups=2), nn.ReLU())
-            self.pool, self.mean = nn.MaxPool2d(3, 2, 1, ceil_mode=True), nn.AvgPool2d(2, 1, 1, count_include_pad=False)
-            self.here, self.drop, self.fc = nn.AdaptiveAvgPool2d((5, 5)), nn.Dropout(0.25), nn.Linear(300, 10)
+            self.pool, self.mean = (nn.MaxPool2d(3, 2, 1, ceil_mode=True),
+                                    nn.AvgPool2d(2, 1, 1, count_include_pad=False))
+            self.here, self.drop, self.fc = (
+                nn.AdaptiveAvgPool2d((5, 5)), nn.Dropout(0.25), nn.Linear(300, 10))
 
         def forward(self, x: Any) -> Any:
             x = self.relu(self.bn(self.conv1(x)))
@@ -92,12 +95,19 @@ def test_residual_and_concat(tmp_path: Path, dynamic: bool) -> None:
 
 def test_volumes_and_folded_normalisation(tmp_path: Path) -> None:
     nn = pytest.importorskip("torch.nn", exc_type=ImportError)
-    model = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1, bias=False), nn.BatchNorm3d(4), nn.ReLU(), nn.MaxPool3d(2), nn.Flatten(),
-                          nn.Dropout(), nn.Linear(32, 3), nn.Softmax(1)).eval()
+    model = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1, bias=False), nn.BatchNorm3d(4), nn.ReLU(),
+                          nn.MaxPool3d(2), nn.Flatten(), nn.Dropout(), nn.Linear(32, 3),
+                          nn.Softmax(1)).eval()
     net = network(export(tmp_path / "cube.onnx", model, (2, 4, 4, 4), train=False, dynamic=True))
     want = Chain("cube", (2, 4, 4, 4)).add(Conv3d, "0", out_channels=4, kernel=3,
                                            padding=1).add(ReLU, "2").add(MaxPool3d, "3")
-    assert net == want.add(Flatten, "4").add(Linear, "6", out_features=3).add(SoftmaxCrossEntropy, "loss").build()
+    assert (
+        net
+        == want.add(Flatten, "4")
+        .add(Linear, "6", out_features=3)
+        .add(SoftmaxCrossEntropy, "loss")
+        .build()
+    )
 
 
 def test_pytorchs_resnet_block_keeps_its_names(tmp_path: Path) -> None:
@@ -130,7 +140,10 @@ def write(path: Path, nodes: Spec, dims: Any = ("n", 3, 8, 8),
         array = np.zeros(value, np.float32) if isinstance(value, tuple) else np.asarray(value)
         made.append(onnx.numpy_helper.from_array(array, name))
     graph = helper.make_graph(
-        [helper.make_node(op, list(i), list(o), name=f"the_{op}", **(at[0] if at else {})) for op, i, o, *at in nodes],
+        [
+            helper.make_node(op, list(i), list(o), name=f"the_{op}", **(at[0] if at else {}))
+            for op, i, o, *at in nodes
+        ],
         "graph",
         [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, dims)],
         [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs],
@@ -199,26 +212,36 @@ def test_another_image_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
-        ([("LeakyRelu", "x", "h"), *HEAD], "node 'the_LeakyRelu' (LeakyRelu): operator LeakyRelu is not supported; use ReLU"),
+        ([("LeakyRelu", "x", "h"), *HEAD],
+         "node 'the_LeakyRelu' (LeakyRelu): operator LeakyRelu is not supported; use ReLU"),
         ([("Clip", "x", "h"), *HEAD], "operator Clip is not supported; use ReLU in place of ReLU6"),
-        ([("Sigmoid", "x", "h"), *HEAD], "operator Sigmoid is not supported; the operators Add, AveragePool"),
-        ([("Conv", ("x", "k"), "h", {"pads": [0, 0, 1, 1]}), *HEAD], "node 'the_Conv' (Conv): pads [0, 0, 1, 1] differ"),
-        ([("Conv", ("x", "k"), "h", {"auto_pad": "SAME_UPPER"}), *HEAD], "auto_pad SAME_UPPER is not supported"),
-        ([("Conv", ("x", "k"), "h", {"group": 2}), *HEAD], "has weights for 6 channels, its input has 3"),
+        ([("Sigmoid", "x", "h"), *HEAD],
+         "operator Sigmoid is not supported; the operators Add, AveragePool"),
+        ([("Conv", ("x", "k"), "h", {"pads": [0, 0, 1, 1]}), *HEAD],
+         "node 'the_Conv' (Conv): pads [0, 0, 1, 1] differ"),
+        ([("Conv", ("x", "k"), "h", {"auto_pad": "SAME_UPPER"}), *HEAD],
+         "auto_pad SAME_UPPER is not supported"),
+        ([("Conv", ("x", "k"), "h", {"group": 2}), *HEAD],
+         "has weights for 6 channels, its input has 3"),
         ([("Conv", ("x", "line"), "h"), *HEAD], "convolutions of 1 dimensions"),
         ([("Conv", ("x", "x"), "h"), *HEAD], "input 'x' must be a constant of the file"),
-        ([("MaxPool", "x", "h", {"kernel_shape": [2, 2], "dilations": [2, 2]}), *HEAD], "dilations [2, 2] are not supported"),
+        ([("MaxPool", "x", "h", {"kernel_shape": [2, 2], "dilations": [2, 2]}), *HEAD],
+         "dilations [2, 2] are not supported"),
         ([("MaxPool", "x", "h", {"kernel_shape": [9, 9]}), *HEAD], "a window of 9 does not fit"),
         ([("LRN", "x", "h", {"size": 4}), *HEAD], "an even size (4)"),
         ([("Add", ("x", "bias"), "h"), *HEAD], "node 'the_Add' (Add): input 'bias' is a constant"),
-        ([("Concat", ("x", "x"), "h", {"axis": 2}), *HEAD], "axis 2 is not supported, only channels"),
-        ([("Reshape", ("x", "to"), "h"), *HEAD], "a reshape of samples 3x8x8 to 24x8 is not supported, only to features N x 192"),
+        ([("Concat", ("x", "x"), "h", {"axis": 2}), *HEAD],
+         "axis 2 is not supported, only channels"),
+        ([("Reshape", ("x", "to"), "h"), *HEAD],
+         "a reshape of samples 3x8x8 to 24x8 is not supported, only to features N x 192"),
         ([("Flatten", "x", "h", {"axis": 2}), *HEAD], "axis 2 is not supported"),
         ([("Softmax", "x", "h"), *HEAD], "only at the end"),
-        ([("ReduceMean", "x", "h", {"axes": [1]}), *HEAD], "the mean over axes [1] is not supported"),
+        ([("ReduceMean", "x", "h", {"axes": [1]}), *HEAD],
+         "the mean over axes [1] is not supported"),
         ([("Squeeze", "x", "h"), *HEAD], "only after a global average"),
         ([("Gemm", ("x", "w"), "y", {"alpha": 2.0})], "alpha, beta and transA"),
-        ([("MatMul", ("x", "w"), "y")], "has weights 192x4, its input samples 3x8x8; flatten before it"),
+        ([("MatMul", ("x", "w"), "y")],
+         "has weights 192x4, its input samples 3x8x8; flatten before it"),
         ([("Dropout", "x", ("d", "h")), *HEAD], "input 'h' is a second output of another node"),
         ([("Exp", ("w",), "h"), *HEAD], "node 'the_Exp' (Exp): cannot be computed from constants"),
         ([("Relu", "x", "y")], "needs features"),
@@ -239,9 +262,10 @@ def test_files_that_are_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name, message in [
         (str(tmp_path / "none.onnx"), "No such file"),
         (str(tmp_path / "text.onnx"), "is not an ONNX file"),
-        (write(tmp_path / "two.onnx", nodes, weights={"w": (192, 4)}, outputs=("y", "f")), "has 2 outputs (y, f)"),
-        (write(tmp_path / "flat.onnx", nodes, ("n", 3), {"w": (3, 4)}), "the input 'x' has 2 axes; "
-                                                                        "images N x C x H x W"),
+        (write(tmp_path / "two.onnx", nodes, weights={"w": (192, 4)}, outputs=("y", "f")),
+         "has 2 outputs (y, f)"),
+        (write(tmp_path / "flat.onnx", nodes, ("n", 3), {"w": (3, 4)}),
+         "the input 'x' has 2 axes; images N x C x H x W"),
     ]:
         with pytest.raises(InputError) as err:
             network(name)

@@ -28,8 +28,10 @@ def small() -> Network:
     """
     net = Chain("small", (4, 32, 24))
     net.add(Conv2d, "conv1", out_channels=16, kernel=(5, 3), padding=(2, 1)).add(MaxPool2d, "pool1")
-    net.add(Conv2d, "conv2", out_channels=64, kernel=(1, 1)).add(MaxPool2d, "pool2", kernel=(4, 4), stride=(4, 4))
-    net.add(Conv2d, "conv3", out_channels=512, kernel=(3, 3), padding=(1, 1)).add(Flatten, "flatten")
+    net.add(Conv2d, "conv2", out_channels=64, kernel=(1, 1)).add(
+        MaxPool2d, "pool2", kernel=(4, 4), stride=(4, 4))
+    net.add(Conv2d, "conv3", out_channels=512, kernel=(3, 3), padding=(1, 1)).add(
+        Flatten, "flatten")
     return net.add(Linear, "fc", out_features=10).add(SoftmaxCrossEntropy, "loss").build()
 
 
@@ -78,7 +80,8 @@ def test_the_least_of_every_split(ranks: int, batch: int, link: str) -> None:
     for pr in (None,
                *(rows for rows in range(1, ranks + 1) if ranks % rows == 0
                  and ranks // rows <= batch)):
-        found, all_s = choose(net, ranks, batch, LINKS[link], pr), every(net, ranks, batch, LINKS[link], pr)
+        found, all_s = (choose(net, ranks, batch, LINKS[link], pr),
+                        every(net, ranks, batch, LINKS[link], pr))
         assert found.seconds == pytest.approx(min(all_s.values()), rel=1e-12)
         assert found.seconds == pytest.approx(all_s[found.pr, found.pc, frozenset(found.domain)],
                                               rel=1e-12)
@@ -101,7 +104,8 @@ def test_alexnet_on_512_ranks() -> None:
     net = builtin.network("alexnet")
     found = choose(net, 512, 2048, CORI)
     assert (found.pr, found.pc) == (16, 32)
-    assert found.domain == ("conv1", "conv2", "conv3", "conv4", "conv5") and found.model == ("fc6", "fc7", "fc8")
+    assert found.domain == ("conv1", "conv2", "conv3", "conv4", "conv5") and found.model == (
+        "fc6", "fc7", "fc8")
     assert found.seconds == pytest.approx(min(every(net, 512, 2048, CORI).values()), rel=1e-12)
     assert found.seconds == pytest.approx(total_s(eq9_integrated(net, 16, 32, 2048, CORI)),
                                           rel=1e-12)

@@ -128,9 +128,16 @@ def test_synchronisation() -> None:
     """Replicas are parts of samples and images; channel parts send their own weights; a distributed
     server sends less than one copy.
     """
-    assert Configuration(n=2, c=3, h=2, w=2).devices == 24 and Configuration(n=2, c=3, h=2, w=2).replicas == 8
+    assert (
+        Configuration(n=2, c=3, h=2, w=2).devices == 24
+        and Configuration(n=2, c=3, h=2, w=2).replicas == 8
+    )
     assert optcnn.ts_s(100.0, Configuration(c=8), 10.0) == 0.0
-    assert optcnn.ts_s(100.0, Configuration(n=4), 10.0) == optcnn.ts_s(100.0, Configuration(n=4, c=2), 10.0) == 40.0
+    assert (
+        optcnn.ts_s(100.0, Configuration(n=4), 10.0)
+        == optcnn.ts_s(100.0, Configuration(n=4, c=2), 10.0)
+        == 40.0
+    )
     for n in (2, 4, 16):
         assert optcnn.ts_s(100.0, Configuration(n=n), 10.0,
                            distributed=True) == pytest.approx((n - 1) / n * 10.0)

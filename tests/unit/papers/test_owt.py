@@ -21,7 +21,11 @@ LONG = 1e6  # seconds of computing that hide everything
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_one_worker_is_serial(scheme: Scheme) -> None:
     assert owt.iteration_s(scheme, 1, 0.3, 0.02, BATCH_BYTES, 1e7, BANDWIDTH) == 0.3 + 0.02
-    assert owt.received_bytes(scheme, 1, BATCH_BYTES) == owt.switch_s(scheme, 1, BATCH_BYTES, BANDWIDTH) == 0.0
+    assert (
+        owt.received_bytes(scheme, 1, BATCH_BYTES)
+        == owt.switch_s(scheme, 1, BATCH_BYTES, BANDWIDTH)
+        == 0.0
+    )
     assert owt.batch_memory_bytes(scheme, 1, BATCH_BYTES) == BATCH_BYTES
     assert owt.fc_passes(scheme, 1) == owt.fc_updates(scheme, 1, True) == 1
 
@@ -43,11 +47,14 @@ def test_what_hides(workers: int) -> None:
     assert owt.exposed_s("a", workers, BATCH_BYTES, BANDWIDTH,
                          LONG) == whole and owt.hideable_fraction("a", workers) == 0
     for scheme in TURNS:
-        whole, turn = owt.switch_s(scheme, workers, BATCH_BYTES, BANDWIDTH), owt.pass_s(scheme, workers, BATCH_BYTES, BANDWIDTH)
+        whole, turn = (owt.switch_s(scheme, workers, BATCH_BYTES, BANDWIDTH),
+                       owt.pass_s(scheme, workers, BATCH_BYTES, BANDWIDTH))
         assert owt.hideable_fraction(scheme, workers) == (workers - 1) / workers
         assert owt.exposed_s(scheme, workers, BATCH_BYTES, BANDWIDTH, LONG) == 2 * turn
-        assert whole * (1 - owt.hideable_fraction(scheme, workers)) == pytest.approx(2 * turn, rel=1e-12)
-        assert owt.exposed_s(scheme, workers, BATCH_BYTES, BANDWIDTH, 0.0) == pytest.approx(whole, rel=1e-12)
+        assert whole * (1 - owt.hideable_fraction(scheme, workers)) == pytest.approx(
+            2 * turn, rel=1e-12)
+        assert owt.exposed_s(scheme, workers, BATCH_BYTES, BANDWIDTH, 0.0) == pytest.approx(
+            whole, rel=1e-12)
 
 
 def test_what_lasts_longer_than_a_turn_is_exposed() -> None:
@@ -84,8 +91,14 @@ def test_variable_batch_size() -> None:
     for scheme in TURNS:
         assert owt.fc_passes(scheme, 8) == owt.fc_updates(scheme, 8, True) == 8
         assert owt.fc_updates(scheme, 8, False) == 1
-        assert owt.fc_batch(scheme, 8, 128, True) == 128 and owt.fc_batch(scheme, 8, 128, False) == 1024
-    assert owt.fc_passes("a", 8) == owt.fc_updates("a", 8, True) == 1 and owt.fc_batch("a", 8, 128, True) == 1024
+        assert (
+            owt.fc_batch(scheme, 8, 128, True) == 128
+            and owt.fc_batch(scheme, 8, 128, False) == 1024
+        )
+    assert (
+        owt.fc_passes("a", 8) == owt.fc_updates("a", 8, True) == 1
+        and owt.fc_batch("a", 8, 128, True) == 1024
+    )
 
 
 def test_memory_of_the_assembled_batch() -> None:
@@ -122,7 +135,8 @@ def test_weight_decay_of_section_5() -> None:
 
 
 @given(
-    st.sampled_from(SCHEMES), st.integers(1, 64), st.floats(1.0, 1e9), st.floats(1e6, 1e12), st.floats(0.0, 10.0), st.booleans()
+    st.sampled_from(SCHEMES), st.integers(1, 64), st.floats(1.0, 1e9), st.floats(1e6, 1e12),
+    st.floats(0.0, 10.0), st.booleans()
 )
 def test_exposed_is_between_the_ends_and_everything(scheme: Scheme, workers: int,
                                                     batch_bytes: float, bandwidth: float,

@@ -42,9 +42,9 @@ def test_optcnn_on_four_gpus() -> None:
 def test_published_configurations() -> None:
     """Table 5, and DeePa's Figures 9 and 15."""
     vgg = layerwise.configurations("vgg16", "layer-wise", 4)
-    assert [str(vgg[name]) for name in ("conv4_3", "conv5_1", "pool5", "fc6", "fc7", "fc8", "loss")] == [
-        "{n=4}", "{h=2, w=2}", "{h=2, w=2}", "{c=4}", "{c=4}", "{c=2}", "{}"
-    ]
+    assert [
+        str(vgg[name]) for name in ("conv4_3", "conv5_1", "pool5", "fc6", "fc7", "fc8", "loss")
+    ] == ["{n=4}", "{h=2, w=2}", "{h=2, w=2}", "{c=4}", "{c=4}", "{c=2}", "{}"]
     fewer = layerwise.configurations("vgg16", "fc-only", 4)
     assert str(fewer["conv5_3"]) == "{n=4}" and str(fewer["fc6"]) == "{c=2}"
     alexnet = layerwise.configurations("alexnet", "layer-wise", 16)
@@ -54,7 +54,8 @@ def test_published_configurations() -> None:
 def test_deepa_volumes() -> None:
     """VGG-16 on 4 GPUs: 4 GB and 490 MB; AlexNet with 21,841 classes: 44.5 times less."""
     claims = check(deepa.report(("alexnet",)))
-    assert claims["Fig 16, 22K classes, DeePa less than data: most"].ratio == pytest.approx(1, abs=0.02)
+    assert claims["Fig 16, 22K classes, DeePa less than data: most"].ratio == pytest.approx(
+        1, abs=0.02)
     assert layerwise.volume("vgg16", "data", 4).total_bytes == 4 * 4 * 2 * 138_357_544
     assert layerwise.volume("vgg16", "fc-only", 4).total_bytes == pytest.approx(490e6, rel=0.02)
 

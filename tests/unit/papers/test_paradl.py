@@ -50,7 +50,8 @@ def same_terms(a: Table3Row, b: Table3Row) -> None:
 
 @pytest.mark.parametrize(
     ("weights", "images", "alpha_s", "published_s"),
-    [(169_801_408, 32, 30.31e-6, 256.98), (22_734_016, 64, 30.31e-6, 18.19), (22_734_016, 64, 40.31e-6, 18.56)],
+    [(169_801_408, 32, 30.31e-6, 256.98), (22_734_016, 64, 30.31e-6, 18.19),
+     (22_734_016, 64, 40.31e-6, 18.56)],
     ids=["vgg16", "resnet50", "resnet50-slower"],
 )
 def test_figures_of_the_public_tool(weights: int, images: int, alpha_s: float,
@@ -58,8 +59,8 @@ def test_figures_of_the_public_tool(weights: int, images: int, alpha_s: float,
     """Data parallelism on 16 PEs, 1.28 M samples, 4 bytes an item, 8e-11 s/byte; to the two
     decimals given.
     """
-    row = paradl.table3_data([Table3Layer("all", w=weights)], TrainingRun(1_280_000, 16 * images), 16,
-                             HockneyLink(alpha_s, 4 * 8e-11))
+    row = paradl.table3_data([Table3Layer("all", w=weights)], TrainingRun(1_280_000, 16 * images),
+                             16, HockneyLink(alpha_s, 4 * 8e-11))
     assert round(row.communication_s, 2) == published_s
 
 
@@ -77,7 +78,9 @@ def test_collectives() -> None:
 
 def test_trees_suit_small_messages() -> None:
     for items, ring_is_faster in ((16, False), (1 << 26, True)):
-        assert (paradl.ring_allreduce_s(64, items, LINK) < paradl.tree_allreduce_s(64, items, LINK, 4)) == ring_is_faster
+        assert (
+            paradl.ring_allreduce_s(64, items, LINK) < paradl.tree_allreduce_s(64, items, LINK, 4)
+        ) == ring_is_faster
 
 
 def test_values_of_a_network() -> None:
@@ -93,10 +96,12 @@ def test_values_of_a_network() -> None:
     assert by_name["conv1"].halo_x[0] == 5 * 224 * 3 and by_name["conv1"].halo_dy[0] == 2 * 55 * 64
     assert by_name["pool1"].halo_x[0] == 55 * 64 and by_name["relu1"].halo_x == (0.0, 0.0)
     assert by_name["fc6"].extents == () and by_name["flatten"].extents == ()
-    assert [layer.name for layer in LAYERS if layer.gathers] == [layer.name for layer in ALEXNET.matmul_layers]
+    assert [layer.name for layer in LAYERS if layer.gathers] == [
+        layer.name for layer in ALEXNET.matmul_layers]
     assert sum(layer.w + layer.bias for layer in LAYERS) == ALEXNET.parameters
     assert (conv2.fw_s, conv2.bw_s, conv2.wu_s) == TIMES["conv2"]
-    assert [layer.name for layer in layer_values(ALEXNET, ALEXNET.matmul_layers)] == [layer.name for layer in ALEXNET.matmul_layers]
+    assert [layer.name for layer in layer_values(ALEXNET, ALEXNET.matmul_layers)] == [
+        layer.name for layer in ALEXNET.matmul_layers]
 
 
 def test_serial_is_every_strategy_on_one_pe() -> None:
@@ -130,8 +135,13 @@ def test_spatial_adds_halos_to_data() -> None:
     long.
     """
     conv2 = [layer for layer in LAYERS if layer.name == "conv2"]
-    data, rows4 = paradl.table3_data(conv2, JOB, 4, LINK), paradl.table3_spatial(conv2, JOB, (4, 1), LINK)
-    assert rows4.gradient_s == data.gradient_s and rows4.compute_s == data.compute_s and rows4.memory_bytes == data.memory_bytes
+    data, rows4 = (paradl.table3_data(conv2, JOB, 4, LINK),
+                   paradl.table3_spatial(conv2, JOB, (4, 1), LINK))
+    assert (
+        rows4.gradient_s == data.gradient_s
+        and rows4.compute_s == data.compute_s
+        and rows4.memory_bytes == data.memory_bytes
+    )
     assert rows4.halo_s == pytest.approx(2 * 2500
                                          * (2 * 1e-5 + 512 * 4 * 8e-11 * 2 * 27 * (64 + 192)),
                                          rel=1e-12)
@@ -203,7 +213,10 @@ def test_memory_halves() -> None:
     activations = [replace(layer, w=0.0, bias=0.0) for layer in LAYERS]
     for layers, strategy in ((activations, paradl.table3_data),
                              ([Table3Layer("w", w=1e6)], paradl.table3_filter)):
-        assert strategy(layers, JOB, 8, LINK).memory_bytes == strategy(layers, JOB, 4, LINK).memory_bytes / 2
+        assert (
+            strategy(layers, JOB, 8, LINK).memory_bytes
+            == strategy(layers, JOB, 4, LINK).memory_bytes / 2
+        )
     row = rows()["data"]
     assert row.fits(row.memory_bytes) and not row.fits(row.memory_bytes - 1)
 
