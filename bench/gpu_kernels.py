@@ -1,11 +1,10 @@
-"""Time the GPU's convolutions on AlexNet's layers against PyTorch on the same card and against the
-bare matrix product.
+"""Time the GPU's convolutions on AlexNet's layers against PyTorch and bare matrix products.
 
 Usage: python bench/gpu_kernels.py [--images N] [--repeats N]
 
-All in float32 without TF32. The matrix product has the convolution's number of operations: what is
-missing to it is the lowering. Times are medians between GPU events, in milliseconds; exit status 2
-where there is no GPU.
+All kernels run in float32 without TF32. The matrix product has the flops of the convolution, so the
+difference is the cost of im2col. Times are medians between GPU events in milliseconds. The exit
+status is 2 without a GPU.
 """
 
 from __future__ import annotations
@@ -37,9 +36,7 @@ PASSES = ("forward", "backward data", "backward weight")
 
 def median_ms(call: Callable[[], Any], repeats: int, event: Callable[[], Any],
               elapsed: Callable[[Any, Any], float]) -> float:
-    """Median time of a call between two events of the current stream, after three calls that warm
-    up.
-    """
+    """Median time of a call in ms between two events of the stream, after three warm-up calls."""
     for _ in range(3):
         call()
     times = []
@@ -63,9 +60,7 @@ def sides(layer: tuple[Any, ...], images: int) -> tuple[tuple[int, ...], tuple[i
 
 
 def random_array(xp: Any, *shape: int) -> Any:
-    """Random numbers (repeated, so that large arrays come fast) without the need of a random
-    generator's library.
-    """
+    """Random numbers without a random generator on the device, repeated in large arrays."""
     numbers = xp.asarray(np.random.default_rng(0).standard_normal(2**18 + 1, np.float32))
     count = math.prod(shape)
     return xp.tile(numbers, count // numbers.size + 1)[:count].reshape(shape)
@@ -87,7 +82,7 @@ def own_calls(gpu: Any, layer: tuple[Any, ...], images: int) -> dict[str, Callab
 
 
 def product_call(gpu: Any, layer: tuple[Any, ...], images: int) -> Callable[[], Any]:
-    """One matrix product with as many operations as each pass."""
+    """One matrix product with the flops of a pass."""
     _, w, out = sides(layer, images)
     inner, columns = math.prod(w[1:]), out[0] * out[2] * out[3]
     a, b, c = (random_array(gpu.xp, w[0], inner), random_array(gpu.xp, inner, columns),
@@ -96,7 +91,7 @@ def product_call(gpu: Any, layer: tuple[Any, ...], images: int) -> Callable[[], 
 
 
 def torch_calls(device: int, layer: tuple[Any, ...], images: int) -> dict[str, Callable[[], Any]]:
-    """The same passes in PyTorch on the same card; empty without PyTorch or without its CUDA."""
+    """The same passes in PyTorch on the same GPU; empty without PyTorch or its CUDA."""
     try:
         import torch
         from torch.nn import grad

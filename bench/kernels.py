@@ -1,14 +1,12 @@
-"""Rates of the NumPy convolutions on AlexNet's and CosmoFlow's layers, next to np.matmul and
-PyTorch in the same run.
+"""Flop rates of the NumPy convolutions on AlexNet and CosmoFlow beside np.matmul and PyTorch.
 
     python bench/kernels.py [--batch 16] [--threads 1] [--rounds 7] [--json FILE]
 
-Then the time of ResNet-50's batch normalisations next to PyTorch's.
+A second table has the times of ResNet-50's batch normalisations beside PyTorch's.
 
-All the contestants of a layer run in turn (A B C A B C ...), so that a noisy machine disturbs them
-alike; every figure is a median. ``GEMM`` is np.matmul on 2048 x 2048 matrices, ``own`` np.matmul on
-the matrices of the layer's own product for one image: [pixels, K] @ [K, filters] and its two
-adjoints.
+The implementations of a layer run interleaved (A B C A B C ...), so that noise affects them alike;
+all figures are medians. ``GEMM`` is np.matmul on 2048 x 2048 matrices. ``own`` is np.matmul on the
+matrices of the layer for one image, [pixels, K] @ [K, filters] and its two adjoints.
 """
 
 from __future__ import annotations
@@ -33,8 +31,9 @@ SQUARE = 2048
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution of AlexNet on 227-pixel images (`groups` 2 is the two-tower variant), or of
-    CosmoFlow on volumes (3 `axes`).
+    """A convolution of AlexNet on 227-pixel images, or of CosmoFlow on volumes (3 `axes`).
+
+    `groups` 2 is the variant with two towers.
     """
 
     name: str
@@ -58,7 +57,7 @@ class Layer:
 
     @property
     def depth(self) -> int:
-        """Multiplications per output."""
+        """Multiplications per output element."""
         return self.channels // self.groups * self.kernel**self.axes
 
     def shapes(self, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -115,8 +114,7 @@ def kernel_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
 
 
 def own_gemm_calls(layer: Layer) -> dict[str, tuple[Callable[[], Any], int]]:
-    """The layer's own products for one image and one group, with their floating-point operations.
-    """
+    """The matrix products of the layer for one image and one group, with their flops."""
     import numpy as np
 
     rng, pixels, filters = np.random.default_rng(
@@ -136,7 +134,7 @@ def own_gemm_calls(layer: Layer) -> dict[str, tuple[Callable[[], Any], int]]:
 
 
 def torch_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
-    """PyTorch's three kernels (without autograd's bookkeeping)."""
+    """PyTorch's three kernels, without autograd."""
     import torch
 
     (x, w, y), bias, axes = map(torch.rand,
@@ -157,7 +155,7 @@ def torch_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
 
 
 def rounds_of(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each call, run in turn, after one round that warms up."""
+    """Median seconds of each call, interleaved, after a warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds + 1):
         for name, call in calls.items():
@@ -169,7 +167,7 @@ def rounds_of(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, flo
 
 
 def torch_reason(threads: int) -> str | None:
-    """Set PyTorch's threads; why there is no PyTorch, if so."""
+    """Set the threads of PyTorch; return the reason if it is not available."""
     try:
         import torch
     except ImportError as err:
@@ -179,7 +177,7 @@ def torch_reason(threads: int) -> str | None:
 
 
 def measure(layer: Layer, batch: int, rounds: int, with_torch: bool) -> list[dict[str, Any]]:
-    """One row per pass."""
+    """Results of a layer, one row per pass."""
     import numpy as np
 
     square = [np.random.default_rng(i).random((SQUARE, SQUARE), np.float32) for i in range(3)]
@@ -217,9 +215,7 @@ def measure(layer: Layer, batch: int, rounds: int, with_torch: bool) -> list[dic
 
 
 def norm_calls(shape: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
-    """Batch normalisation of the NumPy backend: what a rank computes forward and backward, its sums
-    included.
-    """
+    """Batch normalisation of the NumPy backend on one rank, forward and backward, with its sums."""
     import numpy as np
 
     from hpcpar.kernels.numpy_backend import NumpyBackend

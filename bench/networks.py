@@ -1,6 +1,4 @@
-"""Networks that are planned beside the built-in ones: deep chains, and graphs that no elimination
-can plan.
-"""
+"""Further networks for planning: deep chains, and graphs that defeat variable elimination."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from hpcpar.network.layers import (
 
 
 def deep(count: int) -> Network:
-    """A chain of so many convolutions, no two alike."""
+    """A chain of `count` different convolutions."""
     net = Chain(f"chain{count}", (8, 56, 56))
     for i in range(count):
         net.add(Conv2d, f"conv{i}", out_channels=64 + 4 * i, kernel=(3, 3),
@@ -34,9 +32,7 @@ def deep(count: int) -> Network:
 
 
 def dense(blocks: tuple[int, ...]) -> Network:
-    """DenseNet's blocks of so many layers, on small images: each layer reads all layers of its
-    block before it.
-    """
+    """DenseNet on small images: each layer reads all previous layers of its block."""
     net = Graph("dense", (3, 64, 64))
     x = net.add(Conv2d, "stem", out_channels=64, kernel=(3, 3), padding=(1, 1))
     for block, count in enumerate(blocks):

@@ -50,7 +50,7 @@ def splitmix64(z: int) -> int:
 
 
 def test_dropout_mask_definition(backend: Backend) -> None:
-    """The generator is splitmix64: with the key as seed, element i uses its output number i."""
+    """The generator is splitmix64: with the key as seed, element i uses output number i."""
     # The published first outputs for seed 1234567.
     assert [splitmix64((1234567 + (1 + i) * GOLDEN) % 2**64)
             for i in range(2)] == [6457827717110365317, 3203168211198807973]

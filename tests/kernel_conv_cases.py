@@ -151,7 +151,7 @@ def test_conv_geometries(backend: Backend, case: ConvCase, dtype: Any) -> None:
 
 
 def test_conv_by_hand(backend: Backend) -> None:
-    """One channel, worked out by hand: no reference library needed."""
+    """One channel, computed by hand without a reference library."""
     spec = ConvSpec((2, 1), (1, 1), ((1, 0), (0, 1)), (Segment(0, 1, 0, 1),))
     x = place(backend, np.arange(1.0, 7.0).reshape(1, 1, 3, 2))
     w = place(backend, np.array([[[[1.0, 10.0], [100.0, 1000.0]]]]))
@@ -204,7 +204,7 @@ def test_conv_empty(backend: Backend, images: int, channels: int, filters: int, 
 
 
 def test_conv_unowned_group(backend: Backend) -> None:
-    """A block with inputs but no segment at all: its gradient is zero."""
+    """A block with inputs but without segments has a zero gradient."""
     spec = ConvSpec((1, 1), (1, 1), ((1, 1), (1, 1)), ())
     dx = blank(backend, (1, 2, 4, 4), np.float32)
     empty = place(backend, np.zeros((1, 0, 4, 4), np.float32))

@@ -1,6 +1,4 @@
-"""Tests of normalisation, across channels and over a batch, that every backend must pass (see
-kernel_cases).
-"""
+"""Tests of LRN and batch normalisation that every backend must pass (see kernel_cases)."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ from hpcpar.kernels.interface import Backend
 )
 def test_lrn_against_torch(backend: Backend, channels: int, size: int, beta: float,
                            cuts: tuple[int, ...], style: int, dtype: Any) -> None:
-    """Blocks of channels with their halos make the whole tensor's result, and their gradients add
-    up to its gradient.
-    """
+    """Blocks of channels with halos give the whole tensor's result, and their gradients add up."""
     torch = torch_module()
     shape, alpha, k = (2, channels, 4, 3), 0.7, 1.5
     x, dy = random(0, shape, dtype), random(1, shape, dtype)
@@ -75,7 +71,7 @@ EPS, MOMENTUM = 1e-3, 0.2
 
 
 def column(a: np.ndarray, axes: int) -> np.ndarray:
-    """A number per channel, shaped for an array of so many axes."""
+    """A number per channel, in a shape that broadcasts over the image axes."""
     return a.reshape(-1, *(1,) * (axes - 2))
 
 
@@ -137,7 +133,7 @@ def test_batchnorm_by_running_statistics(backend: Backend, style: int, dtype: An
 
 
 def test_batchnorm_far_from_zero(backend: Backend) -> None:
-    """In float32 the sums must not be: the variance is a 1e8-th of the mean of squares."""
+    """The sums need float64: the variance is 1e-8 of the mean of squares."""
     x = (1000 + 0.1 * random(0, (64, 2, 20, 20), np.float64)).astype(np.float32)
     moments, (mean, inv_std) = (blank(backend, (2, 2), np.float64),
                                 (blank(backend, (2,), np.float64) for _ in range(2)))
@@ -149,7 +145,7 @@ def test_batchnorm_far_from_zero(backend: Backend) -> None:
 
 
 def test_batchnorm_of_one_item_and_of_a_constant(backend: Backend) -> None:
-    """No division by zero, and no root of a negative number that only rounding made."""
+    """No division by zero, and no square root of a variance that rounding made negative."""
     x = np.full((1, 3), 0.1, np.float32)
     moments, (mean, inv_std) = (blank(backend, (3, 2), np.float64),
                                 (blank(backend, (3,), np.float64) for _ in range(2)))

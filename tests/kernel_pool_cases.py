@@ -72,7 +72,7 @@ def test_maxpool_against_torch(backend: Backend, case: Any, dtype: Any, ties: bo
 
 
 def test_maxpool_ties_and_large_windows(backend: Backend) -> None:
-    """The first of several maxima, for a window with more places than an int8 counts."""
+    """The first of several maxima wins, also in windows of more than 127 elements."""
     x = np.zeros((1, 2, 14, 14), np.float32)
     x[0, 1, 12:, 12:] = 1
     spec = PoolSpec((14, 14), (14, 14), ((0, 0), (0, 0)))
@@ -83,7 +83,7 @@ def test_maxpool_ties_and_large_windows(backend: Backend) -> None:
 
 
 def test_maxpool_keeps_nan(backend: Backend) -> None:
-    """A NaN must reach the loss, wherever in a window it is."""
+    """A NaN reaches the output wherever it is in a window."""
     spec = PoolSpec((3, 3), (3, 3), ((0, 0), (0, 0)))
     x = np.zeros((1, 9, 3, 3), np.float32)
     x.reshape(9, 9)[np.arange(9), np.arange(9)] = np.nan
@@ -150,7 +150,7 @@ def test_pool_empty(backend: Backend, shape: tuple[int, ...]) -> None:
 
 
 def test_pool_backward_of_no_outputs(backend: Backend) -> None:
-    """A block may need inputs and own nothing: then its gradient is zero."""
+    """A block that owns no outputs has a zero gradient."""
     spec = PoolSpec((2, 2), (2, 2), ((0, 0), (0, 0)))
     none = place(backend, np.zeros((1, 2, 0, 2), np.float32))
     dx = blank(backend, (1, 2, 3, 4), np.float32)

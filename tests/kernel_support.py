@@ -1,4 +1,4 @@
-"""What the tests of the kernel interface share: placing arrays on a device, and comparing."""
+"""Helpers of the kernel tests: arrays with various strides on a device, and comparison."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEW = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
 
 def torch_module() -> Any:
-    """PyTorch, or skip the test."""
+    """PyTorch; skips the test without it."""
     return pytest.importorskip("torch", reason="PyTorch is the reference of this test",
                                exc_type=ImportError)
 
@@ -37,7 +37,7 @@ def place(backend: Backend, host: np.ndarray, style: int = 0) -> Array:
 
 
 def blank(backend: Backend, shape: tuple[int, ...], dtype: Any, style: int = 0) -> Array:
-    """An output full of a value that a kernel must overwrite."""
+    """An output array filled with a value that a kernel must overwrite."""
     return place(backend, np.full(shape, 99, dtype), style)
 
 
@@ -61,12 +61,12 @@ def random(seed: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def extents(size: Any, kernel: Any, stride: Any, dilation: Any, pads: Any) -> tuple[int, ...]:
-    """The outputs of a window over a padded image or volume."""
+    """Number of outputs of a window over a padded extent."""
     window = zip(size, kernel, stride, dilation, pads, strict=True)
     return tuple((n + sum(pad) - d * (k - 1) - 1) // s + 1 for n, k, s, d, pad in window)
 
 
 def pad(torch: Any, x: Any, pads: Any, value: float = 0.0) -> Any:
-    """A padded torch tensor: F.pad wants the last axis first."""
+    """A padded torch tensor; F.pad takes the last axis first."""
     return torch.nn.functional.pad(x, [side for pair in reversed(pads) for side in pair],
                                    value=value)

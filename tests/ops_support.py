@@ -35,9 +35,7 @@ def close(got: Any, want: Any) -> None:
 
 
 def boxes(extents: Sequence[int], cuts: Sequence[int]) -> list[Box]:
-    """All blocks of a tensor whose axes are cut into so many parts; some are empty where there are
-    more parts than indices.
-    """
+    """All blocks of a tensor whose axes are split into these numbers of parts, some empty."""
     parts = [
         [block(extent, cut, i) for i in range(cut)]
         for extent, cut in zip(extents, cuts, strict=True)
@@ -51,7 +49,7 @@ def at(box: Box) -> tuple[slice, ...]:
 
 def parameters(layer: Layer, x: tuple[int, ...], dtype: Any, rows: tuple[int, int],
                columns: tuple[int, int] | None = None) -> Any:
-    """The part of random weights that a block has; the same numbers whatever the cut."""
+    """The part of random weights in a block; the values do not depend on the split."""
     rng = np.random.default_rng(7)
     weight = rng.standard_normal(layer.weight_shape(x))
     bias = rng.standard_normal(layer.bias_shape(x)) if layer.bias_shape(x) else None
@@ -94,7 +92,7 @@ def make(layer: Layer, batch: int, inputs: Sequence[np.ndarray], own: Box, dy: n
 
 def gather(ops: Sequence[Op], inputs: Sequence[np.ndarray],
            out: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The whole output and input gradients from those of blocks."""
+    """The whole output and input gradients, assembled from blocks."""
     y, dxs = np.zeros_like(out), [np.zeros_like(x) for x in inputs]
     for op in ops:
         y[at(op.ctx.own)] = op.blocks.y

@@ -1,4 +1,4 @@
-"""The serial truth: training of the same networks in PyTorch, float64, in one process."""
+"""Serial reference: training of the same networks in PyTorch, float64, in one process."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Reference:
         self.weight_gradients: dict[str, list[np.ndarray]] = {}
 
     def _initial(self, position: int, layer: Layer) -> list[Any]:
-        """Weight and bias: of a normalisation ones and zeros, else as every plan draws them."""
+        """Initial weight and bias: ones and zeros for a normalisation, else as in every plan."""
         torch, shape = self.torch, layer.weight_shape(self.network.input_shape(layer))
         if isinstance(layer, BatchNorm):
             return [torch.ones(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)]
@@ -87,16 +87,18 @@ class Reference:
 
     # -- passes ------------------------------------------------------------------------------------
     def mask(self, layer: Dropout, shape: tuple[int, ...], number: int) -> np.ndarray:
-        """Dropout's mask over the tensor of one pass. Passes are numbered over all iterations:
-        iteration * passes + pass.
+        """Dropout mask of the tensor of one pass.
+
+        The number of a pass is iteration * passes + pass.
         """
         return self.compute.dropout_mask(mask_key(self.seed, number,
                                                   self.network.layers.index(layer)), shape,
                                          layer.rate)
 
     def _forward(self, layers: Iterable[Layer], have: dict[str, Any], number: int) -> None:
-        """Add the outputs of `layers` to those of the layers before; `number` is the pass's, or -1
-        to evaluate.
+        """Compute the outputs of `layers` from those of earlier layers.
+
+        `number` is the number of the pass, or -1 in evaluation.
         """
         for layer in layers:
             if layer is self.network.layers[-1] or isinstance(layer, Input):
@@ -138,7 +140,7 @@ class Reference:
         return self.compute.loss(last, have[last.inputs[0]], targets.astype(kind), samples)
 
     def _keep(self, have: dict[str, Any], where: Any, batch: int) -> None:
-        """Put the outputs and gradients of a pass in their places of the whole batch."""
+        """Copy the outputs and gradients of a pass to their positions in the whole batch."""
         for name, tensor in have.items():
             for kept, piece in ((self.outputs, tensor.detach()), (self.gradients, tensor.grad)):
                 kept.setdefault(name, np.zeros((batch, *tensor.shape[1:])))[where] = piece.numpy()
@@ -146,7 +148,7 @@ class Reference:
     # -- training ----------------------------------------------------------------------------------
     def iterate(self, images: np.ndarray, targets: np.ndarray, step: int, rate: float,
                 momentum: float, decay: float) -> float:
-        """One iteration.
+        """Train one iteration.
 
         Parameters
         ----------
@@ -173,7 +175,7 @@ class Reference:
                               lambda layers: self._update(layers, rate, momentum, decay))
 
     def _microbatches(self, images: np.ndarray, targets: np.ndarray, step: int) -> float:
-        """Forward and backward of all parts; gradients of weights add up."""
+        """Forward and backward pass of all parts, with accumulated weight gradients."""
         value, count = 0.0, len(images)
         for m in range(self.microbatches):
             part = slice(*block(count, self.microbatches, m))
@@ -189,9 +191,7 @@ class Reference:
 
     def _in_turns(self, images: np.ndarray, targets: np.ndarray, step: int,
                   turns: Sequence[np.ndarray], update: Callable[[Sequence[Layer]], None]) -> float:
-        """The layers before the switch take the whole batch, those after it a turn's samples at a
-        time.
-        """
+        """Layers before the switch take the whole batch, those after it one FC pass at a time."""
         at, count, value = switch(self.network), len(images), 0.0
         before, after = self.network.layers[:at], self.network.layers[at:]
         have = self._input(images)
@@ -222,7 +222,7 @@ class Reference:
             images.astype(np.float64)).requires_grad_()}
 
     def _update(self, layers: Sequence[Layer], rate: float, momentum: float, decay: float) -> None:
-        """Weights of `layers`, by the gradients that they have."""
+        """Update the weights of `layers` from their gradients."""
         for layer in layers:
             if not layer.has_weights:
                 continue
@@ -240,7 +240,7 @@ class Reference:
                 t.grad = None
 
     def _adam(self, name: str, tensors: list[Any], rate: float, decay: float) -> None:
-        """PyTorch's function: its class loads the compiler, which takes seconds."""
+        """Update by PyTorch's function: its class loads the compiler, which takes seconds."""
         from torch.optim.adam import adam
 
         mean, square = self._moments[name]

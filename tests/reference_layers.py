@@ -1,6 +1,4 @@
-"""What each layer computes, in PyTorch: the serial truth that the kernels and the parallel training
-are held against.
-"""
+"""Reference implementation of each layer in PyTorch, for the kernels and parallel training."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ Block = tuple[slice, ...]
 
 
 def dropout_mask(key: int, shape: tuple[int, ...], rate: float) -> np.ndarray:
-    """Written anew from the interface's definition."""
+    """Dropout mask from the definition in the interface."""
     n = np.arange(1, int(np.prod(shape)) + 1, dtype=np.uint64)
     with np.errstate(over="ignore"):
         z = np.uint64(key) + n * np.uint64(0x9E3779B97F4A7C15)
@@ -48,9 +46,7 @@ def dropout_mask(key: int, shape: tuple[int, ...], rate: float) -> np.ndarray:
 
 
 def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
-    """The output of a layer that computes alike in training and evaluation; `weights` are (weight,
-    bias) as far as it has them.
-    """
+    """Output of a layer without training-specific behaviour; `weights` are (weight, bias)."""
     x = xs[0]
     if isinstance(layer, Conv2d | Conv3d):
         conv = f.conv2d if isinstance(layer, Conv2d) else f.conv3d
@@ -78,9 +74,7 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
 
 
 def average(layer: AvgPool3d, x: Any) -> Any:
-    """Average pooling of volumes as PyTorch's, which refuses volumes below the kernel's size even
-    where padding makes up for it.
-    """
+    """Average pooling of volumes; PyTorch's refuses padded volumes smaller than the kernel."""
     out, sides, ceiling = layer.output_shape(tuple(x.shape[1:]))[1:], [], []
     for n, size, k, s, p in zip(out, x.shape[2:], layer.kernel, layer.stride, layer.padding,
                                 strict=True):
@@ -96,9 +90,7 @@ def average(layer: AvgPool3d, x: Any) -> Any:
 
 
 def loss(layer: Layer, scores: Any, targets: np.ndarray, samples: int) -> Any:
-    """The loss summed over the samples given, over `samples`: of a mini-batch's parts these add up
-    to its mean.
-    """
+    """Sum of the loss over the given samples, divided by `samples`, the mini-batch size."""
     y = torch.from_numpy(targets)
     if isinstance(layer, MeanSquaredError):
         return f.mse_loss(scores, y, reduction="sum") / (samples * scores.shape[1])

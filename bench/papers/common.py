@@ -1,5 +1,6 @@
-"""What the benches of this folder share: figures that a paper printed beside ours, as a table, as
-JSON, and as stacked bars.
+"""Tables, panels and options shared by the paper benches.
+
+A bench prints published and own figures as a table, as JSON, as bars in the terminal and as a plot.
 
 A bench is a module whose docstring says how to run it, and a function that makes its `Report`:
 
@@ -9,7 +10,7 @@ A bench is a module whose docstring says how to run it, and a function that make
     if __name__ == "__main__":
         sys.exit(main(__doc__, report))
 
-A bench with options of its own calls `parser`, adds them, and hands what was parsed and the report
+A bench with options of its own adds them to `parser` and passes the parsed options and the report
 to `publish`.
 """
 
@@ -56,7 +57,7 @@ class Claim:
 
     @property
     def ratio(self) -> float | None:
-        """Ours over published."""
+        """Ratio of our value to the published one; None without two numbers."""
         ours, published = self.ours, self.published
         return (
             ours / published
@@ -88,7 +89,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything a bench says; `remarks` are lines below the table."""
+    """Results of a bench; `remarks` are lines below the table."""
 
     title: str
     claims: Sequence[Claim]
@@ -97,7 +98,7 @@ class Report:
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
-    """The options of every bench, described by the first line of its docstring."""
+    """Command line options of a bench, described by the first line of its docstring."""
     out = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     out.add_argument("--bars", action="store_true", help="also print every bar of the figures")
     out.add_argument("--json", type=Path, metavar="FILE", help="also write claims and bars here")
@@ -107,7 +108,7 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
 
 
 def text(value: Value, unit: str = "") -> str:
-    """A value as it stands in the table: four digits, and `unit` behind a number."""
+    """A value as table text: four digits, and `unit` after a number."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -190,7 +191,7 @@ def _draw_panel(axes: Any, panel: Panel, colors: Mapping[str, str]) -> None:
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draw all panels, a row for every figure."""
+    """Draw all panels, one row per figure."""
     try:
         import matplotlib
     except ImportError as err:
@@ -221,7 +222,7 @@ def draw(report: Report, path: Path) -> None:
 
 
 def publish(report: Report, options: argparse.Namespace) -> None:
-    """Print the report, and write what the options ask for."""
+    """Print the report, and write the files that the options name."""
     _print(report, options.bars)
     if options.json:
         options.json.write_text(json.dumps(_plain(report), indent=1) + "\n")
@@ -231,7 +232,7 @@ def publish(report: Report, options: argparse.Namespace) -> None:
 
 def main(doc: str | None, make: Callable[[], Report],
          arguments: Sequence[str] | None = None) -> int:
-    """The whole of a bench without options of its own; `doc` is its docstring."""
+    """Run a bench without options of its own; `doc` is its docstring."""
     options = parser(doc).parse_args(arguments)
     publish(make(), options)
     return 0

@@ -46,9 +46,7 @@ FIG_14 = {"alexnet": (3.1, 8.1), "vgg16": (1.6, 3.2), "inception_v3": (1.3, 1.8)
 
 
 def gain(preset: str, name: str, slow: str, fast: Sequence[str], ranks: int) -> tuple[float, str]:
-    """Time of `slow` over that of the fastest of `fast`: sharded; and the note with the other two
-    ways of counting.
-    """
+    """Speedup of the fastest of `fast` over `slow`, sharded; the note has other variants."""
 
     def over(synchronisation: str) -> float:
         times = [predict(preset, name, s, ranks, synchronisation).iteration_s
@@ -63,7 +61,7 @@ def gain(preset: str, name: str, slow: str, fast: Sequence[str], ranks: int) -> 
 
 
 def claims_of_fig_7(names: Sequence[str]) -> list[Claim]:
-    """16 K80, throughput."""
+    """Throughput on 16 K80 (section 7.1)."""
     out = []
     for name in names:
         for what, fast, published in (("OWT over data", ("owt",), FIG_7[name][0]),
@@ -77,7 +75,7 @@ def claims_of_fig_7(names: Sequence[str]) -> list[Claim]:
 
 
 def claims_of_overlap(names: Sequence[str]) -> list[Claim]:
-    """Figure 7, grey bars: what overlap adds to DeePa's throughput."""
+    """Figure 7, grey bars: throughput gain of DeePa by overlap."""
     found = {}
     for name in names:
         none, full = (
@@ -94,12 +92,12 @@ def claims_of_overlap(names: Sequence[str]) -> list[Claim]:
 
 
 def deepa_bytes(name: str, ranks: int, classes: int = 1000) -> float:
-    """Of the published strategies the least volume of a step."""
+    """Minimum volume of a step over the published strategies."""
     return min(volume(name, s, ranks, classes).total_bytes for s in variants(name))
 
 
 def claims_of_fig_8(names: Sequence[str]) -> list[Claim]:
-    """16 GPUs, 512 images: what all GPUs receive in a step."""
+    """Bytes that all GPUs receive per step: 16 GPUs, 512 images."""
     owt = sorted((volume(n, "data", 16).total_bytes / volume(n, "owt", 16).total_bytes, TITLES[n])
                  for n in names)
     more = sorted((volume(n, "owt", 16).total_bytes / deepa_bytes(n, 16), TITLES[n]) for n in names)
@@ -138,9 +136,7 @@ def claims_of_fig_8(names: Sequence[str]) -> list[Claim]:
 
 
 def claims_of_fig_13(names: Sequence[str]) -> list[Claim]:
-    """Section 7.2, Figure 13: 16 K80, DeePa over data parallelism for several minibatch sizes,
-    least and most.
-    """
+    """Section 7.2, Figure 13: DeePa over data parallelism by minibatch size, 16 K80."""
     out = []
     for name in names:
         gains = []
@@ -158,7 +154,7 @@ def claims_of_fig_13(names: Sequence[str]) -> list[Claim]:
 
 
 def claims_of_fig_14(names: Sequence[str]) -> list[Claim]:
-    """P100, throughput."""
+    """Throughput on P100 (section 7.3)."""
     out = []
     for name in names:
         for ranks, published in zip((4, 16), FIG_14[name], strict=True):
@@ -169,9 +165,7 @@ def claims_of_fig_14(names: Sequence[str]) -> list[Claim]:
 
 
 def claims_of_fig_15() -> list[Claim]:
-    """VGG-16, 128 images on 4 P100: image parallelism, and all convolutions by samples with linear
-    layers by channels on 2 GPUs.
-    """
+    """VGG-16 with 128 images on 4 P100: image parallelism, and all convolutions by samples."""
     out = []
     for title, strategy, published_s, published_bytes in (("data", "data", 0.34, 4e9),
                                                           ("DeePa", "fc-only", 0.24, 490e6)):
@@ -186,7 +180,7 @@ def claims_of_fig_15() -> list[Claim]:
 
 
 def claims_of_fig_16(names: Sequence[str]) -> list[Claim]:
-    """ImageNet-22K, 16 K80."""
+    """ImageNet-22K on 16 K80."""
     out = []
     saved: dict[str, float] = {}
     slower: dict[str, dict[str, float]] = {"data": {}, "layer-wise": {}}
@@ -222,7 +216,7 @@ def claims_of_fig_16(names: Sequence[str]) -> list[Claim]:
 
 
 def panels(names: Sequence[str]) -> list[Panel]:
-    """Figures 7 and 14 as time of a step, Figure 8 as GB."""
+    """Panels: Figures 7 and 14 as step time, Figure 8 in GB."""
     out = []
     for figure, preset, counts in (("Fig 7", K80, (16,)), ("Fig 14", P100, (4, 16))):
         for name in names:
@@ -258,7 +252,7 @@ REMARKS = (
 
 
 def report(names: Sequence[str] = NETWORKS) -> Report:
-    """Every claim, and every bar."""
+    """All claims and panels."""
     claims = claims_of_fig_7(names) + claims_of_overlap(names) + claims_of_fig_8(names)
     claims += claims_of_fig_13(names) + claims_of_fig_14(names)
     claims += (claims_of_fig_15() if "vgg16" in names else []) + claims_of_fig_16(names)

@@ -31,7 +31,7 @@ IMAGE = ("n", "c", "h", "w")
 
 @dataclass(frozen=True)
 class Row:
-    """A configuration with its milliseconds as printed."""
+    """A configuration with its printed milliseconds."""
 
     name: str
     config: Configuration
@@ -43,9 +43,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: the tensor that is transferred, the weights that are updated, and the bandwidth of
-    either.
-    """
+    """A table: the transferred tensor, the updated weights, and the bandwidths of both."""
 
     title: str
     edge: TensorEdge
@@ -78,7 +76,7 @@ TABLE_2 = Table(
 
 
 def conv_edge(window: Same | Window) -> TensorEdge:
-    """The input of a convolution on 14 x 14 x 512, whose image axes are read through `window`."""
+    """The input of a 14 x 14 x 512 convolution that reads image axes through `window`."""
     extents = (BATCH, 512, 14, 14)
     return TensorEdge(IMAGE, extents, dict(zip(IMAGE, extents, strict=True)),
                 (Same(), Full(), window, window), ITEM_BYTES)
@@ -101,7 +99,7 @@ TABLE_3 = Table(
 
 
 def claims(table: Table) -> list[Claim]:
-    """Transfer, update and total of every row."""
+    """Claims: transfer, update and total of each row."""
     out = []
     for row in table.rows:
         transfer_ms, update_ms = table.transfer_ms(row.config), table.update_ms(row.config)
@@ -116,7 +114,7 @@ def claims(table: Table) -> list[Claim]:
 
 
 def without_fits() -> list[Claim]:
-    """What Table 3 would have with the halo, and with the weights of all three convolutions."""
+    """Claims: Table 3 with the halo, and with the weights of all three convolutions."""
     halo_ms = 1e3 * tx_s(conv_edge(Window(3, 1, 1)), BEFORE, Configuration(h=2, w=2),
                          CONV_BANDWIDTH, whole=True)
     three_ms = 1e3 * ts_s(3 / 2 * TABLE_3.weight_bytes, BEFORE, BANDWIDTH)
@@ -132,7 +130,7 @@ def without_fits() -> list[Claim]:
 
 
 def panel(table: Table) -> Panel:
-    """A bar for every configuration."""
+    """A panel with one bar per configuration."""
     bars = {
         row.name: {"transfer": table.transfer_ms(row.config), "compute": row.compute_ms,
                    "update": table.update_ms(row.config)}
@@ -143,7 +141,7 @@ def panel(table: Table) -> Panel:
 
 
 def report() -> Report:
-    """Both tables, and what does not fit."""
+    """All claims and panels of both tables, and the inconsistencies."""
     rows = claims(TABLE_2) + claims(TABLE_3) + without_fits()
     return Report("DeePa: costs of configurations, batch 512 on 16 K80", rows,
                   [panel(TABLE_2), panel(TABLE_3)])

@@ -1,5 +1,4 @@
-"""Figures 6 to 10 of the integrated paper (Gholami et al., SPAA 2018), from its closed forms,
-beside what it published.
+"""Figures 6 to 10 of the integrated paper (Gholami et al., SPAA 2018): published and closed forms.
 
     python bench/papers/integrated.py [--bars] [--json FILE] [--plot FILE]
 
@@ -53,7 +52,7 @@ Grid = tuple[int, int]
 
 @dataclass(frozen=True)
 class Epoch:
-    """Seconds of an epoch."""
+    """Times of an epoch in seconds."""
 
     compute_s: float
     gradient_s: float
@@ -68,12 +67,14 @@ class Epoch:
         return self.compute_s + self.communication_s
 
     def over(self, ours: Epoch) -> tuple[float, float]:
-        """Speedups of `ours` over this one: of everything, and of communication."""
+        """Speedups of `ours` over this: total and communication."""
         return self.total_s / ours.total_s, self.communication_s / ours.communication_s
 
     def overlapped(self) -> Epoch:
-        """Fig 8: two thirds of the communication hide behind backpropagation, two thirds of
-        computing, as far as that lasts.
+        """Fig 8: seconds with overlap.
+
+        Two thirds of the communication hide behind backpropagation, which is two thirds of the
+        compute time.
         """
         hidden_s = min(self.communication_s, self.compute_s) * 2 / 3
         left = 1 - hidden_s / self.communication_s
@@ -81,7 +82,7 @@ class Epoch:
 
 
 def compute_s(ranks: int, batch: int) -> float:
-    """Seconds of an epoch's computing on `ranks` ranks."""
+    """Compute time of an epoch on `ranks` ranks, in seconds."""
     first = ALEXNET.matmul_layers[0]  # whose input gradient nobody needs
     flops = 3 * ALEXNET.forward_flops - first.forward_flops(ALEXNET.input_shape(first))
     update_s = (
@@ -90,24 +91,22 @@ def compute_s(ranks: int, batch: int) -> float:
 
 
 def one_grid(network: Network, pr: int, pc: int, batch: int) -> list[CostTerm]:
-    """Fig 6: Eq 8 for every layer, activations gathered after pooling."""
+    """Fig 6: Eq 8 for all layers, with activations gathered after pooling."""
     return eq.eq8_model_batch(network, pr, pc, batch, LINK, pooled=True)
 
 
 def one_grid_unpooled(network: Network, pr: int, pc: int, batch: int) -> list[CostTerm]:
-    """Eq 8 to the letter: d_i is the layer's own output, before pooling."""
+    """Eq 8 as printed: d_i is the output of the layer, before pooling."""
     return eq.eq8_model_batch(network, pr, pc, batch, LINK)
 
 
 def fc_grid(network: Network, pr: int, pc: int, batch: int) -> list[CostTerm]:
-    """Fig 7 to 9: Pr = 1 in the convolutions, Eq 8 in the fully connected layers."""
+    """Fig 7 to 9: Pr = 1 in convolutions, Eq 8 in fully connected layers."""
     return eq.eq8_fc_only(network, pr, pc, batch, LINK)
 
 
 def domain_and_fc_grid(network: Network, pr: int, pc: int, batch: int) -> list[CostTerm]:
-    """Fig 10: images in P / B parts (Eq 9's terms for L_D), any grid for the fully connected layers
-    (its terms for L_M).
-    """
+    """Fig 10: images in P / B parts (terms of Eq 9 for L_D), any grid for the other layers."""
     fully_connected = {layer.name for layer in network.matmul_layers if isinstance(layer, Linear)}
     domain = eq.eq9_integrated(network, pr * pc // batch, batch, batch, LINK)
     model = eq.eq8_fc_only(network, pr, pc, batch, LINK)
@@ -116,9 +115,7 @@ def domain_and_fc_grid(network: Network, pr: int, pc: int, batch: int) -> list[C
 
 
 def counted_once(terms: Terms) -> Terms:
-    """Activations counted a third: once, in place of an allgather and an allreduce of twice the
-    volume.
-    """
+    """Eq 8 with activations counted once, instead of an allgather and a double allreduce."""
 
     def third(network: Network, pr: int, pc: int, batch: int) -> list[CostTerm]:
         return [t if t.phase == "gradient" else replace(t, seconds=t.seconds / 3)
@@ -128,7 +125,7 @@ def counted_once(terms: Terms) -> Terms:
 
 
 def epochs(terms: Terms, ranks: int, batch: int, network: Network = ALEXNET) -> dict[Grid, Epoch]:
-    """An epoch on every grid Pr x Pc = P of powers of two with at least a sample for each of Pc."""
+    """Epoch times on all grids Pr x Pc = P of powers of two with Pc <= B."""
     out = {}
     for pr in (1 << i for i in range(ranks.bit_length())):
         if ranks // pr <= batch:
@@ -149,8 +146,10 @@ def fastest(found: dict[Grid, Epoch]) -> Grid:
 
 
 def panel(figure: str, title: str, found: dict[Grid, Epoch]) -> Panel:
-    """Bars of every grid; over the fastest its speedups over the first (pure batch, or the least
-    Pr).
+    """A panel with one bar per grid.
+
+    The fastest bar is marked with its speedups over the first one: pure batch, or the smallest
+    possible Pr.
     """
     bars = {
         name(grid): {"compute": e.compute_s, "batch-parallel communication": e.gradient_s,
@@ -164,7 +163,7 @@ def panel(figure: str, title: str, found: dict[Grid, Epoch]) -> Panel:
 
 
 def panels() -> list[Panel]:
-    """All five figures."""
+    """The panels of all five figures."""
     out = []
     for figure, terms in (("Fig 6", one_grid), ("Fig 7", fc_grid)):
         out += [panel(figure, f"P = {p}, B = {BATCH}", epochs(terms, p, BATCH)) for p in RANKS]
@@ -182,14 +181,14 @@ def panels() -> list[Panel]:
 
 def _speedups(terms: Terms, grid: Grid | None = None,
               network: Network = ALEXNET) -> tuple[Grid, float, float]:
-    """The grid given or the fastest of P = 512, and its speedups over pure batch."""
+    """The given or fastest grid of P = 512, and its speedups over pure batch."""
     found = epochs(terms, 512, BATCH, network)
     grid = fastest(found) if grid is None else grid
     return grid, *found[1, 512].over(found[grid])
 
 
 def claims_of_fig_6() -> list[Claim]:
-    """P = 512, B = 2048, one grid for all layers."""
+    """Fig 6: P = 512, B = 2048, one grid for all layers."""
     best, total, communication = _speedups(one_grid)
     _, named_total, named = _speedups(one_grid, (16, 32))
     _, _, once = _speedups(counted_once(one_grid), (16, 32))
@@ -214,7 +213,7 @@ def claims_of_fig_6() -> list[Claim]:
 
 
 def claims_of_fig_7_and_8() -> list[Claim]:
-    """P = 512, B = 2048, Pr = 1 in the convolutions."""
+    """Fig 7 and 8: P = 512, B = 2048, Pr = 1 in convolutions."""
     best, total, communication = _speedups(fc_grid)
     tower, _, one_tower = _speedups(fc_grid, network=ONE_TOWER)
     _, _, once = _speedups(counted_once(fc_grid), (16, 32))
@@ -240,7 +239,7 @@ def claims_of_fig_7_and_8() -> list[Claim]:
 
 
 def claims_of_compute() -> list[Claim]:
-    """Computing, and P = 8, where it prevails."""
+    """Compute time, and P = 8, where it dominates."""
     small = epochs(one_grid, 8, BATCH)
     return [
         Claim(
@@ -256,7 +255,7 @@ def claims_of_compute() -> list[Claim]:
 
 
 def claims_of_fig_9_and_10() -> list[Claim]:
-    """Ours alone: the text has no numbers."""
+    """Fig 9 and 10, without published numbers."""
     weak = epochs(fc_grid, 128, WEAK_IMAGES * 128)
     beyond = {p: epochs(domain_and_fc_grid, p, SMALL_BATCH) for p in MANY_RANKS}
     least = {p: found[fastest(found)].total_s for p, found in beyond.items()}
@@ -284,7 +283,7 @@ REMARKS = (
 
 
 def report() -> Report:
-    """Every claim, and every bar."""
+    """All claims and panels."""
     claims = (
         claims_of_compute() + claims_of_fig_6() + claims_of_fig_7_and_8() + claims_of_fig_9_and_10()
     )

@@ -1,14 +1,13 @@
-"""What the benches of OptCNN and DeePa share: networks, published configurations, and the papers'
-ways of counting.
+"""Networks, configurations and cost accounting shared by the benches of OptCNN and DeePa.
 
-Both papers come from one group, with one system and one set of networks. Their configurations: on
-16 GPUs DeePa's Figures 9 to 11, on 4 OptCNN's Table 5 and DeePa's Figure 15; other numbers of GPUs
-are filled in alike. Which parts of Inception-v3 run on half of the GPUs is only in the drawings:
-here its modules E1 and E2, with the concatenation that they read and what follows them.
+Both papers come from one group and use the same system and networks. Configurations on 16 GPUs are
+those of DeePa's Figures 9 to 11, on 4 GPUs those of OptCNN's Table 5 and DeePa's Figure 15. Other
+numbers of GPUs follow the same pattern. Only the drawings show which parts of Inception-v3 run on
+half of the GPUs; here these are modules E1 and E2 with their input concatenation and all later
+layers.
 
-A step is counted in two ways. `predict` prices the schedule. `eq1` is the papers' own model
-(OptCNN, Eq 1; DeePa, Eq 1): every tensor is transferred once, its flows one after the other, r
-replicas send r times the weights.
+There are two models of a step. `predict` prices the schedule. `eq1` is Eq 1 of both papers: each
+tensor is transferred once, its flows are serialised, and r replicas send r times the weights.
 """
 
 from __future__ import annotations
@@ -60,9 +59,7 @@ def spec(name: str, classes: int = 1000) -> NetworkSpec:
 # -- configurations --------------------------------------------------------------------------------
 def _mixed(net: Network, convolutions: Config, fully_connected: list[Config],
            last: Configs | None = None) -> Configs:
-    """Images by one configuration, fully connected layers (with what follows each) by their own,
-    the softmax on one GPU.
-    """
+    """Configurations of a network: one for image layers, one per fully connected layer."""
     images, features = sections(net)
     out = dict.fromkeys((layer.name for layer in images), convolutions) | (last or {})
     config, left = Config(n=out[images[-1].name].ranks), list(fully_connected)
@@ -73,13 +70,13 @@ def _mixed(net: Network, convolutions: Config, fully_connected: list[Config],
 
 
 def last_modules(net: Network) -> tuple[str, ...]:
-    """Inception-v3's layers from the concatenation before module E1 on."""
+    """Layers of Inception-v3 from the concatenation before module E1 on."""
     names = [layer.name for layer in net.layers]
     return tuple(names[names.index(net.by_name["e1.a.1"].inputs[0]):])
 
 
 def _inception(net: Network, ranks: int) -> Configs:
-    """Half of the GPUs for `last_modules` (Fig 11 has n = 16 and n = 8).
+    """Configurations with half of the GPUs for `last_modules` (Fig 11 has n = 16 and n = 8).
 
     With 21,841 classes the linear layer by channels: DeePa then moves only 40 MB more (Fig 16).
     """
@@ -134,9 +131,7 @@ def machine(preset: str, name: str) -> Machine:
 @cache
 def predict(preset: str, name: str, strategy: str, ranks: int, synchronisation: str,
             overlap: str = "full", classes: int = 1000, batch: int | None = None) -> Prediction:
-    """The priced schedule with local batch normalisation, and 32 images a GPU where no minibatch is
-    given.
-    """
+    """The priced schedule with local batch normalisation, by default with 32 images per GPU."""
     on = machine(preset, name)
     plan = Plan(
         spec(name, classes),
@@ -167,9 +162,7 @@ def _flows(axes: tuple[str, ...], extents: tuple[int, ...], reader: tuple[tuple[
 
 def _transfers(name: str, strategy: str, ranks: int,
                classes: int = 1000) -> Iterator[tuple[str, dict[tuple[int, int], int]]]:
-    """Every reader of a tensor that a layer makes, and the bytes that GPU j needs of GPU i's, by
-    (i, j).
-    """
+    """Readers of all tensors, with the bytes that GPU j needs from GPU i by (i, j)."""
     net, configs = network(name, classes), configurations(name, strategy, ranks, classes)
     for layer in net.layers:
         for which, producer in enumerate(layer.inputs):
@@ -182,9 +175,7 @@ def _transfers(name: str, strategy: str, ranks: int,
 
 @dataclass(frozen=True)
 class Volume:
-    """Bytes that all GPUs together receive in a step: parameters and gradients, and tensors between
-    layers.
-    """
+    """Bytes that all GPUs receive per step: parameters, gradients and tensors between layers."""
 
     parameters_bytes: float
     tensors_bytes: float
@@ -197,7 +188,7 @@ class Volume:
 @cache
 def volume(name: str, strategy: str, ranks: int, classes: int = 1000,
            only: tuple[str, ...] = ()) -> Volume:
-    """Volume of a step as Figures 8, 15 and 16 of DeePa have it.
+    """Volume of a step in the accounting of Figures 8, 15 and 16 of DeePa.
 
     r replicas send r times the gradients and get as many weights back (VGG-16 on 4 GPUs: 4.4 GB, "4
     GB"); tensors count forward, the part that a GPU lacks.
@@ -225,7 +216,7 @@ def volume(name: str, strategy: str, ranks: int, classes: int = 1000,
 
 @dataclass(frozen=True)
 class Eq1:
-    """The sums of tC, tS and tX over all layers and edges (s); tC is the priced schedule's."""
+    """Sums of tC, tS and tX over layers and edges in seconds; tC is from the priced schedule."""
 
     compute_s: float
     update_s: float
@@ -233,12 +224,12 @@ class Eq1:
 
     @property
     def step_s(self) -> float:
-        """Eq 1."""
+        """Eq 1 in seconds."""
         return self.compute_s + self.update_s + self.transfer_s
 
     @property
     def overlapped_s(self) -> float:
-        """Gradients hidden behind computing as far as that lasts (DeePa, section 5)."""
+        """Seconds with gradients hidden behind computation (DeePa, section 5)."""
         return max(self.compute_s, self.update_s) + self.transfer_s
 
 

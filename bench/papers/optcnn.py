@@ -47,14 +47,12 @@ def eq1_s(name: str, strategy: str, ranks: int) -> float:
 
 
 def least_s(step: Step, name: str, strategies: Sequence[str], ranks: int) -> float:
-    """Of the fastest of some strategies."""
+    """Step time of the fastest of some strategies."""
     return min(step(name, strategy, ranks) for strategy in strategies)
 
 
 def scaling(step: Step, name: str, ranks: int) -> tuple[float, float, float]:
-    """Speedup over one GPU of the layer-wise and of the best other strategy, and the former over
-    the latter.
-    """
+    """Layer-wise speedup over one GPU, and its gain over the best other strategy."""
     alone = ranks * step(name, "data", 1)
     ours, others = least_s(step, name, variants(name), ranks), least_s(step, name, OTHERS, ranks)
     return alone / ours, alone / others, others / ours
@@ -75,7 +73,7 @@ def claims_of_speed(names: Sequence[str], ranks: int) -> list[Claim]:
 
 
 def claims_of_four(names: Sequence[str]) -> list[Claim]:
-    """Table 5's strategy where it was found, on one node."""
+    """Table 5: the strategy on the node for which it was found."""
     if "vgg16" not in names:
         return []
     found = {s: server_s("vgg16", s, 4) / server_s("vgg16", "layer-wise", 4) for s in OTHERS}
@@ -90,7 +88,7 @@ def claims_of_four(names: Sequence[str]) -> list[Claim]:
 
 
 def _volumes(names: Sequence[str], ranks: int) -> dict[str, dict[str, float]]:
-    """Bytes of a step by network and strategy; of several layer-wise strategies the least."""
+    """Bytes of a step by network and strategy; the minimum over layer-wise strategies."""
     out = {}
     for name in names:
         by = {s: volume(name, s, ranks).total_bytes for s in OTHERS}
@@ -131,7 +129,7 @@ def claims_of_volume(names: Sequence[str], ranks: int) -> list[Claim]:
 
 
 def panels(names: Sequence[str], ranks: Sequence[int]) -> list[Panel]:
-    """Figure 7 as images a second with one server, Figure 8 as GB of a step."""
+    """Panels: Figure 7 in images per second with one server, Figure 8 in GB per step."""
     out = []
     shown = (*OTHERS, "layer-wise")
     for name in names:
@@ -168,7 +166,7 @@ REMARKS = (
 
 
 def report(names: Sequence[str] = NETWORKS, ranks: Sequence[int] = RANKS) -> Report:
-    """Every claim, and every bar."""
+    """All claims and panels."""
     claims = (
         claims_of_speed(names, ranks[-1])
         + claims_of_four(names)

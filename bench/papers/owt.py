@@ -43,18 +43,17 @@ def predict(strategy: str, ranks: int, overlap: str = "full") -> Prediction:
 
 
 def hours(iteration_s: float, ranks: int) -> float:
-    """90 epochs."""
+    """Hours of 90 epochs."""
     return EPOCHS * SAMPLES / (IMAGES * ranks) * iteration_s / 3600
 
 
 def variable_s(ranks: int, strategy: str = "owt-b") -> float:
-    """An iteration with batch sizes (128 K, 128)."""
+    """Iteration time with batch sizes (128 K, 128)."""
     return predict(strategy, ranks).iteration_s
 
 
 def fixed_s(ranks: int, strategy: str = "owt-b") -> float:
-    """An iteration with batch sizes (128 K, 128 K): one of the K updates of fully connected layers.
-    """
+    """Iteration time with batch sizes (128 K, 128 K): one FC update instead of K."""
     names = {layer.name for layer in sections(NETWORK)[1]}
     updates_s = sum(s.seconds for s in predict(strategy, ranks).steps if s.phase == "update"
                     and not s.is_comm and s.layer in names)
@@ -82,7 +81,7 @@ def claims_of_table_1(ranks: Sequence[int]) -> list[Claim]:
 
 
 def claims_of_others(ranks: int) -> list[Claim]:
-    """The other schemes and data parallelism, which the paper does not time."""
+    """The other schemes and data parallelism, which the paper does not measure."""
     one, b = variable_s(1), variable_s(ranks)
     whole = {s: predict(s, ranks).iteration_s for s in ("owt", "owt-c", "data")}
     plain = predict("data", ranks, "none").iteration_s
@@ -106,7 +105,7 @@ def claims_of_others(ranks: int) -> list[Claim]:
 
 
 def panels(ranks: Sequence[int]) -> list[Panel]:
-    """Hours of every scheme."""
+    """A panel with the hours of each scheme."""
     schemes = {"(a)": "owt", "(b)": "owt-b", "(c)": "owt-c", "data": "data"}
     out = []
     for k in ranks:
@@ -128,7 +127,7 @@ REMARKS = (
 
 
 def report(ranks: Sequence[int] = (1, 2, 4, 8)) -> Report:
-    """Every claim, and every bar."""
+    """All claims and panels."""
     claims = claims_of_table_1(ranks) + claims_of_others(ranks[-1])
     return Report("One weird trick (2014): AlexNet on 8 K20, 128 images a GPU", claims,
                   panels(ranks), REMARKS)

@@ -89,7 +89,7 @@ def claims_of_the_public_tool() -> list[Claim]:
 
 
 def claims_of_models(models: Sequence[Model]) -> list[Claim]:
-    """Table 5, and what single GPUs say."""
+    """Table 5, and single GPUs."""
     notes = {
         "vgg16": "with 8 x 8 x 512 in front of fc6 (pooling that rounds up) 169.8 M",
         "cosmoflow": "20 layers, which is not said",
@@ -226,16 +226,14 @@ def claims_of_table_3(models: Sequence[Model], ranks: int) -> list[Claim]:
 
 
 def claims_of_accuracy() -> list[Claim]:
-    """Section 5.2, for reference."""
+    """Section 5.2: accuracy, for reference."""
     note = "projected against measured there; ours needs measurements on such a machine"
     return [Claim(f"Section 5.2, accuracy: {what}", value, None, "%",
                   note if what == "data" else "") for what, value in ACCURACY.items()]
 
 
 def panels(models: Sequence[Model], scales: Sequence[int]) -> list[Panel]:
-    """An iteration by Table 3 and by the schedule, weak scaling and strong (4 GPUs and more);
-    samples differ between strategies.
-    """
+    """Iteration time by Table 3 and by the schedule, in weak and strong scaling (from 4 GPUs)."""
     out = []
     for figure, terms_ms in (("Table 3", formula_ms), ("schedule", schedule_ms)):
         for m in models:
@@ -261,7 +259,7 @@ REMARKS = (
 
 
 def report(models: Sequence[Model] = MODELS, scales: Sequence[int] = SCALES) -> Report:
-    """Every claim, and every bar."""
+    """All claims and panels."""
     claims = claims_of_the_public_tool() + claims_of_models(models)
     for m in models:
         claims += claims_of_update(m) if m.name == "vgg16" else claims_of_cosmoflow(

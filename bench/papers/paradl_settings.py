@@ -79,7 +79,7 @@ def network(model: Model) -> Network:
 
 
 def batch_of(model: Model, strategy: str, ranks: int) -> int:
-    """Samples of an iteration."""
+    """Number of samples per iteration."""
     if strategy in STRONG:
         return STRONG_BATCH
     return max(1, int(model.images * ranks / (NODE if strategy == "df" else 1)))
@@ -105,9 +105,7 @@ def schedule(model: Model, strategy: str, ranks: int, batch: int) -> Prediction:
 
 @cache
 def layers(model: Model) -> tuple[Table3Layer, ...]:
-    """FW and BW (s a sample) and WU (s) of every layer, from one GPU's schedule with the model's
-    images.
-    """
+    """FW and BW in s per sample and WU in s per layer, from the schedule of one GPU."""
     batch = max(1, int(model.images))
     found: dict[str, list[float]] = {layer.name: [0.0, 0.0, 0.0] for layer in network(model).layers}
     for step in schedule(model, "data", 1, batch).steps:
@@ -119,16 +117,14 @@ def layers(model: Model) -> tuple[Table3Layer, ...]:
 
 
 def link(ranks: int, flows: float = 1.0) -> HockneyLink:
-    """Between `ranks` neighbours, seconds an item; `flows` share a link (phi)."""
+    """Link of `ranks` neighbours, beta in s per item; `flows` flows share it (phi)."""
     level = MACHINE.levels[MACHINE.level_index_for(ranks, ranks)]
     return paradl.contended(HockneyLink(level.alpha_s, ITEM_BYTES * level.beta_s_per_byte), flows)
 
 
 def table3(model: Model, strategy: str, ranks: int, batch: int | None = None,
            inner: HockneyLink | None = None) -> Table3Row:
-    """Table 3's row for an epoch: df with phi, ds with leaders, as the paper has them; `inner` are
-    ds' links in a node.
-    """
+    """Row of Table 3 per epoch: df with phi, ds with leaders, as in the paper."""
     cost, job = (
         layers(model),
         TrainingRun(model.samples, batch_of(model, strategy, ranks) if batch is None else batch))
@@ -150,7 +146,7 @@ def table3(model: Model, strategy: str, ranks: int, batch: int | None = None,
 
 
 def formula_ms(model: Model, strategy: str, ranks: int) -> dict[str, float]:
-    """Table 3's terms of an iteration."""
+    """Terms of Table 3 per iteration."""
     row = table3(model, strategy, ranks)
     values = (row.compute_s, row.update_s, row.gradient_s, row.halo_s, row.layerwise_s, row.p2p_s)
     scale = 1e3 * batch_of(model, strategy, ranks) / model.samples
@@ -158,9 +154,7 @@ def formula_ms(model: Model, strategy: str, ranks: int) -> dict[str, float]:
 
 
 def schedule_ms(model: Model, strategy: str, ranks: int) -> dict[str, float]:
-    """The same of the schedule; a pipeline's stages work side by side, so that its whole iteration
-    stands under FW and BW.
-    """
+    """The same from the schedule, whose pipeline stages overlap."""
     found = schedule(model, strategy, ranks, batch_of(model, strategy, ranks))
     out = dict.fromkeys(PARTS, 0.0)
     if strategy == "pipeline":

@@ -1,4 +1,4 @@
-"""The CUDA C kernels without a GPU: NVRTC must take the sources; and how a GPU is chosen."""
+"""The CUDA C kernels without a GPU: compilation by NVRTC; and the selection of a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CUDA kernels over boxes, and the products and updates, on the CPU (see cuda_support)."""
+"""The CUDA kernels on boxes, matrix products and updates, on the CPU (see cuda_support)."""
 
 from __future__ import annotations
 

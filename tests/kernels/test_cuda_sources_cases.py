@@ -1,5 +1,4 @@
-"""The GPU's backend on the CPU (see cuda_support) against the cases that every backend must pass.
-"""
+"""The GPU backend on the CPU (see cuda_support) against the cases of every backend."""
 
 from __future__ import annotations
 

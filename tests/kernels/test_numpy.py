@@ -1,6 +1,4 @@
-"""The NumPy backend against the shared cases, with its usual blocks and with blocks so small that
-every loop runs often.
-"""
+"""The NumPy backend against the shared cases, with default and with tiny blocks."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 
 def forget() -> None:
-    """What the kernels remember by shape holds for one size of blocks."""
+    """The geometry caches of the kernels are valid for one block size."""
     for remembered in (numpy_conv._groups, numpy_pool_windows.pool_blocks,
                        numpy_pool_windows.scatter_index):
         remembered.cache_clear()
@@ -77,7 +75,7 @@ def test_volume_blocks_cover_once(images: int, planes: int, rows: int, limit: in
 
 
 def test_scratch_does_not_grow_with_the_batch() -> None:
-    """64 MB at most for AlexNet's largest layers, and no more for a larger batch."""
+    """Scratch memory is at most 64 MB for AlexNet's largest layers, for any batch size."""
     spec = ConvSpec((1, 1), (1, 1), ((2, 2), (2, 2)), (Segment(0, 48, 0, 128),))
     held = []
     for images in (3, 6):

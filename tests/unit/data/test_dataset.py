@@ -1,4 +1,4 @@
-"""Making data files."""
+"""Creation of data files."""
 
 from __future__ import annotations
 
@@ -79,9 +79,7 @@ def test_synthetic_in_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("shape", [(2, 11, 8, 13), (3, 16, 9)])
 def test_synthetic_targets_are_learnable(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    """Pixels weighted by how they vary with a target tell its (monotonous) function of held-out
-    images.
-    """
+    """A linear readout of held-out images recovers the monotonic target function."""
     path = str(tmp_path / "t.h5")
     synthetic(path, shape, 5, 300, 3, targets=2, test_samples=100)
     with h5py.File(path) as f:

@@ -1,4 +1,4 @@
-"""Batches by box: all ranks' parts make the batch, whatever the plan."""
+"""Loader: the parts of all ranks make up the batch in every plan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NETWORK = Network(
 @pytest.fixture(autouse=True, scope="module", params=[0, loaders.RESIDENT_BYTES],
                 ids=["streamed", "resident"])
 def resident_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test with images read batch by batch, and with images kept."""
+    """Run each test with images read per batch, and with resident images."""
     usual, loaders.RESIDENT_BYTES = loaders.RESIDENT_BYTES, request.param
     yield
     loaders.RESIDENT_BYTES = usual
@@ -138,9 +138,7 @@ def volumes(tmp_path_factory: pytest.TempPathFactory) -> str:
        batch=st.integers(1, 9),
        split=st.sampled_from(["train", "test"]))
 def test_parts_of_volumes_and_targets(volumes: str, config: Config, batch: int, split: str) -> None:
-    """As above, of volumes and targets; ranks on which no layer lives (before `first`) have empty
-    parts.
-    """
+    """The same for volumes and targets; ranks without layers have empty boxes."""
     net = Network(
         "v",
         (Input("input", (), VOLUME), Flatten("flat", ("input",)), Linear("fc", ("flat",), OUTPUTS),
@@ -174,7 +172,7 @@ def test_parts_of_volumes_and_targets(volumes: str, config: Config, batch: int, 
 
 
 def test_some_rows_of_a_batch(path: str) -> None:
-    """Some of each micro-batch, in the last test batch some that are not there."""
+    """Non-contiguous rows (some of each micro-batch), also beyond a partial test batch."""
     box, rows = ((0, 0), (1, 3), (2, 6), (0, 5)), np.array([0, 3, 4, 7])
     with Loader(path, whole(8), (0, 8), 8) as one, Loader(path, box, (0, 8), 8, rows=rows) as some:
         for index in range(one.batches_per_epoch):
@@ -232,9 +230,7 @@ def test_every_sample_once_an_epoch(path: str) -> None:
 
 
 def test_all_samples_in_the_order_of_the_file(path: str) -> None:
-    """For inference over the training part: nothing is left out, and a batch may be larger than all
-    of it.
-    """
+    """Split 'all' for inference: no sample is dropped, and a batch may exceed the data."""
     for batch in (5, SAMPLES + 2):
         with Loader(path, whole(batch), (0, batch), batch,
                     split="all") as loader, h5py.File(path) as f:

@@ -157,7 +157,7 @@ def test_a_chain_is_a_graph_without_choices() -> None:
 
 
 def wrong(*steps: tuple[Any, ...]) -> None:
-    """Adds (layer, name, after, options) to an input of 3 x 8 x 8 and builds."""
+    """Add (layer, name, after, options) to an input of 3 x 8 x 8, and build."""
     net = Graph("net", (3, 8, 8))
     for layer, name, *rest in steps:
         net.add(layer, name, after=rest[0] if rest else None, **(rest[1] if len(rest) > 1 else {}))

@@ -1,4 +1,4 @@
-"""Networks from a function of the user, and the command that shows networks."""
+"""Networks from the user's functions, and the command that shows networks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Both:
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a module in the current directory."""
+    """Name of a module in the current directory."""
     monkeypatch.chdir(tmp_path)
     name = f"networks_{abs(hash(tmp_path))}"
     (tmp_path / f"{name}.py").write_text(TEXT)

@@ -132,7 +132,7 @@ def cbr(inside: int, out: int, kernel: Any, stride: int = 1, padding: Any = 0) -
 
 
 class Branches(nn.Module):
-    """Branches side by side; one that ends in a list ends in several."""
+    """Parallel branches; a branch that ends in a list has several outputs."""
 
     def __init__(self, *branches: Any) -> None:
         super().__init__()
@@ -242,9 +242,7 @@ def mlp() -> Any:
 
 
 def calls(model: Any, sample: tuple[int, ...]) -> tuple[list[Call], float]:
-    """Every call of a leaf module: kind, the calls that made its inputs (0: the image), output
-    shape, parameters; and all flops.
-    """
+    """Calls of leaf modules: kind, calls that made the inputs (0: the image), output shape."""
     from torch.utils.flop_counter import FlopCounterMode
 
     x = torch.empty((1, *sample), device="meta")
@@ -268,7 +266,7 @@ def calls(model: Any, sample: tuple[int, ...]) -> tuple[list[Call], float]:
 
 
 def ours(net: Network) -> list[Call]:
-    """The same of the network, without its loss."""
+    """The same for our network without its loss."""
     at = {layer.name: i for i, layer in enumerate(net.layers)}
     return [
         (layer.kind, tuple(at[i] for i in layer.inputs), net.shapes[layer.name],

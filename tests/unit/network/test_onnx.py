@@ -1,4 +1,4 @@
-"""Networks from ONNX files: what PyTorch exports, and what is refused."""
+"""Networks from ONNX files: exports of PyTorch, and unsupported files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ helper = pytest.importorskip("onnx.helper")
 
 def export(path: Path, model: Any, shape: tuple[int, ...], *, train: bool = True,
            dynamic: bool = False) -> str:
-    """PyTorch's file of a model."""
+    """ONNX file of a model, exported by PyTorch."""
     import torch
 
     mode = torch.onnx.TrainingMode.TRAINING if train else torch.onnx.TrainingMode.EVAL
@@ -132,9 +132,7 @@ Spec = list[tuple[Any, ...]]
 
 def write(path: Path, nodes: Spec, dims: Any = ("n", 3, 8, 8),
           weights: dict[str, Any] | None = None, outputs: Any = ("y",)) -> str:
-    """A file of nodes (operator, inputs, outputs, attributes); weights are given by shape or as
-    arrays.
-    """
+    """An ONNX file of nodes (operator, inputs, outputs, attributes) and weights."""
     made = []
     for name, value in (weights or {}).items():
         array = np.zeros(value, np.float32) if isinstance(value, tuple) else np.asarray(value)

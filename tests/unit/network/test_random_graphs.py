@@ -1,6 +1,4 @@
-"""The random networks and plans of the tests under MPI: the same on every rank, of every kind, and
-fit to be compared.
-"""
+"""Random networks and plans of the MPI tests are equal on all ranks and cover every kind."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ def test_networks_by_name() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6])
 def test_plans_have_everything(ranks: int) -> None:
-    """Every option occurs, every layer's parts make its output, and nothing that cannot be."""
+    """Every option occurs, the parts of each layer make up its output, and plans are valid."""
     rng = np.random.default_rng(ranks)
     found: Counter[str] = Counter()
     for seed in range(60):
@@ -90,7 +88,7 @@ def test_statistics_blocks_make_the_batch() -> None:
 
 def trained(network: Network, images: np.ndarray, targets: np.ndarray,
             optimizer: str) -> dict[str, np.ndarray]:
-    """All that a short training leaves."""
+    """Results of a short training."""
     reference = Reference(network, 7, optimizer=optimizer)
     for i in range(STEPS):
         reference.iterate(images[i], targets[i], i, rate(network), 0.9, 0.01)
@@ -106,9 +104,7 @@ def trained(network: Network, images: np.ndarray, targets: np.ndarray,
                     reason="PyTorch is the reference of these tests")
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_graphs_can_be_compared(optimizer: str) -> None:
-    """The last digit of the data moves nothing by more than a few digits: no gradient is the noise
-    of rounding, nothing blows up.
-    """
+    """Rounding of the data changes results by a few digits: no gradient is noise."""
     for seed in graph_seeds(0, 40):
         network, batch = random_graph(seed)
         rng = np.random.default_rng(seed)

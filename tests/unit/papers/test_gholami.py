@@ -1,5 +1,4 @@
-"""The priced schedule against the closed forms of the integrated paper (SPAA 2018), term by term.
-"""
+"""The priced schedule against the closed forms of Gholami et al. (SPAA 2018), by term."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ ONE_TOWER = towers("alexnet", (3, 227, 227), 1000, (96, 256, 384, 384, 256), 1, 
 
 
 def grids(ranks: int) -> list[tuple[int, int]]:
-    """Every grid of few ranks; of many, every third, and both ends."""
+    """All grids of few ranks; of many, every third and both ends."""
     every = grid_sizes(ranks)
     return every if ranks <= 32 else sorted({*every[::3], every[-1]})
 
@@ -38,9 +37,7 @@ Terms = dict[tuple[str, str], float]
 
 def priced(spec: NetworkSpec, strategy: str, ranks: int, batch: int = B,
            network: Network | None = None) -> tuple[Terms, Terms]:
-    """Priced communication by (weighted layer, phase), and the steps that are no weighted layer's,
-    by (layer, phase).
-    """
+    """Priced communication by (layer, phase), and the steps of no matmul layer."""
     network = spec.build() if network is None else network
     configs = configurations(network, strategy, ranks, "layer")
     plan = Plan(spec, ranks, batch, strategy, configs, overlap="none",
@@ -94,9 +91,7 @@ def test_eq4_pure_batch(spec: NetworkSpec, ranks: int) -> None:
 
 @pytest.mark.parametrize("batch", [1, 12, 13, 2048])
 def test_eq5_volume_ratio(batch: int) -> None:
-    """From the priced volumes: a 3x3 convolution on 13 x 13 x 384, whose input is as large as its
-    output.
-    """
+    """Eq 5 from priced volumes: a 3x3 convolution on 13 x 13 x 384 with equal input and output."""
     network = OWT.build()
     conv = network.by_name["conv4"]
     assert isinstance(conv, Conv2d)
@@ -115,9 +110,7 @@ def test_eq5_volume_ratio(batch: int) -> None:
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_eq6_redistribution(ranks: int) -> None:
-    """One weird trick's switch: activations by samples are gathered before the first fully
-    connected layer.
-    """
+    """Eq 6: activations are gathered before the first fully connected layer."""
     network = OWT.build()
     _, rest = priced(OWT, "owt", ranks)
     expected = eq.eq6_redistribute(network, network.by_name["fc6"], ranks, B, LINK)
@@ -146,9 +139,7 @@ def test_eq8_model_and_batch(ranks: int) -> None:
 @pytest.mark.parametrize("spec", [OWT, TWO], ids=["owt", "two-tower"])
 @pytest.mark.parametrize("ranks", RANKS)
 def test_eq8_in_fully_connected_layers(spec: NetworkSpec, ranks: int) -> None:
-    """With batch-parallel convolutions Eq 6's gather and a reduce-scatter stand for Eq 8's
-    allreduce of the first layer's gradient.
-    """
+    """Batch-parallel convolutions: Eq 6's gather and a reduce-scatter replace terms of Eq 8."""
     network = spec.build()
     for pr, pc in grids(ranks):
         own, rest = priced(spec, f"grid-fc:{pr}x{pc}", ranks)
@@ -162,7 +153,7 @@ def test_eq8_in_fully_connected_layers(spec: NetworkSpec, ranks: int) -> None:
 
 
 def test_grouped_convolutions_move_less_than_eq8() -> None:
-    """Each tower needs only its own channels; layers that read both towers cost what Eq 8 says."""
+    """Eq 8: a tower needs only its own channels; layers that read both towers cost as printed."""
     own, _ = priced(TWO, "grid:2x32", 64)
     printed = terms_of(eq.eq8_model_batch(TWO.build(), 2, 32, B, LINK))
     for key, seconds in printed.items():
@@ -192,9 +183,7 @@ def best(ratios: dict[int, float]) -> tuple[int, float]:
 @pytest.mark.parametrize(("network", "claim"), [(TWO.build(), 8.71), (ONE_TOWER, 7.42)],
                          ids=["two-tower", "one-tower"])
 def test_published_speedup_of_fully_connected_grids(network: Network, claim: float) -> None:
-    """P = 512, B = 2048, Fig 7: communication speedup over pure batch, best at 32 x 16 (the paper
-    claims 9.7x).
-    """
+    """Fig 7, P = 512, B = 2048: communication speedup over pure batch, best at 32 x 16."""
     data = total_s(eq.eq4_batch(network, 512, LINK))
     printed = {pr: data / total_s(eq.eq8_fc_only(network, pr, pc, B, LINK))
                for pr, pc in grid_sizes(512)}
@@ -208,9 +197,7 @@ def test_published_speedup_of_fully_connected_grids(network: Network, claim: flo
 @pytest.mark.parametrize(("network", "claim"), [(TWO.build(), 3.27), (ONE_TOWER, 3.31)],
                          ids=["two-tower", "one-tower"])
 def test_published_speedup_of_one_grid_for_all(network: Network, claim: float) -> None:
-    """P = 512, B = 2048, Fig 6, Eq 8 with pooled activations: best at 8 x 64 (the paper claims 5.0x
-    at 16 x 32).
-    """
+    """Fig 6, P = 512, B = 2048: Eq 8 with pooled activations is best at 8 x 64."""
     data = total_s(eq.eq4_batch(network, 512, LINK))
     printed = {pr: data / total_s(eq.eq8_model_batch(network, pr, pc, B, LINK, pooled=True))
                for pr, pc in grid_sizes(512)}

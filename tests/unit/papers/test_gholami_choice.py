@@ -1,6 +1,4 @@
-"""Gholami's choice of a grid and of model or domain parallelism for every layer, against every
-other choice under Eq 9.
-"""
+"""Gholami's choice of grid and parallelism per layer against exhaustive search."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ LINKS = {"cori": CORI, "latency": HockneyLink(1e-3, 1e-12), "bandwidth": Hockney
 
 
 def small() -> Network:
-    """A convolution without a halo, early ones worth cutting by image, a late one of many weights
-    worth cutting by channel.
-    """
+    """A network with a convolution without halo, early large images and late large weights."""
     net = Chain("small", (4, 32, 24))
     net.add(Conv2d, "conv1", out_channels=16, kernel=(5, 3), padding=(2, 1)).add(MaxPool2d, "pool1")
     net.add(Conv2d, "conv2", out_channels=64, kernel=(1, 1)).add(
@@ -37,7 +33,7 @@ def small() -> Network:
 
 def eq9_s(net: Network, domain: frozenset[str], pr: int, pc: int, batch: int,
           link: HockneyLink) -> float:
-    """Eq 9 written out, with any split of the layers in L_D and L_M."""
+    """Eq 9 written out for any split of the layers in L_D and L_M, in seconds."""
 
     def gathered(p: int, items: float) -> float:
         return link.alpha_s * math.ceil(math.log2(p)) + link.beta_s * (p - 1) / p * items
@@ -61,7 +57,7 @@ def eq9_s(net: Network, domain: frozenset[str], pr: int, pc: int, batch: int,
 
 def every(net: Network, ranks: int, batch: int, link: HockneyLink,
           pr: int | None = None) -> dict[tuple[int, int, frozenset[str]], float]:
-    """Every grid and every assignment, with its seconds."""
+    """All grids and assignments with their seconds."""
     convolutions = [layer.name for layer in net.matmul_layers if isinstance(layer, Conv2d)]
     out = {}
     for rows in range(1, ranks + 1):
@@ -92,15 +88,13 @@ def test_the_least_of_every_split(ranks: int, batch: int, link: str) -> None:
 
 
 def test_splits_differ() -> None:
-    """The small network is not one-sided: early layers by image, a late one by channel."""
+    """The choice for the small network mixes early domain and late model parallelism."""
     found = choose(small(), 8, 8, CORI, pr=8)
     assert "conv1" in found.domain and "conv3" in found.model
 
 
 def test_alexnet_on_512_ranks() -> None:
-    """The paper's case, batch 2048: 16 x 32, all convolutions by domain and the fully connected
-    layers by model.
-    """
+    """The paper's case: 16 x 32, convolutions domain and linear layers model parallel."""
     net = builtin.network("alexnet")
     found = choose(net, 512, 2048, CORI)
     assert (found.pr, found.pc) == (16, 32)
@@ -114,9 +108,7 @@ def test_alexnet_on_512_ranks() -> None:
 
 
 def test_more_ranks_than_samples() -> None:
-    """Batch 64 on 512 ranks: what the samples cannot use, parts of the image do (the paper's
-    argument for domain parallelism).
-    """
+    """Batch 64 on 512 ranks: ranks beyond the samples get parts of images."""
     net = alexnet((3, 227, 227), 1000)
     found = choose(net, 512, 64, CORI)
     assert found.pc <= 64 and {"conv1", "conv2"} <= set(found.domain)

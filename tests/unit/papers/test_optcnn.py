@@ -1,6 +1,4 @@
-"""The closed forms of OptCNN and DeePa: DeePa's two tables to the printed digits, and what must
-hold of any costs.
-"""
+"""OptCNN and DeePa: DeePa's two tables to the printed digits, and invariants."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ TABLE_3 = [
 
 
 def as_printed(ms: float, printed: str) -> bool:
-    """Rounded to as many decimals as the table has (half to even, which no entry needs)."""
+    """Rounded to the decimals of the table."""
     return f"{ms:.{len(printed.partition('.')[2])}f}" == printed
 
 
@@ -61,8 +59,7 @@ def test_deepa_table_2(config: Configuration, transfer: str, compute_ms: float, 
 @pytest.mark.parametrize(("config", "transfer", "compute_ms", "update", "total"), TABLE_3)
 def test_deepa_table_3(config: Configuration, transfer: str, compute_ms: float, update: str,
                        total: str) -> None:
-    """The tensor once at 5.0 MiB/ms; two of the three convolutions' weights at Table 2's bandwidth.
-    """
+    """Table 3 at the bandwidths implied by its printed digits."""
     transfer_ms = 1e3 * optcnn.tx_s(CONV, SAMPLES, config, 5.0 * 2**20 * 1e3, whole=True)
     update_ms = 1e3 * optcnn.ts_s(CONVS_BYTES, config, BANDWIDTH)
     assert as_printed(transfer_ms, transfer) and as_printed(update_ms, update)
@@ -70,9 +67,7 @@ def test_deepa_table_3(config: Configuration, transfer: str, compute_ms: float, 
 
 
 def test_what_devices_have_is_not_moved() -> None:
-    """OptCNN's tX: of c x the input, 1 / 16 of it is there already where samples were computed on
-    as many devices.
-    """
+    """OptCNN's tX excludes the data that a device already has."""
     all_s = optcnn.tx_s(FC1, SAMPLES, Configuration(c=16), BANDWIDTH, whole=True)
     assert optcnn.tx_s(FC1, SAMPLES, Configuration(c=16),
                        BANDWIDTH) == pytest.approx(15 / 16 * all_s, rel=1e-12)
@@ -81,7 +76,7 @@ def test_what_devices_have_is_not_moved() -> None:
 
 
 def test_halo_between_image_parts() -> None:
-    """Cut by rows, a 3 x 3 convolution needs one row of each neighbour; cut by samples, nothing."""
+    """A 3 x 3 convolution needs one row of each neighbour if split by rows, none by samples."""
     conv = TensorEdge(IMAGE, (8, 16, 14, 14), dict(zip(IMAGE, (8, 32, 14, 14), strict=True)),
                 (Same(), Full(), Window(3, 1, 1), Window(3, 1, 1)))
     row = 8 * 16 * 14 * 4
@@ -95,9 +90,7 @@ def test_halo_between_image_parts() -> None:
 
 @pytest.mark.parametrize("name", ["conv2", "pool1", "norm1", "relu1", "flatten", "fc6", "loss"])
 def test_edges_of_a_network(name: str) -> None:
-    """Every region is covered by what devices computed: flows add up to what readers need, whatever
-    the producer.
-    """
+    """Flows add up to the regions that readers need, in every configuration."""
     layer = ALEXNET.by_name[name]
     e = optcnn.edge(ALEXNET, layer, 16)
     assert e.n_bytes == 16 * 4 * math.prod(ALEXNET.input_shape(layer))
@@ -112,7 +105,7 @@ def test_edges_of_a_network(name: str) -> None:
 
 
 def test_bandwidth_by_pair_of_devices() -> None:
-    """Within a node of four twice as fast as between nodes: b(i, j) of OptCNN's device graph."""
+    """Bandwidths of OptCNN's device graph: double within a node of four."""
 
     def between(i: int, j: int) -> float:
         return 2.0 if i // 4 == j // 4 else 1.0
@@ -125,9 +118,7 @@ def test_bandwidth_by_pair_of_devices() -> None:
 
 
 def test_synchronisation() -> None:
-    """Replicas are parts of samples and images; channel parts send their own weights; a distributed
-    server sends less than one copy.
-    """
+    """Replicas are parts of samples and images; channel parts send their own weights."""
     assert (
         Configuration(n=2, c=3, h=2, w=2).devices == 24
         and Configuration(n=2, c=3, h=2, w=2).replicas == 8

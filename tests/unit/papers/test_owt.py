@@ -1,4 +1,4 @@
-"""One weird trick's closed forms: what the paper says of its schemes, and its numbers."""
+"""One Weird Trick's closed forms against the statements and numbers of the paper."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_one_worker_is_serial(scheme: Scheme) -> None:
 
 @pytest.mark.parametrize("workers", [2, 4, 8, 16])
 def test_all_bytes_are_the_same(workers: int) -> None:
-    """Every worker receives every other's batch."""
+    """Each worker receives the batches of all others."""
     for scheme in SCHEMES:
         assert owt.received_bytes(scheme, workers,
                                   BATCH_BYTES) == workers * (workers - 1) * BATCH_BYTES
@@ -40,9 +40,7 @@ def test_all_bytes_are_the_same(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
 def test_what_hides(workers: int) -> None:
-    """(a) nothing; (b) and (c) all but the first turn's activations and the last turn's gradients,
-    (K - 1) / K.
-    """
+    """(a) hides nothing, (b) and (c) all but the first activations and the last gradients."""
     whole = owt.switch_s("a", workers, BATCH_BYTES, BANDWIDTH)
     assert owt.exposed_s("a", workers, BATCH_BYTES, BANDWIDTH,
                          LONG) == whole and owt.hideable_fraction("a", workers) == 0
@@ -58,18 +56,14 @@ def test_what_hides(workers: int) -> None:
 
 
 def test_what_lasts_longer_than_a_turn_is_exposed() -> None:
-    """Four turns of 1 s each way beside 1.5 s of computing a turn: activations or gradients hide,
-    both together stick out by 0.5 s.
-    """
+    """Four FC passes of 1 s each way beside 1.5 s of computation a pass."""
     assert owt.exposed_s("b", 4, 6e9, 6e9, 4 * 1.5) == 2 + 2 * 0.5
     assert owt.exposed_s("b", 4, 6e9, 6e9, 4 * 0.75) == 2 + 2 * 0.25 + 2 * 1.25
     assert owt.exposed_s("b", 2, 6e9, 6e9, 2 * 0.75) == 2 + 2 * 0.25
 
 
 def test_communication_against_computing() -> None:
-    """Section 4: proportional to K in (a) (K - 1) and (b), constant in (c); computing a step takes
-    the same on K workers with K batches.
-    """
+    """Section 4: communication grows with K in (a) and (b), and is constant in (c)."""
     over_compute = {s: [owt.switch_s(s, k, BATCH_BYTES, BANDWIDTH) / 0.02 for k in (2, 4, 8, 16)]
                     for s in SCHEMES}
     base = 2 * BATCH_BYTES / BANDWIDTH / 0.02
@@ -79,7 +73,7 @@ def test_communication_against_computing() -> None:
 
 
 def test_counting_receivers() -> None:
-    """What arrives grows in (c) as well, and stays below (b)."""
+    """With received bytes counted, (c) grows as well, and stays below (b)."""
     for k in (2, 4, 8):
         a, b, c = (owt.switch_s(s, k, BATCH_BYTES, BANDWIDTH, receivers=True) for s in SCHEMES)
         assert c == pytest.approx(a) and c < b
@@ -106,7 +100,7 @@ def test_memory_of_the_assembled_batch() -> None:
 
 
 def test_iteration() -> None:
-    """The convolutions' weights travel twice, less the part that a worker owns."""
+    """Convolution weights are sent twice, except for the part that a worker owns."""
     assert owt.weight_sync_s(4, 8e6, 1e6) == 2 * 0.75 * 8
     expected = 0.3 + 0.02 + owt.exposed_s("b", 4, BATCH_BYTES, BANDWIDTH,
                                           0.02) + owt.weight_sync_s(4, 1e7, BANDWIDTH)
@@ -117,18 +111,14 @@ def test_iteration() -> None:
 
 
 def test_footnote_4() -> None:
-    """4096 x 4096 on 8 workers of 2 Tflop/s at 6 GB/s: computing 2.09 us (printed cut, not
-    rounded), receiving 2.73 us.
-    """
+    """Footnote 4: 4096 x 4096 on 8 workers of 2 Tflop/s at 6 GB/s."""
     compute_s, receive_s = owt.footnote4_fc_sample_s(4096, 4096, 8, 2e12, 6e9)
     assert math.floor(compute_s * 1e8) / 100 == 2.09
     assert round(receive_s * 1e6, 2) == 2.73
 
 
 def test_weight_decay_of_section_5() -> None:
-    """Batch 128 -> 1024, rate 0.01, decay 0.0005: 0.0014141888, near sqrt(8) x 0.0005 =
-    0.0014142136.
-    """
+    """Section 5: batch 128 to 1024 at rate 0.01 and decay 0.0005."""
     scaled = owt.section5_weight_decay(0.01, 0.0005, 8, math.sqrt(8) * 0.01)
     assert round(scaled, 10) == 0.0014141888
     assert round(math.sqrt(8) * 0.0005, 10) == 0.0014142136

@@ -1,4 +1,4 @@
-"""The benches of the papers run, and say what the papers' own accounting says."""
+"""The paper benches run, and agree with the papers' own accounting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.papers.paradl_settings import MODELS
 
 
 def check(report: Report) -> dict[str, common.Claim]:
-    """Every number is finite, every bar has its parts; the claims by name."""
+    """Claims by name, after a check that all numbers are finite and all bars complete."""
     assert report.claims
     for claim in report.claims:
         for value in (claim.published, claim.ours):
@@ -52,7 +52,7 @@ def test_published_configurations() -> None:
 
 
 def test_deepa_volumes() -> None:
-    """VGG-16 on 4 GPUs: 4 GB and 490 MB; AlexNet with 21,841 classes: 44.5 times less."""
+    """Printed volumes: VGG-16 on 4 GPUs, and AlexNet with 21,841 classes."""
     claims = check(deepa.report(("alexnet",)))
     assert claims["Fig 16, 22K classes, DeePa less than data: most"].ratio == pytest.approx(
         1, abs=0.02)

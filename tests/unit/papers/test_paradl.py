@@ -1,4 +1,4 @@
-"""ParaDL's closed forms against figures of its own tool, and against each other."""
+"""ParaDL's closed forms against figures of its own tool, and among each other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXCHANGES: tuple[Exchange, ...] = ("flat", "leaders", "segmented")
 
 def rows(job: TrainingRun = JOB, link: HockneyLink = LINK, inner: HockneyLink = INNER,
          layers: list[Table3Layer] = LAYERS) -> dict[str, Table3Row]:
-    """Every strategy on 16 PEs (pipeline: 4)."""
+    """Rows of Table 3 for all strategies on 16 PEs (pipeline: 4)."""
     out = {
         "serial": paradl.table3_serial(layers, job),
         "data": paradl.table3_data(layers, job, 16, link),
@@ -42,7 +42,7 @@ def rows(job: TrainingRun = JOB, link: HockneyLink = LINK, inner: HockneyLink = 
 
 
 def same_terms(a: Table3Row, b: Table3Row) -> None:
-    """All but how the PEs are counted."""
+    """Compare all terms, but not the parts and limits."""
     for name in ("compute_s", "update_s", "gradient_s", "halo_s", "layerwise_s", "p2p_s",
                  "memory_bytes", "pes"):
         assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-12), name
@@ -56,9 +56,7 @@ def same_terms(a: Table3Row, b: Table3Row) -> None:
 )
 def test_figures_of_the_public_tool(weights: int, images: int, alpha_s: float,
                                     published_s: float) -> None:
-    """Data parallelism on 16 PEs, 1.28 M samples, 4 bytes an item, 8e-11 s/byte; to the two
-    decimals given.
-    """
+    """Data parallelism on 16 PEs, 1.28 M samples: the figures of ParaDL's tool."""
     row = paradl.table3_data([Table3Layer("all", w=weights)], TrainingRun(1_280_000, 16 * images),
                              16, HockneyLink(alpha_s, 4 * 8e-11))
     assert round(row.communication_s, 2) == published_s
@@ -131,9 +129,7 @@ def test_hybrids_contain_the_pure_strategies() -> None:
 
 
 def test_spatial_adds_halos_to_data() -> None:
-    """Eq 10 on AlexNet's conv2 alone: rows over 4 PEs, then 2 x 2 parts, whose faces are half as
-    long.
-    """
+    """Eq 10 on AlexNet's conv2: rows over 4 PEs, then 2 x 2 parts."""
     conv2 = [layer for layer in LAYERS if layer.name == "conv2"]
     data, rows4 = (paradl.table3_data(conv2, JOB, 4, LINK),
                    paradl.table3_spatial(conv2, JOB, (4, 1), LINK))
@@ -160,7 +156,7 @@ def test_spatial_gathers_before_fully_connected_layers() -> None:
 
 
 def test_filter_and_channel() -> None:
-    """Eq 15 with the activations of the seven products but the last; weights divided by p once."""
+    """Eq 15 with the activations of all matmul layers but the last; weights divided by p once."""
     row = paradl.table3_filter(LAYERS, JOB, 16, LINK)
     products = [layer for layer in LAYERS if layer.gathers]
     assert row.layerwise_s == pytest.approx(3 * 2500 * 15 * sum(1e-5 + 512 * a.y / 16 * LINK.beta_s
@@ -188,9 +184,7 @@ def test_pipeline() -> None:
 
 
 def test_limits() -> None:
-    """AlexNet's least numbers of filters and channels are 64, its smallest image 13 x 13 (before
-    the last pooling).
-    """
+    """Limits of AlexNet: 64 filters and channels, smallest image 13 x 13."""
     expected = {"data": 512, "spatial": 169, "pipeline": len(LAYERS), "filter": 64, "channel": 64,
                 "df": 512 * 64, "ds flat": 512 * 169}
     found = rows()
@@ -222,7 +216,7 @@ def test_memory_halves() -> None:
 
 
 def test_leaders_cost_more_than_twice_the_allreduce_of_data() -> None:
-    """Section 5.3.1; segments cost less than leaders."""
+    """Section 5.3.1: segmented exchange costs less than leaders."""
     flat, leaders, segmented = (paradl.table3_ds(LAYERS, JOB, 16, (2, 2), LINK,
                                                  exchange=name).gradient_s for name in EXCHANGES)
     assert leaders > 2 * flat and segmented < leaders
