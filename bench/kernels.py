@@ -45,7 +45,7 @@ class Layer:
     pad: int
     groups: int = 1
     axes: int = 2
-    #: Images of one of `--batch`.
+    #: Images per image of `--batch`.
     share: float = 1
 
     def images(self, batch: int) -> int:
@@ -87,7 +87,7 @@ LAYERS = (
     Layer("cosmo5", 128, 8, 256, 3, 1, 1, axes=3, share=1 / 2),
 )
 
-#: Samples of one of `--batch`, channels and image of batch normalisations of ResNet-50.
+#: Batch normalisations of ResNet-50: samples per image of `--batch`, channels, image.
 NORMS = ((0.5, 64, (112, 112)), (0.5, 256, (56, 56)), (1, 512, (28, 28)), (1, 1024, (14, 14)),
          (1, 2048, (7, 7)))
 
@@ -185,7 +185,7 @@ def measure(layer: Layer, batch: int, rounds: int, with_torch: bool) -> list[dic
     kernels, gemms, rows = kernel_calls(layer, batch), own_gemm_calls(layer), []
     for name in PASSES:
         gemm, gemm_flops = gemms[name]
-        # A product of one image is short: repeated until it is as long as the kernel.
+        # The product of one image is repeated until it has the flops of the kernel.
         repeats = max(1, layer.flops(batch) // gemm_flops)
         calls: dict[str, Callable[[], Any]] = {
             "numpy": kernels[name],

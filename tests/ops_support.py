@@ -80,7 +80,7 @@ def make(layer: Layer, batch: int, inputs: Sequence[np.ndarray], own: Box, dy: n
                             else (0, extent))
             found.append(tuple(need))
         needs = tuple(found)
-    # uneven strides, as parts of larger blocks have them
+    # strides of a part of a larger block
     xs = [
         np.repeat(x[at(need)], 2, axis=-1)[..., ::2] for x, need in zip(inputs, needs, strict=True)]
     blocks = Blocks(xs, [np.full(x.shape, 9, x.dtype) for x in xs],

@@ -14,8 +14,8 @@ from hpcpar.runtime.ops.pointwise import mask_key
 from hpcpar.runtime.parameters import initial_rows
 from hpcpar.schedule.pipeline_order import switch
 
-#: The blocks that a batch normalisation treats on their own (see `reference_layers.Block`): (layer,
-#: samples of the pass) -> blocks.
+#: Function (layer, samples of the pass) -> blocks with their own normalisation statistics (see
+#: `reference_layers.Block`).
 Blocks = Callable[[Layer, int], list[tuple[slice, ...]]]
 
 

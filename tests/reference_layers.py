@@ -28,8 +28,8 @@ from hpcpar.network.layers import (
 
 f = torch.nn.functional
 
-#: A part of a batch of images that is normalised on its own: slices of (samples, rows, ...),
-#: without channels.
+#: A part of a batch with its own normalisation statistics: slices of (samples, rows, ...), without
+#: channels.
 Block = tuple[slice, ...]
 
 
@@ -78,7 +78,7 @@ def average(layer: AvgPool3d, x: Any) -> Any:
     out, sides, ceiling = layer.output_shape(tuple(x.shape[1:]))[1:], [], []
     for n, size, k, s, p in zip(out, x.shape[2:], layer.kernel, layer.stride, layer.padding,
                                 strict=True):
-        # a last window in ceil mode; does not count as padding
+        # the partial window of ceil mode, which is no padding
         beyond = max(0, (n - 1) * s + k - size - 2 * p)
         sides, ceiling = [p, p, *sides], [0, beyond, *ceiling]
 

@@ -29,7 +29,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-#: Width of the tables where nobody's terminal sets it.
+#: Width of the tables without a terminal.
 PLAIN_WIDTH = 170
 
 Value = float | str | None

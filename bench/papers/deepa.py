@@ -1,5 +1,6 @@
-"""Figures 7, 8, 14, 15 and 16 of DeePa (ICLR 2018 submission), beside what it published;
-``deepa_tables.py`` has its Tables 2 and 3.
+"""Figures 7, 8, 14, 15 and 16 of DeePa (ICLR 2018 submission): published and priced.
+
+``deepa_tables.py`` has Tables 2 and 3.
 
     python bench/papers/deepa.py [--bars] [--json FILE] [--plot FILE]
 
@@ -37,8 +38,8 @@ CLASSES_22K = 21_841
 TITLES = {"alexnet": "AlexNet", "vgg16": "VGG-16", "inception_v3": "Inception-v3"}
 #: Section 7.1: OWT over image parallelism, and DeePa over TensorFlow and PyTorch, 16 K80.
 FIG_7 = {"alexnet": (1.4, 6.5), "vgg16": (1.2, 1.9), "inception_v3": (1.07, 1.5)}
-#: Section 7.2: DeePa over PyTorch and TensorFlow on 16 K80, least and most of several minibatch
-#: sizes; which ones only the drawing says.
+#: Section 7.2: DeePa over PyTorch and TensorFlow on 16 K80, minimum and maximum over minibatch
+#: sizes, which only the drawing shows.
 FIG_13 = {"alexnet": (4.6, 6.5), "vgg16": (1.6, 1.9), "inception_v3": (1.2, 1.5)}
 MINIBATCHES = (256, 512, 1024)
 #: Section 7.3: DeePa over TensorFlow and PyTorch on 4 and on 16 P100.

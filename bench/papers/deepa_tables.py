@@ -1,5 +1,4 @@
-"""Tables 2 and 3 of DeePa (ICLR 2018 submission): costs of configurations of two of its layers,
-beside what it published.
+"""Tables 2 and 3 of DeePa (ICLR 2018 submission), costs of two layers: published and closed forms.
 
     python bench/papers/deepa_tables.py [--bars] [--json FILE] [--plot FILE]
 

@@ -28,14 +28,13 @@ from hpcpar.papers.gholami import CostTerm, HockneyLink, total_s
 SAMPLES = 1_200_000
 BATCH = 2048
 RANKS = (8, 32, 128, 512)
-#: Images a rank in the weak scaling: the text names no sizes, so what P = 512 has in the strong
-#: scaling.
+#: Images per rank in weak scaling: those of P = 512 in strong scaling, as the text has no sizes.
 WEAK_IMAGES = 4
-#: Beyond the batch: B, and the ranks, each image on P / B of them.
+#: Scaling beyond the batch: B, and numbers of ranks P; P / B ranks share an image.
 SMALL_BATCH, MANY_RANKS = 512, (512, 1024, 2048, 4096)
 ITEM_BYTES = 4
-#: Values that an update moves per weight: weight, velocity and gradient read, weight and velocity
-#: written.
+#: Memory accesses per weight of an update: read weight, velocity and gradient, write weight and
+#: velocity.
 UPDATE_TRAFFIC = 5
 
 MACHINE = files.load("cori-knl")
@@ -83,7 +82,7 @@ class Epoch:
 
 def compute_s(ranks: int, batch: int) -> float:
     """Compute time of an epoch on `ranks` ranks, in seconds."""
-    first = ALEXNET.matmul_layers[0]  # whose input gradient nobody needs
+    first = ALEXNET.matmul_layers[0]  # its input gradient is not needed
     flops = 3 * ALEXNET.forward_flops - first.forward_flops(ALEXNET.input_shape(first))
     update_s = (
         UPDATE_TRAFFIC * ITEM_BYTES * ALEXNET.parameters / MACHINE.device.bandwidth_bytes_per_s)

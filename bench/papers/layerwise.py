@@ -28,12 +28,12 @@ from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import Configs, fill, sections
 
 NETWORKS = ("alexnet", "vgg16", "inception_v3")
-#: Images of a GPU.
+#: Images per GPU.
 IMAGES = 32
 ITEM_BYTES = 4
-#: Images a second of one GPU at 32 images (TensorFlow's public benchmarks, May 2017), where the
-#: preset's roofline is more than a fifth off: it has one rate for all convolutions, and
-#: Inception-v3's small ones reach less than half of it.
+#: Measured images per second of one GPU at 32 images (TensorFlow's benchmarks, May 2017), for
+#: networks on which the preset's roofline is more than 20% off: it has one rate for all
+#: convolutions, and the small ones of Inception-v3 reach less than half of it.
 MEASURED = {("p100x4x4", "inception_v3"): 128.0, ("k80x16", "inception_v3"): 29.6}
 
 
@@ -166,7 +166,7 @@ def _transfers(name: str, strategy: str, ranks: int,
     net, configs = network(name, classes), configurations(name, strategy, ranks, classes)
     for layer in net.layers:
         for which, producer in enumerate(layer.inputs):
-            if net.by_name[producer].inputs:  # images are wherever they are needed
+            if net.by_name[producer].inputs:  # all GPUs have the images that they need
                 e = optcnn.edge(net, layer, IMAGES * ranks, ITEM_BYTES, which)
                 ends = _degrees(configs[producer]), _degrees(configs[layer.name])
                 yield layer.name, _flows(e.axes, e.extents, tuple(e.reader_extents.items()),

@@ -1,5 +1,4 @@
-"""Figures 7 and 8 of OptCNN (Jia et al., ICML 2018), layer-wise parallelism on 4 nodes of 4 P100,
-beside what it published.
+"""Figures 7 and 8 of OptCNN (Jia et al., ICML 2018), 4 nodes of 4 P100: published and priced.
 
     python bench/papers/optcnn.py [--bars] [--json FILE] [--plot FILE]
 

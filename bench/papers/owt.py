@@ -1,11 +1,10 @@
-"""Table 1 of "One weird trick" (Krizhevsky, 2014): 90 epochs on 1 to 8 K20, beside what it
-published.
+"""Table 1 of One Weird Trick (Krizhevsky, 2014), 90 epochs on 1 to 8 K20: published and priced.
 
     python bench/papers/owt.py [--bars] [--json FILE] [--plot FILE]
 
 The one-tower AlexNet, 128 images a GPU, preset ``k20x8``, whose rate is fitted to the one-GPU row.
-Table 1 uses scheme (b). `owt-b` updates the fully connected layers after every turn: batch size
-(128 K, 128). For (128 K, 128 K) its K - 1 further updates are taken off. What a turn needs travels
+Table 1 uses scheme (b). `owt-b` updates the fully connected layers after every pass: batch size
+(128 K, 128). For (128 K, 128 K) its K - 1 further updates are taken off. What a pass needs travels
 beside computing, as section 4 has it.
 """
 

@@ -1,5 +1,4 @@
-"""ParaDL's Table 3 (Kahira et al., HPDC 2021) and what its section 5 prints, beside closed forms
-and priced schedules.
+"""ParaDL (Kahira et al., HPDC 2021), Table 3 and section 5: published, closed forms and priced.
 
     python bench/papers/paradl.py [--bars] [--json FILE] [--plot FILE]
 

@@ -1,5 +1,4 @@
-"""ParaDL's models and settings (Kahira et al., HPDC 2021, section 5.1): its Table 3, and our
-schedules, for them.
+"""Models and settings of ParaDL (Kahira et al., HPDC 2021, section 5.1), by Table 3 and priced.
 
 df and ds keep filters and image parts in a node of 4 (section 4.5.1); no overlap, local batch
 normalisation, activations gathered after every layer. Images a GPU are those of the paper's public

@@ -32,7 +32,7 @@ def test_digits_hold_out_a_fifth_of_every_class(tmp_path: Path) -> None:
         normal = (images - f.attrs["mean"]) * f.attrs["scale"]
         assert abs(normal.mean()) < 1e-12 and abs(normal.std() - 1) < 1e-12
         whole = {(x.tobytes(), int(y)) for x, y in zip(images, labels, strict=True)}
-        # next to no duplicates
+        # hardly any duplicates
         assert len(whole
                    & {(x.tobytes(), int(y)) for x, y in zip(f["test_images"], test,
                                                             strict=True)}) < 3

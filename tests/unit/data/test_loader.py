@@ -85,7 +85,7 @@ def expected(path: str, chosen: np.ndarray, dtype: str = "float64",
 
 
 degree = st.integers(1, 4)
-#: Parts of each of five axes: some hundred files are opened, not a thousand.
+#: Parts along each of five axes: few, to open some hundred files instead of a thousand.
 few = st.integers(1, 3)
 
 
@@ -106,7 +106,7 @@ def test_parts_make_the_batch(path: str, config: Config, batch: int, epoch: int,
         chosen = order[index * batch : (index + 1) * batch]
         want, labels = expected(path, chosen, dtype, "test_" if split == "test" else "")
     made, marks = np.full((batch, *SHAPE), np.nan, dtype), np.full(batch, -7)
-    # ranks with the same part ask for the same
+    # ranks with the same part are equal
     for box in sorted({layout.box(rank) for rank in range(config.ranks)}):
         with Loader(path, box, box[0], batch, dtype, seed, split=split, shape=SHAPE,
                     classes=CLASSES) as loader:

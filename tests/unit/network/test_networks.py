@@ -56,7 +56,7 @@ def test_relations_on_arrays_agree_with_ints(relation: Relation, extent: int,
     lo, hi = relation.needed_array(np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]),
                                    extent)
     assert list(zip(lo.tolist(), hi.tolist(), strict=True)) == one
-    # a column of starts and a row of stops
+    # starts as a column, stops as a row
     lo, hi = relation.needed_array(np.array([[a] for a, _ in pairs]),
                                    np.array([b for _, b in pairs]), extent)
     assert lo.shape == hi.shape == (len(pairs),) * 2
@@ -254,7 +254,7 @@ def test_builtin(name: str) -> None:
 def test_builtin_sizes() -> None:
     for size, parameters in (128, 3_283_060), (256, 5_052_788), (512, 6_822_516):
         assert network("cosmoflow", (4, size, size, size)).parameters == parameters
-    # with four projections
+    # four are projections
     assert [len(network(f"resnet{n}").matmul_layers) for n in (50, 152)] == [50 + 4, 152 + 4]
     with_21841 = network("alexnet", classes=21841)
     assert with_21841.parameters - COUNTS["alexnet"] == 4097 * (21841 - 1000)

@@ -254,7 +254,7 @@ def calls(model: Any, sample: tuple[int, ...]) -> tuple[list[Call], float]:
              sum(p.numel() for p in module.parameters()))
         )
         made[id(result)] = len(out)
-        keep.append(result)  # or its id would be taken again
+        keep.append(result)  # keeps its id from being reused
 
     for module in model.modules():
         if type(module) in KINDS:
@@ -305,7 +305,7 @@ def test_every_layer_is_pytorchs(name: str) -> None:
     assert sum(layer.buffers(net.input_shape(layer)) for layer in net.layers) == buffers
 
 
-#: Called the same in PyTorch.
+#: Layers with the same names in PyTorch.
 WINDOWED: tuple[type[Layer], ...] = (Conv2d, Conv3d, MaxPool2d, AvgPool2d, MaxPool3d, AvgPool3d)
 
 

@@ -52,7 +52,7 @@ def priced(spec: NetworkSpec, strategy: str, ranks: int, batch: int = B,
         name = step.layer
         producer = network.by_name[name].inputs[0]
         if step.phase is Phase.FORWARD and step.kind is Kind.ALLGATHER and producer in weighted:
-            name = producer  # gathered right after the layer that made it
+            name = producer  # gathered after the layer that produces it
         into = own if name in weighted and (step.phase is not Phase.FORWARD
                                             or step.kind is Kind.HALO or name == producer) else rest
         assert (name, step.phase.value) not in into
@@ -103,8 +103,7 @@ def test_eq5_volume_ratio(batch: int) -> None:
     assert eq.eq5_volume_ratio(network, conv, batch) == pytest.approx(data / model, rel=1e-12)
     three = builtin.network("alexnet-owt").by_name["conv4"]
     assert isinstance(three, Conv2d)
-    # the paper: model parallelism moves less for B <= 12 (the ratio, 13.6 / B for 384 channels, is
-    # above 1)
+    # The paper: model parallelism moves less for B <= 12, where 13.6 / B (384 channels) is above 1.
     assert (eq.eq5_volume_ratio(network, three, batch) > 1) == (batch <= 13)
 
 
@@ -122,7 +121,7 @@ def test_eq6_redistribution(ranks: int) -> None:
 def test_eq7_pure_domain(ranks: int) -> None:
     own, rest = priced(OWT, "spatial", ranks)
     printed = terms_of(eq.eq7_domain(OWT.build(), ranks, B, LINK))
-    printed.pop(("conv1", "backward"), None)  # nobody needs the gradient of the images
+    printed.pop(("conv1", "backward"), None)  # the gradient of the images is not needed
     same(own, printed)
     assert {name for name, _ in rest} <= {"pool1", "pool2", "pool5", "flatten", "loss"}
     assert all(seconds == 0 for (name, _), seconds in rest.items() if name != "flatten")
@@ -168,8 +167,8 @@ def test_eq9_model_batch_and_domain(ranks: int) -> None:
         printed = terms_of(eq.eq9_integrated(OWT.build(), pr, pc, 512, LINK))
         printed.pop(("conv1", "backward"), None)
         same(own, printed)
-        # what the paper does not count: halos of pooling, the gather between domain and model
-        # parts, the sum of the loss
+        # Not counted in the paper: halos of pooling, the gather between domain and model parts,
+        # the sum of the loss.
         assert {name for name, _ in rest} <= {"pool1", "pool2", "pool5", "flatten", "loss"}
         gathered = rest.get(("flatten", "forward"), 0.0)
         assert sum(rest.values()) == pytest.approx(gathered)

@@ -45,12 +45,12 @@ def test_what_hides(workers: int) -> None:
     assert owt.exposed_s("a", workers, BATCH_BYTES, BANDWIDTH,
                          LONG) == whole and owt.hideable_fraction("a", workers) == 0
     for scheme in TURNS:
-        whole, turn = (owt.switch_s(scheme, workers, BATCH_BYTES, BANDWIDTH),
-                       owt.pass_s(scheme, workers, BATCH_BYTES, BANDWIDTH))
+        whole = owt.switch_s(scheme, workers, BATCH_BYTES, BANDWIDTH)
+        one_pass_s = owt.pass_s(scheme, workers, BATCH_BYTES, BANDWIDTH)
         assert owt.hideable_fraction(scheme, workers) == (workers - 1) / workers
-        assert owt.exposed_s(scheme, workers, BATCH_BYTES, BANDWIDTH, LONG) == 2 * turn
+        assert owt.exposed_s(scheme, workers, BATCH_BYTES, BANDWIDTH, LONG) == 2 * one_pass_s
         assert whole * (1 - owt.hideable_fraction(scheme, workers)) == pytest.approx(
-            2 * turn, rel=1e-12)
+            2 * one_pass_s, rel=1e-12)
         assert owt.exposed_s(scheme, workers, BATCH_BYTES, BANDWIDTH, 0.0) == pytest.approx(
             whole, rel=1e-12)
 
@@ -131,8 +131,8 @@ def test_weight_decay_of_section_5() -> None:
 def test_exposed_is_between_the_ends_and_everything(scheme: Scheme, workers: int,
                                                     batch_bytes: float, bandwidth: float,
                                                     fc_s: float, receivers: bool) -> None:
-    turn = owt.pass_s(scheme, workers, batch_bytes, bandwidth, receivers)
+    one_pass_s = owt.pass_s(scheme, workers, batch_bytes, bandwidth, receivers)
     exposed = owt.exposed_s(scheme, workers, batch_bytes, bandwidth, fc_s, receivers)
-    assert 2 * turn <= exposed <= owt.switch_s(scheme, workers, batch_bytes, bandwidth,
+    assert 2 * one_pass_s <= exposed <= owt.switch_s(scheme, workers, batch_bytes, bandwidth,
                                                receivers) * (1 + 1e-12)
     assert exposed >= owt.exposed_s(scheme, workers, batch_bytes, bandwidth, 2 * fc_s, receivers)
