@@ -1,4 +1,4 @@
-"""The two errors a user can cause; everything else is a bug and keeps its traceback."""
+"""The two errors that a user can cause; every other exception is a bug and keeps its traceback."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ class InputError(ValueError):
     The message is one line that names the culprit and the remedy.
     """
 
-    #: True where every rank of the job raises the same error, so that each can simply stop.
+    #: Whether every rank of the job raises this error: then each rank can simply stop.
     everywhere = False
 
 
 class RunError(RuntimeError):
-    """A run that started well and failed (a NaN loss, a lost peer). Exit status 1."""
+    """A run that failed after it started (a NaN loss, a lost peer). Exit status 1."""
 
     #: As for `InputError`.
     everywhere = False
 
 
 def on_all_ranks(error: InputError | RunError) -> InputError | RunError:
-    """Mark an error that every rank raises."""
+    """Marks an error that every rank raises."""
     error.everywhere = True
     return error
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not one of `known`, with the nearest suggestion."""
+    """The error for a name that is not in `known`; it suggests the nearest one."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"; did you mean '{near[0]}'?" if near else ""

@@ -1,4 +1,4 @@
-"""Index boxes and the only partition rule of the project."""
+"""Index boxes, and `block`: the rule that cuts every axis of every tensor into parts."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ Box = tuple[Interval, ...]
 def block(extent: int, parts: int, index: int, granule: int = 1) -> Interval:
     """Interval of part `index` when `extent` indices are cut into `parts`.
 
-    Part i begins at ``floor(i * extent / parts)``: sizes differ by at most one granule, are never
-    negative, and nest: when q divides p, each of q parts is the union of p / q consecutive ones of
-    p. That nesting is why a gather over some ranks gives exactly what a coarser configuration
-    needs.
+    Part i begins at ``floor(i * extent / parts)``. Sizes differ by at most one granule. Parts nest:
+    if q divides p, each of q parts is the union of p / q consecutive parts out of p. A gather over
+    some ranks therefore yields exactly the part of a coarser configuration.
 
     Parameters
     ----------
     granule : int
-        Indices that stay together; it must divide `extent`.
+        Number of consecutive indices that stay together; it must divide `extent`.
     """
     units = extent // granule
     return index * units // parts * granule, (index + 1) * units // parts * granule
 
 
 def part_of(extent: int, parts: int, position: int, granule: int = 1) -> int:
-    """The part that holds `position`: the inverse of `block`."""
+    """The part that contains `position`: the inverse of `block`."""
     return ((position // granule + 1) * parts - 1) // (extent // granule)
 
 
@@ -46,17 +45,17 @@ def shape(box: Box) -> tuple[int, ...]:
 
 
 def intersect(a: Box, b: Box) -> Box | None:
-    """The common box, or None where it is empty."""
-    out = tuple((max(p[0], q[0]), min(p[1], q[1])) for p, q in zip(a, b, strict=True))
-    return out if all(stop > start for start, stop in out) else None
+    """The common box; None where it is empty."""
+    common = tuple((max(p[0], q[0]), min(p[1], q[1])) for p, q in zip(a, b, strict=True))
+    return common if all(stop > start for start, stop in common) else None
 
 
 def contains(outer: Box, inner: Box) -> bool:
-    """True where `inner` is empty or lies in `outer`."""
+    """Whether `inner` is empty or lies in `outer`."""
     return items(inner) == 0 or all(p[0] <= q[0] and q[1] <= p[1]
                                     for p, q in zip(outer, inner, strict=True))
 
 
 def local(box: Box, origin: Box) -> tuple[slice, ...]:
-    """Slices of `box` in the array that holds `origin`."""
+    """Slices that select `box` in the array of box `origin`."""
     return tuple(slice(b[0] - o[0], b[1] - o[0]) for b, o in zip(box, origin, strict=True))

@@ -15,36 +15,37 @@ from hpcpar.errors import InputError, unknown
 from hpcpar.network.builtin import network as builtin
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Config, Ints
-from hpcpar.plan.strategies import Configs, configurations, plan_options
+from hpcpar.plan.strategies import configurations, plan_options
+from hpcpar.plan.strategy_request import Configs
 
 #: Version of the plan file; a reader refuses any other.
 VERSION = 1
-#: What may run beside compute: nothing, the gradients' allreduces, or also halos and activation
-#: gradients.
+#: Communication that may overlap with compute: none, the allreduces of gradients, or also halos and
+#: activation gradients.
 OVERLAPS = ("none", "gradient", "full")
 DTYPES = {"float32": 4, "float64": 8}
-#: Who chooses a collective's algorithm: the cost model (``auto``), or one for all.
+#: Algorithm of every collective. ``auto`` leaves the choice to the cost model, ``tree`` is
+#: recursive doubling and Bruck, ``mpi`` is the MPI library's own.
 COLLECTIVES = ("auto", "ring", "tree", "mpi")
-#: How weights are kept alike: an allreduce of their gradients; each rank sums and updates a part
-#: and hands it out (``sharded``); or one rank does it for all (``server``, the parameter server).
+#: How replicated weights stay equal: an allreduce of their gradients; every rank reduces and
+#: updates a shard, which is then gathered (``sharded``); or one rank updates them all (``server``,
+#: the parameter server).
 SYNCHRONISATIONS = ("allreduce", "sharded", "server")
-#: Statistics of batch normalisation: of the whole batch (equal to serial training), or of each
-#: rank's part.
+#: Statistics of batch normalisation: over the whole batch (equal to serial training), or over each
+#: rank's samples.
 BATCH_NORMS = ("sync", "local")
-#: Whose samples a turn of the fully connected layers takes: some of each rank's (OWT's scheme c),
-#: or one rank's (scheme b).
+#: Samples of one fully connected pass: some of every rank's (OWT's scheme c), or all of one rank's
+#: (scheme b).
 SWITCHES = ("each", "one")
-#: Which micro-batch a stage takes next: all forward, then all backward (GPipe), or one forward, one
+#: Order of a stage's micro-batches: all forward, then all backward (GPipe), or one forward, one
 #: backward.
 ORDERS = ("gpipe", "1f1b")
-
-
-#: Values of state for each weight: none, a velocity, two moments.
+#: State values per weight: none, a velocity, two moments.
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}
-CHOICES: dict[str, Iterable[str]] = {
-    "overlap": OVERLAPS, "collectives": COLLECTIVES, "dtype": DTYPES, "synchronisation": SYNCHRONISATIONS, "batch_norm": BATCH_NORMS,
-    "switch": SWITCHES, "optimizer": OPTIMIZERS, "order": ORDERS,
-}
+CHOICES: dict[str, Iterable[str]] = {"overlap": OVERLAPS, "collectives": COLLECTIVES,
+                                     "dtype": DTYPES, "synchronisation": SYNCHRONISATIONS,
+                                     "batch_norm": BATCH_NORMS, "switch": SWITCHES,
+                                     "optimizer": OPTIMIZERS, "order": ORDERS}
 
 
 @dataclass(frozen=True)
@@ -63,36 +64,32 @@ class NetworkSpec:
 class Plan:
     """How `ranks` ranks train a network with mini-batches of `batch` samples.
 
-    A family of plans of one strategy has arrays, with an entry for each case, in `ranks`, `batch`
-    and the degrees of `configs`.
+    In a family of plans, `ranks`, `batch` and the degrees of `configs` are arrays with one entry
+    per case.
 
     Attributes
     ----------
     configs : dict
         Configuration of every layer.
-    overlap : str
-        One of `OVERLAPS`.
-    collectives : str
-        One of `COLLECTIVES` (``tree``: recursive doubling and Bruck; ``mpi``: the MPI library's
-        own).
+    overlap, collectives, synchronisation, batch_norm, switch, optimizer, order : str
+        One of `OVERLAPS`, `COLLECTIVES`, `SYNCHRONISATIONS`, `BATCH_NORMS`, `SWITCHES`,
+        `OPTIMIZERS`, `ORDERS`.
     dtype : str
         Type of activations and weights.
-    synchronisation, batch_norm, switch, optimizer, order : str
-        One of `SYNCHRONISATIONS`, `BATCH_NORMS`, `SWITCHES`, `OPTIMIZERS`, `ORDERS`.
     microbatches : int
-        Parts that the mini-batch is cut into in time: those of a pipeline (GPipe), or whose
-        gradients are accumulated.
+        Micro-batches of a mini-batch: a pipeline's (GPipe), or those whose gradients are
+        accumulated.
     bucket_bytes : int
-        Gradients of layers are summed together up to so many bytes; 0: each on its own.
+        Size up to which gradients of several layers share one allreduce; 0: one per layer.
     recompute : int
-        Segments (of every stage) at whose ends activations are kept, while the others are computed
-        again for the backward pass; 0: all are kept.
+        Segments (of every stage) whose last activations are kept; the other activations are
+        computed again for the backward pass. 0 keeps all.
     turns : int
-        Turns in which the layers on features take the batch, with an update after each (OWT's
-        schemes b and c); 1 takes it whole (a).
+        Passes of the layers on features over the batch, with an update after each (OWT's schemes b
+        and c); 1 pass takes the whole batch (scheme a).
     machine : dict
-        The machine that it was made for (the content of a machine file): it decides the algorithms
-        in the schedule.
+        Content of the machine file that the plan was made for. It decides the collective algorithms
+        of the schedule.
     """
 
     network: NetworkSpec
@@ -125,18 +122,23 @@ class Plan:
             raise InputError(
                 f"plan with buckets of {self.bucket_bytes} bytes: give a size of at least 0")
         if self.recompute < 0:
-            raise InputError(f"plan that computes {self.recompute} segments again: give a number of segments, or 0")
+            raise InputError(f"plan that computes {self.recompute} segments again: give a number "
+                             "of segments, or 0")
         if min(self.microbatches, self.turns) < 1:
-            raise InputError(f"plan with {self.microbatches} micro-batches and {self.turns} turns: both must be at least 1")
-        for config in {id(c): c for c in self.configs.values()}.values():
+            raise InputError(f"plan with {self.microbatches} micro-batches and {self.turns} "
+                             "passes: both must be at least 1")
+        checked: list[Config] = []
+        for layer, config in self.configs.items():
+            if any(config is other for other in checked):
+                continue
+            checked.append(config)
             if np.any(config.first + config.ranks > self.ranks):
-                layer = next(name for name, c in self.configs.items() if c is config)
-                raise InputError(f"layer '{layer}' is configured for {config.ranks} ranks from rank {config.first} on ({config}), "
-                                 f"the plan is for {self.ranks}")
+                raise InputError(f"layer '{layer}' is configured for {config.ranks} ranks from "
+                                 f"rank {config.first} on ({config}), the plan is for {self.ranks}")
 
     @cached_property
     def samples_of_a_pass(self) -> Ints:
-        """Samples that go through the network at once: the mini-batch, or a micro-batch of it."""
+        """Samples that pass through the network at once: a mini-batch, or one micro-batch of it."""
         return -(-self.batch // self.microbatches)
 
     @property
@@ -144,11 +146,16 @@ class Plan:
         return DTYPES[self.dtype]
 
 
-def make_plan(
-    spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gather: str = "late", network: Network | None = None, **options: Any
-) -> Plan:
-    """The plan of a named strategy; `network` is what `spec` builds, where it is at hand; `options`
-    are `Plan`'s.
+def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gather: str = "lazy",
+              network: Network | None = None, **options: Any) -> Plan:
+    """Makes the plan of a named strategy.
+
+    Parameters
+    ----------
+    network : Network, optional
+        The network that `spec` builds, where the caller has it already.
+    options
+        Those of `Plan`; they override the ones that the strategy fixes.
     """
     configs = configurations(spec.build() if network is None else network, strategy, ranks, gather)
     return Plan(spec, ranks, batch, strategy, configs,
@@ -165,20 +172,20 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def from_json(data: Any, where: str) -> Plan:
-    """Check and read a plan.
+    """Checks JSON data and returns its plan; `where` names the source in messages.
 
     Raises
     ------
     InputError
-        Not a plan, of another version, or not matching its network; `where` names the source in the
-        message.
+        Not a plan, another version, or layers that differ from the network's.
     """
     if not isinstance(data, dict) or "hpcpar_plan" not in data:
         raise InputError(
             f"{where} is not a plan file; write one with: hpcpar plan ... -o plan.json")
     if data["hpcpar_plan"] != VERSION:
         found = data["hpcpar_plan"]
-        raise InputError(f"{where} is a plan of version {found}, this hpcpar reads version {VERSION}; write it again with: hpcpar plan")
+        raise InputError(f"{where} is a plan of version {found}, this hpcpar reads version "
+                         f"{VERSION}; write it again with: hpcpar plan")
     try:
         spec = NetworkSpec(data["network"]["name"], tuple(data["network"]["shape"]),
                            data["network"]["classes"])
@@ -186,15 +193,23 @@ def from_json(data: Any, where: str) -> Plan:
         plan = Plan(network=spec,
                     configs={name: Config(**c) for name, c in data["configs"].items()}, **rest)
     except (KeyError, TypeError) as err:
-        raise InputError(f"{where}: damaged plan file ({type(err).__name__}: {err}); write it again with: hpcpar plan") from err
+        raise InputError(f"{where}: damaged plan file ({type(err).__name__}: {err}); write it "
+                         "again with: hpcpar plan") from err
     missing = {layer.name for layer in spec.build().layers} ^ set(plan.configs)
     if missing:
-        raise InputError(f"{where}: layers of the plan and of network '{spec.name}' differ: {', '.join(sorted(missing))}")
+        raise InputError(f"{where}: layers of the plan and of network '{spec.name}' differ: "
+                         f"{', '.join(sorted(missing))}")
     return plan
 
 
 def save(plan: Plan, path: str) -> None:
-    """Write the plan file (whole or not at all)."""
+    """Writes the plan file atomically.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written.
+    """
     temporary = f"{path}.tmp{os.getpid()}"
     try:
         with open(temporary, "w", encoding="utf-8") as f:
@@ -206,7 +221,13 @@ def save(plan: Plan, path: str) -> None:
 
 
 def load(path: str) -> Plan:
-    """Read a plan file."""
+    """Reads a plan file.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or `from_json` refuses it.
+    """
     try:
         with open(path, encoding="utf-8") as f:
             data = json.load(f)

@@ -1,0 +1,46 @@
+"""How a number of image parts is spread over depth, height and width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcpar.network.graph import Network
+from hpcpar.plan.config import Ints
+from hpcpar.plan.strategy_request import sections
+
+
+def image_parts(network: Network, parts: int) -> dict[str, int]:
+    """Degree of each image axis ("d", "h", "w") for `parts` parts of an image.
+
+    The image is cut in rows only, whose halos are contiguous, as long as every image layer has
+    enough rows; else in rows times columns. Where nothing fits, the first axis takes all parts.
+    """
+    images, _ = sections(network)
+    extents = np.array([network.shapes[layer.name][1:] for layer in images]).min(axis=0)
+    axes = "dhw"[3 - len(extents):]
+    degrees = _factor(parts, extents.tolist()) or [parts] + [1] * (len(extents) - 1)
+    return dict(zip(axes, degrees, strict=True))
+
+
+def _factor(parts: int, extents: Sequence[int]) -> list[int] | None:
+    """Writes `parts` as a product of one degree per extent, the first as large as possible."""
+    first, *rest = extents
+    if not rest:
+        return [parts] if parts <= first else None
+    for degree in range(min(parts, first), 0, -1):
+        others = _factor(parts // degree, rest) if parts % degree == 0 else None
+        if others is not None:
+            return [degree, *others]
+    return None
+
+
+def image_degrees(network: Network, parts: Ints) -> dict[str, Ints]:
+    """`image_parts` for a number of parts, or for every case of an array of them."""
+    if not isinstance(parts, np.ndarray):
+        return dict(image_parts(network, parts))
+    values, case_of = np.unique(parts, return_inverse=True)
+    each = [image_parts(network, int(value)) for value in values]
+    case_of = case_of.reshape(parts.shape)
+    return {axis: np.array([degrees[axis] for degrees in each])[case_of] for axis in each[0]}

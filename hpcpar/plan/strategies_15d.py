@@ -1,0 +1,85 @@
+"""The 1.5D product strategies: a Pr x Pc grid of ranks (Gholami et al., Eq 8 and 9).
+
+Pr parts cut the weights (output channels) or the image, Pc parts cut the samples. ``grid`` puts
+every layer on the grid (Eq 8). ``grid-fc`` keeps convolutions data-parallel and puts the fully
+connected layers on the grid (Fig 7). ``domain`` cuts convolutions by Pr parts of the image and
+fully connected layers by Pr channel parts (Eq 9).
+
+Krizhevsky's "one weird trick" is ``grid-fc`` on the grid P x 1. ParaDL's filter strategy is
+``grid`` on P x 1, its data + filter strategy is ``grid`` with the two numbers exchanged.
+"""
+
+from __future__ import annotations
+
+from hpcpar.network.layers import Concat, Input, Layer, SoftmaxCrossEntropy
+from hpcpar.plan.config import Config, Ints
+from hpcpar.plan.image_cuts import image_degrees
+from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign, sections
+
+
+def grid(request: StrategyRequest) -> Configs:
+    """Every layer by Pr channel parts times Pc sample parts (Eq 8)."""
+    return channel_split(request, request.layers, *request.grid)
+
+
+def grid_fc(request: StrategyRequest) -> Configs:
+    """Convolutions by samples over all ranks, fully connected layers on the grid (Fig 7)."""
+    images, features = sections(request.network)
+    by_samples = request.config(n=request.ranks)
+    configs = assign(images, by_samples) | channel_split(request, features, *request.grid)
+    if images:
+        # flattening moves nothing: the gather happens in front of the first linear layer
+        configs[features[0].name] = by_samples
+    return configs
+
+
+def domain(request: StrategyRequest) -> Configs:
+    """Convolutions by image parts, fully connected layers by channels, both by samples (Eq 9)."""
+    images, features = sections(request.network)
+    image_parts, sample_parts = request.grid
+    cut = request.config(n=sample_parts, **image_degrees(request.network, image_parts))
+    return assign(images, cut) | channel_split(request, features, *request.grid)
+
+
+def filters(request: StrategyRequest) -> Configs:
+    """Every layer by output channels (Eq 3; ParaDL's filter)."""
+    return channel_split(request, request.layers, request.ranks, 1)
+
+
+def data_filter(request: StrategyRequest) -> Configs:
+    """P1 groups of samples, each of P2 channel parts (ParaDL's data + filter)."""
+    sample_groups, channel_parts = request.grid
+    return channel_split(request, request.layers, channel_parts, sample_groups)
+
+
+def one_weird_trick(request: StrategyRequest) -> Configs:
+    """Convolutions by samples, fully connected layers by channels (Krizhevsky 2014)."""
+    return grid_fc(request.on_grid(request.ranks, 1))
+
+
+def channel_split(request: StrategyRequest, layers: list[Layer], channel_parts: Ints,
+                  sample_parts: Ints) -> Configs:
+    """Cuts layers by output channels and samples.
+
+    A lazy gather leaves activations split between weighted layers. An eager gather replicates
+    every activation right after the layer that computes it.
+    """
+    split = request.config(n=sample_parts, c=channel_parts)
+    whole = request.config(n=sample_parts, replicas=channel_parts)
+    configs: Configs = {}
+    cut = False  # the activations so far are cut by channels
+    for layer in layers:
+        if layer.is_matmul or (layer.has_weights and (cut or request.lazy)):
+            cut = cut or layer.is_matmul
+            configs[layer.name] = split
+        else:
+            configs[layer.name] = _between(layer, cut and request.lazy, split, whole)
+    return configs
+
+
+def _between(layer: Layer, keep_split: bool, split: Config, whole: Config) -> Config:
+    """Configuration of a layer without weights."""
+    # several layers read a concatenation, and all need all channels: one gather serves all
+    if not keep_split or isinstance(layer, Input | Concat | SoftmaxCrossEntropy):
+        return whole
+    return split

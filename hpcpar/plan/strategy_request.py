@@ -1,0 +1,68 @@
+"""The input of a named strategy, and the two sections of a network that strategies treat apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer
+from hpcpar.plan.config import Config, Ints
+
+#: The configuration of every layer, by the layer's name.
+Configs = dict[str, Config]
+
+
+@dataclass(frozen=True)
+class StrategyRequest:
+    """Everything that a strategy needs to fill in configurations.
+
+    Attributes
+    ----------
+    ranks : int or ndarray
+        Number of ranks; an array has one entry per case of a family of plans.
+    grid : tuple
+        The two numbers of ``name:AxB``; (ranks, 1) where the strategy is named without a grid.
+    gather : str
+        ``lazy`` or ``eager``: when a channel-split activation is gathered (see
+        `hpcpar.plan.strategies.GATHERS`).
+    placement : str
+        ``inner`` or ``outer``: which parts lie on neighbouring ranks.
+    """
+
+    network: Network
+    ranks: Ints
+    grid: tuple[Ints, Ints]
+    gather: str
+    placement: str
+
+    @property
+    def lazy(self) -> bool:
+        return self.gather == "lazy"
+
+    @property
+    def layers(self) -> list[Layer]:
+        return list(self.network.layers)
+
+    def on_grid(self, first: Ints, second: Ints) -> StrategyRequest:
+        """The same request on another grid."""
+        return replace(self, grid=(first, second))
+
+    def config(self, **degrees: Ints) -> Config:
+        """A configuration in the requested placement."""
+        return Config(placement=self.placement, **degrees)
+
+
+def assign(layers: Iterable[Layer], config: Config) -> Configs:
+    """Gives every layer the same configuration."""
+    return {layer.name: config for layer in layers}
+
+
+def sections(network: Network) -> tuple[list[Layer], list[Layer]]:
+    """Splits a network into layers on images (with the input) and layers on features.
+
+    Features begin at the flatten layer or at the global pooling.
+    """
+    images = [layer for layer in network.layers if len(network.shapes[layer.name]) > 1]
+    features = [layer for layer in network.layers if len(network.shapes[layer.name]) == 1]
+    return images, features
