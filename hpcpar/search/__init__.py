@@ -1,1 +1,1 @@
-"""The best plan."""
+"""Search for the best plan."""

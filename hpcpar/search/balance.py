@@ -1,4 +1,4 @@
-"""Stages of a pipeline that take nearly as long as each other on a machine."""
+"""Pipeline stages that take nearly the same time on a machine."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from hpcpar.plan.stages import stages
 
 
 def balanced(network: Network, plan: Plan, costs: Costs) -> Plan:
-    """A named pipeline cut anew by what its layers compute, by its own price; a plan whose stages
-    are those already stays the same object.
+    """Cuts a named pipeline anew, by the compute times in its own price.
 
-    Its stages have equally many ranks and one configuration each, so that a layer takes as long in
-    any. Its first cut knows no machine: it takes a fully connected layer for its flops, where on
-    small micro-batches reading the weights takes longer.
+    The first cut knows no machine and counts flops; with small micro-batches, a fully connected
+    layer takes longer because its weights have to be read. All stages have equally many ranks and
+    one configuration each, so a layer takes the same time in any stage.
+
+    Returns
+    -------
+    Plan
+        The same object where the stages do not change.
     """
     of_stage = {config.first: config for config in plan.configs.values()}
     if len(of_stage) == 1:
         return plan
-    firsts, seconds = sorted(of_stage), costs.compute_of
-    place = stages(network, len(firsts), [float(seconds[layer.name]) for layer in network.layers])
-    configs = {name: of_stage[firsts[stage]] for name, stage in place.items()}
+    seconds = [float(costs.compute_of[layer.name]) for layer in network.layers]
+    firsts = sorted(of_stage)
+    stage_of = stages(network, len(firsts), seconds)
+    configs = {name: of_stage[firsts[stage]] for name, stage in stage_of.items()}
     return plan if configs == plan.configs else replace(plan, configs=configs)

@@ -1,4 +1,4 @@
-"""Many strategies priced together: they form a family, lowered and priced in one go."""
+"""Candidates: strategies with their prices. Named strategies are priced as families of cases."""
 
 from __future__ import annotations
 
@@ -14,33 +14,38 @@ from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
+from hpcpar.plan.config import Ints
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import Configs, configurations, parse, plan_options, together
+from hpcpar.plan.strategies import configurations, parse, plan_options, together
+from hpcpar.plan.strategy_request import Configs
 from hpcpar.search.balance import balanced
 
-#: Options of a plan; what else is given prices it.
-PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_norm", "microbatches", "optimizer", "order",
-                "bucket_bytes", "recompute")
+#: Plan options; all others go to pricing.
+PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_norm", "microbatches",
+                "optimizer", "order", "bucket_bytes", "recompute")
 
-#: Strategies that are priced one by one, and lie outside the layer-wise search's space.
+#: Strategies that are priced one by one, and are not in the space of the layer-wise search.
 APART = ("pipeline", "owt-b", "owt-c")
-#: From here on all computing counts as measured.
+#: Measured fraction from which on all computing counts as measured.
 WHOLLY = 1.0 - 1e-9
-#: Sizes of buckets that are tried where none is asked for: small ones start early, large ones pay
-#: latency once.
+#: Bucket sizes (bytes) that are tried by default: small buckets start early, large ones pay latency
+#: once.
 BUCKETS = (1 << 20, 25 << 20)
 
 
 @dataclass(frozen=True)
-class Task:
-    """What is planned: a network, a number of ranks and a mini-batch, on a machine, under some
-    options.
+class PlanningTask:
+    """A planning problem: a network, a number of ranks and a mini-batch on a machine.
 
     Attributes
     ----------
+    gather : str
+        One of `hpcpar.plan.strategies.GATHERS`.
+    samples : int or None
+        Samples of an epoch.
     options : dict
-        Those of `Plan` (see `PLAN_OPTIONS`) and of `price`; with ``bucket_bytes=None`` the better
-        of `BUCKETS` is taken.
+        Those of `Plan` (see `PLAN_OPTIONS`) and of `price`. ``bucket_bytes=None`` takes the better
+        of `BUCKETS`.
     """
 
     network: Network
@@ -57,8 +62,8 @@ class Task:
         return {k: v for k, v in self.options.items() if k in PLAN_OPTIONS and v is not None}
 
     @property
-    def choices(self) -> list[Task]:
-        """The same with each size of buckets that is to be tried."""
+    def choices(self) -> list[PlanningTask]:
+        """The same task with every bucket size that is to be tried."""
         if self.options.get("bucket_bytes", 0) is not None:
             return [self]
         return [replace(self, options={**self.options, "bucket_bytes": size}) for size in BUCKETS]
@@ -70,20 +75,20 @@ class Task:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A strategy and its price; the plan and the detailed prediction are worked out when asked for.
+    """A strategy and its price; plan and detailed prediction are computed on first access.
 
     Attributes
     ----------
     parts : int
-        Parts that the mini-batch is cut into, at most over layers: beyond the batch, ranks have
-        nothing to do.
+        Largest number of parts that a layer cuts the mini-batch into; ranks beyond the batch are
+        idle.
     measured : float
-        Part of the computing, 0 to 1, whose time comes from the machine's calibrated table.
+        Fraction of the computing, 0 to 1, whose time comes from the machine's calibrated table.
     made : Plan or None
         The plan, where it does not follow from the strategy's name.
     """
 
-    task: Task
+    task: PlanningTask
     strategy: str
     iteration_s: float
     memory_bytes: int
@@ -97,22 +102,21 @@ class Candidate:
 
     @property
     def order(self) -> tuple[bool, bool, float]:
-        """Better candidates come first.
+        """Sort key: candidates that fit come first, then by time.
 
-        On a calibrated machine those whose computing was measured, as far as there are any: a
-        roofline's times beside measured ones of others would decide by how the two differ.
+        On a calibrated machine, candidates whose computing was measured come before the others:
+        comparing measured times with roofline estimates would only compare the two models.
         """
-        return not self.fits, bool(
-            self.task.machine.compute) and self.measured < WHOLLY, self.iteration_s
+        estimated = bool(self.task.machine.compute) and self.measured < WHOLLY
+        return not self.fits, estimated, self.iteration_s
 
     @cached_property
     def plan(self) -> Plan:
         t = self.task
         if self.made is not None:
             return self.made
-        return make_plan(
-            t.spec, self.strategy, t.ranks, t.batch, gather=t.gather, network=t.network, machine=files.to_dict(t.machine), **t.plan_options
-        )
+        return make_plan(t.spec, self.strategy, t.ranks, t.batch, gather=t.gather,
+                         network=t.network, machine=files.to_dict(t.machine), **t.plan_options)
 
     def recomputing(self, segments: int) -> Candidate:
         """The same plan with activations computed again in the backward pass."""
@@ -124,121 +128,128 @@ class Candidate:
                      **self.task.price_options)
 
 
-def priced(task: Task, strategies: Iterable[str]) -> list[Candidate]:
+def priced(task: PlanningTask, strategies: Iterable[str]) -> list[Candidate]:
     """Every strategy with its price, in the order given."""
     names = list(strategies)
-    apart = {name: _apart(task, name) for name in names if parse(name)[0] in APART}
-    rest = [name for name in names if name not in apart]
-    found = apart | {
-        name: _better(each) for name, *each in zip(rest, *(_families(choice, rest) for choice in task.choices), strict=True)
-    }
+    together_names = [name for name in names if parse(name)[0] not in APART]
+    found = {name: _apart(task, name) for name in names if parse(name)[0] in APART}
+    by_choice = [_families(choice, together_names) for choice in task.choices]
+    for i, name in enumerate(together_names):
+        found[name] = _better(candidates[i] for candidates in by_choice)
     return [found[name] for name in names]
 
 
-def _apart(task: Task, strategy: str) -> Candidate:
+def _apart(task: PlanningTask, strategy: str) -> Candidate:
     """A strategy whose number of steps depends on its grid."""
     first, *others = task.choices
-    found = (best_pipeline if parse(strategy)[0] == "pipeline" else _alone)(first, strategy)
-    return _better([found, *(_with_bucket(choice, found.plan) for choice in others)])
+    price_alone = best_pipeline if parse(strategy)[0] == "pipeline" else _alone
+    candidate = price_alone(first, strategy)
+    return _better([candidate, *(_with_bucket(choice, candidate.plan) for choice in others)])
 
 
-def _better(found: Iterable[Candidate]) -> Candidate:
-    return min(found, key=lambda c: c.order)
+def _better(candidates: Iterable[Candidate]) -> Candidate:
+    return min(candidates, key=lambda c: c.order)
 
 
-def _families(task: Task, strategies: list[str]) -> list[Candidate]:
-    """Strategies priced together, as far as they sum gradients in the same buckets."""
-    families: dict[Any, list[tuple[int, Configs]]] = {}
-    for i, strategy in enumerate(strategies):
-        configs = configurations(task.network, strategy, task.ranks, task.gather)
-        families.setdefault(_sharing(task.network, configs), []).append((i, configs))
-    out: dict[int, Candidate] = {}
+def _families(task: PlanningTask, strategies: list[str]) -> list[Candidate]:
+    """Prices strategies as families; those of one family sum gradients in the same buckets."""
+    families: dict[tuple[object, ...], list[int]] = {}
+    each = [configurations(task.network, name, task.ranks, task.gather) for name in strategies]
+    for i, configs in enumerate(each):
+        families.setdefault(_bucket_key(task.network, configs), []).append(i)
+    found: dict[int, Candidate] = {}
     for members in families.values():
-        places, each = zip(*members, strict=True)
-        out |= zip(places, _family(task, [strategies[i] for i in places], together(each)),
-                   strict=True)
-    return [out[i] for i in range(len(strategies))]
+        names = [strategies[i] for i in members]
+        priced_members = _family(task, names, together([each[i] for i in members]))
+        found |= zip(members, priced_members, strict=True)
+    return [found[i] for i in range(len(strategies))]
 
 
-def _sharing(network: Network, configs: Configs) -> Any:
-    """Which layers have the same configuration, and which of them cut channels: what layers one
-    bucket may take.
+def _bucket_key(network: Network, configs: Configs) -> tuple[object, ...]:
+    """Equal for strategies whose layers may share the same buckets.
+
+    It says which layers have the same configuration, and which weighted layers cut channels.
     """
-    first: dict[Any, int] = {}
+    first: dict[object, int] = {}
     keys = [configs[layer.name].key for layer in network.layers]
     return (tuple(first.setdefault(key, i) for i, key in enumerate(keys)),
             tuple(configs[layer.name].cuts_channels for layer in network.weighted))
 
 
-def _family(task: Task, strategies: list[str], configs: Configs) -> list[Candidate]:
+def _family(task: PlanningTask, strategies: list[str], configs: Configs) -> list[Candidate]:
+    """Prices strategies whose configurations are the cases of `configs`."""
     plan = Plan(task.spec, task.ranks, task.batch, strategies[0], configs, **task.plan_options)
     costs = price_family(task.network, plan, task.machine, **task.price_options)
-    values = (costs.iteration_s, costs.memory.total_bytes, sample_parts(plan),
-              costs.measured_compute)
-    each = zip(*(np.broadcast_to(x, len(strategies)).tolist() for x in values), strict=True)
-    return [Candidate(task, strategy, seconds, int(held), int(parts), float(measured))
-            for strategy, (seconds, held, parts, measured) in zip(strategies, each, strict=True)]
+    cases = len(strategies)
+    seconds = np.broadcast_to(costs.iteration_s, cases)
+    held = np.broadcast_to(costs.memory.total_bytes, cases)
+    parts = np.broadcast_to(sample_parts(plan), cases)
+    measured = np.broadcast_to(costs.measured_compute, cases)
+    return [Candidate(task, strategy, float(seconds[i]), int(held[i]), int(parts[i]),
+                      float(measured[i]))
+            for i, strategy in enumerate(strategies)]
 
 
-def alone(task: Task, strategy: str) -> Candidate:
-    """One strategy, priced by itself."""
+def alone(task: PlanningTask, strategy: str) -> Candidate:
+    """Prices one strategy by itself."""
     return _better(_alone(choice, strategy) for choice in task.choices)
 
 
-def _alone(task: Task, strategy: str) -> Candidate:
-    extra = plan_options(strategy, task.ranks, task.batch)
-    return _balanced(task, make_plan(
-        task.spec, strategy, task.ranks, task.batch, gather=task.gather, network=task.network, machine=files.to_dict(task.machine),
-        **(extra | task.plan_options),
-    ))
+def _alone(task: PlanningTask, strategy: str) -> Candidate:
+    options = plan_options(strategy, task.ranks, task.batch) | task.plan_options
+    plan = make_plan(task.spec, strategy, task.ranks, task.batch, gather=task.gather,
+                     network=task.network, machine=files.to_dict(task.machine), **options)
+    return _balanced(task, plan)
 
 
-def best_pipeline(task: Task, strategy: str) -> Candidate:
-    """A pipeline with the number of micro-batches, where none is asked for, that is fastest: twice,
-    four or eight times its stages.
+def best_pipeline(task: PlanningTask, strategy: str) -> Candidate:
+    """A pipeline with the fastest number of micro-batches: two, four or eight per stage.
 
-    With each number its stages are balanced: how long a layer takes depends on the micro-batch.
+    An explicit number of micro-batches is kept. Stages are balanced for each number, because the
+    time of a layer depends on the micro-batch.
     """
     usual = alone(task, strategy)
     if "microbatches" in task.plan_options or usual.plan.microbatches == 1:
         return usual
-    stages, most = usual.plan.microbatches // 4, task.batch // max(1, usual.parts // usual.plan.microbatches)
-    others = [2 * stages, 8 * stages] if stages else []
-    found = [_balanced(task, replace(usual.plan, microbatches=m)) for m in others if 1 < m <= most]
-    return _better([usual, *found])
+    stages = usual.plan.microbatches // 4
+    most = task.batch // max(1, usual.parts // usual.plan.microbatches)
+    numbers = [2 * stages, 8 * stages] if stages else []
+    others = [_balanced(task, replace(usual.plan, microbatches=number))
+              for number in numbers if 1 < number <= most]
+    return _better([usual, *others])
 
 
-def _balanced(task: Task, plan: Plan) -> Candidate:
-    """A plan, or the same pipeline with balanced stages where that is better."""
+def _balanced(task: PlanningTask, plan: Plan) -> Candidate:
+    """A plan with its price, or the same pipeline with balanced stages where that is better."""
     costs = price_family(task.network, plan, task.machine, **task.price_options)
-    found, again = _candidate(task, plan, costs), balanced(task.network, plan, costs)
-    return found if again is plan else _better([found, _of_plan(task, again)])
+    candidate = _candidate(task, plan, costs)
+    again = balanced(task.network, plan, costs)
+    return candidate if again is plan else _better([candidate, _of_plan(task, again)])
 
 
-def of_plan(task: Task, plan: Plan) -> Candidate:
-    """A plan with its price, with the size of buckets that suits it."""
+def of_plan(task: PlanningTask, plan: Plan) -> Candidate:
+    """A plan with its price, under the better bucket size."""
     return _better(_with_bucket(choice, plan) for choice in task.choices)
 
 
-def _with_bucket(task: Task, plan: Plan) -> Candidate:
-    return _of_plan(task,
-                    replace(plan, bucket_bytes=task.options.get("bucket_bytes", plan.bucket_bytes)))
+def _with_bucket(task: PlanningTask, plan: Plan) -> Candidate:
+    bucket_bytes = task.options.get("bucket_bytes", plan.bucket_bytes)
+    return _of_plan(task, replace(plan, bucket_bytes=bucket_bytes))
 
 
-def _of_plan(task: Task, plan: Plan) -> Candidate:
-    """A plan with its price."""
-    return _candidate(task, plan,
-                      price_family(task.network, plan, task.machine, **task.price_options))
+def _of_plan(task: PlanningTask, plan: Plan) -> Candidate:
+    costs = price_family(task.network, plan, task.machine, **task.price_options)
+    return _candidate(task, plan, costs)
 
 
-def _candidate(task: Task, plan: Plan, costs: Costs) -> Candidate:
-    return Candidate(task, plan.strategy, float(costs.iteration_s), int(costs.memory.total_bytes), int(sample_parts(plan)),
-                     float(costs.measured_compute), plan)
+def _candidate(task: PlanningTask, plan: Plan, costs: Costs) -> Candidate:
+    return Candidate(task, plan.strategy, float(costs.iteration_s), int(costs.memory.total_bytes),
+                     int(sample_parts(plan)), float(costs.measured_compute), plan)
 
 
-def sample_parts(plan: Plan) -> Any:
-    """Parts that the mini-batch is cut into, at most over layers and micro-batches."""
-    most: Any = 1
-    for config in {id(c): c for c in plan.configs.values()}.values():
+def sample_parts(plan: Plan) -> Ints:
+    """Largest number of parts that a layer, with all passes, cuts the mini-batch into."""
+    most: Ints = 1
+    for config in plan.configs.values():
         most = np.maximum(most, config.n)
     return most * plan.microbatches * (plan.turns if plan.switch == "each" else 1)

@@ -1,6 +1,4 @@
-"""Why a plan takes as long as it does: the limitations and bottlenecks of ParaDL's Table 6, in
-seconds, and what would help most.
-"""
+"""Why a plan takes its time: ParaDL's limitations and bottlenecks (Table 6) in seconds."""
 
 from __future__ import annotations
 
@@ -16,24 +14,24 @@ from hpcpar.plan.limits import limit
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.steps import PASSES, Phase
 from hpcpar.search.candidates import Candidate
-from hpcpar.search.what_if import Change, changes
+from hpcpar.search.what_if import WhatIf, what_ifs
 
-#: Kinds of step that are messages from rank to rank, by the end of their label.
+#: Endings of the labels of point-to-point steps.
 POINT_TO_POINT = (".halo", ".redistribute")
 
 
 @dataclass(frozen=True)
-class Term:
+class Limitation:
     """A row of ParaDL's Table 6.
 
     Attributes
     ----------
     seconds : float or None
-        Of an iteration; None where it is not a time.
+        Time per iteration; None for a limitation that is not a time.
     exposed_s : float or None
-        What of it nothing hides.
+        The part of it that nothing hides.
     remark : str
-        The number behind it, in words.
+        The quantity behind it, in words.
     """
 
     category: str
@@ -45,38 +43,39 @@ class Term:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What holds a plan back.
+    """The limitations of a plan, and the changes that would help.
 
     Attributes
     ----------
     bottleneck : str
-        The term with the most exposed time, or computing where there is none above a tenth.
-    changes : tuple of Change
-        From what helps most.
+        The term with the most exposed time; ``computing`` where that is below a tenth of the
+        iteration.
+    what_ifs : tuple of WhatIf
+        The most helpful change first.
     """
 
-    terms: tuple[Term, ...]
+    terms: tuple[Limitation, ...]
     bottleneck: str
-    changes: tuple[Change, ...]
+    what_ifs: tuple[WhatIf, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return {
             "bottleneck": self.bottleneck,
             "terms": [asdict(term) for term in self.terms],
-            "changes": [asdict(change) for change in self.changes],
+            "changes": [asdict(change) for change in self.what_ifs],
         }
 
 
 def explain(network: Network, chosen: Candidate) -> Explanation:
-    """Explain a priced strategy."""
+    """Explains a priced strategy."""
     p, plan, machine = chosen.prediction, chosen.plan, chosen.task.machine
     options = chosen.task.price_options
     terms = [
         *_reading(p),
-        _steps(p, "gradient exchange", (Phase.GRADIENT, Phase.UPDATE, Phase.LOSS), None),
-        _steps(p, "layer-wise communication", PASSES, False),
-        _steps(p, "p2p communication", PASSES, True),
+        _communication(p, "gradient exchange", (Phase.GRADIENT, Phase.UPDATE, Phase.LOSS)),
+        _communication(p, "layer-wise communication", PASSES, direct=False),
+        _communication(p, "p2p communication", PASSES, direct=True),
         _contention(network, plan, machine, p, options),
         _memory(network, plan, p),
         _capacity(p),
@@ -88,13 +87,12 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
                 key=lambda t: t.exposed_s or 0.0)
     busy = (worst.exposed_s or 0.0) > 0.1 * p.iteration_s
     return Explanation(tuple(terms), worst.name if busy else "computing",
-                       tuple(changes(network, chosen)))
+                       tuple(what_ifs(network, chosen)))
 
 
-def _steps(p: Prediction, name: str, phases: tuple[Phase, ...], direct: bool | None) -> Term:
-    """Communication of some phases; only messages from rank to rank, or only collectives, where
-    `direct` says so.
-    """
+def _communication(p: Prediction, name: str, phases: tuple[Phase, ...],
+                   direct: bool | None = None) -> Limitation:
+    """Communication steps of some phases: only point-to-point ones, all others, or both (None)."""
     names = [phase.value for phase in phases]
     stage = p.longest_stage
     steps = [s for s in p.of_stage(stage) if s.is_comm and s.phase in names]
@@ -102,31 +100,32 @@ def _steps(p: Prediction, name: str, phases: tuple[Phase, ...], direct: bool | N
         steps = [s for s in steps if s.label.endswith(POINT_TO_POINT) == direct]
     seconds, exposed = sum(s.seconds for s in steps), sum(s.exposed_s for s in steps)
     sent = sum(s.sent_bytes for s in steps if s.stage == stage)
-    return Term("communication", name, seconds, exposed,
-                f"{len(steps)} steps, {sent / 1e6:.4g} MB sent by a rank")
+    return Limitation("communication", name, seconds, exposed,
+                      f"{len(steps)} steps, {sent / 1e6:.4g} MB sent by a rank")
 
 
-def _reading(p: Prediction) -> list[Term]:
-    """Reading the images of the next iteration, where it is counted: what exceeds this one is
-    waited for.
+def _reading(p: Prediction) -> list[Limitation]:
+    """Reading the images of the next iteration, where it is counted.
+
+    The time beyond this iteration is exposed.
     """
     if not p.io_s:
         return []
     waiting = max(0.0, p.iteration_s - p.timeline.total_s)
-    return [Term("input", "reading images", p.io_s, waiting, "beside the iteration before")]
+    return [Limitation("input", "reading images", p.io_s, waiting, "beside the iteration before")]
 
 
 def _contention(network: Network, plan: Plan, machine: Machine, p: Prediction,
-                options: dict[str, Any]) -> Term:
+                options: dict[str, Any]) -> Limitation:
     alone = price(network, plan, machine, **(options | {"contention": 1.0}))
-    longer = p.communication_s / max(alone.communication_s, 1e-30)
-    return Term("communication", "network congestion", p.communication_s - alone.communication_s,
-                p.iteration_s - alone.iteration_s,
-                f"this job's own flows share links: communication takes {longer:.3g} times as long")
+    return Limitation("communication", "network congestion",
+                      p.communication_s - alone.communication_s, p.iteration_s - alone.iteration_s,
+                      "this job's own flows share links: communication takes "
+                      f"{p.communication_s / max(alone.communication_s, 1e-30):.3g} times as long")
 
 
-def _memory(network: Network, plan: Plan, p: Prediction) -> Term:
-    """Weights and activations that several ranks hold alike."""
+def _memory(network: Network, plan: Plan, p: Prediction) -> Limitation:
+    """Weights and activations that several ranks hold redundantly."""
     held = whole = 0.0
     for layer in network.layers:
         config = plan.configs[layer.name]
@@ -137,27 +136,28 @@ def _memory(network: Network, plan: Plan, p: Prediction) -> Term:
         if layer.has_weights:
             held += 3 * ranks * float(parameters(network, layer, config).largest_items)
             whole += 3 * layer.parameters(network.input_shape(layer))
-    return Term("memory", "memory redundancy", None, None,
-                f"all ranks together hold {held / whole:.3g} times what one copy would take; "
-                f"{p.memory_bytes / 1e9:.4g} GB a rank")
+    return Limitation("memory", "memory redundancy", None, None,
+                      f"all ranks together hold {held / whole:.3g} times what one copy would "
+                      f"take; {p.memory_bytes / 1e9:.4g} GB a rank")
 
 
-def _capacity(p: Prediction) -> Term:
+def _capacity(p: Prediction) -> Limitation:
     used = p.memory_bytes / p.memory_limit_bytes
     state = "fits"
     if used > 0.9:
         state = "does not fit" if used > 1 else "little room: allocations may stall"
-    return Term("memory", "memory stalling", None, None, f"{used:.0%} of a rank's memory: {state}")
+    return Limitation("memory", "memory stalling", None, None,
+                      f"{used:.0%} of a rank's memory: {state}")
 
 
-def _update(p: Prediction) -> Term:
+def _update(p: Prediction) -> Limitation:
     seconds = sum(s.seconds for s in p.of_stage(p.longest_stage)
                   if s.phase == Phase.UPDATE.value and not s.is_comm)
-    return Term("computation", "weight update", seconds, seconds,
-                f"{seconds / max(p.compute_s, 1e-30):.1%} of computing")
+    return Limitation("computation", "weight update", seconds, seconds,
+                      f"{seconds / max(p.compute_s, 1e-30):.1%} of computing")
 
 
-def _balance(network: Network, plan: Plan, p: Prediction) -> list[Term]:
+def _balance(network: Network, plan: Plan, p: Prediction) -> list[Limitation]:
     """Time that even parts, parts computed once, and even stages that never wait would save on the
     busiest rank.
     """
@@ -174,19 +174,19 @@ def _balance(network: Network, plan: Plan, p: Prediction) -> list[Term]:
             uneven += s.seconds * max(0.0, 1 - mean / max(1.0, float(y.largest_items)))
             twice += s.seconds * (1 - 1 / float(config.replicas))
     terms = [
-        Term("computation", "workload balancing", uneven, uneven,
+        Limitation("computation", "workload balancing", uneven, uneven,
              "the largest part against the mean"),
-        Term("computation", "computation redundancy", twice, twice,
+        Limitation("computation", "computation redundancy", twice, twice,
              "the same work on several ranks"),
     ]
     if len(p.timeline.stages) > 1:
         remark = "its busiest stage waits for others: filling, draining, uneven stages"
-        terms.append(Term("computation", "pipeline bubble", p.bubble_s, p.bubble_s, remark))
+        terms.append(Limitation("computation", "pipeline bubble", p.bubble_s, p.bubble_s, remark))
     return terms
 
 
-def _limit(network: Network, plan: Plan) -> Term:
-    """ParaDL's last column: how many ranks the strategy can use."""
+def _limit(network: Network, plan: Plan) -> Limitation:
+    """How many ranks the strategy can use (the last column of ParaDL's Table 3)."""
     idle = []
     for layer in network.layers[1:]:
         y = owned(network, layer, plan.configs[layer.name], plan.samples_of_a_pass)
@@ -196,9 +196,9 @@ def _limit(network: Network, plan: Plan) -> Term:
                              int(y.degree(axis))))
     if not idle:
         most = limit(network, plan.strategy, int(plan.batch))
-        return Term("scaling", "number of PEs", None, None,
-                    f"'{plan.strategy}' can use up to {most} ranks here")
+        return Limitation("scaling", "number of PEs", None, None,
+                          f"'{plan.strategy}' can use up to {most} ranks here")
     name, along, extent, degree = min(idle, key=lambda entry: entry[2])
-    return Term("scaling", "number of PEs", None, None,
-                f"beyond its limit: '{name}' has {extent} along {along}, cut into {degree}; "
-                f"{len(idle)} layers leave ranks idle")
+    return Limitation("scaling", "number of PEs", None, None,
+                      f"beyond its limit: '{name}' has {extent} along {along}, cut into {degree}; "
+                      f"{len(idle)} layers leave ranks idle")

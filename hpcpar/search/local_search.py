@@ -1,106 +1,134 @@
-"""A layer-wise plan made faster in time: layers configured otherwise, where the timeline and not
-the plain sum prefers it.
+"""Local search under the timeline: single layers change to other configurations.
 
-Which communication computing hides is no sum over layers and edges. From the optimum of a sum,
-layers change to others of their configurations: those that add little to the sum are tried at once,
-as cases of a family.
+Hidden communication is not additive over layers and edges, so the optimum of the tables need not be
+the fastest plan. Moves that add little to the tables' sum are priced together, as cases of a family
+of plans, and the best are applied.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.cost.price_family import price_family
 from hpcpar.plan.config import Config
+from hpcpar.plan.strategy_request import Configs
 from hpcpar.search.candidates import Candidate, of_plan
-from hpcpar.search.layerwise import Search
+from hpcpar.search.space import Space
+from hpcpar.search.table_search import Search
 from hpcpar.search.tables import configured
 
-#: Changes that are tried in a round, times the network's layers, about (what a family costs); and
-#: so many at least.
-WORK, FEWEST = 800, 16
-#: Rounds of changes, and the part of an iteration that one has to gain.
-ROUNDS, LEAST = 4, 1e-4
+#: Moves of a round times layers of the network, about: it bounds the cost of pricing them.
+WORK = 800
+#: Moves of a round, at least.
+FEWEST = 16
+#: Rounds, at most.
+ROUNDS = 4
+#: Part of an iteration that a round has to gain.
+LEAST_GAIN = 1e-4
 
-#: The place of a unit, and of a configuration in its space.
-Change = tuple[int, int]
+#: Rows of the units' spaces: [units], or [cases, units].
+Rows = NDArray[np.int64]
 
 
-def polished(search: Search, found: Candidate) -> Candidate:
-    """The plan, or a faster one that fits as well, by changes of single units; a plan that is not
-    of the search's tables as it is.
+class UnitMove(NamedTuple):
+    """Another configuration for one unit: `row` of its space."""
+
+    unit: int
+    row: int
+
+
+def improve(search: Search, start: Candidate) -> Candidate:
+    """Applies moves of single units while they make the plan faster and it fits as before.
+
+    A plan that is not in the search's tables is returned unchanged.
     """
+    best = start
     for _ in range(ROUNDS):
-        places = [unit.space.find(found.plan.configs[unit.layers[0].name]) for unit in search.units]
-        if None in places or not (changes := _changes(search, rows := np.array(places))):
+        rows = _rows_of(search, best)
+        moves = [] if rows is None else _cheapest_moves(search, rows)
+        if rows is None or not moves:
             break
-        order = _order(search, found,
-                       np.stack([rows, *(_changed(rows, [change]) for change in changes)]))
-        better = [changes[case - 1] for case in order[: int(np.flatnonzero(order == 0)[0])]]
-        if not better:
+        order = _best_first(search, best, np.stack([rows, *(_moved(rows, [m]) for m in moves)]))
+        unmoved = int(np.flatnonzero(order == 0)[0])
+        best_of_unit: dict[int, UnitMove] = {}
+        for case in order[:unmoved]:
+            move = moves[case - 1]
+            best_of_unit.setdefault(move.unit, move)
+        if not best_of_unit:
             break
-        # of each unit the best change; then the best of them, the best two, ... together
-        first: dict[int, Change] = {}
-        for change in better:
-            first.setdefault(change[0], change)
-        joint = np.stack([_changed(rows, list(first.values())[: i + 1]) for i in range(len(first))])
-        best = of_plan(found.task,
-                       replace(found.plan,
-                               configs=configured(search.units,
-                                                  joint[_order(search, found, joint)[0]])))
-        *same, seconds = found.order
-        if best.order >= (*same, seconds * (1 - LEAST)):
+        # the best move alone, the best two together, ...
+        ranked = list(best_of_unit.values())
+        joint = np.stack([_moved(rows, ranked[: i + 1]) for i in range(len(ranked))])
+        fastest = joint[_best_first(search, best, joint)[0]]
+        moved = of_plan(best.task, replace(best.plan, configs=configured(search.units, fastest)))
+        *same, seconds = best.order
+        if moved.order >= (*same, seconds * (1 - LEAST_GAIN)):
             break
-        found = best
-    return found
+        best = moved
+    return best
 
 
-def _changed(rows: Any, changes: list[Change]) -> Any:
-    out = rows.copy()
-    for unit, row in changes:
-        out[unit] = row
-    return out
+def _rows_of(search: Search, candidate: Candidate) -> Rows | None:
+    """The row of each unit's configuration in its space; None where one is not in the space."""
+    rows = [unit.space.find(candidate.plan.configs[unit.name]) for unit in search.units]
+    return None if None in rows else np.array(rows)
 
 
-def _changes(search: Search, rows: Any) -> list[Change]:
-    """Changes that add least to the plain sum, in turn with the sums of gradients and without."""
-    here = search.around(rows)
-    if here is None:
+def _moved(rows: Rows, moves: list[UnitMove]) -> Rows:
+    moved = rows.copy()
+    for unit, row in moves:
+        moved[unit] = row
+    return moved
+
+
+def _cheapest_moves(search: Search, rows: Rows) -> list[UnitMove]:
+    """The moves that add least to the tables' sum.
+
+    Two rankings alternate: with the gradient reductions, and without.
+    """
+    found = search.tables_with(rows.tolist())
+    if found is None:
         return []
-    tables, chosen, places = here
-    moved = [np.zeros(len(kept)) for kept in chosen]
+    tables, chosen, places = found
+    edge_seconds = [np.zeros(len(kept)) for kept in chosen]
     for (a, b), table in tables.edges.items():
-        moved[a] += table.seconds[:, places[b]]
-        moved[b] += table.seconds[places[a]]
-    added: tuple[list[Any], list[Any]] = ([], [])
-    for node, edges, place in zip(tables.nodes, moved, places, strict=True):
-        seconds = node.seconds + edges
-        for out, values in zip(added, (seconds, seconds - node.hideable), strict=True):
-            out.append(values - values[place])
-            out[-1][place] = np.inf
-    units, kept = np.repeat(np.arange(len(chosen)),
-                            [len(some) for some in chosen]), np.concatenate(chosen)
-    ranked = np.stack([np.argsort(np.concatenate(values), kind="stable")[: len(kept) - len(chosen)]
-                       for values in added], axis=1)
-    some = list(dict.fromkeys(ranked.ravel().tolist()))[: max(FEWEST,
-                                                              WORK // len(search.network.layers))]
-    return [(int(units[i]), int(kept[i])) for i in some]
+        edge_seconds[a] += table.seconds[:, places[b]]
+        edge_seconds[b] += table.seconds[places[a]]
+    moves: list[UnitMove] = []
+    added: list[float] = []
+    added_hidden: list[float] = []
+    for unit, place in enumerate(places):
+        seconds = tables.nodes[unit].seconds + edge_seconds[unit]
+        hidden = seconds - tables.nodes[unit].hideable
+        moves += [UnitMove(unit, row) for row in chosen[unit].tolist()]
+        for sums, values in ((added, seconds), (added_hidden, hidden)):
+            more = values - values[place]
+            more[place] = np.inf  # no move
+            sums += more.tolist()
+    count = len(moves) - len(chosen)
+    ranks = np.stack([np.argsort(added, kind="stable")[:count],
+                      np.argsort(added_hidden, kind="stable")[:count]], axis=1)
+    most = max(FEWEST, WORK // len(search.network.layers))
+    return [moves[i] for i in list(dict.fromkeys(ranks.ravel().tolist()))[:most]]
 
 
-def _order(search: Search, found: Candidate, rows: Any) -> Any:
-    """Cases [cases, units], the best first."""
-    configs, known = dict[str, Config](), dict[Any, Config]()
-    for unit, chosen in zip(search.units, rows.T, strict=True):
+def _best_first(search: Search, candidate: Candidate, cases: Rows) -> NDArray[np.int64]:
+    """Order of cases [cases, units]: those that fit first, each by the time of an iteration."""
+    configs: Configs = {}
+    families: dict[tuple[Space, bytes, bool], Config] = {}
+    for unit, rows in zip(search.units, cases.T, strict=True):
         for i, layer in enumerate(unit.layers):
-            key = (id(unit.space), chosen.tobytes(), i > 0)
-            if key not in known:
-                known[key] = unit.space.config(chosen, i > 0)
-            configs[layer.name] = known[key]
-    task = found.task
-    costs = price_family(task.network, replace(found.plan, configs=configs), task.machine,
-                         **task.price_options)
-    large = costs.memory.total_bytes > task.machine.device.memory_bytes
-    return np.lexsort([np.broadcast_to(values, len(rows)) for values in (costs.iteration_s, large)])
+            key = (unit.space, rows.tobytes(), i > 0)
+            if key not in families:
+                families[key] = unit.space.config(rows, i > 0)
+            configs[layer.name] = families[key]
+    task = candidate.task
+    plan = replace(candidate.plan, configs=configs)
+    costs = price_family(task.network, plan, task.machine, **task.price_options)
+    too_large = costs.memory.total_bytes > task.machine.device.memory_bytes
+    return np.lexsort([np.broadcast_to(costs.iteration_s, len(cases)),
+                       np.broadcast_to(too_large, len(cases))])

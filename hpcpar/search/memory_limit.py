@@ -1,25 +1,114 @@
-"""The fastest choice within a memory limit, exactly: elimination with fronts of (seconds, bytes)
-instead of single minima.
+"""The fastest choice within a memory limit, from the cost tables.
 
-Of all ways to choose what was eliminated, only those that no other beats in both seconds and bytes
-can be part of the optimum. Fronts grow with the graph, so this is for small cases;
-`hpcpar.search.layerwise` falls back on the Lagrangian bound.
+`fastest_within` bisects a price of memory (Lagrangian relaxation), which gives a choice and a lower
+bound. Where a gap is left and the case is small, `solve_within` closes it exactly: elimination with
+Pareto fronts of (seconds, bytes) in place of single minima.
 """
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
-#: Labels that may be made before giving up.
+from hpcpar.search.approximate_elimination import solve_any
+from hpcpar.search.edge_elimination import Floats
+from hpcpar.search.tables import Table, Tables
+
+#: Labels that the exact elimination may make before it gives up.
 BUDGET = 400_000
+#: Bisections of the price of memory.
+BISECTIONS = 24
+#: Quadruplings of the price of memory until a plan fits.
+QUADRUPLINGS = 60
+
+
+def minimise(tables: Tables, seconds_weight: float = 1.0,
+             bytes_weight: float = 0.0) -> tuple[float, list[int]]:
+    """Minimises a weighted sum of seconds and bytes.
+
+    Returns
+    -------
+    float
+        A lower bound of the least sum; the least sum itself where the graph can be eliminated.
+    list of int
+        Index of the chosen entry of each unit.
+    """
+    weighted: dict[Table, Floats] = {}
+    for table in (*tables.nodes, *tables.edges.values()):
+        if table in weighted:
+            continue
+        if (seconds_weight, bytes_weight) == (1.0, 0.0):
+            weighted[table] = table.seconds
+        else:
+            weighted[table] = seconds_weight * table.seconds + bytes_weight * table.bytes
+    return solve_any([weighted[t] for t in tables.nodes],
+                     {pair: weighted[t] for pair, t in tables.edges.items()})
+
+
+def fastest_within(tables: Tables, limit: float) -> tuple[float, list[int], bool]:
+    """The fastest choice found with at most `limit` bytes; the smallest where nothing fits.
+
+    For any price of memory, the minimum of seconds + price * (bytes - limit) is a lower bound of
+    the seconds of every plan that fits. The price is bisected between plans that fit and plans that
+    do not.
+
+    Returns
+    -------
+    float
+        Lower bound of the seconds of every plan that fits; 0 where none does.
+    list of int
+        Index of the chosen entry of each unit.
+    bool
+        Whether the choice is optimal.
+    """
+    _, smallest = minimise(tables, 0.0, 1.0)
+    if tables.memory(smallest) > limit:
+        return 0.0, smallest, False
+    best, best_s = smallest, tables.price(smallest)
+    unit_price = best_s / max(1.0, tables.memory(smallest))
+    # a price too small to count: among several fastest plans, one that fits wins
+    value, places = minimise(tables, 1.0, 1e-10 * unit_price)
+    bound = value - 1e-10 * unit_price * limit
+    if tables.memory(places) <= limit:
+        return bound, places, True
+    low, high = 0.0, unit_price
+    for _ in range(QUADRUPLINGS):
+        value, places = minimise(tables, 1.0, high)
+        bound = max(bound, value - high * limit)
+        if tables.memory(places) <= limit:
+            break
+        low, high = high, 4 * high
+    for _ in range(BISECTIONS):
+        price = (low + high) / 2
+        value, places = minimise(tables, 1.0, price)
+        bound = max(bound, value - price * limit)
+        if best_s <= bound * (1 + 1e-9):
+            break
+        if tables.memory(places) > limit:
+            low = price
+            continue
+        high = price
+        if tables.price(places) < best_s:
+            best, best_s = places, tables.price(places)
+    if best_s <= bound * (1 + 1e-9):
+        return bound, best, True
+    exact = solve_within([(t.seconds, t.bytes) for t in tables.nodes],
+                         {pair: (t.seconds, t.bytes) for pair, t in tables.edges.items()},
+                         limit, best_s)
+    return (bound, best, False) if exact is None else (*exact, True)
 
 
 @dataclass(frozen=True)
 class Label:
-    """One way to choose some nodes: its sums, and the choices as a chain of (node, choice) and
-    earlier labels.
+    """The sums of one way to choose some nodes.
+
+    Attributes
+    ----------
+    choice : (node, index of its entry) or None
+        The last choice; None for a label that only joins others.
+    parts : tuple of Label
+        Labels that this one extends: together they hold the other choices.
     """
 
     seconds: float
@@ -27,34 +116,39 @@ class Label:
     choice: tuple[int, int] | None = None
     parts: tuple[Label, ...] = ()
 
-    def collect(self, into: dict[int, int]) -> None:
-        """Write all choices into a dictionary."""
+    def choices(self) -> dict[int, int]:
+        """The index of the chosen entry of every node that the label covers."""
+        chosen: dict[int, int] = {}
         stack = [self]
         while stack:
             label = stack.pop()
             if label.choice is not None:
-                into[label.choice[0]] = label.choice[1]
+                node, entry = label.choice
+                chosen[node] = entry
             stack.extend(label.parts)
+        return chosen
 
 
-Front = list[Label]
-Factor = tuple[tuple[int, ...], dict[tuple[int, ...], Front]]
+Front: TypeAlias = list[Label]
+#: Nodes, and a front for every combination of their entries.
+Factor: TypeAlias = tuple[tuple[int, ...], dict[tuple[int, ...], Front]]
 
 
-def front(labels: list[Label]) -> Front:
-    """Those that no other label beats in both sums."""
-    out: Front = []
+def pareto_front(labels: list[Label]) -> Front:
+    """The labels that no other label beats in both seconds and bytes."""
+    front: Front = []
     for label in sorted(labels, key=lambda x: (x.seconds, x.bytes)):
-        if not out or label.bytes < out[-1].bytes:
-            out.append(label)
-    return out
+        if not front or label.bytes < front[-1].bytes:
+            front.append(label)
+    return front
 
 
-def solve_within(
-    nodes: list[tuple[Any, Any]], edges: dict[tuple[int, int], tuple[Any, Any]], limit: float, upper_s: float
-) -> tuple[float, list[int]] | None:
-    """The least seconds with at most `limit` bytes, and the choice of every node; None where it
-    would take too long, or nothing fits.
+def solve_within(nodes: list[tuple[Floats, Floats]],
+                 edges: dict[tuple[int, int], tuple[Floats, Floats]],
+                 limit: float, upper_s: float) -> tuple[float, list[int]] | None:
+    """The least seconds with at most `limit` bytes, and the chosen entry of every node.
+
+    None where nothing fits, or where more than `BUDGET` labels would be needed.
 
     Parameters
     ----------
@@ -63,17 +157,11 @@ def solve_within(
     edges : dict
         (a, b) -> (seconds, bytes), [configurations of a, configurations of b].
     upper_s : float
-        Seconds of some plan that fits: ways that take longer are dropped.
+        Seconds of some plan that fits: labels that take longer are dropped.
     """
     sizes = [len(seconds) for seconds, _ in nodes]
-    factors: list[Factor] = [
-        ((n,), {(c,): [Label(float(s[c]), float(b[c]))] for c in range(sizes[n])}) for n, (s, b) in enumerate(nodes)
-    ]
-    for (a, b), (seconds, held) in edges.items():
-        pairs = itertools.product(range(sizes[a]), range(sizes[b]))
-        factors.append(((a, b),
-                        {(i, j): [Label(float(seconds[i, j]), float(held[i, j]))]
-                         for i, j in pairs}))
+    factors = [_node_factor(node, *tables) for node, tables in enumerate(nodes)]
+    factors += [_edge_factor(pair, *tables) for pair, tables in edges.items()]
     made = 0
     left = set(range(len(nodes)))
     while left:
@@ -82,33 +170,48 @@ def solve_within(
         touching = [f for f in factors if node in f[0]]
         factors = [f for f in factors if node not in f[0]]
         others = tuple(sorted(_around(node, touching)))
-        table: dict[tuple[int, ...], Front] = {}
-        for at in itertools.product(*(range(sizes[o]) for o in others)):
-            place = dict(zip(others, at, strict=True))
-            found: list[Label] = []
-            for c in range(sizes[node]):
-                place[node] = c
-                for parts in itertools.product(*(t[tuple(place[n] for n in names)]
-                                                 for names, t in touching)):
+        fronts: dict[tuple[int, ...], Front] = {}
+        for at in itertools.product(*(range(sizes[other]) for other in others)):
+            labels: list[Label] = []
+            entry_of = dict(zip(others, at, strict=True))
+            for entry in range(sizes[node]):
+                entry_of[node] = entry
+                for parts in itertools.product(*(table[tuple(entry_of[n] for n in names)]
+                                                 for names, table in touching)):
                     made += 1
-                    seconds, held = sum(p.seconds for p in parts), sum(p.bytes for p in parts)
+                    seconds = sum(p.seconds for p in parts)
+                    held = sum(p.bytes for p in parts)
                     if held <= limit and seconds <= upper_s * (1 + 1e-12):
-                        found.append(Label(seconds, held, (node, c), parts))
+                        labels.append(Label(seconds, held, (node, entry), parts))
                 if made > BUDGET:
                     return None
-            table[at] = front(found)
-        factors.append((others, table))
-    best: Front = [Label(0.0, 0.0)]
-    for _, last in factors:
-        best = front([Label(a.seconds + b.seconds, a.bytes + b.bytes, None, (a, b)) for a in best
-                      for b in last[()]])
-    fitting = [label for label in best if label.bytes <= limit]
+            fronts[at] = pareto_front(labels)
+        factors.append((others, fronts))
+    return _fastest(factors, limit, len(nodes))
+
+
+def _fastest(factors: list[Factor], limit: float, size: int) -> tuple[float, list[int]] | None:
+    """The fastest combination of the components' fronts that fits."""
+    front: Front = [Label(0.0, 0.0)]
+    for _, component in factors:
+        front = pareto_front([Label(a.seconds + b.seconds, a.bytes + b.bytes, None, (a, b))
+                              for a in front for b in component[()]])
+    fitting = [label for label in front if label.bytes <= limit]
     if not fitting:
         return None
-    chosen: dict[int, int] = {}
-    least = min(fitting, key=lambda x: x.seconds)
-    least.collect(chosen)
-    return least.seconds, [chosen[n] for n in range(len(nodes))]
+    fastest = min(fitting, key=lambda x: x.seconds)
+    chosen = fastest.choices()
+    return fastest.seconds, [chosen[node] for node in range(size)]
+
+
+def _node_factor(node: int, seconds: Floats, held: Floats) -> Factor:
+    return (node,), {(c,): [Label(float(s), float(b))]
+                     for c, (s, b) in enumerate(zip(seconds, held, strict=True))}
+
+
+def _edge_factor(pair: tuple[int, int], seconds: Floats, held: Floats) -> Factor:
+    return pair, {(i, j): [Label(float(seconds[i, j]), float(held[i, j]))]
+                  for i in range(seconds.shape[0]) for j in range(seconds.shape[1])}
 
 
 def _around(node: int, factors: list[Factor]) -> set[int]:

@@ -1,4 +1,4 @@
-"""How many ranks to ask for: parallel efficiency, time and node-hours over numbers of ranks."""
+"""Scaling: parallel efficiency, training time and node-hours over numbers of ranks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hpcpar.search.candidates import Candidate
 
 @dataclass(frozen=True)
 class Scale:
-    """A number of ranks in a scaling question.
+    """A candidate on its number of ranks.
 
     Attributes
     ----------
     efficiency : float
-        Parallel efficiency: time on one rank (all else equal; in weak scaling, of one rank's share
-        of the batch) over ranks times time.
+        Parallel efficiency: time on one rank over ranks times time. In weak scaling, one rank
+        computes its share of the batch.
     run_s, node_hours : float
-        Of all epochs.
+        Time and cost of all epochs.
     """
 
     candidate: Candidate
@@ -33,46 +33,65 @@ class Scale:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         c = self.candidate
-        return {"ranks": self.ranks, "strategy": c.strategy, "batch": self.batch, "iteration_s": c.iteration_s, "fits": c.fits,
-                "efficiency": self.efficiency, "run_s": self.run_s, "node_hours": self.node_hours}
+        return {"ranks": self.ranks, "strategy": c.strategy, "batch": self.batch,
+                "iteration_s": c.iteration_s, "fits": c.fits, "efficiency": self.efficiency,
+                "run_s": self.run_s, "node_hours": self.node_hours}
 
 
-def scaling(
-    candidates: list[Candidate], samples: int, epochs: float, node_ranks: int, serial_s_per_sample: float
-) -> list[Scale]:
-    """Efficiency, time and cost of each of some candidates."""
-    out = []
-    for c in candidates:
-        p = c.task
-        run = c.iteration_s * samples / p.batch * epochs
-        efficiency = serial_s_per_sample * p.batch / (p.ranks * c.iteration_s)
-        nodes = math.ceil(p.ranks / node_ranks)
-        out.append(Scale(c, p.ranks, p.batch, efficiency, run, nodes * run / 3600))
-    return out
+def scaling(candidates: list[Candidate], samples: int, epochs: float, node_ranks: int,
+            serial_s_per_sample: float) -> list[Scale]:
+    """Efficiency, time and cost of every candidate.
 
-
-def best_ranks(
-    scales: list[Scale], *, efficiency: float | None = None, deadline_s: float | None = None, node_hours: float | None = None
-) -> Scale | None:
-    """The answer to the question of every allocation holder.
-
-    The most ranks with at least this parallel `efficiency`; the cheapest that meet the
-    `deadline_s`; the fastest within `node_hours`. Several conditions hold together. None where
-    nothing fits.
+    Parameters
+    ----------
+    samples : int
+        Samples of an epoch.
+    node_ranks : int
+        Ranks of a node.
+    serial_s_per_sample : float
+        Time of one rank for a sample.
     """
-    fine = [
-        s for s in scales
-        if s.candidate.fits and (efficiency is None or s.efficiency >= efficiency) and (deadline_s is None or s.run_s <= deadline_s)
-        and (node_hours is None or s.node_hours <= node_hours)
-    ]
-    if not fine:
-        return None
-    if node_hours is not None or efficiency is not None:
-        return min(fine, key=lambda s: s.run_s)
-    return min(fine, key=lambda s: (s.node_hours, s.run_s)) if deadline_s is not None else min(fine, key=lambda s: s.run_s)
+    scales = []
+    for c in candidates:
+        ranks, batch = c.task.ranks, c.task.batch
+        run_s = c.iteration_s * samples / batch * epochs
+        efficiency = serial_s_per_sample * batch / (ranks * c.iteration_s)
+        nodes = math.ceil(ranks / node_ranks)
+        scales.append(Scale(c, ranks, batch, efficiency, run_s, nodes * run_s / 3600))
+    return scales
+
+
+def best_ranks(scales: list[Scale], *, efficiency: float | None = None,
+               deadline_s: float | None = None, node_hours: float | None = None) -> Scale | None:
+    """The number of ranks that meets all given conditions; None where none does.
+
+    Only with a `deadline_s`, the cheapest is chosen; otherwise the fastest.
+
+    Parameters
+    ----------
+    efficiency : float, optional
+        Least parallel efficiency.
+    deadline_s : float, optional
+        Longest time of the training.
+    node_hours : float, optional
+        Largest cost of the training.
+    """
+    def meets(s: Scale) -> bool:
+        return (s.candidate.fits
+                and (efficiency is None or s.efficiency >= efficiency)
+                and (deadline_s is None or s.run_s <= deadline_s)
+                and (node_hours is None or s.node_hours <= node_hours))
+
+    fine = [s for s in scales if meets(s)]
+    only_deadline = deadline_s is not None and efficiency is None and node_hours is None
+    if only_deadline:
+        return min(fine, key=lambda s: (s.node_hours, s.run_s), default=None)
+    return min(fine, key=lambda s: s.run_s, default=None)
 
 
 def node_ranks(machine: Machine) -> int:
-    """Ranks of a node: those of the level named ``node``, else one."""
-    return next((level.ranks for level in machine.levels if level.name == "node" and level.ranks),
-                1)
+    """Ranks of the level named ``node``; 1 where the machine has no such level."""
+    for level in machine.levels:
+        if level.name == "node" and level.ranks:
+            return level.ranks
+    return 1

@@ -1,21 +1,19 @@
-"""The space of the layer-wise search: which configurations a layer may have.
+"""The space of the layer-wise search: the configurations that a layer may have.
 
-A configuration cuts a layer's output in samples, channels and image axes, or a product's input
-channels (k), over P ranks or fewer: any number that divides P and does not straddle the units of
-the machine's levels. Ranks that share no part may compute the same (replicas). Where a
-configuration uses all ranks of several nodes, model and image parts lie inside a node, or samples
-do (placement); inside one node there is one placement. So every named strategy is a point of the
-space, behind ``/outer`` those on several nodes.
+A configuration cuts a layer's output in samples, channels and image axes, or a matmul layer's input
+channels (k), over P ranks or fewer. The number of ranks divides P and does not straddle the units
+of the machine's levels. Ranks that hold the same part may compute it redundantly (replicas). A
+configuration on all ranks of several nodes has two placements: model and image parts inside a node,
+or samples inside a node. Every named strategy is therefore a point of the space, on several nodes
+also with ``/outer``.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -25,69 +23,61 @@ from hpcpar.plan.config import Config
 #: Degrees of a configuration, in the order of `Config`'s first fields.
 FIELDS = ("n", "c", "h", "w", "replicas", "d", "k")
 Degrees = tuple[int, ...]
-#: On more ranks than this, images are cut in rows or in the squarest way only, instead of in all
-#: ways; and layers that do not use all ranks use at most so many, and no cuts of images.
+#: On more ranks than this the space is thinned out. Images are cut in rows or in the squarest way
+#: only. Layers that leave ranks idle use at most this many ranks, and do not cut images.
 ALL_SHAPES = 32
 
 
-@dataclass(frozen=True)
 class Space:
-    """Configurations that layers of one shape may have.
+    """The configurations of layers of one shape.
 
     Attributes
     ----------
     degrees : ndarray
         [configurations, 7] in the order of `FIELDS`.
     outer : ndarray of bool
-        [configurations]: those whose samples lie inside of nodes, and model and image parts across
-        them.
+        [configurations]: whether samples lie inside nodes, model and image parts across them.
     """
 
-    degrees: Any
-    outer: Any
+    def __init__(self, degrees: NDArray[np.int64], outer: NDArray[np.bool_]) -> None:
+        self.degrees, self.outer = degrees, outer
+        self._ones: dict[tuple[int, bool], Config] = {}
 
     def __len__(self) -> int:
         return len(self.degrees)
 
-    def config(self, chosen: Any = slice(None), behind: bool = False) -> Config:
+    def config(self, rows: NDArray[np.int64] | slice = slice(None), behind: bool = False) -> Config:
         """Some of the configurations as one family.
 
         Parameters
         ----------
         behind : bool
-            For an elementwise layer behind this one: where a reduction is cut (k), its scattered
+            For an elementwise layer behind this one: where the reduction is cut (k), its scattered
             sums are cut in channels.
         """
-        found: dict[str, Any] = dict(zip(FIELDS, np.ascontiguousarray(self.degrees[chosen].T),
-                                         strict=True))
+        n, c, h, w, replicas, d, k = np.ascontiguousarray(self.degrees[rows].T)
         if behind:
-            found["c"], found["k"] = found["c"] * found["k"], np.ones_like(found["k"])
-        outer = self.outer[chosen]
-        return Config(**found, placement=np.where(outer, "outer", "inner") if outer.any()
-                      else "inner")
+            c, k = c * k, np.ones_like(k)
+        outer = self.outer[rows]
+        placement = np.where(outer, "outer", "inner") if outer.any() else "inner"
+        return Config(n, c, h, w, replicas, d, k, placement=placement)
 
-    def one(self, index: int, behind: bool = False) -> Config:
-        """A single configuration, or that of an elementwise layer behind this one: always the same
-        object.
-        """
-        if (index, behind) not in self._ones:
-            found: dict[str, Any] = dict(zip(FIELDS, self.degrees[index].tolist(), strict=True))
+    def one(self, row: int, behind: bool = False) -> Config:
+        """A single configuration, always the same object; `behind` as in `config`."""
+        if (row, behind) not in self._ones:
+            n, c, h, w, replicas, d, k = self.degrees[row].tolist()
             if behind:
-                found["c"], found["k"] = found["c"] * found["k"], 1
-            self._ones[index, behind] = Config(**found, placement="outer" if self.outer[index]
-                                               else "inner")
-        return self._ones[index, behind]
-
-    @cached_property
-    def _ones(self) -> dict[tuple[int, bool], Config]:
-        return {}
+                c, k = c * k, 1
+            placement = "outer" if self.outer[row] else "inner"
+            self._ones[row, behind] = Config(n, c, h, w, replicas, d, k, placement=placement)
+        return self._ones[row, behind]
 
     def find(self, config: Config) -> int | None:
-        """The place of a configuration; None where it is not in the space."""
-        found = np.flatnonzero((self.degrees
-                                == [getattr(config, name) for name in FIELDS]).all(axis=1))
-        found = found[self.outer[found] == config.outer]
-        return int(found[0]) if len(found) else None
+        """The row of a configuration; None where it is not in the space."""
+        degrees = [getattr(config, name) for name in FIELDS]
+        same = (self.degrees == degrees).all(axis=1) & (self.outer == config.outer)
+        rows = np.flatnonzero(same)
+        return int(rows[0]) if len(rows) else None
 
 
 def divisors(n: int) -> list[int]:
@@ -95,35 +85,38 @@ def divisors(n: int) -> list[int]:
 
 
 def totals(ranks: int, machine: Machine) -> list[int]:
-    """Numbers of ranks that a layer may use: divisors of P that fit into a unit of each level or
-    fill whole ones.
+    """Numbers of ranks that a layer may use.
+
+    They divide P, and fit into one unit of each level of the machine or fill whole units.
     """
-    units = [level.ranks for level in machine.levels if 1 < level.ranks < ranks
-             and ranks % level.ranks == 0]
+    units = [level.ranks for level in machine.levels
+             if 1 < level.ranks < ranks and ranks % level.ranks == 0]
     return [r for r in divisors(ranks) if all(unit % r == 0 or r % unit == 0 for unit in units)]
 
 
 def factors(total: int, limits: tuple[int, ...]) -> list[Degrees]:
-    """All ways to write `total` as a product of one degree for each limit, none beyond its limit.
-    """
-    if len(limits) == 1:
-        return [(total,)] if total <= limits[0] else []
-    return [(d, *rest) for d in divisors(total) if d <= limits[0]
-            for rest in factors(total // d, limits[1:])]
+    """All ways to write `total` as a product of one degree per limit, none above its limit."""
+    first, *rest = limits
+    if not rest:
+        return [(total,)] if total <= first else []
+    return [(d, *others) for d in divisors(total) if d <= first
+            for others in factors(total // d, tuple(rest))]
 
 
 def _image_cuts(extents: tuple[int, ...], ranks: int) -> dict[int, list[Degrees]]:
     """Ways to cut the image axes, by the number of parts."""
-    out: dict[int, list[Degrees]] = {}
+    if not extents:
+        return {1: [()]}
+    cuts: dict[int, list[Degrees]] = {}
     for parts in divisors(ranks):
-        none: list[Degrees] = [()] if parts == 1 else []
-        ways = factors(parts, extents) if extents else none
+        ways = factors(parts, extents)
         if ranks > ALL_SHAPES and len(ways) > 2:
             rows = max(ways)
-            ways = sorted({rows, min(ways, key=lambda way: (max(way), way[::-1]))})
+            squarest = min(ways, key=lambda way: (max(way), way[::-1]))
+            ways = sorted({rows, squarest})
         if ways:
-            out[parts] = ways
-    return out
+            cuts[parts] = ways
+    return cuts
 
 
 class Spaces:
@@ -132,58 +125,60 @@ class Spaces:
     Parameters
     ----------
     reductions : bool
-        Sums over input channels may be cut (k): their weights can only be kept alike by allreduces.
+        Whether sums over input channels may be cut (k). Their weights can only be synchronised by
+        allreduce.
     """
 
     def __init__(self, network: Network, ranks: int, batch: int, machine: Machine,
                  reductions: bool = True) -> None:
         self.network, self.ranks, self.batch, self.reductions = network, ranks, batch, reductions
         self.totals = totals(ranks, machine)
-        # between ranks that are all alike, a placement decides only what neighbouring layers have
-        # in common
+        # on identical links, a placement only decides what neighbouring layers have in common
         self.placements = not machine.all_alike(ranks)
+        self._known: dict[tuple[int, tuple[int, ...], int], Space] = {}
 
     def of(self, layer: Layer) -> Space:
         """The space of a layer."""
-        shape = self.network.shapes[layer.name]
-        channels = 1 if isinstance(layer,
-                                   SoftmaxCrossEntropy) or not layer.inputs else shape[
-            0] // self.network.granules[layer.name]
+        shape, granules = self.network.shapes[layer.name], self.network.granules
+        whole = isinstance(layer, SoftmaxCrossEntropy) or not layer.inputs
+        channels = 1 if whole else shape[0] // granules[layer.name]
         k = 1
-        if self.reductions and layer.is_matmul and getattr(layer, "groups",
-                                                          1) == 1 and self._first is not layer:
-            k = min(channels,
-                    self.network.input_shape(layer)[0] // self.network.granules[layer.inputs[0]])
+        if self._may_cut_reduction(layer):
+            k = min(channels, self.network.input_shape(layer)[0] // granules[layer.inputs[0]])
         extents = () if isinstance(layer, Loss) else tuple(shape[1:])
-        # a degree is at most the number of ranks: layers that are large enough have one space
+        # no degree exceeds the number of ranks: all layers that are large enough share a space
         limits = (min(channels, self.ranks), tuple(min(e, self.ranks) for e in extents),
                   min(k, self.ranks))
-        return _space(self.ranks, min(self.batch, self.ranks), tuple(self.totals), self.placements,
-                      *limits)
+        if limits not in self._known:
+            self._known[limits] = self._space(*limits)
+        return self._known[limits]
 
-    @property
-    def _first(self) -> Layer:
-        return self.network.matmul_layers[0]
+    def _may_cut_reduction(self, layer: Layer) -> bool:
+        return (self.reductions and bool(layer.is_matmul) and getattr(layer, "groups", 1) == 1
+                and layer is not self.network.matmul_layers[0])
+
+    def _space(self, channels: int, extents: tuple[int, ...], k: int) -> Space:
+        """The space of a layer with at most so many parts in channels, image axes and reduction."""
+        ranks, batch = self.ranks, min(self.batch, self.ranks)
+        cuts = _image_cuts(extents, ranks)
+        found: dict[Degrees, None] = {}
+        for total in self.totals:
+            thinned = ranks > ALL_SHAPES and total < ranks
+            if thinned and total > ALL_SHAPES:
+                continue
+            for n, c, parts in factors(total, (batch, channels, 1 if thinned else ranks)):
+                for way in cuts.get(parts, []):
+                    d, h, w = _depth_height_width(way)
+                    found[n, c, h, w, 1, d, 1] = None
+            for n, parts in factors(total, (batch, k)):
+                found[n, 1, 1, 1, 1, 1, parts] = None
+        for n, copies in factors(ranks, (batch, ranks)):
+            found[n, 1, 1, 1, copies, 1, 1] = None
+        mixed = [way for way in found if self.placements and 1 < way[0] < ranks == math.prod(way)]
+        return Space(np.array([*found, *mixed], np.int64),
+                     np.arange(len(found) + len(mixed)) >= len(found))
 
 
-@lru_cache(maxsize=64)
-def _space(
-    ranks: int, batch: int, totals: tuple[int, ...], placements: bool, channels: int, extents: tuple[int, ...], k: int
-) -> Space:
-    cuts = _image_cuts(extents, ranks)
-    found: dict[Degrees, None] = {}
-    for total in totals:
-        few = ranks > ALL_SHAPES and total < ranks
-        if few and total > ALL_SHAPES:
-            continue
-        for n, c, parts in factors(total, (batch, channels, 1 if few else ranks)):
-            for way in cuts.get(parts, []):
-                d, h, w = (1, *way) if len(way) == 2 else way if len(way) == 3 else (1, 1, 1)
-                found[(n, c, h, w, 1, d, 1)] = None
-        for n, parts in factors(total, (batch, k)):
-            found[(n, 1, 1, 1, 1, 1, parts)] = None
-    for n, copies in factors(ranks, (batch, ranks)):
-        found[(n, 1, 1, 1, copies, 1, 1)] = None
-    both = [way for way in found if placements and 1 < way[0] < ranks == math.prod(way)]
-    return Space(np.array([*found, *both], np.int64),
-                 np.arange(len(found) + len(both)) >= len(found))
+def _depth_height_width(way: Degrees) -> Degrees:
+    """Degrees of the image axes, with 1 for axes that the image does not have."""
+    return (1,) * (3 - len(way)) + way

@@ -15,7 +15,7 @@ from typing import Any
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Dropout, Layer, ReLU
 from hpcpar.plan.config import Config
-from hpcpar.search.eliminate import total
+from hpcpar.search.edge_elimination import total
 from hpcpar.search.space import Space, Spaces
 
 

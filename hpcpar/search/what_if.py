@@ -1,4 +1,4 @@
-"""What could be changed about a plan, priced: another strategy, its options, and the machine."""
+"""What-if analysis: a plan priced with another strategy, other options, or a better machine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from hpcpar.search.candidates import Candidate
 
 
 @dataclass(frozen=True)
-class Change:
-    """Something that could be changed, and the iteration after it.
+class WhatIf:
+    """A change that makes an iteration shorter.
 
     Attributes
     ----------
+    what : str
+        The change, in words.
     gain : float
         Time before over time after.
     """
@@ -30,57 +32,63 @@ class Change:
     fits: bool
 
 
-def changes(network: Network, chosen: Candidate) -> list[Change]:
-    """What could be changed, priced, from what helps most: another strategy, options, and the
-    machine.
+#: Options that may help: description, option of `Plan`, value.
+_OPTIONS = (
+    ("overlap communication with computing (--overlap full)", "overlap", "full"),
+    ("let the cost model choose collectives (--collectives auto)", "collectives", "auto"),
+    ("shard the weight update (--synchronisation sharded)", "synchronisation", "sharded"),
+    ("batch normalisation by local statistics (--batch-norm local: other results)", "batch_norm",
+     "local"),
+)
+
+
+def what_ifs(network: Network, chosen: Candidate) -> list[WhatIf]:
+    """Prices changes one at a time; those that fit come first, then by time.
+
+    Changes that gain less than 0.1% are left out.
     """
     task, plan, before = chosen.task, chosen.plan, chosen.iteration_s
-    out: list[Change] = []
+    found: list[WhatIf] = []
 
     def add(what: str, seconds: float, fits: bool) -> None:
         if seconds < before * 0.999:
-            out.append(Change(what, seconds, before / seconds, fits))
+            found.append(WhatIf(what, seconds, before / seconds, fits))
 
-    others = auto.best(network, task.spec, task.ranks, task.batch, task.machine, gather=task.gather,
-                       **task.options)
-    for c in others[:1]:
-        if c.strategy != chosen.strategy:
-            add(f"strategy {c.strategy}", c.iteration_s, c.fits)
-    options: tuple[tuple[str, str, Any], ...] = (
-        ("overlap communication with computing (--overlap full)", "overlap", "full"),
-        ("let the cost model choose collectives (--collectives auto)", "collectives", "auto"),
-        ("shard the weight update (--synchronisation sharded)", "synchronisation", "sharded"),
-        ("batch normalisation by local statistics (--batch-norm local: other results)", "batch_norm", "local"),
-    )
-    for what, option, value in options:
-        if getattr(plan, option) != value:
-            try:
-                p = price(network, replace(plan, **{option: value}), task.machine,
-                          **task.price_options)
-            except InputError:
-                continue
-            add(what, p.iteration_s, p.fits)
-    for what, machine in _machines(task.machine):
+    other = auto.best(network, task.spec, task.ranks, task.batch, task.machine, gather=task.gather,
+                      **task.options)[0]
+    if other.strategy != chosen.strategy:
+        add(f"strategy {other.strategy}", other.iteration_s, other.fits)
+    for what, option, value in _OPTIONS:
+        if getattr(plan, option) == value:
+            continue
+        options: dict[str, Any] = {option: value}
+        try:
+            p = price(network, replace(plan, **options), task.machine, **task.price_options)
+        except InputError:
+            continue
+        add(what, p.iteration_s, p.fits)
+    for what, machine in _better_machines(task.machine):
         moved = replace(plan, machine=files.to_dict(machine))
         p = price(network, moved, machine, **task.price_options)
         add(what, p.iteration_s, p.fits)
-    return sorted(out, key=lambda c: (not c.fits, c.iteration_s))
+    return sorted(found, key=lambda change: (not change.fits, change.iteration_s))
 
 
-def _machines(machine: Machine) -> list[tuple[str, Machine]]:
-    """The same machine with one thing improved."""
-    half = tuple(replace(level, beta_s_per_byte=level.beta_s_per_byte / 2)
-                 for level in machine.levels)
-    quick = tuple(
-        replace(level, alpha_s=level.alpha_s / 2, small_alpha_s=None if level.small_alpha_s is None else level.small_alpha_s / 2)
-        for level in machine.levels
-    )
+def _better_machines(machine: Machine) -> list[tuple[str, Machine]]:
+    """The same machine with one property improved by a factor of two."""
+    wide, quick = [], []
+    for level in machine.levels:
+        small_s = level.small_alpha_s
+        wide.append(replace(level, beta_s_per_byte=level.beta_s_per_byte / 2))
+        quick.append(replace(level, alpha_s=level.alpha_s / 2,
+                             small_alpha_s=None if small_s is None else small_s / 2))
     device = machine.device
-    fast = replace(device, flops_per_s=2 * device.flops_per_s, bandwidth_bytes_per_s=2 * device.bandwidth_bytes_per_s,
+    fast = replace(device, flops_per_s=2 * device.flops_per_s,
+                   bandwidth_bytes_per_s=2 * device.bandwidth_bytes_per_s,
                    launch_s=device.launch_s / 2)
     table = {key: seconds / 2 for key, seconds in machine.compute.items()}
     return [
-        ("a network of twice the bandwidth", replace(machine, levels=half)),
-        ("a network of half the latency", replace(machine, levels=quick)),
+        ("a network of twice the bandwidth", replace(machine, levels=tuple(wide))),
+        ("a network of half the latency", replace(machine, levels=tuple(quick))),
         ("devices twice as fast", replace(machine, device=fast, compute=table)),
     ]

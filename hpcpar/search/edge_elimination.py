@@ -1,0 +1,270 @@
+"""Node and edge elimination (OptCNN, Algorithm 1): the exact minimum of a sum of tables on a graph.
+
+Node elimination minimises over the configurations of a node between two others, which leaves an
+edge between its neighbours (Eq 2). Edge elimination adds parallel edges (Eq 3). Where these two
+rules leave more than K = 2 nodes, the same minimisation is made with all neighbours of a node at
+once (variable elimination), the cheapest node first, so that branching graphs stay tractable. The
+eliminations, undone in reverse order, give the optimal configuration of every node.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+#: Tables of nodes: [configurations] each.
+Nodes: TypeAlias = list[Floats]
+#: Tables of edges: (a, b) -> [configurations of a, configurations of b]; both orders may occur.
+Edges: TypeAlias = dict[tuple[int, int], Floats]
+
+#: Entries of one block of a minimisation: they fit a core's second-level cache.
+BLOCK = 131_072
+
+
+@dataclass(frozen=True)
+class Eliminations:
+    """Counts of the papers' two rules on a graph.
+
+    Attributes
+    ----------
+    nodes, edges : int
+        Number of node and of edge eliminations.
+    kept : int
+        K, the number of nodes that these two rules leave.
+    """
+
+    nodes: int
+    edges: int
+    kept: int
+
+
+def count_eliminations(size: int, pairs: list[tuple[int, int]]) -> Eliminations:
+    """Applies the papers' two rules to a graph of `size` nodes, without any tables."""
+    sources: list[list[int]] = [[] for _ in range(size)]
+    targets: list[list[int]] = [[] for _ in range(size)]
+    for a, b in pairs:
+        sources[b].append(a)
+        targets[a].append(b)
+    nodes = edges = 0
+    alive = set(range(size))
+    changed = True
+    while changed:
+        changed = False
+        for a in sorted(alive):
+            for b in set(targets[a]):
+                parallel = targets[a].count(b) - 1
+                if parallel:
+                    edges += parallel
+                    targets[a] = [x for x in targets[a] if x != b] + [b]
+                    sources[b] = [x for x in sources[b] if x != a] + [a]
+                    changed = True
+        for j in sorted(alive):
+            if len(sources[j]) == 1 and len(targets[j]) == 1:
+                i, k = sources[j][0], targets[j][0]
+                targets[i][targets[i].index(j)] = k
+                sources[k][sources[k].index(j)] = i
+                alive.discard(j)
+                sources[j], targets[j] = [], []
+                nodes += 1
+                changed = True
+    return Eliminations(nodes, edges, len(alive))
+
+
+def neighbours(size: int, pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    """The nodes that each node shares an edge with."""
+    around: dict[int, set[int]] = {node: set() for node in range(size)}
+    for a, b in pairs:
+        around[a].add(b)
+        around[b].add(a)
+    return around
+
+
+def largest_table(sizes: list[int], pairs: Iterable[tuple[int, int]]) -> int:
+    """Entries of the largest table that elimination minimises, the cheapest node first."""
+    around = neighbours(len(sizes), pairs)
+
+    def entries(node: int) -> int:
+        return sizes[node] * math.prod(sizes[other] for other in around[node])
+
+    costs = {node: entries(node) for node in around}
+    largest = 0
+    while costs:
+        node = min(costs, key=costs.__getitem__)
+        largest = max(largest, costs.pop(node))
+        others = around.pop(node)
+        for other in others:
+            around[other] |= others
+            around[other] -= {other, node}
+            costs[other] = entries(other)
+    return largest
+
+
+def total(nodes: Nodes, edges: Edges, chosen: list[int]) -> float:
+    """The sum of all tables under one chosen entry per node."""
+    return float(sum(t[c] for t, c in zip(nodes, chosen, strict=True))
+                 + sum(t[chosen[a], chosen[b]] for (a, b), t in edges.items()))
+
+
+def solve(nodes: Nodes, edges: Edges) -> tuple[float, list[int]]:
+    """The least sum, and the index of the chosen entry of each node.
+
+    Intermediate tables may be large (see `largest_table`);
+    `hpcpar.search.approximate_elimination` handles any graph.
+    """
+    return _Elimination(nodes, edges).run()
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """A table over several nodes, one axis per node.
+
+    Attributes
+    ----------
+    number : int
+        Equal for the same table: equal minimisations are then made once.
+    """
+
+    nodes: tuple[int, ...]
+    table: Floats
+    number: int
+
+
+class _Elimination:
+    """Variable elimination, the cheapest node first."""
+
+    def __init__(self, nodes: Nodes, edges: Edges) -> None:
+        self.sizes = [len(t) for t in nodes]
+        self._numbers = itertools.count()
+        numbers = self._numbered([*nodes, *edges.values()])
+        self.nodes = [_Factor((node,), np.asarray(t, float), number)
+                      for (node, t), number in zip(enumerate(nodes), numbers, strict=False)]
+        self.factors: dict[frozenset[int], _Factor] = {}
+        self.touching: list[set[frozenset[int]]] = [set() for _ in nodes]
+        for ((a, b), t), number in zip(edges.items(), numbers[len(nodes):], strict=True):
+            self._add(_Factor((a, b), t, number))
+        self.constant = 0.0
+        #: Eliminated nodes in order, each with its own table and the factors it was part of.
+        self.eliminated: list[tuple[_Factor, list[_Factor]]] = []
+        self._minima: dict[tuple[int | tuple[int, ...], ...], tuple[Floats, int]] = {}
+
+    def _numbered(self, tables: list[Floats]) -> list[int]:
+        """A number per table, equal for the same object: equal layers share their tables."""
+        numbers: dict[int, int] = {}
+        return [numbers.setdefault(id(t), next(self._numbers)) for t in tables]
+
+    def _add(self, factor: _Factor) -> None:
+        """Adds a factor; parallel edges are summed (Eq 3)."""
+        key = frozenset(factor.nodes)
+        old = self.factors.get(key)
+        if old is not None:
+            order = [factor.nodes.index(node) for node in old.nodes]
+            factor = _Factor(old.nodes, old.table + factor.table.transpose(order),
+                             next(self._numbers))
+        self.factors[key] = factor
+        for node in key:
+            self.touching[node].add(key)
+
+    def run(self) -> tuple[float, list[int]]:
+        """Eliminates every node, then chooses in reverse order."""
+        costs = {node: (self._entries(node), node) for node in range(len(self.sizes))}
+        while costs:
+            _, node = min(costs.values())
+            del costs[node]
+            for other in self._eliminate(node):
+                costs[other] = (self._entries(other), other)
+        chosen = [0] * len(self.sizes)
+        for own, factors in reversed(self.eliminated):
+            node = own.nodes[0]
+            costs_of_node = own.table
+            for f in factors:
+                place = tuple(slice(None) if n == node else chosen[n] for n in f.nodes)
+                costs_of_node = costs_of_node + f.table[place]
+            chosen[node] = int(np.argmin(costs_of_node))
+        return float(self.constant), chosen
+
+    def _entries(self, node: int) -> int:
+        """Entries of the table that eliminating a node minimises."""
+        around = set[int]().union(*self.touching[node]) - {node}
+        return self.sizes[node] * math.prod(self.sizes[other] for other in around)
+
+    def _eliminate(self, node: int) -> tuple[int, ...]:
+        """Minimises over one node; returns its neighbours, which the new table joins."""
+        keys = sorted(self.touching[node], key=sorted)
+        factors = [self.factors.pop(key) for key in keys]
+        for key in keys:
+            for other in key:
+                self.touching[other].discard(key)
+        others = tuple(sorted(set[int]().union(*keys) - {node}))
+        own = self.nodes[node]
+        self.eliminated.append((own, factors))
+        if not others:
+            self.constant += float(np.min(own.table))
+            return others
+        table, number = self._minimum(own, factors, others)
+        if len(others) == 1:
+            beside = self.nodes[others[0]]
+            self.nodes[others[0]] = _Factor(others, beside.table + table, next(self._numbers))
+        else:
+            self._add(_Factor(others, table, number))
+        return others
+
+    def _minimum(self, own: _Factor, factors: list[_Factor],
+                 others: tuple[int, ...]) -> tuple[Floats, int]:
+        """Minimum over a node of its own table plus all factors (Eq 2), and the result's number."""
+        axes = (*own.nodes, *others)
+        key: tuple[int | tuple[int, ...], ...] = (
+            own.number, *((f.number, *map(axes.index, f.nodes)) for f in factors)
+        )
+        if key not in self._minima:
+            aligned = [self._aligned(f, axes) for f in factors]
+            table = _minimise_first_axis(aligned, own.table, [self.sizes[o] for o in others])
+            self._minima[key] = table, next(self._numbers)
+        return self._minima[key]
+
+    def _aligned(self, factor: _Factor, axes: tuple[int, ...]) -> Floats:
+        """A factor's table with one axis for each of `axes`, of size 1 where it has none."""
+        places = [axes.index(node) for node in factor.nodes]
+        # numpy adds contiguous rows twice as fast
+        table = np.ascontiguousarray(factor.table.transpose(np.argsort(places)))
+        return table.reshape([self.sizes[n] if n in factor.nodes else 1 for n in axes])
+
+
+def _minimise_first_axis(tables: Sequence[Floats], own: Floats, sizes: list[int]) -> Floats:
+    """Minimum over the first axis of the sum of broadcast tables, in blocks of the second axis.
+
+    Parameters
+    ----------
+    own : ndarray
+        [first axis], added to every entry.
+    sizes : list of int
+        Sizes of the other axes.
+    """
+    minimum = np.empty(sizes)
+    # small tables are added first, and `own` to the smallest
+    first, *rest = sorted(tables, key=lambda t: t.size)
+    first = first + own.reshape(-1, *(1 for _ in sizes))
+    rows = max(1, BLOCK // (math.prod(sizes[1:]) * len(own)))
+    buffer = np.empty((len(own), min(rows, sizes[0]), *sizes[1:]))
+    for begin in range(0, sizes[0], rows):
+        block = slice(begin, begin + rows)
+        sums = _second_axis(first, block)
+        for table in rest:
+            part = _second_axis(table, block)
+            shape = np.broadcast_shapes(sums.shape, part.shape)
+            if shape[1] > 1 and shape[2:] == buffer.shape[2:]:
+                sums = np.add(sums, part, out=buffer[:, : shape[1]])
+            else:
+                sums = sums + part
+        np.min(sums, axis=0, out=minimum[block])
+    return minimum
+
+
+def _second_axis(table: Floats, block: slice) -> Floats:
+    return table[:, block] if table.shape[1] > 1 else table

@@ -1,0 +1,310 @@
+"""The search over cost tables: OptCNN's Algorithm 1, with memory limits.
+
+Tables are made only for configurations that an optimal plan may have. A small first search gives an
+upper bound U; a configuration that exceeds U even with the best of everything else is in no optimal
+plan.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.cost.price_plan import price
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.search.cost_tables import TableMaker
+from hpcpar.search.edge_elimination import Eliminations, count_eliminations
+from hpcpar.search.memory_limit import fastest_within, minimise
+from hpcpar.search.space import Spaces
+from hpcpar.search.tables import Link, Table, Tables, configured, layer_edges, units
+
+#: Configurations of a layer up to which all of them get tables.
+FEW = 128
+#: Cheapest configurations of a layer in the first, small search.
+FIRST = 10
+#: Fractions of the gradient reductions that may count as hidden: eighths.
+HIDDEN = tuple(i / 8 for i in range(9))
+#: Memory limits that are tried in turn, from the sum of all arrays (1) to the device's memory (0).
+RELAXED = (1.0, 0.8, 0.5, 0.0)
+
+#: Rows of a unit's space: the configurations that have tables.
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The plan that a search found.
+
+    Attributes
+    ----------
+    plan : Plan
+    objective_s : float
+        OptCNN's Eq 1: the plain sum of an iteration's computing and communication.
+    bytes : float
+        Size of all arrays of the largest rank: an upper bound of what is alive at once.
+    exact : bool
+        Whether the plan is the optimum of the space. A memory limit or approximate elimination may
+        leave a gap to the bound.
+    bound_s : float
+        Lower bound of the objective of every plan of the space that fits.
+    configurations, kept : int
+        Configurations of all layers in the space, and those that have tables.
+    table_s, search_s : float
+        Time to make the tables, and to search them.
+    """
+
+    plan: Plan
+    objective_s: float
+    bytes: float
+    exact: bool
+    bound_s: float
+    eliminations: Eliminations
+    configurations: int
+    kept: int
+    table_s: float
+    search_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        e = self.eliminations
+        return {"objective_s": self.objective_s, "bound_s": self.bound_s, "exact": self.exact,
+                "configurations": self.configurations, "kept_configurations": self.kept,
+                "node_eliminations": e.nodes, "edge_eliminations": e.edges, "K": e.kept,
+                "table_s": self.table_s, "search_s": self.search_s}
+
+
+class Search:
+    """The cost tables of a network on a number of ranks, and plans from them.
+
+    Parameters
+    ----------
+    contention, gamma : float
+        As in `hpcpar.cost.price_family.price_family`.
+    options
+        Those of `Plan`.
+    """
+
+    def __init__(self, network: Network, spec: NetworkSpec, ranks: int, batch: int,
+                 machine: Machine, *, contention: float | None = None, gamma: float = 1.0,
+                 **options: Any) -> None:
+        begin = time.perf_counter()
+        self.network, self.machine = network, machine
+        self.pricing: dict[str, Any] = {"contention": contention, "gamma": gamma}
+        self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=files.to_dict(machine),
+                         **options)
+        self.table_maker = TableMaker(network, self.plan, machine, contention, gamma)
+        reductions = self.plan.synchronisation == "allreduce"
+        self.units = units(network, Spaces(network, ranks, batch, machine, reductions))
+        self.edges = layer_edges(network, self.units)
+        self.eliminations = count_eliminations(len(network.layers), _layer_pairs(network))
+        self.configurations = sum(len(u.space) for u in self.units)
+        if max(len(u.space) for u in self.units) <= FEW and not machine.compute:
+            # all tables are wanted: nodes and edges are made together
+            self.chosen = _shared([np.arange(len(u.space)) for u in self.units])
+            self.nodes, edges = self.table_maker.tables(self.units, self._links(self.chosen))
+            self.tables = self._join(self.nodes, self.chosen, edges)
+        else:
+            self.nodes, _ = self.table_maker.tables(self.units, ())
+            self.chosen = self._promising()
+            self.tables = self._tables(self.chosen)
+        self.table_s = time.perf_counter() - begin
+
+    # -- tables ------------------------------------------------------------------------------------
+    def _promising(self) -> list[Rows]:
+        """Configurations of each unit that an optimal plan may have, for any hidden fraction."""
+        allowed = self._allowed
+        if max(map(len, allowed)) <= FEW:
+            return allowed
+        start = [rows[_first(unit.space.degrees[rows], table.seconds[rows])]
+                 for rows, unit, table in zip(allowed, self.units, self.nodes, strict=True)]
+        first = self._tables(_shared(start))
+        keep = [np.zeros(len(u.space), bool) for u in self.units]
+        for hidden in HIDDEN:
+            tables = with_hidden(first, hidden)
+            upper = tables.price(minimise(tables)[1])
+            seconds = [(table.seconds - hidden * table.hideable)[rows]
+                       for rows, table in zip(allowed, self.nodes, strict=True)]
+            slack = upper * (1 + 1e-12) - sum(float(s.min()) for s in seconds)
+            for kept, rows, s in zip(keep, allowed, seconds, strict=True):
+                kept[rows[s <= s.min() + slack]] = True
+        return _shared([np.flatnonzero(kept) for kept in keep])
+
+    @cached_property
+    def _allowed(self) -> list[Rows]:
+        """All configurations of each unit.
+
+        On a calibrated machine, those with measured times, where there are any: comparing them with
+        roofline estimates of the others would only compare the two models.
+        """
+        allowed = []
+        for unit, table in zip(self.units, self.nodes, strict=True):
+            measured = np.flatnonzero(np.broadcast_to(table.measured, len(unit.space)))
+            only_measured = bool(self.machine.compute) and len(measured) > 0
+            allowed.append(measured if only_measured else np.arange(len(unit.space)))
+        return _shared(allowed)
+
+    @cached_property
+    def _all_tables(self) -> Tables:
+        """Tables of all configurations: under a memory limit, a slow one may be the one that fits.
+        """
+        same = all(len(a) == len(b) for a, b in zip(self.chosen, self._allowed, strict=True))
+        return self.tables if same else self._tables(self._allowed)
+
+    def tables_with(self, rows: Sequence[int]) -> tuple[Tables, list[Rows], list[int]] | None:
+        """Tables that contain one given configuration of each unit.
+
+        Returns
+        -------
+        Tables
+        list of ndarray
+            The rows of each unit's space that have entries.
+        list of int
+            Index of each given configuration among them.
+            None where a configuration is in no table: on a calibrated machine, an unmeasured one.
+        """
+        for chosen in (self.chosen, self._allowed):
+            found = [np.flatnonzero(kept == row) for kept, row in zip(chosen, rows, strict=True)]
+            if all(map(len, found)):
+                tables = self.tables if chosen is self.chosen else self._all_tables
+                return tables, chosen, [int(place[0]) for place in found]
+        return None
+
+    def _tables(self, chosen: list[Rows]) -> Tables:
+        _, edges = self.table_maker.tables((), self._links(chosen))
+        return self._join(self.nodes, chosen, edges)
+
+    def _links(self, chosen: list[Rows]) -> list[Link]:
+        return [Link(self.units[a], self.units[b], layer, which, chosen[a], chosen[b])
+                for a, b, layer, which in self.edges]
+
+    def _join(self, nodes: list[Table], chosen: list[Rows], edges: list[Table]) -> Tables:
+        """The tables of a choice of rows; parallel edges are added.
+
+        Units with the same table and rows share one object, so that equal work is done once.
+        """
+        cut: dict[tuple[Table, bytes], Table] = {}
+        for table, rows in zip(nodes, chosen, strict=True):
+            key = (table, rows.tobytes())
+            if key not in cut:
+                cut[key] = table.at(rows)
+        joined = Tables(self.units, [cut[table, rows.tobytes()]
+                                     for table, rows in zip(nodes, chosen, strict=True)])
+        for (a, b, _, _), table in zip(self.edges, edges, strict=True):
+            old = joined.edges.get((a, b))
+            joined.edges[a, b] = table if old is None else old + table
+        return joined
+
+    # -- plans -------------------------------------------------------------------------------------
+    def best(self, limit_bytes: float | None = None, hidden: float = 0.0) -> SearchResult:
+        """The fastest plan that fits the device; the smallest where none fits.
+
+        Parameters
+        ----------
+        limit_bytes : float, optional
+            Limit of the sum of all arrays, as the tables add up, in place of the device's memory.
+        hidden : float
+            Fraction of the gradient reductions that counts as hidden behind backpropagation, one of
+            `HIDDEN`; 0 is the papers' objective.
+        """
+        begin = time.perf_counter()
+        limit = self.machine.device.memory_bytes if limit_bytes is None else limit_bytes
+        tables, chosen = with_hidden(self.tables, hidden), self.chosen
+        bound, places = minimise(tables)
+        exact = tables.price(places) <= bound * (1 + 1e-9)
+        if tables.memory(places) > limit:
+            alive = self._alive_bytes(chosen, places) if limit_bytes is None else 0
+            if limit_bytes is not None:
+                tables, chosen = with_hidden(self._all_tables, hidden), self._allowed
+                bound, places, exact = fastest_within(tables, limit)
+            elif alive > limit:
+                # arrays that are not alive together share memory: the sum of all arrays may exceed
+                # the limit by about the same factor as here
+                factor = tables.memory(places) / alive
+                tables, chosen = with_hidden(self._all_tables, hidden), self._allowed
+                places, exact = self._fastest_on_device(tables, factor * limit), False
+        return self._result(chosen, places, bound, exact, time.perf_counter() - begin)
+
+    def _fastest_on_device(self, tables: Tables, sum_bytes: float) -> list[int]:
+        """The fastest choice found that fits the device; one of little memory where none does.
+
+        Tables add up the sizes of all arrays. Limits of that sum are tried from `sum_bytes` down to
+        the device's memory, below which everything fits.
+        """
+        device = float(self.machine.device.memory_bytes)
+        for part in RELAXED:
+            _, places, _ = fastest_within(tables, device + part * (sum_bytes - device))
+            if self._alive_bytes(self._allowed, places) <= device:
+                break
+        return places
+
+    def _alive_bytes(self, chosen: list[Rows], places: list[int]) -> int:
+        """Memory that the largest rank needs at once under a choice."""
+        return self.memory_bytes(self._result(chosen, places, 0.0, False, 0.0).plan)
+
+    def memory_bytes(self, plan: Plan) -> int:
+        """Memory that the largest rank needs at once under a plan."""
+        return int(price(self.network, plan, self.machine, **self.pricing).memory_bytes)
+
+    def smallest(self) -> SearchResult:
+        """The plan with the least sum of all arrays."""
+        begin = time.perf_counter()
+        _, places = minimise(self._all_tables, seconds_weight=0.0, bytes_weight=1.0)
+        return self._result(self._allowed, places, 0.0, True, time.perf_counter() - begin)
+
+    def _result(self, chosen: list[Rows], places: list[int], bound: float, exact: bool,
+                search_s: float) -> SearchResult:
+        tables = self.tables if chosen is self.chosen else self._all_tables
+        configs = configured(self.units,
+                             (rows[place] for rows, place in zip(chosen, places, strict=True)))
+        objective = tables.price(places)
+        return SearchResult(
+            plan=replace(self.plan, configs=configs),
+            objective_s=objective,
+            bytes=tables.memory(places),
+            exact=exact,
+            bound_s=min(bound, objective),  # summed in another order, it may exceed by rounding
+            eliminations=self.eliminations,
+            configurations=self.configurations,
+            kept=sum(map(len, self.chosen)),
+            table_s=self.table_s,
+            search_s=search_s,
+        )
+
+
+def with_hidden(tables: Tables, fraction: float) -> Tables:
+    """The same problem with a fraction of the gradient reductions free of charge."""
+    if fraction == 0.0:
+        return tables
+    hidden = {table: table.hiding(fraction) for table in set(tables.nodes)}
+    return Tables(tables.units, [hidden[table] for table in tables.nodes], tables.edges)
+
+
+def _first(degrees: NDArray[np.int64], seconds: NDArray[np.float64]) -> Rows:
+    """Configurations of the first search: the cheapest, and those that cut one axis to the full.
+
+    Named strategies consist of the latter.
+    """
+    product = degrees.prod(axis=1)
+    one_axis = (degrees > 1).sum(axis=1) <= 1
+    full = np.flatnonzero(one_axis & (product == product.max()))
+    return np.union1d(np.argsort(seconds, kind="stable")[:FIRST], full)
+
+
+def _layer_pairs(network: Network) -> list[tuple[int, int]]:
+    place = {layer.name: i for i, layer in enumerate(network.layers)}
+    return [(place[name], place[layer.name]) for layer in network.layers for name in layer.inputs]
+
+
+def _shared(rows: list[Rows]) -> list[Rows]:
+    """Replaces equal arrays by one object, so that equal tables are made once."""
+    first: dict[bytes, Rows] = {}
+    return [first.setdefault(r.tobytes(), r) for r in rows]
