@@ -1,20 +1,20 @@
-"""The checkpoint file: whole (unsplit) tensors in HDF5, so that any number of ranks under any plan
-can go on from it.
+"""Checkpoints: training resumes on another number of ranks and under another plan.
 
-=========================================
-==================================================================== ``params/<layer>/weight``
-[out, in, kh, kw] (convolution) or [out, in] (linear) ``params/<layer>/bias``
-[out]; absent without bias ``params/<layer>/running_mean``             [out] of batch normalisation;
-likewise ``running_variance`` ``optimizer/<layer>/weight`` and ``bias``  the optimiser's state, of
-the same shapes: velocities of the momentum, or Adam's first
-                                           moments, and its second ones as ``weight_second`` and
-                                           ``bias_second``
-attributes of group ``state``              step, epoch, batch_in_epoch, seed, network, shape,
-classes, hpcpar_version
-=========================================
-====================================================================
+The file holds global (unsplit) tensors in HDF5. Row i of a weight computes output channel i, so a
+rank that owns some channels reads some rows (`resume_rows`).
 
-Row i of a weight makes output channel i, so a rank that owns some channels reads some rows.
+====================================  =============================================================
+``params/<layer>/weight``             [out, in, kh, kw] (convolution) or [out, in] (linear)
+``params/<layer>/bias``               [out]; absent without bias
+``params/<layer>/running_mean``,      [out], of batch normalisation
+``running_variance``
+``optimizer/<layer>/weight``,         state of the optimiser, of the same shapes: velocities of
+``bias``                              momentum, or Adam's first moments
+``optimizer/<layer>/weight_second``,  Adam's second moments
+``bias_second``
+attributes of group ``state``         step, epoch, batch_in_epoch, seed, network, shape, classes,
+                                      hpcpar_version
+====================================  =============================================================
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ import hpcpar
 from hpcpar.data.dataset import open_hdf5, reason, replacing
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer
 
 #: Version of the file; a reader refuses any other.
 VERSION = 1
-#: What `state` must hold; a caller may add more.
+#: Attributes that `state` must have; a caller may add more.
 STATE = ("step", "epoch", "batch_in_epoch", "seed", "network", "shape", "classes")
 
 _REMEDY = "write one with: hpcpar run ... --checkpoint FILE"
 
-
-#: Endings of the names of the optimiser's states.
+#: Suffixes of the optimiser's state tensors.
 STATES = ("", "_second")
 #: Running statistics of batch normalisation.
 RUNNING = ("running_mean", "running_variance")
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows of a layer's parameters and of the optimiser's state.
+class ParameterRows:
+    """ParameterRows of a layer's parameters and of the optimiser's state.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Rows:
     bias : ndarray or None
         [rows]; None for a layer without bias.
     state : tuple of (ndarray or None, ndarray or None)
-        Weight's and bias's of each of `STATES`; None where the file has none.
+        State of weight and of bias for each of `STATES`; None where the file has none.
     running : ndarray or None
         [2, rows] mean and variance of batch normalisation.
     """
@@ -73,12 +73,12 @@ Tensors = Iterable[tuple[str, ArrayLike]]
 
 
 def write(path: str, params: Tensors, velocities: Tensors, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint, whole or not at all.
+    """Writes a checkpoint atomically.
 
     Parameters
     ----------
     params, velocities : Tensors
-        Taken one by one: the caller can gather each when it is its turn.
+        Iterated once, so that the caller can gather one tensor at a time.
     state : mapping
         At least `STATE`: numbers, strings, and the image shape as a sequence.
 
@@ -109,19 +109,20 @@ def _open(path: str) -> h5py.File:
     version = group.attrs.get("hpcpar_checkpoint")
     if version != VERSION:
         f.close()
-        raise InputError(f"checkpoint {path} is of version {version}, this hpcpar reads version {VERSION}; write it again with this hpcpar")
+        raise InputError(f"checkpoint {path} is of version {version}, this hpcpar reads version "
+                         f"{VERSION}; write it again with this hpcpar")
     return f
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as plain Python: numbers, strings, tuples."""
+    """An attribute as a plain number, string or tuple."""
     if isinstance(value, np.ndarray):
         return tuple(value.tolist())
     return value.item() if isinstance(value, np.generic) else value
 
 
 def read_state(path: str) -> dict[str, Any]:
-    """The state attributes, as plain numbers, strings and tuples.
+    """The attributes of ``state`` as plain numbers, strings and tuples.
 
     Raises
     ------
@@ -137,43 +138,51 @@ def read_state(path: str) -> dict[str, Any]:
 
 
 def check(path: str, network: Network) -> dict[str, Any]:
-    """Check that a checkpoint is one of this network, with every tensor in its shape; gives its
-    state.
+    """Checks that a checkpoint belongs to this network, and returns its state.
 
     Raises
     ------
     InputError
-        As `read_state`; another network, image shape or classes; a layer that is missing or of
-        another shape.
+        As `read_state`; another network, image shape or number of classes; a layer that is missing
+        or has another shape.
     """
     state = read_state(path)
     want = {"network": network.name, "shape": tuple(network.image_shape),
             "classes": network.classes}
     for name, value in want.items():
         if state[name] != value:
-            raise InputError(f"checkpoint {path} is of {name} {state[name]}, the plan is for {name} {value}; "
-                             "resume it with a plan of its own network, shape and classes")
+            raise InputError(f"checkpoint {path} is of {name} {state[name]}, the plan is for "
+                             f"{name} {value}; resume it with a plan of its own network, shape "
+                             "and classes")
     with _open(path) as f:
         for layer in network.weighted:
-            x = network.input_shape(layer)
-            shapes = {"weight": layer.weight_shape(x), "bias": layer.bias_shape(x)}
-            wanted = [("params", kind, shape) for kind, shape in shapes.items()]
-            wanted += [("optimizer", f"{kind}{suffix}", shape) for kind, shape in shapes.items()
-                       for suffix in STATES]
-            if layer.buffers(x):
-                wanted += [("params", name, shapes["weight"]) for name in RUNNING]
-            for group, kind, shape in wanted:
-                tensor = f.get(f"{group}/{layer.name}/{kind}")
-                if shape and tensor is None and group == "params":
-                    raise InputError(f"checkpoint {path} has no {kind} of layer '{layer.name}'; it is incomplete, use another one")
-                if tensor is not None and tensor.shape != shape:
-                    raise InputError(f"checkpoint {path}: {group} {kind} of layer '{layer.name}' has shape {tensor.shape}, "
-                                     f"the network's has {shape}; use a checkpoint of this network")
+            _check_tensors(f, path, network, layer)
     return state
 
 
-def read_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike) -> Rows:
-    """Rows ``start:stop`` of a layer's tensors; the rest of the file stays unread.
+def _check_tensors(f: h5py.File, path: str, network: Network, layer: Layer) -> None:
+    """Checks the shapes of a layer's tensors; the optimiser's state may be absent."""
+    x = network.input_shape(layer)
+    shapes = {"weight": layer.weight_shape(x), "bias": layer.bias_shape(x)}
+    wanted = [("params", kind, shape) for kind, shape in shapes.items()]
+    wanted += [("optimizer", f"{kind}{suffix}", shape) for kind, shape in shapes.items()
+               for suffix in STATES]
+    if layer.buffers(x):
+        wanted += [("params", name, shapes["weight"]) for name in RUNNING]
+    for group, kind, shape in wanted:
+        tensor = f.get(f"{group}/{layer.name}/{kind}")
+        if tensor is None:
+            if shape and group == "params":
+                raise InputError(f"checkpoint {path} has no {kind} of layer '{layer.name}'; it is "
+                                 "incomplete, use another one")
+        elif tensor.shape != shape:
+            raise InputError(f"checkpoint {path}: {group} {kind} of layer '{layer.name}' has shape "
+                             f"{tensor.shape}, the network's has {shape}; use a checkpoint of this "
+                             "network")
+
+
+def resume_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike) -> ParameterRows:
+    """Reads rows ``start:stop`` of a layer's tensors: those of one rank that resumes.
 
     Raises
     ------
@@ -183,23 +192,31 @@ def read_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike) ->
     with _open(path) as f:
 
         def rows(name: str) -> NDArray[Any] | None:
-            dataset = f.get(name)
-            if dataset is None:
-                return None
-            if not 0 <= start <= stop <= dataset.shape[0]:
-                raise InputError(f"checkpoint {path}: '{name}' has {dataset.shape[0]} rows, rows {start} to {stop} are wanted; "
-                                 "use a checkpoint of this network")
-            try:
-                return dataset[start:stop].astype(dtype, copy=False)
-            except OSError as err:
-                raise InputError(f"checkpoint {path} is damaged at '{name}' ({reason(err)}); use another one") from err
+            return _read_rows(f, path, name, start, stop, dtype)
 
         weight = rows(f"params/{layer}/weight")
         if weight is None:
             known = ", ".join(f["params"])
-            raise InputError(f"checkpoint {path} has no layer '{layer}' (it has {known}); use a checkpoint of this network")
+            raise InputError(f"checkpoint {path} has no layer '{layer}' (it has {known}); use a "
+                             "checkpoint of this network")
         state = tuple((rows(f"optimizer/{layer}/weight{suffix}"),
                        rows(f"optimizer/{layer}/bias{suffix}")) for suffix in STATES)
         mean, variance = (rows(f"params/{layer}/{name}") for name in RUNNING)
         running = None if mean is None or variance is None else np.stack([mean, variance])
-        return Rows(weight, rows(f"params/{layer}/bias"), state, running)
+        return ParameterRows(weight, rows(f"params/{layer}/bias"), state, running)
+
+
+def _read_rows(f: h5py.File, path: str, name: str, start: int, stop: int,
+               dtype: DTypeLike) -> NDArray[Any] | None:
+    """ParameterRows of one data set; None where the file has none of this name."""
+    dataset = f.get(name)
+    if dataset is None:
+        return None
+    if not 0 <= start <= stop <= dataset.shape[0]:
+        raise InputError(f"checkpoint {path}: '{name}' has {dataset.shape[0]} rows, rows {start} "
+                         f"to {stop} are wanted; use a checkpoint of this network")
+    try:
+        return dataset[start:stop].astype(dtype, copy=False)
+    except OSError as err:
+        raise InputError(f"checkpoint {path} is damaged at '{name}' ({reason(err)}); use another "
+                         "one") from err

@@ -1,4 +1,4 @@
-"""From every rank's measurements to the record of a run, on rank 0."""
+"""Collects every rank's measurements into the record of a run, on rank 0."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def record(
-    world: World, job: Job, device: str, prediction: dict[str, Any], machine: dict[str, Any], started: str, command: str,
-) -> RunRecord | None:
-    """The record of a job that has run, on rank 0, None elsewhere. Every rank must call it."""
+def record(world: World, job: Job, device: str, prediction: dict[str, Any], machine: dict[str, Any],
+           started: str, command: str) -> RunRecord | None:
+    """The record of a finished job on rank 0, None on the others. Collective over all ranks."""
     measured, node = job.measured, fullest_node(world, device)
     threads = int(os.environ.get("OPENBLAS_NUM_THREADS", "0"))
     ranks = world.gather(RankInfo(world.hostname, os.getpid(), threads, device,
@@ -46,10 +45,12 @@ def record(
         "python": platform.python_version(), "numpy": np.__version__, "h5py": h5py.__version__,
         "mpi4py": world.version, "mpi": world.library, "platform": platform.platform(),
     }
-    return RunRecord(
-        to_json(job.plan), steps_of(job.schedule), ranks, seconds, iteration_s, sent, messages, np.array(measured.loss),
-        np.array(measured.train_accuracy), np.array(measured.test_accuracy), np.array(measured.test_loss), prediction=prediction,
-        machine=machine, versions=versions, started=started, command=command, warmup=min(5, len(measured.loss) // 5),
-        samples=measured.samples, node_ranks=node.ranks, node_cores=node.cores, memory_bytes=np.array(memory_bytes),
-        kept=np.array(stamps.kept), clock=clock, begin_s=begin_s, start_s=start_s, end_s=end_s, wait_s=wait_s,
-    )
+    return RunRecord(to_json(job.plan), steps_of(job.schedule), ranks, seconds, iteration_s, sent,
+                     messages, np.array(measured.loss), np.array(measured.train_accuracy),
+                     np.array(measured.test_accuracy), np.array(measured.test_loss),
+                     prediction=prediction, machine=machine, versions=versions, started=started,
+                     command=command, warmup=min(5, len(measured.loss) // 5),
+                     samples=measured.samples, node_ranks=node.ranks, node_cores=node.cores,
+                     memory_bytes=np.array(memory_bytes),
+                     kept=np.array(stamps.kept), clock=clock, begin_s=begin_s, start_s=start_s,
+                     end_s=end_s, wait_s=wait_s)

@@ -18,7 +18,7 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.parameters import Parameters, columns
 from hpcpar.schedule.steps import Group
 from hpcpar.schedule.weights import gradient_digits
-from hpcpar.train.checkpoint import RUNNING, STATES, Rows
+from hpcpar.train.checkpoint import RUNNING, STATES, ParameterRows
 
 
 def weights(executor: Executor, world: World) -> Iterator[tuple[str, np.ndarray]]:
@@ -134,7 +134,7 @@ def _host(executor: Executor, array: Array) -> np.ndarray:
     return out
 
 
-def restore(executor: Executor, p: Parameters, rows: Rows) -> None:
+def restore(executor: Executor, p: Parameters, rows: ParameterRows) -> None:
     """Put this rank's part of a layer's rows in place."""
     move, dtype = executor.backend.to_device, executor.plan.dtype
 

@@ -140,7 +140,7 @@ class Job:
                                  f"made with --optimizer {before}")
         for name, p in self.executor.parameters.items():
             global_tensors.restore(self.executor, p,
-                                   checkpoint.read_rows(path, name, p.start, p.stop, plan.dtype))
+                                   checkpoint.resume_rows(path, name, p.start, p.stop, plan.dtype))
         return int(state["step"])
 
     def sums(self) -> Sums:

@@ -1,44 +1,44 @@
-"""The record of a run in HDF5: what was planned, predicted and measured, on every rank in every
-iteration.
+"""The record of a run in HDF5: plan, prediction, and measurements on every rank in every iteration.
 
-Times are in seconds. For a compute step the time is its duration; for a communication step it is
-the exposed time: posting, waiting, packing and unpacking. Schema version 1:
+Times are in seconds. The time of a compute step is its duration. The time of a communication step
+is its exposed time: posting, waiting, packing and unpacking. R ranks, I iterations, S steps,
+K kept iterations, E epochs. Schema version 1:
 
-=========================  =============================
-============================================================= ``plan, prediction,        JSON
-strings                   the plan file's content; what `hpcpar.cost` predicted (or {}); machine,
-versions``                                       the machine file's content; versions of the
-software by name ``ranks``                  [R] table                      hostname, pid, threads
-(BLAS), device, peak_memory_bytes ``steps``                  [S] table                      index,
-kind, phase, layer, label, op, algorithm; of a plan with micro-batches
-                                                          or turns each step once for every one of
-                                                          them (of inference, the forward pass
-                                                          alone)
-``seconds``                [R, I, S] float32              time of every step
-``iteration_s``            [R, I] float64                 wall time of every iteration
-``kept``                   [K] int64, optional            numbers of the iterations of which the
-times below are kept: all of a
-                                                          short run, else some
-                                                          (`hpcpar.runtime.stamps`)
-``clock``                  [R, 2, 3] float64, optional    at the beginning and the end of the run:
-time on the rank's clock, by how much
-                                                          that is ahead of rank 0's, and the round
-                                                          trip of that measurement
-``begin_s``                [R, K] float64, optional       beginning of the iteration on the rank's
-clock ``start_s, end_s``         [R, K, S] float32, optional    beginning of every step after its
-iteration's; of a communication, when it was
-                                                          complete; NaN where the rank has no part
-                                                          in it
-``wait_s``                 [R, K, S] float32, optional    of a communication, the wait at its end, a
-part of ``seconds`` ``sent_bytes, messages``   [R, S] int64                   sent in each step of
-one iteration ``memory_bytes``           [R] int64, optional            of the executor's arrays:
-what the prediction's memory stands for ``loss``                   [I] float64 ``train_accuracy,
-[E] float64                    after every epoch, as a fraction; NaN where it was not measured
-test_accuracy`` ``test_loss``              [E] float64, optional          likewise, mean over the
-held-out part attributes                                                hpcpar_record, started
-(ISO), command, warmup, samples
-=========================  =============================
-=============================================================
+==========================  =========================  ============================================
+``plan, prediction,``       JSON strings               content of the plan file; prediction of
+``machine, versions``                                  `hpcpar.cost` (or {}); content of the machine
+                                                       file; software versions by name
+``ranks``                   [R] table                  hostname, pid, threads (BLAS), device,
+                                                       peak_memory_bytes
+``steps``                   [S] table                  index, kind, phase, layer, label, op,
+                                                       algorithm; with micro-batches or several fc
+                                                       passes, a step occurs once for each of them;
+                                                       for inference, the forward pass alone
+``seconds``                 [R, I, S] float32          time of every step
+``iteration_s``             [R, I] float64             wall time of every iteration
+``kept``                    [K] int64, optional        numbers of the iterations whose stamps are
+                                                       kept: all of a short run, else some
+                                                       (`hpcpar.runtime.stamps`)
+``clock``                   [R, 2, 3] float64,         at the beginning and the end of the run: time
+                            optional                   on the rank's clock, its offset from rank 0's
+                                                       clock, round trip of that measurement
+``begin_s``                 [R, K] float64, optional   beginning of the iteration on the rank's
+                                                       clock
+``start_s, end_s``          [R, K, S] float32,         beginning of every step after the
+                            optional                   iteration's; end of a communication; NaN
+                                                       where the rank takes no part
+``wait_s``                  [R, K, S] float32,         final wait of a communication, a part of
+                            optional                   ``seconds``
+``sent_bytes, messages``    [R, S] int64               sent in each step of one iteration
+``memory_bytes``            [R] int64, optional        size of the executor's arrays, which the
+                                                       prediction's memory estimates
+``loss``                    [I] float64
+``train_accuracy,``         [E] float64                fraction after every epoch; NaN where it was
+``test_accuracy``                                      not measured
+``test_loss``               [E] float64, optional      likewise, mean over the held-out samples
+attributes                                             hpcpar_record, started (ISO), command,
+                                                       warmup, samples
+==========================  =========================  ============================================
 """
 
 from __future__ import annotations
@@ -73,8 +73,14 @@ _COUNTS = ("node_ranks", "node_cores")
 
 @dataclass(frozen=True)
 class StepInfo:
-    """A step of the schedule as the record names it; `kind` is ``compute`` or ``comm``, `op` what
-    is computed or the pattern.
+    """A step of the schedule in the record.
+
+    Attributes
+    ----------
+    kind : str
+        ``compute`` or ``comm``.
+    op : str
+        The operator, or the communication pattern.
     """
 
     index: int
@@ -88,7 +94,7 @@ class StepInfo:
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Where a rank ran; `threads` of its BLAS, `peak_memory_bytes` of its process (or device)."""
+    """Where a rank ran; `threads` is its BLAS's, `peak_memory_bytes` its process's or device's."""
 
     hostname: str
     pid: int
@@ -103,18 +109,18 @@ def _empty() -> NDArray[Any]:
 
 @dataclass
 class RunRecord:
-    """A run; the module's table names shapes and units.
+    """A run; the table of this module has shapes and units.
 
     Attributes
     ----------
     warmup : int
-        First iterations that comparisons leave out.
+        Number of first iterations that comparisons leave out.
     samples : int
         Training samples of the data file; 0 where unknown.
     node_ranks, node_cores : int
         Ranks and cores of the node with most ranks per core; 0 where unknown.
     path : str
-        The file that it was read from.
+        File that the record was read from.
     """
 
     plan: dict[str, Any]
@@ -152,18 +158,15 @@ class RunRecord:
 
     @property
     def measured(self) -> slice:
-        """The iterations that comparisons use: those after the warm-up, or all where nothing would
-        be left.
-        """
+        """The iterations after the warm-up, which comparisons use; all where none are left."""
         return slice(self.warmup if self.warmup < self.iterations else 0, None)
 
     @property
     def slowest_s(self) -> NDArray[np.float64]:
-        """[iterations compared] seconds on the slowest rank, the one with the largest median.
+        """[compared iterations] seconds of the rank with the largest median.
 
-        Not the largest over ranks of every iteration: whoever ends one late begins the next late,
-        so that an iteration that is long on one rank is short on another, and the largest would add
-        up to more than the epoch takes.
+        The maximum over ranks of every iteration would add up to more than the epoch: a rank that
+        ends one iteration late begins the next one late, and measures a shorter time for it.
         """
         times = self.iteration_s[:, self.measured]
         return np.asarray(times[np.median(times, axis=1).argmax()], np.float64)
@@ -182,7 +185,7 @@ def steps_of(schedule: Schedule) -> list[StepInfo]:
 
 
 def _faults(record: RunRecord) -> list[str]:
-    """Arrays whose shapes do not fit each other."""
+    """Descriptions of arrays whose shapes contradict each other."""
     r, s = len(record.ranks), len(record.steps)
     i = record.iteration_s.shape[1] if record.iteration_s.ndim == 2 else -1
     want: dict[str, tuple[int, ...]] = {"iteration_s": (r, i), "seconds": (r, i, s),
@@ -211,13 +214,16 @@ def _entries(dataset: h5py.Dataset, of: type[Entry]) -> list[Entry]:
     rows = dataset[...]
     if rows.dtype.names is None or set(rows.dtype.names) != set(names):
         raise KeyError(dataset.name)
-    values: Iterable[dict[str, Any]] = ({n: row[n].decode() if isinstance(row[n], bytes)
-                                         else int(row[n]) for n in names} for row in rows)
-    return [of(**v) for v in values]
+    entries = []
+    for row in rows:
+        values: dict[str, Any] = {name: row[name].decode() if isinstance(row[name], bytes)
+                                  else int(row[name]) for name in names}
+        entries.append(of(**values))
+    return entries
 
 
 def write(path: str, record: RunRecord) -> None:
-    """Write a record, whole or not at all.
+    """Writes a record atomically.
 
     Raises
     ------
@@ -231,7 +237,7 @@ def write(path: str, record: RunRecord) -> None:
         f.attrs["hpcpar_record"] = VERSION
         for name in (*_ATTRIBUTES, *_COUNTS):
             f.attrs[name] = getattr(record, name)
-        for name in _JSON:  # datasets, for an attribute holds no more than 64 KB
+        for name in _JSON:  # as data sets: an attribute holds at most 64 KB
             f.create_dataset(name, data=json.dumps(getattr(record, name)),
                              dtype=h5py.string_dtype())
         f.create_dataset("ranks", data=_table(record.ranks, RankInfo))
@@ -247,7 +253,7 @@ def write(path: str, record: RunRecord) -> None:
 
 
 def read(path: str) -> RunRecord:
-    """Read a record.
+    """Reads a record.
 
     Raises
     ------
@@ -259,7 +265,8 @@ def read(path: str) -> RunRecord:
         if version is None:
             raise InputError(f"{path} is an HDF5 file but not the record of a run; {_REMEDY}")
         if version != VERSION:
-            raise InputError(f"run record {path} is of version {version}, this hpcpar reads version {VERSION}; run again with this hpcpar")
+            raise InputError(f"run record {path} is of version {version}, this hpcpar reads "
+                             f"version {VERSION}; run again with this hpcpar")
         try:
             values: dict[str, Any] = {name: json.loads(f[name][()]) for name in _JSON}
             values |= {name: f[name][...] for name in _ARRAYS}
@@ -277,5 +284,6 @@ def read(path: str) -> RunRecord:
                 f"run record {path} is damaged ({type(err).__name__}: {err}); run again") from err
     faults = _faults(record)
     if faults or record.iterations == 0:
-        raise InputError(f"run record {path} is damaged or has no iterations ({'; '.join(faults) or 'empty'}); run again")
+        raise InputError(f"run record {path} is damaged or has no iterations "
+                         f"({'; '.join(faults) or 'empty'}); run again")
     return record
