@@ -1,1 +1,1 @@
-"""What can run here: the environment of every rank, and findings with remedies."""
+"""The environment of every rank, and findings with remedies (``hpcpar doctor``)."""

@@ -1,19 +1,18 @@
-"""Diagnosis: from what the ranks see to findings, each with a remedy where something is to be
-mended.
-"""
+"""Diagnosis of a job: findings about its ranks and nodes, each problem with a remedy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hpcpar.comm.world import World, separate_worlds
 from hpcpar.diagnose import environment
-from hpcpar.diagnose.environment import Facts, Job
+from hpcpar.diagnose.environment import JobEnvironment, RankEnvironment
 from hpcpar.errors import InputError
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
-#: Less free memory a rank than this (bytes) is little.
+#: Free memory per rank (bytes) below which a warning is given.
 _LITTLE_BYTES = 500_000_000
 #: File systems that nodes share.
 _SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9p", "cifs", "wekafs", "pvfs2",
@@ -22,14 +21,14 @@ _SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9p", "cifs", "wek
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that was looked at.
+    """The result of one check.
 
     Attributes
     ----------
     status : str
-        ``ok``, ``warning``, or ``problem``: something that would stop a run.
+        ``ok``, ``warning``, or ``problem``, which would stop a run.
     remedy : str
-        What to do; empty where all is well.
+        The way to fix it; empty for ``ok``.
     """
 
     subject: str
@@ -38,38 +37,38 @@ class Finding:
     remedy: str = ""
 
 
-def examine(threads: int, given: dict[str, str]) -> Job | None:
-    """Look around on every rank; the job on rank 0, None elsewhere.
+def examine(threads: int, given: dict[str, str]) -> JobEnvironment | None:
+    """Examines every rank and its node. Collective; the result is on rank 0, None elsewhere.
 
     Parameters
     ----------
     threads : int
         BLAS threads of this rank in a run.
     given : dict
-        Variables of threads that the user has set.
+        Thread variables that the user has set.
     """
     world, no_mpi = None, ""
     try:
         world = World()
     except InputError as err:
         no_mpi = str(err)
-    mine = environment.facts(world, threads)
+    mine = environment.rank_environment(world, threads)
     every = [mine] if world is None else world.gather(mine)
     if every is None:
         return None
     separate = (separate_worlds(world.size, world.library) if world is not None else None) or ""
     library, binding = ("", "") if world is None else (world.library, world.version)
     config = environment.h5py.get_config()
-    return Job(every, library, binding, no_mpi, separate, environment.launcher(), given,
+    return JobEnvironment(every, library, binding, no_mpi, separate, environment.launcher(), given,
                environment.blas(), environment.h5py.version.hdf5_version, config.mpi)
 
 
-def diagnose(job: Job) -> list[Finding]:
-    """What is well, and what is not."""
+def diagnose(job: JobEnvironment) -> list[Finding]:
+    """Checks the environment of a job."""
     return [*_software(job), *_mpi(job), *_threads(job), *_memory(job), *_gpus(job), *_files(job)]
 
 
-def _software(job: Job) -> Iterator[Finding]:
+def _software(job: JobEnvironment) -> Iterator[Finding]:
     first = job.ranks[0]
     text = ", ".join(f"{name} {version}" for name, version in first.versions.items())
     other = next((r for r in job.ranks if r.versions != first.versions), None)
@@ -82,7 +81,7 @@ def _software(job: Job) -> Iterator[Finding]:
     yield Finding("BLAS", OK, job.blas)
 
 
-def _mpi(job: Job) -> Iterator[Finding]:
+def _mpi(job: JobEnvironment) -> Iterator[Finding]:
     if job.no_mpi:
         what, _, remedy = job.no_mpi.partition("; ")
         yield Finding("MPI", PROBLEM, f"{what}; planning and predicting work without", remedy)
@@ -95,68 +94,94 @@ def _mpi(job: Job) -> Iterator[Finding]:
         yield Finding("launcher", PROBLEM, f"{job.launcher}; {what}", remedy)
     else:
         yield Finding("launcher", OK, f"{job.launcher}; the world has {world}")
-    if len({len(ranks) for ranks in nodes.values()}) > 1 or [r.host for r in job.ranks] != [h for h in nodes for _ in nodes[h]]:
-        yield Finding("placement", WARNING, f"unequal or scattered ranks: {', '.join(f'{len(v)} on {k}' for k, v in nodes.items())}",
-                      "start as many ranks on every node, in block order: hpcpar calibrate and the levels of a machine expect that")
+    equal = len({len(ranks) for ranks in nodes.values()}) == 1
+    in_blocks = [r.host for r in job.ranks] == [host for host in nodes for _ in nodes[host]]
+    if not (equal and in_blocks):
+        counts = ", ".join(f"{len(ranks)} on {host}" for host, ranks in nodes.items())
+        yield Finding("placement", WARNING, f"unequal or scattered ranks: {counts}",
+                      "start as many ranks on every node, in block order: hpcpar calibrate and the "
+                      "levels of a machine expect that")
 
 
-def _by_host(ranks: Sequence[Facts]) -> dict[str, list[Facts]]:
-    out: dict[str, list[Facts]] = {}
+def _by_host(ranks: Sequence[RankEnvironment]) -> dict[str, list[RankEnvironment]]:
+    hosts: dict[str, list[RankEnvironment]] = {}
     for r in ranks:
-        out.setdefault(r.host, []).append(r)
-    return out
+        hosts.setdefault(r.host, []).append(r)
+    return hosts
 
 
-def _threads(job: Job) -> Iterator[Finding]:
-    told = ", ".join(f"{k}={v}" for k, v in job.set.items()) or "nothing set: a run gives each rank its share of the cores"
-    crowded = bound = ""
+def _threads(job: JobEnvironment) -> Iterator[Finding]:
+    told = (", ".join(f"{k}={v}" for k, v in job.set.items())
+            or "nothing set: a run gives each rank its share of the cores")
+    finding = Finding("threads", OK, f"{job.ranks[0].threads} a rank ({told})")
     for host, ranks in _by_host(job.ranks).items():
         cores = len({c for r in ranks for c in r.cores})
-        wanted = sum(r.threads for r in ranks)
-        if wanted > cores and not crowded:
-            each = "1 thread" if ranks[0].threads == 1 else f"{ranks[0].threads} threads"
-            crowded = f"{host}: {len(ranks)} rank(s) x {each} on {cores} core(s) ({told})"
-            share = max(1, cores // len(ranks))
-            remedy = f"export OMP_NUM_THREADS={share} OPENBLAS_NUM_THREADS={share}" if share * len(ranks) <= cores else \
-                "start fewer ranks a node, or give the job more cores (srun --cpus-per-task, mpiexec --bind-to none)"
-        own = all(len(r.cores) * len(ranks) <= cores for r in ranks)
-        bound = bound or (f"each rank has {len(ranks[0].cores)} core(s) of its own" if own
-                          else f"ranks of a node share {cores} core(s)")
-    if crowded:
-        yield Finding("threads", WARNING, crowded, remedy)
+        if sum(r.threads for r in ranks) > cores:
+            finding = _oversubscribed(host, ranks, cores, told)
+            break
+    yield finding
+    yield Finding("binding", OK, _binding(next(iter(_by_host(job.ranks).values()))))
+
+
+def _oversubscribed(host: str, ranks: list[RankEnvironment], cores: int, told: str) -> Finding:
+    """More threads than cores on a node."""
+    threads = ranks[0].threads
+    each = "1 thread" if threads == 1 else f"{threads} threads"
+    share = max(1, cores // len(ranks))
+    if share * len(ranks) <= cores:
+        remedy = f"export OMP_NUM_THREADS={share} OPENBLAS_NUM_THREADS={share}"
     else:
-        yield Finding("threads", OK, f"{job.ranks[0].threads} a rank ({told})")
-    yield Finding("binding", OK, bound)
+        remedy = ("start fewer ranks a node, or give the job more cores (srun --cpus-per-task, "
+                  "mpiexec --bind-to none)")
+    return Finding("threads", WARNING,
+                   f"{host}: {len(ranks)} rank(s) x {each} on {cores} core(s) ({told})", remedy)
 
 
-def _memory(job: Job) -> Iterator[Finding]:
-    host, ranks = min(_by_host(job.ranks).items(), key=lambda kv: kv[1][0].free_bytes / len(kv[1]))
-    each = ranks[0].free_bytes / len(ranks)
-    text = f"{each / 1e9:.1f} GB free for each rank of {host}"
-    if each < _LITTLE_BYTES:
+def _binding(ranks: list[RankEnvironment]) -> str:
+    """How the ranks of one node are bound to its cores."""
+    cores = len({c for r in ranks for c in r.cores})
+    if all(len(r.cores) * len(ranks) <= cores for r in ranks):
+        return f"each rank has {len(ranks[0].cores)} core(s) of its own"
+    return f"ranks of a node share {cores} core(s)"
+
+
+def _memory(job: JobEnvironment) -> Iterator[Finding]:
+    least_bytes, host = min((ranks[0].free_bytes / len(ranks), host)
+                            for host, ranks in _by_host(job.ranks).items())
+    text = f"{least_bytes / 1e9:.1f} GB free for each rank of {host}"
+    if least_bytes < _LITTLE_BYTES:
         yield Finding("memory", WARNING, text,
                       "start fewer ranks a node, or ask for more memory (srun --mem)")
     else:
         yield Finding("memory", OK, text)
 
 
-def _gpus(job: Job) -> Iterator[Finding]:
+def _gpus(job: JobEnvironment) -> Iterator[Finding]:
     gpu = job.ranks[0].gpu
-    if "cupy" not in gpu:
-        if gpu.get("driver"):
-            yield Finding("GPUs", WARNING,
-                          "a GPU's driver is here, but no CuPy: only --device cpu runs",
-                          "pip install 'hpcpar[gpu]'")
-        else:
-            yield Finding("GPUs", OK, "none: --device cpu")
-        return
+    if "cupy" not in gpu and gpu.get("driver"):
+        yield Finding("GPUs", WARNING,
+                      "a GPU's driver is here, but no CuPy: only --device cpu runs",
+                      "pip install 'hpcpar[gpu]'")
+    elif "cupy" not in gpu:
+        yield Finding("GPUs", OK, "none: --device cpu")
+    elif not gpu["devices"]:
+        yield _no_device(gpu)
+    else:
+        yield from _devices(job, gpu)
+
+
+def _no_device(gpu: dict[str, Any]) -> Finding:
+    why = f" ({gpu['fault']})" if gpu["fault"] else ""
+    cupy = f"CuPy {gpu['cupy']}" if gpu["cupy"] else "CuPy"
+    text = f"{cupy} sees no device{why}: --device cpu"
+    if gpu["driver"] or gpu["fault"]:
+        return Finding("GPUs", WARNING, text, "fix the CUDA installation, or ask the launcher for "
+                                              "GPUs (srun --gpus)")
+    return Finding("GPUs", OK, text)
+
+
+def _devices(job: JobEnvironment, gpu: dict[str, Any]) -> Iterator[Finding]:
     devices = gpu["devices"]
-    if not devices:
-        why = f" ({gpu['fault']})" if gpu["fault"] else ""
-        status = WARNING if gpu["driver"] or gpu["fault"] else OK
-        remedy = "mend the CUDA installation, or ask the launcher for GPUs (srun --gpus)" if status == WARNING else ""
-        yield Finding("GPUs", status, f"CuPy {gpu['cupy']} sees no device{why}: --device cpu".replace("CuPy  sees", "CuPy sees"), remedy)
-        return
     nccl = f"NCCL {gpu['nccl']}" if gpu["nccl"] else "no NCCL"
     names = ", ".join(f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices))
     yield Finding("GPUs", OK, f"{names} on {job.ranks[0].host}, CuPy {gpu['cupy']}, {nccl}")
@@ -167,11 +192,12 @@ def _gpus(job: Job) -> Iterator[Finding]:
     if gpu["direct"]:
         yield Finding("GPU buffers", OK, "MPI took a device buffer: run --direct may be tried")
     else:
-        yield Finding("GPU buffers", OK, f"MPI took no device buffer ({gpu['fault'] or 'wrong values came back'}): run without --direct, "
-                      "buffers are staged through host memory")
+        why = gpu["fault"] or "wrong values came back"
+        yield Finding("GPU buffers", OK, f"MPI took no device buffer ({why}): run without "
+                                         "--direct, buffers are staged through host memory")
 
 
-def _files(job: Job) -> Iterator[Finding]:
+def _files(job: JobEnvironment) -> Iterator[Finding]:
     first = job.ranks[0]
     parallel = "parallel" if job.parallel_hdf5 else "serial, which is all that hpcpar needs"
     yield Finding("HDF5", OK, f"{job.hdf5} ({parallel})")
@@ -181,13 +207,17 @@ def _files(job: Job) -> Iterator[Finding]:
         yield Finding("folder", WARNING, f"working directory: {first.folder}",
                       "work in a folder where records can be written")
     elif blind is not None:
-        yield Finding("folder", PROBLEM, f"{blind} does not see the working directory of {first.host} ({first.folder})",
-                      "work on a file system that all nodes share, or copy plan and data to the same path on every node")
+        yield Finding("folder", PROBLEM,
+                      f"{blind} does not see the working directory of {first.host} "
+                      f"({first.folder})",
+                      "work on a file system that all nodes share, or copy plan and data to the "
+                      "same path on every node")
     elif locked is not None:
         yield Finding("folder", WARNING,
                       f"files on {first.folder} cannot be locked ({locked.locks})",
                       "export HDF5_USE_FILE_LOCKING=FALSE")
     else:
-        shared = any(first.folder.startswith(kind) for kind in _SHARED)
-        yield Finding("folder", OK, f"{first.folder}, files can be locked" + (
-            "; should HDF5 complain of locks: export HDF5_USE_FILE_LOCKING=FALSE" if shared else ""))
+        text = f"{first.folder}, files can be locked"
+        if first.folder.startswith(_SHARED):
+            text += "; should HDF5 complain of locks: export HDF5_USE_FILE_LOCKING=FALSE"
+        yield Finding("folder", OK, text)

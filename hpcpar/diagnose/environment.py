@@ -1,5 +1,6 @@
-"""What a rank sees of itself and its node: versions, cores, threads, memory, files. For ``hpcpar
-doctor``.
+"""The environment of a rank and its node, for ``hpcpar doctor``.
+
+Versions, cores, threads, memory, files and GPUs.
 """
 
 from __future__ import annotations
@@ -22,33 +23,33 @@ import hpcpar
 from hpcpar.comm.world import World
 from hpcpar.diagnose import gpu_probe
 
-#: How long a file that another node has made may take to be seen here (s).
+#: Time (s) that a file from another node may take to appear here.
 _SEEN_S = 3.0
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What one rank sees.
+class RankEnvironment:
+    """The environment of one rank.
 
     Attributes
     ----------
     versions : dict
-        By what differs between nodes only where something is wrong.
+        Versions by software; they should be equal on all nodes.
     cores : tuple of int
-        That the process may run on.
+        Cores that the process may run on.
     threads : int
-        Of its BLAS in a run.
+        BLAS threads in a run.
     free_bytes : int
-        Memory of the node (or of the job's control group) that is free for all its ranks.
+        Free memory of the node (or of the job's control group), shared by its ranks.
     folder : str
-        Type of the file system of the working directory, or why it cannot be written.
+        File system type of the working directory, with the reason if it is not writable.
     locks : str
         Why a file there cannot be locked, or empty.
     sees : bool
-        It has the working directory's files that rank 0 has.
+        Whether rank 0's files are visible in the working directory.
     gpu : dict
-        As `gpu_probe.look` says, of the node's first rank; ``driver``: there is a GPU's device
-        file.
+        Result of `gpu_probe.look` on the node's first rank; ``driver``: whether a GPU's device file
+        exists.
     """
 
     host: str
@@ -63,27 +64,27 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Job:
-    """What rank 0 knows of all ranks.
+class JobEnvironment:
+    """The environments of all ranks, collected on rank 0.
 
     Attributes
     ----------
     mpi, mpi4py : str
-        The library and versions; empty without.
+        Library and version; empty without MPI.
     no_mpi : str
         Why there is no MPI, or empty.
     separate : str
-        What is wrong where processes of one job see separate worlds, or empty.
+        Why the processes of one job see separate worlds, or empty.
     launcher : str
-        Who started the ranks, and as how many.
+        The program that started the ranks, and their number.
     set : dict
-        Variables of threads that the user has set.
+        Thread variables that the user has set.
     blas : str
     hdf5 : str
     parallel_hdf5 : bool
     """
 
-    ranks: list[Facts]
+    ranks: list[RankEnvironment]
     mpi: str
     mpi4py: str
     no_mpi: str
@@ -95,8 +96,8 @@ class Job:
     parallel_hdf5: bool
 
 
-def facts(world: World | None, threads: int) -> Facts:
-    """This rank's; every rank of `world` must ask."""
+def rank_environment(world: World | None, threads: int) -> RankEnvironment:
+    """The environment of this rank. Collective over `world`."""
     host = socket.gethostname()
     hosts = [host] if world is None else world.comm.allgather(host)
     rank = 0 if world is None else world.rank
@@ -107,7 +108,7 @@ def facts(world: World | None, threads: int) -> Facts:
     if hosts.index(host) == rank and importlib.util.find_spec("cupy") is not None:
         gpu |= gpu_probe.look()
     cores = tuple(sorted(os.sched_getaffinity(0)))
-    return Facts(host, versions, cores, threads, free_bytes(), folder, locks, sees, gpu)
+    return RankEnvironment(host, versions, cores, threads, free_bytes(), folder, locks, sees, gpu)
 
 
 def blas() -> str:
@@ -117,24 +118,22 @@ def blas() -> str:
 
 
 def launcher() -> str:
-    """Who started this process, by what it finds in its environment."""
+    """The program that started this process, from the environment variables it sets."""
     e = os.environ
-    # mpirun's own first: inside a Slurm job its processes see the batch script's SLURM variables
-    # too
+    # mpirun's variables first: inside a Slurm job its processes inherit SLURM variables too
     if "OMPI_COMM_WORLD_SIZE" in e:
         return f"mpiexec of Open MPI, {e['OMPI_COMM_WORLD_SIZE']} ranks"
     if "SLURM_STEP_ID" in e and e.get("SLURM_STEP_NUM_TASKS", "").isdigit():
-        return f"srun (Slurm step {e.get('SLURM_JOB_ID', '?')}.{e['SLURM_STEP_ID']}), {e['SLURM_STEP_NUM_TASKS']} ranks on " \
-               f"{e.get('SLURM_STEP_NUM_NODES', '?')} node(s)"
+        return (f"srun (Slurm step {e.get('SLURM_JOB_ID', '?')}.{e['SLURM_STEP_ID']}), "
+                f"{e['SLURM_STEP_NUM_TASKS']} ranks on "
+                f"{e.get('SLURM_STEP_NUM_NODES', '?')} node(s)")
     if "PMI_SIZE" in e:
         return f"mpiexec (PMI), {e['PMI_SIZE']} ranks"
     return "none" + (f", within Slurm job {e['SLURM_JOB_ID']}" if "SLURM_JOB_ID" in e else "")
 
 
 def free_bytes() -> int:
-    """Memory that is free on this node, or below the limit of this process's control group where
-    that is less.
-    """
+    """Free memory of this node, or of this process's control group where that is less."""
     text = Path("/proc/meminfo").read_text(encoding="utf-8")
     free = next(int(line.split()[1]) * 1024 for line in text.splitlines()
                 if line.startswith("MemAvailable:"))
@@ -151,7 +150,7 @@ def free_bytes() -> int:
 
 
 def filesystem(path: str, mounts: str) -> str:
-    """The type of the file system that holds `path`, from the text of ``/proc/mounts``."""
+    """Type of the file system that holds `path`, from the text of ``/proc/mounts``."""
     best, kind = -1, "unknown"
     for line in mounts.splitlines():
         _, point, found, *_ = line.split()
@@ -162,9 +161,7 @@ def filesystem(path: str, mounts: str) -> str:
 
 
 def _folder(world: World | None) -> tuple[str, str, bool]:
-    """Type of the working directory's file system, why it does not lock, and whether rank 0's files
-    are seen in it.
-    """
+    """The fields `folder`, `locks` and `sees` of `RankEnvironment`."""
     here = os.getcwd()
     kind, locks, mine = filesystem(here, Path("/proc/mounts").read_text(encoding="utf-8")), "", ""
     try:

@@ -1,8 +1,8 @@
-"""``python -m hpcpar.diagnose.gpu_probe``: what GPUs are here, and whether MPI takes their buffers.
+"""``python -m hpcpar.diagnose.gpu_probe``: this node's GPUs, and whether MPI takes their buffers.
 
-A process of its own, for a library that is not made for it ends the process, and a driver in
-trouble never answers. Prints two lines of JSON, the second only where MPI has moved a device buffer
-rightly.
+The probe runs in a child process: an MPI library without GPU support may crash it, and a broken
+driver may hang it. The child prints two lines of JSON, the second only after MPI has moved a device
+buffer.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-#: Variables by which launchers make a process a part of their job: the child is a job of its own.
+#: Prefixes of the variables that make a process part of a launcher's job; the child has none.
 _LAUNCHERS = ("PMI", "OMPI_", "PRTE_", "PRRTE_", "HYD", "MPI_", "SLURM_", "PALS_")
 _ITEMS = 1 << 16
 
 
 def look(timeout_s: float = 60.0) -> dict[str, Any]:
-    """The facts, gathered in a child process.
+    """Probes the GPUs in a child process.
 
     Returns
     -------
     dict
-        ``cupy``, ``devices``, ``nccl``, ``direct`` (MPI takes device buffers), and ``fault``: why
-        the child said less, or empty.
+        ``cupy``, ``devices``, ``nccl``, ``direct`` (whether MPI takes device buffers), and
+        ``fault``: why the child's answer is incomplete, or empty.
     """
     env = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
     out: dict[str, Any] = {"cupy": "", "devices": [], "nccl": "", "direct": False, "fault": ""}
@@ -36,7 +36,8 @@ def look(timeout_s: float = 60.0) -> dict[str, Any]:
                               timeout=timeout_s, env=env)
         text = done.stdout
         last = (done.stderr.strip().splitlines() or [""])[-1]
-        out["fault"] = "" if done.returncode == 0 else f"exit status {done.returncode}{': ' if last else ''}{last}"
+        if done.returncode != 0:
+            out["fault"] = f"exit status {done.returncode}" + (f": {last}" if last else "")
     except subprocess.TimeoutExpired as err:
         text = err.stdout.decode() if isinstance(err.stdout, bytes) else err.stdout or ""
         out["fault"] = f"no answer in {timeout_s:g} s"
@@ -47,7 +48,7 @@ def look(timeout_s: float = 60.0) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The child."""
+    """The probe, in the child process."""
     from hpcpar.kernels.cupy_environment import environment
 
     found = environment()
