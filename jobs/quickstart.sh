@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The main job from nothing: plan, predict, run and compare the training of a LeNet-5 on real handwritten digits.
-# Leaves everything in runs/quickstart. HPCPAR_RANKS=4 sets the number of MPI ranks; by default as many as cores, 2 to 4 of them.
+# Quickstart: plans, predicts, runs and compares the training of LeNet-5 on handwritten digits.
+# Results are in runs/quickstart. HPCPAR_RANKS sets the number of MPI ranks; the default is one per
+# core, between 2 and 4.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cores=$(nproc)
@@ -20,9 +21,11 @@ lenet=(--network lenet5 --input 1x8x8 --batch 16)
 
 run hpcpar data digits $out/digits.h5
 run mpiexec -n "$ranks" hpcpar calibrate "${lenet[@]}" -o $out/machine.toml
-run hpcpar plan "${lenet[@]}" --ranks "$ranks" --machine $out/machine.toml --samples 1438 -o $out/plan.json
+run hpcpar plan "${lenet[@]}" --ranks "$ranks" --machine $out/machine.toml --samples 1438 \
+  -o $out/plan.json
 run hpcpar predict --plan $out/plan.json --machine $out/machine.toml --samples 1438
-run mpiexec -n "$ranks" hpcpar run --plan $out/plan.json --data $out/digits.h5 --epochs 30 --rate 0.02 --decay 0.01 --seed 3 \
+run mpiexec -n "$ranks" hpcpar run --plan $out/plan.json --data $out/digits.h5 \
+  --epochs 30 --rate 0.02 --decay 0.01 --seed 3 \
   --out $out/run.h5 --checkpoint $out/weights.h5 --json >$out/run.json
 run hpcpar compare $out/run.h5 --plot $out/compare.png
 
@@ -32,8 +35,9 @@ import sys
 
 run = json.load(open(sys.argv[1]))
 print(f"\nquickstart: {run['test_accuracy']:.1%} of the held-out digits are read right; "
-      f"an iteration took {run['measured_iteration_s'] * 1e3:.2f} ms, predicted {run['predicted_iteration_s'] * 1e3:.2f} ms", file=sys.stderr)
+      f"an iteration took {run['measured_iteration_s'] * 1e3:.2f} ms, "
+      f"predicted {run['predicted_iteration_s'] * 1e3:.2f} ms", file=sys.stderr)
 if run["test_accuracy"] < 0.97:
-    sys.exit("quickstart: that is below the 97% that this training should reach: something is wrong")
+    sys.exit("quickstart: this training should reach 97%: something is wrong")
 PYTHON
 printf 'quickstart: see %s/compare.png\n' "$out" >&2

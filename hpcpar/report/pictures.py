@@ -1,6 +1,4 @@
-"""What every picture needs: the library, which is optional, colours, and a file that is written
-whole or not at all.
-"""
+"""Common parts of all pictures: matplotlib, which is optional, colours, and atomic writing."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ COLOURS = dict(zip((phase.value for phase in Phase), _OKABE_ITO, strict=True))
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot, drawing into files.
+    """Returns matplotlib.pyplot, set to draw into files.
 
     Raises
     ------
@@ -35,7 +33,7 @@ def pyplot() -> Any:
 
 
 def save(plt: Any, figure: Any, path: str, dpi: int) -> None:
-    """Write a figure and close it.
+    """Writes a figure atomically and closes it.
 
     Raises
     ------
@@ -48,9 +46,11 @@ def save(plt: Any, figure: Any, path: str, dpi: int) -> None:
         figure.savefig(temporary, dpi=dpi)
         os.replace(temporary, path)
     except ValueError as err:
-        raise InputError(f"cannot draw {path}: {str(err).splitlines()[0]}; use a name that ends in .png, .pdf or .svg") from err
+        raise InputError(f"cannot draw {path}: {str(err).splitlines()[0]}; use a name that ends in "
+                         ".png, .pdf or .svg") from err
     except OSError as err:
-        raise InputError(f"cannot write plot {path}: {err.strerror}; choose a folder that exists, with room") from err
+        raise InputError(f"cannot write plot {path}: {err.strerror}; choose a folder that exists, "
+                         "with room") from err
     finally:
         plt.close(figure)
         if os.path.exists(temporary):

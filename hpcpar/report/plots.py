@@ -1,4 +1,4 @@
-"""Bar charts of predictions in the style of the integrated paper's Fig 6, 7 and 10."""
+"""Bar charts of predictions in the style of Gholami et al., Fig 6, 7 and 10."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from hpcpar.cost.price_plan import Prediction
 from hpcpar.errors import InputError
 from hpcpar.report.pictures import pyplot, save
 
-#: Parts of an iteration from the bottom of a bar, and how they are drawn.
+#: Parts of an iteration from the bottom of a bar, and their style.
 PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("compute", {"color": "#4c78a8"}),
-    ("batch-parallel communication",
-     {"facecolor": "#f2b179", "hatch": "xxx", "edgecolor": "#a0522d", "linewidth": 0}),
+    (
+        "batch-parallel communication",
+        {"facecolor": "#f2b179", "hatch": "xxx", "edgecolor": "#a0522d", "linewidth": 0},
+    ),
     ("other communication", {"color": "#d95f02"}),
     ("bubble", {"color": "#bbbbbb"}),
 )
@@ -22,7 +24,7 @@ PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 def fill_bar(axes: Any, at: float, width: float, values: Sequence[float],
              pale: bool = False) -> float:
-    """Draw a bar of stacked `PARTS`; returns its height."""
+    """Draws a bar of stacked `PARTS`; returns its height."""
     bottom = 0.0
     for (_, style), value in zip(PARTS, values, strict=True):
         if value > 0:  # an empty part would still show its hatch
@@ -32,20 +34,22 @@ def fill_bar(axes: Any, at: float, width: float, values: Sequence[float],
 
 
 def parts_s(p: Prediction) -> tuple[float, float, float, float]:
-    """What the iteration consists of (s): computing, exposed batch-parallel communication
-    (gradients), other exposed communication, a pipeline's bubble.
+    """The parts of an iteration (s), in the order of `PARTS`.
+
+    They are computing, exposed batch-parallel communication (gradients), other exposed
+    communication, and a pipeline's bubble.
     """
     gradient = sum(s.exposed_s for s in p.of_stage(p.longest_stage) if s.is_comm and s.phase == "gradient")
     return p.compute_s, gradient, p.exposed_communication_s - gradient, p.bubble_s
 
 
 def label(p: Prediction) -> str:
-    """The grid, or the strategy where there is none."""
+    """The strategy's grid; its name where it has none."""
     return p.strategy.partition(":")[2] or p.strategy
 
 
 def speedup(p: Prediction, data: Prediction) -> tuple[float, float]:
-    """Of an iteration, and of its exposed communication, over pure data parallelism."""
+    """Speedup of an iteration, and of its exposed communication, over data parallelism."""
     theirs, ours = data.exposed_communication_s, p.exposed_communication_s
     return data.iteration_s / p.iteration_s, theirs / ours if ours else math.inf
 
@@ -53,9 +57,10 @@ def speedup(p: Prediction, data: Prediction) -> tuple[float, float]:
 def _panel(axes: Any, ranks: int, predictions: Sequence[Prediction],
            data: Prediction | None) -> None:
     epochs = all(p.epoch_s is not None for p in predictions)
-    scale = [p.epoch_s / p.iteration_s if epochs and p.epoch_s is not None and p.iteration_s
-             else 1.0 for p in predictions]
-    rows = [[part * f for part in parts_s(p)] for p, f in zip(predictions, scale, strict=True)]
+    rows = []
+    for p in predictions:
+        iterations = p.epoch_s / p.iteration_s if epochs and p.epoch_s and p.iteration_s else 1.0
+        rows.append([part * iterations for part in parts_s(p)])
     bottom = [fill_bar(axes, i, 0.7, row) for i, row in enumerate(rows)]
     axes.set_xticks(range(len(rows)), [label(p) for p in predictions], rotation=60, ha="right",
                     fontsize=7)
@@ -69,32 +74,32 @@ def _panel(axes: Any, ranks: int, predictions: Sequence[Prediction],
         inner = "" if math.isinf(comm) else f" ({comm:.1f}x)"
         # the text is wider than a bar: keep clear of the neighbours
         near = bottom[max(0, fastest - 2): fastest + 3]
-        axes.annotate(
-            f"{total:.1f}x{inner}", (fastest, bottom[fastest]), (fastest, max(near) + 0.03 * max(bottom)), ha="center", va="bottom",
-            fontsize=8, weight="bold", arrowprops={"arrowstyle": "-", "linewidth": 0.6},
-        )
+        axes.annotate(f"{total:.1f}x{inner}", (fastest, bottom[fastest]),
+                      (fastest, max(near) + 0.03 * max(bottom)), ha="center", va="bottom",
+                      fontsize=8, weight="bold", arrowprops={"arrowstyle": "-", "linewidth": 0.6})
 
 
 def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path: str) -> None:
-    """Write stacked bars, one panel per number of ranks.
+    """Writes stacked bars, one panel per number of ranks.
 
     Parameters
     ----------
     predictions : sequence of Prediction
         In the order of the bars.
     data : mapping
-        Pure data parallelism by number of ranks; over it stand the best bar's speedups (in
-        parentheses: of communication).
+        Data parallelism by number of ranks: the reference for the speedups printed over the best
+        bar (in parentheses: of communication).
     path : str
-        PNG, PDF or SVG, by its ending.
+        Its suffix chooses PNG, PDF or SVG.
 
     Raises
     ------
     InputError
-        Without matplotlib, or where the file cannot be written.
+        matplotlib is missing, or the file cannot be written.
     """
     if not predictions:
-        raise InputError("nothing to plot: every strategy was skipped; choose fewer sample parts or a larger batch")
+        raise InputError("nothing to plot: every strategy was skipped; choose fewer sample parts "
+                         "or a larger batch")
     plt = pyplot()
     ranks = sorted({p.ranks for p in predictions})
     across = min(4, len(ranks))

@@ -1,4 +1,4 @@
-"""The points of a scaling study: predicted and measured times, and what follows from them."""
+"""The points of a scaling study: predicted and measured times, speedup, efficiency and cost."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ SIDES = ("predicted", "measured")
 
 
 @dataclass(frozen=True)
-class Parts:
-    """An iteration and what it consists of: computing, exposed communication of gradients, other
-    exposed communication, a pipeline's bubble (s).
+class IterationParts:
+    """An iteration and its parts (s).
 
-    Of a measurement the parts may add up to more or less than the iteration
-    (`hpcpar.report.compare`).
+    They are computing, exposed communication of gradients, other exposed communication, and a
+    pipeline's bubble.
+
+    The parts of a measured iteration need not add up to it (`hpcpar.report.compare`).
     """
 
     iteration_s: float
@@ -35,16 +36,16 @@ class Point:
     Attributes
     ----------
     strategy, chosen : str
-        What was asked for, and what the plan is (they differ for ``auto``); `chosen` is empty where
-        there is no plan.
+        The requested strategy, and the plan's (they differ for ``auto``); `chosen` is empty without
+        a plan.
     batches : int
         Iterations of an epoch.
     state, reason : str
-        ``done``, ``skipped``, ``failed`` or what else it is, and why.
+        One of `hpcpar.sweep.folder.STATES`, and why it was skipped or failed.
     same_as : str
-        The case whose run this is.
+        The case that ran the same plan.
     low_s, high_s : float
-        Between which four fifths of the measured iterations lie.
+        10th and 90th percentile of the measured iterations.
     """
 
     case: str
@@ -57,18 +58,18 @@ class Point:
     state: str
     reason: str = ""
     same_as: str = ""
-    predicted: Parts | None = None
-    measured: Parts | None = None
+    predicted: IterationParts | None = None
+    measured: IterationParts | None = None
     low_s: float = 0.0
     high_s: float = 0.0
 
-    def side(self, name: str) -> Parts | None:
+    def side(self, name: str) -> IterationParts | None:
         """`predicted` or `measured`."""
         return self.predicted if name == "predicted" else self.measured
 
     @property
     def accuracy(self) -> float | None:
-        """Of the predicted iteration, ParaDL's."""
+        """Accuracy of the predicted iteration, as ParaDL defines it."""
         if self.predicted is None or self.measured is None:
             return None
         return Times(self.measured.iteration_s, self.predicted.iteration_s).accuracy
@@ -79,20 +80,20 @@ class Point:
         return None if parts is None else parts.iteration_s * self.batches
 
     def node_hours(self, side: str) -> float | None:
-        """What an epoch costs."""
+        """Cost of an epoch."""
         seconds = self.epoch_s(side)
         return None if seconds is None else self.nodes * seconds / 3600
 
 
 def base(points: Sequence[Point], side: str) -> Point | None:
-    """What speedups are over: of the smallest number of ranks, the fastest."""
-    known = [p for p in points if p.side(side) is not None]
-    least = min((p.ranks for p in known), default=0)
-    return min((p for p in known if p.ranks == least), key=lambda p: p.side(side).iteration_s, default=None)  # type: ignore[union-attr]
+    """The reference of speedups: the fastest point on the smallest number of ranks."""
+    times = [(p.ranks, parts.iteration_s, i) for i, p in enumerate(points)
+             if (parts := p.side(side)) is not None]
+    return points[min(times)[-1]] if times else None
 
 
 def speedup(point: Point, over: Point | None, side: str) -> float | None:
-    """How many times as many samples a second as the base."""
+    """Samples per second relative to the base."""
     ours, theirs = point.side(side), over.side(side) if over else None
     if ours is None or theirs is None or over is None:
         return None
@@ -100,13 +101,13 @@ def speedup(point: Point, over: Point | None, side: str) -> float | None:
 
 
 def efficiency(point: Point, over: Point | None, side: str) -> float | None:
-    """Parallel efficiency: the speedup over the ranks' ratio."""
+    """Parallel efficiency: the speedup over the ratio of ranks."""
     gain = speedup(point, over, side)
     return None if gain is None or over is None else gain * over.ranks / point.ranks
 
 
 def mean_accuracy(points: Sequence[Point]) -> float | None:
-    """Mean over the runs, each counted once."""
+    """Mean accuracy; cases that share a run count once."""
     known = [p.accuracy for p in points if p.accuracy is not None and not p.same_as]
     return sum(known) / len(known) if known else None
 
@@ -114,22 +115,27 @@ def mean_accuracy(points: Sequence[Point]) -> float | None:
 def _point_json(p: Point, over: dict[str, Point | None]) -> dict[str, Any]:
     out: dict[str, Any] = {
         name: getattr(p, name)
-        for name in ("case", "strategy", "chosen", "ranks", "batch", "nodes", "batches", "state", "reason", "same_as", "accuracy")
+        for name in ("case", "strategy", "chosen", "ranks", "batch", "nodes", "batches", "state",
+                     "reason", "same_as", "accuracy")
     }
     for side in SIDES:
         parts = p.side(side)
-        out[side] = None if parts is None else {
-            "iteration_s": parts.iteration_s, "epoch_s": p.epoch_s(side), "compute_s": parts.compute_s, "gradient_s": parts.gradient_s,
-            "other_communication_s": parts.other_s, "bubble_s": parts.bubble_s, "speedup": speedup(p, over[side], side),
-            "efficiency": efficiency(p, over[side], side), "node_hours": p.node_hours(side),
-        }
+        if parts is None:
+            out[side] = None
+            continue
+        out[side] = {"iteration_s": parts.iteration_s, "epoch_s": p.epoch_s(side),
+                     "compute_s": parts.compute_s, "gradient_s": parts.gradient_s,
+                     "other_communication_s": parts.other_s, "bubble_s": parts.bubble_s,
+                     "speedup": speedup(p, over[side], side),
+                     "efficiency": efficiency(p, over[side], side),
+                     "node_hours": p.node_hours(side)}
     if p.measured is not None:
         out["measured"]["iteration_p10_s"], out["measured"]["iteration_p90_s"] = p.low_s, p.high_s
     return out
 
 
 def to_json(points: Sequence[Point]) -> dict[str, Any]:
-    """The points, and what speedups are over, as plain data."""
+    """The points and the bases of their speedups as plain data."""
     over = {side: base(points, side) for side in SIDES}
     return {
         "points": [_point_json(p, over) for p in points], "mean_accuracy": mean_accuracy(points),

@@ -1,4 +1,4 @@
-"""Tables of explanations and of scaling questions."""
+"""Tables of an explanation and of a scaling question."""
 
 from __future__ import annotations
 
@@ -9,44 +9,49 @@ from hpcpar.report.tables import say, seconds, show
 from hpcpar.search.explain import Explanation
 from hpcpar.search.scaling import Scale
 
-#: Changes in the table.
+#: Rows of the what-if table.
 SHOWN = 6
 
 
 def show_explanation(p: Prediction, explanation: Explanation) -> None:
-    """What limits a prediction, in the terms of ParaDL's Table 6, and what would help."""
+    """Prints the limitations of a prediction (ParaDL, Table 6), and the changes that would help."""
     show(
-        f"{p.strategy} on {p.ranks} ranks: an iteration of {seconds(p.iteration_s)} is bound by {explanation.bottleneck}",
+        f"{p.strategy} on {p.ranks} ranks: an iteration of {seconds(p.iteration_s)} is bound by "
+        f"{explanation.bottleneck}",
         ("category", "limitation or bottleneck", "time", "of it exposed", "share", "because"),
         [
-            (t.category, t.name, "-" if t.seconds is None else seconds(t.seconds), "-" if t.exposed_s is None else seconds(t.exposed_s),
+            (t.category, t.name, "-" if t.seconds is None else seconds(t.seconds),
+             "-" if t.exposed_s is None else seconds(t.exposed_s),
              "-" if t.exposed_s is None else f"{t.exposed_s / p.iteration_s:.1%}", t.remark)
             for t in explanation.terms
         ],
         left=2,
     )
-    if explanation.changes:
+    if explanation.what_ifs:
         show(
-            "what would help",
-            ("change", "iteration", "times as fast", "fits"),
-            [(c.what, seconds(c.iteration_s), f"{c.gain:.2f}", "yes" if c.fits else "no") for c in explanation.changes[:SHOWN]],
+            "what would help", ("change", "iteration", "times as fast", "fits"),
+            [(c.what, seconds(c.iteration_s), f"{c.gain:.2f}", "yes" if c.fits else "no")
+             for c in explanation.what_ifs[:SHOWN]],
         )
 
 
 def show_scaling(scales: Sequence[Scale], choice: Scale | None, epochs: float) -> None:
-    """Parallel efficiency, time and node-hours over numbers of ranks; * marks the choice."""
+    """Prints parallel efficiency, time and node-hours over ranks; * marks the choice."""
     show(
         f"{epochs:g} epoch{'s' if epochs != 1 else ''}",
         ("ranks", "", "strategy", "batch", "iteration", "efficiency", "time", "node-hours", "fits"),
         [
-            (s.ranks, "*" if s is choice else "", s.candidate.strategy, s.batch, seconds(s.candidate.iteration_s), f"{s.efficiency:.1%}",
-             f"{s.run_s / 3600:.4g} h", f"{s.node_hours:.4g}", "yes" if s.candidate.fits else "no")
+            (s.ranks, "*" if s is choice else "", s.candidate.strategy, s.batch,
+             seconds(s.candidate.iteration_s), f"{s.efficiency:.1%}", f"{s.run_s / 3600:.4g} h",
+             f"{s.node_hours:.4g}", "yes" if s.candidate.fits else "no")
             for s in scales
         ],
         left=3,
     )
     if choice is None:
-        say("none of these meets the condition and fits in memory; try more ranks, another --strategy (auto), or a weaker condition")
+        say("none of these meets the condition and fits in memory; try more ranks, another "
+            "--strategy (auto), or a weaker condition")
     else:
-        say(f"take {choice.ranks} ranks with {choice.candidate.strategy}: {choice.run_s / 3600:.4g} hours, {choice.node_hours:.4g} "
+        say(f"take {choice.ranks} ranks with {choice.candidate.strategy}: "
+            f"{choice.run_s / 3600:.4g} hours, {choice.node_hours:.4g} "
             f"node-hours, {choice.efficiency:.1%} parallel efficiency")

@@ -1,4 +1,4 @@
-"""A scaling study as one HTML page that needs nothing outside itself."""
+"""A scaling study as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -11,19 +11,27 @@ from hpcpar.report.points import Point
 from hpcpar.report.sweep_table import COLUMNS, LEFT, notes, rows
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #222; background: #fff; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem;
+  padding: 0 1rem; color: #222; background: #fff; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
-th, td { padding: 0.25rem 0.7rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
+th, td { padding: 0.25rem 0.7rem; text-align: right; border-bottom: 1px solid #ddd;
+  white-space: nowrap; }
 th { border-bottom: 2px solid #888; } .text { text-align: left; }
-.wide { overflow-x: auto; } img { max-width: 100%; height: auto; } .note { color: #555; margin: 0.2rem 0; }
-dl { display: grid; grid-template-columns: max-content auto; gap: 0.1rem 1rem; } dt { color: #555; } dd { margin: 0; }
+.wide { overflow-x: auto; } img { max-width: 100%; height: auto; }
+.note { color: #555; margin: 0.2rem 0; }
+dl { display: grid; grid-template-columns: max-content auto; gap: 0.1rem 1rem; }
+dt { color: #555; } dd { margin: 0; }
 """
 
 
 def _cells(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}{' class=text' if i < LEFT else ''}>{escape(c)}</{tag}>"
-                            for i, c in enumerate(cells)) + "</tr>"
+    """One row of the table."""
+    row = ""
+    for i, cell in enumerate(cells):
+        text = " class=text" if i < LEFT else ""
+        row += f"<{tag}{text}>{escape(cell)}</{tag}>"
+    return f"<tr>{row}</tr>"
 
 
 def _image(path: str, heading: str) -> str:
@@ -32,27 +40,33 @@ def _image(path: str, heading: str) -> str:
             data = base64.b64encode(f.read()).decode()
     except OSError as err:
         raise InputError(f"cannot read picture {path}: {err.strerror}") from err
-    return f'<h2>{escape(heading)}</h2>\n<img alt="{escape(heading)}" src="data:image/svg+xml;base64,{data}">'
+    title = escape(heading)
+    return f'<h2>{title}</h2>\n<img alt="{title}" src="data:image/svg+xml;base64,{data}">'
 
 
-def page(title: str, facts: Sequence[tuple[str, str]], points: Sequence[Point],
+def page(title: str, settings: Sequence[tuple[str, str]], points: Sequence[Point],
          images: Sequence[tuple[str, str]], missing: str) -> str:
-    """The page.
+    """The HTML text of the page.
 
     Parameters
     ----------
-    facts : sequence of (str, str)
-        What was studied: names and values.
+    settings : sequence of (str, str)
+        Names and values of the study's settings.
     images : sequence of (str, str)
         Heading and SVG file of every picture.
     missing : str
-        Why there are no pictures, where there are none.
+        Why there are no pictures; empty where there are.
     """
-    lines = ["<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">', f"<title>{escape(title)}</title>",
-             '<meta name="viewport" content="width=device-width, initial-scale=1">', f"<style>{_STYLE}</style></head><body>",
-             f"<h1>{escape(title)}</h1>", "<dl>", *(f"<dt>{escape(n)}</dt><dd>{escape(v)}</dd>" for n, v in facts), "</dl>",
-             '<div class="wide"><table>', _cells("th", COLUMNS), *(_cells("td", row) for row in rows(points)), "</table></div>",
-             *(f'<p class="note">{escape(note)}</p>' for note in notes(points)),
-             *(_image(path, heading) for heading, path in images),
-             *([f'<p class="note">{escape(missing)}</p>'] if missing else []), "</body></html>", ""]
-    return "\n".join(lines)
+    lines = ["<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">',
+             f"<title>{escape(title)}</title>",
+             '<meta name="viewport" content="width=device-width, initial-scale=1">',
+             f"<style>{_STYLE}</style></head><body>", f"<h1>{escape(title)}</h1>", "<dl>"]
+    lines += [f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in settings]
+    lines += ["</dl>", '<div class="wide"><table>', _cells("th", COLUMNS)]
+    lines += [_cells("td", row) for row in rows(points)]
+    lines.append("</table></div>")
+    lines += [f'<p class="note">{escape(note)}</p>' for note in notes(points)]
+    lines += [_image(path, heading) for heading, path in images]
+    if missing:
+        lines.append(f'<p class="note">{escape(missing)}</p>')
+    return "\n".join([*lines, "</body></html>", ""])

@@ -1,5 +1,4 @@
-"""The pictures of a scaling study: predictions as lines, measurements as points with their spread.
-"""
+"""The pictures of a scaling study: lines are predictions, points with error bars measurements."""
 
 from __future__ import annotations
 
@@ -13,13 +12,11 @@ from hpcpar.report.points import Point, base, efficiency
 #: Colours (Okabe and Ito) and markers of strategies, in their order.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-#: Formats of every picture.
+#: Formats of each picture.
 SUFFIXES = (".png", ".svg")
 _WIDTH, _HEIGHT, _DPI = 7.2, 4.6, 150
-
-
-#: How far apart the points of strategies stand, in the width of the picture: error bars must not
-#: hide each other.
+#: Horizontal distance between strategies' points, in widths of the picture: error bars must not
+#: overlap.
 _ASIDE = 0.024
 
 
@@ -29,8 +26,12 @@ def _strategies(points: Sequence[Point]) -> list[str]:
 
 def _curves(axes: Any, points: Sequence[Point], value: Callable[[Point, str], float | None],
             inverse: bool = False) -> None:
-    """For each strategy the predictions as a line, and the measurements as points; values go with
-    time, or `inverse` to it.
+    """Draws a line of predictions and points of measurements for each strategy.
+
+    Parameters
+    ----------
+    inverse : bool
+        Whether values are inversely proportional to time.
     """
     strategies = _strategies(points)
     low, high = _range(points)
@@ -44,12 +45,13 @@ def _curves(axes: Any, points: Sequence[Point], value: Callable[[Point, str], fl
                 if (v := value(p, "measured")) is not None]
         if dots:
             x, y, below, above = zip(*dots, strict=True)
-            axes.errorbar([aside * r for r in x], y, yerr=(below, above), fmt=marker, color=colour, markersize=6, markeredgecolor="white",
-                          markeredgewidth=0.6, capsize=2.5, elinewidth=1)
+            axes.errorbar([aside * r for r in x], y, yerr=(below, above), fmt=marker, color=colour,
+                          markersize=6, markeredgecolor="white", markeredgewidth=0.6, capsize=2.5,
+                          elinewidth=1)
 
 
 def _spread(p: Point, value: float, inverse: bool) -> tuple[float, float]:
-    """How far the error bar of a measured value reaches below and above it."""
+    """Lengths of the error bar below and above a measured value."""
     assert p.measured is not None
     fast, slow = p.low_s / p.measured.iteration_s, p.high_s / p.measured.iteration_s
     low, high = (value / slow, value / fast) if inverse else (value * fast, value * slow)
@@ -57,7 +59,7 @@ def _spread(p: Point, value: float, inverse: bool) -> tuple[float, float]:
 
 
 def _range(points: Sequence[Point]) -> tuple[float, float]:
-    """The ends of the axis of ranks."""
+    """The limits of the axis of ranks."""
     ranks = [p.ranks for p in points]
     return min(ranks) / 1.25, max(ranks) * 1.25
 
@@ -73,16 +75,25 @@ def _ranks_axis(axes: Any, points: Sequence[Point]) -> None:
 
 
 def _legend(plt: Any, axes: Any, points: Sequence[Point]) -> None:
-    """Colours and markers of strategies, and what lines and points are."""
+    """Explains the colours and markers of strategies, and lines and points."""
     keys = [
-        (plt.Line2D([], [], color=_COLOURS[i % len(_COLOURS)], marker=_MARKERS[i % len(_MARKERS)], linewidth=1.6, markersize=6), strategy)
+        (
+            plt.Line2D([], [], color=_COLOURS[i % len(_COLOURS)],
+                       marker=_MARKERS[i % len(_MARKERS)], linewidth=1.6, markersize=6),
+            strategy,
+        )
         for i, strategy in enumerate(_strategies(points))
     ]
     grey = "#777777"
     keys.append((plt.Line2D([], [], color=grey, linewidth=1.6), "line: predicted"))
     if any(p.measured for p in points):
-        keys.append((axes.errorbar([], [], yerr=[], fmt="o", color=grey, markersize=6, capsize=2.5, elinewidth=1),
-                     "point: measured; bar: 10th\nto 90th percentile of iterations"))
+        keys.append(
+            (
+                axes.errorbar([], [], yerr=[], fmt="o", color=grey, markersize=6, capsize=2.5,
+                              elinewidth=1),
+                "point: measured; bar: 10th\nto 90th percentile of iterations",
+            )
+        )
     keys += [(line, "ideal") for line in axes.lines if line.get_linestyle() == "--"]
     axes.legend(*zip(*keys, strict=True), fontsize=8, frameon=False, loc="upper left",
                 bbox_to_anchor=(1.0, 1.0))
@@ -99,8 +110,8 @@ def _time(axes: Any, points: Sequence[Point], weak: bool) -> None:
         side = "measured" if over.measured else "predicted"
         first = ms(over, side) or 0.0
         ranks = sorted({p.ranks for p in points})
-        axes.plot(ranks, [first * (1 if weak else over.ranks / r) for r in ranks], color="black", linestyle="--", linewidth=1,
-                  zorder=0)
+        axes.plot(ranks, [first * (1 if weak else over.ranks / r) for r in ranks], color="black",
+                  linestyle="--", linewidth=1, zorder=0)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
     axes.yaxis.set_minor_formatter(lambda v, _: f"{v:g}" if f"{v:e}"[0] in "25" else "")
@@ -117,7 +128,7 @@ def _efficiency(axes: Any, points: Sequence[Point]) -> None:
 
     _curves(axes, points, percent, inverse=True)
     axes.axhline(100, color="black", linestyle="--", linewidth=1, zorder=0)
-    # error bars may leave the picture, points not
+    # the points have to be inside the picture, error bars need not
     highest = max((v for p in points for side in over if (v := percent(p, side)) is not None),
                   default=0.0)
     axes.set_ylim(0, 1.1 * max(100.0, highest))
@@ -132,8 +143,9 @@ def _node_hours(axes: Any, points: Sequence[Point]) -> None:
 
 
 def _bars(axes: Any, points: Sequence[Point]) -> float:
-    """Of one number of ranks: for each strategy a pale bar, predicted, and a full one, measured; a
-    line marks the whole iteration.
+    """Draws the strategies on one number of ranks; returns the height of the tallest bar.
+
+    Pale bars are predicted, full ones measured. A line marks the whole iteration.
     """
     top = 0.0
     for i, p in enumerate(points):
@@ -148,8 +160,12 @@ def _bars(axes: Any, points: Sequence[Point]) -> float:
             axes.plot([i + shift - 0.19, i + shift + 0.19], [whole, whole], color="black",
                       linewidth=1.6)
             top = max(top, height, whole)
-    axes.set_xticks(range(len(points)), [p.strategy if p.chosen == p.strategy else f"{p.strategy}\n({p.chosen})" for p in points],
-                    rotation=30 if len(points) > 3 else 0, ha="right" if len(points) > 3 else "center", fontsize=8)
+    axes.set_xticks(
+        range(len(points)),
+        [p.strategy if p.chosen == p.strategy else f"{p.strategy}\n({p.chosen})" for p in points],
+        rotation=30 if len(points) > 3 else 0, ha="right" if len(points) > 3 else "center",
+        fontsize=8,
+    )
     axes.set_xlim(-0.6, len(points) - 0.4)
     axes.set_title(f"P = {points[0].ranks}", fontsize=10)
     axes.grid(axis="y", alpha=0.3)
@@ -162,8 +178,9 @@ def _bars_figure(plt: Any, points: Sequence[Point]) -> Any:
     across = min(4, len(sizes))
     down = -(-len(sizes) // across)
     most = max(sum(p.ranks == ranks for p in points) for ranks in sizes)
-    figure, grid = plt.subplots(down, across, figsize=(max(_WIDTH, (0.9 + 0.75 * most) * across), 3.2 * down + 1), squeeze=False,
-                                sharey="row", layout="constrained")
+    figure, grid = plt.subplots(down, across,
+                                figsize=(max(_WIDTH, (0.9 + 0.75 * most) * across), 3.2 * down + 1),
+                                squeeze=False, sharey="row", layout="constrained")
     for axes in grid.flat[len(sizes):]:
         axes.set_visible(False)
     for i, row in enumerate(grid):
@@ -181,19 +198,19 @@ def _bars_figure(plt: Any, points: Sequence[Point]) -> Any:
 
 
 def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list[tuple[str, str]]:
-    """Draw all pictures.
+    """Draws all pictures.
 
     Parameters
     ----------
     points : sequence of Point
         At least one must have a prediction.
     stem : str
-        What file names begin with (a folder and a separator).
+        Prefix of the file names (a folder and a separator).
 
     Returns
     -------
     list of (str, str)
-        Name, without suffix, and heading of each.
+        Name without suffix, and heading, of each picture.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The table of a scaling study: cells for the terminal and for the page."""
+"""The table of a scaling study, for the terminal and for the HTML page."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hpcpar.report.compare_table import percent, seconds
 from hpcpar.report.points import Point, base, efficiency, mean_accuracy, speedup
 from hpcpar.report.tables import console, say, show
 
-COLUMNS = ("P", "strategy", "plan", "batch", "iteration: predicted", "measured", "epoch: predicted", "measured", "accuracy",
-           "speedup", "efficiency", "node-hours")
-#: The first columns are text.
+COLUMNS = ("P", "strategy", "plan", "batch", "iteration: predicted", "measured", "epoch: predicted",
+           "measured", "accuracy", "speedup", "efficiency", "node-hours")
+#: Number of first columns that are text.
 LEFT = 3
-#: Of a terminal too narrow for all of them, these (the plan beside its strategy).
+#: Columns on a narrow terminal; the plan stands beside its strategy.
 _NARROW = {0: "P", 1: "strategy", 4: "predicted", 5: "measured", 8: "accuracy", 10: "efficiency"}
 _WIDE = 130
 
@@ -22,31 +22,29 @@ def _ratio(value: float | None, form: str) -> str:
 
 
 def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
-    """One line a point; speedup, efficiency and node-hours are measured ones, or in parentheses
-    predicted ones.
-    """
-    out = []
+    """One row per point; speedup, efficiency and node-hours in parentheses are predicted ones."""
+    table = []
     for p in points:
         if p.predicted is None:
             continue
         side = "predicted" if p.measured is None else "measured"
         over = base(points, side)
-        derived = (
-            _ratio(speedup(p, over, side), "{:.2f}"), _ratio(efficiency(p, over, side), "{:.1%}"),
-            _ratio(p.node_hours(side), "{:.3g}"),
-        )
-        out.append((
-            str(p.ranks), p.strategy, "" if p.chosen == p.strategy else p.chosen, str(p.batch), seconds(p.predicted.iteration_s),
-            seconds(p.measured.iteration_s if p.measured else None), seconds(p.epoch_s("predicted")), seconds(p.epoch_s("measured")),
-            percent(p.accuracy), *(f"({text})" if side == "predicted" else text for text in derived),
-        ))
-    return out
+        derived = [_ratio(speedup(p, over, side), "{:.2f}"),
+                   _ratio(efficiency(p, over, side), "{:.1%}"),
+                   _ratio(p.node_hours(side), "{:.3g}")]
+        if side == "predicted":
+            derived = [f"({text})" for text in derived]
+        chosen = "" if p.chosen == p.strategy else p.chosen
+        measured_s = p.measured.iteration_s if p.measured else None
+        table.append((str(p.ranks), p.strategy, chosen, str(p.batch),
+                      seconds(p.predicted.iteration_s), seconds(measured_s),
+                      seconds(p.epoch_s("predicted")), seconds(p.epoch_s("measured")),
+                      percent(p.accuracy), *derived))
+    return table
 
 
 def notes(points: Sequence[Point]) -> list[str]:
-    """What the table does not say: the mean accuracy, what speedups are over, and what has not been
-    run, and why.
-    """
+    """Remarks under the table: mean accuracy, the base of speedups, and cases that did not run."""
     out = []
     mean = mean_accuracy(points)
     if mean is not None:
@@ -54,7 +52,8 @@ def notes(points: Sequence[Point]) -> list[str]:
         out.append(f"mean accuracy of {runs} run{'s' if runs > 1 else ''}: {percent(mean)}")
     over = base(points, "measured") or base(points, "predicted")
     if over is not None:
-        out.append(f"speedup and efficiency are over {over.case}; node-hours are of an epoch; in parentheses: predicted")
+        out.append(f"speedup and efficiency are over {over.case}; node-hours are of an epoch; in "
+                   "parentheses: predicted")
     out += [f"{p.case} is the plan of {p.same_as}: one run for both" for p in points if p.same_as]
     out += [f"{p.case} cannot run: {p.reason}" for p in points if p.state == "skipped"]
     out += [f"{p.case} failed: {p.reason}" for p in points if p.state == "failed" and not p.same_as]
@@ -64,7 +63,7 @@ def notes(points: Sequence[Point]) -> list[str]:
 
 
 def show_points(title: str, points: Sequence[Point]) -> None:
-    """Print the table and its notes."""
+    """Prints the table and its notes."""
     table = rows(points)
     if not table:
         say(f"{title}: nothing can run")

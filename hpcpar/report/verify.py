@@ -1,4 +1,4 @@
-"""What a verification found, for people and as JSON."""
+"""The result of a verification, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from hpcpar.train.verify import QUANTITIES, Result
 
 
 def show_result(result: Result, title: str, tolerance: float) -> None:
-    """One line per layer: the largest relative difference of every quantity; * marks the largest, !
-    what exceeds the tolerance.
+    """Prints the largest relative difference of every quantity of every layer.
+
+    * marks the largest of all, ! a difference above the tolerance.
     """
     largest = result.largest
 
@@ -20,26 +21,28 @@ def show_result(result: Result, title: str, tolerance: float) -> None:
         mark = "*" if (layer, quantity) == (largest.layer, largest.quantity) else ""
         return f"{value:.1e}{'!' if value > tolerance else mark}" if value else f"0{mark}"
 
-    show(
-        title, ("layer", *(q.replace("_", " ") for q in QUANTITIES)),
-        [
-            (name, *(cell(name, q, float(v)) for q, v in zip(QUANTITIES, values, strict=True)))
-            for name, values in zip(result.layers, result.worst, strict=True)
-        ],
-    )
+    rows = []
+    for name, values in zip(result.layers, result.worst, strict=True):
+        rows.append((name, *(cell(name, QUANTITIES[i], float(v)) for i, v in enumerate(values))))
+    show(title, ("layer", *(q.replace("_", " ") for q in QUANTITIES)), rows)
     where = f"{largest.quantity.replace('_', ' ')} of layer '{largest.layer}'"
-    say(f"largest difference: {largest.value:.1e}, {where} (tolerance {tolerance:g}); the messages sent are those of the schedule, "
-        "on every rank")
+    say(f"largest difference: {largest.value:.1e}, {where} (tolerance {tolerance:g}); the messages "
+        "sent are those of the schedule, on every rank")
 
 
 def to_json(result: Result) -> dict[str, Any]:
-    """The same as data; None where there is nothing to compare."""
+    """The same as plain data; None where a layer lacks the quantity."""
     largest = result.largest
     return {
-        "largest_difference": largest.value, "layer": largest.layer, "quantity": largest.quantity, "losses": result.losses,
-        "serial_losses": result.serial_losses, "trace_equals_schedule": True,
+        "largest_difference": largest.value,
+        "layer": largest.layer,
+        "quantity": largest.quantity,
+        "losses": result.losses,
+        "serial_losses": result.serial_losses,
+        "trace_equals_schedule": True,
         "layers": [
-            {"name": name} | {q: float(v) if v >= 0 else None for q, v in zip(QUANTITIES, values, strict=True)}
+            {"name": name}
+            | {q: float(v) if v >= 0 else None for q, v in zip(QUANTITIES, values, strict=True)}
             for name, values in zip(result.layers, result.worst, strict=True)
         ],
     }

@@ -1,4 +1,4 @@
-"""From case folders to the points of the report."""
+"""Collects finished cases into the points of the report."""
 
 from __future__ import annotations
 
@@ -11,43 +11,46 @@ import numpy as np
 
 from hpcpar.errors import InputError
 from hpcpar.report.compare import BUBBLE, compare_one
-from hpcpar.report.points import Parts, Point
+from hpcpar.report.points import IterationParts, Point
 from hpcpar.schedule.steps import Phase
 from hpcpar.sweep import folder
 from hpcpar.sweep.folder import DONE, FAILED, SAME, Status
 from hpcpar.sweep.study import Case, Study
 from hpcpar.train import record
 
-#: Between these percentiles lie the iterations that error bars show.
+#: Percentiles of the iterations that error bars span.
 SPREAD = (10, 90)
 
 
 def finished(study: Study, case: Case, status: Status, why: str = "") -> Status:
-    """How a case has ended whose launcher has: done where it left a whole record, else failed, for
-    the reason `why` or its log's.
+    """The status of a case whose launcher has ended.
+
+    The case is done where it left a complete record; else it failed, for the reason `why` or for
+    the last line of its log.
     """
-    path, code = study.folder(case), folder.exit_status(study.folder(case))
+    path = study.folder(case)
+    code = folder.exit_status(path)
     if code == 0:
         try:
             record.read(os.path.join(path, folder.RECORD))
             return replace(status, state=DONE, reason="")
         except InputError as err:
             why = str(err)
-    line = folder.last_line(os.path.join(path,
-                                         folder.LOG)) or (
-        folder.last_line(study.job_log(status.job)) if status.job else "")
+    line = folder.last_line(os.path.join(path, folder.LOG))
+    if not line and status.job:
+        line = folder.last_line(study.job_log(status.job))
     line = line or "it left nothing in its log"
-    return replace(status, state=FAILED, reason=f"{why}: {line}" if why
-                   else f"exit status {code}: {line}")
+    reason = f"{why}: {line}" if why else f"exit status {code}: {line}"
+    return replace(status, state=FAILED, reason=reason)
 
 
 def points(study: Study, states: Mapping[Case, Status], nodes: Mapping[int, int]) -> list[Point]:
-    """One point a case.
+    """One point per case.
 
     Parameters
     ----------
     nodes : mapping
-        Nodes by number of ranks.
+        Number of nodes, by number of ranks.
     """
     by_name = {case.name: case for case in states}
     out = []
@@ -60,10 +63,9 @@ def points(study: Study, states: Mapping[Case, Status], nodes: Mapping[int, int]
 def _point(study: Study, case: Case, owner: Case, status: Status, ran: Status, nodes: int) -> Point:
     path = study.folder(case)
     plan = folder.read_json(os.path.join(path, folder.PLAN)) or {}
-    point = Point(
-        case.name, case.strategy, plan.get("strategy", ""), case.ranks, case.batch, nodes, study.samples // case.batch, ran.state,
-        ran.reason, status.same_as, _predicted(folder.read_json(os.path.join(path, folder.PREDICTION))),
-    )
+    point = Point(case.name, case.strategy, plan.get("strategy", ""), case.ranks, case.batch, nodes,
+                  study.samples // case.batch, ran.state, ran.reason, status.same_as,
+                  _predicted(folder.read_json(os.path.join(path, folder.PREDICTION))))
     if ran.state != DONE:
         return point
     run = record.read(os.path.join(study.folder(owner), folder.RECORD))
@@ -74,16 +76,16 @@ def _point(study: Study, case: Case, owner: Case, status: Status, ran: Status, n
             for phase, split in row.phases.items()}
     gradient = comm.get(Phase.GRADIENT.value, 0.0)
     bubble = comm.pop(BUBBLE, 0.0)
-    measured = Parts(row.iteration.measured_s, compute, gradient, sum(comm.values()) - gradient,
-                     bubble)
+    measured = IterationParts(row.iteration.measured_s, compute, gradient,
+                              sum(comm.values()) - gradient, bubble)
     return replace(point, measured=measured, low_s=low, high_s=high)
 
 
-def _predicted(data: dict[str, Any] | None) -> Parts | None:
+def _predicted(data: dict[str, Any] | None) -> IterationParts | None:
     if data is None:
         return None
     exposed = data["exposed_communication_s"]
     # the phases of a pipeline are sums over all stages
     gradient = min(exposed, data["phases"][Phase.GRADIENT.value]["exposed_communication_s"])
-    return Parts(data["iteration_s"], data["compute_s"], gradient, exposed - gradient,
-                 data.get("bubble_s", 0.0))
+    return IterationParts(data["iteration_s"], data["compute_s"], gradient, exposed - gradient,
+                          data.get("bubble_s", 0.0))

@@ -1,5 +1,6 @@
-"""A case's folder: plan.json, prediction.json, run.h5, log, exit (the launcher's status) and
-status.json, each written whole.
+"""The folder of a case, whose files are written atomically.
+
+plan.json, prediction.json, run.h5, log, exit (the launcher's exit status) and status.json.
 """
 
 from __future__ import annotations
@@ -13,29 +14,30 @@ from typing import Any
 
 from hpcpar.errors import InputError
 
-#: Made, but not started; cannot run at this size; runs as another case; waits or runs in Slurm;
-#: runs here; ended well; ended badly.
+#: ``planned``: not started. ``skipped``: cannot run at this size. ``same``: another case has the
+#: same plan and runs it. ``submitted``: waits or runs in Slurm. ``running``: runs here.
 STATES = PLANNED, SKIPPED, SAME, SUBMITTED, RUNNING, DONE, FAILED = (
     "planned", "skipped", "same", "submitted", "running", "done", "failed"
 )
 
-PLAN, PREDICTION, RECORD, LOG, EXIT, STATUS = "plan.json", "prediction.json", "run.h5", "log", "exit", "status.json"
+PLAN, PREDICTION, RECORD, LOG, EXIT, STATUS = ("plan.json", "prediction.json", "run.h5", "log",
+                                               "exit", "status.json")
 
 
 @dataclass(frozen=True)
 class Status:
-    """Where a case stands.
+    """The state of a case.
 
     Attributes
     ----------
     reason : str
-        Why it was skipped or has failed.
+        Why the case was skipped or failed.
     same_as : str
-        The case that has the same plan and runs it.
+        The case with the same plan that runs it.
     job : str
         Number of the Slurm job.
     request : dict
-        What it was made for (`Study.request`).
+        `Study.request` at the time of planning.
     """
 
     state: str
@@ -46,12 +48,12 @@ class Status:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a file, whole or not at all.
+    """Writes a file atomically.
 
     Raises
     ------
     InputError
-        It cannot be written.
+        The file cannot be written.
     """
     temporary = f"{path}.tmp{os.getpid()}"
     try:
@@ -59,16 +61,17 @@ def write_text(path: str, text: str) -> None:
             f.write(text)
         os.replace(temporary, path)
     except OSError as err:
-        raise InputError(f"cannot write {path}: {err.strerror}; choose a folder with room that you may write, with --out") from err
+        raise InputError(f"cannot write {path}: {err.strerror}; choose a folder with room that you "
+                         "may write, with --out") from err
 
 
 def make(path: str) -> None:
-    """Make a folder.
+    """Makes a folder.
 
     Raises
     ------
     InputError
-        It cannot be made.
+        The folder cannot be made.
     """
     try:
         os.makedirs(path, exist_ok=True)
@@ -78,12 +81,12 @@ def make(path: str) -> None:
 
 
 def read_json(path: str) -> Any:
-    """The content of a file of the sweep; None where there is none.
+    """The content of a JSON file; None where the file does not exist.
 
     Raises
     ------
     InputError
-        It is damaged.
+        The file is damaged.
     """
     try:
         with open(path, encoding="utf-8") as f:
@@ -96,7 +99,7 @@ def read_json(path: str) -> Any:
 
 
 def read_status(folder: str) -> Status | None:
-    """Where a case stands; None where it is new.
+    """The status of a case; None for a new case.
 
     Raises
     ------
@@ -107,26 +110,28 @@ def read_status(folder: str) -> Status | None:
     data = read_json(path)
     if data is None:
         return None
-    if not isinstance(data, dict) or data.get("state") not in STATES or not set(data) <= {f.name for f in fields(Status)}:
+    if (not isinstance(data, dict)
+        or data.get("state") not in STATES
+        or not set(data) <= {f.name for f in fields(Status)}):
         raise InputError(
             f"{path} is not the status of a case; delete its folder to run the case again")
     return Status(**data)
 
 
 def write_status(folder: str, status: Status) -> None:
-    """Note where a case stands."""
+    """Writes the status of a case."""
     write_text(os.path.join(folder, STATUS), json.dumps(asdict(status), indent=1) + "\n")
 
 
 def remove(folder: str, names: Iterable[str]) -> None:
-    """Delete what an earlier attempt left."""
+    """Deletes files of an earlier attempt."""
     for name in names:
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, name))
 
 
 def exit_status(folder: str) -> int | None:
-    """How the case's launcher ended; None where it has not."""
+    """The exit status of the case's launcher; None while it runs."""
     try:
         with open(os.path.join(folder, EXIT), encoding="utf-8") as f:
             return int(f.read())
@@ -135,8 +140,9 @@ def exit_status(folder: str) -> int | None:
 
 
 def last_line(log: str) -> str:
-    """What a log says last: of hpcpar's own lines, if there are any, as launchers add theirs
-    behind; empty where it says nothing.
+    """The last line of a log; empty where there is none.
+
+    hpcpar's own lines win, because launchers add theirs at the end.
     """
     try:
         with open(log, encoding="utf-8", errors="replace") as f:

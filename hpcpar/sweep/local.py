@@ -1,4 +1,4 @@
-"""Cases run here, one after the other, with mpiexec."""
+"""Runs cases on this machine with mpiexec, one after the other."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from hpcpar.sweep.folder import PLANNED, RUNNING, Status
 from hpcpar.sweep.scripts import program, run_options
 from hpcpar.sweep.study import Case, Study
 
-#: Seconds that ranks have to end when they are told to.
+#: Seconds that ranks have to end after each signal.
 _GRACE_S = 5.0
 
 
 def mpiexec() -> str:
-    """The launcher of the installed MPI wheel, or that on PATH.
+    """The mpiexec of the installed MPI wheel, or the one on PATH.
 
     Raises
     ------
     InputError
-        There is none.
+        Neither exists.
     """
     beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
     found = beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
     if found is None:
-        raise InputError("no mpiexec beside this Python or on PATH; install it with: pip install 'hpcpar[mpi]', or name one with --mpiexec")
+        raise InputError("no mpiexec beside this Python or on PATH; install it with: pip install "
+                         "'hpcpar[mpi]', or name one with --mpiexec")
     return found
 
 
 def command(study: Study, case: Case, launcher: Sequence[str]) -> list[str]:
-    """The command of a case."""
+    """The command line that runs a case."""
     path = study.folder(case)
     files = ["--plan", os.path.join(path, folder.PLAN), "--out", os.path.join(path, folder.RECORD)]
     return [*launcher, "-n", str(case.ranks), *program(), "run", *files, *run_options(study)]
@@ -46,14 +47,14 @@ def command(study: Study, case: Case, launcher: Sequence[str]) -> list[str]:
 
 def run(study: Study, case: Case, status: Status, launcher: Sequence[str],
         limit_s: float | None) -> Status:
-    """Run a case and note how it ended.
+    """Runs a case and writes its status.
 
     Parameters
     ----------
     launcher : sequence of str
         The words before ``-n``.
     limit_s : float, optional
-        Seconds after which the case is ended.
+        Seconds after which the case is killed.
 
     Raises
     ------
@@ -63,32 +64,33 @@ def run(study: Study, case: Case, status: Status, launcher: Sequence[str],
     path = study.folder(case)
     folder.remove(path, (folder.EXIT, folder.RECORD, folder.LOG))
     folder.write_status(path, replace(status, state=RUNNING, reason=""))
-    late = ""
+    timeout = ""
     try:
         ended = _wait(command(study, case, launcher), os.path.join(path, folder.LOG), limit_s)
         if ended is None:
-            late = f"it was ended after its time, {limit_s:g} s"
+            timeout = f"it was ended after its time, {limit_s:g} s"
         folder.write_text(os.path.join(path, folder.EXIT), f"{124 if ended is None else ended}\n")
     except BaseException:
         folder.write_status(path, replace(status, state=PLANNED, reason=""))
         raise
-    out = finished(study, case, status, late)
-    folder.write_status(path, out)
-    return out
+    after = finished(study, case, status, timeout)
+    folder.write_status(path, after)
+    return after
 
 
 def _wait(words: list[str], log: str, limit_s: float | None) -> int | None:
-    """Exit status of a command; None where its time ran out. However this ends, the command has
-    ended.
+    """Runs a command; returns its exit status, None after a timeout.
+
+    The command has ended when this function returns or raises.
     """
     with open(log, "wb") as f:
         try:
-            # a session of its own: Ctrl-C reaches the sweep alone, which then ends the ranks in
-            # order
+            # in its own session, so that Ctrl-C reaches only the sweep, which then ends the ranks
             child = subprocess.Popen(words, stdout=f, stderr=subprocess.STDOUT,
                                      stdin=subprocess.DEVNULL, start_new_session=True)
         except OSError as err:
-            raise InputError(f"cannot start {words[0]} ({err.strerror}); name the launcher with --mpiexec") from err
+            raise InputError(f"cannot start {words[0]} ({err.strerror}); name the launcher with "
+                             "--mpiexec") from err
     try:
         return child.wait(limit_s)
     except subprocess.TimeoutExpired:
@@ -99,7 +101,7 @@ def _wait(words: list[str], log: str, limit_s: float | None) -> int | None:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a launcher and what it has started here."""
+    """Ends a launcher and the processes that it started here."""
     for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(child.pid, sign)

@@ -1,4 +1,4 @@
-"""One sweep at a time in a folder."""
+"""A lock that lets one sweep at a time work in a folder."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hpcpar.errors import InputError
 
 @contextmanager
 def alone(out: str) -> Iterator[None]:
-    """Hold the folder; file systems without locks are taken at their word.
+    """Holds the folder's lock. On file systems without locks this does nothing.
 
     Raises
     ------
     InputError
-        Another sweep holds it.
+        Another sweep holds the lock.
     """
     with open(os.path.join(out, ".lock"), "w", encoding="ascii") as f:
         try:

@@ -1,6 +1,4 @@
-"""Plans of all cases, before anything is run: what cannot be run says why, and equal plans are run
-once.
-"""
+"""Plans all cases before anything runs; cases with equal plans share one run."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from hpcpar.sweep.study import Case, Study, require_same
 
 
 def prepare(study: Study, tell: Callable[[Case], None]) -> dict[Case, Status]:
-    """Make what is missing of every case's folder: its plan, its prediction and its status.
+    """Writes the missing plan, prediction and status of every case.
 
     Parameters
     ----------
@@ -31,10 +29,10 @@ def prepare(study: Study, tell: Callable[[Case], None]) -> dict[Case, Status]:
     Raises
     ------
     InputError
-        An option is wrong, or a case was run with others.
+        An option is wrong, or a case was run with other options.
     """
     network = study.spec.build()
-    out: dict[Case, Status] = {}
+    states: dict[Case, Status] = {}
     for case in study.cases():
         path, request = study.folder(case), study.request(case)
         known = folder.read_status(path)
@@ -43,8 +41,8 @@ def prepare(study: Study, tell: Callable[[Case], None]) -> dict[Case, Status]:
         if known is None or known.request != request or known.state == SKIPPED:
             tell(case)
             known = _plan(study, network, case, path)
-        out[case] = known
-    return _shared(study, out)
+        states[case] = known
+    return _share_runs(study, states)
 
 
 def _plan(study: Study, network: Network, case: Case, path: str) -> Status:
@@ -85,13 +83,15 @@ def _possible(study: Study, network: Network, case: Case) -> tuple[plans.Plan, P
         raise _Impossible(f"a batch of {case.batch} cannot be cut into {found.parts} parts")
     p = found.prediction
     if not p.fits:
-        raise _Impossible(f"needs {amount(p.memory_bytes)} a rank, the machine has {amount(p.memory_limit_bytes)}")
+        raise _Impossible(f"needs {amount(p.memory_bytes)} a rank, the machine has "
+                          f"{amount(p.memory_limit_bytes)}")
     return found.plan, p
 
 
-def _shared(study: Study, states: dict[Case, Status]) -> dict[Case, Status]:
-    """Of cases with one plan but for the strategy's name, one runs: that which has been started, or
-    else the first.
+def _share_runs(study: Study, states: dict[Case, Status]) -> dict[Case, Status]:
+    """Lets one case of each group with equal plans run: a started one, or else the first.
+
+    The strategy's name does not count.
     """
     groups: dict[str, list[Case]] = {}
     for case, status in states.items():

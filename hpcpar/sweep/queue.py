@@ -1,4 +1,4 @@
-"""Talking to Slurm: submitting, and asking what became of jobs."""
+"""Submits jobs to Slurm and queries their states."""
 
 from __future__ import annotations
 
@@ -8,49 +8,50 @@ from collections.abc import Callable, Iterable
 
 from hpcpar.errors import InputError
 
-#: Runs a command: exit status, stdout, stderr.
+#: Runs a command; returns exit status, stdout and stderr.
 Runner = Callable[[list[str]], tuple[int, str, str]]
 
-#: What Slurm no longer knows (its memory of finished jobs is short, and not every site has an
-#: accounting).
+#: State of a job that Slurm no longer knows: slurmctld soon forgets finished jobs, and not every
+#: site has accounting.
 GONE = "gone"
-#: States after which nothing more comes of a job.
-_ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT",
-          GONE)
-#: Seconds that a command of Slurm's may take.
-PATIENCE_S = 60.0
+#: Final states of a job.
+_ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+          "PREEMPTED", "REVOKED", "TIMEOUT", GONE)
+#: Seconds that a Slurm command may take.
+TIMEOUT_S = 60.0
 
 
 def run(command: list[str]) -> tuple[int, str, str]:
-    """Run a command of Slurm's; one that hangs counts as failed.
+    """Runs a Slurm command; one that hangs counts as failed.
 
     Raises
     ------
     InputError
-        There is no such command.
+        The command does not exist.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S,
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S,
                               check=False)
     except FileNotFoundError as err:
-        raise InputError(f"no {command[0]} on this machine; use --launcher local, or go to a node with Slurm") from err
+        raise InputError(f"no {command[0]} on this machine; use --launcher local, or go to a node "
+                         "with Slurm") from err
     except subprocess.TimeoutExpired:
-        return 1, "", f"{command[0]} did not answer within {PATIENCE_S:.0f} s"
+        return 1, "", f"{command[0]} did not answer within {TIMEOUT_S:.0f} s"
     return done.returncode, done.stdout, done.stderr
 
 
 def ended(state: str) -> bool:
-    """Whether a job in this state will do no more."""
+    """Whether a job in this state has ended."""
     return state in _ENDED
 
 
 def submit(script: str, run: Runner = run) -> str:
-    """Submit a batch script; returns the number of its job.
+    """Submits a batch script; returns the number of its job.
 
     Raises
     ------
     InputError
-        Slurm does not take it.
+        Slurm rejects the script.
     """
     status, out, err = run(["sbatch", "--parsable", script])
     number = out.strip().partition(";")[0]
@@ -62,11 +63,10 @@ def submit(script: str, run: Runner = run) -> str:
 
 
 def states(ids: Iterable[str], run: Runner = run) -> dict[str, str]:
-    """The state of each job, as Slurm names it; `GONE` where Slurm knows it no more; left out where
-    Slurm gives no answer now.
+    """The state of each job, in Slurm's words, or `GONE`; jobs without an answer are left out.
 
-    Asked are the queue, for what is waiting or running, then the controller, for what has lately
-    ended, then the accounting.
+    The queue knows waiting and running jobs, the controller those that ended lately, the accounting
+    all others.
     """
     wanted = list(ids)
     status, text, _ = run(["squeue", "--noheader", "--states=all", "--format=%A %T"])
@@ -82,15 +82,16 @@ def states(ids: Iterable[str], run: Runner = run) -> dict[str, str]:
 
 
 def _controller(job: str, run: Runner) -> str:
-    """The state that slurmctld remembers; empty where it does not."""
+    """The state according to slurmctld; empty where it has forgotten the job."""
     _, text, _ = run(["scontrol", "show", "job", job, "--oneliner"])
     found = re.search(r"\bJobState=(\w+)", text)
     return found[1] if found else ""
 
 
 def _accounting(job: str, run: Runner) -> str | None:
-    """The state in the accounting; `GONE` where there is none of it, None where a site's accounting
-    gives no answer.
+    """The state according to the accounting.
+
+    `GONE` where there is no accounting or no entry, None where the accounting does not answer.
     """
     try:
         status, text, err = run(["sacct", "--noheader", "--parsable2", "--allocations",

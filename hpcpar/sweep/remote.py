@@ -1,4 +1,4 @@
-"""Cases run by Slurm: scripts written, jobs submitted, awaited and collected."""
+"""Runs cases by Slurm: writes scripts, submits jobs, waits for them and collects results."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from dataclasses import replace
 from hpcpar.sweep import folder, queue
 from hpcpar.sweep.collect import finished
 from hpcpar.sweep.folder import SUBMITTED, Status
-from hpcpar.sweep.scripts import Job, jobs, script
+from hpcpar.sweep.scripts import BatchJob, jobs, script
 from hpcpar.sweep.slurm import Slurm
 from hpcpar.sweep.study import Case, Study
 
-#: Seconds between two looks, from the first on; they grow by a fifth each time nothing has
-#: happened.
+#: First and longest time (s) between two polls; it grows by a fifth while nothing happens.
 _FIRST_S, _MOST_S = 0.5, 15.0
-#: Looks at which a job must be found ended before a case without an exit status has failed: shared
-#: file systems are late.
-_LOOKS = 3
+#: Polls that find a job ended before a case without an exit status counts as failed: shared file
+#: systems show files late.
+_POLLS = 3
 
 States = dict[Case, Status]
 
 
 def write(study: Study, slurm: Slurm, cases: Sequence[Case], one_allocation: bool,
-          directory: str) -> dict[Job, str]:
-    """Write the batch scripts of cases; returns their paths."""
+          directory: str) -> dict[BatchJob, str]:
+    """Writes the batch scripts of cases; returns their paths."""
     place = os.path.join(study.out, "slurm")
     folder.make(place)
     out = {}
@@ -36,9 +35,9 @@ def write(study: Study, slurm: Slurm, cases: Sequence[Case], one_allocation: boo
     return out
 
 
-def submit(study: Study, scripts: dict[Job, str], states: States,
+def submit(study: Study, scripts: dict[BatchJob, str], states: States,
            run: queue.Runner = queue.run) -> list[str]:
-    """Submit scripts and note their jobs; returns the jobs' numbers."""
+    """Submits scripts and writes the cases' status; returns the jobs' numbers."""
     out = []
     for job, path in scripts.items():
         for case in job.cases:
@@ -51,8 +50,8 @@ def submit(study: Study, scripts: dict[Job, str], states: States,
     return out
 
 
-class Watch:
-    """Looks after submitted cases until each has ended."""
+class SlurmWatcher:
+    """Polls submitted cases until each has ended."""
 
     def __init__(self, study: Study, states: States, run: queue.Runner = queue.run) -> None:
         self.study, self.states, self._run = study, states, run
@@ -65,11 +64,11 @@ class Watch:
 
     @property
     def jobs(self) -> list[str]:
-        """Numbers of their jobs."""
+        """Numbers of the jobs of open cases."""
         return list(dict.fromkeys(self.states[case].job for case in self.open))
 
-    def look(self) -> tuple[list[Case], dict[str, str]]:
-        """Collect what has ended; returns these cases, and the states of the jobs of the others."""
+    def poll(self) -> tuple[list[Case], dict[str, str]]:
+        """Collects the cases that have ended; returns them, and the states of all open jobs."""
         states = queue.states(self.jobs, self._run)
         out = []
         for case in self.open:
@@ -78,7 +77,7 @@ class Watch:
             why = ""
             if folder.exit_status(path) is None:
                 self._missed[case] = self._missed.get(case, 0) + 1 if queue.ended(job) else 0
-                if self._missed[case] < _LOOKS:
+                if self._missed[case] < _POLLS:
                     continue
                 why = f"job {status.job} ended ({job}) before this case did"
             self.states[case] = finished(self.study, case, status, why)
@@ -88,21 +87,21 @@ class Watch:
 
     def wait(self, ended: Callable[[Case], None],
              waiting: Callable[[dict[str, str]], None]) -> None:
-        """Until every case has ended.
+        """Waits until every case has ended.
 
         Parameters
         ----------
         ended : callable
-            Called with every case that has.
+            Called with every case that has ended.
         waiting : callable
-            Called between looks with the states of jobs.
+            Called between polls with the states of jobs.
         """
         pause = _FIRST_S
         while self.open:
-            cases, jobs = self.look()
+            cases, jobs = self.poll()
             for case in cases:
                 ended(case)
-            # jobs that are over have only their cases' files left to come
+            # of ended jobs, only the files are still to appear
             soon = cases or any(queue.ended(state) for state in jobs.values())
             pause = _FIRST_S if soon else min(_MOST_S, 1.2 * pause)
             waiting(jobs)

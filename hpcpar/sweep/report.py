@@ -22,26 +22,32 @@ PAGE, DATA = "report.html", "report.json"
 
 
 def title(study: Study) -> str:
-    """The study in a few words."""
+    """One line that names the study."""
     batch = f"batch {study.batch}" + (" a rank" if study.kind == "weak" else "")
     return f"{study.kind} scaling of {study.spec.name} on {study.machine.name}, {batch}"
 
 
-def facts(study: Study) -> list[tuple[str, str]]:
-    """What was studied."""
+def settings(study: Study) -> list[tuple[str, str]]:
+    """The study's settings, as (name, value)."""
     shape = "x".join(map(str, study.spec.shape))
     length = f"{study.steps} iterations" if study.steps else f"{study.epochs} epochs"
     options = ", ".join(f"{k} {v}" for k, v in study.planning.items() if v is not None)
-    return [
-        ("network", f"{study.spec.name}, input {shape}, {study.spec.classes} classes"), ("machine", study.machine.name),
-        ("data", f"{study.data}, {study.samples} samples"), ("each run", f"{length}, {study.device}"), ("plans", options),
-    ]
+    return [("network", f"{study.spec.name}, input {shape}, {study.spec.classes} classes"),
+            ("machine", study.machine.name), ("data", f"{study.data}, {study.samples} samples"),
+            ("each run", f"{length}, {study.device}"), ("plans", options)]
 
 
 def write(study: Study, states: Mapping[Case, Status],
           nodes: Mapping[int, int]) -> tuple[list[Point], dict[str, Any], str]:
-    """Write everything; returns the points, the JSON document, and why there are no pictures (empty
-    where there are).
+    """Writes the report.
+
+    Returns
+    -------
+    list of Point
+    dict
+        The JSON document.
+    str
+        Why there are no pictures; empty where there are.
 
     Raises
     ------
@@ -49,10 +55,9 @@ def write(study: Study, states: Mapping[Case, Status],
         A file cannot be written.
     """
     found = points(study, states, nodes)
-    document: dict[str, Any] = {
-        "kind": study.kind, "title": title(study), "facts": dict(facts(study)), "ranks": list(study.ranks),
-        "strategies": list(study.strategies),
-    } | table.to_json(found)
+    document: dict[str, Any] = {"kind": study.kind, "title": title(study),
+                                "facts": dict(settings(study)), "ranks": list(study.ranks),
+                                "strategies": list(study.strategies)} | table.to_json(found)
     stem, missing, drawn = os.path.join(study.out, ""), "", []
     if any(p.predicted for p in found):
         try:
@@ -63,5 +68,5 @@ def write(study: Study, states: Mapping[Case, Status],
             drawn = pictures(found, stem, title(study), study.kind == "weak")
     images = [(heading, f"{stem}{name}.svg") for name, heading in drawn]
     folder.write_text(stem + DATA, json.dumps(document, indent=1, allow_nan=False) + "\n")
-    folder.write_text(stem + PAGE, page(title(study), facts(study), found, images, missing))
+    folder.write_text(stem + PAGE, page(title(study), settings(study), found, images, missing))
     return found, document, missing

