@@ -1,10 +1,9 @@
-"""``hpcpar data``: making data files and looking into them."""
+"""``hpcpar data``: makes and describes data files."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,21 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from hpcpar.cli import options
 from hpcpar.data import dataset
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
 
 
-def shape(text: str) -> tuple[int, ...]:
-    """An image shape written CxHxW, or a volume's CxDxHxW."""
-    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2,3}", text) is None:
-        raise argparse.ArgumentTypeError(f"'{text}' is not an image shape; write channels x height x width, as in 3x227x227, or of a "
-                                         "volume channels x depth x height x width, as in 4x128x128x128")
-    return tuple(map(int, text.split("x")))
-
-
 def add(subparsers: argparse._SubParsersAction) -> None:
-    """Add the command."""
+    """Adds the command."""
     what = "make an HDF5 data file, or look into one"
     parser = subparsers.add_parser("data", help=what, description=what[0].upper() + what[1:] + ".")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
@@ -43,21 +35,31 @@ def add(subparsers: argparse._SubParsersAction) -> None:
 
     made = "the file to make (replaced if it is there)"
     kind("digits", "scikit-learn's bundled 1,797 handwritten digits of 8x8, a fifth held out", made)
-    sub = kind("synthetic", "random images or volumes of any shape, with a pattern of their class or of their targets", made)
-    sub.add_argument("--input", type=shape, default=(3, 227, 227), metavar="CxHxW",
+    sub = kind(
+        "synthetic",
+        "random images or volumes of any shape, with a pattern of their class or of their targets",
+        made,
+    )
+    sub.add_argument("--input", type=options.image, default=(3, 227, 227), metavar="CxHxW",
                      help="image shape (default 3x227x227), or a volume's, CxDxHxW")
     truth = sub.add_mutually_exclusive_group()
     truth.add_argument("--classes", type=int, default=1000, metavar="K",
                        help="number of classes (default 1000)")
-    truth.add_argument("--targets", type=int, default=0, metavar="K",
-                       help="numbers to find out of every image, for networks with a mean squared error, instead of its class")
+    truth.add_argument(
+        "--targets", type=int, default=0, metavar="K",
+        help="numbers to find out of every image, for networks with a mean squared error, instead "
+        "of its class",
+    )
     sub.add_argument("--samples", type=int, default=1024, metavar="N",
                      help="images to train with (default 1024)")
     sub.add_argument("--test-samples", type=int, default=0, metavar="N",
                      help="images to hold out (default 0)")
     sub.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
     sub = kind("numpy", "images or volumes, and their labels or targets, from two .npy files", made)
-    sub.add_argument("images", metavar="IMAGES.npy", help="[N, C, H, W], [N, H, W] or volumes [N, C, D, H, W], uint8 or floating point")
+    sub.add_argument(
+        "images", metavar="IMAGES.npy",
+        help="[N, C, H, W], [N, H, W] or volumes [N, C, D, H, W], uint8 or floating point",
+    )
     sub.add_argument("truth", metavar="LABELS.npy",
                      help="[N] whole numbers from 0; or targets: [N, outputs] floating point")
     sub.add_argument("--classes", type=int, metavar="K",
@@ -69,7 +71,7 @@ def add(subparsers: argparse._SubParsersAction) -> None:
 
 @contextmanager
 def _progress(console: Console, path: str) -> Iterator[dataset.Progress | None]:
-    """A bar on a terminal; elsewhere nothing, as the last line says what was made."""
+    """A progress bar on a terminal; None elsewhere."""
     if not console.is_terminal:
         yield None
         return
@@ -80,7 +82,7 @@ def _progress(console: Console, path: str) -> Iterator[dataset.Progress | None]:
 
 
 def describe(info: dict[str, Any]) -> str:
-    """One line on a data file."""
+    """One line that describes a data file."""
     images, test = info["images"], info.get("test_images")
     size = "x".join(map(str, images["shape"][1:]))
     held = f" + {test['shape'][0]} held out" if test else ""
@@ -90,21 +92,21 @@ def describe(info: dict[str, Any]) -> str:
 
 
 def _truth(info: dict[str, Any]) -> str:
-    """What a data file's network is to find out."""
+    """The number of targets or classes of a data file."""
     if "targets" in info:
         return f"{info['targets']['shape'][1]} targets"
     return f"{info['classes']} classes" if "classes" in info else ""
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command; gives its exit status."""
+    """Runs the command; returns its exit status."""
     console = Console(stderr=True)
     if args.kind == "digits":
         dataset.digits(args.file)
     elif args.kind == "synthetic":
         with _progress(console, args.file) as progress:
-            synthetic(args.file, args.input, args.classes, args.samples, args.seed, targets=args.targets,
-                      test_samples=args.test_samples, progress=progress)
+            synthetic(args.file, args.input, args.classes, args.samples, args.seed,
+                      targets=args.targets, test_samples=args.test_samples, progress=progress)
     elif args.kind == "numpy":
         with _progress(console, args.file) as progress:
             from_numpy(args.file, args.images, args.truth, args.test_fraction, classes=args.classes,

@@ -1,5 +1,4 @@
-"""What the launcher tells a process before MPI starts: its rank, and its share of the node's cores.
-"""
+"""Facts from the launcher before MPI starts: a process's rank and its share of the node's cores."""
 
 from __future__ import annotations
 
@@ -8,13 +7,13 @@ import os
 from hpcpar.errors import InputError
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-#: How launchers tell the number of ranks on this node.
+#: Variables in which launchers give the number of ranks on this node.
 _LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE",
                 "SLURM_STEP_TASKS_PER_NODE")
 
 
 def local_ranks() -> int:
-    """Ranks on this node as the launcher tells it; 1 where nothing is told."""
+    """Number of ranks on this node according to the launcher; 1 without one."""
     for name in _LOCAL_RANKS:
         digits = os.environ.get(name, "").split("(")[0].split(",")[0]
         if digits.isdigit():
@@ -23,15 +22,14 @@ def local_ranks() -> int:
 
 
 def limit_threads() -> int:
-    """Give each rank's BLAS its share of the node's cores, unless the user has set a number;
-    returns it.
+    """Limits a rank's BLAS threads to its share of the node's cores; returns their number.
 
-    To be called before NumPy is imported: afterwards it is too late.
+    A number that the user has set stays. Call it before NumPy is imported; later it has no effect.
 
     Raises
     ------
     InputError
-        What the user has set is no number.
+        The user's setting is not a number.
     """
     share = max(1, len(os.sched_getaffinity(0)) // local_ranks())
     for name in VARIABLES:
@@ -43,8 +41,9 @@ def limit_threads() -> int:
 
 
 def started_rank() -> int:
-    """This process's rank as its launcher tells it (0 where nothing is told): who prints an error
-    that all ranks share.
+    """This process's rank according to its launcher; 0 without one.
+
+    Rank 0 prints the errors that all ranks share.
     """
     for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
         if os.environ.get(name, "").isdigit():

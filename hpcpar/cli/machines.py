@@ -1,4 +1,4 @@
-"""``hpcpar machines``: list the machines, or show one."""
+"""``hpcpar machines``: lists the machines, or shows one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _bandwidth(level: Level) -> str:
 
 
 def _links(machine: Machine, index: int) -> str:
-    """How a unit of the level inside is attached."""
+    """Links that attach one unit of the level inside."""
     level, inner = machine.levels[index], machine.inner_ranks(index)
     if not level.links:
         return "one a rank"
@@ -34,14 +34,18 @@ def _show(machine: Machine, sources: list[str]) -> None:
     d = machine.device
     peak = f" (data sheet {amount(d.peak_flops_per_s, 'flop/s')})" if d.peak_flops_per_s else ""
     say(f"{machine.name}: {machine.notes}")
-    say(f"one rank: {amount(d.flops_per_s, 'flop/s')} reached by float32 convolutions and products{peak}, "
-        f"{amount(d.bandwidth_bytes_per_s, 'B/s')} memory bandwidth, {amount(d.memory_bytes)} memory, {seconds(d.launch_s)} per kernel; "
+    say(f"one rank: {amount(d.flops_per_s, 'flop/s')} reached by float32 convolutions and "
+        f"products{peak}, {amount(d.bandwidth_bytes_per_s, 'B/s')} memory bandwidth, "
+        f"{amount(d.memory_bytes)} memory, {seconds(d.launch_s)} per kernel; "
         f"{len(machine.compute)} calibrated operations")
     show(
         "levels, from the inside out",
         ("level", "ranks", "latency", "bandwidth", "links", "oversubscription", "effective links"),
-        [(x.name, x.ranks or "any", seconds(x.alpha_s), _bandwidth(x), _links(machine, i), f"{x.oversubscription:g}",
-          f"{x.shared_links:.3g}" if x.links else "-") for i, x in enumerate(machine.levels)],
+        [
+            (x.name, x.ranks or "any", seconds(x.alpha_s), _bandwidth(x), _links(machine, i),
+             f"{x.oversubscription:g}", f"{x.shared_links:.3g}" if x.links else "-")
+            for i, x in enumerate(machine.levels)
+        ],
     )
     if sources:
         say("sources:")
@@ -53,9 +57,13 @@ def _list() -> None:
     machines = [files.load(name) for name in files.presets()]
     show(
         "machines (or a path to a TOML file, as 'hpcpar calibrate' writes it)",
-        ("name", "flop/s", "memory/rank", "levels, from the inside out (ranks, bandwidth of a link)"),
-        [(m.name, amount(m.device.flops_per_s, "flop/s"), amount(m.device.memory_bytes),
-          ", ".join(f"{x.name} ({x.ranks or 'any'}, {_bandwidth(x)})" for x in m.levels)) for m in machines],
+        ("name", "flop/s", "memory/rank",
+         "levels, from the inside out (ranks, bandwidth of a link)"),
+        [
+            (m.name, amount(m.device.flops_per_s, "flop/s"), amount(m.device.memory_bytes),
+             ", ".join(f"{x.name} ({x.ranks or 'any'}, {_bandwidth(x)})" for x in m.levels))
+            for m in machines
+        ],
         left=4,
     )
     for m in machines:

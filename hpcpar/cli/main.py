@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Only the chosen command's module is imported."""
+"""The command line. It imports only the chosen command's module."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import hpcpar
 from hpcpar.cli.launch import started_rank
 from hpcpar.errors import InputError, RunError, unknown
 
-#: Command -> its line in the help. A command's module has ``add(subparsers)`` and ``main(args) ->
-#: int``.
+#: Command -> its line in the help. The command's module defines ``add(subparsers)`` and
+#: ``main(args) -> int``.
 COMMANDS = {
     "networks": "list the networks, or show one layer by layer",
     "machines": "list the machines, or show one",
@@ -24,7 +24,7 @@ COMMANDS = {
     "run": "train under a plan on real MPI ranks, and record it",
     "verify": "check that a plan trains as one rank does",
     "calibrate": "measure this machine: latency, bandwidth, compute rates",
-    "doctor": "what is here: MPI, launcher, GPUs, threads, files; and what to mend",
+    "doctor": "what is here: MPI, launcher, GPUs, threads, files; and what to fix",
     "sweep": "a scaling study: plan, run and report many cases",
     "compare": "simulated against measured, per phase, layer and step",
     "trace": "timelines of a run, simulated and measured, for ui.perfetto.dev",
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(command: str | None) -> argparse.ArgumentParser:
-    """The parser with the options of `command`, and just the names of the others."""
+    """The parser with the options of `command` and only the names of the others."""
     top = Parser(prog="hpcpar", description=(hpcpar.__doc__ or "").strip(), allow_abbrev=False)
     top.add_argument("--version", action="version", version=f"hpcpar {hpcpar.__version__}")
     commands = top.add_subparsers(dest="command", metavar="command", title="commands")
@@ -53,7 +53,7 @@ def parser(command: str | None) -> argparse.ArgumentParser:
 
 
 def _check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Name a misspelt option first, before what is missing for want of it."""
+    """Reports a misspelt option before the option that is missing because of it."""
     kinds = next((a.choices for a in command._actions if isinstance(a, argparse._SubParsersAction)),
                  {})
     kind = next((word for word in words if word in kinds), None)
@@ -66,8 +66,9 @@ def _check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> No
             return
         if word.startswith("--") and name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            command.error(f"unknown option {name}" + (f"; did you mean '{near[0]}'?" if near
-                                                      else ""))
+            command.error(
+                f"unknown option {name}" + (f"; did you mean '{near[0]}'?" if near else "")
+            )
 
 
 def _dispatch(argv: Sequence[str]) -> int:

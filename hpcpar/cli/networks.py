@@ -1,4 +1,4 @@
-"""``hpcpar networks``: list the networks, or show one."""
+"""``hpcpar networks``: lists the networks, or shows one."""
 
 from __future__ import annotations
 
@@ -48,11 +48,10 @@ def _summary(net: Network) -> dict[str, Any]:
 
 
 def _show_layers(net: Network) -> None:
-    """One line per layer and the total; what each reads where that is not simply the layer above.
-    """
+    """Prints one line per layer and the total; inputs only where the network is not a chain."""
     rows = [
-        [r["name"], r["kind"], ", ".join(r["inputs"]), shape_text(r["output"]), math.prod(r["output"]), r["parameters"] or "",
-         amount(r["forward_flops"], "flop")]
+        [r["name"], r["kind"], ", ".join(r["inputs"]), shape_text(r["output"]), math.prod(r["output"]),
+         r["parameters"] or "", amount(r["forward_flops"], "flop")]
         for r in _layers(net)
     ]
     rows.append(["total", "", "", "", "", net.parameters, amount(net.forward_flops, "flop")])
@@ -79,10 +78,12 @@ def main(args: argparse.Namespace) -> int:
         _show_layers(nets[0])
         return 0
     show(
-        "networks",
-        ("name", "input", "classes", "layers", "weights", "forward/sample"),
-        [(s["name"], shape_text(s["input"]), s["classes"], s["layers"], s["parameters"], amount(s["forward_flops"], "flop"))
-         for s in map(_summary, nets)],
+        "networks", ("name", "input", "classes", "layers", "weights", "forward/sample"),
+        [
+            (s["name"], shape_text(s["input"]), s["classes"], s["layers"], s["parameters"],
+             amount(s["forward_flops"], "flop"))
+            for s in map(_summary, nets)
+        ],
         left=2,
     )
     return 0

@@ -1,5 +1,6 @@
-"""``hpcpar predict``: price plans without searching, for several numbers of ranks and strategies;
-explain them; choose the ranks.
+"""``hpcpar predict``: prices plans for strategies and numbers of ranks, without running them.
+
+It also explains a prediction and chooses the number of ranks.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from hpcpar.plan import plan as plans
 from hpcpar.report import perfetto, plots, tables, timeline_plot
 from hpcpar.report import scaling as scaling_table
 from hpcpar.search import auto, scaling
-from hpcpar.search.candidates import Candidate, Task
+from hpcpar.search.candidates import Candidate, PlanningTask
 from hpcpar.search.explain import Explanation, explain
 
-#: Numbers of ranks to choose from where none are given.
+#: Default numbers of ranks to choose from.
 USUAL_RANKS = [2**i for i in range(11)]
 
 
@@ -29,17 +30,22 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser("predict",
                                    help="price plans without running them: tables and bar charts",
                                    allow_abbrev=False)
-    parser.add_argument("--plan", metavar="plan.json", help="price this plan file (instead of --network, --ranks, --batch, --strategy)")
+    parser.add_argument(
+        "--plan", metavar="plan.json",
+        help="price this plan file (instead of --network, --ranks, --batch, --strategy)",
+    )
     options.add_network(parser, required=False)
     parser.add_argument("--machine", metavar="NAME|FILE",
                         help="preset or machine file (default: the plan file's, else local)")
-    parser.add_argument("--ranks", type=options.positives, metavar="P,P,...", help="numbers of ranks (with --efficiency, --deadline or "
+    parser.add_argument("--ranks", type=options.positives, metavar="P,P,...",
+                        help="numbers of ranks (with --efficiency, --deadline or "
                         "--node-hours default 1,2,4,...,1024)")
     parser.add_argument("--batch", type=options.positive, metavar="B",
                         help="samples of a mini-batch, over all ranks")
     parser.add_argument("--batch-per-rank", type=options.positive, metavar="B",
                         help="samples of a mini-batch on each rank (weak scaling)")
-    parser.add_argument("--strategy", default="data", metavar="S,S,...", help="strategies; 'grid:*' stands for every grid, 'auto' for the "
+    parser.add_argument("--strategy", default="data", metavar="S,S,...",
+                        help="strategies; 'grid:*' stands for every grid, 'auto' for the "
                         "fastest that fits (default data)")
     options.add_planning(parser)
     parser.add_argument("--forward-only", action="store_true",
@@ -56,7 +62,10 @@ def add(subparsers: Any) -> None:
                         help="epochs of the whole training (default 1)")
     parser.add_argument("--plot", metavar="FILE.png",
                         help="write a bar chart, one panel for each number of ranks")
-    parser.add_argument("--timeline", metavar="FILE.json", help="write the simulated timelines for ui.perfetto.dev or chrome://tracing")
+    parser.add_argument(
+        "--timeline", metavar="FILE.json",
+        help="write the simulated timelines for ui.perfetto.dev or chrome://tracing",
+    )
     parser.add_argument("--timeline-plot", metavar="FILE.png",
                         help="write the simulated timelines as a picture")
 
@@ -89,25 +98,25 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_json(
-    predictions: list[Prediction], skipped: list[dict[str, Any]], explanations: list[Explanation], scales: list[scaling.Scale],
-    choice: scaling.Scale | None,
-) -> None:
+def _print_json(predictions: list[Prediction], skipped: list[dict[str, Any]],
+                explanations: list[Explanation], scales: list[scaling.Scale],
+                choice: scaling.Scale | None) -> None:
     single = len(predictions) == 1 and not skipped
-    out = [p.to_json(steps=single) for p in predictions]
-    for data, explanation in zip(out, explanations, strict=False):
+    documents = [p.to_json(steps=single) for p in predictions]
+    for data, explanation in zip(documents, explanations, strict=False):
         data["explain"] = explanation.to_json()
-    document: dict[str, Any] = out[0] if single and not scales else {"predictions": out, "skipped": skipped}
+    document: dict[str, Any] = {"predictions": documents, "skipped": skipped}
+    if single and not scales:
+        document = documents[0]
     if scales:
-        document |= {"scaling": [s.to_json() for s in scales], "choice": choice.to_json() if choice
-                     else None}
+        document |= {"scaling": [s.to_json() for s in scales],
+                     "choice": choice.to_json() if choice else None}
     options.print_json(document)
 
 
-def _show(
-    predictions: list[Prediction], explanations: list[Explanation], scales: list[scaling.Scale], choice: scaling.Scale | None,
-    args: argparse.Namespace,
-) -> None:
+def _show(predictions: list[Prediction], explanations: list[Explanation],
+          scales: list[scaling.Scale], choice: scaling.Scale | None,
+          args: argparse.Namespace) -> None:
     first = predictions[0]
     batches = {p.batch for p in predictions}
     batch = f"batch {first.batch}" if len(batches) == 1 else f"batch {args.batch_per_rank} a rank"
@@ -130,17 +139,20 @@ def _of_plan(args: argparse.Namespace) -> Prediction:
                 f"--plan and --{name.replace('_', '-')} exclude each other: the plan file fixes it")
     for name in ("efficiency", "deadline", "node_hours", "explain"):
         if getattr(args, name):
-            raise InputError(f"--{name.replace('_', '-')} compares strategies and ranks: give --network, --ranks and --batch, not --plan")
+            raise InputError(f"--{name.replace('_', '-')} compares strategies and ranks: give "
+                             "--network, --ranks and --batch, not --plan")
     plan = plans.load(args.plan)
-    machine = files.load(args.machine) if args.machine else files.from_dict(plan.machine, f"the machine in plan file {args.plan}")
-    return price(
-        plan.network.build(), plan, machine, samples=options.samples(args, plan.network), accounting=args.accounting,
-        training=not args.forward_only, **options.pricing(args),
-    )
+    if args.machine:
+        machine = files.load(args.machine)
+    else:
+        machine = files.from_dict(plan.machine, f"the machine in plan file {args.plan}")
+    return price(plan.network.build(), plan, machine, samples=options.samples(args, plan.network),
+                 accounting=args.accounting, training=not args.forward_only,
+                 **options.pricing(args))
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Numbers that the question needs."""
+    """Checks the numbers of a scaling question."""
     for name in ("deadline", "node_hours", "epochs"):
         value = getattr(args, name)
         if value is not None and not 0 < value < math.inf:
@@ -154,9 +166,8 @@ def _asks(args: argparse.Namespace) -> bool:
     return any(value is not None for value in (args.efficiency, args.deadline, args.node_hours))
 
 
-def _candidates(
-    args: argparse.Namespace, chosen: dict[str, Any], skipped: list[dict[str, Any]], data: dict[int, Prediction]
-) -> list[Candidate]:
+def _candidates(args: argparse.Namespace, chosen: dict[str, Any], skipped: list[dict[str, Any]],
+                data: dict[int, Prediction]) -> list[Candidate]:
     if args.ranks is None and _asks(args):
         args.ranks = USUAL_RANKS
     for name in ("network", "ranks"):
@@ -183,10 +194,9 @@ def _candidates(
     return out
 
 
-def _one(
-    network: Network, spec: plans.NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine,
-    chosen: dict[str, Any], out: list[Candidate], skipped: list[dict[str, Any]],
-) -> None:
+def _one(network: Network, spec: plans.NetworkSpec, strategy: str, ranks: int, batch: int,
+         machine: Machine, chosen: dict[str, Any], out: list[Candidate],
+         skipped: list[dict[str, Any]]) -> None:
     try:
         found = auto.price_named(network, spec, strategy, ranks, batch, machine, **chosen)
     except InputError as err:
@@ -201,16 +211,18 @@ def _one(
     out.append(found)
 
 
-def _scaling(args: argparse.Namespace, candidates: list[Candidate]) -> tuple[list[scaling.Scale], scaling.Scale | None]:
-    """Efficiency and cost of every candidate, and the one that the question asks for."""
+def _scaling(args: argparse.Namespace,
+             candidates: list[Candidate]) -> tuple[list[scaling.Scale], scaling.Scale | None]:
+    """Efficiency and cost of every candidate, and the one that meets the conditions."""
     if not _asks(args):
         return [], None
     if not candidates:
-        raise InputError("nothing to choose from: every strategy was skipped on every number of ranks; use a larger batch or fewer ranks")
+        raise InputError("nothing to choose from: every strategy was skipped on every number of "
+                         "ranks; use a larger batch or fewer ranks")
     task = candidates[0].task
-    # one rank's time for a sample, at one rank's share of the batch where that grows with the ranks
-    alone = Task(task.network, task.spec, 1, args.batch or args.batch_per_rank, task.machine,
-                 task.gather, task.samples, task.options)
+    # one rank's time for a sample; in weak scaling, with one rank's share of the batch
+    alone = PlanningTask(task.network, task.spec, 1, args.batch or args.batch_per_rank,
+                         task.machine, task.gather, task.samples, task.options)
     serial_s = auto.alone(alone, "data").iteration_s / alone.batch
     scales = scaling.scaling(candidates, task.samples or 0, args.epochs,
                              scaling.node_ranks(task.machine), serial_s)

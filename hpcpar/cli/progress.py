@@ -1,4 +1,4 @@
-"""How a run tells of its progress on rank 0: lines that stay, and on a terminal the running one."""
+"""Progress of a run on rank 0: permanent lines, and on a terminal one that is overwritten."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hpcpar.train.inference import Seen
 from hpcpar.train.loop import Progress
 
 
-class Lines:
-    """Lines on stderr, of one rank alone."""
+class ProgressLines:
+    """Lines on stderr, from one rank only."""
 
     def __init__(self, rank: int) -> None:
         self.quiet = rank != 0
@@ -18,25 +18,23 @@ class Lines:
         self._last = 0.0
 
     def say(self, *parts: str) -> None:
-        """A line that stays."""
+        """Prints a permanent line."""
         if not self.quiet:
             print(("\r\x1b[K" if self._live else "") + "  ".join(parts), file=sys.stderr,
                   flush=True)
 
     def show(self, *parts: str) -> None:
-        """The running line, a few times a second and on a terminal only."""
+        """Overwrites the live line, a few times a second and only on a terminal."""
         if not self.quiet and self._live and time.monotonic() - self._last > 0.2:
             self._last = time.monotonic()
             print("\r\x1b[K" + "  ".join(parts), end="", file=sys.stderr, flush=True)
 
 
-class Teller:
-    """Tells of a training (a line per epoch) or an inference (a line at its end), and how long its
-    iterations took.
-    """
+class RunProgress:
+    """Reports progress and iteration times: a line per epoch, or one per inference."""
 
     def __init__(self, rank: int, predicted_s: float) -> None:
-        self._lines, self._predicted_s = Lines(rank), predicted_s
+        self._lines, self._predicted_s = ProgressLines(rank), predicted_s
         self._times: list[float] = []
 
     def _took(self, seconds: list[float], what: str) -> str:
@@ -44,7 +42,7 @@ class Teller:
         return f"{middle * 1e3:.2f} ms {what} (predicted {self._predicted_s * 1e3:.2f})"
 
     def training(self, now: Progress) -> None:
-        """After every iteration."""
+        """Call after every iteration of a training."""
         self._times.append(now.iteration_s)
         parts = [f"epoch {now.epoch}/{now.epochs}", f"step {now.step}/{now.steps}",
                  f"loss {now.loss:.4f}"]
@@ -61,7 +59,7 @@ class Teller:
         self._times = []
 
     def inference(self, now: Seen) -> None:
-        """After every pass."""
+        """Call after every pass of an inference."""
         self._times.append(now.pass_s)
         parts = [f"pass {now.done}/{now.passes}", f"loss {now.loss:.4f}"]
         if now.accuracy is not None:

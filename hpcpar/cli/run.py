@@ -14,7 +14,7 @@ from hpcpar.cli.launch import limit_threads
 limit_threads()
 
 from hpcpar.cli.options import check_direct  # noqa: E402
-from hpcpar.cli.progress import Teller  # noqa: E402
+from hpcpar.cli.progress import RunProgress  # noqa: E402
 from hpcpar.comm.cores import fullest_node  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
 from hpcpar.cost.price_plan import Prediction, price  # noqa: E402
@@ -86,11 +86,11 @@ def _run(args: argparse.Namespace, w: World) -> int:
         )
         if node.shared:
             print(f"note: {node}", file=sys.stderr)
-    teller = Teller(w.rank, prediction.iteration_s)
+    progress = RunProgress(w.rank, prediction.iteration_s)
     if isinstance(job, Training):
-        job.run(teller.training)
+        job.run(progress.training)
     else:
-        job.run(teller.inference)
+        job.run(progress.inference)
     job.close()
     run = collect.record(w, job, args.device, prediction.to_json(steps=True),
                          files.to_dict(machine), started, " ".join(sys.argv))

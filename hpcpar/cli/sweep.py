@@ -1,4 +1,4 @@
-"""``hpcpar sweep strong|weak``: plan, run and report a scaling study."""
+"""``hpcpar sweep strong|weak``: plans, runs and reports a scaling study."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from hpcpar.cli import options
-from hpcpar.cli.sweep_progress import Tell
+from hpcpar.cli.sweep_progress import SweepProgress
 from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError, RunError, unknown
@@ -28,16 +28,16 @@ from hpcpar.sweep.lock import alone
 from hpcpar.sweep.study import KINDS, Case, Study
 
 LAUNCHERS = ("local", "slurm")
-#: Iterations of a run where neither --steps nor --epochs is given.
+#: Iterations of a run without --steps and --epochs.
 STEPS = 30
-#: Mini-batches that synthetic data hold.
+#: Mini-batches in synthetic data.
 BATCHES = 4
 
 States = dict[Case, Status]
 
 
 def add(subparsers: Any) -> None:
-    """The options of the command."""
+    """Adds the command."""
     parser = subparsers.add_parser("sweep", help="a scaling study: plan, run and report many cases",
                                    allow_abbrev=False)
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(KINDS))
@@ -49,12 +49,12 @@ def add(subparsers: Any) -> None:
                        help="preset or machine file (default local)")
         p.add_argument("--ranks", type=options.positives, required=True, metavar="P,P,...",
                        help="numbers of ranks")
-        p.add_argument("--strategies", default="auto,data", metavar="S,S,...", help="each at each size; 'grid:*' stands for every grid "
-                       "(default auto,data)")
+        p.add_argument("--strategies", default="auto,data", metavar="S,S,...",
+                       help="each at each size; 'grid:*' stands for every grid (default auto,data)")
         p.add_argument("--batch", type=options.positive, required=True, metavar="B",
                        help=f"samples of a mini-batch, {what}")
-        p.add_argument("--overlap", default="full", metavar="|".join(OVERLAPS), help="what communication may hide behind computing "
-                       "(default full)")
+        p.add_argument("--overlap", default="full", metavar="|".join(OVERLAPS),
+                       help="what communication may hide behind computing (default full)")
         p.add_argument("--dtype", default="float32", metavar="|".join(DTYPES),
                        help="type of activations and weights (default float32)")
         length = p.add_mutually_exclusive_group()
@@ -62,8 +62,10 @@ def add(subparsers: Any) -> None:
                             help=f"iterations of every run (default {STEPS})")
         length.add_argument("--epochs", type=options.positive, metavar="N",
                             help="length of every run in epochs, instead of --steps")
-        p.add_argument("--data", default="", metavar="FILE.h5", help=f"data file (default: synthetic, {BATCHES} of the largest "
-                       "mini-batches)")
+        p.add_argument(
+            "--data", default="", metavar="FILE.h5",
+            help=f"data file (default: synthetic, {BATCHES} of the largest mini-batches)",
+        )
         p.add_argument("--device", default="cpu", metavar="cpu|gpu",
                        help="where ranks compute (default cpu)")
         p.add_argument("--direct", action="store_true",
@@ -73,9 +75,10 @@ def add(subparsers: Any) -> None:
         p.add_argument("--retry", action="store_true", help="also run again what has failed")
         p.add_argument("--dry-run", action="store_true",
                        help="plan, and print the commands or batch scripts; run nothing")
-        p.add_argument("--launcher", default="local", metavar="|".join(LAUNCHERS), help="start ranks here with mpiexec, or submit "
-                       "batch jobs (default local)")
-        p.add_argument("--mpiexec", default="", metavar="COMMAND", help="local: what stands before -n P (default: the mpiexec beside this "
+        p.add_argument("--launcher", default="local", metavar="|".join(LAUNCHERS),
+                       help="start ranks here with mpiexec, or submit batch jobs (default local)")
+        p.add_argument("--mpiexec", default="", metavar="COMMAND",
+                       help="local: what stands before -n P (default: the mpiexec beside this "
                        "Python, or on PATH)")
         p.add_argument("--no-wait", action="store_true",
                        help="Slurm: submit, collect what is there, and return")
@@ -86,7 +89,7 @@ def add(subparsers: Any) -> None:
 
 
 def _add_slurm(parser: argparse.ArgumentParser) -> None:
-    """The options that a TOML file may hold as well."""
+    """Adds the options that a TOML file may have as well."""
     parser.add_argument("--slurm", default="", metavar="FILE.toml",
                         help="Slurm options (docs/sweep.md); those given here win")
     parser.add_argument("--account", metavar="A", help="account that pays")
@@ -103,25 +106,30 @@ def _add_slurm(parser: argparse.ArgumentParser) -> None:
                         help="GPUs of a rank (default 1 with --device gpu)")
     parser.add_argument("--module", action="append", dest="modules", metavar="M",
                         help="load this module (may be repeated)")
-    parser.add_argument("--sbatch", action="append", metavar="LINE", help="another option of sbatch, as in --sbatch=--qos=debug (may be "
-                        "repeated)")
-    parser.add_argument("--mpi", metavar="TYPE", help="of srun: pmi2, pmix, ... (default: what suits the installed MPI wheel)")
+    parser.add_argument(
+        "--sbatch", action="append", metavar="LINE",
+        help="another option of sbatch, as in --sbatch=--qos=debug (may be repeated)",
+    )
+    parser.add_argument(
+        "--mpi", metavar="TYPE",
+        help="of srun: pmi2, pmix, ... (default: what suits the installed MPI wheel)",
+    )
 
 
-#: Options of `hpcpar.sweep.slurm.Slurm` that the command line has.
-SLURM = ("account", "partition", "time", "constraint", "nodes", "ranks_per_node", "cpus_per_rank", "gpus_per_rank", "modules", "sbatch",
-         "mpi")
+#: Fields of `hpcpar.sweep.slurm.Slurm` that are options of the command line.
+SLURM = ("account", "partition", "time", "constraint", "nodes", "ranks_per_node", "cpus_per_rank",
+         "gpus_per_rank", "modules", "sbatch", "mpi")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Runs the command."""
     for name, known in (("overlap", OVERLAPS), ("dtype", tuple(DTYPES)), ("launcher", LAUNCHERS),
                         ("device", ("cpu", "gpu"))):
         if getattr(args, name) not in known:
             raise unknown(f"--{name}", getattr(args, name), known)
     options.check_direct(args)
     asked = slurm.read(args.slurm, {name: getattr(args, name) for name in SLURM})
-    # as Ctrl-C: ranks are ended, and the folder stays as it should be
+    # handled like Ctrl-C: the ranks are ended, and the folder stays consistent
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, _interrupt)
     out = os.path.abspath(args.out)
@@ -129,9 +137,12 @@ def main(args: argparse.Namespace) -> int:
     with alone(out):
         study = _study(args, out)
         nodes = {ranks: _nodes(args, asked, study, ranks) for ranks in study.ranks}
-        with Tell() as tell:
+        with SweepProgress() as tell:
             states = planning.prepare(study, tell.planning)
-            scripts = _dry(args, study, asked, states) if args.dry_run else _run(args, study, asked, states, tell)
+            if args.dry_run:
+                scripts = _dry(args, study, asked, states)
+            else:
+                scripts = _run(args, study, asked, states, tell)
         points, document, missing = report.write(study, states, nodes)
     if args.json:
         options.print_json(document | scripts)
@@ -144,7 +155,8 @@ def main(args: argparse.Namespace) -> int:
     say(f"report: {os.path.join(out, report.PAGE)}")
     failed = [case for case, status in states.items() if status.state == FAILED]
     if failed:
-        raise RunError(f"{len(failed)} of {len(states)} cases failed ({', '.join(case.name for case in failed)}); --retry runs them again")
+        raise RunError(f"{len(failed)} of {len(states)} cases failed "
+                       f"({', '.join(case.name for case in failed)}); --retry runs them again")
     return 0
 
 
@@ -155,25 +167,29 @@ def _interrupt(sign: int, frame: FrameType | None) -> NoReturn:
 def _study(args: argparse.Namespace, out: str) -> Study:
     spec = options.network_spec(args.network, args.input, args.classes)
     network = spec.build()
-    chosen = {"gather": "late", "overlap": args.overlap, "dtype": args.dtype, "bucket_bytes": None}
+    chosen = {"gather": "lazy", "overlap": args.overlap, "dtype": args.dtype, "bucket_bytes": None}
     strategies = tuple(dict.fromkeys(s.strip() for s in args.strategies.split(",") if s.strip()))
     if not strategies:
         raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
     ranks = tuple(sorted(set(args.ranks)))
     largest = args.batch * (ranks[-1] if args.kind == "weak" else 1)
     data = os.path.abspath(args.data or os.path.join(out, "data.h5"))
-    samples = _samples(network, data) if args.data else _synthetic(network, data, BATCHES * largest, args.dry_run)
-    return Study(
-        args.kind, spec, files.load(args.machine), ranks, strategies, args.batch, chosen, data, samples,
-        args.steps or (0 if args.epochs else STEPS), args.epochs or 1, args.device, out, args.direct,
-    )
+    if args.data:
+        samples = _samples(network, data)
+    else:
+        samples = _synthetic(network, data, BATCHES * largest, args.dry_run)
+    return Study(args.kind, spec, files.load(args.machine), ranks, strategies, args.batch, chosen,
+                 data, samples, args.steps or (0 if args.epochs else STEPS), args.epochs or 1,
+                 args.device, out, args.direct)
 
 
 def _synthetic(network: Network, path: str, samples: int, dry: bool) -> int:
-    """Make data unless they are there, or nothing is to be run; a sweep of more ranks needs more.
-    Returns the number of samples.
+    """Makes synthetic data where there are too few; returns the number of samples.
+
+    A dry run makes none. A sweep over more ranks needs more samples.
     """
-    if os.path.exists(path) and (there := _samples(network, path)) >= samples:
+    there = _samples(network, path) if os.path.exists(path) else 0
+    if there >= samples:
         return there
     if not dry:
         say(f"making {samples} synthetic images in {path}")
@@ -183,25 +199,24 @@ def _synthetic(network: Network, path: str, samples: int, dry: bool) -> int:
 
 
 def _samples(network: Network, path: str) -> int:
-    """Samples of a data file that suits the network."""
+    """The number of samples of a data file; checks that it suits the network."""
     count, *shape = dataset.info(path)["images"]["shape"]
     if tuple(shape) != network.image_shape:
         has, takes = ("x".join(map(str, s)) for s in (shape, network.image_shape))
-        raise InputError(f"data file {path} holds images {has}, the network takes {takes}; make other data, or give --input {has}")
+        raise InputError(f"data file {path} holds images {has}, the network takes {takes}; make "
+                         f"other data, or give --input {has}")
     return int(count)
 
 
 def _nodes(args: argparse.Namespace, asked: slurm.Slurm, study: Study, ranks: int) -> int:
-    """Nodes that count in node-hours: this one, those asked for, or as the machine has ranks on a
-    node.
-    """
+    """Nodes that count in node-hours: this one, the requested ones, or by the machine's nodes."""
     if args.launcher == "local":
         return 1
     return asked.nodes_for(ranks) or math.ceil(ranks / node_ranks(study.machine))
 
 
 def _todo(args: argparse.Namespace, states: States) -> list[Case]:
-    # running: a sweep that was killed left it
+    # a case still marked as running was left by a sweep that was killed
     wanted = (PLANNED, RUNNING, *((FAILED,) if args.retry else ()))
     return [case for case, status in states.items() if status.state in wanted]
 
@@ -210,8 +225,9 @@ def _commands(args: argparse.Namespace) -> list[str]:
     return shlex.split(args.mpiexec) or [local.mpiexec()]
 
 
-def _dry(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: States) -> dict[str, Any]:
-    """What would be run."""
+def _dry(args: argparse.Namespace, study: Study, asked: slurm.Slurm,
+         states: States) -> dict[str, Any]:
+    """The commands or scripts that would run."""
     todo = _todo(args, states)
     if args.launcher == "local":
         return {"commands": [shlex.join(local.command(study, case, _commands(args)))
@@ -229,7 +245,7 @@ def _print(scripts: dict[str, Any]) -> None:
 
 
 def _run(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: States,
-         tell: Tell) -> dict[str, Any]:
+         tell: SweepProgress) -> dict[str, Any]:
     todo = _todo(args, states)
     if args.launcher == "local":
         launcher = _commands(args) if todo else []
@@ -241,18 +257,19 @@ def _run(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: Sta
             tell.ended(case, states[case])
         return {}
     scripts = remote.write(study, asked, todo, args.one_allocation, os.getcwd())
-    watch = remote.Watch(study, states)
+    watch = remote.SlurmWatcher(study, states)
     try:
         begun = remote.submit(study, scripts, states)
         if begun:
             tell.say(f"submitted job{'s' if len(begun) > 1 else ''} {', '.join(begun)}")
         if args.no_wait:
-            watch.look()
+            watch.poll()
             return {}
         tell.begin(len(watch.open))
         watch.wait(lambda case: tell.ended(case, states[case]), tell.jobs)
     except KeyboardInterrupt:
         if watch.jobs:
-            tell.say(f"jobs {', '.join(watch.jobs)} go on: the same command collects them; scancel {' '.join(watch.jobs)} ends them")
+            tell.say(f"jobs {', '.join(watch.jobs)} go on: the same command collects them; scancel "
+                     f"{' '.join(watch.jobs)} ends them")
         raise
     return {}

@@ -1,6 +1,4 @@
-"""How a sweep tells of its progress: a bar on a terminal, else a line for every case that has
-ended.
-"""
+"""Progress of a sweep: a bar on a terminal, and a line for every case that has ended."""
 
 from __future__ import annotations
 
@@ -22,18 +20,17 @@ from hpcpar.sweep.folder import DONE, Status
 from hpcpar.sweep.study import Case
 
 
-class Tell:
-    """Tells of a sweep on stderr."""
+class SweepProgress:
+    """Reports the progress of a sweep on stderr."""
 
     def __init__(self) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console(),
-            disable=not sys.stderr.isatty(), transient=True,
-        )
+        self._bar = Progress(TextColumn("{task.description}", markup=False), BarColumn(),
+                             MofNCompleteColumn(), TimeElapsedColumn(), console=console(),
+                             disable=not sys.stderr.isatty(), transient=True)
         self._task: TaskID | None = None
         self._ended = self._total = 0
 
-    def __enter__(self) -> Tell:
+    def __enter__(self) -> SweepProgress:
         self._bar.start()
         return self
 
@@ -42,32 +39,32 @@ class Tell:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a permanent line."""
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
     def planning(self, case: Case) -> None:
-        """Before a case is planned."""
+        """Call before a case is planned."""
         self._describe(f"planning {case.name}")
 
     def begin(self, cases: int) -> None:
-        """Before the first of so many cases is run."""
+        """Call before the first of `cases` cases runs."""
         if self._task is not None:
             self._bar.remove_task(self._task)
             self._task = None
         self._total = cases
 
     def running(self, case: Case) -> None:
-        """Before a case is run."""
+        """Call before a case runs."""
         self._describe(f"running {case.name}")
 
     def jobs(self, states: dict[str, str]) -> None:
-        """Between looks at Slurm."""
+        """Call between polls of Slurm, with the states of the jobs."""
         counts = Counter(states.values())
         self._describe("jobs: " + (", ".join(f"{n} {state.lower()}" for state, n in counts.items())
                                    or "no answer from Slurm"))
 
     def ended(self, case: Case, status: Status) -> None:
-        """After a case has ended."""
+        """Call after a case has ended."""
         self._ended += 1
         self.say(f"{self._ended}/{self._total}  {case.name}  {status.state}"
                  + (f": {status.reason}" if status.state != DONE else ""))

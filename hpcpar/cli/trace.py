@@ -1,4 +1,4 @@
-"""``hpcpar trace``: timelines, measured beside simulated, for a trace viewer."""
+"""``hpcpar trace``: writes measured and simulated timelines for a trace viewer."""
 
 from __future__ import annotations
 
@@ -13,32 +13,42 @@ from hpcpar.report import events, perfetto, tables
 
 
 def add(subparsers: argparse._SubParsersAction) -> None:
-    """Add the command."""
-    parser = subparsers.add_parser("trace", help="timelines of a run, simulated and measured, for ui.perfetto.dev",
-                                   description="Write the timelines of a run's ranks on one clock, beside the simulated one, as trace "
-                                   "events; or with --plan the simulated one alone. Open the file at https://ui.perfetto.dev.")
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "trace", help="timelines of a run, simulated and measured, for ui.perfetto.dev",
+        description="Write the timelines of a run's ranks on one clock, beside the simulated one, "
+        "as trace "
+        "events; or with --plan the simulated one alone. Open the file at https://ui.perfetto.dev.",
+    )
     parser.add_argument("record", nargs="?", metavar="RUN.h5",
                         help="a record that 'hpcpar run --out' wrote")
     parser.add_argument("--plan", metavar="plan.json",
                         help="the simulated timeline of this plan, without a run")
     parser.add_argument("--machine", metavar="NAME|FILE",
                         help="with --plan: preset or machine file (default: the plan's)")
-    parser.add_argument("--iterations", type=options.positive, default=4, metavar="N", help="measured iterations, the last of those that "
-                        "the record keeps (default 4)")
+    parser.add_argument(
+        "--iterations", type=options.positive, default=4, metavar="N",
+        help="measured iterations, the last of those that the record keeps (default 4)",
+    )
     parser.add_argument("-o", "--out", required=True, metavar="trace.json",
                         help="the file to write")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command; gives its exit status."""
+    """Runs the command; returns its exit status."""
     if (args.record is None) == (args.plan is None):
-        raise InputError("give either the record of a run (hpcpar trace run.h5 -o trace.json) or --plan plan.json")
+        raise InputError("give either the record of a run (hpcpar trace run.h5 -o trace.json) or "
+                         "--plan plan.json")
     if args.record is not None:
         if args.machine:
-            raise InputError("--machine goes with --plan: a record has the prediction for the machine that it was made for")
+            raise InputError("--machine goes with --plan: a record has the prediction for the "
+                             "machine that it was made for")
         return _record(args)
     plan = plans.load(args.plan)
-    machine = files.load(args.machine) if args.machine else files.from_dict(plan.machine, f"the machine in plan file {args.plan}")
+    if args.machine:
+        machine = files.load(args.machine)
+    else:
+        machine = files.from_dict(plan.machine, f"the machine in plan file {args.plan}")
     prediction = price(plan.network.build(), plan, machine)
     events.save(perfetto.events(1, prediction, f"simulated: {perfetto.title(prediction)}"),
                 args.out)
@@ -53,12 +63,13 @@ def _record(args: argparse.Namespace) -> int:
 
     record = read(args.record)
     timeline, found = simulated(record), measured(record, 2, args.iterations)
-    out = [*(perfetto.events(1, timeline, f"simulated: {perfetto.title(timeline)}") if timeline
-             else ()), *found]
-    if not out:
-        raise InputError(f"run record {args.record} has neither times at which steps began nor a simulated timeline; run again with this "
-                         "hpcpar")
-    events.save(out, args.out)
+    trace = list(found)
+    if timeline:
+        trace[:0] = perfetto.events(1, timeline, f"simulated: {perfetto.title(timeline)}")
+    if not trace:
+        raise InputError(f"run record {args.record} has neither times at which steps began nor a "
+                         "simulated timeline; run again with this hpcpar")
+    events.save(trace, args.out)
     sides = " and ".join(side for side, there in (("simulated", timeline), ("measured", found))
                          if there)
     tables.say(f"wrote {args.out} ({sides}); open it at https://ui.perfetto.dev")

@@ -1,4 +1,4 @@
-"""``mpiexec -n P hpcpar verify``: a few steps under a plan beside the same steps on one rank."""
+"""``mpiexec -n P hpcpar verify``: compares a few steps under a plan with the same on one rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcpar.cli.launch import limit_threads
 
 limit_threads()
 
-from hpcpar.cli.progress import Lines  # noqa: E402
+from hpcpar.cli.progress import ProgressLines  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
 from hpcpar.errors import InputError, unknown  # noqa: E402
 from hpcpar.kernels import backend  # noqa: E402
@@ -30,24 +30,33 @@ from hpcpar.train.verify import (  # noqa: E402
 
 
 def add(subparsers: argparse._SubParsersAction) -> None:
-    """The options of the command."""
-    p = subparsers.add_parser("verify", help="check that a plan trains as one rank does: outputs, gradients and weights of every layer")
+    """Adds the command."""
+    p = subparsers.add_parser(
+        "verify",
+        help="check that a plan trains as one rank does: outputs, gradients and weights of every "
+        "layer",
+    )
     p.add_argument("--plan", required=True, help="plan file, from: hpcpar plan -o")
     p.add_argument("--data", default="",
                    help="HDF5 dataset, from: hpcpar data (default: random numbers)")
     p.add_argument("--steps", type=int, default=3, help="iterations (default 3)")
     p.add_argument("--dtype", default="float64", help="float64 (default) or float32")
-    p.add_argument("--tolerance", type=float, help="largest relative difference that passes (default 1e-9 in float64 and 1e-3 in float32; "
-                   "with Adam 1e-4 and 0.1, as it divides by gradients that may be mere rounding)")
-    p.add_argument("--rate", type=float, default=0.001, help="learning rate (default 0.001: small, lest training blows up "
-                   "what rounding leaves)")
+    p.add_argument(
+        "--tolerance", type=float,
+        help="largest relative difference that passes (default 1e-9 in float64 and 1e-3 in "
+        "float32; with Adam 1e-4 and 0.1, as it divides by gradients that may be mere rounding)",
+    )
+    p.add_argument(
+        "--rate", type=float, default=0.001,
+        help="learning rate (default 0.001: small, lest training blows up what rounding leaves)",
+    )
     p.add_argument("--seed", type=int, default=0, help="fixes initial weights, data and dropout")
     p.add_argument("--device", default="cpu", help="cpu or gpu")
     p.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Runs the command."""
     w = world()
     with w.guard():
         return _run(args, w)
@@ -57,37 +66,47 @@ def _run(args: argparse.Namespace, w: World) -> int:
     given, kernels, options = w.agree(lambda: _read(args))
     network = given.network.build()
     plan = w.agree(lambda: comparable(network, given, args.dtype))
-    tolerance = (ADAM_TOLERANCES if plan.optimizer == "adam"
-                 else TOLERANCES)[args.dtype] if args.tolerance is None else args.tolerance
-    lines = Lines(w.rank)
+    usual = ADAM_TOLERANCES if plan.optimizer == "adam" else TOLERANCES
+    tolerance = usual[args.dtype] if args.tolerance is None else args.tolerance
+    lines = ProgressLines(w.rank)
     check = Verification(w, network, plan, kernels, options)
-    lines.say(f"{plan.network.name} on {w.size} ranks ({plan.strategy}) beside one rank, batch {plan.batch}, {options.steps} steps, "
-              f"{args.dtype}, {args.device}, {w.library}")
+    lines.say(f"{plan.network.name} on {w.size} ranks ({plan.strategy}) beside one rank, batch "
+              f"{plan.batch}, {options.steps} steps, {args.dtype}, {args.device}, {w.library}")
     if given.batch_norm == "local":
-        lines.say("note: the plan's batch normalisation takes the statistics of each rank's part, so its training differs from a serial "
-                  "one by design; verified with those of the whole batch instead")
+        lines.say("note: the plan's batch normalisation takes the statistics of each rank's part, "
+                  "so its training differs from a serial one by design; verified with those of the "
+                  "whole batch instead")
 
     def tell(step: int, so_far: Result) -> None:
         most = so_far.largest
-        lines.say(f"step {step}/{options.steps}", f"loss {so_far.losses[-1]:.6f} (one rank {so_far.serial_losses[-1]:.6f})",
-                  f"largest difference so far {most.value:.1e}, {most.quantity.replace('_', ' ')} of {most.layer}")
+        lines.say(
+            f"step {step}/{options.steps}",
+            f"loss {so_far.losses[-1]:.6f} (one rank {so_far.serial_losses[-1]:.6f})",
+            f"largest difference so far {most.value:.1e}, {most.quantity.replace('_', ' ')} of "
+            f"{most.layer}",
+        )
 
     result = check.run(tell)
     if w.rank == 0:
-        title = f"largest difference from one rank, relative to each tensor's largest value, in {options.steps} steps"
+        title = ("largest difference from one rank, relative to each tensor's largest value, in "
+                 f"{options.steps} steps")
         show_result(result, title, tolerance)
         if args.json:
-            print(json.dumps({
-                "network": plan.network.name, "strategy": plan.strategy, "ranks": plan.ranks, "batch": plan.batch, "dtype": args.dtype,
-                "steps": options.steps, "tolerance": tolerance, "batch_norm": plan.batch_norm,
-            } | to_json(result)))
+            print(
+                json.dumps(
+                    {"network": plan.network.name, "strategy": plan.strategy, "ranks": plan.ranks,
+                     "batch": plan.batch, "dtype": args.dtype, "steps": options.steps,
+                     "tolerance": tolerance, "batch_norm": plan.batch_norm}
+                    | to_json(result)
+                )
+            )
             sys.stdout.flush()
     result.check(tolerance)
     return 0
 
 
 def _read(args: argparse.Namespace) -> tuple[plans.Plan, Backend, Options]:
-    """Everything that can be wrong before a rank knows of the others."""
+    """Checks everything that needs no communication."""
     if args.steps < 1:
         raise InputError(f"--steps {args.steps}: a verification has at least one step")
     if args.dtype not in TOLERANCES:
