@@ -1,12 +1,11 @@
-"""Our collectives against the MPI library's own and, for allreduce, against gloo (PyTorch's), on
-the same sizes.
+"""Our collectives beside the MPI library's own and, for allreduce, PyTorch's gloo.
 
     python bench/collectives.py [--ranks 2,4] [--rounds 15] [--sizes 4K,64M] [--json FILE]
 
-Starts the processes itself: one MPI job and one gloo job per number of ranks. Contestants take
-turns in every round (A B C A B C ...), so that a noisy machine disturbs them alike; a round counts
-the slowest rank, and a cell is the median of the rounds. Processes that are not being measured
-sleep. Sizes are those of the whole buffer (reduced, or gathered), in float32.
+It starts one MPI job and one gloo job per number of ranks. Every round measures all contestants in
+turn (A B C A B C ...), so that noise disturbs all of them alike. The slowest rank of a round
+counts; a cell is the median of the rounds. Idle processes sleep. Sizes are those of the whole
+float32 buffer (reduced or gathered).
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ OURS = (
     ("reduce_scatter", "bruck", 1),
 )
 SIZES = tuple(4096 * 4**i for i in range(8))
-#: A measurement moves about this much, so that small messages are repeated, and a barrier's skew
-#: matters little.
+#: Bytes that a measurement moves, about: small messages are repeated until a barrier's skew is
+#: negligible.
 LEAST_BYTES, MOST_REPEATS = 2 << 20, 40
 
 Job = Callable[[], Any]
 
 
 def mpi_contestants(size: int) -> dict[str, Job]:
-    """Our algorithms and the library's, checked once, on buffers of `size` bytes."""
+    """Our algorithms and the library's on buffers of `size` bytes; each result is checked once."""
     import numpy as np
 
     from hpcpar.comm.communicator import Communicator
     from hpcpar.comm.world import world
     from hpcpar.kernels.numpy_backend import NumpyBackend
-    from hpcpar.plan.config import Config, Digit
     from hpcpar.plan.axis import Axis
+    from hpcpar.plan.config import Config, Digit
     from hpcpar.plan.layout import Layout
     from hpcpar.schedule.steps import Comm, Group, Kind, Phase
 
@@ -69,9 +68,8 @@ def mpi_contestants(size: int) -> dict[str, Job]:
     group = Group((Digit(1, p),))
 
     def ours(index: int, kind: str, algorithm: str, segments: int) -> Job:
-        step = Comm(
-            index, Phase.GRADIENT, "bench", "x", Kind(kind), *layouts[kind], kind != "allgather", group, algorithm, segments, 4, index + 1
-        )
+        step = Comm(index, Phase.GRADIENT, "bench", "x", Kind(kind), *layouts[kind],
+                    kind != "allgather", group, algorithm, segments, 4, index + 1)
         transfer = communicator.bind(step, *arrays[kind])
 
         def run() -> None:
@@ -91,7 +89,9 @@ def mpi_contestants(size: int) -> dict[str, Job]:
         w.barrier()
         job()
         kind = name.split()[0]
-        expected = np.arange(1, p + 1).repeat(items // p) if kind == "allgather" else p * (p + 1) // 2
+        expected = (
+            np.arange(1, p + 1).repeat(items // p) if kind == "allgather" else p * (p + 1) // 2
+        )
         if not (arrays[kind][1] == expected).all():
             raise RuntimeError(f"rank {w.rank}: {name} of {size} bytes is wrong")
         w.barrier()
@@ -110,9 +110,7 @@ def measure(job: Job, size: int, barrier: Job) -> float:
 
 
 def work_mpi() -> None:
-    """A rank of the MPI job: rank 0 is told the sizes and answers with every contestant's seconds
-    on the slowest rank.
-    """
+    """A rank of the MPI job; rank 0 reads sizes and prints seconds of the slowest rank."""
     from hpcpar.comm.world import world
 
     w = world()
@@ -121,7 +119,7 @@ def work_mpi() -> None:
 
 
 def serve(w: Any) -> None:
-    """Answer until the size asked for is 0."""
+    """Measures every size that rank 0 reads, until it is 0."""
     size, turn, contestants = 0, 0, dict[str, Job]()
     while True:
         asked = int(sys.stdin.readline() or 0) if w.rank == 0 else None
@@ -135,7 +133,7 @@ def serve(w: Any) -> None:
             contestants = {}  # the old buffers go before the new ones come
             contestants, size = mpi_contestants(asked), asked
         names = list(contestants)
-        # whoever comes first finds the cores asleep: let it be another one every time
+        # the first one finds idle cores: rotate the order
         turn = (turn + 1) % len(names)
         seconds = {name: w.most(measure(contestants[name], size, w.barrier))
                    for name in names[turn:] + names[:turn]}
@@ -144,7 +142,7 @@ def serve(w: Any) -> None:
 
 
 def work_gloo(rank: int, ranks: int, store: str) -> None:
-    """A process of the gloo job: every one is told the sizes and answers with its own seconds."""
+    """A process of the gloo job; every process reads sizes and prints its own seconds."""
     import torch
     import torch.distributed as dist
 
@@ -154,13 +152,17 @@ def work_gloo(rank: int, ranks: int, store: str) -> None:
     while asked := int(sys.stdin.readline() or 0):
         if asked != 4 * x.numel():
             x = torch.zeros(asked // 4)
-        print(json.dumps({"allreduce gloo": measure(partial(dist.all_reduce, x), asked,
-                                                    dist.barrier)}), flush=True)
+        print(
+            json.dumps(
+                {"allreduce gloo": measure(partial(dist.all_reduce, x), asked, dist.barrier)}
+            ),
+            flush=True,
+        )
     dist.destroy_process_group()
 
 
 class Team:
-    """Processes that are told a size and answer with seconds."""
+    """Processes that read sizes and answer with seconds."""
 
     def __init__(self, commands: list[list[str]]) -> None:
         self.processes = [subprocess.Popen(c, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -173,7 +175,7 @@ class Team:
             process.stdin.flush()
 
     def round(self, size: int) -> dict[str, float]:
-        """Every contestant once; the slowest process counts."""
+        """Measures every contestant once; the slowest process counts."""
         self.tell(size)
         answers = []
         for process in self.processes:
@@ -191,7 +193,7 @@ class Team:
 
 
 def bench(ranks: int, sizes: list[int], rounds: int, with_gloo: bool) -> list[dict[str, Any]]:
-    """Medians of every contestant by size."""
+    """Median times of every contestant, by size."""
     me = [sys.executable, str(Path(__file__).resolve())]
     launcher = Path(sys.executable).parent / "mpiexec"
     store = f"/tmp/hpcpar-bench-gloo-{os.getpid()}-{ranks}"
@@ -217,7 +219,7 @@ def bench(ranks: int, sizes: list[int], rounds: int, with_gloo: bool) -> list[di
 
 
 def print_row(row: dict[str, Any]) -> None:
-    """Microseconds of every contestant, and our best over the others, by collective."""
+    """Prints microseconds of every contestant, and our best over the others, per collective."""
     for kind in ("allreduce", "allgather", "reduce_scatter"):
         mine = {n.split()[1]: s for n, s in row["seconds"].items() if n.startswith(kind + " ")}
         theirs = {n: mine.pop(n) for n in ("mpi", "gloo") if n in mine}
@@ -225,7 +227,10 @@ def print_row(row: dict[str, Any]) -> None:
         times = "  ".join(f"{n} {s * 1e6:.0f}" for n, s in (mine | theirs).items())
         ratios = "  ".join(f"/{n} {mine[best] / s:4.2f}" for n, s in theirs.items())
         row.setdefault("best", {})[kind] = best
-        print(f"{row['ranks']:2} {row['bytes'] // 1024:6} KiB {kind:14} {best:10} {ratios:23} | us: {times}", flush=True)
+        print(
+            f"{row['ranks']:2} {row['bytes'] // 1024:6} KiB {kind:14} {best:10} {ratios:23} | us: "
+            f"{times}", flush=True,
+        )
 
 
 def _size(text: str) -> int:
@@ -263,10 +268,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     least, most = (_size(s) for s in options.sizes.split(","))
     with_gloo = importlib.util.find_spec("torch") is not None
-    date, cores = datetime.now().astimezone().isoformat(timespec="seconds"), len(
-        os.sched_getaffinity(0))
+    date, cores = (datetime.now().astimezone().isoformat(timespec="seconds"),
+                   len(os.sched_getaffinity(0)))
     print(f"{date}, {cores} cores; medians of {options.rounds} rounds, slowest rank")
-    print("first our fastest, then its time over the library's (/mpi) and gloo's (/gloo): below 1 ours is faster")
+    print("first our fastest, then its time over the library's (/mpi) and gloo's (/gloo): below 1 "
+          "ours is faster")
     if not with_gloo:
         print("no gloo column: PyTorch is not installed here")
     rows: list[dict[str, Any]] = []

@@ -1,5 +1,4 @@
-"""The layer-wise search against every named strategy, under the same objective (the plain sum), for
-networks, ranks and machines.
+"""The layer-wise search is never worse than a named strategy under the plain sum (OptCNN, Eq 1).
 
 Run: ``python bench/never_worse.py`` (some minutes). Prints a line for every case in which a named
 strategy of the search's space that fits is faster, and ends with status 1 if there is one.
@@ -23,17 +22,17 @@ from hpcpar.search import auto  # noqa: E402
 from hpcpar.search.candidates import APART, priced  # noqa: E402
 
 #: Network -> samples a rank.
-NETWORKS = {"lenet5": 64, "mlp": 64, "alexnet": 32, "alexnet-owt": 32, "vgg16": 32, "resnet50": 32, "resnet152": 32, "inception_v3": 32,
-            "cosmoflow": 4}
+NETWORKS = {"lenet5": 64, "mlp": 64, "alexnet": 32, "alexnet-owt": 32, "vgg16": 32, "resnet50": 32,
+            "resnet152": 32, "inception_v3": 32, "cosmoflow": 4}
 RANKS = (2, 4, 8, 16, 64, 1024)
 
 
 def gain(name: str, samples: int, ranks: int, preset: str) -> float | None:
-    """The best named strategy's iteration over the search's; None where no named strategy fits."""
+    """Iteration of the best named strategy over the search's; None where no named strategy fits."""
     machine, spec = files.load(preset), NetworkSpec(name, *defaults(name))
     network = spec.build()
     found, _ = auto.layerwise(network, spec, ranks, samples * ranks, machine, overlap="none")
-    names = [s for s in auto.candidates(network, ranks, machine) if parse(s)[0] not in APART]
+    names = [s for s in auto.strategies_to_try(network, ranks, machine) if parse(s)[0] not in APART]
     others = [c.iteration_s for c in priced(found.task, names) if c.parts <= samples * ranks
               and c.fits]
     if not others:
@@ -57,11 +56,13 @@ def main() -> int:
                 gains.append(ratio)
                 if ratio < 1 - 1e-9:
                     worse += 1
-                    say(f"{name} on {ranks} ranks of {preset}: a named strategy is {1 / max(ratio, 1e-9):.3f} times as fast")
-        say(f"{name}: {len(gains)} cases so far, {worse} worse, {time.perf_counter() - begin:.0f} s")
+                    say(f"{name} on {ranks} ranks of {preset}: a named strategy is "
+                        f"{1 / max(ratio, 1e-9):.3f} times as fast")
+        elapsed_s = time.perf_counter() - begin
+        say(f"{name}: {len(gains)} cases so far, {worse} worse, {elapsed_s:.0f} s")
     gains.sort()
-    say(f"{len(gains)} cases, {worse} worse than a named strategy; times as fast as the best of them: median {gains[len(gains) // 2]:.3f}, "
-        f"most {gains[-1]:.3f}")
+    say(f"{len(gains)} cases, {worse} worse than a named strategy; times as fast as the best of "
+        f"them: median {gains[len(gains) // 2]:.3f}, most {gains[-1]:.3f}")
     return 1 if worse else 0
 
 

@@ -1,8 +1,7 @@
-"""How fast predictions are: per second on one core over grids, ranks and batches, and how little
-the number of ranks matters.
+"""The speed of predictions: their rate on one core, and their time over the number of ranks.
 
-Run: ``python bench/predictions.py``. Times are medians of several runs; the limits are those that
-the project holds itself to.
+Run: ``python bench/predictions.py``. Times are medians of several runs; the limits are the
+project's own.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from hpcpar.plan.plan import NetworkSpec, Plan, make_plan  # noqa: E402
 from hpcpar.plan.strategies import fill, grid_sizes  # noqa: E402
 from hpcpar.report.tables import show  # noqa: E402
 
-#: Network -> least predictions a second on one core.
+#: Network -> lowest acceptable rate of predictions on one core (1/s).
 LEAST = {"alexnet": 5000, "resnet152": 500}
 SHAPES = {"alexnet": (3, 227, 227), "resnet152": (3, 224, 224)}
-#: Most that a prediction for 2^20 ranks may take, in times of one for 16.
+#: Highest acceptable ratio of the times of a prediction for 2^20 ranks and for 16.
 MOST_RATIO = 3.0
 BATCHES = (256, 1024, 4096)
 
@@ -48,9 +47,7 @@ def median_s(action: Callable[[], Any], runs: int) -> float:
 
 
 def cases(count: int) -> tuple[np.ndarray, ...]:
-    """Ranks, Pr, Pc and batch of so many cases: every grid of growing numbers of ranks, under three
-    batches.
-    """
+    """Ranks, Pr, Pc and batch [cases]: all grids of growing numbers of ranks, three batches."""
     found: list[tuple[int, int, int, int]] = []
     ranks = 0
     while len(found) < count:
@@ -60,7 +57,7 @@ def cases(count: int) -> tuple[np.ndarray, ...]:
 
 
 def rate(name: str, strategy: str, machine_name: str, overlap: str, count: int, runs: int) -> float:
-    """Predictions a second, lowering and pricing included."""
+    """Predictions per second, with lowering and pricing."""
     machine, spec = files.load(machine_name), NetworkSpec(name, SHAPES[name], 1000)
     net = spec.build()
     ranks, pr, pc, batch = cases(count)
@@ -80,7 +77,11 @@ def many_ranks(strategy: str, runs: int) -> tuple[float, float]:
     spec = NetworkSpec("resnet152", net.image_shape, net.classes)
     out = []
     for ranks in (16, 1 << 20):
-        grid = f":{ranks // 4}x4" if strategy in ("df", "ds") else f":4x{ranks // 4}" if strategy == "domain" else ""
+        grid = ""
+        if strategy in ("df", "ds"):
+            grid = f":{ranks // 4}x4"
+        elif strategy == "domain":
+            grid = f":4x{ranks // 4}"
         data = files.to_dict(machine)
 
         def once(ranks: int = ranks, grid: str = grid, data: dict[str, Any] = data) -> None:
@@ -102,8 +103,10 @@ def main() -> None:
                                            ("domain", "abci-v100", "full"),
                                            ("ds", "abci-v100", "full")):
             found = rate(name, strategy, machine, overlap, count, args.runs)
-            rates.append({"network": name, "strategy": strategy, "machine": machine, "overlap": overlap, "per_s": found,
-                          "times_the_limit": found / LEAST[name]})
+            rates.append(
+                {"network": name, "strategy": strategy, "machine": machine, "overlap": overlap,
+                 "per_s": found, "times_the_limit": found / LEAST[name]}
+            )
     for strategy in ("data", "df", "ds", "domain"):
         few, many = many_ranks(strategy, args.runs)
         ratios.append({"strategy": strategy, "at_16_s": few, "at_1048576_s": many,
@@ -111,12 +114,25 @@ def main() -> None:
     if args.json:
         print(json.dumps({"predictions": rates, "ranks": ratios}))
         return
-    show("predictions a second on one core", ("network", "strategy", "machine", "overlap", "a second", "times the limit"),
-         [(r["network"], r["strategy"], r["machine"], r["overlap"], f"{r['per_s']:.0f}", f"{r['times_the_limit']:.1f}") for r in rates],
-         left=4)
-    show(f"one prediction of resnet152 (at most {MOST_RATIO:g} times as long for 1,048,576 ranks as for 16)",
-         ("strategy", "16 ranks", "1,048,576 ranks", "ratio"),
-         [(r["strategy"], f"{r['at_16_s'] * 1e3:.0f} ms", f"{r['at_1048576_s'] * 1e3:.0f} ms", f"{r['ratio']:.2f}") for r in ratios])
+    show(
+        "predictions a second on one core",
+        ("network", "strategy", "machine", "overlap", "a second", "times the limit"),
+        [
+            (r["network"], r["strategy"], r["machine"], r["overlap"], f"{r['per_s']:.0f}",
+             f"{r['times_the_limit']:.1f}")
+            for r in rates
+        ],
+        left=4,
+    )
+    show(
+        f"one prediction of resnet152 (at most {MOST_RATIO:g} times as long for 1,048,576 ranks as "
+        "for 16)", ("strategy", "16 ranks", "1,048,576 ranks", "ratio"),
+        [
+            (r["strategy"], f"{r['at_16_s'] * 1e3:.0f} ms", f"{r['at_1048576_s'] * 1e3:.0f} ms",
+             f"{r['ratio']:.2f}")
+            for r in ratios
+        ],
+    )
 
 
 if __name__ == "__main__":

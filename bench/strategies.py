@@ -1,13 +1,12 @@
-"""Every strategy as predicted and as it runs: AlexNet and VGG-16, and plans of ResNet-50,
-Inception-v3 and CosmoFlow, at full image size.
+"""Predicted and measured iterations of every strategy, at full image size.
 
-Run: ``python bench/strategies.py`` (half an hour and more on two cores; ``--quick`` for small
-images, a few minutes). It starts the MPI jobs itself, one for each network and number of ranks. A
-job measures its links and rates, then, for each plan in turn, the compute steps (as ``hpcpar
-calibrate`` does), prices the plan on the machine so found, and runs it. Nothing is fitted to the
-iteration's time. An iteration counts as long as its slowest rank; the median of a few is reported.
-A plan that would not fit into the memory that is free, or that cannot be run at this batch, is said
-to be so.
+All strategies of AlexNet and VGG-16; some of ResNet-50, Inception-v3 and CosmoFlow. Run:
+``python bench/strategies.py`` (half an hour and more on two cores; ``--quick`` for small images, a
+few minutes). It starts one MPI job per network and number of ranks. A job measures its links and
+rates. For each plan it then measures the compute steps (as ``hpcpar calibrate`` does), prices the
+plan on the calibrated machine, and runs it. Nothing is fitted to the time of an iteration. The
+slowest rank counts; the median of a few iterations is reported. Plans that do not fit the free
+memory, or cannot run at this batch, get a note instead.
 """
 
 from __future__ import annotations
@@ -43,15 +42,16 @@ if TYPE_CHECKING:
     from hpcpar.network.graph import Network
     from hpcpar.plan.plan import NetworkSpec, Plan
 
-#: Part of the free memory that a plan may take on all ranks together.
+#: Fraction of the free memory that a plan may use on all ranks together.
 MEMORY_SHARE = 0.7
 RATE, MOMENTUM, DECAY = 1e-4, 0.9, 5e-4
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network with its images, small ones for ``--quick``, and the batch; without `strategies`
-    every named one.
+    """A network, its image shape (a small one for ``--quick``), and the batch.
+
+    Without `strategies`, every named one is run.
     """
 
     network: str
@@ -79,7 +79,7 @@ CASES = {
 
 @dataclass
 class Row:
-    """What became of a plan; `note` says why there is no time."""
+    """The result of a plan; `note` says why it has no time."""
 
     network: str
     image: tuple[int, ...]
@@ -98,8 +98,8 @@ class Row:
 
 
 # -- in the MPI job --------------------------------------------------------------------------------
-class Job:
-    """One rank of the job of a network."""
+class StrategyRunner:
+    """One rank of a network's job: predicts and runs strategies."""
 
     def __init__(self, w: World, case: Case, quick: bool, iterations: int) -> None:
         from hpcpar.calibrate.calibrate import calibrate
@@ -115,7 +115,7 @@ class Job:
         self.machine: Machine = calibrate(w, self.kernels, [], "bench", lambda _: None)
 
     def row(self, strategy: str) -> Row:
-        """Predict and run a strategy."""
+        """Predicts and runs a strategy."""
         from hpcpar.calibrate import compute_probe as probe
         from hpcpar.cost.price_plan import price
         from hpcpar.errors import InputError
@@ -136,8 +136,9 @@ class Job:
         if out.memory_bytes * self.world.size > MEMORY_SHARE * free:
             out.note = f"needs {amount(out.memory_bytes)} on each rank, {amount(free)} are free"
             return out
-        found = self.world.bcast(probe.compute_samples(self.world, plan, self.kernels,
-                                                       self.machine.compute))
+        found = self.world.bcast(
+            probe.compute_samples(self.world, plan, self.kernels, self.machine.compute)
+        )
         gc.collect()  # the probe's blocks
         if found is not None:
             table = {**self.machine.compute, **found.table()}
@@ -149,7 +150,7 @@ class Job:
         return out
 
     def measured(self, plan: Plan) -> float:
-        """Seconds of an iteration, after one that warms up."""
+        """Median seconds of an iteration, after one warm-up iteration."""
         import numpy as np
 
         from hpcpar.comm.communicator import Communicator
@@ -166,7 +167,10 @@ class Job:
         alike = np.random.default_rng(0)
         batch, classes = self.case.batch, self.network.classes
         regression = isinstance(self.network.layers[-1], MeanSquaredError)
-        truth = alike.standard_normal((batch, classes), np.float32) if regression else alike.integers(0, classes, batch)
+        if regression:
+            truth = alike.standard_normal((batch, classes), np.float32)
+        else:
+            truth = alike.integers(0, classes, batch)
         times = []
         for step in range(self.iterations + 1):
             self.world.barrier()
@@ -177,25 +181,26 @@ class Job:
 
 
 def work(name: str, strategies: list[str], quick: bool, iterations: int) -> None:
-    """A rank: rank 0 prints a row, as JSON, for each strategy."""
+    """The program of a rank; rank 0 prints one JSON row per strategy."""
     from hpcpar.comm.world import world
 
     w = world()
     with w.guard():
-        job = Job(w, CASES[name], quick, iterations)
+        runner = StrategyRunner(w, CASES[name], quick, iterations)
         for strategy in strategies:
-            row = job.row(strategy)
+            row = runner.row(strategy)
             if w.rank == 0:
                 print(json.dumps(asdict(row)), flush=True)
 
 
 # -- outside ---------------------------------------------------------------------------------------
 def run(case: Case, ranks: int, options: argparse.Namespace) -> list[Row]:
-    """One job; strategies that it did not come to are told as such."""
+    """Runs one job; strategies that it did not reach get a note."""
     wanted = options.strategies.split(",") if options.strategies else case.plans(ranks)
     launcher = Path(sys.executable).parent / "mpiexec"
-    command = [str(launcher) if launcher.exists() else "mpiexec", "-n", str(ranks), sys.executable, str(Path(__file__).resolve()),
-               "--work", case.network, "--strategies", ",".join(wanted), "--iterations", str(options.iterations)]
+    command = [str(launcher) if launcher.exists() else "mpiexec", "-n", str(ranks), sys.executable,
+               str(Path(__file__).resolve()), "--work", case.network, "--strategies",
+               ",".join(wanted), "--iterations", str(options.iterations)]
     threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads,
                    "MKL_NUM_THREADS": threads}
@@ -209,8 +214,10 @@ def run(case: Case, ranks: int, options: argparse.Namespace) -> list[Row]:
             _tell(rows[-1])
         status = process.wait()
     for strategy in wanted[len(rows):]:
-        rows.append(Row(case.network, case.small if options.quick else case.image, ranks, case.batch, strategy,
-                        note=f"the job ended with status {status}"))
+        rows.append(
+            Row(case.network, case.small if options.quick else case.image, ranks, case.batch,
+                strategy, note=f"the job ended with status {status}")
+        )
         _tell(rows[-1])
     return rows
 
@@ -244,15 +251,22 @@ def main(arguments: list[str] | None = None) -> int:
     if options.work:
         work(options.work, options.strategies.split(","), options.quick, options.iterations)
         return 0
-    date, cores = datetime.now().astimezone().isoformat(timespec="seconds"), len(
-        os.sched_getaffinity(0))
+    date, cores = (datetime.now().astimezone().isoformat(timespec="seconds"),
+                   len(os.sched_getaffinity(0)))
     jobs = [(int(ranks), CASES[name]) for ranks in options.ranks.split(",")
             for name in options.networks.split(",")]
     rows = [row for ranks, case in jobs for row in run(case, ranks, options)]
-    show(f"{date}, {cores} cores: seconds of an iteration, median of {options.iterations}",
-         ("network", "strategy", "ranks", "batch", "predicted", "measured", "measured/predicted", "memory/rank"),
-         [(r.network, r.strategy, r.ranks, r.batch, seconds(r.predicted_s), seconds(r.measured_s), f"{r.ratio:.2f}" if r.ratio else "-",
-           amount(r.memory_bytes)) for r in rows], left=2)
+    show(
+        f"{date}, {cores} cores: seconds of an iteration, median of {options.iterations}",
+        ("network", "strategy", "ranks", "batch", "predicted", "measured", "measured/predicted",
+         "memory/rank"),
+        [
+            (r.network, r.strategy, r.ranks, r.batch, seconds(r.predicted_s), seconds(r.measured_s),
+             f"{r.ratio:.2f}" if r.ratio else "-", amount(r.memory_bytes))
+            for r in rows
+        ],
+        left=2,
+    )
     for r in rows:
         if r.note:
             print(f"{r.network}, {r.ranks} ranks, {r.strategy}: {r.note}", file=sys.stderr)

@@ -25,7 +25,8 @@ from hpcpar.network.layers import Shape, SoftmaxCrossEntropy
 from hpcpar.papers import optcnn
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan
-from hpcpar.plan.strategies import Configs, fill, sections
+from hpcpar.plan.strategies import fill
+from hpcpar.plan.strategy_request import Configs, sections
 
 NETWORKS = ("alexnet", "vgg16", "inception_v3")
 #: Images per GPU.

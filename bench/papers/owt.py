@@ -23,7 +23,7 @@ from hpcpar.machine import files
 from hpcpar.network import builtin
 from hpcpar.papers import owt
 from hpcpar.plan.plan import NetworkSpec, make_plan
-from hpcpar.plan.strategies import sections
+from hpcpar.plan.strategy_request import sections
 
 MACHINE = files.load("k20x8")
 NETWORK = builtin.network("alexnet-owt")
