@@ -72,7 +72,9 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     def make(ranks: int, strategy: str, **options: Any) -> Path:
         given = {"network": "lenet5", "input": "1x8x8", "machine": "local", "batch": 16} | options
-        name = "-".join(str(v) for v in (ranks, strategy, *options.values())).replace(":", "_").replace("/", "_")
+        name = ("-".join(str(v) for v in (ranks, strategy, *options.values()))
+                .replace(":", "_")
+                .replace("/", "_"))
         path = folder / f"{name}.json"
         if not path.exists():
             if ":" in given["network"]:  # a network of the tests knows its own shape

@@ -33,8 +33,9 @@ def test_separate_worlds_are_a_problem(hpcpar: Run) -> None:
     done = hpcpar(0, "doctor", "--json", OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="0")
     assert done.returncode == 2
     found = findings(done)["launcher"]
-    assert found["status"] == "problem" and "separate worlds of 1" in found[
-        "what"] and "srun --mpi=" in found["remedy"]
+    assert (found["status"] == "problem"
+            and "separate worlds of 1" in found["what"]
+            and "srun --mpi=" in found["remedy"])
     other = hpcpar(0, "doctor", OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="3")
     assert other.returncode == 2 and "problem" not in other.stderr, "one of them speaks"
 
@@ -52,4 +53,5 @@ def test_without_mpi4py(tmp_path: Path) -> None:
 def test_threads_that_are_no_number(hpcpar: Run) -> None:
     done = hpcpar(0, "doctor", OPENBLAS_NUM_THREADS="many")
     assert done.returncode == 2
-    assert done.stderr.strip() == "hpcpar: OPENBLAS_NUM_THREADS=many: give a number of threads, or unset it"
+    assert (done.stderr.strip()
+            == "hpcpar: OPENBLAS_NUM_THREADS=many: give a number of threads, or unset it")

@@ -1,4 +1,4 @@
-"""What a user can get wrong: one clear line, once, exit status 2 (or 1 for a run that failed), and
+"""User errors: one clear line, once, exit status 2 (or 1 for a run that failed), and
 nobody hangs.
 """
 
@@ -82,8 +82,9 @@ def test_no_gpu(hpcpar: Run, plan: Make, digits: Path) -> None:
 
 def test_no_mpi(plan: Make, digits: Path, tmp_path: Path) -> None:
     (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')\n")
-    env = clean_environment(PYTHONPATH=os.pathsep.join([str(tmp_path),
-                                                        os.environ.get("PYTHONPATH", "")]))
+    env = clean_environment(
+        PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    )
     command = [sys.executable, "-m", "hpcpar", "run", "--plan", str(plan(1, "data")), "--data",
                str(digits)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)

@@ -82,7 +82,10 @@ def test_a_launcher_of_another_library_is_refused(mpiexec: str, name: str, told:
     )
     status, text, _ = run([sys.executable, "-c", code], 30)
     assert status == 0, text
-    assert f"refused: the launcher started {told} processes ({name}) but MPI sees separate worlds of 1" in text
+    assert (
+        f"refused: the launcher started {told} processes ({name}) but MPI sees separate worlds of 1"
+        in text
+    )
     assert "use the mpiexec of the library that mpi4py uses" in text
 
 

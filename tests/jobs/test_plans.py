@@ -97,8 +97,9 @@ def test_checkpoint_under_one_plan_goes_on_under_another(
     forward = ("--data", digits, "--forward-only", "--resume", again, "--json")
     seen = [summary(hpcpar(r, "run", "--plan", make(name, optimizer=optimizer), *forward))
             for r, name in ((4, "channel"), (1, "serial"))]
-    assert seen[0]["test_accuracy"] == pytest.approx(ours["test_accuracy"],
-                                                     abs=1e-9) == seen[1]["test_accuracy"]
+    assert (seen[0]["test_accuracy"]
+            == pytest.approx(ours["test_accuracy"], abs=1e-9)
+            == seen[1]["test_accuracy"])
     assert seen[0]["test_loss"] == pytest.approx(ours["test_loss"], rel=1e-9)
 
 
@@ -128,11 +129,13 @@ def test_forward_only(hpcpar: Run, make: Make, digits: Path, tmp_path: Path) -> 
     words = ("--plan", make("pipeline"), "--data", digits, "--forward-only")
     done = hpcpar(4, "run", *words, "--out", record, "--json")
     found = summary(done)
-    assert found["samples"] == 359 and found["images_per_s"] > 0 and found[
-        "predicted_pass_s"] > 0 and "images/s" in done.stderr
+    assert (found["samples"] == 359
+            and found["images_per_s"] > 0
+            and found["predicted_pass_s"] > 0
+            and "images/s" in done.stderr)
     phases = json.loads(hpcpar(0, "compare", record, "--json").stdout)["runs"][0]["phases"]
-    assert phases["forward"]["compute"]["measured_s"] > 0 and phases["backward"]["compute"][
-        "measured_s"] == 0
+    assert (phases["forward"]["compute"]["measured_s"] > 0
+            and phases["backward"]["compute"]["measured_s"] == 0)
     refused = hpcpar(4, "run", *words, "--epochs", 2)
     assert refused.returncode == 2 and "--epochs is of a training" in refused.stderr
 

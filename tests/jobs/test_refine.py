@@ -34,7 +34,8 @@ def test_calibrate_run_refine(hpcpar: Run, plan: Make, digits: Path, tmp_path: P
     assert hpcpar(0, "calibrate", "--refine", out, "-o", machine).returncode == 0
     assert files.load(str(machine)) == first and len(first.quality["sources"]) == 1
     refused = hpcpar(0, "calibrate", "--refine", out, "-o", machine, "--for", made)
-    assert refused.returncode == 2 and "--refine takes times from records, --for measures" in refused.stderr
+    assert (refused.returncode == 2
+            and "--refine takes times from records, --for measures" in refused.stderr)
 
 
 @pytest.mark.parametrize(("words", "message"), [

@@ -18,8 +18,9 @@ from tests.jobs.conftest import ROOT, Run, clean_environment
 
 def words(digits: Path, out: Path, ranks: str, *more: str) -> list[str]:
     """The options of a sweep of LeNet-5."""
-    return ["sweep", "strong", "--network", "lenet5", "--input", "1x8x8", "--batch", "16", "--ranks", ranks, "--strategies",
-            "data,filter", "--data", str(digits), "--out", str(out), *more]
+    return ["sweep", "strong", "--network", "lenet5", "--input", "1x8x8", "--batch", "16",
+            "--ranks", ranks, "--strategies", "data,filter", "--data", str(digits), "--out",
+            str(out), *more]
 
 
 def test_cases_run_and_are_reported(hpcpar: Run, digits: Path, tmp_path: Path) -> None:
@@ -43,15 +44,18 @@ def test_a_case_that_fails_gives_its_reason(hpcpar: Run, digits: Path, tmp_path:
     assert done.returncode == 1
     states = {p["case"]: (p["state"], p["reason"]) for p in json.loads(done.stdout)["points"]}
     assert states["data-p1-b16"] == ("done", "")
-    assert states["data-p2-b16"][
-        0] == "failed" and "the plan is for 2 ranks, but this job has 1" in states["data-p2-b16"][1]
+    assert (states["data-p2-b16"][0] == "failed"
+            and "the plan is for 2 ranks, but this job has 1" in states["data-p2-b16"][1])
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_the_ranks_and_can_be_resumed(hpcpar: Run, digits: Path, tmp_path: Path,
-                                                        sign: signal.Signals) -> None:
-    begun = subprocess.Popen([sys.executable, "-m", "hpcpar", *words(digits, tmp_path, "2", "--steps", "100000")], stderr=subprocess.PIPE,
-                             text=True, env=clean_environment())
+def test_an_interrupt_ends_the_ranks_and_can_be_resumed(
+    hpcpar: Run, digits: Path, tmp_path: Path, sign: signal.Signals
+) -> None:
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "hpcpar", *words(digits, tmp_path, "2", "--steps", "100000")],
+        stderr=subprocess.PIPE, text=True, env=clean_environment(),
+    )
     log = tmp_path / "cases" / "data-p2-b16" / "log"
     for _ in range(300):
         if log.exists() and "lenet5 on 2 ranks" in log.read_text():
@@ -81,4 +85,6 @@ def test_the_script_for_plain_mpiexec(plan: Callable[..., Path], digits: Path,
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path,
                           env=clean_environment(), timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "run.h5").exists() and (tmp_path / "weights.h5").exists() and "accuracy" in done.stderr
+    assert ((tmp_path / "run.h5").exists()
+            and (tmp_path / "weights.h5").exists()
+            and "accuracy" in done.stderr)

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hpcpar.report.late_senders import clocked, origin
 
+from hpcpar.report.late_senders import clocked, origin
 from hpcpar.train import record
 from tests.jobs.conftest import Run
 from tests.unit.trace_format import check
 
 Make = Callable[..., Path]
 #: ranks, strategy, options of the plan
-CASES = {
-    "one": (1, "data", {}), "data": (2, "data", {}), "owt": (4, "owt", {}), "layerwise": (4, "layerwise", {}),
-    "1f1b": (2, "pipeline", {"order": "1f1b", "microbatches": 4}), "stages": (4, "pipeline:2x2", {"microbatches": 4}),
-}
+CASES = {"one": (1, "data", {}), "data": (2, "data", {}), "owt": (4, "owt", {}),
+         "layerwise": (4, "layerwise", {}),
+         "1f1b": (2, "pipeline", {"order": "1f1b", "microbatches": 4}),
+         "stages": (4, "pipeline:2x2", {"microbatches": 4})}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,11 @@ def runs(hpcpar: Run, plan: Make, digits: Path,
 @pytest.mark.parametrize("name", CASES)
 def test_times_of_steps(name: str, runs: dict[str, Path]) -> None:
     run = record.read(str(runs[name]))
-    assert run.start_s is not None and run.end_s is not None and run.wait_s is not None and run.clock is not None and run.kept is not None
+    assert (run.start_s is not None
+            and run.end_s is not None
+            and run.wait_s is not None
+            and run.clock is not None
+            and run.kept is not None)
     assert list(run.kept) == list(range(30)) and run.clock.shape == (len(run.ranks), 2, 3)
     done = run.seconds > 0
     # every step that took time has a beginning, within its iteration
@@ -46,10 +50,13 @@ def test_times_of_steps(name: str, runs: dict[str, Path]) -> None:
     assert np.nanmin(run.start_s) >= 0 and (np.nanmax(run.start_s, axis=2) <= run.iteration_s
                                             + 1e-6).all()
     comm = np.array([s.kind == "comm" for s in run.steps])
-    assert (np.isnan(run.end_s[:, :, ~comm])).all() and (np.isnan(run.start_s)
-                                                         | ~np.isnan(run.end_s) | ~comm).all()
+    assert (np.isnan(run.end_s[:, :, ~comm])).all() and (
+        np.isnan(run.start_s) | ~np.isnan(run.end_s) | ~comm
+    ).all()
     took = run.end_s - run.start_s
-    assert (np.nan_to_num(run.wait_s) <= run.seconds + 1e-6).all() and np.nanmin(took, initial=1.0) >= 0
+    assert (np.nan_to_num(run.wait_s) <= run.seconds + 1e-6).all() and np.nanmin(
+        took, initial=1.0
+    ) >= 0
     assert (np.nan_to_num(took - run.seconds)[:, :, comm] >= -1e-6).all()
     source = origin(run)
     times = clocked(run, source)
@@ -71,7 +78,9 @@ def test_compare(runs: dict[str, Path], hpcpar: Run) -> None:
         error = row["measured_iteration_s"] - row["predicted_iteration_s"]
         assert sum(t["excess_s"] for t in row["unforeseen"]) == pytest.approx(error, rel=1e-6)
         parts = [t for split in row["phases"].values() for t in split.values()]
-        assert sum(t["predicted_s"] for t in parts) == pytest.approx(row["predicted_iteration_s"], rel=1e-6)
+        assert sum(t["predicted_s"] for t in parts) == pytest.approx(
+            row["predicted_iteration_s"], rel=1e-6
+        )
         assert all(t["measured_s"] >= 0 for t in parts)
         assert ("bubble" in row["phases"]) == (row["stages"] == 2)
     for name in ("1f1b", "stages"):

@@ -40,10 +40,12 @@ def job(mpiexec: str, what: str, ranks: int, *words: object,
                           env=clean_environment(**env))
 
 
-@pytest.mark.parametrize(("ranks", "strategy", "options"), [
-    (4, "pipeline:2x2", {"microbatches": 2}), (3, "spatial", {"batch_norm": "local", "synchronisation": "server"}),
-    (2, "channel", {"optimizer": "adam"}),
-])
+@pytest.mark.parametrize(
+    ("ranks", "strategy", "options"),
+    [(4, "pipeline:2x2", {"microbatches": 2}),
+     (3, "spatial", {"batch_norm": "local", "synchronisation": "server"}),
+     (2, "channel", {"optimizer": "adam"})],
+)
 def test_plans_train_as_one_rank_does(ranks: int, strategy: str, options: dict[str, object],
                                       hpcpar: Run, plan: Make) -> None:
     path = plan(ranks, strategy, network=NETWORK,
@@ -80,7 +82,9 @@ def test_a_rank_that_is_stuck_ends_the_job(mpiexec: str, plan: Make, digits: Pat
     words = ("run", "--plan", plan(3, "filter"), "--data", digits, "--steps", 2)
     done = job(mpiexec, "time.sleep(60)", 3, *words, HPCPAR_STALL_S="1")
     assert done.returncode != 0
-    assert "nothing has come for 1 s from rank" in done.stderr and "layer '" in done.stderr and "step " in done.stderr
+    assert ("nothing has come for 1 s from rank" in done.stderr
+            and "layer '" in done.stderr
+            and "step " in done.stderr)
 
 
 def test_no_number_of_seconds(mpiexec: str, plan: Make, digits: Path) -> None:

@@ -51,7 +51,7 @@ from hpcpar.plan.boxes import items, local
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned, partial
 from hpcpar.plan.plan import NetworkSpec, Plan
-from hpcpar.plan.strategies import Configs
+from hpcpar.plan.strategy_request import Configs
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
 

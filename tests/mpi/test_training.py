@@ -18,7 +18,8 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import SoftmaxCrossEntropy
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.plan import OVERLAPS, NetworkSpec, Plan
-from hpcpar.plan.strategies import GATHERS, Configs, configurations
+from hpcpar.plan.strategies import GATHERS, configurations
+from hpcpar.plan.strategy_request import Configs
 from tests.strategies import one_pass
 
 P = world().size

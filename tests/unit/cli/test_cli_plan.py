@@ -45,7 +45,9 @@ def test_networks(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_machines(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "cori-knl" in text(capsys, "machines") and "6 GB/s" in text(capsys, "machines", "cori-knl")
+    assert "cori-knl" in text(capsys, "machines") and "6 GB/s" in text(
+        capsys, "machines", "cori-knl"
+    )
     assert document(capsys, "machines", "cori-knl")["levels"][0]["alpha_s"] == 2e-6
     assert len(document(capsys, "machines")["machines"]) >= 2
 
@@ -81,7 +83,8 @@ def test_predict_many(capsys: pytest.CaptureFixture[str]) -> None:
             "4", "--strategy", "data,grid:*"]
     found = document(capsys, *args)
     assert [(p["strategy"], p["ranks"]) for p in found["predictions"]] == [
-        ("data", 4), ("grid:1x4", 4), ("grid:2x2", 4), ("grid:4x1", 4), ("grid:2x4", 8), ("grid:4x2", 8), ("grid:8x1", 8)
+        ("data", 4), ("grid:1x4", 4), ("grid:2x2", 4), ("grid:4x1", 4), ("grid:2x4", 8),
+        ("grid:4x2", 8), ("grid:8x1", 8),
     ]
     assert [(s["strategy"], s["ranks"]) for s in found["skipped"]] == [("data", 8), ("grid:1x8", 8)]
     shown = text(capsys, *args)
@@ -94,9 +97,9 @@ def test_predict_in_the_papers_accounting(capsys: pytest.CaptureFixture[str]) ->
     data = document(capsys, *args, "--strategy", "data")
     assert data["overlap"] == "none"
     # Eq 4: eight layers of 2 (9 alpha + 511/512 W beta)
-    assert data["communication_s"] == pytest.approx(2
-                                                    * (8 * 9 * 2e-6 + 511 / 512 * 60965224 * 4
-                                                       / 6e9))
+    assert data["communication_s"] == pytest.approx(
+        2 * (8 * 9 * 2e-6 + 511 / 512 * 60965224 * 4 / 6e9)
+    )
     grids = document(capsys, *args, "--strategy", "grid-fc:*")["predictions"]
     best = min(grids, key=lambda p: float(p["communication_s"]))
     assert best["strategy"] == "grid-fc:32x16"
@@ -112,29 +115,33 @@ def test_plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(("argv", "message"), [
-    (["plna"], "did you mean 'plan'"),
-    (["plan", "--network", "lenet", "--ranks", "4", "--batch", "8"], "did you mean 'lenet5'"),
-    (["plan", *LENET, "--machine", "locl"], "did you mean 'local'"),
-    (["plan", *LENET, "--strategy", "dta"], "did you mean 'data'"),
-    (["plan", *LENET, "--strategy", "grid:2x3"], "is for 6 ranks, not 4"),
-    (["plan", *LENET, "--strategy", "grid"], "needs a grid"),
-    (["plan", *LENET, "--rank", "4"], "did you mean '--ranks'"),
-    (["plan", *LENET, "--overlap", "ful"], "did you mean 'full'"),
-    (["plan", *LENET, "--input", "28x28"], "CxHxW"),
-    (["plan", *LENET, "--ranks", "0"], "at least 1"),
-    (["plan", *LENET, "-o", "/nonexistent/plan.json"], "cannot write plan file"),
-    (["plan", "--network", "alexnet", "--input", "3x8x8", "--ranks", "2", "--batch", "2"], "use larger images"),
-    (["plan", "--network", "lenet5"], "--ranks"),
-    (["predict", "--network", "lenet5", "--batch", "4"], "--ranks is missing"),
-    (["predict", "--plan", "/nonexistent.json"], "cannot read plan file"),
-    (["predict", "--plan", "x.json", "--ranks", "4"], "exclude each other"),
-    (["predict", *LENET, "--strategy", "data:*"], "takes no grid"),
-    (["predict", *LENET, "--strategy", "gird:*"], "did you mean 'grid'"),
-    (["predict", *LENET, "--accounting", "papre"], "did you mean 'paper'"),
-    (["networks", "alexnt"], "did you mean 'alexnet"),
-    (["machines", "none.toml"], "cannot read machine file"),
-])
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["plna"], "did you mean 'plan'"),
+        (["plan", "--network", "lenet", "--ranks", "4", "--batch", "8"], "did you mean 'lenet5'"),
+        (["plan", *LENET, "--machine", "locl"], "did you mean 'local'"),
+        (["plan", *LENET, "--strategy", "dta"], "did you mean 'data'"),
+        (["plan", *LENET, "--strategy", "grid:2x3"], "is for 6 ranks, not 4"),
+        (["plan", *LENET, "--strategy", "grid"], "needs a grid"),
+        (["plan", *LENET, "--rank", "4"], "did you mean '--ranks'"),
+        (["plan", *LENET, "--overlap", "ful"], "did you mean 'full'"),
+        (["plan", *LENET, "--input", "28x28"], "CxHxW"),
+        (["plan", *LENET, "--ranks", "0"], "at least 1"),
+        (["plan", *LENET, "-o", "/nonexistent/plan.json"], "cannot write plan file"),
+        (["plan", "--network", "alexnet", "--input", "3x8x8", "--ranks", "2", "--batch", "2"],
+         "use larger images"),
+        (["plan", "--network", "lenet5"], "--ranks"),
+        (["predict", "--network", "lenet5", "--batch", "4"], "--ranks is missing"),
+        (["predict", "--plan", "/nonexistent.json"], "cannot read plan file"),
+        (["predict", "--plan", "x.json", "--ranks", "4"], "exclude each other"),
+        (["predict", *LENET, "--strategy", "data:*"], "takes no grid"),
+        (["predict", *LENET, "--strategy", "gird:*"], "did you mean 'grid'"),
+        (["predict", *LENET, "--accounting", "papre"], "did you mean 'paper'"),
+        (["networks", "alexnt"], "did you mean 'alexnet"),
+        (["machines", "none.toml"], "cannot read machine file"),
+    ],
+)
 def test_errors_are_one_line(argv: list[str], message: str,
                              capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
@@ -177,11 +184,14 @@ def test_layers_behind_a_cut_reduction_are_one_group_with_it(
 def test_stages_of_a_pipeline_are_shown_with_their_ranks(
     capsys: pytest.CaptureFixture[str]) -> None:
     args = ["plan", "--network", "resnet50", "--machine", "h100x8", "--ranks", "8", "--batch", "64"]
-    assert [row[1:] for row in rows_of_layers(text(capsys, *args, "--strategy", "pipeline:4x2"))] == [
+    pairs = rows_of_layers(text(capsys, *args, "--strategy", "pipeline:4x2"))
+    assert [row[1:] for row in pairs] == [
         ["n=2", "0-1"], ["n=2", "2-3"], ["n=2", "4-5"], ["n=2", "6-7"]]
-    assert [row[1:] for row in rows_of_layers(text(capsys, *args, "--strategy", "pipeline:8x1"))] == [["-", str(i)] for i in range(8)]
-    firsts = [row["first_rank"] for row in document(capsys, *args, "--strategy",
-                                                    "pipeline:4x2")["layers"]]
+    single = rows_of_layers(text(capsys, *args, "--strategy", "pipeline:8x1"))
+    assert [row[1:] for row in single] == [["-", str(i)] for i in range(8)]
+    firsts = [
+        row["first_rank"] for row in document(capsys, *args, "--strategy", "pipeline:4x2")["layers"]
+    ]
     assert firsts == sorted(firsts) and set(firsts) == {0, 2, 4, 6}
 
 
@@ -203,20 +213,22 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert done.returncode == 0 and done.stderr == b""
 
 
-def test_computing_again_is_proposed_where_a_plan_does_not_fit(capsys: pytest.CaptureFixture[str],
-                                                               tmp_path: Path) -> None:
+def test_computing_again_is_proposed_where_a_plan_does_not_fit(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """Half the batch's activations are too much for the device; the plan that is proposed fits, and
     says so itself.
     """
     network = ["--network", "resnet50", "--machine", "abci-v100", "--ranks", "8", "--batch", "4096",
                "--strategy", "data"]
     shown = " ".join(text(capsys, "plan", *network).split())
-    assert "note: data needs 44.1 GB a rank, the machine has 16 GB" in shown and "note: with --recompute 8 it needs 15.2 GB" in shown
+    assert ("note: data needs 44.1 GB a rank, the machine has 16 GB" in shown
+            and "note: with --recompute 8 it needs 15.2 GB" in shown)
     file = str(tmp_path / "plan.json")
     found = document(capsys, "plan", *network, "--recompute", "8", "-o", file)
     assert found["fits"] and load(file).recompute == 8
     plain = document(capsys, "predict", *network)
-    assert not plain["fits"] and plain["iteration_s"] < found["iteration_s"] < 1.4 * plain[
-        "iteration_s"]
+    assert (not plain["fits"]
+            and plain["iteration_s"] < found["iteration_s"] < 1.4 * plain["iteration_s"])
     assert main(["predict", *network, "--recompute",
                  "-1"]) == 2 and "--recompute -1: give a number" in capsys.readouterr().err

@@ -1,6 +1,4 @@
-"""``hpcpar predict``: what every option of pricing changes, questions about ranks, explanations,
-timelines, and errors.
-"""
+"""``hpcpar predict``: pricing options, scaling questions, explanations, timelines and errors."""
 
 from __future__ import annotations
 
@@ -34,11 +32,23 @@ def text(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 # -- options of pricing ----------------------------------------------------------------------------
 def test_inference(capsys: pytest.CaptureFixture[str]) -> None:
     whole, forward = document(capsys, *LENET), document(capsys, *LENET, "--forward-only")
-    assert forward["iteration_s"] < whole["iteration_s"] and forward["memory_bytes"] < whole[
-        "memory_bytes"]
+    assert (forward["iteration_s"] < whole["iteration_s"]
+            and forward["memory_bytes"] < whole["memory_bytes"])
     assert forward["phases"]["forward"] == whole["phases"]["forward"]
-    assert all(sum(forward["phases"][phase].values()) == 0 for phase in ("backward", "gradient", "update"))
+    assert all(
+        sum(forward["phases"][phase].values()) == 0 for phase in ("backward", "gradient", "update")
+    )
     assert forward["memory"]["optimizer_bytes"] == forward["memory"]["gradients_bytes"] == 0
+
+
+@pytest.mark.parametrize(("old", "new"), [("late", "lazy"), ("layer", "eager")])
+def test_earlier_names_of_gather_are_accepted(capsys: pytest.CaptureFixture[str], old: str,
+                                              new: str) -> None:
+    before, after = (document(capsys, *P100, "--strategy", "filter", "--gather", name)
+                     for name in (old, new))
+    assert before == after
+    assert after != document(capsys, *P100, "--strategy", "filter", "--gather",
+                             "eager" if new == "lazy" else "lazy")
 
 
 def test_reading_images(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,8 +69,8 @@ def test_reading_images(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_memory_reuse(capsys: pytest.CaptureFixture[str]) -> None:
-    whole, half = document(capsys, *LENET)["memory"], document(capsys, *LENET, "--gamma",
-                                                               "0.5")["memory"]
+    whole, half = (document(capsys, *LENET)["memory"],
+                   document(capsys, *LENET, "--gamma", "0.5")["memory"])
     for name in ("activations_bytes", "gradients_bytes", "kept_bytes"):
         assert half[name] == pytest.approx(whole[name] / 2, abs=1)
     for name in ("weights_bytes", "optimizer_bytes", "wire_bytes"):
@@ -82,30 +92,33 @@ def test_contention(capsys: pytest.CaptureFixture[str]) -> None:
 def test_synchronisation_and_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
     allreduce, sharded, server = (document(capsys, *LENET, "--synchronisation", s)
                                   for s in ("allreduce", "sharded", "server"))
-    assert allreduce["phases"]["update"]["communication_s"] == 0 < sharded["phases"]["update"][
-        "communication_s"]
+    assert (allreduce["phases"]["update"]["communication_s"]
+            == 0
+            < sharded["phases"]["update"]["communication_s"])
     assert sharded["phases"]["update"]["compute_s"] < allreduce["phases"]["update"]["compute_s"]
     assert server["communication_s"] > allreduce["communication_s"]
     held = {o: document(capsys, *LENET, "--optimizer", o)["memory"]
             for o in ("sgd", "momentum", "adam")}
-    assert [held[o]["optimizer_bytes"] for o in held] == [0, held["sgd"]["weights_bytes"] / 2,
-                                                          held["sgd"]["weights_bytes"]]
+    assert [held[o]["optimizer_bytes"] for o in held] == [
+        0, held["sgd"]["weights_bytes"] / 2, held["sgd"]["weights_bytes"],
+    ]
     assert sharded["memory"]["optimizer_bytes"] * 4 == pytest.approx(
         held["momentum"]["optimizer_bytes"], rel=0.01)
 
 
 def test_batch_normalisation(capsys: pytest.CaptureFixture[str]) -> None:
     whole, local = document(capsys, *RESIDUAL), document(capsys, *RESIDUAL, "--batch-norm", "local")
-    assert local["communication_s"] < whole["communication_s"] and local["compute_s"] <= whole[
-        "compute_s"]
-    assert document(capsys, *LENET, "--batch-norm", "local")["iteration_s"] == document(capsys, *LENET)["iteration_s"]
+    assert (local["communication_s"] < whole["communication_s"]
+            and local["compute_s"] <= whole["compute_s"])
+    assert (document(capsys, *LENET, "--batch-norm", "local")["iteration_s"]
+            == document(capsys, *LENET)["iteration_s"])
 
 
 def test_microbatches(capsys: pytest.CaptureFixture[str]) -> None:
     """Gradients of four micro-batches are exchanged once."""
     one, four = document(capsys, *LENET), document(capsys, *LENET, "--microbatches", "4")
-    assert four["phases"]["gradient"]["communication_s"] == one["phases"]["gradient"][
-        "communication_s"]
+    assert (four["phases"]["gradient"]["communication_s"]
+            == one["phases"]["gradient"]["communication_s"])
     assert four["phases"]["forward"]["compute_s"] > one["phases"]["forward"]["compute_s"]
     pipelines = [document(capsys, *LENET, "--strategy", "pipeline:2x2", "--microbatches", str(m))
                  for m in (1, 2, 8)]
@@ -128,14 +141,15 @@ def test_placements(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *LENET, "--strategy", "pipeline:*")
-    assert [p["strategy"] for p in found["predictions"]] == ["pipeline:1x4", "pipeline:2x2",
-                                                             "pipeline:4x1"]
+    assert [p["strategy"] for p in found["predictions"]] == [
+        "pipeline:1x4", "pipeline:2x2", "pipeline:4x1",
+    ]
     assert {layer["ranks"] for layer in found["predictions"][1]["layers"]} == {2}
     many = document(capsys, "--network", "lenet5", "--ranks", "16", "--batch", "64", "--strategy",
                     "pipeline:16x1,data")
-    assert [s["strategy"]
-            for s in many["skipped"]] == ["pipeline:16x1"] and "stages" in many["skipped"][0][
-        "reason"]
+    assert [s["strategy"] for s in many["skipped"]] == ["pipeline:16x1"] and "stages" in many[
+        "skipped"
+    ][0]["reason"]
 
 
 # -- networks of the user --------------------------------------------------------------------------
@@ -151,8 +165,10 @@ def test_an_onnx_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     weights = [helper.make_tensor("w", floats, (4, 1, 3, 3), [0.1] * 36),
                helper.make_tensor("v", floats, (10, 256), [0.1] * 2560)]
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], name="conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["a"], ["b"], name="relu"), helper.make_node("Flatten", ["b"], ["c"], name="flatten"),
+        helper.make_node("Conv", ["x", "w"], ["a"], name="conv", kernel_shape=[3, 3],
+                         pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("Flatten", ["b"], ["c"], name="flatten"),
         helper.make_node("Gemm", ["c", "v"], ["y"], name="fc", transB=1),
     ]
     inputs = [helper.make_tensor_value_info("x", floats, (1, 1, 8, 8))]
@@ -171,12 +187,14 @@ def test_questions(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--network", "lenet5", "--ranks", "1,2,4,8", "--batch", "64", "--epochs", "3"]
     every = document(capsys, *args, "--efficiency", "0.8")
     scales = every["scaling"]
-    assert [s["ranks"] for s in scales] == [1, 2, 4,
-                                            8] == [p["ranks"] for p in every["predictions"]]
+    assert (
+        [s["ranks"] for s in scales] == [1, 2, 4, 8] == [p["ranks"] for p in every["predictions"]]
+    )
     assert scales[0]["efficiency"] == pytest.approx(1.0)
     for s in scales:
-        assert s["efficiency"] == pytest.approx(scales[0]["iteration_s"]
-                                                / (s["ranks"] * s["iteration_s"]))
+        assert s["efficiency"] == pytest.approx(
+            scales[0]["iteration_s"] / (s["ranks"] * s["iteration_s"])
+        )
         assert s["run_s"] == pytest.approx(3 * 60_000 / 64 * s["iteration_s"])
         assert s["node_hours"] == pytest.approx(s["ranks"] * s["run_s"] / 3600)
     assert every["choice"] == max((s for s in scales if s["efficiency"] >= 0.8),
@@ -198,9 +216,11 @@ def test_questions(capsys: pytest.CaptureFixture[str]) -> None:
 def test_usual_ranks_and_weak_scaling(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "--network", "lenet5", "--batch-per-rank", "16", "--efficiency", "0.5",
                      "--machine", "p100x4x4")
-    assert [(s["ranks"], s["batch"]) for s in found["scaling"]] == [(2**i, 16 * 2**i) for i in range(11)]
-    assert found["scaling"][0]["efficiency"] == pytest.approx(1.0) and found["choice"][
-        "efficiency"] >= 0.5
+    assert [(s["ranks"], s["batch"]) for s in found["scaling"]] == [
+        (2**i, 16 * 2**i) for i in range(11)
+    ]
+    assert (found["scaling"][0]["efficiency"] == pytest.approx(1.0)
+            and found["choice"]["efficiency"] >= 0.5)
     many = document(capsys, "--network", "lenet5", "--batch-per-rank", "8", "--ranks", "2,4")
     assert [p["batch"] for p in many["predictions"]] == [16, 32]
     assert "batch 8 a rank" in text(capsys, "--network", "lenet5", "--batch-per-rank", "8",
@@ -211,8 +231,9 @@ def test_usual_ranks_and_weak_scaling(capsys: pytest.CaptureFixture[str]) -> Non
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *P100, "--strategy", "grid:2x2", "--explain")["explain"]
     assert [t["name"] for t in found["terms"]] == [
-        "gradient exchange", "layer-wise communication", "p2p communication", "network congestion", "memory redundancy", "memory stalling",
-        "weight update", "workload balancing", "computation redundancy", "number of PEs",
+        "gradient exchange", "layer-wise communication", "p2p communication", "network congestion",
+        "memory redundancy", "memory stalling", "weight update", "workload balancing",
+        "computation redundancy", "number of PEs",
     ]
     assert found["changes"] and all(set(c) == {"what", "iteration_s", "gain", "fits"}
                                     for c in found["changes"])
@@ -245,50 +266,65 @@ def test_timeline_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
 
 
 # -- errors ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("argv", "message"), [
-    ([*LENET, "--efficiency", "1.5"], "--efficiency 1.5: a parallel efficiency is between 0 and 1"),
-    ([*LENET, "--efficiency", "0"], "between 0 and 1"),
-    ([*LENET, "--efficiency", "nan"], "between 0 and 1"),
-    ([*LENET, "--efficiency", "high"], "argument --efficiency: invalid float value: 'high'"),
-    ([*LENET, "--deadline", "soon"], "argument --deadline: invalid float value"),
-    ([*LENET, "--node-hours", "few"], "argument --node-hours: invalid float value"),
-    ([*LENET, "--batch-per-rank", "4"], "give --batch (over all ranks) or --batch-per-rank, one of the two"),
-    (LENET[:4], "give --batch (over all ranks) or --batch-per-rank, one of the two"),
-    ([*LENET[:4], "--batch-per-rank", "0"], "'0' is not a whole number of at least 1"),
-    (["--network", "lenet5", "--ranks", "4,0", "--batch", "8"], "'0' is not a whole number of at least 1"),
-    ([*LENET, "--contention", "0.5"], "contention 0.5: phi is the number of flows that share a link, at least 1"),
-    ([*LENET, "--contention", "much"], "argument --contention: invalid float value"),
-    ([*LENET, "--gamma", "0"], "--gamma 0.0: give a number greater than 0"),
-    ([*LENET, "--gamma", "nan"], "--gamma nan: give a number greater than 0"),
-    ([*LENET, "--io", "-1"], "--io -1.0: give a number greater than 0"),
-    ([*LENET, "--io", "inf"], "--io inf: give a number greater than 0"),
-    ([*LENET, "--io-item-bytes", "0"], "--io-item-bytes 0.0: give a number greater than 0"),
-    ([*LENET, "--synchronisation", "servr"], "unknown --synchronisation 'servr'; did you mean 'server'?"),
-    ([*LENET, "--batch-norm", "locl"], "unknown --batch-norm 'locl'; did you mean 'local'?"),
-    ([*LENET, "--optimizer", "adm"], "unknown --optimizer 'adm'; did you mean 'adam'?"),
-    ([*LENET, "--microbatches", "0"], "'0' is not a whole number of at least 1"),
-    ([*LENET, "--strategy", "df:2x2/outr"], "unknown placement 'outr'; did you mean 'outer'?"),
-    ([*LENET, "--strategy", "df:2x4/outer"], "is for 8 ranks, not 4"),
-    ([*LENET, "--strategy", "df/outer"], "'df' needs a grid of two whole numbers"),
-    ([*LENET, "--strategy", "pipeline:2x4"], "is for 8 ranks, not 4; use one of pipeline:1x4, pipeline:2x2, pipeline:4x1"),
-    ([*LENET, "--strategy", "layerwize"], "unknown strategy 'layerwize'"),
-    (["--network", "none.onnx", "--ranks", "2", "--batch", "4"], "cannot read 'none.onnx'"),
-    (["--network", "tests.unit.none:net", "--ranks", "2", "--batch", "4"], "cannot import 'tests.unit.none'"),
-    (["--network", "tests.unit.search.test_tables:residul", "--ranks", "2", "--batch", "4"], "did you mean 'residual'?"),
-    ([*LENET, "--explian"], "unknown option --explian; did you mean '--explain'?"),
-    (["--plan", "x.json", "--explain"], "--explain compares strategies and ranks"),
-    (["--plan", "x.json", "--efficiency", "0.5"], "--efficiency compares strategies and ranks"),
-    (["--plan", "x.json", "--batch-per-rank", "5"], "--plan and --batch-per-rank exclude each other"),
-])
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([*LENET, "--efficiency", "1.5"],
+         "--efficiency 1.5: a parallel efficiency is between 0 and 1"),
+        ([*LENET, "--efficiency", "0"], "between 0 and 1"),
+        ([*LENET, "--efficiency", "nan"], "between 0 and 1"),
+        ([*LENET, "--efficiency", "high"], "argument --efficiency: invalid float value: 'high'"),
+        ([*LENET, "--deadline", "soon"], "argument --deadline: invalid float value"),
+        ([*LENET, "--node-hours", "few"], "argument --node-hours: invalid float value"),
+        ([*LENET, "--batch-per-rank", "4"],
+         "give --batch (over all ranks) or --batch-per-rank, one of the two"),
+        (LENET[:4], "give --batch (over all ranks) or --batch-per-rank, one of the two"),
+        ([*LENET[:4], "--batch-per-rank", "0"], "'0' is not a whole number of at least 1"),
+        (["--network", "lenet5", "--ranks", "4,0", "--batch", "8"],
+         "'0' is not a whole number of at least 1"),
+        ([*LENET, "--contention", "0.5"],
+         "contention 0.5: phi is the number of flows that share a link, at least 1"),
+        ([*LENET, "--contention", "much"], "argument --contention: invalid float value"),
+        ([*LENET, "--gamma", "0"], "--gamma 0.0: give a number greater than 0"),
+        ([*LENET, "--gamma", "nan"], "--gamma nan: give a number greater than 0"),
+        ([*LENET, "--io", "-1"], "--io -1.0: give a number greater than 0"),
+        ([*LENET, "--io", "inf"], "--io inf: give a number greater than 0"),
+        ([*LENET, "--io-item-bytes", "0"], "--io-item-bytes 0.0: give a number greater than 0"),
+        ([*LENET, "--synchronisation", "servr"],
+         "unknown --synchronisation 'servr'; did you mean 'server'?"),
+        ([*LENET, "--batch-norm", "locl"], "unknown --batch-norm 'locl'; did you mean 'local'?"),
+        ([*LENET, "--optimizer", "adm"], "unknown --optimizer 'adm'; did you mean 'adam'?"),
+        ([*LENET, "--microbatches", "0"], "'0' is not a whole number of at least 1"),
+        ([*LENET, "--strategy", "df:2x2/outr"], "unknown placement 'outr'; did you mean 'outer'?"),
+        ([*LENET, "--strategy", "df:2x4/outer"], "is for 8 ranks, not 4"),
+        ([*LENET, "--strategy", "df/outer"], "'df' needs a grid of two whole numbers"),
+        ([*LENET, "--strategy", "pipeline:2x4"],
+         "is for 8 ranks, not 4; use one of pipeline:1x4, pipeline:2x2, pipeline:4x1"),
+        ([*LENET, "--strategy", "layerwize"], "unknown strategy 'layerwize'"),
+        (["--network", "none.onnx", "--ranks", "2", "--batch", "4"], "cannot read 'none.onnx'"),
+        (["--network", "tests.unit.none:net", "--ranks", "2", "--batch", "4"],
+         "cannot import 'tests.unit.none'"),
+        (["--network", "tests.unit.search.test_tables:residul", "--ranks", "2", "--batch", "4"],
+         "did you mean 'residual'?"),
+        ([*LENET, "--explian"], "unknown option --explian; did you mean '--explain'?"),
+        (["--plan", "x.json", "--explain"], "--explain compares strategies and ranks"),
+        (["--plan", "x.json", "--efficiency", "0.5"],
+         "--efficiency compares strategies and ranks"),
+        (["--plan", "x.json", "--batch-per-rank", "5"],
+         "--plan and --batch-per-rank exclude each other"),
+    ],
+)
 def test_errors_are_one_line(argv: list[str], message: str,
                              capsys: pytest.CaptureFixture[str]) -> None:
     one_line(capsys, argv, message)
 
 
-@pytest.mark.parametrize(("option", "value"), [
-    ("--deadline", "-1"), ("--deadline", "0"), ("--deadline", "nan"), ("--node-hours", "-1"), ("--node-hours", "nan"),
-    ("--epochs", "-3"), ("--epochs", "0"), ("--epochs", "nan"), ("--contention", "nan"), ("--contention", "inf"),
-])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--deadline", "-1"), ("--deadline", "0"), ("--deadline", "nan"), ("--node-hours", "-1"),
+     ("--node-hours", "nan"), ("--epochs", "-3"), ("--epochs", "0"), ("--epochs", "nan"),
+     ("--contention", "nan"), ("--contention", "inf")],
+)
 def test_numbers_that_mean_nothing(option: str, value: str,
                                    capsys: pytest.CaptureFixture[str]) -> None:
     one_line(capsys, [*LENET, *(["--deadline", "1"] if option == "--epochs" else []), option,

@@ -1,4 +1,4 @@
-"""Findings about ranks that see this or that."""
+"""Findings of the doctor in given environments."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ import pytest
 from hpcpar.comm.world import separate_worlds
 from hpcpar.diagnose import environment as facts
 from hpcpar.diagnose.doctor import OK, PROBLEM, WARNING, Finding, diagnose
-from hpcpar.diagnose.environment import Facts, Job
+from hpcpar.diagnose.environment import JobEnvironment, RankEnvironment
 
 NO_GPU = {"driver": False}
 GPU = {"driver": True, "cupy": "14", "devices": ["H100"] * 4, "nccl": "22304", "direct": True,
        "fault": ""}
 
 
-def rank(host: str = "a", cores: tuple[int, ...] = (0, 1), **change: Any) -> Facts:
-    known: dict[str, Any] = {"host": host, "versions": {"NumPy": "2"}, "cores": cores, "threads": 1, "free_bytes": 8 * 10**9,
-                             "folder": "ext4", "locks": "", "sees": True, "gpu": NO_GPU}
-    return Facts(**(known | change))
+def rank(host: str = "a", cores: tuple[int, ...] = (0, 1), **change: Any) -> RankEnvironment:
+    known: dict[str, Any] = {"host": host, "versions": {"NumPy": "2"}, "cores": cores, "threads": 1,
+                             "free_bytes": 8 * 10**9, "folder": "ext4", "locks": "", "sees": True,
+                             "gpu": NO_GPU}
+    return RankEnvironment(**(known | change))
 
 
-def job(ranks: list[Facts], **change: Any) -> Job:
-    return replace(Job(ranks, "MPICH 4", "4.1", "", "", "none", {}, "openblas", "2.0", False),
-                   **change)
+def job(ranks: list[RankEnvironment], **change: Any) -> JobEnvironment:
+    return replace(
+        JobEnvironment(ranks, "MPICH 4", "4.1", "", "", "none", {}, "openblas", "2.0", False),
+        **change,
+    )
 
 
-def findings(*ranks: Facts, **change: Any) -> dict[str, Finding]:
+def findings(*ranks: RankEnvironment, **change: Any) -> dict[str, Finding]:
     return {f.subject: f for f in diagnose(job(list(ranks), **change))}
 
 
@@ -44,34 +47,46 @@ def test_what_is_wrong_has_a_remedy() -> None:
     assert all(bool(f.remedy) == (f.status != OK) for f in found)
 
 
-@pytest.mark.parametrize(("ranks", "subject", "status", "text"), [
-    ([rank(threads=2), rank(threads=2)], "threads", WARNING, "OMP_NUM_THREADS=1"),
-    ([rank(), rank(), rank()], "threads", WARNING, "fewer ranks"),
-    ([rank(cores=(0,)), rank(cores=(1,))], "threads", OK, ""),
-    ([rank(cores=(0,)), rank(cores=(1,))], "binding", OK, "1 core(s) of its own"),
-    ([rank(cores=(0,)), rank(cores=(0,))], "threads", WARNING, "2 rank(s) x 1 thread on 1 core(s)"),
-    ([rank(), rank("b", versions={"NumPy": "1"})], "software", WARNING, "b has NumPy 1"),
-    ([rank(), rank("b"), rank()], "placement", WARNING, "2 on a, 1 on b"),
-    ([rank(), rank("b"), rank(), rank("b")], "placement", WARNING, "block order"),
-    ([rank(), rank("b", sees=False)], "folder", PROBLEM, "b does not see"),
-    ([rank(locks="No locks available", folder="nfs")], "folder", WARNING, "HDF5_USE_FILE_LOCKING=FALSE"),
-    ([rank(free_bytes=10**8)], "memory", WARNING, "0.1 GB"),
-    ([rank(gpu=GPU)], "GPUs", OK, "4 x H100 on a, CuPy 14, NCCL 22304"),
-    ([rank(gpu=GPU)], "GPU buffers", OK, "--direct may be tried"),
-    ([rank(gpu=GPU | {"direct": False, "fault": "exit status -11"})], "GPU buffers", OK, "exit status -11): run without --direct"),
-    ([rank(gpu=GPU | {"devices": ["H100"]}), rank()], "GPU sharing", WARNING, "2 ranks of a node share 1"),
-    ([rank(gpu=GPU | {"devices": [], "fault": "no answer in 60 s"})], "GPUs", WARNING, "no answer in 60 s"),
-    ([rank(gpu={"driver": True})], "GPUs", WARNING, "hpcpar[gpu]"),
-])
-def test_finding(ranks: list[Facts], subject: str, status: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "subject", "status", "text"),
+    [
+        ([rank(threads=2), rank(threads=2)], "threads", WARNING, "OMP_NUM_THREADS=1"),
+        ([rank(), rank(), rank()], "threads", WARNING, "fewer ranks"),
+        ([rank(cores=(0,)), rank(cores=(1,))], "threads", OK, ""),
+        ([rank(cores=(0,)), rank(cores=(1,))], "binding", OK, "1 core(s) of its own"),
+        ([rank(cores=(0,)), rank(cores=(0,))], "threads", WARNING,
+         "2 rank(s) x 1 thread on 1 core(s)"),
+        ([rank(), rank("b", versions={"NumPy": "1"})], "software", WARNING, "b has NumPy 1"),
+        ([rank(), rank("b"), rank()], "placement", WARNING, "2 on a, 1 on b"),
+        ([rank(), rank("b"), rank(), rank("b")], "placement", WARNING, "block order"),
+        ([rank(), rank("b", sees=False)], "folder", PROBLEM, "b does not see"),
+        ([rank(locks="No locks available", folder="nfs")], "folder", WARNING,
+         "HDF5_USE_FILE_LOCKING=FALSE"),
+        ([rank(free_bytes=10**8)], "memory", WARNING, "0.1 GB"),
+        ([rank(gpu=GPU)], "GPUs", OK, "4 x H100 on a, CuPy 14, NCCL 22304"),
+        ([rank(gpu=GPU)], "GPU buffers", OK, "--direct may be tried"),
+        ([rank(gpu=GPU | {"direct": False, "fault": "exit status -11"})], "GPU buffers", OK,
+         "exit status -11): run without --direct"),
+        ([rank(gpu=GPU | {"devices": ["H100"]}), rank()], "GPU sharing", WARNING,
+         "2 ranks of a node share 1"),
+        ([rank(gpu=GPU | {"devices": [], "fault": "no answer in 60 s"})], "GPUs", WARNING,
+         "no answer in 60 s"),
+        ([rank(gpu={"driver": True})], "GPUs", WARNING, "hpcpar[gpu]"),
+    ],
+)
+def test_finding(ranks: list[RankEnvironment], subject: str, status: str, text: str) -> None:
     found = findings(*ranks)[subject]
     assert found.status == status and text in f"{found.what} {found.remedy}"
 
 
 def test_no_mpi_is_a_problem() -> None:
-    found = findings(rank(), no_mpi="no usable MPI (No module named mpi4py); install it with: pip install 'hpcpar[mpi]'", mpi="")
-    assert found["MPI"].status == PROBLEM and found[
-        "MPI"].remedy == "install it with: pip install 'hpcpar[mpi]'"
+    found = findings(
+        rank(),
+        no_mpi="no usable MPI (No module named mpi4py); install it with: pip install 'hpcpar[mpi]'",
+        mpi="",
+    )
+    assert (found["MPI"].status == PROBLEM
+            and found["MPI"].remedy == "install it with: pip install 'hpcpar[mpi]'")
     assert "launcher" not in found
 
 
@@ -92,13 +107,17 @@ def test_separate_worlds(monkeypatch: pytest.MonkeyPatch, variable: str, library
     else:
         assert fault is not None and remedy in fault
         found = findings(rank(), separate=fault)["launcher"]
-        assert found.status == PROBLEM and remedy in found.remedy and "separate worlds" in found.what
+        assert (
+            found.status == PROBLEM and remedy in found.remedy and "separate worlds" in found.what
+        )
 
 
 def test_filesystem_of_a_path() -> None:
-    mounts = "/dev/a / ext4 rw 0 0\nserver:/x /home nfs4 rw 0 0\nfast /home/me/scra\\040tch lustre rw 0 0\n"
-    kinds = [facts.filesystem(p, mounts) for p in ("/tmp", "/home/you", "/homes",
-                                                   "/home/me/scra tch/1")]
+    mounts = ("/dev/a / ext4 rw 0 0\nserver:/x /home nfs4 rw 0 0\n"
+              "fast /home/me/scra\\040tch lustre rw 0 0\n")
+    kinds = [
+        facts.filesystem(p, mounts) for p in ("/tmp", "/home/you", "/homes", "/home/me/scra tch/1")
+    ]
     assert kinds == ["ext4", "nfs4", "ext4", "lustre"]
 
 

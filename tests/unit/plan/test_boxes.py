@@ -54,8 +54,8 @@ def test_blocks_cover_in_order(units: int, parts: int, granule: int) -> None:
 @FIXED
 @given(UNITS, PARTS, GRANULES)
 def test_sizes_differ_by_one_granule_at_most(units: int, parts: int, granule: int) -> None:
-    sizes = [stop - start for start, stop in (block(units * granule, parts, i, granule)
-                                              for i in range(parts))]
+    sizes = [stop - start
+             for start, stop in (block(units * granule, parts, i, granule) for i in range(parts))]
     assert min(sizes) >= 0 and all(n % granule == 0 for n in sizes)
     assert max(sizes) - min(sizes) <= granule
     assert max(sizes) == largest_part(units * granule, parts, granule)
@@ -119,16 +119,17 @@ EXTENTS = st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(1, 6), st.
 
 @FIXED
 @given(CONFIGS, EXTENTS)
-def test_owned_boxes_hold_every_element_once_per_replica(config: Config,
-                                                         extents: tuple[int, ...]) -> None:
+def test_owned_boxes_hold_every_element_once_per_replica(
+    config: Config, extents: tuple[int, ...]
+) -> None:
     layout = Layout(config, tuple(Axis(a, e, e) for a, e in zip("nchw", extents, strict=True)))
     count = np.zeros(extents, int)
     for rank in range(config.ranks):
         count[tuple(slice(*i) for i in layout.box(rank))] += 1
     assert (count == config.replicas).all()
-    assert layout.largest == tuple(max(s)
-                                   for s in zip(*(shape(layout.box(r))
-                                                  for r in range(config.ranks)), strict=True))
+    assert layout.largest == tuple(
+        max(s) for s in zip(*(shape(layout.box(r)) for r in range(config.ranks)), strict=True)
+    )
 
 
 @FIXED

@@ -37,10 +37,11 @@ def stage_sums(network: Network, plan: Plan, seconds: dict[str, Any]) -> list[fl
                 if plan.configs[layer.name].first == first) for first in firsts]
 
 
-@pytest.mark.parametrize(("spec", "strategy", "ranks", "preset"), [
-    (ALEXNET, "pipeline:4x1", 4, "p100x4x4"), (ALEXNET, "pipeline:3x2", 6, "h100x8"), (RESNET, "pipeline:3x1", 3, "abci-v100"),
-    (RESNET, "pipeline:2x4", 8, "cori-knl"),
-])
+@pytest.mark.parametrize(
+    ("spec", "strategy", "ranks", "preset"),
+    [(ALEXNET, "pipeline:4x1", 4, "p100x4x4"), (ALEXNET, "pipeline:3x2", 6, "h100x8"),
+     (RESNET, "pipeline:3x1", 3, "abci-v100"), (RESNET, "pipeline:2x4", 8, "cori-knl")],
+)
 @pytest.mark.parametrize("microbatches", [2, 8])
 def test_the_slowest_stage_is_as_fast_as_any_cut_lets_it_be(
     spec: NetworkSpec, strategy: str, ranks: int, preset: str, microbatches: int
@@ -56,7 +57,9 @@ def test_the_slowest_stage_is_as_fast_as_any_cut_lets_it_be(
     sums = stage_sums(network, found, seconds)
     assert max(sums) == pytest.approx(least_largest(per_layer, at, len(sums)), rel=1e-12)
     assert seconds == pytest.approx(costs.compute_of, rel=1e-12)
-    assert {replace(c, first=0) for c in found.configs.values()} == {replace(c, first=0) for c in plan.configs.values()}
+    assert {replace(c, first=0) for c in found.configs.values()} == {
+        replace(c, first=0) for c in plan.configs.values()
+    }
     assert balanced(network, found, price_family(network, found, machine)) is found
 
 
@@ -92,7 +95,9 @@ def test_named_pipelines_are_balanced(search: Callable[..., auto.Candidate]) -> 
     network, _, costs = planned(ALEXNET, "pipeline:4x1", 4, 128, machine)
     found = search(network, ALEXNET, "pipeline:4x1", 4, 128, machine)
     assert found.iteration_s < costs.iteration_s / 1.5
-    assert price(network, found.plan, machine).iteration_s == pytest.approx(found.iteration_s, rel=1e-12)
+    assert price(network, found.plan, machine).iteration_s == pytest.approx(
+        found.iteration_s, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(("preset", "ranks"), [("k80x16", 12), ("h100x8", 4), ("local", 2)])

@@ -15,10 +15,12 @@ from hpcpar.search import auto
 from hpcpar.search.candidates import BUCKETS, Candidate, priced, sample_parts
 
 
-@pytest.mark.parametrize(("name", "ranks", "machine", "options"), [
-    ("lenet5", 6, "p100x4x4", {"bucket_bytes": None}), ("cosmoflow", 4, "h100x8", {"synchronisation": "sharded"}),
-    ("lenet5", 4, "local", {"bucket_bytes": 1 << 16, "gather": "layer"}),
-])
+@pytest.mark.parametrize(
+    ("name", "ranks", "machine", "options"),
+    [("lenet5", 6, "p100x4x4", {"bucket_bytes": None}),
+     ("cosmoflow", 4, "h100x8", {"synchronisation": "sharded"}),
+     ("lenet5", 4, "local", {"bucket_bytes": 1 << 16, "gather": "layer"})],
+)
 def test_every_candidate_is_the_price_of_its_plan(name: str, ranks: int, machine: str,
                                                   options: dict[str, Any]) -> None:
     """In both placements, with the gradients of several layers in one bucket as each strategy's
@@ -27,9 +29,11 @@ def test_every_candidate_is_the_price_of_its_plan(name: str, ranks: int, machine
     net, loaded = network(name), files.load(machine)
     spec = NetworkSpec(name, net.image_shape, net.classes)
     task = auto.task(net, spec, ranks, 4 * ranks, loaded, **options)
-    names = auto.candidates(net, ranks, loaded)
+    names = auto.strategies_to_try(net, ranks, loaded)
     found = priced(task, names)
-    assert [c.strategy for c in found] == names and any("/outer" in each for each in names) == (len(loaded.levels) > 1)
+    assert [c.strategy for c in found] == names and any("/outer" in each for each in names) == (
+        len(loaded.levels) > 1
+    )
     for c in found:
         tried = [price(net, plan, loaded) for plan in plans(c, options)]
         p = min(tried, key=lambda p: (not p.fits, p.iteration_s))

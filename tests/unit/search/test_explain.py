@@ -18,11 +18,13 @@ from hpcpar.plan.plan import NetworkSpec
 from hpcpar.search import auto
 from hpcpar.search import explain as module
 from hpcpar.search.candidates import Candidate
-from hpcpar.search.explain import Explanation, Term, explain
+from hpcpar.search.explain import Explanation, Limitation, explain
 from tests.unit.search import test_tables
 
-OPTIONS: dict[str, dict[str, Any]] = {"--overlap full": {"overlap": "full"}, "--collectives auto": {"collectives": "auto"},
-           "--synchronisation sharded": {"synchronisation": "sharded"}, "--batch-norm local": {"batch_norm": "local"}}
+OPTIONS: dict[str, dict[str, Any]] = {"--overlap full": {"overlap": "full"},
+                                      "--collectives auto": {"collectives": "auto"},
+                                      "--synchronisation sharded": {"synchronisation": "sharded"},
+                                      "--batch-norm local": {"batch_norm": "local"}}
 
 
 @cache
@@ -47,7 +49,7 @@ def explained(*what: Any, **options: Any) -> tuple[Candidate, Explanation]:
 def terms_of(found: Candidate) -> Explanation:
     """Without the changes, which take a search."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "changes", lambda network, chosen: [])
+        patch.setattr(module, "what_ifs", lambda network, chosen: [])
         return explain(found.task.network, found)
 
 
@@ -63,7 +65,7 @@ def seconds(found: Explanation, name: str) -> float:
     return out
 
 
-def term(found: Explanation, name: str) -> Term:
+def term(found: Explanation, name: str) -> Limitation:
     (out,) = [t for t in found.terms if t.name == name]
     return out
 
@@ -84,7 +86,9 @@ def test_communication_adds_up(what: tuple[Any, ...], options: dict[str, Any]) -
     parts = [term(found, name) for name in ("gradient exchange", "layer-wise communication",
                                             "p2p communication")]
     assert sum(t.seconds or 0.0 for t in parts) == pytest.approx(p.communication_s, rel=1e-12)
-    assert sum(t.exposed_s or 0.0 for t in parts) == pytest.approx(p.exposed_communication_s, rel=1e-9, abs=1e-15)
+    assert sum(t.exposed_s or 0.0 for t in parts) == pytest.approx(
+        p.exposed_communication_s, rel=1e-9, abs=1e-15
+    )
     sent = sum(float(t.remark.split(", ")[1].split(" MB")[0]) for t in parts)
     assert sent == pytest.approx(p.communication_bytes / 1e6, rel=1e-3)
     update = term(found, "weight update")
@@ -98,16 +102,18 @@ def test_communication_adds_up(what: tuple[Any, ...], options: dict[str, Any]) -
 def test_changes_can_be_priced_again(what: tuple[Any, ...], options: dict[str, Any]) -> None:
     chosen, found = explained(*what, **options)
     t, plan = chosen.task, chosen.plan
-    assert found.changes == tuple(sorted(found.changes, key=lambda c: (not c.fits, c.iteration_s)))
-    for change in found.changes:
+    assert found.what_ifs == tuple(
+        sorted(found.what_ifs, key=lambda c: (not c.fits, c.iteration_s))
+    )
+    for change in found.what_ifs:
         assert change.gain == pytest.approx(chosen.iteration_s
                                             / change.iteration_s) and change.gain > 1
         machine, again = t.machine, plan
         if change.what.startswith("strategy "):
             if "layerwise" not in change.what:
                 named = auto.alone(t, change.what.split()[1])
-                assert change.iteration_s == pytest.approx(named.iteration_s,
-                                                           rel=1e-9) and change.fits == named.fits
+                assert (change.iteration_s == pytest.approx(named.iteration_s, rel=1e-9)
+                        and change.fits == named.fits)
             continue
         option = [values for words, values in OPTIONS.items() if words in change.what]
         if option:
@@ -123,13 +129,17 @@ def test_changes_can_be_priced_again(what: tuple[Any, ...], options: dict[str, A
         else:
             assert change.what == "devices twice as fast"
             d = machine.device
-            machine = replace(machine, device=replace(d, flops_per_s=2 * d.flops_per_s, launch_s=d.launch_s / 2,
-                                                      bandwidth_bytes_per_s=2 * d.bandwidth_bytes_per_s))
+            machine = replace(
+                machine,
+                device=replace(d, flops_per_s=2 * d.flops_per_s, launch_s=d.launch_s / 2,
+                               bandwidth_bytes_per_s=2 * d.bandwidth_bytes_per_s),
+            )
         p = price(t.network, replace(again, machine=files.to_dict(machine)), machine,
                   **t.price_options)
-        assert change.iteration_s == pytest.approx(p.iteration_s,
-                                                   rel=1e-12) and change.fits == p.fits
-    assert any(c.what == "devices twice as fast" for c in found.changes)
+        assert (
+            change.iteration_s == pytest.approx(p.iteration_s, rel=1e-12) and change.fits == p.fits
+        )
+    assert any(c.what == "devices twice as fast" for c in found.what_ifs)
 
 
 def test_congestion() -> None:
@@ -141,8 +151,11 @@ def test_congestion() -> None:
     chosen, found = terms("lenet5", "df:4x4/outer", 16, 64, "p100x4x4", overlap="none")
     alone = price(chosen.task.network, chosen.plan, chosen.task.machine, contention=1.0)
     congestion = term(found, "network congestion")
-    assert congestion.seconds == pytest.approx(chosen.prediction.communication_s - alone.communication_s) and (congestion.seconds or 0) > 0
-    assert f"takes {chosen.prediction.communication_s / alone.communication_s:.3g} times as long" in congestion.remark
+    assert (congestion.seconds
+            == pytest.approx(chosen.prediction.communication_s - alone.communication_s)
+            and (congestion.seconds or 0) > 0)
+    assert (f"takes {chosen.prediction.communication_s / alone.communication_s:.3g} times as long"
+            in congestion.remark)
 
 
 def test_redundancy() -> None:
@@ -177,8 +190,9 @@ def _uneven(chosen: Candidate) -> int:
     for layer in net.layers:
         parts = chosen.plan.configs[layer.name].c
         units = net.shapes[layer.name][0] // net.granules[layer.name]
-        total += (-(-units // parts) * parts
-                  - units) * 64 * math.prod(net.shapes[layer.name]) // units
+        total += (
+            (-(-units // parts) * parts - units) * 64 * math.prod(net.shapes[layer.name]) // units
+        )
     return total
 
 
@@ -186,8 +200,10 @@ def _uneven_weights(chosen: Candidate) -> int:
     net, total = chosen.task.network, 0
     for layer in net.weighted:
         parts, rows = chosen.plan.configs[layer.name].c, net.shapes[layer.name][0]
-        total += (-(-rows // parts) * parts
-                  - rows) * 3 * layer.parameters(net.input_shape(layer)) // rows
+        total += ((-(-rows // parts) * parts - rows)
+                  * 3
+                  * layer.parameters(net.input_shape(layer))
+                  // rows)
     return total
 
 
@@ -217,9 +233,8 @@ def test_accumulated_gradients_have_no_bubble() -> None:
 
 def test_a_pipelines_communication_adds_up() -> None:
     chosen, found = terms("lenet5", "pipeline:2x2", 4, 64, "local")
-    parts = [term(found, name).seconds or 0.0 for name in ("gradient exchange",
-                                                           "layer-wise communication",
-                                                           "p2p communication")]
+    parts = [term(found, name).seconds or 0.0
+             for name in ("gradient exchange", "layer-wise communication", "p2p communication")]
     assert sum(parts) == pytest.approx(chosen.prediction.communication_s)
 
 
@@ -248,9 +263,12 @@ def test_limits() -> None:
                             ("df:2x2", 4), ("pipeline:2x2", 4), ("owt", 4)):
         remark = term(terms("lenet5", strategy, ranks, 64, "local")[1], "number of PEs").remark
         assert remark == f"'{strategy}' can use up to {limit(net, strategy, 64)} ranks here"
-    assert limit(net, "data", 64) == 64 and limit(net, "df:2x2", 64) == 64 * limit(net, "filter", 64)
+    assert limit(net, "data", 64) == 64 and limit(net, "df:2x2", 64) == 64 * limit(
+        net, "filter", 64
+    )
     remark = term(terms("lenet5", "filter", 16, 64, "local")[1], "number of PEs").remark
-    assert remark.startswith("beyond its limit: 'conv1' has 6 along c, cut into 16") and "layers leave ranks idle" in remark
+    assert (remark.startswith("beyond its limit: 'conv1' has 6 along c, cut into 16")
+            and "layers leave ranks idle" in remark)
 
 
 def test_the_bottleneck_is_the_largest_exposed_term() -> None:
@@ -261,4 +279,4 @@ def test_the_bottleneck_is_the_largest_exposed_term() -> None:
     document = found.to_json()
     assert document["bottleneck"] == found.bottleneck
     assert [t["name"] for t in document["terms"]] == [t.name for t in found.terms]
-    assert [c["what"] for c in document["changes"]] == [c.what for c in found.changes]
+    assert [c["what"] for c in document["changes"]] == [c.what for c in found.what_ifs]

@@ -1,5 +1,4 @@
-"""The layer-wise search: the optimum of its space, under memory limits too, and never worse than a
-named strategy.
+"""The layer-wise search: the optimum of its space, memory limits, comparison with named strategies.
 """
 
 from __future__ import annotations
@@ -35,16 +34,21 @@ from hpcpar.network.layers import (
 from hpcpar.plan.plan import NetworkSpec, load
 from hpcpar.plan.strategies import named, parse
 from hpcpar.schedule.steps import Compute
-from hpcpar.search import auto, layerwise
+from hpcpar.search import auto, table_search
 from hpcpar.search.candidates import APART, priced
-from hpcpar.search.layerwise import Search
+from hpcpar.search.table_search import Search
 
 
 def chain() -> Network:
     """A convolution and two linear layers: images worth cutting, and weights not worth summing."""
     net = Chain("chain", (3, 16, 16))
-    net.add(Conv2d, "conv1", out_channels=8, kernel=(3, 3), padding=(1, 1)).add(ReLU, "relu1").add(Flatten, "flatten")
-    return net.add(Linear, "fc1", out_features=256).add(Linear, "fc2", out_features=10).add(SoftmaxCrossEntropy, "loss").build()
+    net.add(Conv2d, "conv1", out_channels=8, kernel=(3, 3), padding=(1, 1)).add(ReLU, "relu1").add(
+        Flatten, "flatten"
+    )
+    return (net.add(Linear, "fc1", out_features=256)
+            .add(Linear, "fc2", out_features=10)
+            .add(SoftmaxCrossEntropy, "loss")
+            .build())
 
 
 def residual() -> Network:
@@ -68,7 +72,7 @@ def spec(net: Network) -> NetworkSpec:
 
 
 def load_machine(name: str) -> Machine:
-    """A preset; or one whose nodes hold two ranks, so that few ranks have two placements."""
+    """A preset, or one with two ranks a node, where few ranks have two placements."""
     if name != "nodes of two":
         return files.load(name)
     machine = files.load("p100x4x4")
@@ -81,20 +85,19 @@ def search(name: str, ranks: int, batch: int, machine: str, few: int = 10**9,
     """A search that prunes spaces of more than `few` configurations."""
     net = network(name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layerwise, "FEW", few)
+        patch.setattr(table_search, "FEW", few)
         return Search(net, spec(net), ranks, batch, load_machine(machine), **options)
 
 
 def names(ranks: int, machine: Machine) -> list[str]:
-    """The named strategies of the space, in both placements where the machine has several levels.
-    """
+    """The named strategies of the space, in all placements."""
     plain = [s for s in named(ranks) if parse(s)[0] not in APART]
     mixed = [s for s in plain if (grid := parse(s)[1]) is not None and 1 not in grid]
     return plain + [f"{s}/outer" for s in mixed if len(machine.levels) > 1]
 
 
 def everything(found: Search) -> tuple[Any, Any]:
-    """Seconds and bytes of every plan of the space, an axis for each unit."""
+    """Seconds and bytes of every plan of the space, with one axis per unit."""
     size = len(found.units)
     out = []
     for field in ("seconds", "bytes"):
@@ -103,14 +106,16 @@ def everything(found: Search) -> tuple[Any, Any]:
             total = total + getattr(t, field).reshape([-1 if j == i else 1 for j in range(size)])
         for (a, b), t in found.tables.edges.items():
             values = getattr(t, field)
-            total = total + values.reshape([values.shape[0] if j == a else values.shape[1] if j == b
-                                            else 1 for j in range(size)])
+            total = total + values.reshape(
+                [values.shape[0] if j == a else values.shape[1] if j == b else 1
+                 for j in range(size)]
+            )
         out.append(total)
     return out[0], out[1]
 
 
-SMALL = [("chain", 2, 8, "local"), ("chain", 4, 64, "p100x4x4"), ("chain", 4, 64, "nodes of two"), ("block", 2, 4, "k80x16"),
-         ("block", 4, 2, "abci-v100"), ("block", 4, 4, "nodes of two")]
+SMALL = [("chain", 2, 8, "local"), ("chain", 4, 64, "p100x4x4"), ("chain", 4, 64, "nodes of two"),
+         ("block", 2, 4, "k80x16"), ("block", 4, 2, "abci-v100"), ("block", 4, 4, "nodes of two")]
 
 
 # -- the optimum -----------------------------------------------------------------------------------
@@ -123,7 +128,8 @@ def test_the_optimum_of_every_combination(name: str, ranks: int, batch: int, mac
     assert best.exact and (best.objective_s,
                            best.bound_s) == (pytest.approx(seconds.min(), rel=1e-12),) * 2
     p = price(network(name), best.plan, load_machine(machine))
-    assert p.compute_s + p.communication_s == pytest.approx(best.objective_s, rel=1e-9) and p.memory_bytes <= best.bytes
+    assert (p.compute_s + p.communication_s == pytest.approx(best.objective_s, rel=1e-9)
+            and p.memory_bytes <= best.bytes)
     assert best.configurations == best.kept == sum(len(u.space) for u in found.units)
     least = found.smallest()
     assert least.bytes == held.min()
@@ -163,12 +169,14 @@ def test_the_limit_is_the_devices_memory() -> None:
     assert found.best().plan.configs == found.best(found.machine.device.memory_bytes).plan.configs
 
 
-@pytest.mark.parametrize(("name", "ranks", "batch", "machine"), [
-    ("chain", 4, 64, "p100x4x4"), ("block", 4, 2, "abci-v100"), ("lenet5", 8, 32, "p100x4x4"), ("lenet5", 6, 6, "k80x16"),
-    ("alexnet", 4, 128, "p100x4x4"), ("alexnet", 8, 256, "k80x16"),
-])
+@pytest.mark.parametrize(
+    ("name", "ranks", "batch", "machine"),
+    [("chain", 4, 64, "p100x4x4"), ("block", 4, 2, "abci-v100"), ("lenet5", 8, 32, "p100x4x4"),
+     ("lenet5", 6, 6, "k80x16"), ("alexnet", 4, 128, "p100x4x4"), ("alexnet", 8, 256, "k80x16")],
+)
 def test_pruning_keeps_the_optimum(name: str, ranks: int, batch: int, machine: str) -> None:
-    whole, pruned = search(name, ranks, batch, machine).best(1e30), search(name, ranks, batch, machine, few=0).best(1e30)
+    whole, pruned = (search(name, ranks, batch, machine).best(1e30),
+                     search(name, ranks, batch, machine, few=0).best(1e30))
     assert pruned.objective_s == pytest.approx(whole.objective_s, rel=1e-12)
     assert pruned.kept < whole.kept == whole.configurations == pruned.configurations
 
@@ -186,9 +194,9 @@ def test_pruning_keeps_what_fits() -> None:
 
 def test_pruning_keeps_the_optimum_with_hidden_sums() -> None:
     whole, pruned = search("lenet5", 16, 64, "k80x16"), search("lenet5", 16, 64, "k80x16", few=32)
-    assert pruned.best(1e30,
-                       hidden=1.0).bound_s == pytest.approx(whole.best(1e30, hidden=1.0).bound_s,
-                                                            rel=1e-12)
+    assert pruned.best(1e30, hidden=1.0).bound_s == pytest.approx(
+        whole.best(1e30, hidden=1.0).bound_s, rel=1e-12
+    )
 
 
 def test_the_papers_objective_is_never_worse_than_a_named_strategys() -> None:
@@ -212,7 +220,9 @@ def test_sharded_weights_exclude_cut_reductions() -> None:
 
 def test_options_reach_the_plan() -> None:
     found = search("lenet5", 2, 8, "local", dtype="float64", synchronisation="sharded").best()
-    assert (found.plan.dtype, found.plan.synchronisation, found.plan.strategy) == ("float64", "sharded", "layerwise")
+    assert (found.plan.dtype, found.plan.synchronisation, found.plan.strategy) == (
+        "float64", "sharded", "layerwise",
+    )
     assert set(found.plan.configs) == {layer.name for layer in network("lenet5").layers}
 
 
@@ -220,8 +230,10 @@ def test_hidden_sums_of_gradients_are_not_counted() -> None:
     """With all of them hidden the optimum is that of the tables without them."""
     found = search("chain", 4, 64, "p100x4x4")
     seconds, _ = everything(found)
-    free = sum(np.asarray(t.hideable).reshape([-1 if j == i else 1 for j in range(len(found.units))])
-               for i, t in enumerate(found.tables.nodes))
+    free = sum(
+        np.asarray(t.hideable).reshape([-1 if j == i else 1 for j in range(len(found.units))])
+        for i, t in enumerate(found.tables.nodes)
+    )
     for share in (0.5, 1.0):
         hidden = found.best(1e30, hidden=share)
         assert hidden.bound_s == pytest.approx((seconds - share * free).min(), rel=1e-12)
@@ -229,21 +241,27 @@ def test_hidden_sums_of_gradients_are_not_counted() -> None:
 
 
 # -- against named strategies ----------------------------------------------------------------------
-@pytest.mark.parametrize(("name", "ranks", "machine", "options"), [
-    ("lenet5", 2, "abci-v100", {}), ("lenet5", 4, "k80x16", {"overlap": "gradient"}), ("lenet5", 8, "p100x4x4", {}),
-    ("lenet5", 16, "local", {"overlap": "none"}), ("alexnet", 2, "local", {}), ("alexnet", 8, "k80x16", {"overlap": "none"}),
-    ("vgg16", 2, "p100x4x4", {}), ("alexnet", 16, "p100x4x4", {}),
-])
+@pytest.mark.parametrize(
+    ("name", "ranks", "machine", "options"),
+    [("lenet5", 2, "abci-v100", {}), ("lenet5", 4, "k80x16", {"overlap": "gradient"}),
+     ("lenet5", 8, "p100x4x4", {}), ("lenet5", 16, "local", {"overlap": "none"}),
+     ("alexnet", 2, "local", {}), ("alexnet", 8, "k80x16", {"overlap": "none"}),
+     ("vgg16", 2, "p100x4x4", {}), ("alexnet", 16, "p100x4x4", {})],
+)
 def test_never_worse_than_a_named_strategy(name: str, ranks: int, machine: str,
                                            options: dict[str, Any]) -> None:
     net, batch = network(name), 16 * ranks
     chosen, found = auto.named_or_layerwise(net, spec(net), ranks, batch, files.load(machine),
                                             **options)
     others = [c for c in priced(chosen.task, names(ranks, files.load(machine))) if c.parts <= batch]
-    assert others and all((not chosen.fits, chosen.iteration_s) <= (not c.fits, c.iteration_s * (1 + 1e-12)) for c in others)
+    assert others and all(
+        (not chosen.fits, chosen.iteration_s) <= (not c.fits, c.iteration_s * (1 + 1e-12))
+        for c in others
+    )
     assert chosen.strategy == "layerwise" and chosen.plan.strategy == "layerwise"
-    assert chosen.iteration_s == pytest.approx(price(net, chosen.plan,
-                                                     files.load(machine)).iteration_s, rel=1e-12)
+    assert chosen.iteration_s == pytest.approx(
+        price(net, chosen.plan, files.load(machine)).iteration_s, rel=1e-12
+    )
     assert found.eliminations.kept == 2
 
 
@@ -251,10 +269,12 @@ def test_the_best_of_all_includes_the_layer_wise_plan() -> None:
     net, machine = network("lenet5"), files.load("p100x4x4")
     found = auto.best(net, spec(net), 2, 128, machine)
     assert sum(c.strategy == "layerwise" for c in found) == 1
-    assert "layerwise" not in {c.strategy for c in auto.best(net, spec(net), 2, 128, machine,
-                                                             layers=False)}
-    assert [c.iteration_s for c in found if c.fits] == sorted(c.iteration_s for c in found
-                                                              if c.fits)
+    assert "layerwise" not in {
+        c.strategy for c in auto.best(net, spec(net), 2, 128, machine, layers=False)
+    }
+    assert [c.iteration_s for c in found if c.fits] == sorted(
+        c.iteration_s for c in found if c.fits
+    )
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -264,18 +284,17 @@ def test_the_commands_document_and_file(capsys: pytest.CaptureFixture[str], tmp_
             "layerwise", "-o", str(path)]
     assert main([*args, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found["search"]) == {
-        "objective_s", "bound_s", "exact", "configurations", "kept_configurations", "node_eliminations", "edge_eliminations", "K",
-        "table_s", "search_s",
-    }
-    assert found["search"]["exact"] and found["search"]["K"] == 2 and found["search"][
-        "edge_eliminations"] == 0
+    assert set(found["search"]) == {"objective_s", "bound_s", "exact", "configurations",
+                                    "kept_configurations", "node_eliminations", "edge_eliminations",
+                                    "K", "table_s", "search_s"}
+    assert (found["search"]["exact"]
+            and found["search"]["K"] == 2
+            and found["search"]["edge_eliminations"] == 0)
     assert found["search"]["objective_s"] >= found["search"]["bound_s"] > 0
     assert found["strategy"] == "layerwise" and found["alternatives"]
     assert all(set(a) == {"strategy", "iteration_s", "fits"} for a in found["alternatives"])
-    assert {"data", "filter", "owt"} <= {a["strategy"]
-                                         for a in found["alternatives"]} and found[
-        "iteration_s"] > 0
+    assert {"data", "filter", "owt"} <= {a["strategy"] for a in found["alternatives"]}
+    assert found["iteration_s"] > 0
     plan = load(str(path))
     assert plan.strategy == "layerwise"
     assert main(["predict", "--plan", str(path), "--json"]) == 0
@@ -283,7 +302,9 @@ def test_the_commands_document_and_file(capsys: pytest.CaptureFixture[str], tmp_
     assert (again["iteration_s"], again["layers"]) == (found["iteration_s"], found["layers"])
     assert main(args) == 0
     shown = capsys.readouterr().err
-    assert "layer-wise search: " in shown and "eliminations leave K = 2" in shown and f"wrote {path}" in shown
+    assert ("layer-wise search: " in shown
+            and "eliminations leave K = 2" in shown
+            and f"wrote {path}" in shown)
 
 
 def test_a_residual_network_is_searched(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Layer-wise plans under their timeline: parts of hidden sums, and changes of single layers."""
+"""Layer-wise plans under the timeline: hidden fractions of gradients, and local search."""
 
 from __future__ import annotations
 
@@ -17,35 +17,39 @@ from hpcpar.plan.plan import NetworkSpec
 from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, of_plan
-from hpcpar.search.layerwise import HIDDEN, Search
-from hpcpar.search.local_search import polished
+from hpcpar.search.local_search import improve
+from hpcpar.search.table_search import HIDDEN, Search
 
 
-def searched(name: str, ranks: int, batch: int, machine: Machine, **options: Any) -> tuple[Search, list[Candidate]]:
-    """The search, and the optimum with each part of the sums of gradients hidden, priced in time.
-    """
+def searched(name: str, ranks: int, batch: int, machine: Machine,
+             **options: Any) -> tuple[Search, list[Candidate]]:
+    """The search, and its optimum for each hidden fraction of the gradients, under the timeline."""
     net = builtin(name)
     spec = NetworkSpec(name, net.image_shape, net.classes)
-    search, wanted = Search(net, spec, ranks, batch, machine, **options), auto.task(net, spec, ranks, batch, machine, **options)
+    search, wanted = (Search(net, spec, ranks, batch, machine, **options),
+                      auto.task(net, spec, ranks, batch, machine, **options))
     return search, [of_plan(wanted, search.best(hidden=part).plan) for part in HIDDEN]
 
 
-@pytest.mark.parametrize(("name", "ranks", "batch", "preset", "gain"), [
-    ("alexnet", 8, 256, "k80x16", 1.03), ("lenet5", 4, 64, "local", 1.01), ("alexnet", 4, 128, "p100x4x4", 1.005),
-    ("lenet5", 6, 96, "h100x8", 1.0), ("alexnet", 2, 16, "cori-knl", 1.0),
-])
+@pytest.mark.parametrize(
+    ("name", "ranks", "batch", "preset", "gain"),
+    [("alexnet", 8, 256, "k80x16", 1.03), ("lenet5", 4, 64, "local", 1.01),
+     ("alexnet", 4, 128, "p100x4x4", 1.005), ("lenet5", 6, 96, "h100x8", 1.0),
+     ("alexnet", 2, 16, "cori-knl", 1.0)],
+)
 def test_changes_make_plans_faster_in_time(name: str, ranks: int, batch: int, preset: str,
                                            gain: float) -> None:
     """Never slower than any optimum of a sum, and as fast as it says when priced alone."""
     machine = files.load(preset)
     search, optima = searched(name, ranks, batch, machine)
     start = min(optima, key=lambda c: c.order)
-    found = polished(search, start)
+    found = improve(search, start)
     assert found.iteration_s <= start.iteration_s / gain and found.fits
-    assert found.iteration_s == pytest.approx(price(search.network, found.plan,
-                                                    machine).iteration_s, rel=1e-12)
-    assert auto.layerwise(search.network, search.plan.network, ranks, batch, machine)[0].iteration_s <= min(
-        optima[i].iteration_s for i in (0, 4, 8))
+    assert found.iteration_s == pytest.approx(
+        price(search.network, found.plan, machine).iteration_s, rel=1e-12
+    )
+    best, _ = auto.layerwise(search.network, search.plan.network, ranks, batch, machine)
+    assert best.iteration_s <= min(optima[i].iteration_s for i in (0, 4, 8))
 
 
 def test_parts_of_hidden_sums_around_the_best_are_tried() -> None:
@@ -62,17 +66,15 @@ def test_parts_of_hidden_sums_around_the_best_are_tried() -> None:
 
 
 def test_what_fits_stays_so() -> None:
-    """Where memory is limiting, changes that would need more are not made, whatever they would
-    gain.
-    """
+    """Moves that need more than the device's memory are not made."""
     machine = files.load("k80x16")
     search, optima = searched("alexnet", 8, 256, machine)
-    free = polished(search, optima[0])
+    free = improve(search, optima[0])
     limit = optima[0].memory_bytes
     small = replace(machine, device=replace(machine.device, memory_bytes=limit))
     search, _ = searched("alexnet", 8, 256, small)
     start = of_plan(replace(optima[0].task, machine=small), optima[0].plan)
-    found = polished(search, start)
+    found = improve(search, start)
     assert start.fits and found.fits and found.iteration_s <= start.iteration_s
     assert free.memory_bytes > limit and found.iteration_s > free.iteration_s
 
@@ -86,7 +88,7 @@ def test_a_plan_outside_of_the_space_stays_as_it_is() -> None:
     other = of_plan(optima[0].task,
                     replace(plan,
                             configs=plan.configs | {fc: replace(plan.configs[fc], first=1, k=3)}))
-    assert polished(search, other) is other
+    assert improve(search, other) is other
 
 
 def test_a_plan_that_was_not_measured_stays_as_it_is() -> None:
@@ -100,14 +102,14 @@ def test_a_plan_that_was_not_measured_stays_as_it_is() -> None:
     calibrated = replace(machine, compute=known)
     again = Search(search.network, search.plan.network, 4, 64, calibrated)
     other = auto.price_named(search.network, search.plan.network, "filter", 4, 64, calibrated)
-    assert again.around([len(unit.space) for unit in again.units]) is None
-    assert again.around([unit.space.find(start.plan.configs[unit.name])
+    assert again.tables_with([len(unit.space) for unit in again.units]) is None
+    assert again.tables_with([unit.space.find(start.plan.configs[unit.name])
                          for unit in again.units]) is not None
-    assert other.measured < 1.0 and polished(again, other) is other
+    assert other.measured < 1.0 and improve(again, other) is other
 
 
 def test_without_overlap_the_sum_is_the_time() -> None:
     machine = files.load("h100x8")
     search, optima = searched("lenet5", 4, 64, machine, overlap="none")
-    assert polished(search, optima[0]).iteration_s == optima[0].iteration_s
+    assert improve(search, optima[0]).iteration_s == optima[0].iteration_s
     assert search.best().objective_s == pytest.approx(optima[0].iteration_s, rel=1e-9)

@@ -11,16 +11,16 @@ from hpcpar.machine import files
 from hpcpar.network.small import lenet5
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.search import auto
-from hpcpar.search.candidates import Candidate, Task
+from hpcpar.search.candidates import Candidate, PlanningTask
 from hpcpar.search.scaling import Scale, best_ranks, node_ranks, scaling
 
 LOCAL = files.load("local")
 FITS, TOO_LARGE = 1, LOCAL.device.memory_bytes + 1
 
 
-def task(ranks: int, batch: int) -> Task:
-    return Task(lenet5((1, 28, 28), 10), NetworkSpec("lenet5", (1, 28, 28), 10), ranks, batch,
-                LOCAL, "late", 60_000, {})
+def task(ranks: int, batch: int) -> PlanningTask:
+    return PlanningTask(lenet5((1, 28, 28), 10), NetworkSpec("lenet5", (1, 28, 28), 10), ranks,
+                        batch, LOCAL, "late", 60_000, {})
 
 
 def scale(ranks: int, run_s: float, efficiency: float, node_hours: float,
@@ -31,22 +31,22 @@ def scale(ranks: int, run_s: float, efficiency: float, node_hours: float,
 
 #: Time falls, efficiency falls and cost grows with ranks; 32 ranks are slower than 16; one rank
 #: does not fit.
-SCALES = [
-    scale(1, 1000, 1.0, 1.0, TOO_LARGE), scale(2, 520, 0.96, 1.04), scale(4, 280, 0.89, 1.12), scale(8, 160, 0.78, 1.28),
-    scale(16, 110, 0.57, 1.76), scale(32, 120, 0.26, 3.84),
-]
+SCALES = [scale(1, 1000, 1.0, 1.0, TOO_LARGE), scale(2, 520, 0.96, 1.04), scale(4, 280, 0.89, 1.12),
+          scale(8, 160, 0.78, 1.28), scale(16, 110, 0.57, 1.76), scale(32, 120, 0.26, 3.84)]
 
 
-@pytest.mark.parametrize(("condition", "ranks"), [
-    ({}, 16),
-    ({"efficiency": 0.0}, 16), ({"efficiency": 0.57}, 16), ({"efficiency": 0.58}, 8), ({"efficiency": 0.9}, 2),
-    ({"efficiency": 0.97}, None),
-    ({"deadline_s": 1e9}, 2), ({"deadline_s": 520}, 2), ({"deadline_s": 519}, 4), ({"deadline_s": 120}, 16), ({"deadline_s": 109}, None),
-    ({"node_hours": 10}, 16), ({"node_hours": 1.5}, 8), ({"node_hours": 1.04}, 2), ({"node_hours": 1.0}, None),
-    ({"efficiency": 0.8, "deadline_s": 300}, 4), ({"efficiency": 0.8, "deadline_s": 200}, None),
-    ({"node_hours": 2.0, "deadline_s": 200}, 16), ({"node_hours": 1.3, "deadline_s": 200}, 8),
-    ({"efficiency": 0.5, "node_hours": 1.2}, 4), ({"efficiency": 0.9, "node_hours": 2.0, "deadline_s": 600}, 2),
-])
+@pytest.mark.parametrize(
+    ("condition", "ranks"),
+    [({}, 16), ({"efficiency": 0.0}, 16), ({"efficiency": 0.57}, 16), ({"efficiency": 0.58}, 8),
+     ({"efficiency": 0.9}, 2), ({"efficiency": 0.97}, None), ({"deadline_s": 1e9}, 2),
+     ({"deadline_s": 520}, 2), ({"deadline_s": 519}, 4), ({"deadline_s": 120}, 16),
+     ({"deadline_s": 109}, None), ({"node_hours": 10}, 16), ({"node_hours": 1.5}, 8),
+     ({"node_hours": 1.04}, 2), ({"node_hours": 1.0}, None),
+     ({"efficiency": 0.8, "deadline_s": 300}, 4), ({"efficiency": 0.8, "deadline_s": 200}, None),
+     ({"node_hours": 2.0, "deadline_s": 200}, 16), ({"node_hours": 1.3, "deadline_s": 200}, 8),
+     ({"efficiency": 0.5, "node_hours": 1.2}, 4),
+     ({"efficiency": 0.9, "node_hours": 2.0, "deadline_s": 600}, 2)],
+)
 def test_the_choice(condition: dict[str, float], ranks: int | None) -> None:
     for scales in (SCALES, SCALES[::-1]):
         found = best_ranks(scales, **condition)
@@ -70,13 +70,16 @@ def test_efficiency_time_and_node_hours() -> None:
     one, strong, weak = scaling(made, 6400, 2.0, 4, 0.01)
     assert (one.efficiency, one.run_s) == (pytest.approx(1.0), pytest.approx(2 * 100 * 0.64))
     assert one.node_hours == pytest.approx(one.run_s / 3600)
-    assert strong.efficiency == pytest.approx(0.64 / (6 * 0.16)) and strong.run_s == pytest.approx(2 * 100 * 0.16)
+    assert strong.efficiency == pytest.approx(0.64 / (6 * 0.16)) and strong.run_s == pytest.approx(
+        2 * 100 * 0.16
+    )
     assert strong.node_hours == pytest.approx(2 * strong.run_s / 3600)  # 6 ranks take two nodes
-    assert weak.efficiency == pytest.approx(512 * 0.01 / (8 * 0.8)) and weak.run_s == pytest.approx(2 * 12.5 * 0.8)
-    assert weak.to_json() == {
-        "ranks": 8, "strategy": "data", "batch": 512, "iteration_s": 0.8, "fits": True, "efficiency": weak.efficiency,
-        "run_s": weak.run_s, "node_hours": weak.node_hours,
-    }
+    assert weak.efficiency == pytest.approx(512 * 0.01 / (8 * 0.8)) and weak.run_s == pytest.approx(
+        2 * 12.5 * 0.8
+    )
+    assert weak.to_json() == {"ranks": 8, "strategy": "data", "batch": 512, "iteration_s": 0.8,
+                              "fits": True, "efficiency": weak.efficiency, "run_s": weak.run_s,
+                              "node_hours": weak.node_hours}
 
 
 def test_a_single_rank_is_fully_efficient() -> None:

@@ -1,6 +1,4 @@
-"""The space of the layer-wise search: what is in it, what is not, and that every named strategy is
-a point of it.
-"""
+"""The space of the layer-wise search: its contents, and the named strategies as its points."""
 
 from __future__ import annotations
 
@@ -43,9 +41,11 @@ def extents(net: Network, layer: Layer) -> dict[str, int]:
 
 
 # -- numbers ---------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("total", "limits"), [
-    (1, (1,)), (12, (12, 3, 4)), (16, (2, 2, 2)), (16, (16, 16, 16, 1)), (30, (4, 6, 5)), (7, (6, 6)),
-])
+@pytest.mark.parametrize(
+    ("total", "limits"),
+    [(1, (1,)), (12, (12, 3, 4)), (16, (2, 2, 2)), (16, (16, 16, 16, 1)), (30, (4, 6, 5)),
+     (7, (6, 6))],
+)
 def test_factors_are_all_products(total: int, limits: tuple[int, ...]) -> None:
     every = [way for way in itertools.product(*(range(1, n + 1) for n in limits))
              if math.prod(way) == total]
@@ -86,8 +86,8 @@ def test_contents(name: str, ranks: int, batch: int, reductions: bool) -> None:
         most = {"n": batch, "d": 1, "h": 1, "w": 1} | extents(net, layer)
         for n, c, h, w, replicas, d, k in degrees:
             assert n * c * h * w * replicas * d * k in ([ranks] if replicas > 1 else allowed)
-            assert all(got <= most[axis] for axis, got in {"n": n, "c": c, "d": d, "h": h,
-                                                           "w": w}.items())
+            assert all(got <= most[axis] for axis,
+                       got in {"n": n, "c": c, "d": d, "h": h, "w": w}.items())
             if k > 1:
                 source = layer.inputs[0]
                 assert reductions and layer.is_matmul and layer is not net.matmul_layers[0] and getattr(
@@ -96,9 +96,11 @@ def test_contents(name: str, ranks: int, batch: int, reductions: bool) -> None:
                 assert c * h * w * replicas * d == 1
         every = {
             (n, c, h, w, 1, d, 1)
-            for n, c, d, h, w in itertools.product(*(
-                [x for x in range(1, ranks + 1) if ranks % x == 0 and x <= most[axis]] for axis in "ncdhw"
-            )) if n * c * d * h * w in allowed
+            for n, c, d, h, w in itertools.product(
+                *([x for x in range(1, ranks + 1) if ranks % x == 0 and x <= most[axis]]
+                  for axis in "ncdhw")
+            )
+            if n * c * d * h * w in allowed
         }
         assert {row for row in degrees if row[4] == row[6] == 1} == every
 
@@ -176,9 +178,13 @@ def test_many_ranks_leave_few_shapes() -> None:
 
 
 # -- named strategies ------------------------------------------------------------------------------
-@pytest.mark.parametrize(("name", "ranks"), [
-    *itertools.product(("lenet5", "alexnet", "vgg16", "cosmoflow"), (2, 4, 6, 8, 16)), ("resnet50", 8), ("inception_v3", 6), ("vgg16", 64),
-])
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        *itertools.product(("lenet5", "alexnet", "vgg16", "cosmoflow"), (2, 4, 6, 8, 16)),
+        ("resnet50", 8), ("inception_v3", 6), ("vgg16", 64),
+    ],
+)
 def test_named_strategies_are_in_the_space(name: str, ranks: int) -> None:
     """Every layer of every named strategy, but where it is cut into more parts than it has."""
     net, found = network(name), 0
@@ -205,8 +211,11 @@ def test_named_strategies_are_in_the_space(name: str, ranks: int) -> None:
                 # what is gathered before an elementwise layer is gathered behind it in the space
                 mine, behind = configs[layer.name], unit.space.one(at, behind=True)
                 gathered = config.replicas == 1 < mine.replicas
-                assert gathered or mine == replace(behind, placement=placement), (strategy, layer.name)
+                assert gathered or mine == replace(behind, placement=placement), (
+                    strategy, layer.name,
+                )
                 # placements differ in name alone where there is one kind of parts, or one node
-                assert behind.placement == (placement if 1 < config.n < ranks and ranks > 4
-                                            else "inner")
+                assert behind.placement == (
+                    placement if 1 < config.n < ranks and ranks > 4 else "inner"
+                )
     assert found > len(made)

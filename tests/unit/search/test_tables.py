@@ -38,8 +38,8 @@ from hpcpar.network.layers import (
 )
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.schedule.outline_steps import Move
-from hpcpar.search import layerwise
-from hpcpar.search.layerwise import Search
+from hpcpar.search import table_search
+from hpcpar.search.table_search import Search
 
 #: Choices priced together, and one by one.
 TOGETHER, ALONE = 30, 1
@@ -113,7 +113,7 @@ def search(name: str, ranks: int, batch: int, machine: str, **options: Any) -> S
 def whole(net: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine,
           **options: Any) -> Search:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layerwise, "FEW", 10**9)
+        patch.setattr(table_search, "FEW", 10**9)
         return Search(net, spec, ranks, batch, machine, **options)
 
 
@@ -137,8 +137,9 @@ def check(found: Search, seed: int = 0, **priced: Any) -> None:
     costs = price_family(net, plan, found.machine, **priced)
     seconds = np.array([tables.price(list(row)) for row in places])
     held = np.array([tables.memory(list(row)) for row in places])
-    np.testing.assert_allclose(seconds, np.broadcast_to(costs.compute_s + costs.communication_s,
-                                                        TOGETHER), rtol=1e-9)
+    np.testing.assert_allclose(
+        seconds, np.broadcast_to(costs.compute_s + costs.communication_s, TOGETHER), rtol=1e-9
+    )
     if net.is_chain or len(found.machine.levels) == 1:
         np.testing.assert_allclose(seconds, np.broadcast_to(costs.iteration_s, TOGETHER), rtol=1e-9)
     assert (costs.iteration_s <= seconds * (1 + 1e-9)).all()
@@ -180,17 +181,20 @@ def test_tables_are_the_priced_schedule(name: str, ranks: int, batch: int, machi
     check(search(name, ranks, batch, machine), seed=ranks)
 
 
-@pytest.mark.parametrize("options", [
-    {"batch_norm": "local"}, {"synchronisation": "sharded", "optimizer": "adam"}, {"synchronisation": "server", "collectives": "ring"},
-    {"dtype": "float64", "collectives": "tree"},
-])
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_norm": "local"}, {"synchronisation": "sharded", "optimizer": "adam"},
+     {"synchronisation": "server", "collectives": "ring"},
+     {"dtype": "float64", "collectives": "tree"}],
+)
 def test_tables_follow_the_options(options: dict[str, Any]) -> None:
     check(search("residual", 8, 16, "p100x4x4", **options))
 
 
 def test_tables_follow_what_movements_were_measured_to_take() -> None:
     found = search("lenet5", 4, 16, "p100x4x4")
-    known = tuple(Factors(level.name, kind, "direct", (100.0, 1e5), (3.0, 0.5)) for level in found.machine.levels
+    known = tuple(Factors(level.name, kind, "direct", (100.0, 1e5), (3.0, 0.5))
+                  for level in found.machine.levels
                   for kind in ("halo", "redistribute"))
     spec = NetworkSpec("lenet5", found.network.image_shape, found.network.classes)
     check(whole(found.network, spec, 4, 16, replace(found.machine, collectives=known)), seed=4)

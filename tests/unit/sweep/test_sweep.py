@@ -20,7 +20,7 @@ from hpcpar.data.synthetic import synthetic
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans
 from hpcpar.report import pictures
-from hpcpar.report.points import Parts, Point, base, efficiency, mean_accuracy, speedup
+from hpcpar.report.points import IterationParts, Point, base, efficiency, mean_accuracy, speedup
 from hpcpar.sweep import folder, local, lock
 from hpcpar.train import record
 
@@ -42,10 +42,13 @@ def pretend(words: list[str], seconds: float) -> None:
     prediction = price(network, plan, files.from_dict(plan.machine),
                        samples=640).to_json(steps=True)
     sent = np.zeros((ranks, s), np.int64)
-    record.write(out, record.RunRecord(
-        plans.to_json(plan), record.steps_of(schedule), [record.RankInfo("here", 1, 1, "cpu", 1)] * ranks,
-        np.repeat(times[:, :, None] / s, s, axis=2), times, sent, sent, np.ones(ITERATIONS), prediction=prediction, warmup=2, samples=640,
-    ))
+    record.write(
+        out,
+        record.RunRecord(plans.to_json(plan), record.steps_of(schedule),
+                         [record.RankInfo("here", 1, 1, "cpu", 1)] * ranks,
+                         np.repeat(times[:, :, None] / s, s, axis=2), times, sent, sent,
+                         np.ones(ITERATIONS), prediction=prediction, warmup=2, samples=640),
+    )
 
 
 class Launcher:
@@ -89,8 +92,11 @@ def sweep(tmp_path: Path, launcher: Launcher, capsys: pytest.CaptureFixture[str]
     synthetic(str(data), (1, 8, 8), 10, 640)
 
     def run(*more: str, kind: str = "strong", ranks: str = "1,2") -> tuple[int, dict[str, Any]]:
-        status = cli.main(["sweep", kind, "--network", "lenet5", "--input", "1x8x8", "--batch", "64", "--ranks", ranks, "--strategies",
-                           "data,filter", "--data", str(data), "--mpiexec", "pretended", "--out", str(tmp_path / "out"), "--json", *more])
+        status = cli.main(
+            ["sweep", kind, "--network", "lenet5", "--input", "1x8x8", "--batch", "64", "--ranks",
+             ranks, "--strategies", "data,filter", "--data", str(data), "--mpiexec", "pretended",
+             "--out", str(tmp_path / "out"), "--json", *more]
+        )
         text = capsys.readouterr()
         run.said = text.err  # type: ignore[attr-defined]
         return status, json.loads(text.out) if text.out else {}
@@ -109,21 +115,22 @@ def test_every_case_is_run_once_and_reported(sweep: Sweep, launcher: Launcher,
     ran = ["data-p1-b64", "data-p2-b64", "filter-p2-b64", "data-p4-b64", "filter-p4-b64"]
     assert launcher.ran == ran  # on one rank both strategies have one plan
     one = {p["case"]: p for p in document["points"]}
-    assert one["filter-p1-b64"]["same_as"] == "data-p1-b64" and one["filter-p1-b64"][
-        "measured"] == one["data-p1-b64"]["measured"]
+    assert (one["filter-p1-b64"]["same_as"] == "data-p1-b64"
+            and one["filter-p1-b64"]["measured"] == one["data-p1-b64"]["measured"])
     assert set(states(document).values()) == {"done"}
     assert [one[case]["measured"]["speedup"] for case in ran] == pytest.approx([1, 2, 2, 4, 4])
     assert all(p["measured"]["efficiency"] == pytest.approx(1) for p in one.values())
     four = one["data-p4-b64"]
-    assert four["measured"]["iteration_s"] == pytest.approx(0.02,
-                                                            rel=0.03) and four["measured"][
-        "epoch_s"] == pytest.approx(0.2, rel=0.03)
-    assert four["measured"]["iteration_p10_s"] < four["measured"]["iteration_s"] < four["measured"][
-        "iteration_p90_s"]
+    assert four["measured"]["iteration_s"] == pytest.approx(0.02, rel=0.03)
+    assert four["measured"]["epoch_s"] == pytest.approx(0.2, rel=0.03)
+    assert (four["measured"]["iteration_p10_s"]
+            < four["measured"]["iteration_s"]
+            < four["measured"]["iteration_p90_s"])
     predicted, measured = four["predicted"]["iteration_s"], four["measured"]["iteration_s"]
     assert four["accuracy"] == pytest.approx(1 - abs(predicted - measured) / measured)
-    parts = [four["measured"][name] for name in ("compute_s", "gradient_s",
-                                                 "other_communication_s")]
+    parts = [
+        four["measured"][name] for name in ("compute_s", "gradient_s", "other_communication_s")
+    ]
     assert sum(parts) == pytest.approx(0.02, rel=0.03) and min(parts) > 0
     assert json.loads((tmp_path / "out/report.json").read_text()) == document
     launcher.ran.clear()
@@ -142,8 +149,9 @@ def test_an_interrupted_sweep_goes_on(sweep: Sweep, launcher: Launcher, tmp_path
     assert launcher.ran == ["data-p2-b64", "filter-p2-b64"]
 
 
-def test_failed_cases_say_why_and_run_again_only_on_request(sweep: Sweep,
-                                                            launcher: Launcher) -> None:
+def test_failed_cases_say_why_and_run_again_only_on_request(
+    sweep: Sweep, launcher: Launcher
+) -> None:
     launcher.fails = {"data-p2-b64": "the loss is nan", "filter-p2-b64": "no room"}
     status, document = sweep()
     assert status == 1 and "2 of 4 cases failed (data-p2-b64, filter-p2-b64); --retry" in sweep.said  # type: ignore[attr-defined]
@@ -178,8 +186,9 @@ def test_what_cannot_run_is_listed_with_its_reason(sweep: Sweep, launcher: Launc
     assert "8 ranks" in reasons["grid_2x4-p4-b64"] or "4" in reasons["grid_2x4-p4-b64"]
     assert "pipeline_40x1-p40-b64" in reasons
     assert reasons["data-p128-b64"] == "a batch of 64 cannot be cut into 128 parts"
-    assert states(document)["data-p4-b64"] == "done" and not {c for c in launcher.ran
-                                                              if c in reasons}
+    assert states(document)["data-p4-b64"] == "done" and not {
+        c for c in launcher.ran if c in reasons
+    }
 
 
 def test_weak_scaling_keeps_each_rank_s_batch(sweep: Sweep, launcher: Launcher) -> None:
@@ -188,8 +197,9 @@ def test_weak_scaling_keeps_each_rank_s_batch(sweep: Sweep, launcher: Launcher) 
     assert status == 0
     two = next(p for p in document["points"] if p["case"] == "data-p2-b128")
     # twice the samples in half the time
-    assert two["batch"] == 128 and two["measured"]["speedup"] == pytest.approx(4) and two[
-        "measured"]["efficiency"] == pytest.approx(2)
+    assert (two["batch"] == 128
+            and two["measured"]["speedup"] == pytest.approx(4)
+            and two["measured"]["efficiency"] == pytest.approx(2))
 
 
 def test_a_dry_run_runs_nothing(sweep: Sweep, launcher: Launcher, tmp_path: Path) -> None:
@@ -203,12 +213,14 @@ def test_a_dry_run_runs_nothing(sweep: Sweep, launcher: Launcher, tmp_path: Path
     assert "#SBATCH --partition=q" in Path(document["scripts"][0]).read_text()
 
 
-@pytest.mark.parametrize(("options", "said"), [
-    (("--strategies", ","), "names none"), (("--strategies", "dota"), "did you mean 'data'"),
-    (("--launcher", "slrum"), "did you mean 'slurm'"),
-    (("--overlap", "al"), "unknown --overlap 'al'"), (("--input", "1x9x9"), "holds images 1x8x8, the network takes 1x9x9"),
-    (("--time", "soon"), "00:30:00"), (("--data", "none.h5"), "none.h5"),
-])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(("--strategies", ","), "names none"), (("--strategies", "dota"), "did you mean 'data'"),
+     (("--launcher", "slrum"), "did you mean 'slurm'"),
+     (("--overlap", "al"), "unknown --overlap 'al'"),
+     (("--input", "1x9x9"), "holds images 1x8x8, the network takes 1x9x9"),
+     (("--time", "soon"), "00:30:00"), (("--data", "none.h5"), "none.h5")],
+)
 def test_wrong_options_are_named(sweep: Sweep, options: tuple[str, str], said: str) -> None:
     assert sweep(*options)[0] == 2 and said in sweep.said  # type: ignore[attr-defined]
 
@@ -219,9 +231,9 @@ def test_one_sweep_at_a_time(sweep: Sweep, tmp_path: Path) -> None:
         assert sweep()[0] == 2 and "another sweep is at work" in sweep.said  # type: ignore[attr-defined]
 
 
-def test_without_matplotlib_the_report_says_so_in_one_line(sweep: Sweep,
-                                                           monkeypatch: pytest.MonkeyPatch,
-                                                           tmp_path: Path) -> None:
+def test_without_matplotlib_the_report_says_so_in_one_line(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def missing() -> None:
         raise pictures.InputError(
             "plots need matplotlib; install it with: pip install 'hpcpar[plot]'")
@@ -244,7 +256,10 @@ def test_the_page_needs_nothing_outside_itself(sweep: Sweep, monkeypatch: pytest
     assert not re.search(r'(?:src|href)="(?!data:)',
                          page) and "http" not in re.sub(r"base64,[^\"]*", "", page)
     assert {p.name for p in (tmp_path / "out").glob("*.*g")} == {
-        f"{name}.{kind}" for name in ("time", "efficiency", "parts", "node-hours") for kind in ("png", "svg")}
+        f"{name}.{kind}"
+        for name in ("time", "efficiency", "parts", "node-hours")
+        for kind in ("png", "svg")
+    }
 
 
 def test_the_log_s_last_line_is_ours_where_there_is_one(tmp_path: Path) -> None:
@@ -258,8 +273,9 @@ def test_the_log_s_last_line_is_ours_where_there_is_one(tmp_path: Path) -> None:
 
 def point(ranks: int, batch: int, measured_s: float, predicted_s: float = 1.0,
           **more: Any) -> Point:
-    return Point(f"p{ranks}", "data", "data", ranks, batch, 2, 10, "done", predicted=Parts(predicted_s, 1, 0, 0),
-                 measured=Parts(measured_s, 1, 0, 0), **more)
+    return Point(f"p{ranks}", "data", "data", ranks, batch, 2, 10, "done",
+                 predicted=IterationParts(predicted_s, 1, 0, 0),
+                 measured=IterationParts(measured_s, 1, 0, 0), **more)
 
 
 def test_speedup_and_efficiency_by_hand() -> None:
@@ -267,7 +283,9 @@ def test_speedup_and_efficiency_by_hand() -> None:
     slow, fast, many = point(2, 64, 2.0), point(2, 64, 1.6), point(8, 128, 0.8)
     over = base([slow, many, fast], "measured")
     assert over is fast
-    assert speedup(many, over, "measured") == pytest.approx(4) and efficiency(many, over, "measured") == pytest.approx(1)
+    assert speedup(many, over, "measured") == pytest.approx(4) and efficiency(
+        many, over, "measured"
+    ) == pytest.approx(1)
     assert many.node_hours("measured") == pytest.approx(2 * 8 / 3600)
     assert mean_accuracy([slow, point(2, 64, 2.0, 3.0),
                           point(2, 64, 1.0, same_as="p2")]) == pytest.approx(0.5)

@@ -33,17 +33,22 @@ class Site:
         return answer
 
 
-@pytest.mark.parametrize(("site", "state"), [
-    (Site(squeue=(0, "6 RUNNING\n7 PENDING\n17 RUNNING\n", "")), "PENDING"),
-    (Site(squeue=(0, "17 RUNNING\n", ""), scontrol=(0, "JobId=7 JobName=x UserId=me(1) JobState=TIMEOUT Reason=None", "")), "TIMEOUT"),
-    (Site(sacct=(0, "CANCELLED by 1000\n", "")), "CANCELLED"),
-    (Site(sacct=(0, "OUT_OF_MEMORY\n", "")), "OUT_OF_MEMORY"),
-    (Site(), queue.GONE),
-    (Site(sacct=(0, "", "")), queue.GONE),
-    (Site(sacct=None), queue.GONE),
-    (Site(sacct=(1, "", "sacct: error: slurm_persist_conn_open: Connection refused")), None),
-    (Site(squeue=(1, "", "slurm_load_jobs error: Unable to contact slurm controller")), None),
-])
+@pytest.mark.parametrize(
+    ("site", "state"),
+    [
+        (Site(squeue=(0, "6 RUNNING\n7 PENDING\n17 RUNNING\n", "")), "PENDING"),
+        (
+            Site(squeue=(0, "17 RUNNING\n", ""),
+                 scontrol=(0, "JobId=7 JobName=x UserId=me(1) JobState=TIMEOUT Reason=None", "")),
+            "TIMEOUT",
+        ),
+        (Site(sacct=(0, "CANCELLED by 1000\n", "")), "CANCELLED"),
+        (Site(sacct=(0, "OUT_OF_MEMORY\n", "")), "OUT_OF_MEMORY"), (Site(), queue.GONE),
+        (Site(sacct=(0, "", "")), queue.GONE), (Site(sacct=None), queue.GONE),
+        (Site(sacct=(1, "", "sacct: error: slurm_persist_conn_open: Connection refused")), None),
+        (Site(squeue=(1, "", "slurm_load_jobs error: Unable to contact slurm controller")), None),
+    ],
+)
 def test_the_state_of_a_job(site: Site, state: str | None) -> None:
     assert queue.states(["7"], site).get("7") == state
 
@@ -78,12 +83,15 @@ def test_a_case_fails_only_when_its_job_is_surely_over(tmp_path: Path) -> None:
     Path(study.job_log("7")).write_text("module: no such module\n")
     states = {case: Status(SUBMITTED, job="7")}
     site = Site(squeue=(1, "", "timed out"))
-    watch = remote.Watch(study, states, site)
+    watch = remote.SlurmWatcher(study, states, site)
     for _ in range(9):
-        assert watch.look() == ([], {})
+        assert watch.poll() == ([], {})
     site.answers["squeue"] = (0, "", "")
-    assert [watch.look()[0] for _ in range(3)] == [[], [], [case]]
-    assert states[case].state == FAILED and "job 7 ended (gone) before this case did: module: no such module" in states[case].reason
+    assert [watch.poll()[0] for _ in range(3)] == [[], [], [case]]
+    assert (
+        states[case].state == FAILED
+        and "job 7 ended (gone) before this case did: module: no such module" in states[case].reason
+    )
     assert folder.read_status(str(path)) == states[case] and not watch.open
 
 
@@ -94,5 +102,7 @@ def test_a_case_with_a_status_has_ended_whatever_slurm_says(tmp_path: Path) -> N
     (path / "exit").write_text("9\n")
     (path / "log").write_text("starting\nhpcpar: no room left\nsrun: error: task 0\n")
     states = {case: Status(SUBMITTED, job="7")}
-    assert remote.Watch(study, states, Site(squeue=(0, "7 RUNNING\n", ""))).look()[0] == [case]
+    assert remote.SlurmWatcher(study, states, Site(squeue=(0, "7 RUNNING\n", ""))).poll()[0] == [
+        case
+    ]
     assert states[case].reason == "exit status 9: no room left"

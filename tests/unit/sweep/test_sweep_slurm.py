@@ -22,10 +22,9 @@ from hpcpar.sweep.study import Case, Study
 
 GOLDEN = Path(__file__).parent / "golden"
 JOBS = Path(__file__).resolve().parents[3] / "jobs"
-STUDY = Study(
-    "strong", NetworkSpec("lenet5", (1, 28, 28), 10), files.load("local"), (1, 2, 8), ("data", "grid:2x4"), 64, {}, "/data/digits.h5", 1438,
-    30, 1, "cpu", "/scratch/my sweep",
-)
+STUDY = Study("strong", NetworkSpec("lenet5", (1, 28, 28), 10), files.load("local"), (1, 2, 8),
+              ("data", "grid:2x4"), 64, {}, "/data/digits.h5", 1438, 30, 1, "cpu",
+              "/scratch/my sweep")
 SMALL = [Case("data", 1, 64), Case("data", 2, 64)]
 LARGE = [Case("data", 8, 64), Case("grid:2x4", 8, 64)]
 FULL = """
@@ -127,11 +126,14 @@ def test_the_command_line_wins_and_lists_add_up(tmp_path: Path) -> None:
                              "mpich") and found.sbatch == ("--qos=debug", "--exclusive")
 
 
-@pytest.mark.parametrize(("toml", "said"), [
-    ('acount = "m1"', "did you mean 'account'"), ("nodes = 0", "whole number of at least 1"), ("nodes = true", "whole number"),
-    ('time = "soon"', "00:30:00"), ('modules = "python"', "a list of strings"), ('partition = "a b"', "without blanks"),
-    ("nodes = 2\nranks_per_node = 4", "give one of the two"), ("nodes =", "are not TOML"), ('setup = ["a\\nb"]', "one line each"),
-])
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [('acount = "m1"', "did you mean 'account'"), ("nodes = 0", "whole number of at least 1"),
+     ("nodes = true", "whole number"), ('time = "soon"', "00:30:00"),
+     ('modules = "python"', "a list of strings"), ('partition = "a b"', "without blanks"),
+     ("nodes = 2\nranks_per_node = 4", "give one of the two"), ("nodes =", "are not TOML"),
+     ('setup = ["a\\nb"]', "one line each")],
+)
 def test_wrong_options_are_named(tmp_path: Path, toml: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         options(tmp_path, toml)
@@ -142,16 +144,20 @@ def test_a_missing_file(tmp_path: Path) -> None:
         slurm.read(str(tmp_path / "none.toml"), {})
 
 
-@pytest.mark.parametrize(("text", "seconds"), [
-    ("5", 300), ("1:30", 90), ("02:00:00", 7200), ("1-0", 86400), ("1-2:30", 86400 + 9000), ("1-00:00:07", 86407),
-])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("5", 300), ("1:30", 90), ("02:00:00", 7200), ("1-0", 86400), ("1-2:30", 86400 + 9000),
+     ("1-00:00:07", 86407)],
+)
 def test_times_as_slurm_writes_them(text: str, seconds: float) -> None:
     assert slurm.seconds(text) == seconds
 
 
 def test_ready_scripts_are_shell() -> None:
     ready = sorted(JOBS.iterdir())
-    assert {"mpirun.sh", "slurm.sbatch", "slurm-pmix.sbatch", "slurm-gpu.sbatch"} <= {p.name for p in ready}
+    assert {"mpirun.sh", "slurm.sbatch", "slurm-pmix.sbatch", "slurm-gpu.sbatch"} <= {
+        p.name for p in ready
+    }
     for path in ready:
         assert subprocess.run(["bash", "-n", path], capture_output=True,
                               check=False).returncode == 0, path

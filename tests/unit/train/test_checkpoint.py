@@ -58,7 +58,7 @@ def test_rows_of_any_split_make_the_tensors(path: str, parts: int) -> None:
     params, states = tensors(NET, 0), moments(NET)
     for layer in NET.weighted:
         rows = len(params[f"{layer.name}/bias"])
-        got = [checkpoint.read_rows(path, layer.name, *block(rows, parts, i), np.float64)
+        got = [checkpoint.resume_rows(path, layer.name, *block(rows, parts, i), np.float64)
                for i in range(parts)]
         assert got[0].weight.dtype == np.float64
         for i, name in enumerate(("weight", "bias")):
@@ -78,7 +78,7 @@ def test_state(path: str) -> None:
 def test_without_bias_and_state(tmp_path: Path) -> None:
     out = str(tmp_path / "c.h5")
     checkpoint.write(out, [("fc/weight", np.ones((4, 2)))], [], state())
-    rows = checkpoint.read_rows(out, "fc", 1, 3, np.float32)
+    rows = checkpoint.resume_rows(out, "fc", 1, 3, np.float32)
     assert rows.weight.shape == (2, 2) and rows.bias is None and rows.running is None
     assert all(weight is None and bias is None for weight, bias in rows.state)
 
@@ -89,7 +89,7 @@ def test_running_statistics(tmp_path: Path) -> None:
     bn = {"bn/weight": np.ones(4), "bn/bias": np.zeros(4), "bn/running_mean": mean,
           "bn/running_variance": variance}
     checkpoint.write(out, bn.items(), [], state())
-    running = checkpoint.read_rows(out, "bn", 1, 3, np.float64).running
+    running = checkpoint.resume_rows(out, "bn", 1, 3, np.float64).running
     assert running is not None and np.array_equal(running, np.stack([mean, variance])[:, 1:3])
 
 
@@ -102,8 +102,9 @@ def test_write_is_whole_or_not_at_all(path: str) -> None:
 
     with pytest.raises(RuntimeError):
         checkpoint.write(path, broken(), [], state())
-    assert Path(path).read_bytes() == before and [p.name
-                                                  for p in Path(path).parent.iterdir()] == ["c.h5"]
+    assert Path(path).read_bytes() == before and [p.name for p in Path(path).parent.iterdir()] == [
+        "c.h5"
+    ]
     with pytest.raises(ValueError, match="lacks step"):
         checkpoint.write(path, [], [], {})
 
@@ -118,7 +119,7 @@ def test_bad_files(path: str, tmp_path: Path) -> None:
     fails("not a checkpoint", checkpoint.read_state, str(tmp_path / "other.h5"))
     with h5py.File(path, "a") as f:
         f["state"].attrs["hpcpar_checkpoint"] = 99
-    fails("version 99", checkpoint.read_rows, path, "conv1", 0, 1, "f4")
+    fails("version 99", checkpoint.resume_rows, path, "conv1", 0, 1, "f4")
 
 
 def test_another_network(path: str) -> None:
@@ -128,8 +129,8 @@ def test_another_network(path: str) -> None:
           network("lenet5"))
     fails("classes 10, the plan is for classes 4", checkpoint.check, path,
           network("lenet5", (1, 8, 8), 4))
-    fails("no layer 'conv9'", checkpoint.read_rows, path, "conv9", 0, 1, "f4")
-    fails("has 6 rows, rows 4 to 9", checkpoint.read_rows, path, "conv1", 4, 9, "f4")
+    fails("no layer 'conv9'", checkpoint.resume_rows, path, "conv9", 0, 1, "f4")
+    fails("has 6 rows, rows 4 to 9", checkpoint.resume_rows, path, "conv1", 4, 9, "f4")
     with h5py.File(path, "a") as f:
         del f["params/fc2/bias"]
     fails("no bias of layer 'fc2'", checkpoint.check, path, NET)

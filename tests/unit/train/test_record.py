@@ -24,15 +24,17 @@ def sample(ranks: int = 2, iterations: int = 5) -> RunRecord:
     rng = np.random.default_rng(0)
     seconds = rng.random((ranks, iterations, len(STEPS))).astype("f4")
     return RunRecord(
-        plan=to_json(make_plan(NetworkSpec("lenet5", (1, 8, 8), 10), "data", ranks, 8)), steps=STEPS,
-        ranks=[RankInfo(f"node{r}", 100 + r, 1, "cpu", 10**10 + r) for r in range(ranks)], seconds=seconds,
-        iteration_s=seconds.sum(2).astype("f8"), sent_bytes=rng.integers(0, 9, (ranks, 3)), messages=rng.integers(0, 9, (ranks, 3)),
-        loss=rng.random(iterations), train_accuracy=np.array([np.nan, 0.9]), test_accuracy=np.array([0.8, 0.95]),
-        test_loss=np.array([np.nan, 1.5]),
-        start_s=seconds.astype("f8"),
-        prediction={"iteration_s": 0.5, "long": ["x" * 100] * 1000}, machine={"name": "local"}, versions={"numpy": "2"},
-        started="2024-05-01T12:00:00+00:00", command="hpcpar run", warmup=2, samples=80,
-        node_ranks=4, node_cores=2)
+        plan=to_json(make_plan(NetworkSpec("lenet5", (1, 8, 8), 10), "data", ranks, 8)),
+        steps=STEPS,
+        ranks=[RankInfo(f"node{r}", 100 + r, 1, "cpu", 10**10 + r) for r in range(ranks)],
+        seconds=seconds, iteration_s=seconds.sum(2).astype("f8"),
+        sent_bytes=rng.integers(0, 9, (ranks, 3)), messages=rng.integers(0, 9, (ranks, 3)),
+        loss=rng.random(iterations), train_accuracy=np.array([np.nan, 0.9]),
+        test_accuracy=np.array([0.8, 0.95]), test_loss=np.array([np.nan, 1.5]),
+        start_s=seconds.astype("f8"), prediction={"iteration_s": 0.5, "long": ["x" * 100] * 1000},
+        machine={"name": "local"}, versions={"numpy": "2"}, started="2024-05-01T12:00:00+00:00",
+        command="hpcpar run", warmup=2, samples=80, node_ranks=4, node_cores=2,
+    )
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -49,7 +51,9 @@ def test_round_trip(tmp_path: Path) -> None:
             assert b == path
         else:
             assert a == b, f.name
-    assert got.seconds.dtype == np.float32 and got.measured == slice(2, None) and got.iterations == 5
+    assert (
+        got.seconds.dtype == np.float32 and got.measured == slice(2, None) and got.iterations == 5
+    )
     assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
 
 
@@ -88,11 +92,14 @@ def test_steps_of_a_schedule() -> None:
     plan = make_plan(NetworkSpec("lenet5", (1, 8, 8), 10), "data", 2, 8)
     schedule = lower(plan.network.build(), plan, lambda step: ("ring", 1))
     table = record.steps_of(schedule)
-    assert [s.index for s in table] == [s.index for s in schedule.steps] and [s.label for s in table] == [s.label for s in schedule.steps]
-    assert StepInfo(0, "compute", "forward", "conv1", "conv1.forward",
-                    "forward") in [replace(s, index=0) for s in table]
+    assert [s.index for s in table] == [s.index for s in schedule.steps]
+    assert [s.label for s in table] == [s.label for s in schedule.steps]
+    first = StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward")
+    assert first in [replace(s, index=0) for s in table]
     comms = [s for s in table if s.kind == "comm"]
-    assert {(s.op, s.algorithm) for s in comms} == {("allreduce", "ring")} and sum(s.phase == "gradient" for s in comms) == 5
+    assert {(s.op, s.algorithm) for s in comms} == {("allreduce", "ring")} and sum(
+        s.phase == "gradient" for s in comms
+    ) == 5
 
 
 def test_bad_files(tmp_path: Path) -> None:

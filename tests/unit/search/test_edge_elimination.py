@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcpar.network import builtin
-from hpcpar.search import eliminate
-from hpcpar.search.eliminate import Eliminations, count, solve
+from hpcpar.search import edge_elimination
+from hpcpar.search.edge_elimination import Eliminations, count_eliminations, solve
 
 Edges = dict[tuple[int, int], Any]
 Problem = tuple[list[Any], Edges]
@@ -59,8 +59,9 @@ def problems(draw: st.DrawFn) -> Problem:
         size, pairs = SHAPES[kind]
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     ties, alike = draw(st.booleans()), draw(st.booleans())
-    widths = [draw(st.integers(1, 3))] * size if alike else [draw(st.integers(1, 3))
-                                                             for _ in range(size)]
+    widths = ([draw(st.integers(1, 3))] * size
+              if alike
+              else [draw(st.integers(1, 3)) for _ in range(size)])
     pool: dict[tuple[int, ...], list[Any]] = {}
 
     def table(*shape: int) -> Any:
@@ -82,22 +83,24 @@ def test_the_least_sum(problem: Problem) -> None:
     total, chosen = solve(*problem)
     assert total == pytest.approx(brute(*problem), rel=1e-12, abs=1e-12)
     assert value(*problem, chosen) == pytest.approx(total, rel=1e-12, abs=1e-12)
-    assert all(np.array_equal(a, b) for a, b in zip(before, (*problem[0], *problem[1].values()),
-                                                    strict=True))
+    assert all(np.array_equal(a, b)
+               for a, b in zip(before, (*problem[0], *problem[1].values()), strict=True))
 
 
 def test_an_integer_program_finds_the_same() -> None:
-    """The peer of ``bench/search.py``, on every kind of graph."""
+    """HiGHS on every kind of graph."""
     pytest.importorskip("scipy")
-    from bench.search import program, solve_program
+    from bench.integer_program import integer_program, solve_program
 
     rng = np.random.default_rng(0)
     for size, pairs in SHAPES.values():
         widths = rng.integers(1, 5, size)
-        nodes, edges = [rng.random(w) for w in widths], {(a, b): rng.random((widths[a], widths[b]))
-                                                         for a, b in pairs}
-        chosen = solve_program(program(nodes, edges), 10.0)
-        assert chosen is not None and value(nodes, edges, chosen) == pytest.approx(solve(nodes, edges)[0], rel=1e-6)
+        nodes, edges = ([rng.random(w) for w in widths],
+                        {(a, b): rng.random((widths[a], widths[b])) for a, b in pairs})
+        chosen = solve_program(integer_program(nodes, edges), 10.0)
+        assert chosen is not None and value(nodes, edges, chosen) == pytest.approx(
+            solve(nodes, edges)[0], rel=1e-6
+        )
 
 
 @settings(max_examples=25, deadline=None)
@@ -105,7 +108,7 @@ def test_an_integer_program_finds_the_same() -> None:
 def test_minimising_in_blocks_changes_nothing(problem: Problem, block: int) -> None:
     whole = solve(*problem)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(eliminate, "BLOCK", block)
+        patch.setattr(edge_elimination, "BLOCK", block)
         assert solve(*problem) == whole
 
 
@@ -120,7 +123,8 @@ def test_ties_keep_the_first() -> None:
 
 
 def test_parallel_edges_in_both_orders_are_added() -> None:
-    there, back = np.array([[0.0, 5.0, 5.0], [5.0, 5.0, 1.0]]), np.array([[9.0, 9.0], [0.0, 9.0], [9.0, 2.0]])
+    there, back = (np.array([[0.0, 5.0, 5.0], [5.0, 5.0, 1.0]]),
+                   np.array([[9.0, 9.0], [0.0, 9.0], [9.0, 2.0]]))
     total, chosen = solve([np.zeros(2), np.zeros(3)], {(0, 1): there, (1, 0): back})
     assert (total, chosen) == (3.0, [1, 2])
 
@@ -143,7 +147,7 @@ def of_network(name: str) -> Eliminations:
     """The papers' count of a built-in network."""
     layers = builtin.network(name).layers
     place = {layer.name: i for i, layer in enumerate(layers)}
-    return count(len(layers),
+    return count_eliminations(len(layers),
                  [(place[name], place[layer.name]) for layer in layers for name in layer.inputs])
 
 
@@ -174,10 +178,12 @@ def test_series_and_parallel_graphs_fall_to_two_nodes(steps: list[tuple[bool, in
             pairs[at % len(pairs)] = (a, size)
             pairs.append((size, b))
             size += 1
-    assert count(size, pairs) == Eliminations(size - 2, doubled, 2)
+    assert count_eliminations(size, pairs) == Eliminations(size - 2, doubled, 2)
 
 
 def test_what_the_rules_leave() -> None:
-    assert count(4, []) == Eliminations(0, 0, 4)
-    assert count(6, [*SHAPES["complete"][1][1:], (0, 5), (5, 1)]) == Eliminations(1, 0, 5)
-    assert count(3, [(0, 2), (1, 2)]) == Eliminations(0, 0, 3)
+    assert count_eliminations(4, []) == Eliminations(0, 0, 4)
+    assert count_eliminations(6, [*SHAPES["complete"][1][1:], (0, 5), (5, 1)]) == Eliminations(
+        1, 0, 5
+    )
+    assert count_eliminations(3, [(0, 2), (1, 2)]) == Eliminations(0, 0, 3)
