@@ -58,7 +58,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                         help="'memory': on this host (default); 'shaped': between hosts; 'both'")
     parser.add_argument("--ranks", default="", help="numbers of ranks (default 1,2,4,8)")
     parser.add_argument("--networks", default="", help=f"some of {', '.join(SIZES)} (default: all)")
-    parser.add_argument("--strategies", default="", help="only these, on more than one rank (default: every named one, and auto)")
+    parser.add_argument("--strategies", default="", help="only these, on more than one rank "
+                                                         "(default: every named one, and auto)")
     parser.add_argument("--jobs", type=int, default=1,
                         help="jobs for each case, whose medians count (default 1)")
     parser.add_argument("--launcher", default="", metavar="WORDS",

@@ -241,5 +241,6 @@ def possible(group: Group, network: Network, machine: Machine, strategy: str, ba
     if found.parts > batch:
         raise InputError(f"a batch of {batch} cannot be cut into {found.parts} parts")
     if found.memory_bytes * group.ranks > free_bytes():
-        raise InputError(f"needs {amount(found.memory_bytes)} on each rank, {amount(free_bytes())} are free for all")
+        raise InputError(f"needs {amount(found.memory_bytes)} on each rank, "
+                         f"{amount(free_bytes())} are free for all")
     return found.plan

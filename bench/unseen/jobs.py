@@ -70,5 +70,6 @@ def output(*words: str, limit_s: float = LIMIT_S) -> str:
     except subprocess.TimeoutExpired:
         raise Failed(f"given up after {limit_s:g} s") from None
     if done.returncode:
-        raise Failed(f"status {done.returncode}: {(done.stderr.strip().splitlines() or ['it says nothing'])[-1]}")
+        raise Failed(f"status {done.returncode}: "
+                     f"{(done.stderr.strip().splitlines() or ['it says nothing'])[-1]}")
     return done.stdout

@@ -90,7 +90,8 @@ class Bench:
         what = result.note
         if result.turns:
             last = result.turns[-1]
-            what = (f"job {len(result.turns)} of {self.jobs}: unseen {seconds(last.predicted_s)}, steps known {seconds(last.known_s)}, "
+            what = (f"job {len(result.turns)} of {self.jobs}: unseen {seconds(last.predicted_s)}, "
+                    f"steps known {seconds(last.known_s)}, "
                     f"measured {seconds(last.measured_s)}")
         print(f"{group.name} {result.strategy}: {what}", file=sys.stderr, flush=True)
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.calibrate import compute_probe
 from hpcpar.calibrate.device_probe import Rates
@@ -27,7 +28,7 @@ from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
 from hpcpar.machine.cores import NodeCores
-from hpcpar.machine.model import Device, Machine
+from hpcpar.machine.model import Device, Factors, Machine
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
 
@@ -54,7 +55,8 @@ def ranks_per_node(world: World) -> int:
     if any(len(set(b)) != 1 or len(b) != first
            for b in blocks) or len({b[0] for b in blocks}) != len(blocks):
         raise on_all_ranks(InputError(
-            f"ranks are not placed in equal blocks of {first} per node; start the job with as many ranks on every node, in block order"
+            f"ranks are not placed in equal blocks of {first} per node; start the job with as "
+            "many ranks on every node, in block order"
         ))
     return first
 
@@ -111,7 +113,8 @@ class Calibration:
         for axis, size, title, holds, inside in (("c", local, "node", 0 if nodes == 1 else local,
                                                   1), ("n", nodes, "network", 0, local)):
             if size > 1:
-                tell(f"setting up: links between {size} {'ranks of a node' if axis == 'c' else 'nodes'}")
+                members = "ranks of a node" if axis == "c" else "nodes"
+                tell(f"setting up: links between {size} {members}")
                 self._levels.append(LevelProbe(steps, config, axis, title, holds, inside, gauge))
                 self._exchanges.append(Exchanges(steps, axis, title, nodes, local, gauge))
         self._hiding = Hiding(steps, backend, gauge) if world.size > 1 else None
@@ -121,8 +124,11 @@ class Calibration:
 
     @property
     def _gauges(self) -> list[Gauge]:
-        levels = [g for level in self._levels for g in level.gauges] + [g for exchanges in self._exchanges for g in exchanges.gauges]
-        return [*self._rates.gauges, *levels, *(self._hiding.gauges if self._hiding else [])]
+        probes: list[Rates | LevelProbe | Exchanges | Hiding]
+        probes = [self._rates, *self._levels, *self._exchanges]
+        if self._hiding:
+            probes.append(self._hiding)
+        return [gauge for probe in probes for gauge in probe.gauges]
 
     def run(self, plans: Sequence[Plan]) -> Machine:
         """Measure; all ranks get the same machine."""
@@ -135,14 +141,16 @@ class Calibration:
         gauges = self._gauges
         round_s, expected_s = sum(g.sample_s
                                   for g in gauges), self.world.most(self._expected_s(plans))
-        self._tell(f"{ROUNDS} rounds of {len(gauges)} measurements, {len(plans)} plans: about {expected_s:.0f} s "
+        self._tell(f"{ROUNDS} rounds of {len(gauges)} measurements, {len(plans)} plans: about "
+                   f"{expected_s:.0f} s "
                    f"({ROUNDS * round_s:.0f} s for the links and rates)")
         for i in range(ROUNDS):
             self._tell(f"round {i + 1} of {ROUNDS}, {time.perf_counter() - self.begin:.0f} s")
             for gauge in gauges:
                 gauge.take()
             for number, plan in enumerate(plans):
-                self._tell(f"compute steps of {plan.network.name} under {plan.strategy} ({number + 1} of {len(plans)})")
+                self._tell(f"compute steps of {plan.network.name} under {plan.strategy} "
+                           f"({number + 1} of {len(plans)})")
                 self._visit(number, plan)
                 yield number
 
@@ -166,8 +174,9 @@ class Calibration:
         total = ROUNDS * sum(g.sample_s for g in self._gauges)
         for plan in plans:
             found = price(plan.network.build(), plan, machine)
-            total += ROUNDS * (2 * found.compute_s + max(compute_probe.VISIT_S, compute_probe.FEWEST * found.compute_s)
-                               + found.memory.weights_bytes * _WEIGHTS_S_PER_BYTE)
+            visit_s = max(compute_probe.VISIT_S, compute_probe.FEWEST * found.compute_s)
+            weights_s = found.memory.weights_bytes * _WEIGHTS_S_PER_BYTE
+            total += ROUNDS * (2 * found.compute_s + visit_s + weights_s)
         return total
 
     def _machine(self) -> Machine:
@@ -178,44 +187,51 @@ class Calibration:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // self.local
         device = Device(memory, rates.flops_per_s, rates.copy_bytes_per_s, rates.launch_s)
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
-        notes = f"measured with {world.size} ranks on {self.nodes} node(s), {world.library}, {threads} BLAS thread(s) a rank"
+        notes = (f"measured with {world.size} ranks on {self.nodes} node(s), {world.library}, "
+                 f"{threads} BLAS thread(s) a rank")
         if world.size == 1:
             notes += "; links not measured, they are the preset 'local'"
         quality = {
             "links": [f.quality for f in found],
-            "memory": {"alone_bytes_per_s": rates.alone_bytes_per_s, "together_bytes_per_s": rates.copy_bytes_per_s},
+            "memory": {"alone_bytes_per_s": rates.alone_bytes_per_s,
+                       "together_bytes_per_s": rates.copy_bytes_per_s},
         }
-        hidden, progress = (self._hiding.part, self._hiding.progress) if self._hiding else (1.0, 1.0)
+        hidden = self._hiding.part if self._hiding else 1.0
+        progress = self._hiding.progress if self._hiding else 1.0
         return Machine(
             self.name, device, levels, rates.add_s_per_byte, rates.pack_s_per_byte, hidden,
-            notes=notes, quality=quality, progress=progress, cores_per_node=cores_per_unit(self._node, self.local, world.size),
+            notes=notes, quality=quality, progress=progress,
+            cores_per_node=cores_per_unit(self._node, self.local, world.size),
         )
 
     def _whole(self) -> Machine:
         """Everything, after the last round."""
         machine, world = self._machine(), self.world
-        collectives = tuple(f for level, exchanges in zip(self._levels, self._exchanges, strict=True)
-                            for f in (*level.factors(machine, world.size), *exchanges.factors(machine)))
+        collectives: list[Factors] = []
+        for level, exchanges in zip(self._levels, self._exchanges, strict=True):
+            collectives += [*level.factors(machine, world.size), *exchanges.factors(machine)]
         samples = [together(visits) for visits in self._samples.values()]
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "0")
         hosts = world.comm.allgather(world.hostname)
+        origin = Origin.of(hosts, int(threads) if threads.isdigit() else 0, self.backend.name)
         quality: dict[str, Any] = {
             "rounds": ROUNDS, "seconds": round(time.perf_counter() - self.begin, 1),
-            "origin": asdict(Origin.of(hosts, int(threads) if threads.isdigit() else 0, self.backend.name)), **machine.quality,
+            "origin": asdict(origin), **machine.quality,
         }
         if samples:
             quality["compute"] = _compute_quality(samples)
         table = {key: seconds for each in samples for key, seconds in each.table().items()}
         sorts = kinds(machine.device, (work for each in samples for work in each.works), table)
-        return replace(machine, compute=table, kinds=sorts, collectives=collectives,
+        return replace(machine, compute=table, kinds=sorts, collectives=tuple(collectives),
                        quality=quality)
 
 
 def _compute_quality(samples: list[Samples]) -> dict[str, Any]:
-    """How the iterations of the compute steps differ: quartile range over median, of the middle
-    step and of the worst that counts.
-    """
-    each = {work.key: seconds for found in samples for work, seconds in zip(found.works, found.seconds.T, strict=True)}
+    """Spread of the iterations, quartile range over median: of the middle step and of the worst."""
+    each: dict[str, NDArray[np.float64]] = {}
+    for found in samples:
+        for work, seconds in zip(found.works, found.seconds.T, strict=True):
+            each[work.key] = seconds
     low, middle, high = (np.array([np.percentile(seconds, q) for seconds in each.values()])
                          for q in (25, 50, 75))
     spread = (high - low) / np.maximum(middle, 1e-9)
@@ -223,14 +239,16 @@ def _compute_quality(samples: list[Samples]) -> dict[str, Any]:
     counts = middle >= np.median(middle)
     worst = int(np.argmax(np.where(counts, spread, -1.0)))
     return {
-        "steps": len(each), "spread": float(np.median(spread)), "worst_spread": float(spread[worst]),
-        "worst": list(each)[worst], "outliers": sum(outliers(list(seconds)) for seconds in each.values()),
+        "steps": len(each), "spread": float(np.median(spread)),
+        "worst_spread": float(spread[worst]), "worst": list(each)[worst],
+        "outliers": sum(outliers(list(seconds)) for seconds in each.values()),
         "samples": sum(len(seconds) for seconds in each.values()),
     }
 
 
 def calibrate(
-    world: World, backend: Backend, plans: Sequence[Plan], name: str, tell: Callable[[str], None], direct: bool = False
+    world: World, backend: Backend, plans: Sequence[Plan], name: str,
+    tell: Callable[[str], None], direct: bool = False,
 ) -> Machine:
     """Measure this job's ranks: levels, device rates, and the compute steps of `plans`. All ranks
     get the same machine.

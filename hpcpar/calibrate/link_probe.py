@@ -92,11 +92,13 @@ class Steps:
         digit = config.digits[axis]
         # blocks of one size
         items = max(1, n_bytes // ITEM // int(digit.size)) * int(digit.size)
-        cut, whole = Layout(config, (Axis(axis, items, items),)), Layout(config, (Axis(axis, items, items, relation=Full()),))
-        holder, wanter = (cut if kind is Kind.ALLGATHER else whole), (cut if kind is Kind.REDUCE_SCATTER else whole)
+        cut = Layout(config, (Axis(axis, items, items),))
+        whole = Layout(config, (Axis(axis, items, items, relation=Full()),))
+        holder = cut if kind is Kind.ALLGATHER else whole
+        wanter = cut if kind is Kind.REDUCE_SCATTER else whole
         i, self._count = self._count, self._count + 1
-        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, holder, wanter, kind is not Kind.ALLGATHER, Group((digit,)), algorithm, 1,
-                    ITEM, i + 1)
+        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, holder, wanter,
+                    kind is not Kind.ALLGATHER, Group((digit,)), algorithm, 1, ITEM, i + 1)
         backend = self.communicator.backend
         buffer = backend.zeros((items,), "float32")
         held, wanted = (buffer[slice(*layout.box(self.rank)[0])] for layout in (holder, wanter))
@@ -151,7 +153,8 @@ class LevelProbe:
     """
 
     def __init__(
-        self, steps: Steps, config: Config, axis: str, name: str, ranks: int, inside: int, gauge: Gauged
+        self, steps: Steps, config: Config, axis: str, name: str, ranks: int, inside: int,
+        gauge: Gauged,
     ) -> None:
         self.digit = config.digits[axis]
         self.name, self.ranks, self.inside = name, ranks, inside
@@ -167,8 +170,11 @@ class LevelProbe:
         long = LONG_BUFFER * last <= LONG_BUFFER_S
         self.buffers = (*BUFFERS, LONG_BUFFER) if long else BUFFERS
         self.collectives = {
-            (kind, algorithm): [gauge(steps.action(kind, algorithm, config, axis, n)) for n in self.buffers]
-            for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER) for algorithm in (*ALGORITHMS[kind], "mpi")
+            (kind, algorithm): [
+                gauge(steps.action(kind, algorithm, config, axis, n)) for n in self.buffers
+            ]
+            for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)
+            for algorithm in (*ALGORITHMS[kind], "mpi")
         }
 
     @property
@@ -188,10 +194,12 @@ class LevelProbe:
                                           np.median(self._messages_s(self.alone), axis=0))[1]
             links = alpha_beta_fit.links(self.inside, flow, beta)
         quality = {
-            "level": self.name, "ranks": self.p, "alpha_s": [low[0], high[0]], "small_alpha_s": [low[2], high[2]],
+            "level": self.name, "ranks": self.p,
+            "alpha_s": [low[0], high[0]], "small_alpha_s": [low[2], high[2]],
             "beta_s_per_byte": [low[1], high[1]], "alone_beta_s_per_byte": flow,
             "residual": alpha_beta_fit.residual(self.pieces, np.median(rounds, axis=0), fitted),
-            "outliers": sum(outliers(g.samples) for g in self.gauges), "samples": sum(len(g.samples) for g in self.gauges),
+            "outliers": sum(outliers(g.samples) for g in self.gauges),
+            "samples": sum(len(g.samples) for g in self.gauges),
         }
         beta = flow if links else beta
         return Found(Level(self.name, self.ranks, alpha, beta, small, alpha_beta_fit.SMALL_BYTES,

@@ -47,8 +47,11 @@ class Exchanges:
         p, other = (local, nodes) if axis == "c" else (nodes, local)
         cut, across = ("c", "n") if axis == "c" else ("n", "h")
         own = Config(n=nodes, c=local) if axis == "c" else Config(n=nodes, h=local)
-        turned, to = (Config(n=nodes, h=local), "h") if axis == "c" else (Config(c=nodes, h=local), "c")
-        self.moved: dict[Kind, list[tuple[Layout, Layout, Gauge]]] = {Kind.HALO: [], Kind.REDISTRIBUTE: []}
+        to = "h" if axis == "c" else "c"
+        turned = Config(n=nodes, h=local) if axis == "c" else Config(c=nodes, h=local)
+        self.moved: dict[Kind, list[tuple[Layout, Layout, Gauge]]] = {
+            Kind.HALO: [], Kind.REDISTRIBUTE: [],
+        }
         for kind, moved in self.moved.items():
             for piece in MESSAGES:
                 items = piece // ITEM
@@ -58,7 +61,8 @@ class Exchanges:
                 if kind is Kind.HALO:
                     image = Axis(cut, p * _ROWS, p * _ROWS)
                     rows = Axis(cut, p * _ROWS, p * _ROWS, relation=Window(3, padding=1))
-                    holder, wanter = Layout(own, (aside, image, width)), Layout(own, (aside, rows, width))
+                    holder = Layout(own, (aside, image, width))
+                    wanter = Layout(own, (aside, rows, width))
                 else:
                     axes = (aside, Axis(cut, p, p), Axis(to, p, p), width)
                     holder, wanter = Layout(own, axes), Layout(turned, axes)

@@ -75,7 +75,8 @@ def origin(quality: Mapping[str, Any], where: str) -> Origin | None:
     try:
         return Origin(**quality["origin"])
     except TypeError as err:
-        raise InputError(f"{where}, [quality.origin]: needs nodes, threads and device; write it with: hpcpar calibrate") from err
+        raise InputError(f"{where}, [quality.origin]: needs nodes, threads and device; write it "
+                         "with: hpcpar calibrate") from err
 
 
 def with_sources(quality: Mapping[str, Any], origin: Origin,

@@ -104,7 +104,8 @@ def _run(record: RunRecord) -> _Run:
         if steps_of(schedule) == record.steps:
             return _Run(record, network, plan, training, schedule,
                         WorkSteps(network, plan, schedule))
-    raise InputError(f"{record.path}: its steps are not those that this hpcpar makes of its plan; run the plan again")
+    raise InputError(f"{record.path}: its steps are not those that this hpcpar makes of its plan; "
+                     "run the plan again")
 
 
 def _check(run: _Run, machine: Machine, where: str, origin: Origin) -> None:
@@ -112,12 +113,15 @@ def _check(run: _Run, machine: Machine, where: str, origin: Origin) -> None:
     record = run.record
     for r in record.ranks:
         if (r.threads, r.device) != (record.ranks[0].threads, record.ranks[0].device):
-            raise InputError(f"{record.path}: its ranks ran with different threads or devices, which no table can tell apart")
+            raise InputError(f"{record.path}: its ranks ran with different threads or devices, "
+                             "which no table can tell apart")
     origin.require(run.origin, record.path, where)
     types = {key.rpartition(" ")[2] for key in machine.compute}
     if types and run.plan.dtype not in types:
-        raise InputError(f"{record.path} is of {run.plan.dtype}, but the table of {where} is of {', '.join(sorted(types))}; refine with "
-                         f"records of that, or calibrate a machine file with --dtype {run.plan.dtype}")
+        raise InputError(f"{record.path} is of {run.plan.dtype}, but the table of {where} is of "
+                         f"{', '.join(sorted(types))}; refine with "
+                         "records of that, or calibrate a machine file with --dtype "
+                         f"{run.plan.dtype}")
 
 
 def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refined:
@@ -147,8 +151,10 @@ def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refine
     ratios = [seconds / machine.compute[key] for key, seconds in table.items()
               if machine.compute.get(key)]
     sources = [
-        {"record": Path(run.record.path).name, "started": run.record.started, "plan": f"{run.plan.network.name} {run.plan.strategy}",
-         "ranks": int(run.plan.ranks), "batch": int(run.plan.batch), "iterations": run.record.iterations, "steps": len(run.work.keys)}
+        {"record": Path(run.record.path).name, "started": run.record.started,
+         "plan": f"{run.plan.network.name} {run.plan.strategy}",
+         "ranks": int(run.plan.ranks), "batch": int(run.plan.batch),
+         "iterations": run.record.iterations, "steps": len(run.work.keys)}
         for run in runs
     ]
     # levels are scaled once by a record: what it said is in them

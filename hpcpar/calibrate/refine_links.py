@@ -42,17 +42,18 @@ def durations(record: RunRecord, schedule: Schedule) -> dict[int, float]:
     What a rank waits for partners that come late is no part of it. None of a record without times
     on common clocks.
     """
-    if record.start_s is None or record.end_s is None or record.begin_s is None or record.clock is None:
+    starts, ends, begins, clock = record.start_s, record.end_s, record.begin_s, record.clock
+    if starts is None or ends is None or begins is None or clock is None:
         return {}
     numbers = np.arange(record.iterations) if record.kept is None else record.kept
     chosen = numbers >= (record.measured.start or 0)
-    local = record.begin_s[:, chosen, None]
+    local = begins[:, chosen, None]
     out = {}
     for step in schedule.comms:
         if step.phase is Phase.LOSS or step.needed_by > step.index + 1:
             continue
-        times = (each[:, chosen, step.index, None] for each in (record.start_s, record.end_s))
-        seconds = _duration(step, *(common(local + each, record.clock)[:, :, 0] for each in times))
+        times = (each[:, chosen, step.index, None] for each in (starts, ends))
+        seconds = _duration(step, *(common(local + each, clock)[:, :, 0] for each in times))
         if seconds:
             out[step.index] = seconds
     return out
@@ -68,7 +69,9 @@ def _duration(step: Comm, start: NDArray[Any], end: NDArray[Any]) -> float:
     return float(np.median(np.max(took, axis=0))) if took else 0.0
 
 
-def scaled(machine: Machine, runs: Sequence[tuple[RunRecord, Network, Plan, bool, Schedule]]) -> tuple[Machine, list[Scaled]]:
+def scaled(
+    machine: Machine, runs: Sequence[tuple[RunRecord, Network, Plan, bool, Schedule]]
+) -> tuple[Machine, list[Scaled]]:
     """Scale latency and inverse bandwidth of every level to the runs' communication steps, by least
     squares of relative errors.
 

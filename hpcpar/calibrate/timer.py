@@ -47,7 +47,8 @@ class Gauge:
     """
 
     def __init__(
-        self, world: World, action: Callable[[], None], before: Callable[[], None] | None = None, lasts_s: float | None = None
+        self, world: World, action: Callable[[], None],
+        before: Callable[[], None] | None = None, lasts_s: float | None = None,
     ) -> None:
         self._world, self._action, self._before = world, action, before
         action()

@@ -33,7 +33,9 @@ class WorkSteps:
         load = Workload(network, plan)
         before = {layer.name
                   for layer in network.layers[:switch(network)]} if plan.turns > 1 else set()
-        largest = int(plan.batch) // plan.turns if plan.turns > 1 else max(samples_of(plan, m) for m in range(plan.microbatches))
+        largest = max(samples_of(plan, m) for m in range(plan.microbatches))
+        if plan.turns > 1:
+            largest = int(plan.batch) // plan.turns
         self.works: dict[str, Work] = {}
         #: By key: the steps of every measurement of it, and its layer.
         self._whole: dict[str, dict[Any, list[int]]] = defaultdict(lambda: defaultdict(list))

@@ -35,8 +35,9 @@ def add(subparsers: argparse._SubParsersAction) -> None:
                               help="measure this machine: latency, bandwidth, compute rates")
     p.add_argument("-o", "--out", required=True, metavar="machine.toml",
                    help="the machine file to write")
-    p.add_argument("--refine", nargs="+", default=[], metavar="run.h5", help="no MPI job: take the compute steps' times from these records "
-                   "of runs into the existing machine file")
+    p.add_argument("--refine", nargs="+", default=[], metavar="run.h5",
+                   help="no MPI job: take the compute steps' times from these records of runs into "
+                   "the existing machine file")
     p.add_argument("--for", dest="plans", nargs="+", default=[], metavar="plan.json",
                    help="measure the compute steps of these plans")
     options.add_network(p, required=False)
@@ -55,10 +56,12 @@ def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backe
     chosen = [plans.load(path) for path in args.plans]
     for path, plan in zip(args.plans, chosen, strict=True):
         if plan.ranks != ranks:
-            raise InputError(f"{path} is for {plan.ranks} ranks, this job has {ranks}; calibrate it with: mpiexec -n {plan.ranks}")
+            raise InputError(f"{path} is for {plan.ranks} ranks, this job has {ranks}; calibrate "
+                             f"it with: mpiexec -n {plan.ranks}")
     if args.network:
         if not args.batch:
-            raise InputError("--network needs --batch: compute steps are measured at the sizes that they will have")
+            raise InputError("--network needs --batch: compute steps are measured at the sizes "
+                             "that they will have")
         spec = options.network_spec(args.network, args.input, args.classes)
         machine = files.to_dict(files.load("local"))
         for strategy in args.strategy.split(",") if args.strategy else named(ranks):
@@ -86,21 +89,22 @@ def _refine(args: argparse.Namespace) -> int:
             f"--refine takes times from records, {given[0]} measures: do one after the other")
     found = refine(files.load(args.out), args.out, [record.read(path) for path in args.refine])
     files.save(found.machine, args.out)
-    show(
-        "iterations of the records",
-        ("record", "plan", "ranks", "compute steps", "predicted before", "now", "measured", "now/measured"),
-        [(c.path, c.strategy, c.ranks, c.steps, seconds(c.before_s), seconds(c.after_s), seconds(c.measured_s),
-          f"{c.after_s / c.measured_s:.2f}") for c in found.changes],
-        left=2,
-    )
-    say(f"{found.new} compute steps are new in {args.out}, {found.known} were there and take {found.ratio:.2f} times as long as they did "
+    columns = ("record", "plan", "ranks", "compute steps", "predicted before", "now", "measured",
+               "now/measured")
+    rows = [(c.path, c.strategy, c.ranks, c.steps, seconds(c.before_s), seconds(c.after_s),
+             seconds(c.measured_s), f"{c.after_s / c.measured_s:.2f}") for c in found.changes]
+    show("iterations of the records", columns, rows, left=2)
+    say(f"{found.new} compute steps are new in {args.out}, {found.known} were there and take "
+        f"{found.ratio:.2f} times as long as they did "
         "(median)")
     for level in found.links:
-        say(f"{level.level}: latency {level.alpha:.2f} and inverse bandwidth {level.beta:.2f} times what they were, "
+        say(f"{level.level}: latency {level.alpha:.2f} and inverse bandwidth {level.beta:.2f} "
+            "times what they were, "
             f"by {level.steps} communication steps")
     if args.json:
         print(json.dumps({
-            "new": found.new, "known": found.known, "ratio": found.ratio, "links": [asdict(x) for x in found.links],
+            "new": found.new, "known": found.known, "ratio": found.ratio,
+            "links": [asdict(x) for x in found.links],
             "records": [asdict(c) for c in found.changes],
         }))
     return 0

@@ -14,8 +14,10 @@ from hpcpar.train.record import read
 
 def add(subparsers: argparse._SubParsersAction) -> None:
     """Add the command."""
-    parser = subparsers.add_parser("compare", help="predicted against measured, per phase, layer and step",
-                                   description="Compare the prediction in the records of runs with what the runs measured.")
+    parser = subparsers.add_parser(
+        "compare", help="predicted against measured, per phase, layer and step",
+        description="Compare the prediction in the records of runs with the measured times.",
+    )
     parser.add_argument("records", nargs="+", metavar="RUN.h5",
                         help="records that 'hpcpar run --out' wrote")
     parser.add_argument("--plot", metavar="OUT.png", help="also draw the comparison")

@@ -41,7 +41,8 @@ def add(subparsers: argparse._SubParsersAction) -> None:
     p = subparsers.add_parser("run", help="train under a plan on real MPI ranks, and record it")
     p.add_argument("--plan", required=True, help="plan file, from: hpcpar plan -o")
     p.add_argument("--data", required=True, help="HDF5 dataset, from: hpcpar data")
-    p.add_argument("--forward-only", action="store_true", help="do not train: once over the held-out part of the data, or all samples "
+    p.add_argument("--forward-only", action="store_true",
+                   help="do not train: once over the held-out part of the data, or all samples "
                    "where there is none, with the weights of --resume (or initial ones)")
     p.add_argument("--epochs", type=int, help="length of the training (default 1)")
     p.add_argument("--steps", type=int, help="length in iterations, instead of --epochs")
@@ -76,11 +77,14 @@ def _run(args: argparse.Namespace, w: World) -> int:
     job = kind(w, network, plan, kernels, options)
     prediction = price(network, plan, machine, samples=job.measured.samples,
                        training=not args.forward_only)
-    count = f"{job.steps - job.start} iterations" if isinstance(job, Training) else f"{job.loader.batches_per_epoch} passes forward"
+    count = f"{job.loader.batches_per_epoch} passes forward"
+    if isinstance(job, Training):
+        count = f"{job.steps - job.start} iterations"
     node = fullest_node(w, args.device)
     if w.rank == 0:
         print(
-            f"{plan.network.name} on {w.size} ranks ({plan.strategy}), batch {plan.batch}, {job.measured.samples} samples, {count}, "
+            f"{plan.network.name} on {w.size} ranks ({plan.strategy}), batch {plan.batch}, "
+            f"{job.measured.samples} samples, {count}, "
             f"{args.device}, {w.library}",
             file=sys.stderr,
         )
@@ -110,22 +114,26 @@ def _images_per_s(job: Training | Inference, run: record.RunRecord) -> float:
     return job.measured.samples / float(run.iteration_s.max(axis=0).sum())
 
 
-def _summary(job: Training | Inference, run: record.RunRecord, prediction: Prediction) -> dict[str, object]:
+def _summary(
+    job: Training | Inference, run: record.RunRecord, prediction: Prediction
+) -> dict[str, object]:
     """What ``--json`` prints."""
     plan, measured = job.plan, job.measured
     times = sorted(run.iteration_s.max(axis=0)[run.measured])
     middle = times[len(times) // 2]
     out: dict[str, object] = {
-        "network": plan.network.name, "strategy": plan.strategy, "ranks": plan.ranks, "batch": plan.batch,
+        "network": plan.network.name, "strategy": plan.strategy,
+        "ranks": plan.ranks, "batch": plan.batch,
         "test_accuracy": _known(measured.test_accuracy), "test_loss": _known(measured.test_loss),
     }
     if isinstance(job, Inference):
         return out | {
-            "samples": measured.samples, "images_per_s": _images_per_s(job, run), "measured_pass_s": middle,
-            "predicted_pass_s": prediction.iteration_s,
+            "samples": measured.samples, "images_per_s": _images_per_s(job, run),
+            "measured_pass_s": middle, "predicted_pass_s": prediction.iteration_s,
         }
     return out | {
-        "steps": job.steps, "loss": measured.loss[-1], "losses": measured.loss, "train_accuracy": _known(measured.train_accuracy),
+        "steps": job.steps, "loss": measured.loss[-1], "losses": measured.loss,
+        "train_accuracy": _known(measured.train_accuracy),
         "measured_iteration_s": middle, "predicted_iteration_s": prediction.iteration_s,
     }
 
@@ -135,14 +143,16 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, Optio
     check_direct(args)
     given = {name: getattr(args, name) for name in TRAINING if getattr(args, name) is not None}
     if args.forward_only and given:
-        raise InputError(f"--{next(iter(given))} is of a training, but --forward-only does not train; leave one of them out")
+        raise InputError(f"--{next(iter(given))} is of a training, but --forward-only does not "
+                         "train; leave one of them out")
     epochs, steps, checkpoint, rate, momentum, decay = (TRAINING | given).values()
     if epochs < 1 or steps < 0:
         raise InputError(
             f"--epochs {epochs} --steps {steps}: a training has at least one epoch or step")
     for path in (args.out, checkpoint):
         if path and not os.access(os.path.dirname(path) or ".", os.W_OK):
-            raise InputError(f"cannot write {path}: its folder is missing or not writable; make it, or choose another place")
+            raise InputError(f"cannot write {path}: its folder is missing or not writable; make "
+                             "it, or choose another place")
     plan = plans.load(args.plan)
     require(plan.network.build(), plan)
     machine = files.load(args.machine) if args.machine else files.from_dict(plan.machine)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 
-#: Fruitless polls before a waiting rank sleeps; after each it offers its core to other ranks. With a
-#: core for each rank they last far longer than the shortest sleep: otherwise a rank that sleeps makes
-#: its partner sleep, and so on through all rounds of a collective. A rank that shares its core leaves
-#: it sooner.
+#: Fruitless polls before a waiting rank sleeps; after each it offers its core to other ranks. With
+#: a core for each rank they last far longer than the shortest sleep: otherwise a rank that sleeps
+#: makes its partner sleep, and so on through all rounds of a collective. A rank that shares its
+#: core leaves it sooner.
 YIELDS, YIELDS_SHARED = 1000, 20
 #: The shortest and the longest sleep (s).
 SHORT_S, LONG_S = 2e-5, 1e-3

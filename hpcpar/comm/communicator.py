@@ -143,6 +143,8 @@ class Communicator:
         peers = [peer for peer in transfer.awaited() if peer != self.world.rank]
         who = f"rank {peers[0]}" if len(peers) == 1 else f"ranks {', '.join(map(str, peers))}"
         self.world.abort(
-            f"layer '{step.layer}', step {step.index} ({step.label} of {step.tensor}): nothing has come for {self._stall_s:g} s from "
-            f"{who}, which may be stuck, lost, or slow ({_STALL_VARIABLE} sets the seconds, 0 waits for ever)"
+            f"layer '{step.layer}', step {step.index} ({step.label} of {step.tensor}): nothing "
+            f"has come for {self._stall_s:g} s from "
+            f"{who}, which may be stuck, lost, or slow ({_STALL_VARIABLE} sets the seconds, 0 "
+            "waits for ever)"
         )

@@ -126,7 +126,9 @@ class LibraryTransfer:
             self._own = own
             if step.kind is Kind.REDUCE_SCATTER:
                 # MPI refuses one address for what is sent and received, even of nothing
-                self._result = buffers.landings()[0, 0] if own.stop > own.start else np.empty(0, buffers.dtype)
+                self._result = np.empty(0, buffers.dtype)
+                if own.stop > own.start:
+                    self._result = buffers.landings()[0, 0]
 
     def start(self) -> None:
         self.buffers.pack()

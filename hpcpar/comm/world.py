@@ -38,7 +38,8 @@ class World:
             import mpi4py
             from mpi4py import MPI
         except (ImportError, RuntimeError) as err:
-            raise InputError(f"no usable MPI ({str(err).splitlines()[0]}); install it with: pip install 'hpcpar[mpi]'") from err
+            raise InputError(f"no usable MPI ({str(err).splitlines()[0]}); install it with: pip "
+                             "install 'hpcpar[mpi]'") from err
         self.mpi: Any = MPI
         self.comm: Any = MPI.COMM_WORLD
         self.rank: int = self.comm.Get_rank()
@@ -169,8 +170,10 @@ def separate_worlds(size: int, library: str) -> str | None:
         return None
     wanted = "pmix" if library.startswith("Open MPI") else "pmi2"
     return (
-        f"the launcher started {told[1]} processes ({told[0]}) but MPI sees separate worlds of 1: launcher and MPI "
-        f"library do not match; use the mpiexec of the library that mpi4py uses, or under Slurm srun --mpi={wanted} "
+        f"the launcher started {told[1]} processes ({told[0]}) but MPI sees separate worlds of 1: "
+        "launcher and MPI "
+        "library do not match; use the mpiexec of the library that mpi4py uses, or under Slurm "
+        f"srun --mpi={wanted} "
         f"(mpi4py uses {' '.join(library.replace(',', ' ').split()[:4])})"
     )
 

@@ -105,7 +105,8 @@ def terms_table(row: Row, console: Console, most: int) -> Table:
     left = row.terms[most:]
     if left:
         excess, share = sum(t.excess_s for t in left), sum(t.share for t in left)
-        table.add_row(signed(excess), f"{100 * share:+.0f}%", "", f"{len(left)} others together", seconds(sum(t.predicted_s for t in left)),
+        table.add_row(signed(excess), f"{100 * share:+.0f}%", "", f"{len(left)} others "
+                                                                  "together", seconds(sum(t.predicted_s for t in left)),
                       seconds(sum(t.measured_s for t in left)))
     return table
 
@@ -140,19 +141,24 @@ def show(rows: Sequence[Row], console: Console | None = None, everything: bool =
         console.print(f"\nnote: {shared}", highlight=False)
     compared = ", ".join(f"{row.compared} of {row.iterations}" for row in rows)
     console.print(
-        f"\nMeasured after the warm-up ({compared} iterations): an iteration is the slowest rank's median; its parts are those of the "
-        "rank that computes longest, the mean without the extreme tenths. Communication is what computing does not hide; waiting is the "
-        "part of it before the last partner took part. Shares are of all deviations, whatever their sign.", style="dim", highlight=False,
+        f"\nMeasured after the warm-up ({compared} iterations): an iteration is the slowest "
+        "rank's median; its parts are those of the "
+        "rank that computes longest, the mean without the extreme tenths. Communication is what "
+        "computing does not hide; waiting is the "
+        "part of it before the last partner took part. Shares are of all deviations, whatever "
+        "their sign.", style="dim", highlight=False,
     )
 
 
 def _show_one(row: Row, console: Console, everything: bool) -> None:
     where = f"{os.path.basename(row.path)}: {row.name}"
     if row.epoch is not None:
-        console.print(f"\n{where}: an epoch of {row.batches_per_epoch} iterations, predicted {seconds(row.epoch.predicted_s)}, measured "
+        console.print(f"\n{where}: an epoch of {row.batches_per_epoch} iterations, predicted "
+                      f"{seconds(row.epoch.predicted_s)}, measured "
                       f"{seconds(row.epoch.measured_s)}", highlight=False)
     if row.memory_bytes is not None and row.predicted_memory_bytes is not None:
-        console.print(f"arrays of the largest rank: predicted {amount(row.predicted_memory_bytes, 'B')}, allocated "
+        console.print("arrays of the largest rank: predicted "
+                      f"{amount(row.predicted_memory_bytes, 'B')}, allocated "
                       f"{amount(row.memory_bytes, 'B')}", highlight=False)
     stages = f", mean of {row.stages} stages" if row.stages > 1 else ""
     console.print()
@@ -176,7 +182,8 @@ def _show_one(row: Row, console: Console, everything: bool) -> None:
         sums = ", ".join(f"{cause} {signed(excess)}" for cause, excess in by_cause.items())
         console.print(f"in sum: {sums}; together {signed(sum(by_cause.values()))}", highlight=False)
     if not row.tells_waiting and row.ranks > 1:
-        console.print("This record has no times at which steps began: waiting for other ranks is shown as communication.", highlight=False)
+        console.print("This record has no times at which steps began: waiting for other ranks is "
+                      "shown as communication.", highlight=False)
     if row.test_accuracy is not None:
         console.print(f"held-out accuracy {percent(row.test_accuracy)}", highlight=False)
     elif row.test_loss is not None:
