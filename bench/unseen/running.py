@@ -17,7 +17,7 @@ from typing import Any
 from bench.unseen.cases import FAST, Group, Place, Result, Turn, free_bytes, possible
 from bench.unseen.jobs import ROOT, SCRIPT, Case, Failed, Job, output
 from hpcpar.calibrate.calibrate import ROUNDS
-from hpcpar.calibrate.work_index import WorkSteps
+from hpcpar.calibrate.work_index import WorkIndex
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
@@ -235,7 +235,7 @@ def _fitting(network: Network, todo: dict[str, Plan], group: Group) -> Iterator[
 
 def _keys(network: Network, found: Iterable[Plan]) -> set[str]:
     """What a machine's table has of plans' compute steps."""
-    return {key for plan in found for key in WorkSteps(network, plan,
+    return {key for plan in found for key in WorkIndex(network, plan,
                                                        schedule_for(network, plan)).keys}
 
 

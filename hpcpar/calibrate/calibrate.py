@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.calibrate import compute_probe
-from hpcpar.calibrate.device_probe import Rates
+from hpcpar.calibrate.device_probe import DeviceProbe
 from hpcpar.calibrate.link_probe import Hiding, LevelProbe, Steps, computing
-from hpcpar.calibrate.p2p_probe import Exchanges
+from hpcpar.calibrate.p2p_probe import P2pProbe
 from hpcpar.calibrate.provenance import Origin
 from hpcpar.calibrate.samples import Samples, together
-from hpcpar.calibrate.timer import Gauge, outliers
+from hpcpar.calibrate.timer import Timer, outliers
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World
@@ -96,39 +96,39 @@ class Calibration:
         nodes = self.nodes = world.size // local
         steps, config = Steps(Communicator(world, backend, direct)), Config(n=nodes, c=local)
         tell("setting up: rates of a device")
-        self._rates = Rates(world, backend, world.rank % local == 0)
+        self._rates = DeviceProbe(world, backend, world.rank % local == 0)
         self._node = fullest_node(world, backend.name)
         before = computing(backend)
 
-        def gauge(action: Callable[[], None]) -> Gauge:
+        def timer(action: Callable[[], None]) -> Timer:
             """A message comes after computing, as in an iteration. Where ranks share cores, it
             would wait for what the others compute, which counts as computing already.
             """
             if self._node.shared:
-                return Gauge(world, action, lasts_s=SHARED_S)
-            return Gauge(world, action, before)
+                return Timer(world, action, lasts_s=SHARED_S)
+            return Timer(world, action, before)
 
         self._levels: list[LevelProbe] = []
-        self._exchanges: list[Exchanges] = []
+        self._exchanges: list[P2pProbe] = []
         for axis, size, title, holds, inside in (("c", local, "node", 0 if nodes == 1 else local,
                                                   1), ("n", nodes, "network", 0, local)):
             if size > 1:
                 members = "ranks of a node" if axis == "c" else "nodes"
                 tell(f"setting up: links between {size} {members}")
-                self._levels.append(LevelProbe(steps, config, axis, title, holds, inside, gauge))
-                self._exchanges.append(Exchanges(steps, axis, title, nodes, local, gauge))
-        self._hiding = Hiding(steps, backend, gauge) if world.size > 1 else None
+                self._levels.append(LevelProbe(steps, config, axis, title, holds, inside, timer))
+                self._exchanges.append(P2pProbe(steps, axis, title, nodes, local, timer))
+        self._hiding = Hiding(steps, backend, timer) if world.size > 1 else None
         #: By key: the plan that gave it; by plan: what its visits gave.
         self._owner: dict[str, int] = {}
         self._samples: dict[int, list[Samples]] = {}
 
     @property
-    def _gauges(self) -> list[Gauge]:
-        probes: list[Rates | LevelProbe | Exchanges | Hiding]
+    def _timers(self) -> list[Timer]:
+        probes: list[DeviceProbe | LevelProbe | P2pProbe | Hiding]
         probes = [self._rates, *self._levels, *self._exchanges]
         if self._hiding:
             probes.append(self._hiding)
-        return [gauge for probe in probes for gauge in probe.gauges]
+        return [timer for probe in probes for timer in probe.timers]
 
     def run(self, plans: Sequence[Plan]) -> Machine:
         """Measure; all ranks get the same machine."""
@@ -138,16 +138,16 @@ class Calibration:
 
     def visits(self, plans: Sequence[Plan]) -> Iterator[int]:
         """Measure, with a pause after every visit of a plan: its number."""
-        gauges = self._gauges
+        timers = self._timers
         round_s, expected_s = sum(g.sample_s
-                                  for g in gauges), self.world.most(self._expected_s(plans))
-        self._tell(f"{ROUNDS} rounds of {len(gauges)} measurements, {len(plans)} plans: about "
+                                  for g in timers), self.world.most(self._expected_s(plans))
+        self._tell(f"{ROUNDS} rounds of {len(timers)} measurements, {len(plans)} plans: about "
                    f"{expected_s:.0f} s "
                    f"({ROUNDS * round_s:.0f} s for the links and rates)")
         for i in range(ROUNDS):
             self._tell(f"round {i + 1} of {ROUNDS}, {time.perf_counter() - self.begin:.0f} s")
-            for gauge in gauges:
-                gauge.take()
+            for timer in timers:
+                timer.take()
             for number, plan in enumerate(plans):
                 self._tell(f"compute steps of {plan.network.name} under {plan.strategy} "
                            f"({number + 1} of {len(plans)})")
@@ -171,7 +171,7 @@ class Calibration:
     def _expected_s(self, plans: Sequence[Plan]) -> float:
         """How long `run` takes, from first estimates."""
         machine = self._machine()
-        total = ROUNDS * sum(g.sample_s for g in self._gauges)
+        total = ROUNDS * sum(g.sample_s for g in self._timers)
         for plan in plans:
             found = price(plan.network.build(), plan, machine)
             visit_s = max(compute_probe.VISIT_S, compute_probe.FEWEST * found.compute_s)

@@ -1,4 +1,4 @@
-"""Measuring what a rank computes from inside a job: the steps of plans, with every rank at work."""
+"""Times of the compute steps of plans inside a job, with every rank at work."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from hpcpar.calibrate.null_communicator import Silence
+from hpcpar.calibrate.null_communicator import NullCommunicator
 from hpcpar.calibrate.samples import Samples, of_all_ranks
-from hpcpar.calibrate.work_index import WorkSteps
+from hpcpar.calibrate.work_index import WorkIndex
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World
 from hpcpar.cost.network.algorithm_choice import schedule_for
@@ -39,7 +39,7 @@ def compute_samples(
     """
     network = plan.network.build()
     schedule = schedule_for(network, plan)
-    work = WorkSteps(network, plan, schedule)
+    work = WorkIndex(network, plan, schedule)
     new = [i for i, key in enumerate(work.keys) if key not in known]
     if not new:
         return None
@@ -70,7 +70,7 @@ def _silent(
     """An iteration of training without messages, on random data, with what a run's loop does
     between two; its weights stay as they are.
     """
-    executor = Executor(network, plan, schedule, Silence(world, backend), backend, 0)
+    executor = Executor(network, plan, schedule, NullCommunicator(world, backend), backend, 0)
     program = executor.training
     assert program is not None
     rng = np.random.default_rng(world.rank)

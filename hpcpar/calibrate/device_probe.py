@@ -1,6 +1,4 @@
-"""What one rank's device does while all ranks are at work: products, copies, an empty kernel call,
-adding and packing.
-"""
+"""Rates of one rank's device with all ranks at work: products, copies, launches, packing."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpcpar.calibrate.timer import Gauge
+from hpcpar.calibrate.timer import Timer
 from hpcpar.comm.world import World
 from hpcpar.kernels.interface import Backend
 
@@ -16,8 +14,8 @@ from hpcpar.kernels.interface import Backend
 _EDGE, _LONG_BYTES, _PIECE_BYTES = 768, 8 << 20, 1 << 20
 
 
-class Rates:
-    """The gauges of a device, in float32.
+class DeviceProbe:
+    """The timers of a device, in float32.
 
     Parameters
     ----------
@@ -37,22 +35,22 @@ class Rates:
         piece = backend.zeros((_PIECE_BYTES // 4,), "float32")
         self._packed_bytes = int(half.size) * 4
 
-        def gauge(action: Callable[[], None]) -> Gauge:
+        def timer(action: Callable[[], None]) -> Timer:
             def run() -> None:
                 action()
                 backend.synchronize()
 
-            return Gauge(world, run)
+            return Timer(world, run)
 
-        self._product = gauge(lambda: backend.gemm(a, b, c))
-        self._copy = gauge(lambda: backend.unpack(x, y))
-        self._alone = gauge((lambda: backend.unpack(x, y)) if first else (lambda: None))
-        self._launch = gauge(lambda: backend.relu_forward(small, small))
-        self._pack = gauge(lambda: backend.pack(half, flat))
-        self._add = gauge(lambda: backend.unpack_add(piece, x[: piece.size]))
+        self._product = timer(lambda: backend.gemm(a, b, c))
+        self._copy = timer(lambda: backend.unpack(x, y))
+        self._alone = timer((lambda: backend.unpack(x, y)) if first else (lambda: None))
+        self._launch = timer(lambda: backend.relu_forward(small, small))
+        self._pack = timer(lambda: backend.pack(half, flat))
+        self._add = timer(lambda: backend.unpack_add(piece, x[: piece.size]))
 
     @property
-    def gauges(self) -> list[Gauge]:
+    def timers(self) -> list[Timer]:
         return [self._product, self._copy, self._alone, self._launch, self._pack, self._add]
 
     @property

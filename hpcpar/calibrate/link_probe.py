@@ -1,6 +1,4 @@
-"""What is measured of a level of a machine: messages, one flow against all, collectives by
-algorithm; and what computing hides.
-"""
+"""Times of a level's messages and collectives, and the communication that computing hides."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.calibrate import alpha_beta_fit
-from hpcpar.calibrate.timer import Gauge, bootstrap, outliers
+from hpcpar.calibrate.timer import Timer, bootstrap, outliers
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transfer import LibraryTransfer, Transfer
 from hpcpar.cost.network.collectives import collective_s
@@ -46,8 +44,8 @@ MUCH, LITTLE = 1.5, 0.25
 SLOWEST = 0.01
 #: Bytes of a number that is sent.
 ITEM = 4
-#: Makes a gauge of an action.
-Gauged = Callable[[Callable[[], None]], Gauge]
+#: Makes a timer of an action.
+MakeTimer = Callable[[Callable[[], None]], Timer]
 #: About what a core keeps in caches of its own.
 CACHE_BYTES = 1 << 20
 
@@ -131,7 +129,7 @@ def computing(backend: Backend) -> Callable[[], None]:
 
 
 @dataclass(frozen=True)
-class Found:
+class MeasuredLevel:
     """A level, and how sure its numbers are."""
 
     level: Level
@@ -139,7 +137,7 @@ class Found:
 
 
 class LevelProbe:
-    """The gauges of a level.
+    """The timers of a level.
 
     Parameters
     ----------
@@ -148,21 +146,21 @@ class LevelProbe:
     inside : int
         Ranks of a unit of the level inside: all of them send at once, and one alone where there are
         several.
-    gauge : callable
-        Makes the gauge of messages or of a collective.
+    timer : callable
+        Makes the timer of messages or of a collective.
     """
 
     def __init__(
         self, steps: Steps, config: Config, axis: str, name: str, ranks: int, inside: int,
-        gauge: Gauged,
+        timer: MakeTimer,
     ) -> None:
         self.digit = config.digits[axis]
         self.name, self.ranks, self.inside = name, ranks, inside
         self.p = int(self.digit.size)
         self.pieces = [piece for piece in PIECES if piece * self.p <= MOST_BYTES]
 
-        def ring(piece: int, only: int | None = None) -> Gauge:
-            return gauge(steps.action(Kind.ALLGATHER, "ring", config, axis, self.p * piece, only))
+        def ring(piece: int, only: int | None = None) -> Timer:
+            return timer(steps.action(Kind.ALLGATHER, "ring", config, axis, self.p * piece, only))
 
         self.messages = [ring(piece) for piece in self.pieces]
         self.alone = [ring(piece, 0) for piece in self.pieces] if inside > 1 else []
@@ -171,18 +169,18 @@ class LevelProbe:
         self.buffers = (*BUFFERS, LONG_BUFFER) if long else BUFFERS
         self.collectives = {
             (kind, algorithm): [
-                gauge(steps.action(kind, algorithm, config, axis, n)) for n in self.buffers
+                timer(steps.action(kind, algorithm, config, axis, n)) for n in self.buffers
             ]
             for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)
             for algorithm in (*ALGORITHMS[kind], "mpi")
         }
 
     @property
-    def gauges(self) -> list[Gauge]:
+    def timers(self) -> list[Timer]:
         return [*self.messages, *self.alone,
                 *(g for each in self.collectives.values() for g in each)]
 
-    def found(self) -> Found:
+    def found(self) -> MeasuredLevel:
         """The level; every rank has measured the same."""
         rounds = self._messages_s(self.messages)
         fitted = alpha_beta_fit.hockney(self.pieces, np.median(rounds, axis=0))
@@ -198,26 +196,27 @@ class LevelProbe:
             "alpha_s": [low[0], high[0]], "small_alpha_s": [low[2], high[2]],
             "beta_s_per_byte": [low[1], high[1]], "alone_beta_s_per_byte": flow,
             "residual": alpha_beta_fit.residual(self.pieces, np.median(rounds, axis=0), fitted),
-            "outliers": sum(outliers(g.samples) for g in self.gauges),
-            "samples": sum(len(g.samples) for g in self.gauges),
+            "outliers": sum(outliers(g.samples) for g in self.timers),
+            "samples": sum(len(g.samples) for g in self.timers),
         }
         beta = flow if links else beta
-        return Found(Level(self.name, self.ranks, alpha, beta, small, alpha_beta_fit.SMALL_BYTES,
-                           links), quality)
+        short = alpha_beta_fit.SMALL_BYTES
+        level = Level(self.name, self.ranks, alpha, beta, small, short, links)
+        return MeasuredLevel(level, quality)
 
-    def _messages_s(self, gauges: list[Gauge]) -> NDArray[np.float64]:
+    def _messages_s(self, timers: list[Timer]) -> NDArray[np.float64]:
         """[rounds, sizes] seconds of a message of a ring."""
-        return np.array([g.samples or [g.once_s] for g in gauges]).T / (self.p - 1)
+        return np.array([g.samples or [g.once_s] for g in timers]).T / (self.p - 1)
 
     def factors(self, machine: Machine, ranks: int) -> list[Factors]:
-        """How many times as long as the machine (without any) says collectives take."""
+        """Measured times of collectives over those that alpha and beta give."""
         way = route(Wires(machine), [self.digit], ranks)
         sizes = tuple(max(1, n // ITEM // self.p) * self.p * ITEM for n in self.buffers)
         out = []
-        for (kind, algorithm), gauges in self.collectives.items():
+        for (kind, algorithm), timers in self.collectives.items():
             model = [float(collective_s(kind, algorithm, self.p, n, 1, way, machine.add_s_per_byte))
                      for n in sizes]
-            times = tuple(g.seconds / m for g, m in zip(gauges, model, strict=True))
+            times = tuple(g.seconds / m for g, m in zip(timers, model, strict=True))
             out.append(Factors(self.name, kind.value, algorithm, sizes, times))
         return out
 
@@ -229,7 +228,7 @@ class Hiding:
     hidden: with much computing a part of the allreduce, with little a part of the computing.
     """
 
-    def __init__(self, steps: Steps, backend: Backend, gauge: Gauged) -> None:
+    def __init__(self, steps: Steps, backend: Backend, timer: MakeTimer) -> None:
         communicator = steps.communicator
         world = communicator.world
         transfer = steps.bind(Kind.ALLREDUCE, "ring", Config(n=world.size), "n", LONG_BYTES)
@@ -244,12 +243,12 @@ class Hiding:
             communicator.start(transfer)
             communicator.wait(transfer)
 
-        self._comm = gauge(communicate)
+        self._comm = timer(communicate)
         self._comm.take()
-        one = Gauge(world, product)
+        one = Timer(world, product)
         one.take()
 
-        def pair(ratio: float) -> tuple[Gauge, Gauge]:
+        def pair(ratio: float) -> tuple[Timer, Timer]:
             """Computing that takes so many times as long as the allreduce, alone and with it."""
             count = max(1, round(ratio * self._comm.seconds / one.seconds))
 
@@ -262,12 +261,12 @@ class Hiding:
                 compute()
                 communicator.wait(transfer)
 
-            return Gauge(world, compute), Gauge(world, together)
+            return Timer(world, compute), Timer(world, together)
 
         self._much, self._little = pair(MUCH), pair(LITTLE)
 
     @property
-    def gauges(self) -> list[Gauge]:
+    def timers(self) -> list[Timer]:
         return [self._comm, *self._much, *self._little]
 
     @property
@@ -280,6 +279,6 @@ class Hiding:
         """`hpcpar.machine.model.Machine.progress`."""
         return min(1.0, max(SLOWEST, self._hidden_s(self._little) / self._little[0].seconds))
 
-    def _hidden_s(self, gauges: tuple[Gauge, Gauge]) -> float:
-        compute, both = gauges
+    def _hidden_s(self, timers: tuple[Timer, Timer]) -> float:
+        compute, both = timers
         return compute.seconds + self._comm.seconds - both.seconds

@@ -1,6 +1,4 @@
-"""A communicator that sends nothing: for measuring what a rank computes, with memory as full as in
-a run.
-"""
+"""A communicator that sends nothing, to measure computing with memory as full as in a run."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from hpcpar.kernels.interface import Backend
 from hpcpar.schedule.steps import PASSES, Kind
 
 
-class Silence(Communicator):
+class NullCommunicator(Communicator):
     """Packs what a step sends, and puts random numbers of ordinary size where its result is wanted.
 
     Blocks share memory, so what nobody has sent would be left over from other layers, and grow or

@@ -1,11 +1,9 @@
-"""What halos and redistributions of a level take: messages that ranks exchange all at once, beside
-what alpha and beta say.
-"""
+"""Times of a level's halos and redistributions over those that alpha and beta give."""
 
 from __future__ import annotations
 
-from hpcpar.calibrate.link_probe import ITEM, MOST_BYTES, Gauged, Steps
-from hpcpar.calibrate.timer import Gauge
+from hpcpar.calibrate.link_probe import ITEM, MOST_BYTES, MakeTimer, Steps
+from hpcpar.calibrate.timer import Timer
 from hpcpar.cost.network.contention import Wires
 from hpcpar.cost.network.halo import halo_of, halo_s, neighbours
 from hpcpar.cost.network.redistribution import redistribution_s, spread
@@ -23,8 +21,8 @@ MESSAGES = (512, 4096, 32 * 1024, 256 * 1024)
 _ROWS = 3
 
 
-class Exchanges:
-    """The gauges of the direct movements of a level.
+class P2pProbe:
+    """The timers of the direct movements of a level.
 
     Parameters
     ----------
@@ -36,11 +34,11 @@ class Exchanges:
     Attributes
     ----------
     moved : dict
-        By kind: layouts of what is held and what is wanted, and the gauge, for every size.
+        By kind: layouts of what is held and what is wanted, and the timer, for every size.
     """
 
     def __init__(self, steps: Steps, axis: str, name: str, nodes: int, local: int,
-                 gauge: Gauged) -> None:
+                 timer: MakeTimer) -> None:
         self.name, self._ranks = name, steps.communicator.world.size
         # the other ranks that a rank moves something to differ from it in one coordinate: nobody
         # holds the same
@@ -49,7 +47,7 @@ class Exchanges:
         own = Config(n=nodes, c=local) if axis == "c" else Config(n=nodes, h=local)
         to = "h" if axis == "c" else "c"
         turned = Config(n=nodes, h=local) if axis == "c" else Config(c=nodes, h=local)
-        self.moved: dict[Kind, list[tuple[Layout, Layout, Gauge]]] = {
+        self.moved: dict[Kind, list[tuple[Layout, Layout, Timer]]] = {
             Kind.HALO: [], Kind.REDISTRIBUTE: [],
         }
         for kind, moved in self.moved.items():
@@ -67,11 +65,11 @@ class Exchanges:
                     axes = (aside, Axis(cut, p, p), Axis(to, p, p), width)
                     holder, wanter = Layout(own, axes), Layout(turned, axes)
                 moved.append((holder, wanter,
-                              gauge(steps.whole(steps.direct(kind, holder, wanter)))))
+                              timer(steps.whole(steps.direct(kind, holder, wanter)))))
 
     @property
-    def gauges(self) -> list[Gauge]:
-        return [gauge for moved in self.moved.values() for *_, gauge in moved]
+    def timers(self) -> list[Timer]:
+        return [timer for moved in self.moved.values() for *_, timer in moved]
 
     def factors(self, machine: Machine) -> list[Factors]:
         """How many times as long as the machine (without any) says they take."""
@@ -79,7 +77,7 @@ class Exchanges:
         out = []
         for kind, moved in self.moved.items():
             sizes, times = [], []
-            for holder, wanter, gauge in moved:
+            for holder, wanter, timer in moved:
                 if kind is Kind.HALO:
                     came, went, level = neighbours(halo_of(holder, wanter), ITEM, wires, ranks)
                     model_s = halo_s(came, went, level, ITEM, wires, False)
@@ -91,6 +89,6 @@ class Exchanges:
                                                wires)
                     items = max(found.sent, found.received)
                 sizes.append(float(items) * ITEM)
-                times.append(gauge.seconds / float(model_s))
+                times.append(timer.seconds / float(model_s))
             out.append(Factors(self.name, kind.value, "direct", tuple(sizes), tuple(times)))
         return out

@@ -1,18 +1,17 @@
-"""What a calibrated machine file says about itself: where and how its numbers were measured. Its
-section ``[quality]``.
+"""Section ``[quality]`` of a calibrated machine file: where and how its numbers were measured.
 
-===========
-===================================================================================================
-``origin``   node names without their numbers, BLAS threads a rank and kind of device, which a
-record must share ``links``    of every level: 90% confidence intervals of latency and inverse
-bandwidth (over rounds), root mean square of the fit's
-             relative errors, inverse bandwidth of one flow alone, outliers among the samples
+=========== ======================================================================================
+``origin``   node names without their numbers, BLAS threads a rank and kind of device: a record
+             must share them
+``links``    per level: 90% confidence intervals of latency and inverse bandwidth (over rounds),
+             root mean square of the fit's relative errors, inverse bandwidth of one flow alone,
+             outliers among the samples
 ``memory``   bytes a second that a rank copies, alone on its node and with all ranks copying
-``compute``  pieces of work in the table, the middle one's and the worst one's spread (quartiles
-over median), outliers ``sources``  records that refined the table: file, start, plan, and for how
-many pieces of work they count
-===========
-===================================================================================================
+``compute``  pieces of work in the table, the median and the worst spread (quartiles over median),
+             outliers
+``sources``  records that refined the table: file, start, plan, and number of pieces of work
+``outdated`` why the numbers of an earlier version no longer price runs
+=========== ======================================================================================
 """
 
 from __future__ import annotations

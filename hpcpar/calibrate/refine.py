@@ -16,7 +16,7 @@ from hpcpar.calibrate import provenance
 from hpcpar.calibrate.provenance import Origin
 from hpcpar.calibrate.refine_links import Scaled, scaled
 from hpcpar.calibrate.samples import Samples, of_all_ranks
-from hpcpar.calibrate.work_index import WorkSteps
+from hpcpar.calibrate.work_index import WorkIndex
 from hpcpar.cost.compute.step_time import kinds
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_plan import price
@@ -81,7 +81,7 @@ class _Run:
     plan: Plan
     training: bool
     schedule: Schedule
-    work: WorkSteps
+    work: WorkIndex
 
     def seconds(self, machine: Machine) -> dict[str, float]:
         """Seconds of every piece of work, counted as a calibration counts them."""
@@ -103,7 +103,7 @@ def _run(record: RunRecord) -> _Run:
         schedule = schedule_for(network, plan, training)
         if steps_of(schedule) == record.steps:
             return _Run(record, network, plan, training, schedule,
-                        WorkSteps(network, plan, schedule))
+                        WorkIndex(network, plan, schedule))
     raise InputError(f"{record.path}: its steps are not those that this hpcpar makes of its plan; "
                      "run the plan again")
 

@@ -1,4 +1,4 @@
-"""Seconds of the compute steps of many iterations, and what of them goes into a machine's table."""
+"""Times of compute steps over many iterations, and their means for a machine's table."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A thing that is measured again and again over the time of a calibration, and what its samples
-say.
-"""
+"""Repeated measurement of an action over a calibration, and statistics of its samples."""
 
 from __future__ import annotations
 
@@ -25,12 +23,10 @@ _RESAMPLES = 200
 INTERVAL = (5.0, 95.0)
 
 
-class Gauge:
-    """Seconds of an action that every rank does at once; every rank makes and reads it at the same
-    time.
+class Timer:
+    """Seconds of an action that every rank does at once; all ranks create and read it together.
 
-    A sample is the slowest rank's mean over some repetitions: with more ranks than cores a single
-    short action either owns its core or waits for long.
+    A sample is the slowest rank's mean over some repetitions.
 
     Parameters
     ----------
@@ -64,8 +60,7 @@ class Gauge:
         self.samples: list[float] = []
 
     def _lasting(self, lasts_s: float) -> int:
-        """Repetitions that last so long: by as many as show it, as a single one may be interrupted.
-        """
+        """Number of repetitions that last so long; a single one may be interrupted."""
         count = 1
         while self._each_s * count < lasts_s / 2:
             count *= 4

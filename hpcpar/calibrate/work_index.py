@@ -1,4 +1,4 @@
-"""Which compute steps of a schedule measure which piece of work."""
+"""Index from pieces of work to the compute steps of a schedule that measure them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcpar.schedule.pipeline_order import switch
 from hpcpar.schedule.steps import Compute, Op, Schedule
 
 
-class WorkSteps:
+class WorkIndex:
     """The compute steps of a plan by the keys of their work.
 
     A convolution's interior and boundary are priced as parts of the whole: together they are one

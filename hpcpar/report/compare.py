@@ -36,8 +36,10 @@ from hpcpar.report.rows import (
 from hpcpar.schedule.steps import Comm
 from hpcpar.train.record import RunRecord
 
-__all__ = ["BUBBLE", "PARTS", "PHASES", "Kind", "Row", "Split", "StepRow", "Term", "Times", "compare", "compare_one", "mean_accuracy",
-           "row_to_json", "step_seconds", "to_json", "whole"]
+__all__ = [
+    "BUBBLE", "PARTS", "PHASES", "Kind", "Row", "Split", "StepRow", "Term", "Times", "compare",
+    "compare_one", "mean_accuracy", "row_to_json", "step_seconds", "to_json", "whole",
+]
 
 
 def step_seconds(record: RunRecord) -> NDArray[np.float64]:
@@ -56,7 +58,8 @@ def _batches(record: RunRecord) -> int | None:
     batch = int(number(record.plan, "batch") or 0)
     if record.samples and batch:
         return max(1, record.samples // batch)
-    epoch, iteration = number(record.prediction, "epoch_s"), number(record.prediction, "iteration_s")
+    epoch = number(record.prediction, "epoch_s")
+    iteration = number(record.prediction, "iteration_s")
     return max(1, round(epoch / iteration)) if epoch and iteration else None
 
 
@@ -78,12 +81,15 @@ def compare_one(record: RunRecord) -> Row:
         epoch = Times(iteration.measured_s * batches, None if iteration.predicted_s is None
                       else iteration.predicted_s * batches)
     network = record.plan.get("network")
-    row = Row(path=record.path, network=str(network.get("name", "")) if isinstance(network, dict) else str(network or ""),
-              strategy=str(record.plan.get("strategy", "")), ranks=len(record.ranks), batch=int(number(record.plan, "batch") or 0),
-              iterations=record.iterations, compared=len(iteration_s), batches_per_epoch=batches, iteration=iteration, epoch=epoch,
-              phases={phase: split() for phase in PHASES}, loss=record.loss, test_accuracy=_last(record.test_accuracy),
-              test_loss=_last(record.test_loss))
-    row.node = NodeCores(record.node_ranks, record.node_cores)
+    name = network.get("name", "") if isinstance(network, dict) else network or ""
+    row = Row(
+        path=record.path, network=str(name), strategy=str(record.plan.get("strategy", "")),
+        ranks=len(record.ranks), batch=int(number(record.plan, "batch") or 0),
+        iterations=record.iterations, compared=len(iteration_s), batches_per_epoch=batches,
+        iteration=iteration, epoch=epoch, phases={phase: split() for phase in PHASES},
+        node=NodeCores(record.node_ranks, record.node_cores), loss=record.loss,
+        test_accuracy=_last(record.test_accuracy), test_loss=_last(record.test_loss),
+    )
     predicted = number(record.prediction, "memory_bytes")
     row.predicted_memory_bytes = None if predicted is None else int(predicted)
     row.memory_bytes = None if record.memory_bytes is None else int(record.memory_bytes.max())

@@ -65,15 +65,17 @@ def _table(title: str, columns: Sequence[str], console: Console, texts: int = 1,
 def runs_table(rows: Sequence[Row], console: Console) -> Table:
     """One line a run."""
     names = {row.network for row in rows}
-    title = f"Predicted and measured time of an iteration{f', {next(iter(names))}' if len(names) == 1 else ''}"
+    title = "Predicted and measured time of an iteration"
+    if len(names) == 1:
+        title += f", {next(iter(names))}"
     network = ("network",) if len(names) > 1 else ()
     columns = ("run", *network, "strategy", "ranks", "batch", "predicted", "measured", "quartiles",
                "accuracy")
     table = _table(title, columns, console, len(columns) - 6)
     for row in rows:
         of, t = (row.network,) if len(names) > 1 else (), row.iteration
-        table.add_row(os.path.basename(row.path), *of, row.strategy, str(row.ranks), str(row.batch), seconds(t.predicted_s),
-                      seconds(t.measured_s), quartiles(t), percent(t.accuracy))
+        table.add_row(os.path.basename(row.path), *of, row.strategy, str(row.ranks),
+                      str(row.batch), seconds(t.predicted_s), seconds(t.measured_s), quartiles(t), percent(t.accuracy))
     if len(rows) > 1:
         table.add_row("mean", *[""] * (len(columns) - 2), percent(mean_accuracy(rows)))
     return table
@@ -90,8 +92,8 @@ def split_table(title: str, of: str, splits: Mapping[str, Split], console: Conso
         for i, (part, times) in enumerate(shown.items()):
             off = "-" if times.predicted_s is None else signed(times.measured_s - times.predicted_s)
             accuracy = percent(times.accuracy) if times.predicted_s else "-"
-            table.add_row(name if i == 0 else "", part, seconds(times.predicted_s), seconds(times.measured_s), quartiles(times), off,
-                          accuracy)
+            table.add_row(name if i == 0 else "", part, seconds(times.predicted_s),
+                          seconds(times.measured_s), quartiles(times), off, accuracy)
     return table
 
 
@@ -100,14 +102,15 @@ def terms_table(row: Row, console: Console, most: int) -> Table:
     columns = ("off by", "share", "cause", "what", "predicted", "measured")
     table = _table("Where the time went that was not foreseen", columns, console, 0, "what")
     for term in row.terms[:most]:
-        table.add_row(signed(term.excess_s), f"{100 * term.share:+.0f}%", term.cause, term.what, seconds(term.predicted_s),
-                      seconds(term.measured_s))
+        table.add_row(signed(term.excess_s), f"{100 * term.share:+.0f}%", term.cause, term.what,
+                      seconds(term.predicted_s), seconds(term.measured_s))
     left = row.terms[most:]
     if left:
-        excess, share = sum(t.excess_s for t in left), sum(t.share for t in left)
-        table.add_row(signed(excess), f"{100 * share:+.0f}%", "", f"{len(left)} others "
-                                                                  "together", seconds(sum(t.predicted_s for t in left)),
-                      seconds(sum(t.measured_s for t in left)))
+        excess_s, share = sum(t.excess_s for t in left), sum(t.share for t in left)
+        predicted_s = sum(t.predicted_s for t in left)
+        measured_s = sum(t.measured_s for t in left)
+        table.add_row(signed(excess_s), f"{100 * share:+.0f}%", "", f"{len(left)} others together",
+                      seconds(predicted_s), seconds(measured_s))
     return table
 
 

@@ -62,7 +62,8 @@ def busiest(record: RunRecord) -> NDArray[np.int64]:
     for ranks in np.unique(taking_part, axis=1).T:
         here = (taking_part == ranks[:, None]).all(axis=0)
         if (here & computes).any():
-            out[:, here] = seconds[:, :, here & computes].sum(axis=2, dtype=np.float64).argmax(axis=0)[:, None]
+            busy_s = seconds[:, :, here & computes].sum(axis=2, dtype=np.float64)
+            out[:, here] = busy_s.argmax(axis=0)[:, None]
         else:
             out[:, here] = seconds[:, :, here].argmax(axis=0)
     return out
@@ -131,8 +132,10 @@ def waited(views: Sequence[View], steps: NDArray[np.bool_]) -> Times:
                   sum(v.waiting_s[steps].sum() for v in views) / len(views))
 
 
-def waited_for(views: Sequence[View], steps: NDArray[np.bool_], ranks: int) -> tuple[int, float] | None:
-    """The rank that was waited for longest in some of the steps, and its part of that time."""
+def waited_for(
+    views: Sequence[View], steps: NDArray[np.bool_], ranks: int
+) -> tuple[int, float] | None:
+    """The late sender waited for longest in some of the steps, and its part of that time."""
     by_rank = np.zeros(ranks)
     for v in views:
         who, seconds = v.who[:, steps], v.kept_waiting[:, steps]

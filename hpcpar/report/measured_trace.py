@@ -122,9 +122,9 @@ def _program(record: RunRecord, times: Clocked, source: Origin | None, pid: int,
             at = last
             facts = _facts(record, times, source, rank, k, i)
             yield span(label, record.steps[i].phase, pid, tid, first, last, **facts)
-            late = min(last, ns(start + waiting[k, i])) if waits else first
-            if late > first:
-                yield span(f"for rank {times.who[rank, k, i]}", "waiting", pid, tid, first, late)
+            begun = min(last, ns(start + waiting[k, i])) if waits else first
+            if begun > first:
+                yield span(f"for rank {times.who[rank, k, i]}", "waiting", pid, tid, first, begun)
 
 
 def _lanes(times: Clocked, rank: int) -> dict[tuple[int, int, int], Place]:
@@ -145,8 +145,10 @@ def _lanes(times: Clocked, rank: int) -> dict[tuple[int, int, int], Place]:
     return out
 
 
-def _messages(record: RunRecord, times: Clocked, source: Origin | None,
-              places: dict[tuple[int, int, int], Place]) -> Iterator[tuple[Place, Place]]:
+def _messages(
+    record: RunRecord, times: Clocked, source: Origin | None,
+    places: dict[tuple[int, int, int], Place],
+) -> Iterator[tuple[Place, Place]]:
     """From every sender of a point-to-point movement to its receivers; of a collective, from the
     last rank to those that waited for it.
     """

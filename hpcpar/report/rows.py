@@ -48,8 +48,8 @@ class Times:
         self.predicted_s = (self.predicted_s or 0.0) + seconds
 
     def to_json(self) -> dict[str, float | None]:
-        return {"predicted_s": self.predicted_s, "measured_s": self.measured_s, "accuracy": self.accuracy, "low_s": self.low_s,
-                "high_s": self.high_s}
+        return {"predicted_s": self.predicted_s, "measured_s": self.measured_s,
+                "accuracy": self.accuracy, "low_s": self.low_s, "high_s": self.high_s}
 
 
 #: Times by part (`PARTS`).

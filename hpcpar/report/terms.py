@@ -39,8 +39,8 @@ def ranked(terms: Sequence[Term]) -> list[Term]:
 
 
 def terms(
-    views: Sequence[View], groups: Groups, foreseen: Sequence[Expected], iteration: Times, bubble: NDArray[np.bool_],
-    computes: NDArray[np.bool_], ranks: int,
+    views: Sequence[View], groups: Groups, foreseen: Sequence[Expected], iteration: Times,
+    bubble: NDArray[np.bool_], computes: NDArray[np.bool_], ranks: int,
 ) -> list[Term]:
     """All terms of an iteration; what is left between the steps is one of them."""
     assert iteration.predicted_s is not None
@@ -52,8 +52,9 @@ def terms(
     for kind, members in zip(groups.kinds, groups.members, strict=True):
         part = "compute" if kind.kind == "compute" else "communication"
         found = measure(views, members, computes, bubble)[part].measured_s
-        out.append(Term(part, _what(kind), expect.pop((kind.phase, kind.label), 0.0), found, 0.0, kind.phase, kind.layer, kind.op,
-                        kind.algorithm, kind.ranks, kind.sent_bytes))
+        predicted_s = expect.pop((kind.phase, kind.label), 0.0)
+        out.append(Term(part, _what(kind), predicted_s, found, 0.0, kind.phase, kind.layer,
+                        kind.op, kind.algorithm, kind.ranks, kind.sent_bytes))
     for (phase, label), seconds in expect.items():  # predicted, but not a step of the run
         out.append(Term("compute", f"{label}, which the run does not have", seconds, 0.0, 0.0,
                         phase))
@@ -73,7 +74,8 @@ def terms(
 
 
 def _waiting(
-    cause: str, what: str, views: Sequence[View], steps: NDArray[np.bool_], phase: str, predicted_s: float, ranks: int,
+    cause: str, what: str, views: Sequence[View], steps: NDArray[np.bool_], phase: str,
+    predicted_s: float, ranks: int,
 ) -> Term:
     """Waiting, and for whom most of all."""
     sender = waited_for(views, steps, ranks)
@@ -91,4 +93,5 @@ def _what(kind: Kind) -> str:
     facts = [f"{kind.ranks} ranks" if kind.ranks else "", amount(kind.sent_bytes), kind.algorithm]
     where = {"backward": " of the gradient", "gradient": " of weights' gradients",
              "update": " of weights"}.get(kind.phase, "")
-    return f"{kind.layer}: {kind.op.replace('_', '-')}{where}, {', '.join(f for f in facts if f)}{often}"
+    told = ", ".join(fact for fact in facts if fact)
+    return f"{kind.layer}: {kind.op.replace('_', '-')}{where}, {told}{often}"

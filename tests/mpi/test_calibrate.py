@@ -15,7 +15,7 @@ from plans import random_plan, staged_plan
 from hpcpar.calibrate import calibrate
 from hpcpar.calibrate import compute_probe as probe
 from hpcpar.calibrate import link_probe as links
-from hpcpar.calibrate.p2p_probe import MESSAGES, Exchanges
+from hpcpar.calibrate.p2p_probe import MESSAGES, P2pProbe
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
 from hpcpar.cost.network.collectives import collective_s
@@ -146,7 +146,7 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
 
 
 class Told:
-    """A gauge that says what it is told."""
+    """A timer that says what it is told."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = self.once_s = seconds
@@ -164,11 +164,11 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
     plain = replace(files.load("local"), levels=(level.found().level,))
     way = route(Wires(replace(plain, collectives=tuple(level.factors(plain, ranks.size)))),
                 [config.digits["n"]], ranks.size)
-    for (kind, algorithm), gauges in level.collectives.items():
-        for n_bytes, gauge in zip(level.buffers, gauges, strict=True):
+    for (kind, algorithm), timers in level.collectives.items():
+        for n_bytes, timer in zip(level.buffers, timers, strict=True):
             whole = n_bytes // (4 * ranks.size) * 4 * ranks.size  # blocks of one size
             assert collective_s(kind, algorithm, ranks.size, whole, 1, way,
-                                plain.add_s_per_byte) == pytest.approx(gauge.seconds)
+                                plain.add_s_per_byte) == pytest.approx(timer.seconds)
 
 
 def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
@@ -186,16 +186,16 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
         if (local if axis == "c" else nodes) == 1:
             continue
         machine = plain if ranks.size % 2 == 0 else replace(plain, levels=(replace(plain.levels[0], ranks=0),))
-        told = Exchanges(steps, axis, name, nodes, local,
+        told = P2pProbe(steps, axis, name, nodes, local,
                          lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
         wires = Wires(replace(machine, collectives=tuple(told.factors(machine))))
         for kind, moved in told.moved.items():
             assert len(moved) == len(MESSAGES)
-            for holder, wanter, gauge in moved:
+            for holder, wanter, timer in moved:
                 step = Move(Phase.FORWARD, "probe", "probe", holder, wanter,
                             replace(NOTHING, code=CODES[kind]), 4, None)
                 found = (halo if kind is Kind.HALO else redistribution)(step, wires, ranks.size)
-                assert float(found.seconds) == pytest.approx(gauge.seconds), (kind, axis)
+                assert float(found.seconds) == pytest.approx(timer.seconds), (kind, axis)
                 assert wires.machine.levels[int(found.level)].name == name
                 # what it is said to send is what is sent
                 action = steps.whole(steps.direct(kind, holder, wanter))

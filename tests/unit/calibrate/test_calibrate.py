@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from hpcpar.calibrate import alpha_beta_fit as fit
-from hpcpar.calibrate import timer as gauges
+from hpcpar.calibrate import timer as timers
 from hpcpar.calibrate.calibrate import cores_per_unit
 from hpcpar.calibrate.samples import of_all_ranks
-from hpcpar.calibrate.timer import Gauge, bootstrap, outliers
+from hpcpar.calibrate.timer import Timer, bootstrap, outliers
 from hpcpar.machine.cores import NodeCores
 
 SIZES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
@@ -72,43 +72,43 @@ class Alone:
 def test_gauge_repeats_short_actions() -> None:
     calls: list[int] = []
     world: Any = Alone()
-    gauge = Gauge(world, lambda: calls.append(1))
-    assert len(calls) == 2 and gauge.seconds == gauge.once_s
-    gauge.take()
-    assert len(calls) > 50 and len(gauge.samples) == 1 and gauge.seconds == gauge.samples[0]
+    timer = Timer(world, lambda: calls.append(1))
+    assert len(calls) == 2 and timer.seconds == timer.once_s
+    timer.take()
+    assert len(calls) > 50 and len(timer.samples) == 1 and timer.seconds == timer.samples[0]
 
 
 def test_what_is_done_before_an_action_is_outside_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now, done = [0.0], []
-    monkeypatch.setattr(gauges.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timers.time, "perf_counter", lambda: now[0])
 
     def takes(what: str, seconds: float) -> None:
         done.append(what)
         now[0] += seconds
 
     world: Any = Alone()
-    gauge = Gauge(world, lambda: takes("message", 1e-5), lambda: takes("computing", 1e-3))
+    timer = Timer(world, lambda: takes("message", 1e-5), lambda: takes("computing", 1e-3))
     done.clear()
-    gauge.take()
-    assert gauge.seconds == pytest.approx(1e-5) and gauge.sample_s == pytest.approx(0.02, rel=0.1)
-    assert done == ["computing", "message"] * (len(done) // 2) and len(done) // 2 == round(gauge.sample_s / 1.01e-3)
+    timer.take()
+    assert timer.seconds == pytest.approx(1e-5) and timer.sample_s == pytest.approx(0.02, rel=0.1)
+    assert done == ["computing", "message"] * (len(done) // 2) and len(done) // 2 == round(timer.sample_s / 1.01e-3)
 
 
 def test_a_sample_lasts_as_long_as_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     now, done = [0.0], [0]
-    monkeypatch.setattr(gauges.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timers.time, "perf_counter", lambda: now[0])
 
     def acts() -> None:
         now[0] += 1e-5
         done[0] += 1
 
     world: Any = Alone()
-    gauge = Gauge(world, acts, lasts_s=0.05)
+    timer = Timer(world, acts, lasts_s=0.05)
     done[0] = 0
-    gauge.take()
+    timer.take()
     assert done[0] == pytest.approx(5000,
-                                    abs=1) and gauge.seconds == pytest.approx(
-        1e-5) and gauge.sample_s == pytest.approx(0.05)
+                                    abs=1) and timer.seconds == pytest.approx(
+        1e-5) and timer.sample_s == pytest.approx(0.05)
 
 
 def test_the_slowest_rank_counts_and_of_ranks_that_share_cores_the_mean() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcpar.calibrate.refine import refine
-from hpcpar.calibrate.work_index import WorkSteps
+from hpcpar.calibrate.work_index import WorkIndex
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
@@ -148,7 +148,7 @@ def test_a_rank_outside_a_layer_does_not_count() -> None:
                      machine=files.to_dict(MACHINE))
     network = plan.network.build()
     schedule = schedule_for(network, plan)
-    work = WorkSteps(network, plan, schedule)
+    work = WorkIndex(network, plan, schedule)
     every = np.stack([work.seconds(np.ones(len(schedule.steps)), rank) for rank in range(2)])
     assert (every.max(axis=0) >= 1).all() and (every == 0).any(axis=1).all()
 

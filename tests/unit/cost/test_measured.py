@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcpar.calibrate.samples import Samples
-from hpcpar.calibrate.work_index import WorkSteps
+from hpcpar.calibrate.work_index import WorkIndex
 from hpcpar.cost.compute.step_time import kinds, plain_roofline_s, roofline_s, timed
 from hpcpar.cost.compute.work import Work
 from hpcpar.cost.network.algorithm_choice import schedule_for
@@ -33,7 +33,7 @@ def plan_of(strategy: str, batch: int, ranks: int = 2) -> Plan:
 
 def works(plan: Plan) -> dict[str, Work]:
     network = plan.network.build()
-    return WorkSteps(network, plan, schedule_for(network, plan)).works
+    return WorkIndex(network, plan, schedule_for(network, plan)).works
 
 
 @pytest.mark.parametrize("strategy", ["data", "filter", "spatial", "channel"])
