@@ -75,7 +75,8 @@ def runs_table(rows: Sequence[Row], console: Console) -> Table:
     for row in rows:
         of, t = (row.network,) if len(names) > 1 else (), row.iteration
         table.add_row(os.path.basename(row.path), *of, row.strategy, str(row.ranks),
-                      str(row.batch), seconds(t.predicted_s), seconds(t.measured_s), quartiles(t), percent(t.accuracy))
+                      str(row.batch), seconds(t.predicted_s), seconds(t.measured_s),
+                      quartiles(t), percent(t.accuracy))
     if len(rows) > 1:
         table.add_row("mean", *[""] * (len(columns) - 2), percent(mean_accuracy(rows)))
     return table
