@@ -122,8 +122,10 @@ def test_microbatches(capsys: pytest.CaptureFixture[str]) -> None:
     assert four["phases"]["forward"]["compute_s"] > one["phases"]["forward"]["compute_s"]
     pipelines = [document(capsys, *LENET, "--strategy", "pipeline:2x2", "--microbatches", str(m))
                  for m in (1, 2, 8)]
-    bubbles = [p["iteration_s"] / p["compute_s"] for p in pipelines]
-    assert bubbles == sorted(bubbles, reverse=True) and bubbles[0] > 1.2
+    times = [p["iteration_s"] for p in pipelines]
+    bubbles = [p["bubble_s"] / p["iteration_s"] for p in pipelines]
+    assert times == sorted(times, reverse=True)  # each is cut where that is fastest
+    assert bubbles[2] < min(bubbles[:2])
 
 
 def test_placements(capsys: pytest.CaptureFixture[str]) -> None:
