@@ -1,5 +1,5 @@
-"""How a mini-batch passes in parts: micro-batches through the stages of a pipeline, and turns
-through the layers after a switch.
+"""Order in which a mini-batch passes in parts: micro-batches through the stages of a pipeline, and
+parts of it through the fully connected layers after one weird trick's switch.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def cells(order: str, stages: int, parts: int, training: bool = True) -> list[Ce
     done: set[Cell] = set()
     while any(own):
         ready = [left for left in own if left and _before(left[0], stages) <= done]
-        round_ = [left.pop(0) for left in ready]
-        out += round_
-        done.update(round_)
+        now = [left.pop(0) for left in ready]
+        out += now
+        done.update(now)
     return out
 
 

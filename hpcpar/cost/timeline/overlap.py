@@ -120,23 +120,25 @@ class _Stage:
         self._ends: dict[int, Any] = {}
 
     def start(self, i: int, item: Item) -> tuple[Any, Any]:
-        """Start communication `i`; returns when it begins and ends, on the program's clock and as
-        if the program computed no more.
+        """Start communication `i`; returns when it begins and ends on the program's clock, at its
+        full rate.
         """
         clock, cost = self.clock, item.seconds
         ahead = clock.program_s - clock.network_s
-        begin = later(clock.network_s, self._free[item.level] if isinstance(item.level, int)
-                       else np.choose(item.level, self._free))
-        # what does not happen in a case is waited for by nobody
-        end = self._ends[i] = begin + cost if isinstance(cost, float) and cost > 0 else np.where(
-            np.greater(cost, 0), begin + cost, 0.0)
+        alike = isinstance(item.level, int)  # in all cases
+        free = self._free[item.level] if alike else np.choose(item.level, self._free)
+        begin = later(clock.network_s, free)
+        end = begin + cost
         clock.mark((i, "begin"), begin)
-        clock.mark((i, "end"), begin + cost)
-        self._occupy(item.level, end - item.latency_s)
+        clock.mark((i, "end"), end)
+        # what does not happen in a case occupies nothing, and is waited for by nobody
+        happens = isinstance(cost, float) and cost > 0
+        self._ends[i] = end if happens else np.where(np.greater(cost, 0), end, 0.0)
+        self._occupy(item.level, self._ends[i] - item.latency_s)
         if self._busy > 0.0:
-            own = item.stage in item.receivers
-            self._expose(i, self._busy * cost if own else self._busy * cost / 2)
-        return begin + ahead, begin + cost + ahead
+            share = 1.0 if item.stage in item.receivers else 0.5
+            self._expose(i, share * self._busy * cost)
+        return begin + ahead, end + ahead
 
     def _occupy(self, level: Any, until: Any) -> None:
         if isinstance(level, int):
@@ -163,7 +165,7 @@ class _Stage:
             return
         busy_s = self._busy * item.seconds / 2
         still_s = max(end_s - busy_s - self.clock.program_s, 0.0)
-        coming_s = min(still_s, end_s - begin_s - 2 * busy_s)
+        coming_s = min(still_s, max(end_s - begin_s - 2 * busy_s, 0.0))
         self.idle(still_s - coming_s)
         self._expose(i, coming_s + busy_s)
 
