@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory
 from hpcpar.cost.network.algorithm_choice import chooser
 from hpcpar.cost.price_family import Costs, price_family
+from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
 from hpcpar.cost.timeline.overlap import Span, Timeline
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -192,7 +194,8 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
     """
     costs = price_family(network, plan, machine, **options)
     line = costs.timeline
-    steps = tuple(_step(costs, index) for index in range(len(costs.steps)))
+    traffic = _traffic(costs, int(plan.ranks))
+    steps = tuple(_step(costs, traffic, index) for index in range(len(costs.steps)))
     names = [level.name for level in machine.levels]
     spans = []
     for step, span, cost in zip(steps, line.spans, costs.steps, strict=True):
@@ -207,14 +210,26 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
         None if samples is None else samples / int(plan.batch) * total,
         float(costs.compute_s), float(costs.communication_s),
         float(costs.exposed_communication_s), float(costs.bubble_s),
-        float(costs.measured_compute), int(costs.communication_bytes), float(costs.io_s), held,
+        float(costs.measured_compute), traffic.n_bytes, float(costs.io_s), held,
         machine.device.memory_bytes,
-        _layers(network, plan, costs, steps, options.get("training", True)), steps,
+        _layers(network, plan, costs, traffic, steps, options.get("training", True)), steps,
         Timeline(tuple(spans), waits, float(line.total_s), line.stages),
     )
 
 
-def _step(costs: Costs, index: int) -> StepCost:
+def _traffic(costs: Costs, ranks: int) -> RankTraffic:
+    """The busiest rank's traffic: exact, or estimated step by step where there are many ranks."""
+    if ranks <= MOST_RANKS:
+        return rank_traffic(costs.entries, ranks)
+    of_layer: dict[str, int] = defaultdict(int)
+    for entry, cost in zip(costs.entries, costs.steps, strict=True):
+        if isinstance(entry.step, Move):
+            of_layer[entry.step.layer] += int(cost.sent_bytes)
+    each = [(int(cost.messages), int(cost.sent_bytes)) for cost in costs.steps]
+    return RankTraffic(int(costs.communication_bytes), of_layer, each)
+
+
+def _step(costs: Costs, traffic: RankTraffic, index: int) -> StepCost:
     entry, cost = costs.entries[index], costs.steps[index]
     step, seconds = entry.step, float(cost.seconds)
     moves = isinstance(step, Move)
@@ -226,18 +241,17 @@ def _step(costs: Costs, index: int) -> StepCost:
         label, layer = f"{step.layer.name}.{step.op.value}", step.layer.name
     exposed = float(costs.timeline.waits_s[index]) if moves else seconds
     return StepCost(index, label, layer, step.phase.value, moves, seconds, exposed,
-                    int(cost.messages), int(cost.sent_bytes), entry.part, entry.stage)
+                    *traffic.of_step[index], entry.part, entry.stage)
 
 
-def _layers(network: Network, plan: Plan, costs: Costs, steps: tuple[StepCost, ...],
-            training: bool) -> tuple[LayerCost, ...]:
-    rows: dict[str, list[float]] = {layer.name: [0.0, 0] for layer in network.layers[1:]}
+def _layers(network: Network, plan: Plan, costs: Costs, traffic: RankTraffic,
+            steps: tuple[StepCost, ...], training: bool) -> tuple[LayerCost, ...]:
+    comm_s = {layer.name: 0.0 for layer in network.layers[1:]}
     for s in steps:
         if s.is_comm:
-            rows[s.layer][0] += s.seconds
-            rows[s.layer][1] += s.sent_bytes
+            comm_s[s.layer] += s.seconds
     found, compute = [], costs.compute_of
-    for name, (comm, sent) in rows.items():
+    for name, comm in comm_s.items():
         config = plan.configs[name]
         degrees = {a: int(getattr(config, a)) for a in ("n", "c", "h", "w", "d", "k")}
         layer = network.by_name[name]
@@ -246,5 +260,6 @@ def _layers(network: Network, plan: Plan, costs: Costs, steps: tuple[StepCost, .
             held = held + edge_memory(network, plan, e)
         placement = "outer" if config.outer else "inner"
         found.append(LayerCost(name, degrees, placement, int(config.first), int(config.ranks),
-                               float(compute[name]), comm, int(sent), int(held.total_bytes)))
+                               float(compute[name]), comm, traffic.of_layer.get(name, 0),
+                               int(held.total_bytes)))
     return tuple(found)

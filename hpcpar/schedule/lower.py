@@ -195,6 +195,11 @@ def _frozen(index: int, entry: Entry) -> Step:
     step = entry.step
     if isinstance(step, Task):
         return Compute(index, step.phase, step.layer.name, step.op, entry.part, step.tensor)
+    return frozen_movement(step, index, entry.part, entry.needed_by)
+
+
+def frozen_movement(step: Move, index: int = 0, part: int = 0, needed_by: int = 0) -> Comm:
+    """The communication step that a movement of a single plan is."""
     kind, group = step.pattern.kind, step.pattern.group
     assert kind is not None
     if group is not None:
@@ -202,5 +207,5 @@ def _frozen(index: int, entry: Entry) -> Step:
     return Comm(
         index, step.phase, step.layer, step.tensor, kind, step.holder, step.wanter,
         bool(step.pattern.reduce), group, str(step.algorithm), int(step.segments), step.item_bytes,
-        entry.needed_by, entry.part, step.root, step.covers,
+        needed_by, part, step.root, step.covers,
     )
