@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
+from hpcpar.train.record import read
 from tests.jobs.conftest import Run, summary
 
 Make = Callable[..., Path]
@@ -50,6 +51,9 @@ def test_plans_train_and_are_compared(name: str, hpcpar: Run, make: Make, digits
     ours = summary(hpcpar(4, "run", "--plan", make(name), *words, "--out", record))
     same = {"microbatches": 2} if name == "pipeline" else {}
     np.testing.assert_allclose(ours["losses"], serial_losses(hpcpar, make, same, words), rtol=1e-9)
+    run = read(str(record))
+    predicted = run.prediction["communication_bytes"]
+    assert predicted == run.sent_bytes.sum(axis=1).max() and (predicted > 0) == (name != "serial")
     compared = json.loads(hpcpar(0, "compare", record, "--json").stdout)["runs"][0]
     assert compared["predicted_iteration_s"] > 0 and compared["measured_iteration_s"] > 0
     for part in ("a.conv1", "fc2"):
