@@ -86,7 +86,7 @@ class Communicator:
     def bind(self, step: Comm, held: Array, wanted: Array) -> Transfer | LibraryTransfer:
         """A step alone, with memory of its own; see `prepare` and `connect`."""
         buffers = self.prepare(step, held, wanted)
-        place(self.backend, [(buffers, 1)])
+        place(self.backend, [buffers], [1])
         return self.connect(buffers)
 
     def connect(self, buffers: Buffers, tag_base: int = 0) -> Transfer | LibraryTransfer:

@@ -8,28 +8,31 @@ from typing import Any
 import numpy as np
 
 from hpcpar.comm.buffers import Buffers
-from hpcpar.comm.packing import ALIGNMENT_BYTES, most, pack
 from hpcpar.kernels.interface import Backend
+from hpcpar.schedule.memory_plan.packing import ALIGNMENT_BYTES, most, pack
 
 
-def place(backend: Backend, steps: Sequence[tuple[Buffers, int]]) -> tuple[int, int]:
-    """Give buffers their memory; returns its bytes, and what is in flight at once at the most.
+def place(backend: Backend, buffers: Sequence[Buffers], moments: Sequence[int]) -> tuple[int, int]:
+    """Give buffers their memory; returns its bytes, and the most bytes that are in flight at once.
 
     Parameters
     ----------
-    steps : sequence of (Buffers, int)
-        With the moments (bits) at which each is in flight.
+    moments : sequence of int
+        For each buffer a bit for every moment at which it is in flight.
     """
     total = flying = 0
     for device in (False, True):
-        here = [(b, alive) for b, alive in steps if b.on_device is device]
+        here = [(b, alive) for b, alive in zip(buffers, moments, strict=True)
+                if b.on_device is device]
+        alive = [bits for _, bits in here]
         sizes = [-(-_bytes(b) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for b, _ in here]
-        places, size = pack(sizes, [alive for _, alive in here])
-        slab: Any = backend.empty((size,), np.uint8) if device else backend.host_buffer(size, np.uint8)
+        places, size = pack(sizes, alive)
+        slab: Any = backend.empty((size,), np.uint8) if device \
+            else backend.host_buffer(size, np.uint8)
         for (b, _), at in zip(here, places, strict=True):
             b.place(slab[at:at + _bytes(b)].view(b.dtype))
         total += size
-        flying += most([_bytes(b) for b, _ in here], [alive for _, alive in here])
+        flying += most([_bytes(b) for b, _ in here], alive)
     return total, flying
 
 

@@ -4,65 +4,76 @@ are overwritten after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 
+from hpcpar.kernels.interface import Array
+from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.observe import Watch
 from hpcpar.runtime.program import Program
+from hpcpar.schedule.memory_plan.views import View
 from hpcpar.schedule.steps import Compute, Phase
 
-if TYPE_CHECKING:
-    from hpcpar.runtime.executor import Executor
 
+class NonfiniteDetector:
+    """Finds the first layer on this rank whose output is not finite.
 
-class Finite:
-    """Looks at the first gradient of every backward pass; where that is not finite, at all outputs
-    that are still there.
-
-    Parameters
-    ----------
-    alive : mapping
-        The steps (bits) at which a layer's output is there, by its name and the number of the pass.
-
-    Attributes
-    ----------
-    first : str or None
-        The first layer on this rank whose output was not finite.
+    In training it looks at the first gradient of every backward pass; where that is not finite, at
+    all outputs that are still there.
     """
 
-    def __init__(self, executor: Executor, program: Program,
-                 alive: Mapping[tuple[str, int], int]) -> None:
-        self.executor, self.alive = executor, alive
-        self.first: str | None = None
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self._first: str | None = None
+        if executor.training is not None:
+            self._hook(executor.training)
+
+    def first(self) -> str | None:
+        """The layer that was found in the last iteration; None if there was none.
+
+        A forward pass is done once more: every rank must call this.
+        """
+        if self.executor.training is not None:
+            return self._first
+        program = self.executor.evaluation
+        assert program is not None
+        watch = Watch(self.executor, program)
+        program.run()
+        watch.close()
+        return next((name for name, out in watch.outputs.items() if not np.isfinite(out).all()),
+                    None)
+
+    def _hook(self, program: Program) -> None:
         seen: set[int] = set()
-        for i in program.mine:
+        for i in program.steps.mine:
             step = program.schedule.steps[i]
-            if isinstance(step, Compute) and step.phase is Phase.BACKWARD and step.part not in seen:
+            backward = isinstance(step, Compute) and step.phase is Phase.BACKWARD
+            if backward and step.part not in seen:
                 seen.add(step.part)
-                program.before[i] = self._look(step, i)
+                blocks = self.executor.part(step.layer, step.part).blocks[step.layer]
+                gradient = blocks.dxs[0] if blocks.dy is None else blocks.dy
+                if gradient is not None:
+                    outputs = self._outputs_at(i, step.part)
+                    program.before[i] = partial(self._look, gradient, outputs)
 
-    def _look(self, step: Compute, i: int) -> Callable[[], None]:
-        executor = self.executor
-        blocks = executor.part(step.layer, step.part).blocks[step.layer]
-        gradient = blocks.dxs[0] if blocks.dy is None else blocks.dy
-        finite = executor.backend.all_finite
-        passes = [(layer.name, executor.part(layer.name, step.part))
-                  for layer in executor.network.layers[:-1]]
-        there = [(name, p.blocks[name].out) for name, p in passes if self.alive.get((name, p.part), 0) >> i & 1]
+    def _outputs_at(self, step: int, part: int) -> list[tuple[str, Array]]:
+        """The outputs that are there at a step of the training, with their layers' names."""
+        passes, out = self.executor.planned.passes, []
+        for layer in self.executor.network.layers[:-1]:
+            view = passes.find(layer.name, part).blocks[layer.name].out
+            if view is not None and _alive(view, step):
+                array = self.executor.part(layer.name, part).blocks[layer.name].out
+                out.append((layer.name, array))
+        return out
 
-        def look() -> None:
-            if gradient is not None and not finite(gradient):
-                self.first = self.first or next((name for name, out in there if not finite(out)),
-                                                None)
-
-        return look
+    def _look(self, gradient: Array, outputs: list[tuple[str, Array]]) -> None:
+        finite = self.executor.backend.all_finite
+        if self._first is None and not finite(gradient):
+            self._first = next((name for name, out in outputs if not finite(out)), None)
 
 
-def first_of_a_pass(executor: Executor, program: Program) -> str | None:
-    """Of a forward pass, done once more: every rank must call it."""
-    watch = Watch(executor, program)
-    program.run()
-    program.watch = None
-    return next((name for name, out in watch.outputs.items() if not np.isfinite(out).all()), None)
+def _alive(view: View, step: int) -> bool:
+    """True where a view's buffer holds something at a step of the training, the first program."""
+    lives = view.owner.lives if view.owner is not None else []
+    return any(life.program == 0 and life.first <= step <= life.last for life in lives)

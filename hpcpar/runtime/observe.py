@@ -5,22 +5,22 @@ as nobody needs them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcpar.kernels.interface import Array, Backend
+from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.program import Program
-from hpcpar.schedule.steps import Comm, Op, Phase
+from hpcpar.schedule.memory_plan.tensors import Role, TensorRef
+from hpcpar.schedule.steps import Comm, Op, Phase, Step
 
-if TYPE_CHECKING:
-    from hpcpar.runtime.executor import Executor
+#: What is copied: a layer's output, or its gradient.
+OUTPUT, GRADIENT = False, True
 
 
 class Watch:
-    """Copies of what a program makes, each taken when it is complete, of the last micro-batch or
-    turn.
+    """Copies of what a program makes, each taken when it is complete, in the last micro-batch or FC
+    pass.
 
     Attributes
     ----------
@@ -33,63 +33,58 @@ class Watch:
         self.executor, self.program = executor, program
         self.outputs: dict[str, np.ndarray] = {}
         self.gradients: dict[str, np.ndarray] = {}
-        self._due: dict[int, list[Callable[[], None]]] = defaultdict(list)
+        self._due: dict[int, list[tuple[str, bool]]] = defaultdict(list)
+        self._steps = [program.schedule.steps[i] for i in program.steps.mine]
+        self._end = len(program.schedule.steps)
         for layer in executor.network.layers[:-1]:
             if executor.lives(layer.name):
-                self._due[self._made(layer.name)].append(self._copy(layer.name, "out", self.outputs))
+                self._due[self._made(layer.name)].append((layer.name, OUTPUT))
                 at = self._returned(layer.name)
                 if at is not None:
-                    self._due[at].append(self._copy(layer.name, "dout", self.gradients))
-        program.watch = self._step
+                    self._due[at].append((layer.name, GRADIENT))
+        program.watch = self._look
 
-    def _step(self, i: int) -> None:
-        for copy in self._due.get(i, ()):
-            copy()
+    def close(self) -> None:
+        """Stop looking."""
+        self.program.watch = None
 
-    def _part(self, layer: str) -> int:
-        """The last pass that has the layer."""
-        executor = self.executor
-        return executor.part(layer, max(executor.plan.microbatches, executor.plan.turns) - 1).part
+    def _look(self, i: int) -> None:
+        for layer, gradient in self._due.get(i, ()):
+            blocks = self.executor.last_part(layer).blocks[layer]
+            array = blocks.dout if gradient else blocks.out
+            if array is not None:
+                into = self.gradients if gradient else self.outputs
+                into[layer] = on_host(self.executor.backend, array)
 
     def _made(self, layer: str) -> int:
         """The step before which the output is complete."""
-        steps, part = self.program.schedule.steps, self._part(layer)
+        part = self.executor.last_part(layer).part
+        forward = [s for s in self._steps if s.phase is Phase.FORWARD and s.part == part]
         if not self.executor.network.by_name[layer].inputs:
             readers = self.executor.network.consumers[layer]
-            read = (i for i in self.program.mine if steps[i].phase is Phase.FORWARD
-                    and steps[i].layer in readers and steps[i].part == part)
-            return next(read, len(steps))
-        made = 0
-        for i in self.program.mine:
-            step = steps[i]
-            if step.phase is Phase.FORWARD and step.layer == layer and step.part == part:
-                if isinstance(step, Comm) and step.tensor.endswith(".output"):
-                    made = max(made, self.program.until[i])
-                elif not isinstance(step, Comm):
-                    made = max(made, i + 1)
-        return min([i for i in self.program.mine if i >= made], default=len(steps))
+            return next((s.index for s in forward if s.layer in readers), self._end)
+        made = max((self._done(s) for s in forward if s.layer == layer), default=0)
+        return next((s.index for s in self._steps if s.index >= made), self._end)
+
+    def _done(self, step: Step) -> int:
+        """The step before which a step of a layer has written the output, where it does."""
+        if not isinstance(step, Comm):
+            return step.index + 1
+        return self.program.steps.until[step.index] if _is_of_output(step) else 0
 
     def _returned(self, layer: str) -> int | None:
         """The step before which the gradient of the output is complete: the first that reads it."""
-        steps, part = self.program.schedule.steps, self._part(layer)
-        for i in self.program.mine:
-            step = steps[i]
-            if step.phase is not Phase.BACKWARD or step.layer != layer or step.part != part:
+        part = self.executor.last_part(layer).part
+        for s in self._steps:
+            if s.phase is not Phase.BACKWARD or s.layer != layer or s.part != part:
                 continue
-            if step.tensor == f"{layer}.output.gradient" if isinstance(step, Comm) else step.op is not Op.ACCUMULATE:
-                return i
+            if _is_of_output(s) if isinstance(s, Comm) else s.op is not Op.ACCUMULATE:
+                return s.index
         return None
 
-    def _copy(self, layer: str, which: str, into: dict[str, np.ndarray]) -> Callable[[], None]:
-        executor = self.executor
-        array = getattr(executor.part(layer, max(executor.plan.microbatches, executor.plan.turns)
-                                      - 1).blocks[layer], which)
 
-        def copy() -> None:
-            if array is not None:
-                into[layer] = on_host(executor.backend, array)
-
-        return copy
+def _is_of_output(step: Comm) -> bool:
+    return TensorRef.of(step).role is Role.OUTPUT
 
 
 def on_host(backend: Backend, array: Array) -> np.ndarray:

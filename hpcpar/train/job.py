@@ -21,6 +21,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError, SoftmaxCrossEntropy
 from hpcpar.plan.plan import Plan
 from hpcpar.runtime.executor import Executor
+from hpcpar.runtime.nonfinite import NonfiniteDetector
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.runtime.program import Program
 from hpcpar.runtime.stamps import Stamps
@@ -114,6 +115,7 @@ class Job:
         self.executor = Executor(
             network, plan, self.schedule if training else None, self.communicator, backend, options.seed, forward
         )
+        self.detector = NonfiniteDetector(self.executor)
         self.measured = Measured()
         self.stamps = Stamps(world, len(self.schedule.steps))
 
@@ -171,7 +173,7 @@ class Job:
     def _not_finite(self, step: int, loss: float) -> None:
         """Find the first layer in which the trouble shows, on any rank, and stop."""
         names = [layer.name for layer in self.network.layers]
-        mine = self.executor.first_not_finite()
+        mine = self.detector.first()
         where = int(self.world.least(names.index(mine) if mine else len(names)))
         name = names[where] if where < len(names) else self.network.layers[-1].name
         remedy = "try a smaller --rate, or look at the data" if self.executor.training is not None else "look at the data and the weights"

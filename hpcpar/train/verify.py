@@ -143,11 +143,12 @@ class Verification:
         self.executor = Executor(network, plan, self.schedule, Communicator(world, backend),
                                  backend, options.seed)
         batch = int(plan.batch)
-        turns = self.executor.turns
+        fc_passes = self.executor.fc_passes
         #: Samples in the order in which the serial run must take them for its turns to have the
         #: same ones.
-        self.order = np.concatenate([t.place(np.arange(t.samples))
-                                     for t in turns]) if turns else np.arange(batch)
+        self.order = np.arange(batch)
+        if fc_passes:
+            self.order = np.concatenate([p.place(np.arange(p.samples)) for p in fc_passes])
         self.data = world.agree(lambda: Data(self.executor, options.data, options.seed,
                                              np.arange(batch)))
         self.serial = self._serial(backend) if world.rank == 0 else None
@@ -209,11 +210,10 @@ class Verification:
 
     def _blocks(self, layer: Layer) -> Iterator[tuple[str, float]]:
         """Output and its gradient of the last micro-batch or turn."""
-        part = max(self.plan.microbatches, self.plan.turns) - 1
-        here = self.executor.part(layer.name, part)
+        here = self.executor.last_part(layer.name)
         layout = owned(self.network, layer, self.plan.configs[layer.name], here.samples)
         piece = tuple(slice(*i) for i in layout.box(self.executor.rank))
-        mixed = bool(self.executor.turns) and here is self.executor.passes[0]
+        mixed = bool(self.executor.fc_passes) and here is self.executor.passes[0]
         for quantity in ("output", "gradient"):
             if quantity == "gradient" and layer.name not in self.network.trained:
                 continue

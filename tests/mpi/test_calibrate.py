@@ -79,7 +79,7 @@ def _extremes(executor: Executor) -> dict[Any, tuple[float, float]]:
     arrays: dict[Any, Any] = {("gradient", name): p.grad for name, p in executor.parameters.items()}
     arrays |= {("state", name, i): s for name, p in executor.parameters.items()
                for i, s in enumerate(p.state)}
-    for here in (*executor.passes, *executor.turns):
+    for here in (*executor.passes, *executor.fc_passes):
         for name, b in here.blocks.items():
             arrays |= {(here.part, name, i): a
                        for i, a in enumerate((*b.xs, *b.dxs, b.y, b.dy, b.out, b.dout))

@@ -192,7 +192,7 @@ def check(name: str, plan: Plan, collectives: str, communicator: Communicator, m
     serial = Serial(given, plan, missing, TRAINED)
     forward = lower(network, plan, choose, training=False)
     alone = Executor(network, plan, None, communicator, backend("cpu"), SEED, forward)
-    assert all(block.dout is None for here in (*alone.passes, *alone.turns)
+    assert all(block.dout is None for here in (*alone.passes, *alone.fc_passes)
                for block in here.blocks.values()), "gradients without training"
     checked = Check(given, plan, alone, missing)
     checked.evaluate(serial.seen[0], "inference")

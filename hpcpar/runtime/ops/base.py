@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.layers import Layer, Shape
 from hpcpar.plan.boxes import Box, items
-from hpcpar.runtime.blocks import Blocks
 from hpcpar.runtime.parameters import Parameters
+from hpcpar.schedule.memory_plan.blocks import Blocks
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Context:
     batch: int
     needs: tuple[Box, ...]
     own: Box
-    blocks: Blocks
+    blocks: Blocks[Array]
     parameters: Parameters | None
     tick: Callable[[], None]
     seed: int

@@ -119,7 +119,7 @@ def allocated(plan: Plan, schedule: Schedule, rank: int,
     weights += sum(g.nbytes for g in aside.values()
                    if all(g is not p.grad for p in made.parameters.values()))
     state = sum(array.nbytes for p in made.parameters.values() for array in p.state)
-    labels = sum(p.labels.nbytes for p in made.turns or made.passes)
+    labels = sum(p.labels.nbytes for p in made.fc_passes or made.passes)
     m = made.memory
     unused = m.blocks_bytes - m.alive_bytes
     return {"weights": weights, "state": state, "blocks": backend.alive_bytes - weights - state - labels - unused, "wire": m.flying_bytes,

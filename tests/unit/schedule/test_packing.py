@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcpar.comm.packing import most, pack
+from hpcpar.schedule.memory_plan.packing import most, pack
 
 LIVES = st.integers(0, (1 << 24) - 1)
 ARRAYS = st.lists(st.tuples(st.integers(0, 50), LIVES), max_size=14)

@@ -1,0 +1,189 @@
+"""What a rank does at each compute step of a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.kernels.interface import Array, Backend, Tick
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import BatchNorm
+from hpcpar.plan.boxes import Box, intersect, local
+from hpcpar.plan.plan import Plan
+from hpcpar.runtime.ops.base import Op as LayerOp
+from hpcpar.runtime.optimizer import Rule
+from hpcpar.runtime.parameters import Parameters
+from hpcpar.runtime.passes import Pass, Passes
+from hpcpar.schedule.edges import Edge
+from hpcpar.schedule.interior import interior, strips
+from hpcpar.schedule.memory_plan.tensors import TensorRef
+from hpcpar.schedule.pipeline_order import switch
+from hpcpar.schedule.steps import Compute, Op, Phase
+
+Action = Callable[[], None]
+
+
+class Actions:
+    """Binds compute steps to the ops and weights of a rank.
+
+    Parameters
+    ----------
+    sums : numpy.ndarray
+        Loss and correct samples of the mini-batch; micro-batches add to it.
+    tick : callable
+        Lets communication progress during updates.
+
+    Attributes
+    ----------
+    step : int
+        The iteration.
+    training : bool
+        False for evaluations.
+    """
+
+    def __init__(self, network: Network, plan: Plan, backend: Backend, rank: int, passes: Passes,
+                 parameters: Mapping[str, Parameters], rule: Rule, sums: NDArray[np.float64],
+                 tick: Tick) -> None:
+        self.network, self.plan, self.backend, self.rank = network, plan, backend, rank
+        self.passes, self.parameters, self.rule = passes, parameters, rule
+        self.sums, self._tick = sums, tick
+        self.step, self.training = 0, True
+        names = [layer.name for layer in network.layers]
+        self._loss_layer = names[-1]
+        at = switch(network) if plan.turns > 1 else len(names)
+        self._fc_layers = frozenset(names[at:])
+        self._first_fc = names[at] if plan.turns > 1 else ""
+        #: Layers whose gradient of the weights is computed, but not yet added.
+        self._unfinished: dict[str, Pass] = {}
+
+    def of(self, step: Compute) -> Action:
+        """What a compute step calls."""
+        here = self.passes.find(step.layer, step.part)
+        if step.op is Op.UPDATE:
+            return partial(self._update, step.layer, step.part)
+        if step.op is Op.ACCUMULATE:
+            return self._accumulation(step)
+        op = here.ops[step.layer]
+        if step.op in (Op.INTERIOR, Op.BOUNDARY):
+            return partial(self._compute, here, op, step.phase, self._convolution(step, here, op))
+        if step.layer == self._loss_layer:
+            # its gradient is computed with its value
+            return _nothing if step.op is Op.BACKWARD else partial(self._loss, here)
+        if step.op is Op.BACKWARD:
+            return self._backward(step, here)
+        if step.op is Op.BACKWARD_WEIGHT:
+            return partial(self._backward_weight, step.layer, here)
+        run = op.statistics if step.op is Op.STATISTICS else op.forward
+        return partial(self._compute, here, op, step.phase, run)
+
+    # -- forward -----------------------------------------------------------------------------------
+    def _compute(self, here: Pass, op: LayerOp, phase: Phase, run: Action) -> None:
+        self._prepare(here, op)
+        op.ctx.again = phase is Phase.RECOMPUTE
+        run()
+
+    def _prepare(self, here: Pass, op: LayerOp) -> None:
+        """Tell an op the iteration and the pass: several passes may share it."""
+        alone = self.plan.turns > 1 and here is self.passes.all[0]
+        parts = 1 if alone else max(self.plan.microbatches, self.plan.turns)
+        op.ctx.training, op.ctx.step = self.training, self.step * parts + here.part
+
+    def _convolution(self, step: Compute, here: Pass, op: LayerOp) -> Action:
+        """The interior of a convolution, while its halo travels, or the rest."""
+        e = here.edges[step.layer][0]
+        inside = interior(e.owned, e.needed, op.ctx.own, self.rank)
+        boxes = [inside] if step.op is Op.INTERIOR else strips(op.ctx.own, inside)
+
+        def run() -> None:
+            for box in boxes:
+                op.interior(box)
+
+        return run
+
+    def _loss(self, here: Pass) -> None:
+        op = here.ops[self._loss_layer]
+        self._prepare(here, op)
+        op.ctx.labels, op.ctx.sums = here.labels, here.sums
+        op.ctx.scale = 1.0 / (here.samples if self.plan.turns > 1 else int(self.plan.batch))
+        op.forward()
+        if self.plan.turns == 1:
+            self.sums += here.sums
+
+    # -- backward ----------------------------------------------------------------------------------
+    def _backward(self, step: Compute, here: Pass) -> Action:
+        op, blocks = here.ops[step.layer], here.blocks[step.layer]
+        begins = []
+        for which, dout in blocks.begins.items():
+            e = here.edges[step.layer][which]
+            begins.append((dout, self._overlap(e, dout, blocks.dxs[which])))
+
+        def action() -> None:
+            for dout in blocks.clears:
+                dout[...] = 0
+            op.backward()
+            if step.layer == self._first_fc:  # an FC pass's mean counts for its part of the batch
+                self.backend.scale(blocks.dxs[0], 1.0 / self.plan.turns)
+            for dout, views in begins:
+                dout[...] = 0
+                if views is not None:
+                    self.backend.copy(views[1], views[0])
+            self._finish(step.layer)
+
+        return action
+
+    def _overlap(self, e: Edge, owner: Array, reader: Array) -> tuple[Array, Array] | None:
+        """The views of the items that an owner's and a reader's block have in common."""
+        own: Box = e.owned.box(self.rank)
+        need: Box = e.needed.box(self.rank)
+        both = intersect(own, need)
+        return None if both is None else (owner[local(both, own)], reader[local(both, need)])
+
+    def _accumulation(self, step: Compute) -> Action:
+        """Adds the gradient from one of several readers to the owner's."""
+        ref = TensorRef.of(step)
+        here = self.passes.find(ref.layer, step.part)
+        blocks, e = here.blocks[ref.layer], here.edges[ref.layer][ref.input]
+        dout = self.passes.find(step.layer, step.part).blocks[step.layer].dout
+        if ref.input in blocks.arriving:
+            return partial(self.backend.accumulate, blocks.arriving[ref.input], dout)
+        views = self._overlap(e, dout, blocks.dxs[ref.input])
+        return _nothing if views is None else partial(self.backend.accumulate, views[1], views[0])
+
+    # -- weights -----------------------------------------------------------------------------------
+    def _backward_weight(self, layer: str, here: Pass) -> None:
+        self._finish(layer)
+        here.ops[layer].backward_weight()
+        self._unfinished[layer] = here
+        if not self._synchronised(layer):
+            self._finish(layer)
+
+    def _synchronised(self, layer: str) -> bool:
+        batch_norm = isinstance(self.network.by_name[layer], BatchNorm)
+        return batch_norm and self.plan.batch_norm == "sync"
+
+    def _finish(self, layer: str) -> None:
+        """Complete a micro-batch's gradient of a layer's weights: the first begins the sum, the
+        others are added.
+        """
+        here = self._unfinished.pop(layer, None)
+        if here is None:
+            return
+        if self._synchronised(layer):
+            here.ops[layer].finish_weight()
+        if self.plan.microbatches > 1:
+            total, aside = self.parameters[layer].grad, self.passes.aside[layer].grad
+            (self.backend.accumulate if here.part else self.backend.copy)(aside, total)
+
+    def _update(self, layer: str, part: int) -> None:
+        self._finish(layer)
+        p = self.parameters[layer]
+        if p.updates:
+            updates = self.plan.turns if layer in self._fc_layers else 1
+            self.rule.update(self.backend, p, self.step * updates + part, self._tick)
+
+
+def _nothing() -> None:
+    """For steps without local work."""

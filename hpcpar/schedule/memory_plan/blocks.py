@@ -1,0 +1,293 @@
+"""Where every layer's blocks lie: neighbouring layers share a buffer wherever a view serves.
+
+A producer writes straight into the middle of what its consumer needs (halos and gathered neighbours
+around it), elementwise layers work in place, flattening is a reshape. A tensor that several layers
+read has a buffer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer
+from hpcpar.plan.boxes import Box, contains, items, shape
+from hpcpar.plan.layout import Layout, owned, partial
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.aliasing import in_place, passes_gradient
+from hpcpar.schedule.edges import Edge
+from hpcpar.schedule.memory_plan.views import Buffers, View
+from hpcpar.schedule.steps import Kind
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@dataclass
+class Blocks(Generic[A]):
+    """A layer's views on one rank, or its arrays.
+
+    Attributes
+    ----------
+    xs, dxs : list
+        Needed boxes of the inputs, and their gradients; a gradient is None where nothing before the
+        layer is trained.
+    arriving : dict
+        For a tensor that several layers read: where the gradient from input `which` lands before it
+        is added to the owner's, by `which`.
+    begins : dict
+        For such a tensor, by `which`, where this layer's gradient is the first that arrives: the
+        owner's, which is zero before.
+    clears : list
+        Gradients of which this layer computes a part, and to which others are added: zero before.
+    y, dy
+        The part of the output that the rank computes, and its gradient; None where there is none
+        (the loss has no y).
+    out, dout
+        The part of the output that the rank owns, and its gradient: `y` and `dy`, except where
+        partial sums (k) are added in between.
+    """
+
+    xs: list[A] = field(default_factory=list)
+    dxs: list[A | None] = field(default_factory=list)
+    arriving: dict[int, A] = field(default_factory=dict)
+    begins: dict[int, A] = field(default_factory=dict)
+    clears: list[A] = field(default_factory=list)
+    y: A | None = None
+    dy: A | None = None
+    out: A | None = None
+    dout: A | None = None
+
+    @property
+    def x(self) -> A:
+        """The first input."""
+        return self.xs[0]
+
+    @property
+    def dx(self) -> A | None:
+        """The gradient of the first input."""
+        return self.dxs[0]
+
+    def map(self, make: Callable[[A], B]) -> Blocks[B]:
+        """The same blocks with `make` applied to each."""
+
+        def maybe(value: A | None) -> B | None:
+            return None if value is None else make(value)
+
+        return Blocks(
+            [make(x) for x in self.xs], [maybe(dx) for dx in self.dxs],
+            {which: make(a) for which, a in self.arriving.items()},
+            {which: make(a) for which, a in self.begins.items()},
+            [make(a) for a in self.clears],
+            maybe(self.y), maybe(self.dy), maybe(self.out), maybe(self.dout),
+        )
+
+
+class Slots:
+    """Which of several equal buffers a pass uses; here, all passes use the same ones."""
+
+    def of_layer(self, layer: str) -> int:
+        """The slot of what a layer keeps for its backward pass."""
+        return 0
+
+    def of_value(self, layer: str, reader: str, what: str) -> int:
+        """The slot of a value that counts for `layer`, and that `reader` needs."""
+        return 0
+
+    def of_gradient(self, reader: str, what: str) -> int:
+        """The slot of a gradient that `reader` makes."""
+        return 0
+
+
+class BlockPlanner:
+    """Lays out the blocks of one rank for a pass of samples through some layers.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        In the network's order; inputs from other layers have no producer's block here.
+    edges : mapping
+        The edges into every layer, by its name.
+    samples : int
+        Samples of the pass, over all ranks.
+    training : bool
+        False without gradients.
+    """
+
+    def __init__(self, network: Network, plan: Plan, rank: int, layers: Sequence[Layer],
+                 edges: Mapping[str, tuple[Edge, ...]], samples: int, buffers: Buffers,
+                 slots: Slots, training: bool) -> None:
+        self.network, self.plan, self.rank, self.samples = network, plan, rank, samples
+        self.buffers, self.slots, self.training = buffers, slots, training
+        self.blocks: dict[str, Blocks[View]] = {layer.name: Blocks() for layer in layers}
+        self._last = network.layers[-1]
+        self._summed: set[str] = set()
+        for layer in reversed(layers):
+            self._output(layer)
+            here = self.blocks[layer.name]
+            for e in edges.get(layer.name, ()):
+                need, own = e.needed.box(rank), e.owned.box(rank)
+                here.xs.append(self._input(e, need, own))
+                trains = training and e.producer.name in network.trained
+                here.dxs.append(self._input_gradient(e, need, own) if trains else None)
+
+    # -- buffers -----------------------------------------------------------------------------------
+    def _value(self, layer: str, reader: str, what: str, box: Box, which: int = 0) -> View:
+        slot = self.slots.of_value(layer, reader, what)
+        return self.buffers.view((layer, reader, which, what, slot), layer, False, shape(box))
+
+    def _gradient(self, layer: str, reader: str, what: str, box: Box, which: int = 0,
+                  zero: bool = False) -> View:
+        slot = self.slots.of_gradient(reader, what)
+        return self.buffers.view((layer, reader, which, what, slot), layer, True, shape(box), zero)
+
+    def _edge_value(self, e: Edge, what: str, box: Box) -> View:
+        owner = e.producer if what == "out" else e.consumer
+        return self._value(owner.name, e.consumer.name, what, box, e.which)
+
+    def _edge_gradient(self, e: Edge, what: str, box: Box, zero: bool = False) -> View:
+        return self._gradient(e.producer.name, e.consumer.name, what, box, e.which, zero)
+
+    # -- a layer's own -----------------------------------------------------------------------------
+    def _output(self, layer: Layer) -> None:
+        """The layer's output, after all consumers have said where it shall be; and its partial
+        sums.
+        """
+        here, config = self.blocks[layer.name], self.plan.configs[layer.name]
+        if layer is self._last:
+            return
+        trains = self.training and layer.name in self.network.trained
+        if here.out is None:
+            here.out = self._value(layer.name, "", "out", self._owned(layer))
+        if here.dout is None and trains:
+            here.dout = self._gradient(layer.name, "", "out", self._owned(layer), zero=True)
+        here.y, here.dy = here.out, here.dout
+        if config.k > 1:
+            made = self._box(partial(self.network, layer, config, self.samples))
+            here.y = self._value(layer.name, "", "partial", made)
+            if config.scatter and here.dout is not None:
+                here.dy = self._gradient(layer.name, "", "partial", made)
+
+    def _box(self, layout: Layout) -> Box:
+        return layout.box(self.rank)
+
+    def _owned(self, layer: Layer) -> Box:
+        config = self.plan.configs[layer.name]
+        return self._box(owned(self.network, layer, config, self.samples))
+
+    def _is_whole_output(self, layer: Layer, need: Box) -> bool:
+        """True where the layer's output has as many items as `need`."""
+        return items(self._owned(layer)) == items(need)
+
+    def _has_several_readers(self, producer: Layer) -> bool:
+        return len(self.network.consumers[producer.name]) > 1
+
+    # -- forward -----------------------------------------------------------------------------------
+    def _input(self, e: Edge, need: Box, own: Box) -> View:
+        """The consumer's input; where it alone reads the tensor, the producer's output with it."""
+        before = self.blocks.get(e.producer.name)
+        if before is None:
+            return self._edge_value(e, "x", need)
+        if self._has_several_readers(e.producer):
+            if before.out is None:
+                before.out = self._edge_value(e, "out", own)
+            if e.forward.kind is None:
+                return before.out.crop(need, own)
+            return self._edge_value(e, "x", need)
+        reuse = self._overwritten(e, need)
+        if e.forward.kind is None:
+            if reuse is not None and need == own:
+                before.out = reuse.reshape(shape(need))
+                return before.out
+            # an elementwise layer's block, if it is a part of a larger one, cannot serve as the
+            # producer's block too
+            before.out = self._edge_value(e, "out", own)
+            return before.out.crop(need, own)
+        if e.forward.kind is Kind.HALO and reuse is None and not contains(need, own):
+            # a window that skips some of what the rank owns: both are parts of the box around them
+            hull = _hull(need, own)
+            whole = self._edge_value(e, "hull", hull)
+            before.out = whole.crop(own, hull)
+            return whole.crop(need, hull)
+        x = self._edge_value(e, "x", need) if reuse is None else reuse.reshape(shape(need))
+        inside = e.forward.kind is not Kind.REDISTRIBUTE and contains(need, own)
+        before.out = x.crop(own, need) if inside else self._edge_value(e, "out", own)
+        return x
+
+    def _overwritten(self, e: Edge, need: Box) -> View | None:
+        """The consumer's output where it overwrites this input."""
+        layer = e.consumer
+        alone = layer is not self._last and len(layer.inputs) == 1
+        if alone and in_place(layer, e.producer) and self._is_whole_output(layer, need):
+            return self.blocks[layer.name].y
+        return None
+
+    # -- backward ----------------------------------------------------------------------------------
+    def _input_gradient(self, e: Edge, need: Box, own: Box) -> View:
+        """The gradient of the consumer's input; where it alone reads the tensor, that of the
+        producer's output with it.
+        """
+        before, kind = self.blocks.get(e.producer.name), e.backward.kind
+        if before is None:
+            return self._edge_gradient(e, "x", need)
+        if self._has_several_readers(e.producer):
+            return self._summand(e, before, need, own)
+        reuse = self._overwritten_gradient(e, need)
+        if kind in (None, Kind.ALLGATHER) and need != own and contains(own, need):
+            # the rest of the block gets no gradient (or its neighbours'), and zero stays zero
+            before.dout = self._edge_gradient(e, "out", own, True)
+            return before.dout.crop(need, own)
+        if kind in (None, Kind.HALO) and reuse is None and not contains(need, own):
+            # each sticks out of the other along some axis: both are parts of the box around them
+            hull = _hull(need, own)
+            whole = self._edge_gradient(e, "hull", hull, True)
+            before.dout = whole.crop(own, hull)
+            if kind is Kind.HALO:
+                self.blocks[e.consumer.name].clears.append(before.dout)
+            return whole.crop(need, hull)
+        dx = self._edge_gradient(e, "x", need) if reuse is None else reuse.reshape(shape(need))
+        if kind is Kind.ALLREDUCE:
+            before.dout = dx
+        elif kind in (None, Kind.HALO) and contains(need, own):
+            before.dout = dx.crop(own, need)
+        else:
+            # sums of messages begin as zero by themselves
+            zero = kind not in (Kind.REDUCE_SCATTER, Kind.REDISTRIBUTE)
+            before.dout = self._edge_gradient(e, "out", own, zero)
+        return dx
+
+    def _overwritten_gradient(self, e: Edge, need: Box) -> View | None:
+        """The gradient of the consumer's output where that of this input overwrites it."""
+        layer = e.consumer
+        if layer is not self._last and passes_gradient(layer) and self._is_whole_output(layer, need):
+            return self.blocks[layer.name].dy
+        return None
+
+    def _summand(self, e: Edge, before: Blocks[View], need: Box, own: Box) -> View:
+        """The gradient that one of several readers gives: the first goes where the sum shall be,
+        the others are added to it.
+        """
+        kind, here = e.backward.kind, self.blocks[e.consumer.name]
+        stays = kind in (None, Kind.ALLREDUCE)
+        if e.producer.name in self._summed:
+            if not stays:
+                here.arriving[e.which] = self._edge_gradient(e, "arriving", own)
+            return self._edge_gradient(e, "x", need)
+        self._summed.add(e.producer.name)
+        before.dout = self._edge_gradient(e, "out", own)
+        if stays and need == own:
+            return before.dout
+        if kind is None:
+            here.begins[e.which] = before.dout
+        else:
+            here.arriving[e.which] = before.dout
+        return self._edge_gradient(e, "x", need)
+
+
+def _hull(a: Box, b: Box) -> Box:
+    """The smallest box around two; if one is empty, the other."""
+    if not items(a) or not items(b):
+        return a if items(a) else b
+    return tuple((min(x[0], y[0]), max(x[1], y[1])) for x, y in zip(a, b, strict=True))

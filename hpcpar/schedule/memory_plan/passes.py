@@ -1,0 +1,201 @@
+"""The passes of a plan on one rank: micro-batches, or the mini-batch and the passes of the fully
+connected layers (OWT's schemes b and c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer
+from hpcpar.plan.boxes import block
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.edges import Edge, Edges
+from hpcpar.schedule.lower import samples_of
+from hpcpar.schedule.memory_plan.blocks import BlockPlanner, Blocks, Slots
+from hpcpar.schedule.memory_plan.views import Buffers, View
+from hpcpar.schedule.pipeline_order import firsts, in_flight, switch
+
+EdgesOf = dict[str, tuple[Edge, ...]]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Where the samples of a pass lie in the mini-batch.
+
+    Attributes
+    ----------
+    count : int
+        Samples of the pass, over all ranks.
+    first : int
+        Place of the first of them.
+    each, stride : int
+        Runs of `each` samples begin every `stride` places.
+    """
+
+    count: int
+    first: int
+    each: int
+    stride: int
+
+    def places(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places in the mini-batch of samples with these numbers in the pass."""
+        return self.first + numbers // self.each * self.stride + numbers % self.each
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """One pass of samples through layers of the network, on one rank.
+
+    Attributes
+    ----------
+    part : int
+        Number of the micro-batch or FC pass.
+    edges : dict
+        Edges into every layer, by its name.
+    blocks : dict
+        Blocks of every layer, by its name.
+    """
+
+    part: int
+    samples: Samples
+    edges: EdgesOf
+    blocks: dict[str, Blocks[View]]
+    slots: Slots
+
+
+class MicrobatchSlots(Slots):
+    """A stage has a slot for each micro-batch in flight; gradients of activations need one.
+
+    Parameters
+    ----------
+    flying : dict
+        Micro-batches in flight at each layer, by its name.
+    """
+
+    def __init__(self, flying: dict[str, int], loss: str, part: int) -> None:
+        self._flying, self._loss, self._part = flying, loss, part
+
+    def of_layer(self, layer: str) -> int:
+        return self._part % self._flying[layer]
+
+    def of_value(self, layer: str, reader: str, what: str) -> int:
+        return self.of_layer(layer)
+
+    def of_gradient(self, reader: str, what: str) -> int:
+        # the loss computes its gradient with its value, in the forward pass
+        return self.of_layer(reader) if reader == self._loss else 0
+
+
+class FcSlots(Slots):
+    """The input of the first FC layer, and its gradient, have a slot for each FC pass."""
+
+    def __init__(self, first: str, part: int) -> None:
+        self._first, self._part = first, part
+
+    def of_layer(self, layer: str) -> int:
+        return self._part if layer == self._first else 0
+
+    def of_value(self, layer: str, reader: str, what: str) -> int:
+        return self._part if reader == self._first and what == "x" else 0
+
+    def of_gradient(self, reader: str, what: str) -> int:
+        return self.of_value("", reader, what)
+
+
+def micro_batches_in_flight(network: Network, plan: Plan) -> dict[str, int]:
+    """Micro-batches whose activations the stage of each layer keeps at most, by layer."""
+    starts = firsts(network, plan)
+    of_stage = [in_flight(plan.order, len(starts), stage, plan.microbatches)
+                for stage in range(len(starts))]
+    return {layer.name: of_stage[starts.index(int(plan.configs[layer.name].first))]
+            if len(starts) > 1 else of_stage[0] for layer in network.layers}
+
+
+class PassPlans:
+    """All passes of a plan on one rank.
+
+    Attributes
+    ----------
+    all : list of PassPlan
+        The micro-batches; or the pass of the mini-batch up to the switch, then the FC passes.
+    """
+
+    def __init__(self, network: Network, plan: Plan, rank: int, edges: Edges, buffers: Buffers,
+                 training: bool) -> None:
+        self.network, self.plan, self.rank, self.training = network, plan, rank, training
+        self._edges, self._buffers = edges, buffers
+        self._edges_of: dict[tuple[int, str], EdgesOf] = {}
+        self._fc_layers: frozenset[str] = frozenset()
+        self._flying = micro_batches_in_flight(network, plan)
+        if plan.turns == 1:
+            self.all = [self._microbatch(m) for m in range(plan.microbatches)]
+            return
+        at = switch(network)
+        self._fc_layers = frozenset(layer.name for layer in network.layers[at:])
+        batch = int(plan.batch)
+        before = self._pass(network.layers[:at], 0, Samples(batch, 0, batch, batch), Slots())
+        self.all = [before, *(self._fc_pass(t, before) for t in range(plan.turns))]
+
+    def number(self, layer: str, part: int) -> int:
+        """The place in `all` of the pass of a layer in a micro-batch or FC pass."""
+        if self.plan.turns == 1:
+            return part
+        return 1 + part if layer in self._fc_layers else 0
+
+    def find(self, layer: str, part: int) -> PassPlan:
+        """The pass of a layer in a micro-batch or FC pass."""
+        return self.all[self.number(layer, part)]
+
+    def _microbatch(self, part: int) -> PassPlan:
+        """A micro-batch (the mini-batch, where it is not cut) through all layers."""
+        begin = block(int(self.plan.batch), self.plan.microbatches, part)[0]
+        count = samples_of(self.plan, part)
+        slots = MicrobatchSlots(self._flying, self.network.layers[-1].name, part)
+        return self._pass(self.network.layers, part, Samples(count, begin, max(count, 1), 0), slots)
+
+    def _fc_pass(self, part: int, before: PassPlan) -> PassPlan:
+        """A pass of the layers from the switch on, on a part of the mini-batch."""
+        plan, layers = self.plan, self.network.layers[switch(self.network):]
+        count, first = int(plan.batch) // plan.turns, layers[0]
+        (e,) = self._edges.into(first, count)
+        if plan.switch == "one":
+            samples = Samples(count, part * count, count, 0)
+        else:
+            each = count // int(plan.configs[e.producer.name].n)
+            samples = Samples(count, part * each, each, plan.turns * each)
+        made = self._pass(layers, part, samples, FcSlots(first.name, part))
+        if e.forward.kind is None and plan.switch == "each":
+            producer, here = before.blocks[e.producer.name], made.blocks[first.name]
+            assert producer.out is not None
+            here.xs[0] = self.rows_of(producer.out, part)
+            here.dxs[0] = None if producer.dout is None else self.rows_of(producer.dout, part)
+        return made
+
+    def rows_of(self, whole: View, part: int) -> View:
+        """An FC pass's samples in a block of the layer before the switch: some of each rank's, or
+        all of one rank's.
+        """
+        if self.plan.switch == "one":
+            return whole
+        each = whole.shape[0] // self.plan.turns
+        return whole.rows(part * each, (part + 1) * each)
+
+    def _pass(self, layers: Sequence[Layer], part: int, samples: Samples,
+              slots: Slots) -> PassPlan:
+        edges = self._edges_into(layers, samples.count)
+        planner = BlockPlanner(self.network, self.plan, self.rank, layers, edges, samples.count,
+                               self._buffers, slots, self.training)
+        return PassPlan(part, samples, edges, planner.blocks, slots)
+
+    def _edges_into(self, layers: Sequence[Layer], samples: int) -> EdgesOf:
+        """The edges into every layer; passes of as many samples share them."""
+        key = (samples, layers[0].name)
+        if key not in self._edges_of:
+            self._edges_of[key] = {layer.name: self._edges.into(layer, samples)
+                                   for layer in layers if layer.inputs}
+        return self._edges_of[key]

@@ -1,0 +1,49 @@
+"""The moment at which most is alive."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from hpcpar.schedule.memory_plan.views import Life
+
+K = TypeVar("K")
+#: A program's number, and one of its steps.
+Moment = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Peak(Generic[K]):
+    """The first moment at which most is alive.
+
+    Attributes
+    ----------
+    amount : int
+        Sum of the sizes of what is alive.
+    alive : tuple
+        What that is.
+    """
+
+    amount: int
+    alive: tuple[K, ...]
+
+
+def peak(things: Iterable[tuple[K, int, Iterable[Life]]]) -> Peak[K]:
+    """The peak of things with their sizes and lives."""
+    lives = [(thing, size, life) for thing, size, each in things if size for life in each]
+    changes: dict[Moment, int] = defaultdict(int)
+    for _, size, life in lives:
+        changes[life.program, life.first] += size
+        changes[life.program, life.last + 1] -= size
+    now = most = 0
+    at: Moment = (0, 0)
+    for moment in sorted(changes):
+        now += changes[moment]
+        if now > most:
+            most, at = now, moment
+    program, step = at
+    alive = {thing: None for thing, _, life in lives
+             if life.program == program and life.first <= step <= life.last}
+    return Peak(most, tuple(alive))

@@ -1,0 +1,139 @@
+"""The memory of one rank for its schedules: what it allocates, when it is alive, where it lies.
+
+The executor allocates by this plan, and the cost model predicts by it: nothing here needs MPI, a
+backend or an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcpar.network.graph import Network
+from hpcpar.plan.boxes import Interval
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.edges import Edges
+from hpcpar.schedule.memory_plan.liveness import add_lives
+from hpcpar.schedule.memory_plan.packing import ALIGNMENT_BYTES, pack
+from hpcpar.schedule.memory_plan.passes import PassPlans
+from hpcpar.schedule.memory_plan.peak import Peak, peak
+from hpcpar.schedule.memory_plan.rank_steps import RankSteps, rank_steps
+from hpcpar.schedule.memory_plan.tensors import StepTensors
+from hpcpar.schedule.memory_plan.views import Buffer, Buffers, Life
+from hpcpar.schedule.steps import Comm, Schedule
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where buffers lie in one array.
+
+    Attributes
+    ----------
+    first : dict
+        The first item of each buffer.
+    items : int
+        Size of the array.
+    shared : frozenset of Buffer
+        Buffers that are expected to be zero and have others in the same place: to be cleared at the
+        beginning of each life.
+    """
+
+    first: dict[Buffer, int]
+    items: int
+    shared: frozenset[Buffer]
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The memory of one rank.
+
+    Attributes
+    ----------
+    passes : PassPlans
+        The blocks of every layer in every pass.
+    tensors : StepTensors
+        The views that steps move.
+    programs : tuple of RankSteps
+        The rank's part of each schedule.
+    buffers : tuple of Buffer
+    """
+
+    plan: Plan
+    rank: int
+    training: bool
+    passes: PassPlans
+    tensors: StepTensors
+    programs: tuple[RankSteps, ...]
+    buffers: tuple[Buffer, ...]
+
+    def peak(self) -> Peak[Buffer]:
+        """The moment at which most items are alive."""
+        return peak((b, b.items, b.lives) for b in self.buffers)
+
+    def place(self) -> Places:
+        """Pack the buffers: those that are never alive together may share a place."""
+        unit = ALIGNMENT_BYTES // self.plan.item_bytes
+        sizes = [-(-b.items // unit) * unit for b in self.buffers]
+        places, total = pack(sizes, self.moments([b.lives for b in self.buffers]))
+        total = max(total, *sizes, 0)  # what nobody touches lies anywhere
+        spans = [(at, at + size) for at, size in zip(places, sizes, strict=True)]
+        shared = frozenset(b for b, span in zip(self.buffers, spans, strict=True)
+                           if b.zero and _meeting(span, spans) > 1)
+        return Places(dict(zip(self.buffers, places, strict=True)), total, shared)
+
+    def in_flight(self, program: int, step: int) -> Life:
+        """When the messages of a communication step are in flight."""
+        return Life(program, step, self.programs[program].until[step] - 1)
+
+    def moments(self, lives: Sequence[Sequence[Life]]) -> list[int]:
+        """A bit for every step of every program at which something is alive."""
+        starts = [0]
+        for steps in self.programs:
+            starts.append(starts[-1] + len(steps.schedule.steps) + 1)
+        out = []
+        for each in lives:
+            bits = 0
+            for life in each:
+                length = life.last - life.first + 1
+                bits |= ((1 << length) - 1) << (starts[life.program] + life.first)
+            out.append(bits)
+        return out
+
+
+def _meeting(span: Interval, others: list[Interval]) -> int:
+    """Those of the others that have something in common with a span."""
+    return sum(1 for start, stop in others
+               if max(start, span[0]) < min(stop, span[1]))
+
+
+def plan_memory(network: Network, plan: Plan, rank: int, schedules: Sequence[Schedule], *,
+                training: bool, edges: Edges | None = None) -> MemoryPlan:
+    """Plan the memory of a rank.
+
+    Parameters
+    ----------
+    schedules : sequence of Schedule
+        What the rank runs, one after the other, in the same memory.
+    training : bool
+        False without gradients.
+    edges : Edges, optional
+        The plan's, where they are at hand.
+    """
+    buffers = Buffers()
+    edges = Edges(network, plan) if edges is None else edges
+    passes = PassPlans(network, plan, rank, edges, buffers, training)
+
+    def overwrites(sent: Comm, part: int) -> bool:
+        """True where the output that was sent has the same slot in another micro-batch."""
+        producer = tensors.producer(sent)
+        slots = [passes.find(producer, p).slots.of_layer(producer) for p in (part, sent.part)]
+        return slots[0] == slots[1]
+
+    tensors = StepTensors(network, plan, rank, passes)
+    programs = tuple(rank_steps(network, plan, s, rank, overwrites) for s in schedules)
+    images = network.layers[0].name
+    for number, steps in enumerate(programs):
+        loaded = {part: passes.all[part].blocks[images].out for part in steps.loads.values()}
+        add_lives(number, steps, plan, tensors,
+                  {part: None if view is None else view.owner for part, view in loaded.items()})
+    return MemoryPlan(plan, rank, training, passes, tensors, programs, buffers.all)

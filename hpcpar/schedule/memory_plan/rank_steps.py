@@ -1,0 +1,107 @@
+"""One rank's part of a schedule: its steps, and the step before which each movement ends."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.steps import Comm, Phase, Schedule, Step
+
+#: Tells whether the forward pass of micro-batch `part` writes where that of a movement has read.
+Overwrites = Callable[[Comm, int], bool]
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """The steps that a rank takes part in.
+
+    Attributes
+    ----------
+    mine : tuple of int
+        Their indices, in order.
+    until : dict
+        For each communication step: the step before which this rank must have finished it.
+    loads : dict
+        The step before which images are put in place, with the micro-batch that they belong to: the
+        first that reads them. With FC passes, all images are there before the first step.
+    """
+
+    schedule: Schedule
+    mine: tuple[int, ...]
+    until: dict[int, int]
+    loads: dict[int, int]
+
+
+def rank_steps(network: Network, plan: Plan, schedule: Schedule, rank: int,
+               overwrites: Overwrites) -> RankSteps:
+    """A rank's part of a schedule."""
+    mine = tuple(s.index for s in schedule.steps if _takes_part(plan, s, rank))
+    steps = [schedule.steps[i] for i in mine]
+    loss = network.layers[-1].name
+    writes = _Writes(
+        _by_part([s for s in steps if s.phase is Phase.FORWARD]),
+        _by_part([s for s in steps if s.phase is Phase.BACKWARD or s.layer == loss]),
+    )
+    until = {}
+    for s in steps:
+        if isinstance(s, Comm):
+            only_sends = s.between and not s.wanter.holds(rank)
+            until[s.index] = writes.after(s, overwrites, len(schedule.steps)) if only_sends \
+                else s.needed_by
+    return RankSteps(schedule, mine, until, _loads(network, plan, steps))
+
+
+def _takes_part(plan: Plan, step: Step, rank: int) -> bool:
+    return step.concerns(rank) if isinstance(step, Comm) else lives(plan, step.layer, rank)
+
+
+def lives(plan: Plan, layer: str, rank: int) -> bool:
+    """True where `rank` is one of the layer's."""
+    config = plan.configs[layer]
+    return bool(config.first <= rank < config.first + config.ranks)
+
+
+def _by_part(steps: list[Step]) -> dict[int, list[int]]:
+    """Indices of steps by micro-batch, in order."""
+    out: dict[int, list[int]] = {}
+    for step in steps:
+        out.setdefault(step.part, []).append(step.index)
+    return out
+
+
+@dataclass(frozen=True)
+class _Writes:
+    """A rank's steps that write outputs, and those that write gradients, by micro-batch."""
+
+    outputs: dict[int, list[int]]
+    gradients: dict[int, list[int]]
+
+    def after(self, sent: Comm, overwrites: Overwrites, end: int) -> int:
+        """The first step after a movement to other ranks whose pass writes where it reads.
+
+        Gradients have one slot for all micro-batches, and the loss makes its gradient in its
+        forward pass.
+        """
+        if sent.phase not in (Phase.FORWARD, Phase.BACKWARD):
+            return end
+        back = sent.phase is Phase.BACKWARD
+        found = end
+        for part, steps in (self.gradients if back else self.outputs).items():
+            at = bisect.bisect_right(steps, sent.index)
+            if at < len(steps) and part != sent.part and (back or overwrites(sent, part)):
+                found = min(found, steps[at])
+        return found
+
+
+def _loads(network: Network, plan: Plan, steps: list[Step]) -> dict[int, int]:
+    if plan.turns > 1:
+        return {0: 0}
+    readers = set(network.consumers[network.layers[0].name])
+    first: dict[int, int] = {}
+    for s in steps:
+        if s.phase is Phase.FORWARD and s.layer in readers:
+            first.setdefault(s.part, s.index)
+    return {at: part for part, at in first.items()}

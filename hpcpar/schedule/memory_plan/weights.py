@@ -1,0 +1,41 @@
+"""What a rank does with the weights of each layer: sum gradients over ranks, update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.steps import Schedule
+
+
+@dataclass(frozen=True)
+class WeightRole:
+    """A rank's part in the update of a layer's weights.
+
+    Attributes
+    ----------
+    reduced : bool
+        The gradient is summed over several ranks.
+    updates : bool
+        False on ranks for which a parameter server updates, and without training.
+    """
+
+    reduced: bool
+    updates: bool
+
+
+def weight_roles(network: Network, plan: Plan, schedule: Schedule | None,
+                 rank: int) -> dict[str, WeightRole]:
+    """A rank's part in the update of every weighted layer, by its name."""
+    training = schedule is not None
+    roles = {layer.name: WeightRole(False, training) for layer in network.weighted}
+    for step in schedule.comms if schedule is not None else ():
+        updates = True
+        if step.covers and plan.synchronisation == "server":
+            assert step.group is not None
+            holds = step.holder.holds(rank)
+            updates = holds and step.group.members(rank)[step.root] == rank
+        for name in step.covers:
+            roles[name] = WeightRole(True, updates)
+    return roles
