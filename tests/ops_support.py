@@ -18,9 +18,9 @@ import pytest
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.network.layers import Layer, axes_of
 from hpcpar.plan.boxes import Box, block, shape
-from hpcpar.schedule.memory_plan.blocks import Blocks
 from hpcpar.runtime.ops.base import Context, Op
 from hpcpar.runtime.ops.build import build
+from hpcpar.schedule.memory_plan.blocks import Blocks
 
 torch = pytest.importorskip("torch", reason="PyTorch is the reference of these tests",
                             exc_type=ImportError)

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.memory.memory import Memory, memory
+from hpcpar.cost.memory.bound import memory_bound
+from hpcpar.cost.memory.memory import Memory, MovedBytes
 from hpcpar.cost.network.algorithm_choice import chooser
 from hpcpar.cost.network.contention import Wires
 from hpcpar.cost.step_prices import StepPrice, StepPricer
@@ -57,6 +58,11 @@ class Costs:
         Sent in an iteration by the rank that sends most.
     io_s : float
         Seconds in which a rank reads its images.
+    memory : Memory
+        At least what the largest rank needs (see `memory_bound`).
+    moved_bytes : dict
+        By the key of each of the outline's movements: bytes that the busiest rank sends, and that
+        go through the buffers of one at most.
     entries : tuple of Entry
         The steps of an iteration, those of every micro-batch.
     steps : tuple of StepPrice
@@ -74,6 +80,7 @@ class Costs:
     communication_bytes: Any
     io_s: Any
     memory: Memory
+    moved_bytes: MovedBytes
     entries: tuple[Entry, ...]
     steps: tuple[StepPrice, ...]
     timeline: Timeline
@@ -147,16 +154,18 @@ def price_family(
         images = network.layers[0]
         io_s = owned(network, images, plan.configs[images.name],
                      plan.batch).largest_items * io_item_bytes / io_bytes_per_s
-    prices = [priced[step] for step in out.steps]
-    moved = {s.key: (p.sent_bytes, p.through_bytes) for s, p in zip(out.steps, prices, strict=True)
-             if isinstance(s, Move)}
+    moved = {step.key: (priced[step].sent_bytes, priced[step].through_bytes) for step in out.steps
+             if isinstance(step, Move)}
+    held = memory_bound(network, plan, out, moved, training=training).scaled(gamma)
     entries = listed(plan, each, training)
-    return _total(machine, out, entries, [priced[entry.step] for entry in entries],
-                  memory(network, plan, out, moved, training=training).scaled(gamma), io_s)
+    prices = [priced[entry.step] for entry in entries]
+    return _total(machine, out, entries, prices, held, moved, io_s)
+
+
 
 
 def _total(machine: Machine, out: Outline, entries: Sequence[Entry], prices: Sequence[StepPrice],
-           held: Memory, io_s: Any) -> Costs:
+           held: Memory, moved: MovedBytes, io_s: Any) -> Costs:
     items = [_item(machine, entry, price) for entry, price in zip(entries, prices, strict=True)]
     line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
     sums = [_Sums() for _ in line.stages]
@@ -172,7 +181,7 @@ def _total(machine: Machine, out: Outline, entries: Sequence[Entry], prices: Seq
     for other in sums[1:]:
         sent = np.maximum(sent, other.sent_bytes)
     return Costs(np.maximum(line.total_s, io_s), stage.compute_s, stage.communication_s,
-                 sum(waited.exposed_s.values()), waited.bubble_s, stage.measured, sent, io_s, held,
+                 sum(waited.exposed_s.values()), waited.bubble_s, stage.measured, sent, io_s, held, moved,
                  tuple(entries), tuple(prices), line, out)
 
 

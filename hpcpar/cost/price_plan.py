@@ -6,7 +6,9 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory
+from hpcpar.cost.memory.memory import Memory
+from hpcpar.cost.memory.prediction import largest_rank
+from hpcpar.cost.memory.process import ProcessMemory, process_memory
 from hpcpar.cost.network.algorithm_choice import chooser
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
@@ -53,11 +55,13 @@ class StepCost:
 
 @dataclass(frozen=True)
 class LayerCost:
-    """A layer's share of an iteration, and of a rank's memory (its weights, what it keeps, and its
-    inputs).
+    """A layer's share of an iteration, and of the memory of the largest rank.
 
     Attributes
     ----------
+    memory_bytes : int
+        Its weights and what it keeps, and what is alive of its blocks and messages at the moment of
+        the peak: all layers add up to the prediction's memory.
     first_rank, ranks : int
         It lives on so many ranks from the first on: not 0 in later stages of a pipeline.
     """
@@ -96,6 +100,9 @@ class Prediction:
     io_s : float
         Seconds in which a rank reads its samples of an iteration.
     memory : Memory
+        Arrays of the rank that needs most.
+    process : ProcessMemory
+        What its process holds beside them.
     fits : bool
         The largest rank's memory is at most the device's.
     """
@@ -118,6 +125,7 @@ class Prediction:
     io_s: float
     memory: Memory
     memory_limit_bytes: int
+    process: ProcessMemory
     layers: tuple[LayerCost, ...]
     steps: tuple[StepCost, ...]
     timeline: Timeline
@@ -164,6 +172,8 @@ class Prediction:
                  "io_s", "memory_bytes", "fits")
         out: dict[str, Any] = {name: getattr(self, name) for name in names}
         out["memory"] = asdict(self.memory)
+        out["process_bytes"] = self.process.total_bytes
+        out["process"] = asdict(self.process)
         out["phases"] = self.phases
         out["layers"] = [asdict(layer) for layer in self.layers]
         if steps:
@@ -203,16 +213,19 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
         spans.append(Span(float(span.start_s), float(span.end_s), stream))
     waits = tuple(step.exposed_s if step.is_comm else 0.0 for step in steps)
     total = float(costs.iteration_s)
-    held = Memory(**{name: int(value) for name, value in asdict(costs.memory).items()})
+    held = largest_rank(network, plan, costs.out, costs.moved_bytes,
+                        training=options.get("training", True))
+    gamma = options.get("gamma", 1.0)
+    held_by_layer = {name: part.scaled(gamma) for name, part in held.layers.items()}
     return Prediction(
         plan.network.name, machine.name, plan.strategy, int(plan.ranks), int(plan.batch),
         plan.overlap, options.get("accounting", "schedule"), total,
         None if samples is None else samples / int(plan.batch) * total,
         float(costs.compute_s), float(costs.communication_s),
         float(costs.exposed_communication_s), float(costs.bubble_s),
-        float(costs.measured_compute), traffic.n_bytes, float(costs.io_s), held,
-        machine.device.memory_bytes,
-        _layers(network, plan, costs, traffic, steps, options.get("training", True)), steps,
+        float(costs.measured_compute), traffic.n_bytes, float(costs.io_s),
+        held.total.scaled(gamma), machine.device.memory_bytes, process_memory(network, plan),
+        _layers(network, plan, costs, traffic, steps, held_by_layer), steps,
         Timeline(tuple(spans), waits, float(line.total_s), line.stages),
     )
 
@@ -245,7 +258,7 @@ def _step(costs: Costs, traffic: RankTraffic, index: int) -> StepCost:
 
 
 def _layers(network: Network, plan: Plan, costs: Costs, traffic: RankTraffic,
-            steps: tuple[StepCost, ...], training: bool) -> tuple[LayerCost, ...]:
+            steps: tuple[StepCost, ...], held: dict[str, Memory]) -> tuple[LayerCost, ...]:
     comm_s = {layer.name: 0.0 for layer in network.layers[1:]}
     for s in steps:
         if s.is_comm:
@@ -254,12 +267,8 @@ def _layers(network: Network, plan: Plan, costs: Costs, traffic: RankTraffic,
     for name, comm in comm_s.items():
         config = plan.configs[name]
         degrees = {a: int(getattr(config, a)) for a in ("n", "c", "h", "w", "d", "k")}
-        layer = network.by_name[name]
-        held = layer_memory(network, plan, layer, training)
-        for e in costs.out.edges.into(layer, plan.samples_of_a_pass) if training else ():
-            held = held + edge_memory(network, plan, e)
         placement = "outer" if config.outer else "inner"
         found.append(LayerCost(name, degrees, placement, int(config.first), int(config.ranks),
                                float(compute[name]), comm, traffic.of_layer.get(name, 0),
-                               int(held.total_bytes)))
+                               int(held[name].total_bytes)))
     return tuple(found)

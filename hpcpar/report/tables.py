@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from hpcpar.cost.memory.process import ProcessMemory
 from hpcpar.cost.price_plan import LayerCost, Prediction
 from hpcpar.schedule.steps import Comm, Schedule
 
@@ -66,17 +67,21 @@ def show_predictions(title: str, predictions: Sequence[Prediction]) -> None:
         if p.fits and (p.ranks not in best or p.iteration_s < best[p.ranks].iteration_s):
             best[p.ranks] = p
     staged = any(p.bubble_s > 0 for p in predictions)
-    rows = []
-    for p in predictions:
-        mark = "*" if best.get(p.ranks) is p and len(predictions) > 1 else ""
-        rows.append((
-            p.strategy, mark, p.ranks, seconds(p.iteration_s), _ratio(p, best.get(p.ranks)),
-            seconds(p.epoch_s), seconds(p.compute_s), seconds(p.communication_s),
-            seconds(p.exposed_communication_s), *((seconds(p.bubble_s),) if staged else ()),
-            amount(p.communication_bytes), amount(p.memory_bytes), "yes" if p.fits else "no"))
-    bubble = ("bubble",) if staged else ()
-    show(title, ("strategy", "", "ranks", "iteration", "x best", "epoch", "compute",
-                 "communication", "exposed", *bubble, "sent/rank", "memory/rank", "fits"), rows)
+    columns = ("strategy", "", "ranks", "iteration", "x best", "epoch", "compute", "communication",
+               "exposed", *(("bubble",) if staged else ()), "sent/rank", "memory/rank", "fits")
+    show(title, columns, [_prediction_row(p, best.get(p.ranks), len(predictions) > 1, staged)
+                          for p in predictions])
+    say(_process_line([p.process for p in predictions]))
+
+
+def _prediction_row(p: Prediction, best: Prediction | None, several: bool,
+                    staged: bool) -> tuple[object, ...]:
+    return (
+        p.strategy, "*" if best is p and several else "", p.ranks, seconds(p.iteration_s),
+        _ratio(p, best), seconds(p.epoch_s), seconds(p.compute_s), seconds(p.communication_s),
+        seconds(p.exposed_communication_s), *((seconds(p.bubble_s),) if staged else ()),
+        amount(p.communication_bytes), amount(p.memory_bytes), "yes" if p.fits else "no",
+    )
 
 
 def _ratio(p: Prediction, best: Prediction | None) -> str:
@@ -88,15 +93,17 @@ def say_source(predictions: Sequence[Prediction]) -> None:
     least = min(p.measured_compute for p in predictions)
     most = max(p.measured_compute for p in predictions)
     if most > 0.0 and least < 0.999:
-        say(f"note: the machine's calibrated table covers {least:.0%} to {most:.0%} of the compute time of these plans, "
-            "a roofline gives the rest; measure them all with: hpcpar calibrate --network ... --batch ... (or --for plan.json)")
+        say(f"note: the machine's calibrated table covers {least:.0%} to {most:.0%} of the compute "
+            "time of these plans, a roofline gives the rest; measure them all with: "
+            "hpcpar calibrate --network ... --batch ... (or --for plan.json)")
 
 
 def show_layers(p: Prediction) -> None:
     """One line per group of neighbouring layers that are cut alike, or whose sums are scattered as
     the layers behind them are cut.
 
-    Of a pipeline, each stage has its own lines, with its first and last rank.
+    Each stage of a pipeline has its own lines, with its first and last rank. Memory is that of the
+    largest rank at the moment of its peak, and adds up to the prediction's.
     """
     groups: list[list[LayerCost]] = []
     staged = any(row.first_rank for row in p.layers)
@@ -107,16 +114,43 @@ def show_layers(p: Prediction) -> None:
             groups.append([row])
     show(
         f"layers of {p.network} under {p.strategy} on {p.ranks} ranks, batch {p.batch}",
-        ("layers", "cut", "ranks", "compute", "communication", "sent/rank", "memory/rank"),
-        [
-            (rows[0].name if len(rows) == 1 else f"{rows[0].name} ... {rows[-1].name}",
-             ", ".join(dict.fromkeys(map(_cut, rows))), _ranks(rows[0]) if staged else rows[0].ranks,
-             seconds(sum(r.compute_s for r in rows)), seconds(sum(r.communication_s for r in rows)),
-             amount(sum(r.communication_bytes for r in rows)), amount(sum(r.memory_bytes for r in rows)))
-            for rows in groups
-        ],
+        ("layers", "cut", "ranks", "compute", "communication", "sent/rank", "memory at peak"),
+        [_group_row(rows, staged) for rows in groups],
         left=2,
     )
+    say("note: memory at peak: weights, what layers keep, and the blocks and messages alive at the "
+        f"peak of the largest rank; together {amount(p.memory_bytes)}")
+
+
+def _group_row(rows: Sequence[LayerCost], staged: bool) -> tuple[object, ...]:
+    """Neighbouring layers in one line."""
+    return (
+        rows[0].name if len(rows) == 1 else f"{rows[0].name} ... {rows[-1].name}",
+        ", ".join(dict.fromkeys(map(_cut, rows))),
+        _ranks(rows[0]) if staged else rows[0].ranks,
+        seconds(sum(r.compute_s for r in rows)),
+        seconds(sum(r.communication_s for r in rows)),
+        amount(sum(r.communication_bytes for r in rows)),
+        amount(sum(r.memory_bytes for r in rows)),
+    )
+
+
+def _process_line(each: Sequence[ProcessMemory]) -> str:
+    """What processes hold beside their arrays: the same for all plans, but for the images."""
+    first = each[0]
+    parts = (("interpreter", first.interpreter_bytes), ("MPI", first.mpi_bytes),
+             ("set-up", first.set_up_bytes), ("kernels", first.kernels_bytes))
+    images = [p.read_ahead_bytes for p in each]
+    known = ", ".join(f"{name} {amount(size)}" for name, size in parts)
+    total = _range([p.total_bytes for p in each])
+    return (f"beside these arrays each process holds about {total}: {known}, images read ahead "
+            f"{_range(images)}")
+
+
+def _range(sizes: Sequence[int]) -> str:
+    """As 4 MB, or 4 MB to 12 MB."""
+    least, most = amount(min(sizes)), amount(max(sizes))
+    return least if least == most else f"{least} to {most}"
 
 
 def _parts(row: LayerCost) -> tuple[object, ...]:
@@ -148,9 +182,10 @@ def schedule_rows(schedule: Schedule, prediction: Prediction) -> list[dict[str, 
                                   "layer": step.layer}
         if isinstance(step, Comm):
             row |= {
-                "kind": step.kind.value, "tensor": step.tensor, "group": step.group.size if step.group else None,
-                "algorithm": step.algorithm, "segments": step.segments, "messages": cost.messages, "sent_bytes": cost.sent_bytes,
-                "needed_by": step.needed_by,
+                "kind": step.kind.value, "tensor": step.tensor,
+                "group": step.group.size if step.group else None,
+                "algorithm": step.algorithm, "segments": step.segments, "messages": cost.messages,
+                "sent_bytes": cost.sent_bytes, "needed_by": step.needed_by,
             }
         else:
             row |= {"kind": step.op.value}

@@ -49,7 +49,8 @@ class MemoryUse:
 
 class Executor:
     """One rank of a run, in three acts: its memory is planned (`plan_memory`), arrays are made and
-    steps are bound to them, and then `iterate` and `evaluate` run them.
+    steps are bound to them, and then `iterate` and `evaluate` run them. All ranks make it at the
+    same time: they compare their schedules.
 
     Parameters
     ----------
@@ -83,6 +84,8 @@ class Executor:
         self.network, self.plan, self.backend = network, plan, backend
         self.communicator, self.rank = communicator, communicator.world.rank
         given = [s for s in (schedule, evaluation) if s is not None]
+        for each in given:
+            communicator.agree(each)
         self.planned = plan_memory(network, plan, self.rank, given, training=schedule is not None)
         self.rule = Rule(plan.optimizer)
         self._sums = np.zeros(2)

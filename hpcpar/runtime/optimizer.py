@@ -32,7 +32,8 @@ class SGD:
     def __post_init__(self) -> None:
         if self.rate < 0 or not 0 <= self.momentum < 1 or self.decay < 0:
             raise InputError(
-                f"SGD with rate {self.rate}, momentum {self.momentum}, decay {self.decay}: rate and decay may not be negative, "
+                f"SGD with rate {self.rate}, momentum {self.momentum}, decay {self.decay}: "
+                "rate and decay may not be negative, "
                 "momentum must be at least 0 and below 1"
             )
 

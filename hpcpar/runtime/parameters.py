@@ -49,8 +49,8 @@ class Parameters:
     """
 
     def __init__(
-        self, network: Network, layer: Layer, plan: Plan, backend: Backend, rank: int, seed: int, reduced: bool = False,
-        updates: bool = True, grad: Array = None,
+        self, network: Network, layer: Layer, plan: Plan, backend: Backend, rank: int, seed: int,
+        reduced: bool = False, updates: bool = True, grad: Array = None,
     ) -> None:
         x, config = network.input_shape(layer), plan.configs[layer.name]
         self.layout: Layout = parameters(network, layer, config)
@@ -58,7 +58,9 @@ class Parameters:
         (self.start, self.stop), (first, last) = self.layout.box(rank)
         rows = self.stop - self.start
         whole = layer.weight_shape(x)
-        self.weight_shape = (rows, *whole[1:]) if len(whole) < 2 else (rows, self.columns[1] - self.columns[0], *whole[2:])
+        self.weight_shape: tuple[int, ...] = (rows,)
+        if len(whole) > 1:
+            self.weight_shape = (rows, self.columns[1] - self.columns[0], *whole[2:])
         self.has_bias = bool(layer.bias_shape(x))
         self.per_row = last - first
         self.backend = backend

@@ -16,8 +16,6 @@ from hpcpar.schedule.memory_plan.rank_steps import RankSteps
 class Program:
     """A rank's part of a schedule, bound to what it does at each step.
 
-    All ranks make it at the same time: they compare their schedules.
-
     Attributes
     ----------
     seconds : numpy.ndarray
@@ -43,7 +41,6 @@ class Program:
     def __init__(self, steps: RankSteps, communicator: Communicator,
                  clears: dict[int, list[Array]]) -> None:
         self.steps, self.schedule, self.communicator = steps, steps.schedule, communicator
-        communicator.agree(steps.schedule)
         n = len(steps.schedule.steps)
         self.seconds = np.zeros(n)
         self.clock: Callable[[], float] = time.perf_counter

@@ -49,7 +49,12 @@ class Entry(NamedTuple):
 
 def lower(network: Network, plan: Plan, choose: Chooser, *, training: bool = True) -> Schedule:
     """The frozen schedule of a plan; see `outline`."""
-    entries = listed(plan, outlines(network, plan, choose, training=training), training)
+    return freeze(plan, outlines(network, plan, choose, training=training), training)
+
+
+def freeze(plan: Plan, each: Sequence[Outline], training: bool = True) -> Schedule:
+    """The frozen schedule of the outlines of all micro-batches."""
+    entries = listed(plan, each, training)
     return Schedule(int(plan.ranks), tuple(_frozen(i, entry) for i, entry in enumerate(entries)))
 
 

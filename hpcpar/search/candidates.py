@@ -79,6 +79,8 @@ class Candidate:
 
     Attributes
     ----------
+    bound_bytes : int
+        At least the memory of the largest rank.
     parts : int
         Largest number of parts that a layer cuts the mini-batch into; ranks beyond the batch are
         idle.
@@ -91,14 +93,23 @@ class Candidate:
     task: PlanningTask
     strategy: str
     iteration_s: float
-    memory_bytes: int
+    bound_bytes: int
     parts: int
     measured: float = 0.0
     made: Plan | None = None
 
     @property
+    def memory_bytes(self) -> int:
+        """The memory of the largest rank."""
+        return self.prediction.memory_bytes
+
+    @cached_property
     def fits(self) -> bool:
-        return self.memory_bytes <= self.task.machine.device.memory_bytes
+        """True where the largest rank's memory is at most the device's; worked out where the bound
+        leaves it open.
+        """
+        limit = self.task.machine.device.memory_bytes
+        return self.bound_bytes <= limit or self.memory_bytes <= limit
 
     @property
     def order(self) -> tuple[bool, bool, float]:

@@ -129,6 +129,9 @@ def _best_first(search: Search, candidate: Candidate, cases: Rows) -> NDArray[np
     task = candidate.task
     plan = replace(candidate.plan, configs=configs)
     costs = price_family(task.network, plan, task.machine, **task.price_options)
-    too_large = costs.memory.total_bytes > task.machine.device.memory_bytes
-    return np.lexsort([np.broadcast_to(costs.iteration_s, len(cases)),
-                       np.broadcast_to(too_large, len(cases))])
+    limit, held = task.machine.device.memory_bytes, costs.memory.total_bytes
+    if np.any(held > limit):
+        # plans that differ in a few layers need about the same part of their bounds
+        held = held * (candidate.memory_bytes / candidate.bound_bytes)
+    return np.lexsort([np.broadcast_to(values, len(cases))
+                       for values in (costs.iteration_s, held > limit)])

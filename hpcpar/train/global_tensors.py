@@ -5,7 +5,6 @@ global tensors.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -53,7 +52,8 @@ def _bases(p: Parameters) -> list[int]:
 
 
 def _layer(
-    executor: Executor, world: World, layer: Layer, array: Array, names: tuple[str, str], state: bool = False
+    executor: Executor, world: World, layer: Layer, array: Array, names: tuple[str, str],
+    state: bool = False,
 ) -> Iterator[tuple[str, np.ndarray]]:
     p, x = executor.parameters[layer.name], executor.network.input_shape(layer)
     buffer = _host(executor, array)
@@ -74,12 +74,13 @@ def _layer(
                 lines[:, a:b] = found
         if weight is not None and flat is not None:
             place = columns(p.layout, whole, base)
-            shape = (stop - start, *whole[1:]) if len(whole) < 2 else (stop - start, place[1] - place[0], *whole[2:])
-            count = math.prod(shape)
+            count = stop - start
             if len(whole) < 2:
                 weight[start:stop] = flat[:count]
             else:
-                weight[start:stop, place[0]:place[1]] = flat[:count].reshape(shape)
+                part = weight[start:stop, place[0]:place[1]]
+                count = part.size
+                part[...] = flat[:count].reshape(part.shape)
             if bias is not None:
                 bias[start:stop] = flat[count:]
     for name, tensor in zip(names, (weight, bias), strict=True):

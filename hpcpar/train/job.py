@@ -112,9 +112,8 @@ class Job:
         forward: Schedule = world.agree(lambda: schedule_for(network, plan, training=False))
         self.schedule = world.agree(lambda: schedule_for(network, plan)) if training else forward
         self.communicator = Communicator(world, backend, options.direct)
-        self.executor = Executor(
-            network, plan, self.schedule if training else None, self.communicator, backend, options.seed, forward
-        )
+        self.executor = Executor(network, plan, self.schedule if training else None,
+                                 self.communicator, backend, options.seed, forward)
         self.detector = NonfiniteDetector(self.executor)
         self.measured = Measured()
         self.stamps = Stamps(world, len(self.schedule.steps))
@@ -135,11 +134,13 @@ class Job:
         state = checkpoint.check(path, self.network)
         if self.executor.training is not None:
             if state["seed"] != self.options.seed:
-                raise InputError(f"{path} was trained with seed {state['seed']}; resume it with --seed {state['seed']}")
+                raise InputError(f"{path} was trained with seed {state['seed']}; "
+                                 f"resume it with --seed {state['seed']}")
             before = state.get("optimizer", plan.optimizer)
             if before != plan.optimizer:
-                raise InputError(f"{path} was trained with the optimizer {before}, the plan has {plan.optimizer}; resume it with a plan "
-                                 f"made with --optimizer {before}")
+                raise InputError(f"{path} was trained with the optimizer {before}, the plan has "
+                                 f"{plan.optimizer}; resume it with a plan made with "
+                                 f"--optimizer {before}")
         for name, p in self.executor.parameters.items():
             global_tensors.restore(self.executor, p,
                                    checkpoint.resume_rows(path, name, p.start, p.stop, plan.dtype))
@@ -176,9 +177,12 @@ class Job:
         mine = self.detector.first()
         where = int(self.world.least(names.index(mine) if mine else len(names)))
         name = names[where] if where < len(names) else self.network.layers[-1].name
-        remedy = "try a smaller --rate, or look at the data" if self.executor.training is not None else "look at the data and the weights"
+        remedy = "look at the data and the weights"
+        if self.executor.training is not None:
+            remedy = "try a smaller --rate, or look at the data"
         raise on_all_ranks(RunError(
-            f"the loss is {loss} at step {step}: the first values that are not finite are in the output of layer '{name}'; {remedy}"
+            f"the loss is {loss} at step {step}: the first values that are not finite are in the "
+            f"output of layer '{name}'; {remedy}"
         ))
 
 
@@ -195,8 +199,10 @@ def open_data(executor: Executor, path: str, seed: int, split: str) -> Loader:
     """A rank's view of a part of a data file (`Loader`'s splits)."""
     plan, network = executor.plan, executor.network
     outputs, batch = network.classes, int(plan.batch)
-    truth = ((0, batch), (0, outputs)) if isinstance(network.layers[-1], MeanSquaredError) else (0, batch)
+    regression = isinstance(network.layers[-1], MeanSquaredError)
+    truth = ((0, batch), (0, outputs)) if regression else (0, batch)
+    box = ((0, len(executor.image_rows)), *executor.image_box)
     return Loader(
-        path, ((0, len(executor.image_rows)), *executor.image_box), truth, batch, plan.dtype, seed, split == "train", split,
+        path, box, truth, batch, plan.dtype, seed, split == "train", split,
         shape=network.image_shape, classes=outputs, rows=executor.image_rows,
     )

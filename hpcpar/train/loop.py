@@ -64,7 +64,8 @@ class Training(Job):
         self.measured.samples = self.loader.samples
         if self.start >= self.steps:
             raise on_all_ranks(
-                InputError(f"{options.resume} is already at step {self.start} of {self.steps}; ask for more with --epochs or --steps")
+                InputError(f"{options.resume} is already at step {self.start} of {self.steps}; "
+                           "ask for more with --epochs or --steps")
             )
 
     def run(self, tell: Callable[[Progress], None]) -> Measured:
@@ -79,9 +80,9 @@ class Training(Job):
             for batch in batches:
                 self.communicator.trace.clear()
                 begin = time.perf_counter()
-                loss, right = self.executor.iterate(
-                    batch.images, batch.labels, step, sgd.rate_at(step / self.steps), sgd.momentum, sgd.decay
-                )
+                rate = sgd.rate_at(step / self.steps)
+                loss, right = self.executor.iterate(batch.images, batch.labels, step, rate,
+                                                    sgd.momentum, sgd.decay)
                 self.timed(program, begin, loss, step)
                 if step == self.start:
                     trace.check(self.communicator.trace, self.schedule, self.world.rank)
@@ -103,7 +104,8 @@ class Training(Job):
         if self.test is not None:
             now.test_loss, now.test_accuracy = self._evaluate()
         for known, value in (
-            (self.measured.train_accuracy, now.train_accuracy), (self.measured.test_accuracy, now.test_accuracy),
+            (self.measured.train_accuracy, now.train_accuracy),
+            (self.measured.test_accuracy, now.test_accuracy),
             (self.measured.test_loss, now.test_loss),
         ):
             known.append(math.nan if value is None else value)
@@ -131,9 +133,8 @@ class Training(Job):
             "shape": list(self.network.image_shape),
             "classes": self.network.classes,
         }
-        weights, velocities = global_tensors.weights(self.executor,
-                                                     self.world), global_tensors.state(
-            self.executor, self.world)
+        weights = global_tensors.weights(self.executor, self.world)
+        velocities = global_tensors.state(self.executor, self.world)
         if self.world.rank == 0:
             checkpoint.write(self.options.checkpoint, weights, velocities, state)
         else:

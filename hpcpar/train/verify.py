@@ -93,8 +93,9 @@ class Result:
         most = self.largest
         if not most.value <= tolerance:
             raise on_all_ranks(RunError(
-                f"the plan does not train as one rank does: the {most.quantity.replace('_', ' ')} of layer '{most.layer}' differs by "
-                f"{most.value:.2e} of its largest value, more than {tolerance:g}; please report it with the plan file"
+                f"the plan does not train as one rank does: the {most.quantity.replace('_', ' ')} "
+                f"of layer '{most.layer}' differs by {most.value:.2e} of its largest value, more "
+                f"than {tolerance:g}; please report it with the plan file"
             ))
 
 
@@ -104,14 +105,16 @@ def comparable(network: Network, plan: Plan, dtype: str) -> Plan:
     """
     if plan.turns > 1 and any(isinstance(layer, Dropout)
                               for layer in network.layers[:switch(network)]):
-        raise InputError(f"the plan has {plan.turns} turns and the network dropout before them, which falls on other samples in a serial "
-                         "run; verify it with the strategy owt")
+        raise InputError(f"the plan has {plan.turns} turns and the network dropout before them, "
+                         "which falls on other samples in a serial run; verify it with the "
+                         "strategy owt")
     return replace(plan, dtype=dtype, batch_norm="sync")
 
 
 def serial_plan(plan: Plan) -> Plan:
     """The same training on one rank."""
-    return replace(plan, ranks=1, strategy="serial", configs={name: Config() for name in plan.configs}, switch="each",
+    configs = {name: Config() for name in plan.configs}
+    return replace(plan, ranks=1, strategy="serial", configs=configs, switch="each",
                    synchronisation="allreduce")
 
 
@@ -154,9 +157,8 @@ class Verification:
         self.serial = self._serial(backend) if world.rank == 0 else None
         self.watch = _watch(self.executor)
         self.serial_watch = _watch(self.serial[0]) if self.serial is not None else None
-        self.result = Result(
-            [layer.name for layer in network.layers], np.full((len(network.layers), len(QUANTITIES)), -1.0)
-        )
+        self.result = Result([layer.name for layer in network.layers],
+                             np.full((len(network.layers), len(QUANTITIES)), -1.0))
 
     def _serial(self, backend: Backend) -> tuple[Executor, Data]:
         alone, plan = self.world.alone(), serial_plan(self.plan)
@@ -180,7 +182,8 @@ class Verification:
             self.world.agree(self._check_trace)
             expected = self.world.bcast(self._iterate(*self.serial, step) if self.serial else 0.0)
             if not math.isfinite(expected):
-                raise on_all_ranks(RunError(f"the serial run's loss is {expected} at step {step}: try a smaller --rate, or other data"))
+                raise on_all_ranks(RunError(f"the serial run's loss is {expected} at step {step}: "
+                                            "try a smaller --rate, or other data"))
             self.result.losses.append(loss)
             self.result.serial_losses.append(expected)
             self._compare(loss, expected)
@@ -239,10 +242,10 @@ class Verification:
             pairs.append(("weight_gradient", "grad"))
         for quantity, name in pairs:
             parts = (None,) * 2 if theirs is None else theirs.split(getattr(theirs, name))
-            expected = [
-                self.world.bcast_array(None if part is None else on_host(self.executor.backend, part), shape, self.plan.dtype)
-                for part, shape in zip(parts, shapes, strict=False)
-            ]
+            expected = []
+            for part, shape in zip(parts, shapes, strict=False):
+                whole = None if part is None else on_host(self.executor.backend, part)
+                expected.append(self.world.bcast_array(whole, shape, self.plan.dtype))
             found = [on_host(self.executor.backend, a) for a in p.split(getattr(p, name))
                      if a is not None]
             some = p.flat.size > 0

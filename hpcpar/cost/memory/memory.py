@@ -5,21 +5,22 @@ allocates.
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.memory.liveness import Alive, Clock, kinds_of_cases
-from hpcpar.cost.memory.sizes import Ends, Sizes, gradients, plain, values, where
+from hpcpar.cost.memory.sizes import Ends, gradients, values, where
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import LRN, BatchNorm, Dropout, Layer, MaxPool2d, MaxPool3d
 from hpcpar.plan.axis import entry
+from hpcpar.plan.boxes import shape
+from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.outline_steps import Move, Outline
-from hpcpar.schedule.pipeline_order import firsts, in_flight
+from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import CODES, Kind
 
 #: Bytes of a pooling window's index.
@@ -29,6 +30,9 @@ INDEX_BYTES = 2
 MOMENTS_BYTES = 48
 #: The place of a case of a family; None for all.
 Place = tuple[int, ...] | None
+#: Of each movement from rank to rank, by its key: bytes that the busiest rank sends, and bytes that
+#: go through the buffers of one at most.
+MovedBytes = Mapping[Hashable, tuple[Ints, Ints]]
 
 
 @dataclass(frozen=True)
@@ -60,14 +64,17 @@ class Memory:
 
     @property
     def total_bytes(self) -> Any:
-        return (self.weights_bytes + self.optimizer_bytes + self.activations_bytes + self.gradients_bytes + self.kept_bytes
-                + self.wire_bytes)
+        constant = self.weights_bytes + self.optimizer_bytes + self.kept_bytes
+        return constant + self.activations_bytes + self.gradients_bytes + self.wire_bytes
 
     def __add__(self, other: Memory) -> Memory:
         return Memory(
-            self.weights_bytes + other.weights_bytes, self.optimizer_bytes + other.optimizer_bytes,
-            self.activations_bytes + other.activations_bytes, self.gradients_bytes + other.gradients_bytes,
-            self.kept_bytes + other.kept_bytes, self.wire_bytes + other.wire_bytes,
+            self.weights_bytes + other.weights_bytes,
+            self.optimizer_bytes + other.optimizer_bytes,
+            self.activations_bytes + other.activations_bytes,
+            self.gradients_bytes + other.gradients_bytes,
+            self.kept_bytes + other.kept_bytes,
+            self.wire_bytes + other.wire_bytes,
         )
 
     def flying(self, microbatches: int) -> Memory:
@@ -83,102 +90,85 @@ class Memory:
         """With activations, their gradients and what is kept times `gamma`: ParaDL's factor for
         what a framework reuses.
         """
-        values = asdict(self)
+        sizes = asdict(self)
         for name in ("activations_bytes", "gradients_bytes", "kept_bytes"):
-            values[name] = np.ceil(values[name] * gamma).astype(np.int64)
-        return Memory(**values)
+            scaled = np.ceil(sizes[name] * gamma).astype(np.int64)
+            sizes[name] = scaled if scaled.ndim else int(scaled)
+        return Memory(**sizes)
 
 
 NOTHING = Memory(0, 0, 0, 0, 0, 0)
 
 
-def memory(network: Network, plan: Plan, out: Outline, moved_bytes: dict[Any, Any], *,
-           training: bool = True) -> Memory:
-    """Memory that the largest rank needs: what is there all the time, and the most of what is alive
-    at once.
+class Largest:
+    """The largest box of every layout: for all cases of a family, or for one.
 
     Parameters
     ----------
-    moved_bytes : dict
-        Of each movement from rank to rank, by its key: what the busiest rank sends, and what goes
-        through the buffers of one at most.
+    at : tuple of int, optional
+        The place of a case of a family.
     """
-    sizes, starts = Sizes(network, plan, out.edges), firsts(network, plan)
-    everything = {layer.name for layer in network.layers}
-    # stages hold their own layers, and activations of the micro-batches in flight
-    stages = [{name for name in everything if len(starts) == 1 or plan.configs[name].first == first}
-              for first in starts]
-    clocks = [(Clock(out, case), here) for case, here in kinds_of_cases(out)]
-    each = [
-        _of(sizes, out, clocks, moved_bytes, names, training, in_flight(plan.order, len(stages), s, plan.microbatches))
-        for s, names in enumerate(stages)
-    ]
-    return each[0] if len(each) == 1 else each[int(np.argmax([m.total_bytes for m in each]))]
+
+    def __init__(self, at: Place = None) -> None:
+        self._at = at
+
+    def extents(self, layout: Layout) -> tuple[Ints, ...]:
+        return tuple(_entry(extent, self._at) for extent in layout.largest)
+
+    def items(self, layout: Layout) -> Ints:
+        return _entry(layout.largest_items, self._at)
 
 
-def _of(
-    sizes: Sizes, out: Outline, clocks: list[tuple[Clock, Any]], moved_bytes: dict[Any, Any], names: set[str], training: bool, flying: int
-) -> Memory:
-    """Of some layers; `clocks` are those of a case of each kind, with the cases of its kind."""
-    network, plan = sizes.network, sizes.plan
-    kept = sum((constant(network, plan, layer, training) for layer in network.layers
-                if layer.name in names), NOTHING)
-    blocks: list[Any] = [0, 0, 0]
-    for clock, here in clocks:
-        peak = Alive(sizes, out, names, training,
-                     lambda step: _wire(step, moved_bytes, names, sizes), clock).peak()
-        # micro-batches in flight keep what their backward pass needs, while one passes
-        values = peak.values_bytes + (flying - 1) * peak.forward_values_bytes
-        found = (values, peak.gradients_bytes, peak.wire_bytes)
-        blocks = list(found) if here is True else [np.where(here, new, old)
-                                                   for new, old in zip(found, blocks, strict=True)]
-    return replace(
-        kept, activations_bytes=blocks[0], gradients_bytes=blocks[1], wire_bytes=blocks[2], kept_bytes=kept.kept_bytes * flying
-    )
+class OfRank:
+    """The box of one rank."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def extents(self, layout: Layout) -> tuple[Ints, ...]:
+        return shape(layout.box(self._rank))
+
+    def items(self, layout: Layout) -> Ints:
+        return layout.items(self._rank)
 
 
-def _wire(step: Move, moved_bytes: dict[Any, Any], names: set[str], sizes: Sizes) -> Any:
-    """Buffers of a movement in a stage of a pipeline: from stage to stage, several micro-batches
-    may be on their way.
+def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | OfRank,
+                   training: bool = True, updates: bool = True) -> Memory:
+    """A layer's weights, their gradients, running statistics, and the optimiser's state where this
+    rank updates.
     """
-    here, there = step.wanter.config.first, step.holder.config.first
-    if here is there or np.all(np.equal(here, there)):
-        if step.layer not in names:
-            return 0
-        # moves of one key cost alike; in another phase they may be done by another algorithm
-        return sizes.once(("wire", step.key, step.phase),
-                          lambda: plain(wire_bytes(step, moved_bytes[step.key][1]) + landing_bytes(step)))
-    inside = any(sizes.plan.configs[name].first in (here, there) for name in names)
-    return plain(moved_bytes[step.key][0] * sizes.plan.microbatches) if inside else 0
-
-
-def constant(network: Network, plan: Plan, layer: Layer, training: bool = True,
-             at: Place = None) -> Memory:
-    """What a layer needs all the time: weights, state, and what it keeps for its backward pass; of
-    all cases, or of one.
-    """
-    config, size = plan.configs[layer.name], plan.item_bytes
-    y = _items(owned(network, layer, config, plan.samples_of_a_pass), at)
-    weights: Any = 0
-    state: Any = 0
-    kept: Any = 0
-    if layer.has_weights:
-        count = _items(parameters(network, layer, config), at)
-        weights = (1 + training) * count
-        if training:
-            part = _items(shards(network, layer, config),
-                          at) if plan.synchronisation == "sharded" else count
-            state = OPTIMIZERS[plan.optimizer] * part
-    if training and isinstance(layer, MaxPool2d | MaxPool3d):
-        kept = INDEX_BYTES * y
-    elif training and isinstance(layer, LRN | Dropout):
-        kept = size * y
+    if not layer.has_weights:
+        return NOTHING
+    config = plan.configs[layer.name]
+    layout = parameters(network, layer, config)
+    count = boxes.items(layout)
+    copies = 1 + training
+    if training and plan.microbatches > 1:
+        copies += 1  # what further micro-batches add is computed aside
+    values = copies * count
     if isinstance(layer, BatchNorm):
-        channels = _entry(owned(network, layer, config, plan.samples_of_a_pass).largest[1], at)
-        weights, kept = weights + 2 * channels, MOMENTS_BYTES * channels
-    if training and plan.microbatches > 1 and layer.has_weights:
-        weights = weights + count  # what further micro-batches add is computed aside
-    return Memory(weights * size, state * size, 0, 0, kept, 0)
+        values = values + 2 * boxes.extents(layout)[0]
+    state: Ints = 0
+    if training and updates:
+        # synchronised batch normalisation has its gradient from sums that all ranks know
+        sums_known = isinstance(layer, BatchNorm) and plan.batch_norm == "sync"
+        sharded = plan.synchronisation == "sharded" and not sums_known
+        mine = boxes.items(shards(network, layer, config)) if sharded else count
+        state = OPTIMIZERS[plan.optimizer] * mine
+    return Memory(values * plan.item_bytes, state * plan.item_bytes, 0, 0, 0, 0)
+
+
+def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: Ints, boxes: Largest | OfRank,
+               training: bool = True) -> Ints:
+    """What a layer keeps of a pass of `samples` for its backward pass."""
+    y = owned(network, layer, plan.configs[layer.name], samples)
+    if isinstance(layer, BatchNorm):
+        return MOMENTS_BYTES * boxes.extents(y)[1]
+    if training and isinstance(layer, MaxPool2d | MaxPool3d):
+        return INDEX_BYTES * boxes.items(y)
+    if training and isinstance(layer, LRN | Dropout):
+        return plan.item_bytes * boxes.items(y)
+    return 0
 
 
 def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True,
@@ -191,21 +181,19 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
     at : tuple of int, optional
         The place of a case of a family, of all by default.
     """
-    config, size = plan.configs[layer.name], plan.item_bytes
-    y = _items(owned(network, layer, config, plan.samples_of_a_pass), at)
-    shared = y * size if training and len(network.consumers[layer.name]) > 1 else 0
-    activations, gradients = shared, shared if layer.name in network.trained else 0
+    config, size, boxes = plan.configs[layer.name], plan.item_bytes, Largest(at)
+    samples = plan.samples_of_a_pass
+    several = len(network.consumers[layer.name]) > 1
+    values = boxes.items(owned(network, layer, config, samples)) * size if several else 0
+    gradients = values if training and layer.name in network.trained else 0
     if config.reduces:
-        parts = _items(partial(network, layer, config, plan.samples_of_a_pass), at)
+        parts = boxes.items(partial(network, layer, config, samples))
         summed = where(np.greater(_entry(config.k, at), 1), parts, 0) * size
-        activations = activations + summed
+        values = values + summed
         gradients = gradients + (summed if training and config.scatter else 0)
-    return constant(network, plan, layer, training, at) + Memory(0, 0, activations, gradients, 0, 0)
-
-
-def _items(layout: Layout, at: Place) -> Any:
-    """Of the largest box."""
-    return _entry(layout.largest_items, at)
+    kept = kept_bytes(network, plan, layer, samples, boxes, training)
+    held = weights_memory(network, plan, layer, boxes, training)
+    return held + Memory(0, 0, values, gradients, kept, 0)
 
 
 def _entry(values: Any, at: Place) -> Any:
@@ -225,8 +213,8 @@ def edge_memory(network: Network, plan: Plan, e: Edge, ends: Ends | None = None)
         ends = Ends.of(e, owned(network, e.consumer, plan.configs[e.consumer.name],
                                 plan.samples_of_a_pass))
     shared = len(network.consumers[e.producer.name]) > 1
-    backward: Any = gradients(network, ends, e).items if e.producer.name in network.trained else 0
-    return Memory(0, 0, values(ends, e, shared).items * plan.item_bytes, backward * plan.item_bytes,
+    backward: Any = gradients(network, ends, e) if e.producer.name in network.trained else 0
+    return Memory(0, 0, values(ends, e, shared) * plan.item_bytes, backward * plan.item_bytes,
                   0, 0)
 
 
@@ -265,6 +253,16 @@ def wire_buffer(code: Any, group: Any, held: Any, wanted: Any, item_bytes: int,
                   boxes)
     boxes = where(code == CODES[Kind.REDUCE], (group - 1) * held, boxes)
     return where(direct, through_bytes, boxes * item_bytes)
+
+
+def message_bytes(step: Move, moved_bytes: MovedBytes) -> Ints:
+    """Messages of a step on the largest rank, and where they land to be added; between stages of a
+    pipeline a rank either sends or receives.
+    """
+    here, there = step.wanter.config.first, step.holder.config.first
+    if np.any(np.not_equal(here, there)):
+        return moved_bytes[step.key][0]
+    return wire_bytes(step, moved_bytes[step.key][1]) + landing_bytes(step)
 
 
 def landing_bytes(step: Move) -> Any:

@@ -261,7 +261,8 @@ class BlockPlanner:
     def _overwritten_gradient(self, e: Edge, need: Box) -> View | None:
         """The gradient of the consumer's output where that of this input overwrites it."""
         layer = e.consumer
-        if layer is not self._last and passes_gradient(layer) and self._is_whole_output(layer, need):
+        passes = layer is not self._last and passes_gradient(layer)
+        if passes and self._is_whole_output(layer, need):
             return self.blocks[layer.name].dy
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from hpcpar.schedule.memory_plan.views import Life
@@ -32,7 +32,7 @@ class Peak(Generic[K]):
 
 def peak(things: Iterable[tuple[K, int, Iterable[Life]]]) -> Peak[K]:
     """The peak of things with their sizes and lives."""
-    lives = [(thing, size, life) for thing, size, each in things if size for life in each]
+    lives = [(thing, size, life) for thing, size, each in things if size for life in _apart(each)]
     changes: dict[Moment, int] = defaultdict(int)
     for _, size, life in lives:
         changes[life.program, life.first] += size
@@ -47,3 +47,16 @@ def peak(things: Iterable[tuple[K, int, Iterable[Life]]]) -> Peak[K]:
     alive = {thing: None for thing, _, life in lives
              if life.program == program and life.first <= step <= life.last}
     return Peak(most, tuple(alive))
+
+
+def _apart(lives: Iterable[Life]) -> list[Life]:
+    """The same moments as lives that do not overlap: a buffer of several micro-batches may live
+    for the next before the last has gone.
+    """
+    out: list[Life] = []
+    for life in sorted(lives, key=lambda each: (each.program, each.first)):
+        if out and out[-1].program == life.program and life.first <= out[-1].last:
+            out[-1] = replace(out[-1], last=max(out[-1].last, life.last))
+        else:
+            out.append(life)
+    return out

@@ -77,6 +77,15 @@ def test_memory_reuse(capsys: pytest.CaptureFixture[str]) -> None:
         assert half[name] == whole[name]
 
 
+def test_memory_of_layers_and_of_the_process(capsys: pytest.CaptureFixture[str]) -> None:
+    """The column of the layers adds up to the total; what a process holds beside is said."""
+    found = document(capsys, *P100, "--strategy", "filter")
+    assert sum(layer["memory_bytes"] for layer in found["layers"]) == found["memory_bytes"]
+    assert found["process_bytes"] == sum(found["process"].values()) > found["process"]["mpi_bytes"]
+    told = text(capsys, *P100, "--strategy", "filter")
+    assert "memory at peak" in told and "beside these arrays each process holds" in told
+
+
 def test_contention(capsys: pytest.CaptureFixture[str]) -> None:
     """Flows share links between nodes, not inside."""
     two_nodes = ["--network", "lenet5", "--ranks", "8", "--batch", "64", "--machine", "p100x4x4",

@@ -5,7 +5,7 @@ against boxes laid over each other.
 from __future__ import annotations
 
 import weakref
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from hpcpar.comm.buffers import landing_slots
+from hpcpar.cost.memory.prediction import _shortened
 from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.cost.price_family import price_family
 from hpcpar.cost.price_plan import price
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
@@ -162,16 +164,17 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
     (LENET, 1, 7), (LENET, 2, 7), (LENET, 3, 8), (LENET, 4, 7), (ALEXNET, 2, 7), (ALEXNET, 2, 8), (ALEXNET, 3, 8), (ALEXNET, 4, 7),
 ], ids=lambda value: getattr(value, "name", value))
 def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
-    """The largest boxes of all layers meet on no single rank: at most 3% above the largest rank,
-    never below.
+    """Weights, state and blocks are those of the largest rank; buffers of messages are those of the
+    rank that sends most, whichever that is.
     """
     for strategy in one_pass(ranks):
         predicted, real = both(spec, strategy, ranks, batch)
-        largest = max(sum(r[use] for use in predicted) for r in real)
-        assert largest <= sum(predicted.values()) <= 1.03 * largest, strategy
+        largest = max(real, key=lambda r: sum(r[use] for use in predicted))
+        same = ("weights", "state", "blocks")
+        assert [predicted[use] for use in same] == [largest[use] for use in same], strategy
+        assert largest["wire"] <= predicted["wire"], strategy
+        assert sum(predicted.values()) <= 1.02 * sum(largest[use] for use in predicted), strategy
         assert max(sum(r.values()) for r in real) <= 1.03 * sum(predicted.values()), strategy
-        for use in ("weights", "state"):
-            assert predicted[use] == max(r[use] for r in real), strategy
 
 
 #: Network of tests/mpi/zoo.py, strategy, ranks, options: what the named strategies of chains do not
@@ -195,16 +198,57 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "strategy", "ranks", "options"), PLANS,
                          ids=lambda v: str(v).replace(" ", ""))
 def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[str, Any]) -> None:
-    """Within a tenth of the largest rank's arrays."""
+    """Byte for byte, but for the divisors of average poolings and messages of uneven shards."""
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = make_plan(spec, strategy, ranks, 16, network=network, machine=files.to_dict(MACHINE),
                      **options)
-    predicted = price(network, plan, MACHINE).memory
+    predicted = price(network, plan, MACHINE)
     schedule = schedule_for(network, plan)
     real = [allocated(plan, schedule, rank, network) for rank in range(ranks)]
-    largest = max(sum(r.values()) for r in real)
-    assert predicted.total_bytes == pytest.approx(largest, rel=0.1), (asdict(predicted), real)
+    largest = max(sum(r.values()) - r["unused"] for r in real)
+    exact = name != "inception" and options.get("synchronisation") != "sharded"
+    off = pytest.approx(largest, rel=0.0 if exact else 2e-4)
+    assert predicted.memory_bytes == off, (predicted.memory, real)
+    assert sum(layer.memory_bytes for layer in predicted.layers) == predicted.memory_bytes
+
+
+@pytest.mark.parametrize("order", ["gpipe", "1f1b"])
+def test_many_micro_batches_need_no_long_schedule(order: str) -> None:
+    """They are planned with few: 1F1B keeps no more than its stages need, GPipe grows with each."""
+    network = SMALL["resnet"][0]()
+    spec = NetworkSpec(network.name, network.image_shape, network.classes)
+    plan = make_plan(spec, "pipeline:2x2", 4, 48, network=network, machine=files.to_dict(MACHINE),
+                     microbatches=12, order=order)
+    assert all(p.microbatches <= 3 for p in _shortened(network, plan))
+    schedule = schedule_for(network, plan)
+    real = [allocated(plan, schedule, rank, network) for rank in range(4)]
+    largest = max(sum(r.values()) - r["unused"] for r in real)
+    assert price(network, plan, MACHINE).memory_bytes == largest
+
+
+@pytest.mark.parametrize(("name", "strategy", "ranks", "options"), PLANS,
+                         ids=lambda v: str(v).replace(" ", ""))
+def test_the_bound_is_one(name: str, strategy: str, ranks: int, options: dict[str, Any]) -> None:
+    """Families are priced with a bound: nothing that it says to fit needs more."""
+    network = SMALL[name][0]()
+    spec = NetworkSpec(network.name, network.image_shape, network.classes)
+    plan = make_plan(spec, strategy, ranks, 16, network=network, machine=files.to_dict(MACHINE),
+                     **options)
+    for training in (True, False):
+        bound = price_family(network, plan, MACHINE, training=training).memory
+        exact = price(network, plan, MACHINE, training=training).memory
+        for name, value in asdict(exact).items():
+            assert value <= asdict(bound)[name], (name, training)
+
+
+def test_the_bound_holds_for_random_plans() -> None:
+    """Any configuration of every layer, uneven sizes."""
+    for seed, ranks in enumerate((2, 3, 4, 6, 8) * 4):
+        network, plan = random_plan(seed, ranks)
+        plan = replace(plan, machine=files.to_dict(MACHINE))
+        bound = price_family(network, plan, MACHINE).memory.total_bytes
+        assert price(network, plan, MACHINE).memory_bytes <= bound, seed
 
 
 def test_recomputing_takes_less() -> None:
@@ -245,7 +289,7 @@ def test_what_is_divided() -> None:
     sharded = memory_of("data", 4, synchronisation="sharded")
     assert one.weights_bytes == 2 * weights == data.weights_bytes and one.optimizer_bytes == weights
     assert model.weights_bytes == weights and model.optimizer_bytes == weights / 2
-    assert weights / 4 <= sharded.optimizer_bytes < 1.05 * weights / 4
+    assert 0.99 * weights / 4 <= sharded.optimizer_bytes < 1.05 * weights / 4
     assert (data.activations_bytes, data.gradients_bytes, data.kept_bytes) == (
         one.activations_bytes / 4, one.gradients_bytes / 4, one.kept_bytes / 4
     )
@@ -275,7 +319,8 @@ def test_micro_batches_in_flight_keep_their_activations() -> None:
     """
     one, four = memory_of("data", 1), memory_of("data", 1, microbatches=4)
     assert one.activations_bytes <= four.activations_bytes <= 1.2 * one.activations_bytes and four.kept_bytes == one.kept_bytes
-    assert four.gradients_bytes == one.gradients_bytes / 4
+    # the loss computes its gradient in the forward pass
+    assert one.gradients_bytes / 4 <= four.gradients_bytes < 1.05 * one.gradients_bytes / 4
 
 
 # -- bytes on the wire -----------------------------------------------------------------------------

@@ -25,8 +25,9 @@ def task(ranks: int, batch: int) -> PlanningTask:
 
 def scale(ranks: int, run_s: float, efficiency: float, node_hours: float,
           held: int = FITS) -> Scale:
-    return Scale(Candidate(task(ranks, 64), "data", run_s / 1000, held, ranks), ranks, 64,
-                 efficiency, run_s, node_hours)
+    candidate = Candidate(task(ranks, 64), "data", run_s / 1000, held, ranks)
+    candidate.__dict__["fits"] = held == FITS  # instead of the exact memory, where the bound is large
+    return Scale(candidate, ranks, 64, efficiency, run_s, node_hours)
 
 
 #: Time falls, efficiency falls and cost grows with ranks; 32 ranks are slower than 16; one rank

@@ -1,0 +1,115 @@
+"""An upper bound of the memory of the largest rank, for every case of a family of plans: every
+array in a place of its own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+
+import numpy as np
+
+from hpcpar.cost.memory.memory import (
+    NOTHING,
+    Memory,
+    MovedBytes,
+    edge_memory,
+    layer_memory,
+    message_bytes,
+)
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer
+from hpcpar.plan.config import Ints
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.edges import Edge
+from hpcpar.schedule.outline_steps import Move, Outline
+from hpcpar.schedule.pipeline_order import firsts, in_flight
+
+
+def memory_bound(network: Network, plan: Plan, out: Outline, moved_bytes: MovedBytes, *,
+                 training: bool = True) -> Memory:
+    """At least the memory of the largest rank: the largest boxes of all layers, as if they met on
+    one rank and were all alive at once; messages only while they are in flight.
+    """
+    starts = firsts(network, plan)
+    wire = _in_flight(out, plan, moved_bytes)
+    whole: Memory | None = None
+    for stage, first in enumerate(starts):
+        layers = [layer for layer in network.layers
+                  if len(starts) == 1 or plan.configs[layer.name].first == first]
+        held = _stage(network, plan, out, layers, training)
+        held = held.flying(in_flight(plan.order, len(starts), stage, plan.microbatches))
+        whole = held if whole is None else _largest(whole, held)
+    assert whole is not None
+    return replace(whole, wire_bytes=wire)
+
+
+def _stage(network: Network, plan: Plan, out: Outline, layers: list[Layer],
+           training: bool) -> Memory:
+    """All arrays of some layers, and of the edges to and from them; alike ones once."""
+    names = {layer.name for layer in layers}
+    edges = out.edges
+    samples = plan.samples_of_a_pass
+    known: dict[object, Memory] = {}
+    held = NOTHING
+    for layer in layers:
+        key: object = ("layer", edges.key(layer, samples), len(network.consumers[layer.name]) > 1,
+               layer.name in network.trained)
+        if key not in known:
+            known[key] = layer_memory(network, plan, layer, training)
+        held = held + known[key]
+    for e in _edges_of(network, plan, out):
+        if e.consumer.name in names or e.producer.name in names:
+            key = ("edge", e.key, _aliasing(network, e))
+            if key not in known:
+                found = edge_memory(network, plan, e)
+                known[key] = found if training else replace(found, gradients_bytes=0)
+            held = held + known[key]
+    return held
+
+
+def _edges_of(network: Network, plan: Plan, out: Outline) -> Iterable[Edge]:
+    for layer in network.layers:
+        yield from out.edges.into(layer, plan.samples_of_a_pass)
+
+
+def _aliasing(network: Network, e: Edge) -> tuple[object, ...]:
+    """What the memory of an edge depends on besides shapes and configurations."""
+    readers = network.consumers[e.producer.name]
+    return (type(e.producer), len(readers) > 1, readers[-1] == e.consumer.name,
+            e.consumer.inputs.index(e.producer.name) == e.which, e.producer.name in network.trained)
+
+
+def _in_flight(out: Outline, plan: Plan, moved_bytes: MovedBytes) -> Ints:
+    """The most bytes of messages in flight at once, in a pass; times the micro-batches between
+    stages.
+    """
+    born: dict[int, Ints] = defaultdict(int)
+    gone: dict[int, Ints] = defaultdict(int)
+    known: dict[object, Ints] = {}
+    for i, step in enumerate(out.steps):
+        if isinstance(step, Move):
+            key = (step.key, step.phase)
+            if key not in known:
+                passes = plan.microbatches if _between(step) else 1
+                known[key] = message_bytes(step, moved_bytes) * passes
+            born[i] = born[i] + known[key]
+            end = max(step.needed_by, i + 1)
+            gone[end] = gone[end] + known[key]
+    now: Ints = 0
+    most: Ints = 0
+    for at in sorted({*born, *gone}):
+        now = now - gone.get(at, 0) + born.get(at, 0)
+        most = np.maximum(most, now)
+    return most
+
+
+def _between(step: Move) -> bool:
+    return bool(np.any(np.not_equal(step.wanter.config.first, step.holder.config.first)))
+
+
+def _largest(a: Memory, b: Memory) -> Memory:
+    """A memory of at least the size of two others."""
+    each = asdict(b)
+    return Memory(**{name: np.maximum(value, each[name]) for name, value in asdict(a).items()})

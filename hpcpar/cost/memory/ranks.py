@@ -1,0 +1,101 @@
+"""Ranks among which the one of most memory is: ranks with the same boxes count once."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer
+from hpcpar.plan.axis import all_intervals
+from hpcpar.plan.config import Config
+from hpcpar.plan.layout import Layout, parameters, shards
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.edges import Edge, Edges
+from hpcpar.schedule.memory_plan.passes import micro_batches_in_flight
+
+Integers = NDArray[np.int64]
+#: Up to so many ranks, all are looked at; beyond, the first, middle and last parts of each axis.
+_ALL = 4096
+#: Ranks with different boxes that are chosen: at most, and so many that their layers, all together,
+#: are fewer than this, but at least `_FEWEST`.
+_MOST, _LAYERS, _FEWEST = 16, 1500, 3
+
+
+def large_ranks(network: Network, plan: Plan, edges: Edges) -> list[int]:
+    """Ranks whose boxes are largest in sum, the largest first; of ranks with equal boxes, one.
+
+    The last part along an axis is one of the largest, but parts at a border have smaller halos, and
+    uneven parts of different layers are largest on different ranks.
+    """
+    ranks = _considered(plan)
+    flying = micro_batches_in_flight(network, plan)
+    boxes: list[Integers] = []
+    items = np.zeros(len(ranks), np.int64)
+    alike: dict[tuple[object, int], list[Edge]] = defaultdict(list)
+    for layer in network.layers:
+        for e in edges.into(layer, plan.samples_of_a_pass):
+            alike[e.key, flying[layer.name]].append(e)
+    for (_, copies), some in alike.items():
+        need, own = _Boxes(some[0].needed, ranks), _Boxes(some[0].owned, ranks)
+        boxes += [*need.extents, *own.extents]
+        boxes += [a - b for a, b in zip(need.starts, own.starts, strict=True)]
+        items += len(some) * (copies + 1) * (need.items + own.items)
+    for layer in network.weighted:
+        for layout in _weights(network, plan, layer):
+            mine = _Boxes(layout, ranks).items
+            boxes.append(mine)
+            items += 2 * mine
+    _, first = np.unique(np.array(boxes), axis=1, return_index=True)
+    largest = sorted(first.tolist(), key=lambda i: (-items[i], i))
+    count = min(_MOST, max(_FEWEST, _LAYERS // len(network.layers)))
+    return [int(ranks[i]) for i in largest[:count]]
+
+
+def _weights(network: Network, plan: Plan, layer: Layer) -> list[Layout]:
+    """What ranks hold and what they update of a layer's weights."""
+    config = plan.configs[layer.name]
+    layouts = [parameters(network, layer, config)]
+    if plan.synchronisation == "sharded":
+        layouts.append(shards(network, layer, config))
+    return layouts
+
+
+def _considered(plan: Plan) -> Integers:
+    """All ranks; if they are many, those with the first, middle or last part along each axis."""
+    if plan.ranks <= _ALL:
+        return np.arange(plan.ranks)
+    found = {0}
+    for config in {c.key: c for c in plan.configs.values()}.values():
+        found.update(_corners(config))
+    return np.array(sorted(found))
+
+
+def _corners(config: Config) -> list[int]:
+    places = []
+    for digit in config.digits.values():
+        some = {0, 1, digit.size // 2, digit.size - 2, digit.size - 1}
+        places.append([i * digit.stride for i in some if 0 <= i < digit.size])
+    return [int(config.first) + sum(at) for at in itertools.product(*places)]
+
+
+class _Boxes:
+    """The boxes of a layout on some ranks: starts and extents of each axis; empty elsewhere."""
+
+    def __init__(self, layout: Layout, ranks: Integers) -> None:
+        first = int(layout.config.first)
+        lives = (ranks >= first) & (ranks < first + int(layout.config.ranks))
+        at = np.where(lives, ranks - first, 0)
+        self.starts: list[Integers] = []
+        self.extents: list[Integers] = []
+        self.items = np.asarray(lives, np.int64)
+        for axis in layout.axes:
+            digit = layout.digits.get(axis.name)
+            part = np.zeros_like(at) if digit is None else np.asarray(digit.of(at))
+            start, stop = all_intervals(axis, 1 if digit is None else int(digit.size))
+            self.starts.append(np.where(lives, start[part], 0))
+            self.extents.append(np.where(lives, (stop - start)[part], 0))
+            self.items = self.items * self.extents[-1]
