@@ -81,14 +81,14 @@ class P2pProbe:
                 if kind is Kind.HALO:
                     came, went, level = neighbours(halo_of(holder, wanter), ITEM, wires, ranks)
                     model_s = halo_s(came, went, level, ITEM, wires, False)
-                    items = max(came.items, went.items)
+                    items = float(max(came.items, went.items))
                 else:
                     found = volumes(holder, wanter, ranks)
                     links = spread(found.span, ranks, wires, ranks)
                     model_s = redistribution_s(found, links, links, ITEM, machine.copy_s_per_byte,
                                                wires)
-                    items = max(found.sent, found.received)
-                sizes.append(float(items) * ITEM)
+                    items = float(max(found.sent, found.received))
+                sizes.append(items * ITEM)
                 times.append(timer.seconds / float(model_s))
             out.append(Factors(self.name, kind.value, "direct", tuple(sizes), tuple(times)))
         return out

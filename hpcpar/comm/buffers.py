@@ -1,6 +1,4 @@
-"""Where the items of a message lie: the tensor itself wherever a view serves, a wire buffer
-otherwise.
-"""
+"""Memory of messages: a view of the tensor where it is contiguous, else a wire buffer."""
 
 from __future__ import annotations
 
@@ -11,12 +9,12 @@ import numpy as np
 from hpcpar.errors import RunError
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.plan.boxes import Box, items, local, shape
-from hpcpar.schedule.messages import Exchange, Piece
+from hpcpar.schedule.exchange import Exchange, Piece
 from hpcpar.schedule.steps import Comm, Kind
 
 
 def contiguous(array: Array) -> bool:
-    """True for arrays whose items lie in one run."""
+    """True for arrays whose items lie in one run of memory."""
     return bool(array.flags.c_contiguous)
 
 
@@ -45,11 +43,13 @@ class Buffers:
         where = f"rank {rank}, step {step.index} ({step.label})"
         for name, array, box in (("held", held, step.held(rank)),
                                  ("wanted", wanted, step.wanted(rank))):
-            if tuple(array.shape) != shape(box) and not (step.kind is Kind.ALLREDUCE
-                                                         and array.size == items(box)):
-                raise RunError(f"{where}: the {name} array has shape {array.shape}, the schedule says {shape(box)}")
+            any_shape = step.kind is Kind.ALLREDUCE and array.size == items(box)
+            if tuple(array.shape) != shape(box) and not any_shape:
+                raise RunError(f"{where}: the {name} array has shape {array.shape}, "
+                               f"the schedule says {shape(box)}")
             if array.dtype.itemsize != step.item_bytes:
-                raise RunError(f"{where}: the {name} array has items of {array.dtype.itemsize} bytes, the schedule says {step.item_bytes}")
+                raise RunError(f"{where}: the {name} array has items of {array.dtype.itemsize} "
+                               f"bytes, the schedule says {step.item_bytes}")
         self.step, self.ex, self.backend = step, ex, backend
         self.held, self.wanted = held, wanted
         self.held_box, self.wanted_box = step.held(rank), step.wanted(rank)
@@ -76,9 +76,7 @@ class Buffers:
         self.wire = self._flat if self.step.kind is Kind.ALLREDUCE and not self.staged else wire
 
     def landings(self) -> dict[tuple[int, int], Any]:
-        """Where the messages of a round land that are added: rounds that are in flight together
-        have places of their own.
-        """
+        """Buffers of received messages that are added; rounds in flight share none."""
         out: dict[tuple[int, int], Any] = {}
         at = 0
         for slot, size in landing_slots(self.step, self.ex).items():
@@ -87,7 +85,8 @@ class Buffers:
 
     def _allreduce(self) -> int:
         if not contiguous(self.held):
-            raise RunError(f"step {self.step.index} ({self.step.label}): an allreduce needs a contiguous array")
+            raise RunError(f"step {self.step.index} ({self.step.label}): "
+                           "an allreduce needs a contiguous array")
         self._flat = self.held.reshape(-1)
         return int(self._flat.size) if self.staged else 0
 
@@ -101,15 +100,16 @@ class Buffers:
                 self._views.append((p.start, p.stop, view.reshape(-1)))
             else:
                 self._packs.append((view, p))
-        if step.kind is Kind.REDUCE_SCATTER and len({(a, b) for a, b, _ in self._views}) not in (0, len(ex.pack)):
-            # sums travel through the wire: all blocks in place, or none
+        spans = {(start, stop) for start, stop, _ in self._views}
+        if step.kind is Kind.REDUCE_SCATTER and len(spans) not in (0, len(ex.pack)):
+            # sums travel through the wire: either all blocks are views, or none is
             self._packs = [(self.held[local(p.box, self.held_box)], p) for p in ex.pack]
             self._views = []
         for u in ex.unpack:
             if isinstance(u, Piece):
                 target = self.wanted[local(u.box, self.wanted_box)]
-                # what comes from another stage of a pipeline may come while the micro-batch before
-                # is still at work here
+                # a message from another pipeline stage may arrive while the micro-batch before
+                # still uses the array
                 if views and not step.reduce and not step.between and contiguous(target):
                     self._views.append((u.start, u.stop, target.reshape(-1)))
                 else:
@@ -125,14 +125,16 @@ class Buffers:
         return ex.wire_items if on_wire else 0
 
     def _local(self, box: Box) -> None:
-        source, target = self.held[local(box, self.held_box)], self.wanted[local(box, self.wanted_box)]
+        source = self.held[local(box, self.held_box)]
+        target = self.wanted[local(box, self.wanted_box)]
         if not _same_memory(source, target):
             self._unpacks.append((target, None, source))
 
     @property
     def accumulates(self) -> bool:
-        """True where parts are added to the wanted array, which then begins as zero (unless the own
-        part already lies there).
+        """True where parts are added to the wanted array.
+
+        The array then begins as zero, unless the own part already lies in it.
         """
         return self.step.reduce and (self.step.group is None or self.step.kind is Kind.REDUCE)
 
@@ -145,8 +147,9 @@ class Buffers:
         return self.wire[start:stop]
 
     def pack(self) -> None:
-        """Make everything that is sent ready, and put in place what stays here: a halo's interior
-        is computed before the halo arrives.
+        """Pack what is sent, and copy what stays on this rank.
+
+        A convolution reads the latter for its interior before the halo arrives.
         """
         if self.step.kind is Kind.ALLREDUCE and self.staged:
             self.backend.to_host(self._flat, self.wire)
@@ -160,7 +163,7 @@ class Buffers:
         if not self.accumulates and not self.step.between:
             self._place()
         if not self.on_host and not self.staged:
-            self.backend.synchronize()  # MPI knows nothing of streams
+            self.backend.synchronize()  # MPI does not wait for CUDA streams
 
     def _place(self) -> None:
         """Copy what stays on this rank."""
@@ -169,7 +172,7 @@ class Buffers:
                 target[...] = source
 
     def unpack(self) -> None:
-        """Put everything that was received where it is wanted."""
+        """Copy or add what was received into the wanted array."""
         if self.step.kind is Kind.ALLREDUCE:
             if self.staged:
                 self.backend.to_device(self.wire, self._flat)
@@ -202,8 +205,9 @@ class Buffers:
 
 
 def landing_slots(step: Comm, ex: Exchange) -> dict[tuple[int, int], int]:
-    """Items of the places that messages land in to be added: at most `segments` rounds are in
-    flight, and take turns.
+    """Items of the buffers for received messages that are added.
+
+    At most `segments` rounds are in flight; they use the buffers cyclically.
     """
     if step.algorithm == "mpi" and len(ex.peers) > 1:
         own = ex.unpack[0] if step.kind is Kind.REDUCE_SCATTER else None
@@ -224,13 +228,21 @@ def _share(a: Array, b: Array) -> bool:
 
 
 def _extent(a: Array) -> tuple[int, int]:
+    """Addresses of the first byte of a device array, and of the one after its last."""
     start = int(a.data.ptr)
-    return start, start + sum((n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)) + a.dtype.itemsize if a.size else start
+    if not a.size:
+        return start, start
+    last = sum((n - 1) * stride for n, stride in zip(a.shape, a.strides, strict=True))
+    return start, start + last + a.dtype.itemsize
 
 
 def _same_memory(a: Array, b: Array) -> bool:
     """True where two equal-shaped views are the very same items."""
     if a.size == 0:
         return True
-    pointer = (lambda x: x.__array_interface__["data"][0]) if isinstance(a, np.ndarray) else (lambda x: x.data.ptr)
-    return bool(pointer(a) == pointer(b) and a.strides == b.strides)
+    return bool(_address(a) == _address(b) and a.strides == b.strides)
+
+
+def _address(a: Array) -> int:
+    on_host = isinstance(a, np.ndarray)
+    return int(a.__array_interface__["data"][0] if on_host else a.data.ptr)

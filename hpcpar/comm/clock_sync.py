@@ -1,6 +1,4 @@
-"""The ranks' clocks against rank 0's, by ping-pong: the exchange that takes least time says most
-about where the other clock is.
-"""
+"""Offsets of all ranks' clocks from rank 0's, by ping-pong; the fastest exchange is most exact."""
 
 from __future__ import annotations
 
@@ -13,10 +11,9 @@ from numpy.typing import NDArray
 
 from hpcpar.comm.world import World
 
-#: Exchanges with every rank; the first ones find it asleep.
+#: Exchanges with every rank; the first ones are slow, because the rank may sleep.
 _ROUNDS = 40
-#: Pause between looks of a rank whose turn has not come, so that it leaves its core to those who
-#: exchange (s).
+#: Pause of a waiting rank between probes (s), to leave its core to the ranks that exchange.
 _PAUSE_S = 1e-4
 #: Beyond the tags of schedules' steps.
 _TAG = (1 << 15) - 1
@@ -34,8 +31,8 @@ def read(world: World,
     Returns
     -------
     ndarray or None
-        On rank 0, [ranks, 3]: the time on the rank's clock, by how much that is ahead of rank 0's,
-        and the round trip (s). The true difference lies within half a round trip of the second.
+        On rank 0, [ranks, 3]: time on the rank's clock, its offset from rank 0's clock, and the
+        round trip (s). The true offset lies within half a round trip.
     """
     mine, here, back = np.zeros(1), np.zeros(1), np.zeros(1)
     if world.rank:
@@ -63,21 +60,22 @@ def read(world: World,
 
 
 def _done(request: object) -> None:
-    """Wait without keeping the core from a rank that shares it."""
+    """Wait, and yield the core to ranks that share it."""
     while not request.Test():  # type: ignore[attr-defined]
         os.sched_yield()
 
 
 def common(times_s: NDArray[np.float64], readings: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Times on every rank's own clock as times on rank 0's; between two readings the clocks drift
-    apart evenly.
+    """Convert times on the ranks' own clocks to rank 0's clock.
+
+    Between two readings, the offset is interpolated linearly.
 
     Parameters
     ----------
     times_s : ndarray
-        [ranks, ...]
+        [ranks, ...], times on the ranks' own clocks.
     readings : ndarray
-        [ranks, 2, 3] what `read` gave at the beginning and at the end.
+        [ranks, 2, 3], the results of `read` at the beginning and at the end.
     """
     at, ahead = readings[:, :, 0], readings[:, :, 1]
     long = at[:, 1] - at[:, 0]

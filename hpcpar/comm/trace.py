@@ -1,4 +1,4 @@
-"""What was really sent, step by step: it must equal the schedule."""
+"""Counts of the messages that were sent, step by step; they must equal the schedule's."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Trace:
     sent_bytes: dict[int, int] = field(default_factory=dict)
 
     def add(self, step: int, messages: int, sent_bytes: int) -> None:
+        """Count messages of a step."""
         self.messages[step] = self.messages.get(step, 0) + messages
         self.sent_bytes[step] = self.sent_bytes.get(step, 0) + sent_bytes
 
@@ -25,7 +26,7 @@ class Trace:
         self.sent_bytes.clear()
 
     def of(self, step: int) -> Counts | None:
-        """What was sent in a step; None if the step was not done."""
+        """Counts of a step; None if the step was not done."""
         return Counts(self.messages[step], self.sent_bytes[step]) if step in self.messages else None
 
 
@@ -35,12 +36,13 @@ def check(trace: Trace, schedule: Schedule, rank: int) -> None:
     Raises
     ------
     RunError
-        Naming the rank, the step and both counts.
+        Names the rank, the step and both counts.
     """
     for step in schedule.comms:
         planned, done = counts(step, rank) if step.concerns(rank) else None, trace.of(step.index)
         if done != planned:
-            raise RunError(f"rank {rank}, step {step.index} ({step.label} of {step.tensor}): planned {planned}, done {done}")
+            raise RunError(f"rank {rank}, step {step.index} ({step.label} of {step.tensor}): "
+                           f"planned {planned}, done {done}")
     extra = set(trace.messages) - {s.index for s in schedule.comms}
     if extra:
         raise RunError(

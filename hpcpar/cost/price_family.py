@@ -181,8 +181,8 @@ def _total(machine: Machine, out: Outline, entries: Sequence[Entry], prices: Seq
     for other in sums[1:]:
         sent = np.maximum(sent, other.sent_bytes)
     return Costs(np.maximum(line.total_s, io_s), stage.compute_s, stage.communication_s,
-                 sum(waited.exposed_s.values()), waited.bubble_s, stage.measured, sent, io_s, held, moved,
-                 tuple(entries), tuple(prices), line, out)
+                 sum(waited.exposed_s.values()), waited.bubble_s, stage.measured, sent, io_s, held,
+                 moved, tuple(entries), tuple(prices), line, out)
 
 
 def _item(machine: Machine, entry: Entry, price: StepPrice) -> Item:
@@ -193,9 +193,10 @@ def _item(machine: Machine, entry: Entry, price: StepPrice) -> Item:
     level = price.level if np.ndim(price.level) else int(price.level)
     if entry.stage in entry.receivers:
         return Item(seconds, entry.needed_by, level, entry.stage, entry.receivers)
-    latency = machine.levels[level].latency_s(price.sent_bytes / max(1, price.messages))
-    return Item(seconds, entry.needed_by, level, entry.stage, entry.receivers,
-                min(seconds, float(latency)))
+    # between stages there is a single plan
+    each_bytes = float(price.sent_bytes) / max(1, int(price.messages))
+    latency_s = min(float(seconds), machine.levels[int(level)].latency_s(each_bytes))
+    return Item(seconds, entry.needed_by, level, entry.stage, entry.receivers, latency_s)
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from hpcpar.cost.network.contention import Wires
 from hpcpar.cost.network.transfer import paper_comm_s, traffic
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
+from hpcpar.plan.config import Flags, Floats, Ints
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edges
 from hpcpar.schedule.outline_steps import Move, Task
@@ -37,12 +38,12 @@ class StepPrice:
         Index of the machine's level that a communication crosses.
     """
 
-    seconds: Any
-    messages: Any = 0
-    sent_bytes: Any = 0
-    through_bytes: Any = 0
-    measured: Any = False
-    level: Any = 0
+    seconds: Floats
+    messages: Ints = 0
+    sent_bytes: Ints = 0
+    through_bytes: Ints = 0
+    measured: Flags = False
+    level: Ints = 0
 
 
 class StepPricer:
@@ -63,7 +64,7 @@ class StepPricer:
         self.network, self.plan, self.machine, self.wires = network, plan, machine, wires
         self.edges, self.paper = edges, paper
         self._workload = Workload(network, plan, edges)
-        self._known: dict[Any, StepPrice] = {}
+        self._known: dict[Hashable, StepPrice] = {}
 
     def price(self, step: Task | Move) -> StepPrice:
         """The price of a step."""

@@ -1,37 +1,37 @@
-"""One axis of a tensor that is cut into parts: from parts of a layer's output to intervals of the
-tensor.
-"""
+"""One axis of a tensor: the interval that belongs to each part of a layer's output."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.network.receptive_field import Groups, Relation, Same
 from hpcpar.plan.boxes import Interval, block
 from hpcpar.plan.config import Ints
 
 SAME = Same()
+IntArray: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a layout: which interval of a tensor's axis belongs to part i of a layer's output.
+    """One axis of a layout: the interval that belongs to part i of a layer's output.
 
     Attributes
     ----------
     name : str
-        Axis of the configuration that cuts it.
+        The configuration's axis that cuts it.
     extent : int
         Size of this tensor's axis.
     out_extent, granule : int
-        Size and indivisible unit of the output axis that is cut.
+        Size and indivisible unit of the layer's output axis, which is what is cut.
     relation : Relation
-        From output to this tensor; `Same` where the tensor is the output itself.
+        From an interval of the output axis to the one of this axis; `Same` where both are one.
     """
 
     name: str
@@ -41,8 +41,9 @@ class Axis:
     relation: Relation = SAME
 
     def interval(self, parts: int, index: int) -> Interval:
-        """The interval of part `index`: the whole axis if it is not cut, even where windows leave
-        out its end.
+        """The interval of part `index`.
+
+        An uncut axis is whole, even where the layer's windows do not reach its end.
         """
         return (0, int(self.extent)) if parts == 1 else _interval(self, parts, index)
 
@@ -53,25 +54,25 @@ def _interval(axis: Axis, parts: int, index: int) -> Interval:
     relation = axis.relation
     if isinstance(relation, Groups) and (
             parts % relation.groups == 0 or relation.groups % parts == 0):
-        # by group, not by channel: a part without any output still belongs to a group
+        # by group, not by channel: a part without outputs still belongs to a group
         if parts >= relation.groups:
             return block(int(axis.extent), relation.groups, index * relation.groups // parts)
         return block(int(axis.extent), parts, index)
     return relation.needed(start, stop, int(axis.extent))
 
 
-def intervals(axis: Axis, parts: Any, index: Any) -> tuple[Any, Any]:
-    """Starts and stops, as `Axis.interval` gives them, for arrays of degrees and indices."""
+def intervals(axis: Axis, parts: Ints, index: Ints) -> tuple[IntArray, IntArray]:
+    """`Axis.interval` of arrays of degrees and indices: starts and stops."""
     units = axis.out_extent // axis.granule
     start = index * units // parts * axis.granule
     stop = (index + 1) * units // parts * axis.granule
     relation = axis.relation
     if not isinstance(relation, Same):
-        start, stop = relation.needed_array(start, stop, axis.extent)
+        start, stop = relation.needed_array(start, stop, int(axis.extent))
     if isinstance(relation, Groups):
         groups = relation.groups
-        fine = parts % groups == 0
-        whole_groups = fine | (groups % parts == 0)
+        fine = np.equal(parts % groups, 0)
+        whole_groups = fine | np.equal(groups % parts, 0)
         blocks = np.where(fine, groups, parts)
         place = np.where(fine, index * groups // parts, index)
         start = np.where(whole_groups, place * axis.extent // blocks, start)
@@ -80,24 +81,29 @@ def intervals(axis: Axis, parts: Any, index: Any) -> tuple[Any, Any]:
     return np.where(uncut, 0, start), np.where(uncut, axis.extent, stop)
 
 
-def all_intervals(axis: Axis, parts: int) -> tuple[Any, Any]:
+def all_intervals(axis: Axis, parts: int) -> tuple[IntArray, IntArray]:
     """Starts and stops of all parts of an axis: two arrays of `parts` entries."""
     return intervals(axis, parts, np.arange(parts))
 
 
-def tabulate(function: Callable[..., Any], axes: tuple[Axis, ...], degree: Ints) -> Any:
-    """``function(*axes, degree)`` for every case; called once for each degree that occurs."""
+def tabulate(function: Callable[[int], float | IntArray], degree: Ints) -> np.ndarray:
+    """``function(degree)`` for every case; called once for each degree that occurs.
+
+    Returns
+    -------
+    ndarray
+        Shape of `degree`, then the shape of the function's value.
+    """
     if not isinstance(degree, np.ndarray):
-        return np.asarray(function(*axes, degree))
-    values, at = np.unique(degree, return_inverse=True)
-    table = np.array([function(*axes, int(value)) for value in values])
-    return table[at.reshape(degree.shape)]
+        return np.asarray(function(degree))
+    values, positions = np.unique(degree, return_inverse=True)
+    table = np.array([function(value) for value in values.tolist()])
+    return table[positions.reshape(degree.shape)]
 
 
-def entry(values: Any, at: tuple[Any, ...]) -> Any:
+def entry(values: Ints, at: tuple[int | NDArray[np.intp], ...]) -> Ints:
     """Entries of an array that is broadcast to the shape that `at` indexes."""
-    shape = values.shape if isinstance(values, np.ndarray) else ()
-    if not shape:
+    if not isinstance(values, np.ndarray) or not values.shape:
         return values
-    here = at[-len(shape):]
-    return values[tuple(i if n > 1 else 0 for n, i in zip(shape, here, strict=True))]
+    trailing = at[-values.ndim:]
+    return values[tuple(i if n > 1 else 0 for n, i in zip(values.shape, trailing, strict=True))]

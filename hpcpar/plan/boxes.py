@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from hpcpar.plan.config import Ints
+
 Interval = tuple[int, int]
 #: One half-open interval per axis.
 Box = tuple[Interval, ...]
@@ -30,7 +32,7 @@ def part_of(extent: int, parts: int, position: int, granule: int = 1) -> int:
     return ((position // granule + 1) * parts - 1) // (extent // granule)
 
 
-def largest_part(extent: int, parts: int, granule: int = 1) -> int:
+def largest_part(extent: Ints, parts: Ints, granule: int = 1) -> Ints:
     """Size of the largest part."""
     return -(-(extent // granule) // parts) * granule
 

@@ -1,34 +1,35 @@
-"""A layer's configuration: by how much its output is cut along each axis, and which rank computes
-which part.
-"""
+"""A layer's configuration: the degrees of parallelism of its output, and the rank of every part."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.errors import InputError
 
-#: A whole number, or an array of them: one for each case of a family of plans that are lowered and
-#: priced together.
-Ints: TypeAlias = Any
+# A value, or an array with an entry for each case of a family of plans that are lowered and priced
+# together.
+Ints: TypeAlias = int | NDArray[np.integer]
+Floats: TypeAlias = float | NDArray[np.floating]
+Numbers: TypeAlias = Ints | Floats
+Flags: TypeAlias = bool | np.bool_ | NDArray[np.bool_]
+Names: TypeAlias = str | NDArray[np.str_]
 
 #: Axes from slowest to fastest varying over ranks: model groups (c, k, then replicas) sit on
 #: neighbouring ranks.
 ORDER = ("n", "d", "h", "w", "c", "k", "replicas")
-#: How parts are placed on ranks: ``inner`` puts model and image parts on neighbouring ranks (inside
-#: a node), ``outer`` sample parts.
+#: Order of the axes for each placement. ``inner`` puts model and image parts on neighbouring ranks
+#: (inside a node), ``outer`` sample parts.
 PLACEMENTS = {"inner": ORDER, "outer": (*ORDER[1:], "n")}
 
 
-
-
-def value_key(value: Any) -> Any:
-    """A number, a name, or an array of them as a dictionary's key, equal for equal values."""
+def value_key(value: Ints | Names) -> Hashable:
+    """A dictionary key of a number, a name, or an array; equal for equal values."""
     return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
 
 
@@ -39,46 +40,46 @@ class Digit:
     stride: Ints
     size: Ints
 
-    def of(self, rank: Any) -> Any:
+    def of(self, rank: Ints) -> Ints:
         return rank // self.stride % self.size
 
 
 @dataclass(frozen=True)
 class Merged(Digit):
-    """Several coordinates as one, the first the slowest; `stride` is that of the last."""
+    """Several coordinates as one: the first is the slowest, `stride` is that of the last."""
 
     parts: tuple[Digit, ...] = ()
 
-    def of(self, rank: Any) -> Any:
-        out: Any = 0
-        for d in self.parts:
-            out = out * d.size + d.of(rank)
-        return out
+    def of(self, rank: Ints) -> Ints:
+        index: Ints = 0
+        for digit in self.parts:
+            index = index * digit.size + digit.of(rank)
+        return index
 
 
 @dataclass(frozen=True)
 class Config:
-    """Degrees of parallelism of a layer's output (OptCNN's configuration) in sample, channel,
-    depth, height and width.
+    """Degrees of parallelism of one layer (OptCNN's configuration).
 
     In a family of plans, degrees are arrays with an entry for each case.
 
     Attributes
     ----------
+    n, c, d, h, w : int
+        Parts of the output in sample, channel, depth, height and width.
     k : int
-        Parts of the reduction (input channels): each of k ranks computes a partial sum of the same
-        outputs (ParaDL's channel).
+        Parts of the reduction over input channels (ParaDL's channel strategy). Each of k ranks
+        computes a partial sum of the same outputs.
     scatter : bool
-        Partial sums are reduced and scattered, so that each of the k ranks owns a part of the
-        channels; else all own the total.
+        True: the partial sums are reduced and scattered, and each of the k ranks owns a part of the
+        channels. False: they are all-reduced, and each rank owns the total.
     replicas : int
-        Ranks that compute each part redundantly and identically (ParaDL's redundant compute; the
-        paper's accounting of a gathered activation).
+        Ranks that compute each part redundantly and identically (ParaDL's redundant compute).
     first : int
-        The first of the `ranks` ranks that hold the layer: the product of all degrees may be less
+        The lowest of the `ranks` ranks that hold the layer. The product of all degrees may be less
         than the plan's ranks.
     placement : str
-        One of `PLACEMENTS`; in a family it may be an array of them.
+        A key of `PLACEMENTS`.
     """
 
     n: Ints = 1
@@ -90,27 +91,38 @@ class Config:
     k: Ints = 1
     scatter: bool = True
     first: Ints = 0
-    placement: Any = "inner"
+    placement: Names = "inner"
 
     def __post_init__(self) -> None:
         for name in ORDER:
             value = getattr(self, name)
             if not isinstance(value, np.ndarray) and (not isinstance(value, int) or value < 1):
-                raise InputError(f"configuration degree {name}={value!r}: every degree is a whole number of at least 1")
+                raise InputError(f"configuration degree {name}={value!r}: "
+                                 "every degree is a whole number of at least 1")
         if not isinstance(self.placement, np.ndarray) and str(self.placement) not in PLACEMENTS:
             raise InputError(f"placement '{self.placement}': use one of {', '.join(PLACEMENTS)}")
 
     @classmethod
     def family(cls, each: Sequence[Config]) -> Config:
-        """Configurations of single plans as one; partial sums are scattered in all of them or in
-        none.
+        """Join the configurations of single plans into one with an entry for each plan.
+
+        Partial sums are scattered in all plans that have them, or in none.
         """
-        found: dict[str, Any] = {name: np.array([getattr(c, name) for c in each])
-                                 for name in (*ORDER, "first", "placement")}
-        for name in ("first", "placement"):  # a number or a name where it is the same in all
-            if (found[name] == found[name][0]).all():
-                found[name] = found[name].tolist()[0]
-        return cls(**found, scatter=all(c.scatter for c in each if c.reduces))
+        degrees = {name: np.array([getattr(c, name) for c in each]) for name in ORDER}
+        first = np.array([c.first for c in each])
+        placement = np.array([c.placement for c in each])
+        return cls(
+            **degrees,
+            first=int(first[0]) if (first == first[0]).all() else first,
+            placement=str(placement[0]) if (placement == placement[0]).all() else placement,
+            scatter=all(c.scatter for c in each if c.reduces),
+        )
+
+    @classmethod
+    def of_degrees(cls, degrees: Mapping[str, Ints], placement: str) -> Config:
+        """A configuration from its degrees by axis; the others are 1."""
+        n, d, h, w, c, k, replicas = (degrees.get(name, 1) for name in ORDER)
+        return cls(n=n, d=d, h=h, w=w, c=c, k=k, replicas=replicas, placement=placement)
 
     @cached_property
     def parts(self) -> Ints:
@@ -119,53 +131,58 @@ class Config:
 
     @cached_property
     def reduces(self) -> bool:
-        """True where a reduction is cut (k), in some case."""
+        """True where the reduction is cut (k) in some case."""
         return bool(np.any(np.greater(self.k, 1)))
 
     @cached_property
     def cuts_channels(self) -> bool:
-        """True where output or input channels are cut (c, k), in some case."""
+        """True where output or input channels are cut (c, k) in some case."""
         return self.reduces or bool(np.any(np.greater(self.c, 1)))
 
     @cached_property
     def ranks(self) -> Ints:
+        """Number of ranks that hold the layer."""
         return self.parts * self.replicas
 
     @property
     def outer(self) -> bool:
-        """True where samples lie on neighbouring ranks, other parts further apart; of one kind of
-        parts both placements are the same.
+        """True where sample parts lie on neighbouring ranks and other parts further apart.
+
+        With one kind of parts only, both placements are the same.
         """
-        return self.placement == "outer" and bool(1 < self.n < self.ranks)
+        return bool(self.placement == "outer" and 1 < self.n < self.ranks)
 
     @cached_property
     def digits(self) -> dict[str, Digit]:
-        """Where each axis lies in the rank (counted from `first`)."""
+        """The coordinate of a rank (counted from `first`) along each axis."""
         if not isinstance(self.placement, np.ndarray):
             return self._placed(PLACEMENTS[self.placement])
         inner, outer = (self._placed(order) for order in PLACEMENTS.values())
-        return {name: Digit(np.where(self.placement == "outer", outer[name].stride, d.stride),
-                            d.size) for name, d in inner.items()}
+        is_outer = self.placement == "outer"
+        return {name: Digit(np.where(is_outer, outer[name].stride, digit.stride), digit.size)
+                for name, digit in inner.items()}
 
     def _placed(self, order: tuple[str, ...]) -> dict[str, Digit]:
-        out: dict[str, Digit] = {}
+        digits: dict[str, Digit] = {}
         stride: Ints = 1
         for name in reversed(order):
-            out[name] = Digit(stride, getattr(self, name))
+            digits[name] = Digit(stride, getattr(self, name))
             stride = stride * getattr(self, name)
-        return out
+        return digits
 
     @cached_property
-    def key(self) -> Any:
-        """Equal for equal configurations, single or of families."""
+    def key(self) -> Hashable:
+        """A dictionary key, equal for equal configurations."""
         values = (getattr(self, name) for name in (*ORDER, "first", "placement"))
         return (*map(value_key, values), self.scatter)
 
     def reshaped(self, shape: tuple[int, ...]) -> Config:
-        """The same family with its cases laid out in another shape, to be broadcast."""
-        arrays: dict[str, Any] = {f.name: getattr(self, f.name).reshape(shape) for f in fields(self)
-                                  if isinstance(getattr(self, f.name), np.ndarray)}
-        return replace(self, **arrays)
+        """The same family with its cases in another shape, to be broadcast."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in values.items():
+            if isinstance(value, np.ndarray):
+                values[name] = value.reshape(shape)
+        return Config(**values)
 
     def coordinate(self, axis: str, rank: int) -> int:
         """Index of the part along `axis` that `rank` holds."""

@@ -1,4 +1,4 @@
-"""How many ranks a strategy can use (the last column of ParaDL's Table 3)."""
+"""The most ranks that a strategy can use (ParaDL, Table 3, last column)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class StrategyRequest:
 
     def config(self, **degrees: Ints) -> Config:
         """A configuration in the requested placement."""
-        return Config(placement=self.placement, **degrees)
+        return Config.of_degrees(degrees, self.placement)
 
 
 def assign(layers: Iterable[Layer], config: Config) -> Configs:

@@ -123,7 +123,7 @@ def columns(layout: Layout, whole: tuple[int, ...], rank: int) -> Interval:
     axis = layout.axes[1]
     first, last = layout.box(rank)[1]
     size = math.prod(whole[2:])
-    bias = axis.extent - whole[1] * size
+    bias = int(axis.extent) - whole[1] * size
     return first // size, max(first, last - bias) // size
 
 

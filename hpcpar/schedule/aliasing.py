@@ -1,5 +1,6 @@
-"""What layers may overwrite, and what they read again backward: the executor's blocks and the
-predicted memory follow it alike.
+"""Which tensors layers overwrite, and which they read again in the backward pass.
+
+The executor's memory and the predicted memory both follow these rules.
 """
 
 from __future__ import annotations

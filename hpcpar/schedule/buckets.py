@@ -1,28 +1,24 @@
-"""Buckets: the gradients of several small layers summed in one go, so that their latencies are paid
-once.
-"""
+"""Buckets: the gradients of several small layers are summed at once, with one latency."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
+from hpcpar.schedule.outline_steps import Move
 
 
 @dataclass(eq=False)
 class Pending:
-    """A layer whose gradient is complete on each rank, and the movement that sums it; None where
-    nothing is summed.
-    """
+    """A layer whose gradient each rank has computed, and the movement that sums it, if any."""
 
     layer: Layer
-    move: Any = None
+    move: Move | None = None
 
 
 class Buckets:
@@ -35,13 +31,13 @@ class Buckets:
     """
 
     def __init__(self, network: Network, plan: Plan,
-                 emit: Callable[[tuple[Layer, ...]], Any]) -> None:
+                 emit: Callable[[tuple[Layer, ...]], Move | None]) -> None:
         self.network, self.plan, self.emit = network, plan, emit
         self._open: list[Pending] = []
         self._bytes = 0
 
     def add(self, pending: Pending) -> None:
-        """Sum a layer's gradient, now or with those of others."""
+        """Sum a layer's gradient, now or together with the gradients of later layers."""
         layer, size = pending.layer, self._size_bytes(pending.layer)
         if self._open and not self._fits(layer, size):
             self.flush()
@@ -54,9 +50,7 @@ class Buckets:
         return layer.parameters(self.network.input_shape(layer)) * self.plan.item_bytes
 
     def _joins(self, layer: Layer) -> bool:
-        """Only whole gradients can lie side by side in one buffer: rows of channels that are cut
-        differ from rank to rank.
-        """
+        """True where the layer may share a bucket: every rank has its whole gradient."""
         if self.plan.synchronisation != "allreduce" or self.plan.bucket_bytes == 0:
             return False
         return not self.plan.configs[layer.name].cuts_channels
@@ -67,7 +61,7 @@ class Buckets:
         return same and self._joins(layer) and self._bytes + size <= self.plan.bucket_bytes
 
     def flush(self) -> None:
-        """Sum what is open."""
+        """Sum the gradients of the open bucket."""
         if self._open:
             move = self.emit(tuple(p.layer for p in self._open))
             for p in self._open:

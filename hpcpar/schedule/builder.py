@@ -1,6 +1,4 @@
-"""The parts of the lowering: the steps of a layer, forward and backward, of an edge, of a weight's
-gradient and its update.
-"""
+"""The parts of the lowering: the steps of one layer or edge, forward and backward."""
 
 from __future__ import annotations
 
@@ -13,19 +11,19 @@ from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Conv, Layer
 from hpcpar.plan.axis import Axis
-from hpcpar.plan.config import Config, Ints
+from hpcpar.plan.config import Config, Flags, Ints
 from hpcpar.plan.layout import Layout, owned, partial
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import Buckets, Pending
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.emitter import Emitter
 from hpcpar.schedule.outline_steps import Chooser, Move
-from hpcpar.schedule.pattern import NOTHING, Flags, Pattern, collective_along
+from hpcpar.schedule.pattern import NOTHING, Pattern, collective_along
 from hpcpar.schedule.recompute import Recompute, recompute
 from hpcpar.schedule.steps import CODES, Kind, Op, Phase
 from hpcpar.schedule.weights import SUMMED, gradient, update
 
-#: Sums of many squares need the digits, and are few.
+#: Item size of sums of squares, which need float64 and are few.
 MOMENT_BYTES = 8
 
 
@@ -54,13 +52,14 @@ class Builder(Emitter):
 
     @cached_property
     def again(self) -> Recompute:
-        """What is computed again."""
+        """The layers that gradient checkpointing computes again."""
         return recompute(self.network, self.plan)
 
     # -- parts, for the cost tables of a search ----------------------------------------------------
     def node(self, layer: Layer, batch: Ints) -> None:
-        """Everything that a layer's own configuration decides: all of its steps but the movements
-        of its inputs.
+        """All steps that depend on the layer's own configuration only.
+
+        These are all of its steps but the movements of its inputs.
         """
         if layer.inputs:
             self.layer_forward(layer, batch, [])
@@ -72,7 +71,7 @@ class Builder(Emitter):
                 self.compute(Phase.BACKWARD, layer, Op.ACCUMULATE, batch)
 
     def edge(self, e: Edge) -> list[Move]:
-        """Everything that the configurations at both ends of an edge decide: its movements."""
+        """All steps that depend on the configurations at both ends of an edge: its movements."""
         moves = [self.fetch(e), *([self.give_back(e)] if e.producer.name in self.trains else [])]
         return [move for move in moves if move is not None]
 
@@ -88,8 +87,9 @@ class Builder(Emitter):
                                     e.key))
 
     def compute_again(self, segment: int, batch: Ints) -> None:
-        """Make what the backward pass reads of a segment once more; statistics of batches are still
-        there.
+        """Compute again what the backward pass reads of a segment.
+
+        The statistics of batch normalisation were kept.
         """
         for layer in self.network.layers[1:]:
             if self.again.of(layer.name) != segment or not self.again.needs(layer):
@@ -102,9 +102,9 @@ class Builder(Emitter):
                 for _, move in moves:
                     self.wait(move)
 
-    def layer_forward(
-        self, layer: Layer, batch: Ints, arriving: list[tuple[Edge, Move | None]], phase: Phase = Phase.FORWARD
-    ) -> None:
+    def layer_forward(self, layer: Layer, batch: Ints, arriving: list[tuple[Edge, Move | None]],
+                      phase: Phase = Phase.FORWARD) -> None:
+        """Compute a layer once its inputs have arrived; a halo travels beside the interior."""
         halo: Flags = False
         if self.full and isinstance(layer, Conv) and arriving:
             halo = np.asarray(arriving[0][0].forward.code) == CODES[Kind.HALO]
@@ -129,29 +129,30 @@ class Builder(Emitter):
                          ("moments", self.edges.key(layer, 0)), MOMENT_BYTES)
 
     def sum_of_parts(self, layer: Layer, batch: Ints, phase: Phase) -> Move | None:
-        """The partial sums of a cut reduction (k) added; backward its adjoint, the gradient of the
-        sum given to every part.
+        """Add the partial sums of a cut reduction (k).
+
+        Backward is the adjoint: every part gets the gradient of the sum.
         """
         config = self.plan.configs[layer.name]
         if not config.reduces:
             return None
         if not layer.is_matmul or getattr(layer, "groups", 1) > 1:
-            raise InputError(f"layer '{layer.name}' ({layer.kind}): only convolutions of one group and linear layers can be cut by k")
-        parts, whole = partial(self.network, layer, config, batch), owned(self.network, layer, config, batch)
+            raise InputError(f"layer '{layer.name}' ({layer.kind}): only convolutions of one group "
+                             "and linear layers can be cut by k")
+        parts = partial(self.network, layer, config, batch)
+        whole = owned(self.network, layer, config, batch)
         key = ("sum", self.edges.key(layer, batch))
         if phase is Phase.BACKWARD:
-            pattern = collective_along(Kind.ALLGATHER, config,
-                                       ("k",)) if config.scatter else NOTHING
+            gathers = config.scatter
+            pattern = collective_along(Kind.ALLGATHER, config, ("k",)) if gathers else NOTHING
             return self.move(Phase.BACKWARD, layer.name, f"{layer.name}.output.gradient", pattern,
                              whole, parts, key)
-        pattern = collective_along(Kind.REDUCE_SCATTER if config.scatter else Kind.ALLREDUCE,
-                                   config, ("k",))
+        kind = Kind.REDUCE_SCATTER if config.scatter else Kind.ALLREDUCE
+        pattern = collective_along(kind, config, ("k",))
         return self.move(phase, layer.name, f"{layer.name}.output", pattern, parts, whole, key)
 
     def loss(self, batch: Ints) -> Move | None:
-        """The loss summed over everything that cuts it, and told to ranks that the loss layer does
-        not live on.
-        """
+        """Sum the loss over the ranks that hold parts of it, and send it to all other ranks."""
         last, plan = self.network.layers[-1], self.plan
         config = plan.configs[last.name]
         layout = loss_layout(plan, last)
@@ -169,7 +170,7 @@ class Builder(Emitter):
                                     everyone, (*key, "told"), item_bytes=8))
 
     def finish(self, sums: Move | None) -> None:
-        """The loss is needed by the end of the iteration."""
+        """Wait for the loss at the end of the iteration."""
         if self.plan.overlap != "none":
             self.wait(sums)
 
@@ -233,8 +234,7 @@ class Builder(Emitter):
                                     e.backward, e.needed, e.owned, e.key))
 
     def arrive(self, back: list[tuple[Edge, Move | None]], batch: Ints) -> None:
-        """Gradients of inputs are complete; those of a tensor that several layers read are added.
-        """
+        """Wait for the gradients of inputs, and add those of a tensor that several layers read."""
         for e, move in back:
             self.wait(move)
             if e.producer.name in self._received:

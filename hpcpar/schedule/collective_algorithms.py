@@ -1,5 +1,4 @@
-"""The collective algorithms, as pure lists of rounds: what a member sends and receives, and in
-which order.
+"""Collective algorithms as lists of rounds: what a member sends and receives, and in which order.
 
 The communicator executes these rounds and nothing else, the trace counts them, and the cost
 formulas are tested against them. Spans are items of a flat *wire* buffer. For allgather and
@@ -17,8 +16,9 @@ from hpcpar.schedule.steps import Kind
 
 @dataclass(frozen=True)
 class Message:
-    """`start:stop` of the wire buffer to or from a group member (or a rank, in point-to-point
-    patterns).
+    """`start:stop` of the wire buffer, to or from a member of the group.
+
+    In point-to-point patterns the member index is the rank.
     """
 
     peer: int
@@ -76,8 +76,9 @@ def _piece(n: int, p: int, index: int, segments: int, s: int) -> tuple[int, int]
 
 
 def doubling_allreduce(p: int, me: int, n: int) -> list[Round]:
-    """Recursive doubling: ceil(log2 p) exchanges of everything; ranks beyond a power of two fold in
-    first and out last.
+    """Recursive doubling: floor(log2 p) exchanges of the whole buffer.
+
+    Ranks beyond a power of two fold into a neighbour first and unfold last.
     """
     power = 1 << (p.bit_length() - 1)
     extra = p - power
@@ -180,15 +181,20 @@ def collective(kind: Kind, algorithm: str, sizes: tuple[int, ...], me: int,
         Items of each member's block, in group order; for an allreduce every entry is the whole
         buffer's size.
     """
-    p = len(sizes)
     if kind is Kind.ALLREDUCE:
-        return doubling_allreduce(p, me, sizes[0]) if algorithm == "doubling" else ring_allreduce(p, me, sizes[0], segments)
+        if algorithm == "doubling":
+            return doubling_allreduce(len(sizes), me, sizes[0])
+        return ring_allreduce(len(sizes), me, sizes[0], segments)
     if kind is Kind.ALLGATHER:
-        return bruck_allgather(sizes, me) if algorithm == "bruck" else ring_allgather(sizes, me, segments)
-    return bruck_reduce_scatter(sizes, me) if algorithm == "bruck" else ring_reduce_scatter(sizes, me, segments)
+        if algorithm == "bruck":
+            return bruck_allgather(sizes, me)
+        return ring_allgather(sizes, me, segments)
+    if algorithm == "bruck":
+        return bruck_reduce_scatter(sizes, me)
+    return ring_reduce_scatter(sizes, me, segments)
 
 
-#: Algorithms that each collective may use ('mpi', the library's own, goes with all).
+#: Algorithms of each collective, besides 'mpi', the library's own.
 ALGORITHMS: dict[Kind, tuple[str, ...]] = {
     Kind.ALLREDUCE: ("ring", "doubling"),
     Kind.ALLGATHER: ("ring", "bruck"),

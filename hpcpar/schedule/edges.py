@@ -1,11 +1,9 @@
-"""The tensor between two layers: who owns which box of it, who needs which, and how it moves,
-forward and backward.
-"""
+"""The tensor between two layers: owned and needed boxes, and its movements in both directions."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Input, Layer
@@ -22,7 +20,7 @@ class Edge:
     Attributes
     ----------
     which : int
-        Place of the tensor among the consumer's inputs.
+        Index of the tensor among the consumer's inputs.
     key : tuple
         Equal for edges that move alike: layers of equal shapes and options under the same
         configurations share it.
@@ -35,7 +33,7 @@ class Edge:
     needed: Layout
     forward: Pattern
     backward: Pattern
-    key: Any
+    key: Hashable
 
     @property
     def tensor(self) -> str:
@@ -46,21 +44,21 @@ class Edge:
 class Edges:
     """All edges of a plan, or of a family of plans, for any number of samples.
 
-    Edges that move alike share what was found out about the first of them.
+    Layouts and patterns are computed once for edges that move alike.
     """
 
     def __init__(self, network: Network, plan: Plan) -> None:
         self.network, self.plan = network, plan
-        self._known: dict[Any, tuple[Layout, Layout, Pattern, Pattern]] = {}
-        self._needs: dict[Any, Layout] = {}
+        self._known: dict[Hashable, tuple[Layout, Layout, Pattern, Pattern]] = {}
+        self._needs: dict[Hashable, Layout] = {}
 
-    def key(self, layer: Layer, batch: Ints) -> Any:
-        """Equal for layers that work alike."""
+    def key(self, layer: Layer, batch: Ints) -> Hashable:
+        """A key, equal for layers that work alike."""
         config = self.plan.configs[layer.name]
         return (self.network.signatures[layer.name], config.key, value_key(batch))
 
     def needs(self, layer: Layer, batch: Ints) -> tuple[Layout, ...]:
-        """What ranks need of each input of `layer` for `batch` samples, whoever holds it."""
+        """Layouts of the boxes that ranks need of each input of `layer` for `batch` samples."""
         out = []
         for which in range(len(layer.inputs)):
             key = (self.key(layer, batch), which)

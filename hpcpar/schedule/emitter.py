@@ -1,20 +1,28 @@
-"""Appending steps to an outline: computations, movements, and which step waits for which movement.
-"""
+"""Appends steps to an outline: computations, movements, and which step waits for which movement."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
 
 import numpy as np
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
-from hpcpar.plan.config import Ints
+from hpcpar.plan.config import Flags, Ints, Names
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edges
-from hpcpar.schedule.outline_steps import CHEAPEST, IS_DIRECT, NOT_YET, Chooser, Move, Outline, Task
-from hpcpar.schedule.pattern import Flags, Pattern
+from hpcpar.schedule.outline_steps import (
+    CHEAPEST,
+    IS_DIRECT,
+    NOT_YET,
+    Chooser,
+    Move,
+    Outline,
+    Quote,
+    Task,
+)
+from hpcpar.schedule.pattern import Pattern
 from hpcpar.schedule.steps import Op, Phase
 
 
@@ -29,7 +37,7 @@ class Emitter:
     Attributes
     ----------
     part : int
-        The turn, or the micro-batch, that the steps belong to.
+        Index of the pass through the fully-connected layers that the steps belong to.
     """
 
     def __init__(self, network: Network, plan: Plan, choose: Chooser) -> None:
@@ -38,18 +46,19 @@ class Emitter:
         self.edges = Edges(network, plan)
         self.out = Outline(plan, self.edges)
         self.steps = self.out.steps
-        self._chosen: dict[Any, tuple[Any, Any, Any]] = {}
+        self._chosen: dict[Hashable, tuple[Names, Ints, Quote | None]] = {}
 
     def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True,
                 tensor: str = "") -> None:
+        """Append a computation, unless no case has it."""
         if present is True or np.asarray(present).any():
             self.steps.append(Task(phase, layer, op, batch, present, self.part, tensor))
 
     def move(
         self, phase: Phase, layer: str, tensor: str, pattern: Pattern, holder: Layout,
-        wanter: Layout, key: Any, item_bytes: int | None = None, root: int = 0,
+        wanter: Layout, key: Hashable, item_bytes: int | None = None, root: int = 0,
     ) -> Move | None:
-        """Append a movement; None where it is nothing in every case."""
+        """Append a movement; None if nothing moves in any case."""
         if not np.asarray(pattern.code).any():
             return None
         size = self.plan.item_bytes if item_bytes is None else item_bytes
@@ -70,12 +79,12 @@ class Emitter:
         return step
 
     def wait(self, move: Move | None) -> None:
-        """What follows needs the result of `move`."""
+        """The next step needs the result of `move`."""
         if move is not None and (move.needed_by == NOT_YET or self.plan.overlap != "none"):
             move.needed_by = len(self.steps)
 
     def alone(self, move: Move | None) -> Move | None:
-        """Where nothing overlaps, what follows waits for a movement, even another movement."""
+        """Without overlap, the next step waits for a movement, even if it is a movement itself."""
         if self.plan.overlap == "none":
             self.wait(move)
         return move

@@ -42,11 +42,12 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
     training : bool
         False for the forward pass and the loss only.
     samples : int, optional
-        Of the pass; by default those of the largest.
+        Samples of the pass; by default those of the largest.
     """
     last = network.layers[-1]
     if isinstance(last, SoftmaxCrossEntropy) and np.any(np.greater(plan.configs[last.name].c, 1)):
-        raise InputError(f"layer '{last.name}': a softmax cannot be split by class; give it c=1 (or use logistic outputs)")
+        raise InputError(f"layer '{last.name}': a softmax cannot be split by class; "
+                         "give it c=1 (or use logistic outputs)")
     b = Builder(network, plan, choose, training)
     samples = plan.samples_of_a_pass if samples is None else samples
     if plan.turns == 1:

@@ -1,28 +1,25 @@
-"""What an outline consists of: tasks of ranks, and movements of tensors, with what each is in every
-case of a family of plans.
-"""
+"""The steps of an outline: tasks and movements, with their values in every case of a family."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from hpcpar.network.layers import Layer
-from hpcpar.plan.config import Ints
+from hpcpar.plan.config import Flags, Floats, Ints, Names
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edges
-from hpcpar.schedule.pattern import Flags, Pattern
+from hpcpar.schedule.pattern import Pattern
 from hpcpar.schedule.steps import CODES, Kind, Op, Phase
 
-#: Of a movement whose result nobody has asked for.
+#: `Move.needed_by` of a movement that no step waits for yet.
 NOT_YET = -1
-#: The algorithm of a collective that is only priced: the cheapest, whichever it is.
+#: Algorithm of a collective that is only priced: the cheapest one, unnamed.
 CHEAPEST = "cheapest"
-#: Codes of what has no algorithm to choose: nothing, and messages from rank to rank.
+#: Codes without a choice of algorithm: no movement, and point-to-point messages.
 DIRECT = (0, *(CODES[kind] for kind in (Kind.HALO, Kind.REDISTRIBUTE, Kind.REDUCE, Kind.BROADCAST)))
 IS_DIRECT = np.array([code in DIRECT for code in range(len(CODES) + 1)])
 
@@ -40,6 +37,22 @@ class Task:
     tensor: str = ""
 
 
+@dataclass(frozen=True)
+class Quote:
+    """Seconds of a collective, found while its algorithm was chosen.
+
+    Attributes
+    ----------
+    model : object
+        The network model that gave them.
+    seconds : dict
+        By kind, in every case.
+    """
+
+    model: object
+    seconds: dict[Kind, Floats]
+
+
 @dataclass(eq=False)
 class Move:
     """A movement of one tensor between ranks; see `steps.Comm`.
@@ -51,8 +64,8 @@ class Move:
     algorithm : array of str
         Name for each case.
     segments : array of int
-    quote
-        What the chooser found out about the price, for the cost model to use again.
+    quote : Quote or None
+        Seconds that the chooser found, for the cost model to reuse.
     """
 
     phase: Phase
@@ -62,10 +75,10 @@ class Move:
     wanter: Layout
     pattern: Pattern
     item_bytes: int
-    key: Any
-    algorithm: Any = "direct"
-    segments: Any = 1
-    quote: Any = None
+    key: Hashable
+    algorithm: Names = "direct"
+    segments: Ints = 1
+    quote: Quote | None = None
     needed_by: int = NOT_YET
     part: int = 0
     root: int = 0
@@ -76,8 +89,8 @@ class Move:
         return np.asarray(self.pattern.code) != 0
 
 
-#: Gives a collective its algorithm and segments, for every case.
-Chooser = Callable[[Move], tuple[Any, Any]]
+#: Chooses algorithm and segments of a collective in every case.
+Chooser = Callable[[Move], tuple[Names, Ints]]
 
 
 @dataclass(eq=False)

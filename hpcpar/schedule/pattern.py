@@ -9,21 +9,19 @@ a producer against every configuration of a consumer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.network.receptive_field import Columns, Full, Granule, Groups, Offset, Same, Window
 from hpcpar.plan.axis import Axis, all_intervals, tabulate
-from hpcpar.plan.config import Config, Digit
+from hpcpar.plan.config import Config, Digit, Flags, Ints
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.steps import CODES, Group, Kind
 
 #: Axes of a configuration along which gradients may be partial sums.
 PARTIAL = ("n", "c", "d", "h", "w", "k")
-#: A decision, or one for each case.
-Flags = Any
 ONE = Digit(1, 1)
 KINDS: tuple[Kind | None, ...] = (None, *CODES)
 #: By code, whether it is a collective's, and whether that sums.
@@ -46,7 +44,7 @@ class Pattern:
         Coordinates of a collective's group; of size 1 in cases where one does not belong to it.
     """
 
-    code: Any
+    code: np.int8 | NDArray[np.int8]
     adds: bool = False
     digits: tuple[Digit, ...] = ()
 
@@ -100,7 +98,7 @@ class Cut:
     regular: Flags = True
 
     @property
-    def parts(self) -> Any:
+    def parts(self) -> Ints:
         return self.digit.size
 
 
@@ -178,7 +176,7 @@ def relate(owned: Layout, needed: Layout, a: Axis, b: Axis) -> AxisRelation:
     inexact: Flags = False
     halo = np.logical_not(want.exact) & want.regular
     if np.any(halo):
-        held = tabulate(_holds_needed, (a, b), want.parts)
+        held = tabulate(partial(_holds_needed, a, b), want.parts)
         same_cut = (np.equal(want.digit.stride, have.digit.stride)
                     & np.equal(want.parts, have.parts))
         irregular = irregular | (halo & ~same_cut)
@@ -189,7 +187,7 @@ def relate(owned: Layout, needed: Layout, a: Axis, b: Axis) -> AxisRelation:
         want.digit,
         Digit(have.digit.stride, np.where(gathers, have.parts // want.parts, 1)),
         Digit(want.digit.stride, np.where(narrows, want.parts // have.parts, 1)),
-        halo, inexact, irregular | (want.exact & ~gathers & ~narrows),
+        halo, inexact, irregular | (want.exact & np.logical_not(gathers | narrows)),
     )
 
 
@@ -226,7 +224,7 @@ def patterns(owned: Layout, needed: Layout) -> tuple[Pattern, Pattern]:
 
 
 def _adjoint_code(partial: Flags, same_group: Flags, gather: Flags, narrow: Flags, halo: Flags,
-                  inexact: Flags, irregular: Flags) -> Any:
+                  inexact: Flags, irregular: Flags) -> NDArray[np.int8]:
     """The code of the adjoint of a movement.
 
     Parameters

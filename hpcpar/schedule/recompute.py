@@ -1,10 +1,9 @@
-"""Gradient checkpointing: which layers' outputs are thrown away after the forward pass and computed
-again in the backward pass.
+"""Gradient checkpointing: layers whose outputs are dropped and computed again in backward.
 
-The layers of a stage fall into segments. What crosses from one into another is kept; of a segment,
-everything that the backward pass reads is computed again just before (Chen et al., Training Deep
-Nets with Sublinear Memory Cost), but of the last one where nothing has happened since its forward
-pass.
+The layers of a stage fall into segments (Chen et al., Training Deep Nets with Sublinear Memory
+Cost). A tensor that crosses from one segment into another is kept. Everything else that the
+backward pass reads of a segment is computed again just before. The last segment is not computed
+again if its backward pass follows its forward pass immediately.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from hpcpar.plan.plan import Plan
 from hpcpar.schedule.aliasing import in_place, reads_input, reads_output
 from hpcpar.schedule.pipeline_order import firsts, in_flight, switch
 
-#: Of the images, which are always kept.
+#: Segment of the images, which are always kept.
 _IMAGES = -1
 
 
 @dataclass(frozen=True)
 class Recompute:
-    """What is computed again.
+    """The layers that are computed again.
 
     Attributes
     ----------
@@ -38,6 +37,7 @@ class Recompute:
     again: frozenset[str]
 
     def of(self, layer: str) -> int:
+        """Number of a layer's segment."""
         return self.segment.get(layer, _IMAGES)
 
     def needs(self, layer: Layer) -> bool:
@@ -49,7 +49,7 @@ NOTHING = Recompute({}, frozenset())
 
 
 def recompute(network: Network, plan: Plan) -> Recompute:
-    """What a plan computes again."""
+    """The layers that a plan computes again."""
     if not plan.recompute:
         return NOTHING
     segment: dict[str, int] = {}
@@ -57,27 +57,29 @@ def recompute(network: Network, plan: Plan) -> Recompute:
     starts = firsts(network, plan)
     last = switch(network) if plan.turns > 1 else len(network.layers) - 1
     for s, first in enumerate(starts):
-        # what takes turns is used up in each of them
+        # layers of several passes are complete after each of them
         layers = [layer for layer in network.layers[1:last] if len(starts) == 1
                   or plan.configs[layer.name].first == first]
         number = len(set(segment.values()))
         for layers_of_one in _cut(network, layers, plan.recompute):
             segment |= {layer.name: number for layer in layers_of_one}
             number += 1
-        # the backward pass begins with the last segment: its outputs are there, unless other
+        # the backward pass begins with the last segment, whose outputs are still there unless other
         # micro-batches pass in between
         if in_flight(plan.order, len(starts), s, plan.microbatches) == 1 and number:
             waiting.add(number - 1)
     segment |= {layer.name: len(set(segment.values())) for layer in network.layers[last:]}
     again: set[str] = set()
     for layer in reversed(network.layers[1:last]):
-        if segment[layer.name] not in waiting and not _kept(network, segment, layer) and _read_again(network, segment, again, layer):
+        if segment[layer.name] in waiting or _kept(network, segment, layer):
+            continue
+        if _read_again(network, again, layer):
             again.add(layer.name)
     return Recompute(segment, frozenset(again))
 
 
 def _cut(network: Network, layers: list[Layer], count: int) -> list[list[Layer]]:
-    """Layers in `count` segments of about equal outputs, cut where little crosses."""
+    """Cut layers into `count` segments of about equal output size, where little crosses."""
     sizes = [0 if _overwrites(network, layer) else math.prod(network.shapes[layer.name])
              for layer in layers]
     place = {layer.name: i for i, layer in enumerate(layers)}
@@ -100,14 +102,16 @@ def _cut(network: Network, layers: list[Layer], count: int) -> list[list[Layer]]
 
 
 def _overwrites(network: Network, layer: Layer) -> bool:
-    """True where the layer's output lies in its input's place."""
+    """True where the layer's output overwrites its input."""
     producer = network.by_name[layer.inputs[0]]
-    return len(layer.inputs) == 1 and len(network.consumers[producer.name]) == 1 and in_place(layer, producer)
+    alone = len(layer.inputs) == 1 and len(network.consumers[producer.name]) == 1
+    return alone and in_place(layer, producer)
 
 
 def _kept(network: Network, segment: dict[str, int], layer: Layer) -> bool:
-    """True where the block of the layer's output holds something that crosses into another segment:
-    it must not be written again.
+    """True where the memory of the layer's output also holds a tensor that another segment reads.
+
+    Computing the layer again would overwrite that tensor.
     """
     block = [layer]
     while _overwrites(network, block[0]) and network.by_name[block[0].inputs[0]].inputs:
@@ -121,7 +125,7 @@ def _kept(network: Network, segment: dict[str, int], layer: Layer) -> bool:
                for name in network.consumers[member.name])
 
 
-def _read_again(network: Network, segment: dict[str, int], again: set[str], layer: Layer) -> bool:
+def _read_again(network: Network, again: set[str], layer: Layer) -> bool:
     """True where the backward pass, or a layer that is computed again, reads the layer's output."""
     readers = [network.by_name[name] for name in network.consumers[layer.name]]
     return reads_output(layer) or any(reads_input(reader) or reader.name in again

@@ -1,4 +1,4 @@
-"""What cannot be trained though it can be written down: refused before the first message."""
+"""Refusal of plans that can be written and priced, but not run, before the first message."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from hpcpar.schedule.pipeline_order import switch
 
 
 def require(network: Network, plan: Plan) -> None:
-    """Check that the executor has everything that a plan asks for.
+    """Check that the executor can run a plan.
 
     Raises
     ------
     InputError
-        Naming the first thing that it has not.
+        Names the first thing that the executor cannot do.
     """
     if plan.batch < plan.microbatches:
-        raise InputError(f"a batch of {plan.batch} samples cannot be cut into {plan.microbatches} micro-batches: some would be empty; "
-                         f"use at most {plan.batch}")
+        raise InputError(
+            f"a batch of {plan.batch} samples cannot be cut into {plan.microbatches} "
+            f"micro-batches: some would be empty; use at most {plan.batch}")
     if plan.synchronisation != "allreduce":
         cut = next((name for name, config in plan.configs.items() if config.k > 1), None)
         if cut is not None:
-            raise InputError(f"layer '{cut}' is cut by k ({plan.configs[cut]}): with the synchronisation {plan.synchronisation} this "
-                             "cannot be run; use the synchronisation allreduce, or another strategy")
+            raise InputError(
+                f"layer '{cut}' is cut by k ({plan.configs[cut]}): with the synchronisation "
+                f"{plan.synchronisation} this cannot be run; use the synchronisation allreduce, or "
+                "another strategy")
     if plan.turns > 1:
         _require_turns(network, plan)
 
 
 def runs(network: Network) -> Callable[[Plan], bool]:
-    """Which plans this version can run."""
+    """A predicate: True for plans that the executor can run."""
 
     def accept(plan: Plan) -> bool:
         try:
@@ -45,49 +48,64 @@ def runs(network: Network) -> Callable[[Plan], bool]:
 
 
 def _require_turns(network: Network, plan: Plan) -> None:
-    """Turns (one weird trick's variable batch): what crosses the switch must be one tensor, and
-    fall into equal parts.
-    """
+    """One weird trick's variable batch: one tensor crosses the switch, in equal parts."""
     if plan.microbatches > 1:
-        raise InputError(f"the plan has {plan.turns} turns and {plan.microbatches} micro-batches: one excludes the other; "
-                         "plan with --microbatches 1, or with the strategy owt")
+        raise InputError(
+            f"the plan has {plan.turns} turns and {plan.microbatches} micro-batches: one excludes "
+            "the other; plan with --microbatches 1, or with the strategy owt")
     at = switch(network)
     after, before = network.layers[at:], network.layers[at - 1]
-    if not at or network.consumers[before.name] != (after[0].name,) or _crossings(network, at) != [before.name]:
-        raise InputError(f"{plan.turns} turns from layer '{after[0].name}' on: in network '{network.name}' more than the output of the "
-                         f"layer before it, '{before.name}', is read there; use the strategy owt")
+    only_reader = network.consumers[before.name] == (after[0].name,)
+    if not at or not only_reader or _crossings(network, at) != [before.name]:
+        raise InputError(
+            f"{plan.turns} turns from layer '{after[0].name}' on: in network '{network.name}' more "
+            f"than the output of the layer before it, '{before.name}', is read there; use the "
+            "strategy owt")
     for layer in network.layers:
-        config = plan.configs[layer.name]
-        if config.ranks != plan.ranks:
-            raise InputError(f"layer '{layer.name}' lives on {config.ranks} of {plan.ranks} ranks ({config}): with {plan.turns} turns "
-                             "every layer needs all of them; plan without turns, or with the strategy owt-b or owt-c")
-        if layer in after and (config.n > 1 or config.k > 1):
-            raise InputError(f"layer '{layer.name}' ({config}) comes after the switch to {plan.turns} turns: layers there can be cut "
-                             "by channels alone; use the strategy owt-b or owt-c")
-        if layer in after and isinstance(layer, BatchNorm):
-            raise InputError(f"layer '{layer.name}' (batch normalisation) comes after the switch to {plan.turns} turns, whose "
-                             "statistics would be those of a turn; use the strategy owt")
+        _require_layer(plan, layer, layer in after)
     _require_parts(plan, before, after[0])
 
 
+def _require_layer(plan: Plan, layer: Layer, after_switch: bool) -> None:
+    """Every layer lives on all ranks; after the switch only channels are cut."""
+    config = plan.configs[layer.name]
+    if config.ranks != plan.ranks:
+        raise InputError(
+            f"layer '{layer.name}' lives on {config.ranks} of {plan.ranks} ranks ({config}): with "
+            f"{plan.turns} turns every layer needs all of them; plan without turns, or with the "
+            "strategy owt-b or owt-c")
+    if after_switch and (config.n > 1 or config.k > 1):
+        raise InputError(
+            f"layer '{layer.name}' ({config}) comes after the switch to {plan.turns} turns: layers "
+            "there can be cut by channels alone; use the strategy owt-b or owt-c")
+    if after_switch and isinstance(layer, BatchNorm):
+        raise InputError(
+            f"layer '{layer.name}' (batch normalisation) comes after the switch to {plan.turns} "
+            "turns, whose statistics would be those of a turn; use the strategy owt")
+
+
 def _crossings(network: Network, at: int) -> list[str]:
-    """The layers before place `at` whose output is read from there on."""
+    """The layers before index `at` whose output is read from there on."""
     later = {layer.name for layer in network.layers[at:]}
     return [layer.name for layer in network.layers[:at]
             if later.intersection(network.consumers[layer.name])]
 
 
 def _require_parts(plan: Plan, before: Layer, first: Layer) -> None:
-    """Samples on one side, channels on the other, and every turn takes equally many samples: some
-    of each rank's, or one rank's.
-    """
+    """Samples are cut before the switch, channels after it, and all passes have equal batches."""
     ranks, batch, configs = int(plan.ranks), int(plan.batch), plan.configs
     if configs[before.name].n != ranks or configs[first.name].c != ranks:
-        raise InputError(f"the plan has {plan.turns} turns, in which samples are exchanged for channels, but layer '{before.name}' is cut "
-                         f"into {configs[before.name]} and layer '{first.name}' after it into {configs[first.name]}, not {{n={ranks}}} "
-                         f"and {{c={ranks}}}; use the strategy owt")
+        raise InputError(
+            f"the plan has {plan.turns} turns, in which samples are exchanged for channels, but "
+            f"layer '{before.name}' is cut into {configs[before.name]} and layer '{first.name}' "
+            f"after it into {configs[first.name]}, not {{n={ranks}}} and {{c={ranks}}}; use the "
+            "strategy owt")
     if plan.switch == "one" and plan.turns != ranks:
-        raise InputError(f"the plan has {plan.turns} turns, each of one rank's samples, on {ranks} ranks; plan {ranks} turns, or use owt-c")
+        raise InputError(
+            f"the plan has {plan.turns} turns, each of one rank's samples, on {ranks} ranks; "
+            f"plan {ranks} turns, or use owt-c")
     unit = ranks if plan.switch == "one" else ranks * plan.turns
     if batch % unit:
-        raise InputError(f"a batch of {batch} does not give each of {plan.turns} turns equally many samples; use a multiple of {unit}")
+        raise InputError(
+            f"a batch of {batch} does not give each of {plan.turns} turns equally many samples; "
+            f"use a multiple of {unit}")

@@ -1,7 +1,7 @@
 """Messages and bytes that every rank sends in a step, for all ranks at once.
 
-They equal `hpcpar.schedule.messages.counts`, which walks the messages of one rank, and so the trace
-of a run.
+They equal `hpcpar.schedule.messages.counts`, which walks one rank's messages, and therefore the
+trace of a run.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hpcpar.schedule.pattern import ONE
 from hpcpar.schedule.steps import Comm, Group, Kind, Schedule
 
 Counts = NDArray[np.int64]
-#: Rows of a matrix of all pairs of ranks that are looked at together.
+#: Rows of the matrix of all rank pairs that are computed at once, to bound memory.
 ROWS = 256
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What ranks send.
+    """Messages and bytes that ranks send in one step.
 
     Attributes
     ----------
@@ -47,12 +47,13 @@ def sent_bytes(schedule: Schedule) -> Counts:
 
 
 def sent(step: Comm, ranks: int) -> Sent:
-    """What each of `ranks` ranks sends in a step."""
-    if step.group is None:
-        find = _between_equal_cuts if _equal_cuts(step) else _between_all_pairs
-        messages, items = find(step, ranks)
-    else:
+    """Messages and bytes that each of `ranks` ranks sends in a step."""
+    if step.group is not None:
         messages, items = _collective(step, step.group, ranks)
+    elif _equal_cuts(step):
+        messages, items = _between_equal_cuts(step, ranks)
+    else:
+        messages, items = _between_all_pairs(step, ranks)
     return Sent(messages, items * step.item_bytes)
 
 
@@ -63,7 +64,7 @@ def _lives(layout: Layout, rank: Counts) -> NDArray[np.bool_]:
 
 
 def _part(layout: Layout, axis: Axis, rank: Counts) -> Counts:
-    """The part of an axis that each rank has."""
+    """Index of each rank's part of an axis."""
     digit = layout.digits.get(axis.name, ONE)
     return np.asarray(digit.of(rank - layout.config.first) + np.zeros_like(rank))
 
@@ -98,7 +99,7 @@ def _equal_cuts(step: Comm) -> bool:
 
 
 def _between_equal_cuts(step: Comm, ranks: int) -> tuple[Counts, Counts]:
-    """Along every axis, what a part holds and each of the parts wants."""
+    """Axis by axis: a part's overlaps with all wanted parts multiply over the axes."""
     rank = np.arange(ranks)
     lives = _lives(step.holder, rank)
     messages, items, kept = (np.ones(ranks, np.int64) for _ in range(3))
@@ -111,7 +112,7 @@ def _between_equal_cuts(step: Comm, ranks: int) -> tuple[Counts, Counts]:
 
 @lru_cache(maxsize=10_000)
 def _overlaps(held: Axis, wanted: Axis, parts: int) -> tuple[Counts, Counts, Counts]:
-    """For each held part: wanted parts that meet it, their common indices, and those of its own."""
+    """For each held part: wanted parts that meet it, shared indices, its own of them."""
     (h0, h1), (w0, w1) = all_intervals(held, parts), all_intervals(wanted, parts)
     common = np.minimum(h1[:, None], w1) - np.maximum(h0[:, None], w0)
     common = np.maximum(common, 0)
@@ -119,7 +120,7 @@ def _overlaps(held: Axis, wanted: Axis, parts: int) -> tuple[Counts, Counts, Cou
 
 
 def _between_all_pairs(step: Comm, ranks: int) -> tuple[Counts, Counts]:
-    """Every wanter takes each part from the holder of its own replica class."""
+    """All pairs of ranks of one replica class: a rank sends its box's overlap with every other."""
     rank = np.arange(ranks)
     messages, items = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     held, wanted = _boxes(step.holder, rank), _boxes(step.wanter, rank)
@@ -142,38 +143,34 @@ def _between_all_pairs(step: Comm, ranks: int) -> tuple[Counts, Counts]:
 
 # -- collectives -----------------------------------------------------------------------------------
 def _collective(step: Comm, group: Group, ranks: int) -> tuple[Counts, Counts]:
+    """Groups with equal block sizes send alike, so each distinct row of sizes is counted once."""
+    messages, items = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     rank = np.arange(ranks)
-    out = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     rank = rank[_lives(step.holder, rank)]
-    members = _members(group)
-    place = np.zeros(len(rank), np.int64)  # a rank's position in its group
-    base = rank - group.first
-    for digit in sorted(group.digits, key=lambda d: -d.stride):
-        at = np.asarray(digit.of(rank - group.first))
-        place, base = place * int(digit.size) + at, base - at * digit.stride
-    if step.kind is Kind.ALLGATHER or step.kind is Kind.REDUCE_SCATTER:
-        parts = step.holder if step.kind is Kind.ALLGATHER else step.wanter
-    else:
-        parts = step.holder if step.kind is Kind.REDUCE else step.wanter
-    bases, whose = np.unique(base, return_inverse=True)
-    every = bases[:, None] + members + group.first
-    sizes = _items(parts, every.ravel()).reshape(every.shape)
-    rows, kind_of = np.unique(sizes, axis=0, return_inverse=True)
+    position, base = _positions(group, rank)
+    blocks = step.holder if step.kind in (Kind.ALLGATHER, Kind.REDUCE) else step.wanter
+    bases, group_of = np.unique(base, return_inverse=True)
+    members = np.array(group.members(group.first)) + bases[:, None]
+    sizes = _items(blocks, members.ravel()).reshape(members.shape)
+    rows, row_of = np.unique(sizes, axis=0, return_inverse=True)
     for i, row in enumerate(rows):
-        found = _of_members(step.kind, step.algorithm, tuple(row.tolist()), step.segments,
-                            step.root)
-        mine = np.ravel(kind_of)[whose] == i
-        for counts, values in zip(out, found, strict=True):
-            counts[rank[mine]] = values[place[mine]]
-    return out
+        member_messages, member_items = _of_members(
+            step.kind, step.algorithm, tuple(row.tolist()), step.segments, step.root)
+        mine = np.ravel(row_of)[group_of] == i
+        messages[rank[mine]] = member_messages[position[mine]]
+        items[rank[mine]] = member_items[position[mine]]
+    return messages, items
 
 
-def _members(group: Group) -> Counts:
-    """Offsets of a group's members from its first, by position."""
-    offsets = np.zeros(1, np.int64)
-    for digit in sorted(group.digits, key=lambda d: -d.stride):
-        offsets = (offsets[:, None] + np.arange(int(digit.size)) * int(digit.stride)).ravel()
-    return offsets
+def _positions(group: Group, rank: Counts) -> tuple[Counts, Counts]:
+    """Position of each rank in its group, and the offset of its group's first member."""
+    position: Counts = np.zeros(len(rank), np.int64)
+    base: Counts = rank - group.first
+    for digit in sorted(group.digits, key=lambda d: -int(d.stride)):
+        coordinate = np.asarray(digit.of(rank - group.first))
+        position = position * int(digit.size) + coordinate
+        base = base - coordinate * int(digit.stride)
+    return position, base
 
 
 @lru_cache(maxsize=2_000)
@@ -204,7 +201,7 @@ def _of_members(kind: Kind, algorithm: str, sizes: tuple[int, ...], segments: in
 
 
 def _ring(kind: Kind, sizes: Counts, segments: int) -> tuple[Counts, Counts]:
-    """A ring sends every block but one on; an allreduce does so twice, with blocks of its own."""
+    """A member of a ring passes on every block but one; in an allreduce twice."""
     if kind is Kind.ALLREDUCE:
         n, p = int(sizes[0]), len(sizes)
         sizes = np.diff([block(n, p, i)[0] for i in range(p + 1)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -24,12 +25,12 @@ class Phase(str, Enum):
     UPDATE = "update"
 
 
-#: Those that every micro-batch has.
+#: The phases that every micro-batch has.
 PASSES = (Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD)
 
 
 class Kind(str, Enum):
-    """Pattern of a communication step."""
+    """Communication pattern of a step."""
 
     HALO = "halo"
     ALLGATHER = "allgather"
@@ -40,12 +41,12 @@ class Kind(str, Enum):
     BROADCAST = "broadcast"
 
 
-#: Kinds as small numbers, for large arrays of them; 0 stands for no communication.
+#: Kinds as small numbers, for arrays of many cases; 0 means no communication.
 CODES = {kind: np.int8(code) for code, kind in enumerate(Kind, 1)}
 
 
 class Op(str, Enum):
-    """What a compute step computes."""
+    """Operation of a compute step."""
 
     STATISTICS = "statistics"
     FORWARD = "forward"
@@ -59,8 +60,9 @@ class Op(str, Enum):
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that communicate with each other: those that differ in the given digits only, counted
-    from rank `first`.
+    """Ranks that communicate with each other: those that differ in the given coordinates only.
+
+    Coordinates are counted from rank `first`.
     """
 
     digits: tuple[Digit, ...]
@@ -68,37 +70,37 @@ class Group:
 
     @property
     def size(self) -> int:
-        out = 1
-        for d in self.digits:
-            out *= d.size
-        return out
+        """Number of members."""
+        return math.prod(int(d.size) for d in self.digits)
 
     def index(self, rank: int) -> int:
         """Position of `rank` in its group."""
-        out = 0
-        for d in sorted(self.digits, key=lambda d: -d.stride):
-            out = out * int(d.size) + int(d.of(rank - self.first))
-        return out
+        index = 0
+        for digit in self._slowest_first:
+            index = index * int(digit.size) + int(digit.of(rank - self.first))
+        return index
 
     def members(self, rank: int) -> tuple[int, ...]:
         """The group that `rank` belongs to, by position."""
-        base = rank - sum(d.of(rank - self.first) * d.stride for d in self.digits)
-        ordered = sorted(self.digits, key=lambda d: -d.stride)
-        places = itertools.product(*(range(d.size) for d in ordered))
-        return tuple(base + sum(i * d.stride for i, d in zip(at, ordered, strict=True))
-                     for at in places)
+        base = rank - sum(int(d.of(rank - self.first) * d.stride) for d in self.digits)
+        offsets = [[i * int(d.stride) for i in range(int(d.size))] for d in self._slowest_first]
+        return tuple(base + sum(chosen) for chosen in itertools.product(*offsets))
+
+    @property
+    def _slowest_first(self) -> list[Digit]:
+        return sorted(self.digits, key=lambda digit: -int(digit.stride))
 
 
 @dataclass(frozen=True)
 class Compute:
-    """A rank's own work; every rank works on its own boxes.
+    """An operation of a layer, which every rank does on its own boxes.
 
     Attributes
     ----------
     part : int
-        The micro-batch, or the turn, that it works on.
+        Index of the micro-batch, or of the pass through the fully-connected layers.
     tensor : str
-        Of an accumulation: the input whose gradient is added.
+        For `Op.ACCUMULATE`, the input whose gradient is added; else empty.
     """
 
     index: int
@@ -120,11 +122,12 @@ class Comm:
     Attributes
     ----------
     holder, wanter : Layout
-        Boxes before and after. With `reduce`, holders' values are partial sums and wanters get
-        totals.
+        Boxes before and after.
+    reduce : bool
+        The values before are partial sums, those after are totals.
     group : Group or None
-        Who takes part in a collective; None for point-to-point patterns (halo, redistribute), where
-        boxes tell.
+        Members of a collective. None for point-to-point patterns (halo, redistribute), whose
+        messages follow from the boxes.
     algorithm : str
         ``direct`` (point to point), ``ring``, ``doubling``, ``bruck`` or ``mpi`` (the library's
         own).
@@ -134,13 +137,13 @@ class Comm:
     item_bytes : int
         Size of an element on the wire.
     needed_by : int
-        Index of the first step that uses the result; what lies between may overlap.
+        Index of the first step that uses the result. The steps between may overlap with this one.
     part : int
-        The micro-batch, or the turn, that it moves.
+        Index of the micro-batch, or of the pass through the fully-connected layers.
     root : int
-        Position in the group of the one that a reduction ends at or a broadcast begins at.
+        Position in the group of the root of a reduction or broadcast.
     covers : tuple of str
-        Of a sum of gradients: the layers whose gradients lie side by side in it.
+        For a sum of gradients, the layers whose gradients lie side by side in the buffer.
     """
 
     index: int
@@ -165,18 +168,20 @@ class Comm:
         return f"{self.layer}.{self.phase.value}.{self.kind.value}"
 
     def held(self, rank: int) -> Box:
+        """The box of `rank` before the movement."""
         return self.holder.box(rank)
 
     def wanted(self, rank: int) -> Box:
+        """The box of `rank` after the movement."""
         return self.wanter.box(rank)
 
     def concerns(self, rank: int) -> bool:
-        """True where `rank` holds or wants some of the tensor."""
+        """True where the tensor lives on `rank` before or after."""
         return self.holder.holds(rank) or self.wanter.holds(rank)
 
     @property
     def between(self) -> bool:
-        """True where the tensor goes from some ranks to others."""
+        """True where the tensor moves between different sets of ranks (pipeline stages)."""
         a, b = self.holder.config, self.wanter.config
         return bool(a.first != b.first or a.ranks != b.ranks)
 

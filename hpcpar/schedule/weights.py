@@ -1,10 +1,8 @@
-"""The steps of weights: the sums of their gradients, their updates, and handing out what was
-updated in one place only.
-"""
+"""The steps of weights: sums of gradients, updates, and distribution of updated weights."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
 
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Digit
@@ -16,8 +14,7 @@ from hpcpar.schedule.outline_steps import NOT_YET, Move
 from hpcpar.schedule.pattern import collective_along
 from hpcpar.schedule.steps import Kind, Op, Phase
 
-#: Axes along which a weight's gradient is a partial sum: every cut of the output but those by
-#: channel.
+#: Axes along which a weight's gradient is a partial sum: all but channels.
 SUMMED = ("n", "d", "h", "w")
 
 
@@ -34,7 +31,7 @@ def gradient(b: Emitter, layers: tuple[Layer, ...]) -> Move | None:
     layer = layers[-1]
     config, how = b.plan.configs[layer.name], b.plan.synchronisation
     kind = {"allreduce": Kind.ALLREDUCE, "sharded": Kind.REDUCE_SCATTER, "server": Kind.REDUCE}[how]
-    key: Any
+    key: Hashable
     if len(layers) == 1:
         layout, key = parameters(b.network, layer, config), ("weight", b.edges.key(layer, 0))
     else:
@@ -49,9 +46,7 @@ def gradient(b: Emitter, layers: tuple[Layer, ...]) -> Move | None:
 
 
 def update(b: Emitter, pending: list[Pending]) -> None:
-    """Update every weight once its gradient is complete; hand out what was updated in one place
-    only.
-    """
+    """Update every weight once its gradient is summed, then distribute sharded or served ones."""
     out: list[Move | None] = []
     for p in pending:
         if b.plan.overlap != "none" and not (p.move is not None and p.move.needed_by != NOT_YET):
@@ -66,7 +61,7 @@ def update(b: Emitter, pending: list[Pending]) -> None:
 
 
 def hand_out(b: Emitter, layer: Layer) -> Move | None:
-    """Updated weights for those that did not update them."""
+    """Send updated weights to the ranks that did not update them."""
     if b.plan.synchronisation == "allreduce":
         return None
     layout = parameters(b.network, layer, b.plan.configs[layer.name])

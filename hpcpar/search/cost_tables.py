@@ -1,4 +1,4 @@
-"""Making the cost tables of the layer-wise search.
+"""Makes the cost tables of the layer-wise search.
 
 Layers and edges go through the same lowering and pricing as any prediction: a layer's
 configurations as a family of cases, an edge's as every configuration of the producer (rows) against
@@ -7,11 +7,11 @@ every configuration of the consumer (columns).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.cost.memory.memory import NOTHING as NO_MEMORY
 from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory, wire_bytes
@@ -22,7 +22,7 @@ from hpcpar.cost.step_prices import StepPricer
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, Loss
-from hpcpar.plan.config import Config
+from hpcpar.plan.config import Config, Flags, Numbers
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.aliasing import begins_sum, in_place, passes_gradient
@@ -40,7 +40,8 @@ class TableMaker:
     Parameters
     ----------
     plan : Plan
-        Its options count (type, collectives, synchronisation, ...), its configurations do not.
+        Gives the options (element type, collectives, synchronisation, ...); its configurations are
+        not used.
     contention : float, optional
         ParaDL's phi, instead of what follows from the placement.
     gamma : float
@@ -52,18 +53,17 @@ class TableMaker:
         self.network, self.machine, self.gamma = network, machine, gamma
         self.plan = replace(plan, overlap="none", configs={}, machine={})
         self.wires = Wires(machine, contention)
-        # a plan's algorithms are chosen without regard to a contention that is given
+        # a plan's algorithms are chosen without a given contention
         plain = self.wires if contention is None else Wires(machine)
         self.choose = cheapest_price(self.wires, plain, plan.collectives)
-        self._units: dict[Any, Table] = {}
-        self._edges: dict[Any, Table] = {}
+        self._units: dict[Hashable, Table] = {}
+        self._edges: dict[Hashable, Table] = {}
 
     def tables(self, units: Sequence[Unit], links: Sequence[Link]
                ) -> tuple[list[Table], list[Table]]:
         """OptCNN's tC and tS of units, and tX of edges.
 
-        A unit's table has all that its configurations decide alone, an edge's has an entry for
-        every pair of configurations.
+        A unit's table has an entry for each configuration, an edge's for each pair of them.
         """
         return [self._of_unit(unit) for unit in units], [self._of_edge(link) for link in links]
 
@@ -85,15 +85,15 @@ class TableMaker:
                                            self._unit_memory(unit, b))
         return self._units[key]
 
-    def _traits(self, layer: Layer) -> tuple[Any, ...]:
-        """Equal for layers of equal tables: shapes and options, and what surrounds them."""
+    def _traits(self, layer: Layer) -> tuple[Hashable, ...]:
+        """A key, equal for layers with equal tables: shapes, options and surroundings."""
         readers = len(self.network.consumers[layer.name])
         trains = any(name in self.network.trained for name in layer.inputs)
         last = layer is self.network.layers[-1]
         return self.network.signatures[layer.name], readers, last, trains
 
     def _unit_memory(self, unit: Unit, b: Builder) -> Memory:
-        """The memory of a unit's layers, and of the edges between them, where nothing moves."""
+        """The memory of a unit's layers and of the edges between them, on which nothing moves."""
         batch = self.plan.samples_of_a_pass
         total = NO_MEMORY
         for layer in unit.layers:
@@ -120,8 +120,8 @@ class TableMaker:
             self._edges[key] = self._table(b, moves, shape, edge_memory(self.network, b.plan, e))
         return self._edges[key]
 
-    def _edge_traits(self, link: Link) -> tuple[Any, ...]:
-        """Equal for edges of equal tables."""
+    def _edge_traits(self, link: Link) -> tuple[Hashable, ...]:
+        """A key, equal for edges with equal tables."""
         network, tail, layer = self.network, link.producer.layers[-1], link.layer
         return (
             network.signatures[tail.name], network.signatures[layer.name], link.which,
@@ -133,11 +133,11 @@ class TableMaker:
     # -- both --------------------------------------------------------------------------------------
     def _table(self, b: Builder, steps: Sequence[Task | Move], shape: tuple[int, ...],
                memory: Memory) -> Table:
-        """The sums over steps."""
+        """Sum seconds and buffers over steps."""
         pricer = self._pricer(b)
         seconds, hideable = np.zeros(shape), np.zeros(shape)
-        measured: Any = np.bool_(bool(self.machine.compute))
-        buffers: dict[str, Any] = {}
+        measured: Flags = np.bool_(bool(self.machine.compute))
+        buffers: dict[str, Numbers] = {}
         for step in steps:
             price = pricer.price(step)
             seconds += repeats(self.plan, step.phase) * price.seconds
@@ -150,13 +150,13 @@ class TableMaker:
         held = self._held_bytes(memory) + sum(buffers.values())
         return Table(seconds, np.zeros(shape) + held, hideable, measured)
 
-    def _held_bytes(self, memory: Memory) -> Any:
-        """Bytes, with what every micro-batch keeps for its backward pass."""
+    def _held_bytes(self, memory: Memory) -> Numbers:
+        """Bytes, including what every micro-batch in flight keeps for its backward pass."""
         memory = memory.flying(self.plan.microbatches)
         return (memory if self.gamma == 1.0 else memory.scaled(self.gamma)).total_bytes
 
 
-def _configs(unit: Unit, chosen: Any) -> dict[str, Config]:
+def _configs(unit: Unit, chosen: NDArray[np.int64] | None) -> dict[str, Config]:
     """Configurations of a unit's layers as families: the chosen ones, or all."""
     rows = slice(None) if chosen is None else chosen
     return {layer.name: unit.space.config(rows, i > 0) for i, layer in enumerate(unit.layers)}

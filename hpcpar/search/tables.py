@@ -1,28 +1,29 @@
-"""Cost tables of the layer-wise search: seconds and memory of every layer under every
-configuration, of every edge under every pair.
+"""Cost tables of the layer-wise search: seconds and bytes by configuration (OptCNN's tC + tS, tX).
 
-The tables are made by the same lowering and pricing as any prediction, with a layer's
-configurations as a family, so an entry is what `predict --overlap none` counts for that layer or
-edge (OptCNN's tC + tS, and tX).
+A layer has an entry for each of its configurations, an edge for each pair of configurations. An
+entry is what `predict --overlap none` counts for that layer or edge.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Dropout, Layer, ReLU
-from hpcpar.plan.config import Config
+from hpcpar.plan.config import Config, Flags
 from hpcpar.search.edge_elimination import total
 from hpcpar.search.space import Space, Spaces
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Layers that share a configuration: one, and the elementwise layers behind it that nothing
-    else reads.
+    """Layers that share a configuration: one, and the elementwise layers behind it.
+
+    Nothing else reads the tensors between them.
     """
 
     layers: tuple[Layer, ...]
@@ -35,16 +36,20 @@ class Unit:
 
 @dataclass(frozen=True)
 class Link:
-    """An edge between two units: into input `which` of `layer`, the consumer's first; for some
-    configurations (None: all) of each.
+    """An edge between two units, into input `which` of `layer`, the consumer's first.
+
+    Attributes
+    ----------
+    rows, columns : ndarray, optional
+        Indices of the producer's and the consumer's configurations; by default all.
     """
 
     producer: Unit
     consumer: Unit
     layer: Layer
     which: int
-    rows: Any = None
-    columns: Any = None
+    rows: NDArray[np.int64] | None = None
+    columns: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,23 +66,23 @@ class Table:
         All computing comes from the machine's calibrated table.
     """
 
-    seconds: Any
-    bytes: Any
-    hideable: Any
-    measured: Any = True
+    seconds: NDArray[np.float64]
+    bytes: NDArray[np.float64]
+    hideable: NDArray[np.float64]
+    measured: Flags = True
 
     def __add__(self, other: Table) -> Table:
         return Table(self.seconds + other.seconds, self.bytes + other.bytes,
                      self.hideable + other.hideable)
 
-    def at(self, rows: Any) -> Table:
+    def at(self, rows: NDArray[np.int64]) -> Table:
         """The table of some configurations of a unit."""
         if len(rows) == len(self.seconds):
             return self
         return Table(self.seconds[rows], self.bytes[rows], self.hideable[rows])
 
     def hiding(self, part: float) -> Table:
-        """The table with a part of the sums of gradients for nothing."""
+        """The table without a fraction of the time that sums gradients."""
         return Table(self.seconds - part * self.hideable, self.bytes, (1 - part) * self.hideable)
 
 
@@ -97,26 +102,31 @@ class Tables:
     def memory(self, chosen: list[int]) -> float:
         """Bytes of the largest rank."""
         of_nodes = sum(float(t.bytes[c]) for t, c in zip(self.nodes, chosen, strict=True))
-        return of_nodes + sum(float(t.bytes[chosen[a], chosen[b]]) for (a, b), t in self.edges.items())
+        return of_nodes + sum(float(table.bytes[chosen[tail], chosen[head]])
+                              for (tail, head), table in self.edges.items())
 
 
 def units(network: Network, spaces: Spaces) -> list[Unit]:
-    """The network's layers, with elementwise ones joined to the layer before them: another
-    configuration there only moves data.
+    """The network's layers as units.
+
+    Elementwise layers join the layer before them: another configuration would only move data.
     """
     made: list[list[Layer]] = []
     place: dict[str, int] = {}
     for layer in network.layers:
-        joins = isinstance(layer,
-                           ReLU | Dropout
-                           | BatchNorm) and len(network.consumers[layer.inputs[0]]) == 1
-        if joins and network.by_name[layer.inputs[0]].inputs:
+        if isinstance(layer, ReLU | Dropout | BatchNorm) and _only_reader(network, layer):
             place[layer.name] = place[layer.inputs[0]]
             made[place[layer.name]].append(layer)
         else:
             place[layer.name] = len(made)
             made.append([layer])
     return [Unit(tuple(group), spaces.of(group[0])) for group in made]
+
+
+def _only_reader(network: Network, layer: Layer) -> bool:
+    """True where no other layer reads the layer's input, which is not the images."""
+    name = layer.inputs[0]
+    return len(network.consumers[name]) == 1 and bool(network.by_name[name].inputs)
 
 
 def configured(made: Sequence[Unit], rows: Iterable[int]) -> dict[str, Config]:

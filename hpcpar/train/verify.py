@@ -225,7 +225,8 @@ class Verification:
                 whole = getattr(self.serial_watch, f"{quantity}s")[layer.name]
                 if mixed:  # the serial run took the samples in the order of the turns
                     whole[self.order] = whole.copy()
-            expected = self.world.bcast_array(whole, layout.shape, self.plan.dtype)
+            shape = tuple(int(extent) for extent in layout.shape)
+            expected = self.world.bcast_array(whole, shape, self.plan.dtype)
             some = all(a.stop > a.start for a in piece)
             found = getattr(self.watch, f"{quantity}s")[layer.name] if some else expected[:0]
             yield quantity, difference([(found, expected[piece] if some else found)], [expected])

@@ -75,9 +75,7 @@ def case(kind: Kind, group: Group, spread: str, seed: int, index: int = 0) -> Ca
     all_of, own = (Boxes(tuple((boxes[rank],) for rank in range(P))) for boxes in (whole, block))
     holder = own if kind is Kind.ALLGATHER else all_of
     wanter = own if kind is Kind.REDUCE_SCATTER else all_of
-    among = Digit(*np.array([(d.stride, d.size) for d in group.digits]).T[..., None])
-    made = step(Pattern(np.int8(CODES[kind]), at=np.zeros(1, int), among=among), holder, wanter,
-                index)
+    made = step(Pattern(CODES[kind], digits=group.digits), holder, wanter, index)
     return Case(made, [rng.standard_normal(holder.items(rank)) for rank in range(P)])
 
 

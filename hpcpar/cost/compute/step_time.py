@@ -1,31 +1,28 @@
-"""Seconds of a compute step: measured where the machine's table has it, for this number of samples
-or for others, else a roofline.
-"""
+"""Seconds of a compute step: from the machine's table of measurements, else from a roofline."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.cost.compute.work import Work
 from hpcpar.machine.model import Device, Machine
+from hpcpar.plan.config import Floats
 
 
-def roofline_s(machine: Machine, work: Work) -> Any:
-    """The slower of computing and moving, and a kernel's launch: max(flops / rate, bytes /
-    bandwidth) + launch (s).
+def roofline_s(machine: Machine, work: Work) -> Floats:
+    """Roofline time: max(flops / rate, bytes / bandwidth) + launch (s).
 
-    On a calibrated machine, so many times that as pieces of work of its kind took there.
+    On a calibrated machine it is scaled by the factor measured for this kind of work.
     """
     return machine.kinds.get(work.sort, 1.0) * plain_roofline_s(machine.device, work)
 
 
-def plain_roofline_s(device: Device, work: Work) -> Any:
-    """A roofline that knows no kinds of work."""
+def plain_roofline_s(device: Device, work: Work) -> Floats:
+    """Roofline time without the measured factors."""
     rate = device.flops_per_s / (2.0 if work.dtype == "float64" else 1.0)
     busy = work.fraction * np.maximum(work.flops / rate,
                                       work.bytes / device.bandwidth_bytes_per_s) + device.launch_s
@@ -33,12 +30,13 @@ def plain_roofline_s(device: Device, work: Work) -> Any:
 
 
 def kinds(device: Device, works: Iterable[Work], table: Mapping[str, float]) -> dict[str, float]:
-    """How many times as long as their rooflines the pieces of work of each kind take that a table
-    has: all of them together.
+    """Measured time over roofline time for each kind of work, from the entries of a table.
+
+    Both times are summed over all pieces of work of a kind.
     """
     sums: dict[str, tuple[float, float]] = {}
-    for work in {work.key: replace(work, fraction=1.0) for work in works
-                 if work.key in table}.values():
+    whole = {work.key: replace(work, fraction=1.0) for work in works if work.key in table}
+    for work in whole.values():
         measured, expected = sums.get(work.sort, (0.0, 0.0))
         sums[work.sort] = (measured + table[work.key],
                            expected + float(plain_roofline_s(device, work)))
@@ -46,37 +44,18 @@ def kinds(device: Device, works: Iterable[Work], table: Mapping[str, float]) -> 
             if expected > 0}
 
 
-def compute_s(machine: Machine, work: Work) -> Any:
+def compute_s(machine: Machine, work: Work) -> Floats:
     """Seconds of a piece of work on one rank.
 
-    A calibrated time is of the whole operation that the key names; a part of it takes its fraction.
+    A measured time is that of the whole operation. A step that does a part takes its fraction.
     """
     return timed(machine, work)[0]
 
 
-def _calibrated(machine: Machine) -> bool:
-    """True where kinds of work differ in more than the roofline."""
-    return bool(machine.compute or machine.kinds)
+def timed(machine: Machine, work: Work) -> tuple[Floats, np.bool_ | NDArray[np.bool_]]:
+    """Seconds of a piece of work, and whether they come from the machine's table.
 
-
-def timed_all(machine: Machine, works: Sequence[Work]) -> list[tuple[Any, Any]]:
-    """`timed` of pieces of work of one type; of a roofline all in one go."""
-    if _calibrated(machine) or not works:
-        return [timed(machine, work) for work in works]
-    ends = np.cumsum([0,
-                      *(max(getattr(work.flops, "size", 1), getattr(work.fraction, "size", 1))
-                        for work in works)])
-    flops, moved, fraction = np.empty((3, ends[-1]))
-    places = [slice(a, b) for a, b in itertools.pairwise(ends)]
-    for here, work in zip(places, works, strict=True):
-        flops[here], moved[here], fraction[here] = work.flops, work.bytes, work.fraction
-    seconds = roofline_s(machine, replace(works[0], flops=flops, bytes=moved, fraction=fraction))
-    return [(seconds[here], np.False_) for here in places]
-
-
-def timed(machine: Machine, work: Work) -> tuple[Any, Any]:
-    """Seconds of a piece of work, and whether they come from the machine's table, of this number of
-    samples or of some near it.
+    The table also answers for numbers of samples near a measured one.
     """
     if not machine.compute:
         return roofline_s(machine, work), np.False_

@@ -1,22 +1,23 @@
-"""What a compute step amounts to on the largest rank: local shapes, flops, memory traffic, and the
-key of its measurement.
+"""The work of a compute step on the rank with the largest boxes: local shapes, flops and bytes.
 
 Shapes, flops and bytes are numbers, or arrays with an entry for each case of a family of plans.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import LRN, Add, BatchNorm, Concat, Conv, Flatten, Layer, Loss, Pool
 from hpcpar.plan.axis import Axis, tabulate
-from hpcpar.plan.config import Ints
+from hpcpar.plan.config import Floats, Ints, Names, Numbers
 from hpcpar.plan.layout import owned, parameters, partial, shards
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edge, Edges
@@ -29,6 +30,9 @@ UPDATE = {"sgd": (3, 3), "momentum": (5, 5), "adam": (7, 12)}
 #: Values moved per element of the input or of the output, and flops per element, of batch
 #: normalisation's parts.
 NORM = {Op.STATISTICS: (1, 3), Op.FORWARD: (2, 2), Op.BACKWARD_WEIGHT: (2, 3), Op.BACKWARD: (3, 5)}
+
+Shape: TypeAlias = tuple[Ints, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,65 +50,66 @@ class Work:
     flops, bytes : float
         Floating-point operations, and bytes read and written, of the whole operation.
     options, dtype : str
-        What else decides the time.
+        Options of the layer and element type, on which the time depends too.
     fraction : float
-        Part of the operation that the step does (below 1 for a convolution's interior and
-        boundary).
+        Part of the operation that the step does: below 1 for a convolution's interior and boundary.
     ranks : int
-        That do it at the same time.
+        Ranks that do it at the same time.
     """
 
     kind: str
     op: str
-    x: tuple[Any, ...]
-    y: tuple[Any, ...]
-    flops: Any
-    bytes: Any
-    options: Any
+    x: Shape
+    y: Shape
+    flops: Numbers
+    bytes: Ints
+    options: Names
     dtype: str
-    fraction: Any = 1.0
-    ranks: Any = 1
+    fraction: Floats = 1.0
+    ranks: Ints = 1
 
     @property
     def key(self) -> str:
-        """Names the operation with its local shapes and options: two steps of one key take the same
-        time (of a single plan).
+        """Name of the operation with its local shapes and options, in a single plan.
+
+        Steps with equal keys take the same time.
         """
         y = "" if self.kind == "update" else f" y={_shape(self.y)}"
         return f"{self.kind}.{self.op} x={_shape(self.x)}{y}{self.options} {self.dtype}"
 
     @property
     def sort(self) -> str:
-        """What kind of work it is, whatever its shapes."""
+        """Name of the operation without its shapes."""
         return f"{self.kind}.{self.op} {self.dtype}"
 
     def case(self, i: int) -> Work:
         """One case of a family."""
 
-        def pick(value: Any) -> Any:
-            return value[i] if np.ndim(value) else value
+        def pick(value: T) -> T:
+            return value[i] if isinstance(value, np.ndarray) and value.ndim else value
 
         return replace(
-            self, x=tuple(map(pick, self.x)), y=tuple(map(pick, self.y)), flops=pick(self.flops), bytes=pick(self.bytes),
-            options=pick(self.options), fraction=pick(self.fraction), ranks=pick(self.ranks),
+            self, x=tuple(map(pick, self.x)), y=tuple(map(pick, self.y)),
+            flops=pick(self.flops), bytes=pick(self.bytes), options=pick(self.options),
+            fraction=pick(self.fraction), ranks=pick(self.ranks),
         )
 
 
-def _shape(s: tuple[Any, ...]) -> str:
+def _shape(s: Shape) -> str:
     return "x".join(str(int(v)) for v in s)
 
 
-def _options(network: Network, layer: Layer, x: tuple[Any, ...]) -> Any:
-    """Window, groups (of the local block), channels that are normalised together."""
+def _options(network: Network, layer: Layer, x: Shape) -> Names:
+    """Window, groups of the local block, or number of channels that are normalised together."""
     if isinstance(layer, Conv):
         whole = network.input_shape(layer)[0]
         text = f" k={_shape(layer.kernel)} s={_shape(layer.stride)} d={_shape(layer.dilation)} g="
         if layer.groups == 1:
             return f"{text}1"
         groups = np.maximum(1, x[1] * layer.groups // whole)
-        return np.array([f"{text}{g}"
-                         for g in groups.ravel()]).reshape(
-            groups.shape) if groups.ndim else f"{text}{int(groups)}"
+        if not groups.ndim:
+            return f"{text}{int(groups)}"
+        return np.array([f"{text}{g}" for g in groups.ravel()]).reshape(groups.shape)
     if isinstance(layer, Pool):
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
@@ -112,27 +117,28 @@ def _options(network: Network, layer: Layer, x: tuple[Any, ...]) -> Any:
 
 @dataclass(frozen=True)
 class _Local:
-    """A layer's largest boxes: shapes of what is needed of the first input and of what is computed,
-    and items.
+    """Sizes of a layer's largest boxes.
 
     Attributes
     ----------
+    x, y : tuple of int
+        Shapes of the needed box of the first input, and of the computed box of the output.
     n_x, n_first, n_y : int
-        Items of all inputs, of the first, of the output.
+        Items of all inputs, of the first input, of the output.
     flops : float
-        Of the forward pass, of the backward pass in the data, and of that in the weights.
+        Flops of one pass: forward, backward for the data, or backward for the weights.
     moved : int
-        Values that each of them moves at least: inputs, output, and weights.
+        Values that each of these passes moves at least: inputs, output and weights.
     """
 
-    x: tuple[Any, ...]
-    y: tuple[Any, ...]
-    n_x: Any
-    n_y: Any
-    n_first: Any
-    flops: Any
-    moved: Any
-    options: Any
+    x: Shape
+    y: Shape
+    n_x: Ints
+    n_y: Ints
+    n_first: Ints
+    flops: Floats
+    moved: Ints
+    options: Names
 
 
 class Workload:
@@ -141,7 +147,7 @@ class Workload:
     def __init__(self, network: Network, plan: Plan, edges: Edges | None = None) -> None:
         self.network, self.plan = network, plan
         self.edges = Edges(network, plan) if edges is None else edges
-        self._known: dict[Any, _Local] = {}
+        self._known: dict[Hashable, _Local] = {}
 
     def of(self, step: Compute) -> Work:
         """The work of a frozen step."""
@@ -149,53 +155,75 @@ class Workload:
 
     def work(self, layer: Layer, op: Op, batch: Ints) -> Work:
         """The work of one operation of a layer on `batch` samples."""
-        plan, network = self.plan, self.network
-        config, size = plan.configs[layer.name], plan.item_bytes
         if op is Op.UPDATE:
-            sharded = plan.synchronisation == "sharded"
-            count = shards(network, layer,
-                           config).largest_items if sharded else self._weights(layer)
-            traffic, flops = UPDATE[plan.optimizer]
-            options = "" if plan.optimizer == "momentum" else f" {plan.optimizer}"
-            return Work("update", op.value, (count,), (count,), flops * count, traffic * count * size, options, plan.dtype,
-                        ranks=config.ranks)
-        name = Op.FORWARD.value if op in (Op.INTERIOR, Op.BOUNDARY) else op.value
+            return self._update(layer)
         if op is Op.ACCUMULATE:
-            whole = owned(network, layer, config, batch).largest
-            n_y = math.prod(whole)
-            return Work(layer.kind, name, whole, whole, n_y, 3 * n_y * size, "", plan.dtype,
-                        ranks=config.ranks)
-        local = self._local(layer, batch)
+            return self._accumulation(layer, batch)
+        plan, local = self.plan, self._local(layer, batch)
         flops, moved = self._amount(layer, op, local)
-        fraction: Any = 1.0
+        name, fraction = op.value, self._fraction(layer, op, batch)
         if op in (Op.INTERIOR, Op.BOUNDARY):
-            inside = self._interior(self.edges.into(layer, batch)[0], layer, batch)
-            fraction = inside if op is Op.INTERIOR else 1.0 - inside
-        return Work(layer.kind, name, local.x, local.y, flops, moved * size, local.options,
-                    plan.dtype, fraction, config.ranks)
+            name = Op.FORWARD.value
+        return Work(layer.kind, name, local.x, local.y, flops, moved * plan.item_bytes,
+                    local.options, plan.dtype, fraction, plan.configs[layer.name].ranks)
+
+    def _update(self, layer: Layer) -> Work:
+        """The update of a layer's weights by the optimiser."""
+        plan, config = self.plan, self.plan.configs[layer.name]
+        if plan.synchronisation == "sharded":
+            count = shards(self.network, layer, config).largest_items
+        else:
+            count = self._weights(layer)
+        values, flops = UPDATE[plan.optimizer]
+        options = "" if plan.optimizer == "momentum" else f" {plan.optimizer}"
+        return Work("update", Op.UPDATE.value, (count,), (count,), flops * count,
+                    values * count * plan.item_bytes, options, plan.dtype, ranks=config.ranks)
+
+    def _accumulation(self, layer: Layer, batch: Ints) -> Work:
+        """The addition of two gradients of a layer's output: two values read, one written."""
+        plan, config = self.plan, self.plan.configs[layer.name]
+        layout = owned(self.network, layer, config, batch)
+        n_y = layout.largest_items
+        return Work(layer.kind, Op.ACCUMULATE.value, layout.largest, layout.largest, n_y,
+                    3 * n_y * plan.item_bytes, "", plan.dtype, ranks=config.ranks)
+
+    def _fraction(self, layer: Layer, op: Op, batch: Ints) -> Floats:
+        """Part of the operation that a step does."""
+        if op not in (Op.INTERIOR, Op.BOUNDARY):
+            return 1.0
+        interior = self._interior(self.edges.into(layer, batch)[0], layer, batch)
+        return interior if op is Op.INTERIOR else 1.0 - interior
 
     def _local(self, layer: Layer, batch: Ints) -> _Local:
-        """What all operations of a layer have in common; layers that work alike share it."""
-        key = (self.edges.key(layer, batch),
-               *(self.network.granules[name] for name in layer.inputs))
+        """Sizes that all operations of a layer share; equal layers are measured once."""
+        granules = (self.network.granules[name] for name in layer.inputs)
+        key = (self.edges.key(layer, batch), *granules)
         if key not in self._known:
-            network, config = self.network, self.plan.configs[layer.name]
-            needs, made = self.edges.needs(layer, batch), partial(network, layer, config, batch)
-            n_x, n_y = sum(need.largest_items for need in needs), made.largest_items
-            x = needs[0].largest if needs else ()
-            self._known[key] = _Local(
-                x, made.largest, n_x, n_y, needs[0].largest_items if needs else 1,
-                layer.forward_flops(network.input_shape(layer)) / math.prod(network.shapes[layer.name]) * n_y / config.k,
-                n_x + n_y + (self._weights(layer) if layer.has_weights else 0), _options(network, layer, x),
-            )
+            self._known[key] = self._measure(layer, batch)
         return self._known[key]
 
-    def _weights(self, layer: Layer) -> Any:
+    def _measure(self, layer: Layer, batch: Ints) -> _Local:
+        network, config = self.network, self.plan.configs[layer.name]
+        needs, made = self.edges.needs(layer, batch), partial(network, layer, config, batch)
+        n_x: Ints = 0
+        for need in needs:
+            n_x = n_x + need.largest_items
+        n_y = made.largest_items
+        x = needs[0].largest if needs else ()
+        n_first = needs[0].largest_items if needs else 1
+        all_flops = layer.forward_flops(network.input_shape(layer))
+        flops = all_flops / math.prod(network.shapes[layer.name]) * n_y / config.k
+        weights = self._weights(layer) if layer.has_weights else 0
+        return _Local(x, made.largest, n_x, n_y, n_first, flops, n_x + n_y + weights,
+                      _options(network, layer, x))
+
+    def _weights(self, layer: Layer) -> Ints:
         return parameters(self.network, layer, self.plan.configs[layer.name]).largest_items
 
-    def _amount(self, layer: Layer, op: Op, local: _Local) -> tuple[Any, Any]:
-        """Flops, and values moved. Backward in the data and in the weights cost as many flops as
-        forward each.
+    def _amount(self, layer: Layer, op: Op, local: _Local) -> tuple[Floats, Ints]:
+        """Flops and values moved.
+
+        Backward for the data and backward for the weights each have the flops of forward.
         """
         back, n_x, n_y = op is Op.BACKWARD, local.n_x, local.n_y
         if isinstance(layer, Flatten) or (isinstance(layer, Add) and back):
@@ -206,25 +234,25 @@ class Workload:
         if isinstance(layer, Concat):
             return 0.0 * n_y, 2 * n_y
         if back and not layer.is_matmul:
-            # gradients, beside what was kept of the forward pass
-            return local.flops, local.moved + (n_y if layer.elementwise or isinstance(layer, Loss)
-                                               else n_x + n_y)
+            # the gradients come on top of what the forward pass kept
+            gradients = n_y if layer.elementwise or isinstance(layer, Loss) else n_x + n_y
+            return local.flops, local.moved + gradients
         return local.flops, local.moved
 
-    def _interior(self, e: Edge, layer: Layer, batch: Ints) -> Any:
-        """Part of the outputs of a middle rank that need no halo."""
+    def _interior(self, e: Edge, layer: Layer, batch: Ints) -> Floats:
+        """Fraction of a middle rank's outputs that need no halo."""
         out = partial(self.network, layer, self.plan.configs[layer.name], batch)
-        fraction: Any = 1.0
+        fraction: Floats = 1.0
         for own, need, made in zip(e.owned.axes, e.needed.axes, out.axes, strict=True):
             if made.name in "dhw" and np.any(np.greater(out.degree(made), 1)):
-                fraction = fraction * tabulate(interior_fraction, (own, need, made),
-                                               out.degree(made))
+                along = functools.partial(interior_fraction, own, need, made)
+                fraction = fraction * tabulate(along, out.degree(made))
         return fraction
 
 
 @lru_cache(maxsize=50_000)
 def interior_fraction(own: Axis, need: Axis, out: Axis, parts: int) -> float:
-    """Part of the middle part's outputs along an axis that reads only what the part owns."""
+    """Fraction of the middle part's outputs along an axis that read only what the part owns."""
     middle = parts // 2
     (lo, hi), mine = out.interval(parts, middle), own.interval(parts, middle)
     if hi <= lo:

@@ -66,8 +66,8 @@ def _weights(network: Network, plan: Plan, layer: Layer) -> list[Layout]:
 
 def _considered(plan: Plan) -> Integers:
     """All ranks; if they are many, those with the first, middle or last part along each axis."""
-    if plan.ranks <= _ALL:
-        return np.arange(plan.ranks)
+    if int(plan.ranks) <= _ALL:
+        return np.arange(int(plan.ranks))
     found = {0}
     for config in {c.key: c for c in plan.configs.values()}.values():
         found.update(_corners(config))
@@ -77,8 +77,9 @@ def _considered(plan: Plan) -> Integers:
 def _corners(config: Config) -> list[int]:
     places = []
     for digit in config.digits.values():
-        some = {0, 1, digit.size // 2, digit.size - 2, digit.size - 1}
-        places.append([i * digit.stride for i in some if 0 <= i < digit.size])
+        size, stride = int(digit.size), int(digit.stride)
+        some = {0, 1, size // 2, size - 2, size - 1}
+        places.append([i * stride for i in some if 0 <= i < size])
     return [int(config.first) + sum(at) for at in itertools.product(*places)]
 
 

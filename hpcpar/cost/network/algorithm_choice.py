@@ -1,13 +1,13 @@
-"""Choosing a collective's algorithm and segments by cost, and the schedule that follows."""
+"""Choice of each collective's algorithm and segments by cost, and the schedule that follows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.cost.network.collectives import Routed, collective_s
 from hpcpar.cost.network.contention import Route, Wires, route
@@ -15,25 +15,26 @@ from hpcpar.errors import unknown
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
+from hpcpar.plan.config import Floats, Ints, Names, Numbers
 from hpcpar.plan.plan import COLLECTIVES, Plan
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.lower import lower
-from hpcpar.schedule.outline_steps import CHEAPEST, DIRECT, Chooser, Move
+from hpcpar.schedule.outline_steps import CHEAPEST, DIRECT, Chooser, Move, Quote
 from hpcpar.schedule.pattern import KINDS
 from hpcpar.schedule.steps import CODES, Kind, Schedule
 
-#: Pieces of a ring's message are at least this large (below, latency costs more than pipelining
-#: gains), and at most so many (``bench/collectives.py``: one or two are nearly always fastest,
-#: eight slower).
+#: Least size and greatest number of the pieces of a ring's message. In smaller pieces latency costs
+#: more than pipelining gains; one or two pieces are nearly always fastest, eight are slower
+#: (``bench/collectives.py``).
 LEAST_PIECE_BYTES = 512 * 1024
 MOST_SEGMENTS = 4
 
-#: The algorithms of few rounds.
+#: The algorithms of logarithmically many rounds.
 TREE = {Kind.ALLREDUCE: "doubling", Kind.ALLGATHER: "bruck", Kind.REDUCE_SCATTER: "bruck"}
 
 
-def collective_bytes(step: Move) -> Any:
-    """Bytes of the collective's whole tensor on the largest group: what the formulas call n."""
+def collective_bytes(step: Move) -> Ints:
+    """n of the formulas: bytes of the collective's whole buffer, in the largest group."""
     gathers = np.equal(step.pattern.code, CODES[Kind.ALLGATHER])
     return np.where(gathers, step.wanter.largest_items, step.holder.largest_items) * step.item_bytes
 
@@ -45,18 +46,21 @@ def kinds_of(step: Move) -> list[Kind]:
 
 
 def allowed(kind: Kind, collectives: str) -> Sequence[str]:
-    """The algorithms that the option `collectives` of a plan leaves for a kind of collective."""
+    """The algorithms that a plan's option `collectives` allows for a kind of collective."""
     if kind in (Kind.REDUCE, Kind.BROADCAST):
         return ("direct",)
-    return {"auto": ALGORITHMS[kind], "ring": ("ring",), "tree": (TREE[kind],),
-            "mpi": ("mpi",)}[collectives]
+    if collectives == "auto":
+        return ALGORITHMS[kind]
+    return (TREE[kind] if collectives == "tree" else collectives,)
 
 
 def offers(
-    kind: Kind, p: Any, n_bytes: Any, routed: Routed, add_s_per_byte: float, names: Sequence[str]
-) -> tuple[list[tuple[str, int]], list[Any]]:
-    """(algorithm, segments) of all choices, and the seconds of each: segments are 1, 2 or 4, as far
-    as pieces stay large enough.
+    kind: Kind, p: Ints, n_bytes: Numbers, routed: Routed, add_s_per_byte: float,
+    names: Sequence[str],
+) -> tuple[list[tuple[str, int]], list[Floats]]:
+    """All choices of (algorithm, segments), and the seconds of each.
+
+    A ring has 1, 2 or 4 segments. Where pieces get too small, its time is infinite.
     """
     choices = [(name, s) for name in names
                for s in ((1, 2, MOST_SEGMENTS) if name == "ring" else (1,))]
@@ -70,30 +74,25 @@ def offers(
 
 
 def cheapest(
-    kind: Kind, p: Any, n_bytes: Any, routed: Routed, add_s_per_byte: float, allowed: Sequence[str]
-) -> tuple[Any, Any, Any]:
-    """The cheapest of the `allowed` algorithms, its best number of segments, its seconds."""
+    kind: Kind, p: Ints, n_bytes: Numbers, routed: Routed, add_s_per_byte: float,
+    allowed: Sequence[str],
+) -> tuple[NDArray[np.str_], NDArray[np.int64], NDArray[np.float64]]:
+    """The cheapest of the `allowed` algorithms, its number of segments and its seconds."""
     choices, seconds = offers(kind, p, n_bytes, routed, add_s_per_byte, allowed)
     every = np.stack(np.broadcast_arrays(*seconds))
     best = np.argmin(every, axis=0)
-    return np.array([name for name, _ in choices])[best], np.array([s for _, s in choices])[best], every.min(axis=0)
-
-
-@dataclass(frozen=True)
-class Quote:
-    """Seconds of a collective on some wires, found while choosing its algorithm."""
-
-    wires: Wires
-    seconds: dict[Kind, Any]
+    names = np.array([name for name, _ in choices])
+    segments = np.array([count for _, count in choices])
+    return names[best], segments[best], every.min(axis=0)
 
 
 def chooser(machine: Machine, collectives: str = "auto", wires: Wires | None = None) -> Chooser:
-    """A function that gives a collective step its algorithm and segments.
+    """A function that chooses the algorithm and the segments of a collective step.
 
     Parameters
     ----------
     wires : Wires, optional
-        The machine's levels as arrays, where they are at hand.
+        The machine's levels as arrays; made from `machine` if not given.
     collectives : str
         ``auto`` (cheapest), ``ring``, ``tree`` (recursive doubling and Bruck) or ``mpi`` (the
         library's own).
@@ -102,12 +101,12 @@ def chooser(machine: Machine, collectives: str = "auto", wires: Wires | None = N
         raise unknown("collectives", collectives, COLLECTIVES)
     known = Wires(machine) if wires is None else wires
 
-    def choose(step: Move) -> tuple[Any, Any]:
+    def choose(step: Move) -> tuple[Names, Ints]:
         if collectives == "mpi":
             return "mpi", 1
-        name: Any = "direct"
-        segments: Any = 1
-        quoted: dict[Kind, Any] = {}
+        name: Names = "direct"
+        segments: Ints = 1
+        quoted: dict[Kind, Floats] = {}
         way = route(known, step.pattern.digits, step.holder.config.ranks)
         for kind in kinds_of(step):
             if CODES[kind] in DIRECT:
@@ -124,7 +123,7 @@ def chooser(machine: Machine, collectives: str = "auto", wires: Wires | None = N
 
 
 def cheapest_price(wires: Wires, chosen_on: Wires, collectives: str) -> Chooser:
-    """A chooser for steps that are only priced: it quotes the cheapest algorithm, unnamed.
+    """A chooser for steps that are only priced: it quotes the cheapest time without a name.
 
     Parameters
     ----------
@@ -133,26 +132,26 @@ def cheapest_price(wires: Wires, chosen_on: Wires, collectives: str) -> Chooser:
     """
     add_s_per_byte = wires.machine.add_s_per_byte
 
-    def cheapest_s(kind: Kind, way: Route, n_bytes: Any) -> Any:
+    def cheapest_s(kind: Kind, way: Route, n_bytes: Numbers) -> Floats:
         names = allowed(kind, collectives)
         offered = offers(kind, way.p, n_bytes, way, add_s_per_byte, names)[1]
         if wires is chosen_on:
             return reduce(np.minimum, offered)
         plain = replace(way, wires=chosen_on)
         estimates = offers(kind, way.p, n_bytes, plain, add_s_per_byte, names)[1]
-        return np.choose(np.argmin(np.stack(estimates), axis=0), offered)
+        return np.choose(np.argmin(np.stack(estimates), axis=0), np.stack(offered))
 
-    def choose(step: Move) -> tuple[Any, Any]:
+    def choose(step: Move) -> tuple[Names, Ints]:
         way = route(wires, step.pattern.digits, step.holder.config.ranks)
         code = np.asarray(step.pattern.code)
         n_bytes = np.broadcast_to(collective_bytes(step), code.shape)
-        seconds: dict[Kind, Any] = {}
+        seconds: dict[Kind, Floats] = {}
         for kind in kinds_of(step):
             if CODES[kind] not in DIRECT:
                 cases = np.nonzero(code == CODES[kind])
-                seconds[kind] = np.zeros(code.shape)
-                found = cheapest_s(kind, way.at(cases, code.shape), n_bytes[cases])
-                seconds[kind][cases] = found
+                of_kind = np.zeros(code.shape)
+                of_kind[cases] = cheapest_s(kind, way.at(cases, code.shape), n_bytes[cases])
+                seconds[kind] = of_kind
         step.quote = Quote(wires, seconds)
         return CHEAPEST, 1
 

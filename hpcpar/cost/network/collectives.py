@@ -1,5 +1,4 @@
-"""Seconds of the collectives by algorithm, in the alpha-beta model, and what the busiest member of
-them sends.
+"""Seconds of collectives in the alpha-beta model, and messages and items of the busiest member.
 
 Consistent with `hpcpar.schedule.collective_algorithms`: the same rounds, the same bytes. With p
 members, n bytes, latency alpha (s) and inverse bandwidth beta (s/byte) of the level that the group
@@ -28,18 +27,21 @@ plans.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from hpcpar.cost.network.contention import Links, doublings
+from hpcpar.plan.axis import IntArray
+from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.steps import Kind
 
 
 class Routed(Protocol):
-    """The links of a ring's neighbours, and of partners at a distance of 2^doubling; and what was
-    measured to differ from all that.
+    """The links of a group: `far` joins the neighbours of a ring, `hop` partners at 2^doubling.
+
+    `factor` is measured time over modelled time; None where nothing was measured.
     """
 
     @property
@@ -47,11 +49,11 @@ class Routed(Protocol):
 
     def hop(self, doubling: int) -> Links: ...
 
-    def factor(self, kind: Kind, algorithm: str, n_bytes: Any) -> Any: ...
+    def factor(self, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats | None: ...
 
 
-def collective_s(kind: Kind, algorithm: str, p: Any, n_bytes: Any, segments: Any, route: Routed,
-                 add_s_per_byte: float = 0.0) -> Any:
+def collective_s(kind: Kind, algorithm: str, p: Ints, n_bytes: Numbers, segments: Ints,
+                 route: Routed, add_s_per_byte: float = 0.0) -> Floats:
     """Seconds of a collective.
 
     Parameters
@@ -73,9 +75,9 @@ def collective_s(kind: Kind, algorithm: str, p: Any, n_bytes: Any, segments: Any
     return seconds if factor is None else seconds * factor
 
 
-def _model_s(kind: Kind, algorithm: str, p: Any, n_bytes: Any, segments: Any, route: Routed,
-             add_s_per_byte: float) -> Any:
-    """What alpha and beta say."""
+def _model_s(kind: Kind, algorithm: str, p: Ints, n_bytes: Numbers, segments: Ints, route: Routed,
+             add_s_per_byte: float) -> Floats:
+    """Seconds by the formulas above."""
     if algorithm == "mpi":
         every = [_model_s(kind, name, p, n_bytes, segments, route, add_s_per_byte)
                  for name in ALGORITHMS[kind]]
@@ -94,72 +96,74 @@ def _model_s(kind: Kind, algorithm: str, p: Any, n_bytes: Any, segments: Any, ro
     return np.where(np.equal(p, 1) | np.equal(n_bytes, 0), 0.0, seconds)
 
 
-def _ring_s(kind: Kind, p: Any, n_bytes: Any, segments: Any, links: Links,
-            add_s_per_byte: float) -> Any:
+def _ring_s(kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, links: Links,
+            add_s_per_byte: float) -> Floats:
     piece = n_bytes / (p * segments)
     link, add = links.message_s(piece), add_s_per_byte * piece
     plain = (p - 1) * segments * link
     if kind is Kind.ALLGATHER:
         return plain
-    # of several segments, segment j of a turn needs the sum of segment j of the turn before; links
-    # and sums work side by side
-    beside = (p - 1) * np.maximum(segments * np.maximum(link, add), link + add) + np.minimum(link, add)
-    summed = np.where(np.equal(segments, 1), (p - 1) * (link + add), beside)
+    # segment j of a round needs the sum of segment j of the round before; with several segments,
+    # one is sent while another is added
+    round_s = np.maximum(segments * np.maximum(link, add), link + add)
+    pipelined = (p - 1) * round_s + np.minimum(link, add)
+    summed = np.where(np.equal(segments, 1), (p - 1) * (link + add), pipelined)
     return summed + plain if kind is Kind.ALLREDUCE else summed
 
 
-def _doubling_s(p: Any, n_bytes: Any, route: Routed) -> Any:
-    total: Any = 0.0
+def _doubling_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
+    total: Floats = 0.0
     power = log2_floor(p)
     for r in range(int(np.max(power))):
         total = total + np.where(r < power, route.hop(r).message_s(n_bytes), 0.0)
-    # beyond a power of two, pairs of neighbours first join and at last part again
+    # beyond a power of two, the extra ranks fold into their neighbours first and unfold last
     return total + np.where(np.greater(p, 1 << power), 2 * route.hop(0).message_s(n_bytes), 0.0)
 
 
-def _bruck_s(p: Any, n_bytes: Any, route: Routed) -> Any:
-    total: Any = 0.0
+def _bruck_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
+    total: Floats = 0.0
     for r in range(doublings(p)):
         blocks = np.maximum(0, np.minimum(1 << r, p - (1 << r)))
         total = total + np.where(blocks > 0, route.hop(r).message_s(n_bytes / p * blocks), 0.0)
     return total
 
 
-def log2_floor(p: Any) -> Any:
-    """The whole part of log2 p."""
+def log2_floor(p: Ints) -> IntArray:
+    """log2 p, rounded down."""
     return np.frexp(p)[1].astype(np.int64) - 1
 
 
-def log2_ceil(p: Any) -> Any:
+def log2_ceil(p: Ints) -> IntArray:
     """log2 p, rounded up."""
     power = log2_floor(p)
     return power + np.greater(p, np.left_shift(1, power))
 
 
-def doubling_rounds(p: Any) -> Any:
+def doubling_rounds(p: Ints) -> IntArray:
     """Rounds on the critical path of `doubling_allreduce`."""
     power = log2_floor(p)
     return power + 2 * np.greater(p, np.left_shift(1, power))
 
 
-def summing_rounds(p: Any) -> Any:
-    """Those rounds that add."""
+def summing_rounds(p: Ints) -> IntArray:
+    """Rounds of `doubling_allreduce` that add."""
     return log2_ceil(p)
 
 
-def paper_s(kind: Kind, p: Any, n_bytes: Any, links: Links) -> Any:
-    """The integrated paper's accounting: ceil(log2 p) alpha + (p - 1) / p n beta, twice that for an
-    allreduce (Eq 3 to 9).
+def paper_s(kind: Kind, p: Ints, n_bytes: Numbers, links: Links) -> Floats:
+    """The accounting of Gholami et al. (Eq 3 to 9).
+
+    ceil(log2 p) alpha + (p - 1) / p n beta; twice that for an allreduce.
     """
     once = links.alpha_s * log2_ceil(p) + links.beta_s_per_byte * (p - 1) / p * n_bytes
     return 2 * once if kind is Kind.ALLREDUCE else once
 
 
-def sent(kind: Kind, algorithm: str, p: Any, items: Any, least: Any, segments: Any) -> tuple[Any, Any]:
-    """Messages and items that the member sends that sends most.
+def sent(kind: Kind, algorithm: str, p: Ints, items: Ints, least: Ints, segments: Ints
+         ) -> tuple[Ints, Ints]:
+    """Messages and items of the member that sends most.
 
-    Exact for even blocks, and for rings of any blocks; the blocks of uneven ones differ by what
-    `items` and `least` say.
+    Exact for blocks of equal size, and for rings with any blocks.
 
     Parameters
     ----------
@@ -169,12 +173,12 @@ def sent(kind: Kind, algorithm: str, p: Any, items: Any, least: Any, segments: A
     least : int
         The smallest block of an allgather or reduce-scatter.
     """
-    # one call with the member's own contribution (of an allgather, its own block): the inside is
-    # not ours to see
+    # the library's collective counts as one message with the member's own contribution
     if algorithm == "mpi":
-        return np.minimum(1, p - 1), np.where(np.equal(p, 1), 0, items)
+        messages: Ints = np.minimum(1, p - 1)
+        return messages, np.where(np.equal(p, 1), 0, items)
     if kind in (Kind.REDUCE, Kind.BROADCAST):
-        count = np.minimum(1, p - 1) if kind is Kind.REDUCE else p - 1
+        count: Ints = np.minimum(1, p - 1) if kind is Kind.REDUCE else p - 1
         return count, count * items
     if algorithm == "doubling":
         messages = doubling_rounds(p) - np.greater(p, np.left_shift(1, log2_floor(p)))

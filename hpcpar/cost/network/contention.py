@@ -1,9 +1,8 @@
-"""The links that messages cross, for every case of a family: latency and bandwidth of their level,
-shared by the flows of the job.
+"""The network model: latency and bandwidth of the links that messages cross, with contention.
 
-Contention (ParaDL's phi): a unit of a level (a node, a rack) is attached to the level above by some
-links; where more of the job's own flows leave it at the same time, each gets less. phi follows from
-the placement: how many flows of the step leave a unit.
+A unit of a level (a node, a rack) is attached to the level above by some links. Where more of the
+job's own flows leave it at the same time, they share the bandwidth. Contention (ParaDL's phi) is
+flows per link. It follows from the placement of the step's ranks on units.
 """
 
 from __future__ import annotations
@@ -12,47 +11,49 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.machine.model import Level, Machine
-from hpcpar.plan.config import Digit, Ints
+from hpcpar.plan.config import Digit, Floats, Ints, Numbers
 from hpcpar.schedule.steps import Kind
+
+#: From the ranks of a unit to the messages that leave it at the same time.
+Flows: TypeAlias = Callable[[Ints], Numbers]
 
 
 @dataclass(frozen=True)
 class Links:
-    """Hockney's model of a message, alpha + beta * bytes, with a number or an array in every field.
-    """
+    """Hockney's model of a message: alpha + beta * bytes, with another alpha for small messages."""
 
-    alpha_s: Any
-    beta_s_per_byte: Any
-    small_alpha_s: Any
-    small_bytes: Any
+    alpha_s: Floats
+    beta_s_per_byte: Floats
+    small_alpha_s: Floats
+    small_bytes: Numbers
 
     @classmethod
     def of(cls, level: Level) -> Links:
-        """The links of one level, that nobody shares."""
+        """The links of one level without contention."""
         small = level.alpha_s if level.small_alpha_s is None else level.small_alpha_s
         return cls(level.alpha_s, level.beta_s_per_byte, small, level.small_bytes)
 
-    def latency_s(self, message_bytes: Any) -> Any:
+    def latency_s(self, message_bytes: Numbers) -> Floats:
         """Latency of a message of this size."""
         if self.small_alpha_s is self.alpha_s:
             return self.alpha_s
         return np.where(np.less_equal(message_bytes, self.small_bytes), self.small_alpha_s,
                         self.alpha_s)
 
-    def message_s(self, message_bytes: Any) -> Any:
+    def message_s(self, message_bytes: Numbers) -> Floats:
         """Seconds of one message."""
         return self.latency_s(message_bytes) + self.beta_s_per_byte * message_bytes
 
-    def factor(self, kind: Kind, algorithm: str, n_bytes: Any) -> Any:
+    def factor(self, kind: Kind, algorithm: str, n_bytes: Numbers) -> None:
         """Nothing is known of collectives."""
-        return None
+        return
 
-    # a single kind of link is a route of its own
     @property
     def far(self) -> Links:
         return self
@@ -85,23 +86,25 @@ class Wires:
         self.alone = self.single if self.contention is None and np.isinf(self.shared[0]) else None
         self.inner = np.array([machine.inner_ranks(i) for i in range(len(machine.levels))])
 
-    def index(self, block: Any, ranks: Any) -> Any:
-        """The level that groups within aligned blocks of so many ranks need."""
-        return 0 if self.single is not None else self.machine.level_index_for(np.asarray(block), np.asarray(ranks))
+    def index(self, block: Ints, ranks: Ints) -> Ints:
+        """Index of the level that groups within aligned blocks of `block` ranks cross."""
+        if self.single is not None:
+            return 0
+        return self.machine.level_index_for(np.asarray(block), np.asarray(ranks))
 
-    def between(self, first: Any, last: Any) -> Any:
-        """The innermost level whose unit holds both ranks."""
-        out: Any = len(self.inner) - 1
+    def between(self, first: Ints, last: Ints) -> NDArray[np.int64]:
+        """Index of the innermost level whose unit holds both ranks."""
+        out: Ints = len(self.inner) - 1
         for i in reversed(range(len(self.inner))):
             unit = self.machine.levels[i].ranks
             out = np.where(np.equal(first // unit, last // unit), i, out) if unit else i
         return np.asarray(out)
 
-    def links(self, index: Any, flows: Callable[[Any], Any]) -> Links:
+    def links(self, index: Ints, flows: Flows) -> Links:
         """The links of messages that cross a level.
 
-        On its way a message leaves a unit of every level but the innermost, through that unit's
-        links: the slowest decide.
+        A message leaves one unit of every level on its way, through that unit's links. The slowest
+        of these links decide.
 
         Parameters
         ----------
@@ -110,8 +113,8 @@ class Wires:
         flows : callable
             From the ranks of a unit to the flows that leave it at the same time.
         """
-        beta: Any = self._beta[0] * self._phi(0, flows)
-        path: Any = 0.0
+        beta: Floats = self._beta[0] * self._phi(0, flows)
+        path: Floats = 0.0
         for level in range(1, len(self.shared)):
             path = np.maximum(path, self._beta[level] * self._phi(level, flows))
             beta = np.where(np.equal(index, level), path, beta)
@@ -119,80 +122,81 @@ class Wires:
         small = alpha if self.plain else self._small[index]
         return Links(alpha, beta, small, self._bytes[index])
 
-    def factor(self, index: Any, kind: Kind, algorithm: str, n_bytes: Any) -> Any:
-        """How many times as long a collective of a buffer, or a direct movement, takes on a level
-        as alpha and beta say; else 1.
-        """
-        out: Any = 1.0
+    def factor(self, index: Ints, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats:
+        """Measured over modelled time of a collective or point-to-point movement; 1 if unknown."""
+        factor: Floats = 1.0
+        log_bytes = np.log(np.maximum(n_bytes, 1))
         for known in self.machine.collectives:
-            if (known.kind, known.algorithm) == (kind.value, algorithm):
-                here = np.equal(index,
-                                self._names.index(
-                    known.level)) if known.level in self._names else False
-                there = np.interp(np.log(np.maximum(n_bytes, 1)), np.log(known.bytes),
-                                  known.factors)
-                out = np.where(here, there, out)
-        return out
+            if (known.kind, known.algorithm) != (kind.value, algorithm):
+                continue
+            if known.level in self._names:
+                here = np.equal(index, self._names.index(known.level))
+                measured = np.interp(log_bytes, np.log(known.bytes), known.factors)
+                factor = np.where(here, measured, factor)
+        return factor
 
-    def _phi(self, level: int, flows: Callable[[Any], Any]) -> Any:
-        """Contention of a level."""
+    def _phi(self, level: int, flows: Flows) -> Floats:
+        """Contention of a level: flows per link, at least 1."""
         if self.contention is not None:
             return self.contention if level else 1.0
-        return 1.0 if np.isinf(self.shared[level]) else np.maximum(1.0, flows(self.inner[level]) / self.shared[level])
+        if np.isinf(self.shared[level]):
+            return 1.0
+        return np.maximum(1.0, flows(self.inner[level]) / self.shared[level])
 
 
 @dataclass(frozen=True)
 class Route:
-    """How a collective's groups lie on the machine.
+    """How the groups of a collective lie on the machine.
 
     Attributes
     ----------
-    p, stride, block : int or array
-        Members; their smallest distance; ranks of the aligned block that a group spans.
+    ranks : int
+        Ranks that take part, in all groups.
+    p, stride, block : int
+        Members of a group, their smallest distance, and ranks of the aligned block that they span.
     """
 
     wires: Wires
     ranks: Ints
-    p: Any
-    stride: Any
-    block: Any
+    p: Ints
+    stride: Ints
+    block: Ints
 
-    def at(self, cases: tuple[Any, ...], shape: tuple[int, ...]) -> Route:
-        """The route in some cases, by their indices in an array of a shape."""
-        lies = (np.broadcast_to(value, shape)[cases]
+    def at(self, cases: tuple[NDArray[np.intp], ...], shape: tuple[int, ...]) -> Route:
+        """The route of some cases, given by their indices in an array of shape `shape`."""
+        values = (np.broadcast_to(value, shape)[cases]
                 for value in (self.ranks, self.p, self.stride, self.block))
-        return Route(self.wires, *lies)
+        return Route(self.wires, *values)
 
     @cached_property
-    def level(self) -> Any:
+    def level(self) -> Ints:
         """Index of the level that the groups cross."""
         return self.wires.index(self.block, self.ranks)
 
     @cached_property
     def far(self) -> Links:
-        """The links that a ring's slowest neighbours share: from each unit, one flow for each group
-        that reaches into it.
+        """The links of a ring's slowest neighbours.
+
+        Every group that reaches into a unit sends one flow out of it.
         """
         return self.wires.alone or self.wires.links(self.level, self._rings)
 
-    def _rings(self, unit: Any) -> Any:
-        """Groups that reach into a unit: each sends one flow out of it."""
+    def _rings(self, unit: Ints) -> Floats:
+        """Groups that reach into a unit."""
         unit = np.minimum(unit, self.ranks)
         return unit / np.clip(unit // self.stride, 1, self.p)
 
     def hop(self, doubling: int) -> Links:
-        """The links that partners at distance 2^doubling share: every rank of a unit sends at once.
-        """
+        """The links of partners at distance 2^doubling: all ranks of a unit send at once."""
         if doubling not in self._hops:
             self._hops[doubling] = self.wires.alone or self._hop(doubling)
         return self._hops[doubling]
 
-    def factor(self, kind: Kind, algorithm: str, n_bytes: Any) -> Any:
-        """How many times as long a collective takes as alpha and beta say; None where nothing is
-        known.
-        """
-        return self.wires.factor(self.level, kind, algorithm,
-                                 n_bytes) if self.wires.machine.collectives else None
+    def factor(self, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats | None:
+        """Measured over modelled time of a collective; None where nothing was measured."""
+        if not self.wires.machine.collectives:
+            return None
+        return self.wires.factor(self.level, kind, algorithm, n_bytes)
 
     @cached_property
     def _hops(self) -> dict[int, Links]:
@@ -206,9 +210,9 @@ class Route:
 
 def route(wires: Wires, digits: Sequence[Digit], ranks: Ints) -> Route:
     """The route of groups whose members differ in `digits`."""
-    p: Any = 1
-    block: Any = 1
-    stride: Any = None
+    p: Ints = 1
+    block: Ints = 1
+    stride: Ints | None = None
     for d in digits:
         counts = np.greater(d.size, 1)
         p = p * d.size
@@ -218,6 +222,6 @@ def route(wires: Wires, digits: Sequence[Digit], ranks: Ints) -> Route:
     return Route(wires, ranks, p, 1 if stride is None else stride, block)
 
 
-def doublings(p: Any) -> int:
+def doublings(p: Ints) -> int:
     """ceil(log2) of the largest p."""
     return math.ceil(math.log2(max(1, int(np.max(p)))))

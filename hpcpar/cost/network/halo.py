@@ -11,7 +11,6 @@ import itertools
 import math
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 
@@ -19,8 +18,8 @@ from hpcpar.cost.network.contention import Wires
 from hpcpar.cost.network.redistribution import PointToPoint
 from hpcpar.cost.network.volumes import reach
 from hpcpar.network.receptive_field import Window
-from hpcpar.plan.axis import Axis, all_intervals, tabulate
-from hpcpar.plan.config import Digit, Ints
+from hpcpar.plan.axis import Axis, IntArray, all_intervals, tabulate
+from hpcpar.plan.config import Digit, Floats, Ints, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Kind
@@ -45,12 +44,12 @@ class Halo:
         The coordinates that cut them.
     """
 
-    rest: Any
-    axes: list[Any]
+    rest: Ints
+    axes: list[IntArray]
     digits: list[Digit]
 
     @property
-    def through_items(self) -> Any:
+    def through_items(self) -> Numbers:
         """Items received and sent by the part with most of them."""
         both = [found[..., BOTH, :] for found in self.axes]
         kept = math.prod(x[..., KEPT] for x in both)
@@ -61,12 +60,12 @@ class Halo:
 
 def halo_of(own: Layout, need: Layout) -> Halo:
     """The halo between what ranks own and what they need; both directions share it."""
-    rest: Any = 1
+    rest: Ints = 1
     out = Halo(1, [], [])
     for a, b, largest in zip(own.axes, need.axes, need.largest, strict=True):
         degree = need.degree(b)
         if isinstance(b.relation, Window) and np.any(np.greater(degree, 1)):
-            out.axes.append(tabulate(axis_halo, (a, b), degree))
+            out.axes.append(tabulate(partial(axis_halo, a, b), degree))
             out.digits.append(need.digits[b.name])
         else:
             rest = rest * largest
@@ -74,7 +73,7 @@ def halo_of(own: Layout, need: Layout) -> Halo:
 
 
 @lru_cache(maxsize=50_000)
-def axis_halo(own: Axis, need: Axis, parts: int) -> Any:
+def axis_halo(own: Axis, need: Axis, parts: int) -> IntArray:
     """What the busiest parts of an axis move.
 
     Returns
@@ -112,12 +111,12 @@ def axis_halo(own: Axis, need: Axis, parts: int) -> Any:
 class Sums:
     """What a part does over all of its neighbours: seconds, messages and items."""
 
-    seconds: Any = 0.0
-    messages: Any = 0
-    items: Any = 0
+    seconds: Floats = 0.0
+    messages: Ints = 0
+    items: Ints = 0
 
 
-def halo(step: Move, wires: Wires, ranks: Any) -> PointToPoint:
+def halo(step: Move, wires: Wires, ranks: Ints) -> PointToPoint:
     """A halo exchange, or its adjoint, whose parts send back what they received."""
     back = step.pattern.adds
     own, need = (step.wanter, step.holder) if back else (step.holder, step.wanter)
@@ -129,8 +128,8 @@ def halo(step: Move, wires: Wires, ranks: Any) -> PointToPoint:
     return PointToPoint(seconds, sent.messages, sent.items, found.through_items, level)
 
 
-def halo_s(received: Sums, sent: Sums, level: Any, item_bytes: Ints, wires: Wires,
-           back: bool) -> Any:
+def halo_s(received: Sums, sent: Sums, level: Ints, item_bytes: Ints, wires: Wires,
+           back: bool) -> Floats:
     """Seconds of the busiest part, with packing and unpacking (or, of an adjoint, adding)."""
     machine = wires.machine
     handling = machine.add_s_per_byte if back else machine.copy_s_per_byte
@@ -141,7 +140,7 @@ def halo_s(received: Sums, sent: Sums, level: Any, item_bytes: Ints, wires: Wire
     return seconds * wires.factor(level, Kind.HALO, "direct", most_bytes)
 
 
-def neighbours(halo: Halo, item_bytes: Ints, wires: Wires, ranks: Any) -> tuple[Sums, Sums, Any]:
+def neighbours(halo: Halo, item_bytes: Ints, wires: Wires, ranks: Ints) -> tuple[Sums, Sums, Ints]:
     """What the busiest part receives, what the busiest sends, and the level that is crossed.
 
     Each combination of sides (below, above or neither along every axis) is one neighbour.
@@ -155,7 +154,8 @@ def neighbours(halo: Halo, item_bytes: Ints, wires: Wires, ranks: Any) -> tuple[
             np.maximum, (_level(side, digit, wires, ranks) for side, digit in crossing))
         links = wires.links(level, partial(_most_flows, [digit for _, digit in crossing], ranks))
         for row, sums in ((RECEIVING, received), (SENDING, sent)):
-            items, count = halo.rest, 1
+            items = halo.rest
+            count: Ints = 1
             for side, found in zip(sides, halo.axes, strict=True):
                 items = items * found[..., row, side]
                 count = count * found[..., row, 2 + side] if side else count
@@ -164,11 +164,13 @@ def neighbours(halo: Halo, item_bytes: Ints, wires: Wires, ranks: Any) -> tuple[
             sums.seconds = sums.seconds + np.where(happens, count * links.message_s(each_bytes), 0)
             sums.messages = sums.messages + np.where(happens, count, 0)
             sums.items = sums.items + items
-    block = functools.reduce(np.maximum, (reach(digit) for digit in halo.digits), 1)
+    block: Ints = 1
+    for digit in halo.digits:
+        block = np.maximum(block, reach(digit))
     return received, sent, wires.index(block, ranks)
 
 
-def _level(side: int, digit: Digit, wires: Wires, ranks: Any) -> Any:
+def _level(side: int, digit: Digit, wires: Wires, ranks: Ints) -> Ints:
     """The level crossed by a message to one side.
 
     The part below lies across a unit's boundary if any part does, the part above if all do.
@@ -177,13 +179,13 @@ def _level(side: int, digit: Digit, wires: Wires, ranks: Any) -> Any:
     return wires.index(digit.stride * parts, ranks)
 
 
-def _most_flows(digits: list[Digit], ranks: Any, unit: Any) -> Any:
+def _most_flows(digits: list[Digit], ranks: Ints, unit: Ints) -> Ints:
     """Messages to neighbours that leave a unit of ranks, along the axis with most of them."""
     unit = np.minimum(unit, ranks)
     return functools.reduce(np.maximum, (_flows(digit, unit) for digit in digits))
 
 
-def _flows(digit: Digit, unit: Any) -> Any:
+def _flows(digit: Digit, unit: Ints) -> Ints:
     """Messages to neighbours along a coordinate that leave a unit.
 
     Where several parts lie inside, those at its two ends send, each one way.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hpcpar.cost.network.contention import Links, Wires
 from hpcpar.cost.network.volumes import Volumes, ends, volumes
-from hpcpar.plan.config import Ints
+from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Kind
@@ -32,14 +31,14 @@ class PointToPoint:
         Index of the machine's level that it crosses.
     """
 
-    seconds: Any
-    messages: Any
-    items: Any
-    through_items: Any
-    level: Any
+    seconds: Floats
+    messages: Ints
+    items: Ints
+    through_items: Numbers
+    level: Ints
 
 
-def redistribution(step: Move, wires: Wires, ranks: Any) -> PointToPoint:
+def redistribution(step: Move, wires: Wires, ranks: Ints) -> PointToPoint:
     """The price of a redistribution on its busiest rank."""
     holder, wanter = step.holder, step.wanter
     found = volumes(holder, wanter, ranks)
@@ -60,7 +59,7 @@ def redistribution(step: Move, wires: Wires, ranks: Any) -> PointToPoint:
 
 
 def redistribution_s(found: Volumes, sending: Spread, receiving: Spread, item_bytes: Ints,
-                     s_per_byte: Any, wires: Wires) -> Any:
+                     s_per_byte: Floats, wires: Wires) -> Floats:
     """Seconds of packing what goes, sending and receiving at once, and handling what came.
 
     Parameters
@@ -91,20 +90,20 @@ class Spread:
         latency of their own.
     """
 
-    alpha_s: Any
-    s_per_byte: Any
-    level: Any
-    savings: tuple[tuple[Any, Any], ...] = ()
+    alpha_s: Floats
+    s_per_byte: Floats
+    level: Ints
+    savings: tuple[tuple[Floats, Numbers], ...] = ()
 
     @classmethod
-    def of(cls, shares: Sequence[tuple[Any, Links]], level: Any) -> Spread:
+    def of(cls, shares: Sequence[tuple[Floats, Links]], level: Ints) -> Spread:
         """The mean over links that each take a share of the messages."""
         savings = tuple((share * (x.alpha_s - x.small_alpha_s), x.small_bytes)
                         for share, x in shares if x.small_alpha_s is not x.alpha_s)
         alpha_s = sum(share * x.alpha_s for share, x in shares)
         return cls(alpha_s, sum(share * x.beta_s_per_byte for share, x in shares), level, savings)
 
-    def seconds(self, n_bytes: Any, count: Any) -> Any:
+    def seconds(self, n_bytes: Numbers, count: Numbers) -> Floats:
         """Seconds of `count` messages of `n_bytes` in all."""
         latency = self.alpha_s
         each = n_bytes / np.maximum(count, 1)
@@ -113,7 +112,7 @@ class Spread:
         return count * latency + n_bytes * (self.s_per_byte * (count > 0))
 
 
-def spread(block: Any, active: Any, wires: Wires, ranks: Any) -> Spread:
+def spread(block: Ints, active: Ints, wires: Wires, ranks: Ints) -> Spread:
     """The links of messages between ranks of a block.
 
     Parameters
@@ -130,7 +129,7 @@ def spread(block: Any, active: Any, wires: Wires, ranks: Any) -> Spread:
     return Spread.of(((away, far), (np.where(unit > 1, 1 - away, 0.0), close)), index)
 
 
-def _between_stages(holder: Layout, wanter: Layout, active: Any, wires: Wires) -> Spread:
+def _between_stages(holder: Layout, wanter: Layout, active: Ints, wires: Wires) -> Spread:
     """The links of messages between two stages that live on different ranks."""
     level = wires.between(*ends(holder, wanter))
     links = wires.links(level, lambda unit: np.minimum(unit, active))

@@ -1,12 +1,9 @@
-"""Communication steps in seconds and in bytes: from a step and a machine to what the busiest rank
-does, for every case of a family.
-"""
+"""Price of a communication step on its busiest rank: seconds, messages and bytes."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +15,7 @@ from hpcpar.cost.network.redistribution import PointToPoint, redistribution
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv
+from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.outline_steps import CHEAPEST, Move
@@ -32,31 +30,32 @@ class Traffic:
     Attributes
     ----------
     through_bytes : int
-        Sent and received from rank to rank, of the rank with most of it; 0 for collectives.
+        Sent and received point to point, on the rank with most of them; 0 for collectives.
     level : int
-        Index of the machine's level that it crosses.
+        Index of the machine's level that the messages cross.
     """
 
-    seconds: Any
-    messages: Any
-    sent_bytes: Any
-    through_bytes: Any
-    level: Any
+    seconds: Floats
+    messages: Ints
+    sent_bytes: Ints
+    through_bytes: Ints
+    level: Ints
 
 
-def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any) -> Traffic:
-    """The price of a movement as it is executed, on `ranks` ranks in all."""
-    seconds: Any = 0.0
-    messages: Any = 0
-    items: Any = 0
-    through_items: Any = 0
+def traffic(step: Move, machine: Machine, wires: Wires, ranks: Ints) -> Traffic:
+    """The price of a movement as it is executed, in a job of `ranks` ranks."""
+    seconds: Floats = 0.0
+    messages: Ints = 0
+    items: Ints = 0
+    through_items: Ints = 0
     way = route(wires, step.pattern.digits, step.holder.config.ranks)
-    level: Any = np.asarray(way.level)
+    level: Ints = np.asarray(way.level)
     for kind in kinds_of(step):
         here = np.equal(step.pattern.code, CODES[kind])
         found: PointToPoint | CollectivePrice
         if kind in (Kind.HALO, Kind.REDISTRIBUTE):
-            found = (halo if kind is Kind.HALO else redistribution)(step, wires, ranks)
+            price = halo if kind is Kind.HALO else redistribution
+            found = price(step, wires, ranks)
             level = np.where(here, found.level, level)
             through_items = np.where(here, found.through_items, through_items)
         else:
@@ -72,25 +71,28 @@ def traffic(step: Move, machine: Machine, wires: Wires, ranks: Any) -> Traffic:
 class CollectivePrice:
     """Seconds of a collective, and messages and items sent by its busiest member."""
 
-    seconds: Any
-    messages: Any = 0
-    items: Any = 0
+    seconds: Floats
+    messages: Ints = 0
+    items: Ints = 0
 
 
 def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires,
                 way: Route) -> CollectivePrice:
-    """The price of a collective in all cases, with the algorithms that were chosen for them."""
+    """The price of a collective in every case, with the algorithm chosen for that case."""
     n = collective_bytes(step)
+    quote = step.quote if step.quote is not None and step.quote.model is wires else None
     if step.algorithm is CHEAPEST:
-        return CollectivePrice(copied(kind, step.quote.seconds[kind], n, machine, way))
+        assert quote is not None
+        return CollectivePrice(copied(kind, quote.seconds[kind], n, machine, way))
     out = CollectivePrice(0.0)
-    quoted = step.quote is not None and step.quote.wires is wires
     for name in np.unique(step.algorithm).tolist():
         if name == "direct" and kind not in (Kind.REDUCE, Kind.BROADCAST):
-            continue  # other cases' halos and redistributions
+            continue  # the halos and redistributions of other cases
         here = np.equal(step.algorithm, name)
-        cost = step.quote.seconds[kind] if quoted else collective_s(
-            kind, name, way.p, n, step.segments, way, machine.add_s_per_byte)
+        if quote is not None:
+            cost = quote.seconds[kind]
+        else:
+            cost = collective_s(kind, name, way.p, n, step.segments, way, machine.add_s_per_byte)
         messages, items = _sent(kind, name, step, way.p)
         out = CollectivePrice(np.where(here, cost, out.seconds),
                               np.where(here, messages, out.messages),
@@ -98,7 +100,7 @@ def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires,
     return CollectivePrice(copied(kind, out.seconds, n, machine, way), out.messages, out.items)
 
 
-def _sent(kind: Kind, algorithm: str, step: Move, p: Any) -> tuple[Any, Any]:
+def _sent(kind: Kind, algorithm: str, step: Move, p: Ints) -> tuple[Ints, Ints]:
     """Messages and items that the busiest member of a collective sends."""
     gathers = kind is Kind.ALLGATHER
     parts, whole = (step.holder, step.wanter) if gathers else (step.wanter, step.holder)
@@ -110,11 +112,12 @@ def _sent(kind: Kind, algorithm: str, step: Move, p: Any) -> tuple[Any, Any]:
     return messages, sent_items
 
 
-def _least_items(parts: Layout, whole: Layout) -> Any:
-    """Items of the smallest block of a group whose blocks make up the largest box: blocks nest, so
-    it is cut like any axis.
+def _least_items(parts: Layout, whole: Layout) -> Ints:
+    """Items of the smallest block in a group whose blocks make up the largest box.
+
+    Blocks nest, so the box is cut by the block rule like a whole axis.
     """
-    least: Any = 1
+    least: Ints = 1
     for a, b, extent in zip(parts.axes, whole.axes, whole.largest, strict=True):
         pieces = np.maximum(1, cut(parts, a).parts // cut(whole, b).parts)
         granule = max(cut(parts, a).granule, cut(whole, b).granule)
@@ -122,32 +125,36 @@ def _least_items(parts: Layout, whole: Layout) -> Any:
     return least
 
 
-def copied(kind: Kind, seconds: Any, n: Any, machine: Machine, way: Route) -> Any:
-    """With the copies of a gather or scatter: the whole box between tensor and wire, and the own
-    block once more.
+def copied(kind: Kind, seconds: Floats, n: Numbers, machine: Machine, way: Route) -> Floats:
+    """Seconds of a collective, plus the copies of an allgather or reduce-scatter.
+
+    Its whole box is copied between tensor and wire buffer, and the rank's own block once more.
     """
-    return seconds + machine.copy_s_per_byte * (n + n / way.p) if kind in (Kind.ALLGATHER, Kind.REDUCE_SCATTER) else seconds
+    if kind not in (Kind.ALLGATHER, Kind.REDUCE_SCATTER):
+        return seconds
+    return seconds + machine.copy_s_per_byte * (n + n / way.p)
 
 
-def _even_items(layout: Layout) -> Any:
-    """Items of a box when every cut is even to fractions of an item."""
+def _even_items(layout: Layout) -> Floats:
+    """Items of a box if every axis were cut into equal parts, fractions of an item included."""
     return math.prod(a.extent / cut(layout, a).parts for a in layout.axes)
 
 
-def paper_comm_s(step: Move, machine: Machine, wires: Wires, network: Network, plan: Plan) -> Any:
+def paper_comm_s(step: Move, machine: Machine, wires: Wires, network: Network, plan: Plan
+                 ) -> Floats:
     """Seconds of a step in the integrated paper's accounting.
 
     Collectives cost log-latency terms of unrounded volumes. A convolution's halo costs one alpha
     and floor(k / 2) rows: forward B/Pc X_W X_C floor(k_h / 2), backward B/Pc Y_W Y_C floor(k_w / 2)
     items (Eq 7, 9), none for 1 x 1. The halos of pooling and normalisation, and the sum of the
-    loss, are not counted. A redistribution, which the paper has none of, costs as executed.
+    loss, are not counted. A redistribution, which the paper does not have, costs as executed.
     """
-    seconds: Any = 0.0
+    seconds: Floats = 0.0
     if step.phase is Phase.LOSS:
         return seconds
     way = route(wires, step.pattern.digits, plan.ranks)
     for kind in kinds_of(step):
-        cost: Any
+        cost: Floats
         if kind is Kind.REDISTRIBUTE:
             cost = redistribution(step, wires, plan.ranks).seconds
         elif kind is Kind.HALO:
@@ -159,7 +166,7 @@ def paper_comm_s(step: Move, machine: Machine, wires: Wires, network: Network, p
     return seconds
 
 
-def _paper_halo_s(step: Move, wires: Wires, network: Network, plan: Plan) -> Any:
+def _paper_halo_s(step: Move, wires: Wires, network: Network, plan: Plan) -> Floats:
     layer = network.by_name[step.layer]
     if not isinstance(layer, Conv):
         return 0.0

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.network.receptive_field import Granule, Relation, Same
-from hpcpar.plan.axis import Axis, all_intervals, intervals, tabulate
-from hpcpar.plan.config import Digit
+from hpcpar.plan.axis import Axis, IntArray, all_intervals, intervals, tabulate
+from hpcpar.plan.config import Digit, Flags, Ints, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.pattern import ONE
 
@@ -37,14 +37,14 @@ class Volumes:
         Aligned ranks among which they travel.
     """
 
-    sent: Any
-    messages_sent: Any
-    received: Any
-    messages_received: Any
-    span: Any
+    sent: Numbers
+    messages_sent: Numbers
+    received: Numbers
+    messages_received: Numbers
+    span: Ints
 
 
-def volumes(holder: Layout, wanter: Layout, ranks: Any) -> Volumes:
+def volumes(holder: Layout, wanter: Layout, ranks: Ints) -> Volumes:
     """The volumes of a movement between two layouts, on a job of `ranks` ranks.
 
     With partial sums, every holder of a part of the sum sends its own.
@@ -52,7 +52,7 @@ def volumes(holder: Layout, wanter: Layout, ranks: Any) -> Volumes:
     cases = max(np.ndim(holder.config.ranks), np.ndim(wanter.config.ranks))
     rank = np.minimum(holder.config.first, wanter.config.first) + representatives(ranks, cases)
     held, wanted = _intervals_of(holder, rank), _intervals_of(wanter, rank)
-    kept: Any = 1
+    kept = np.ones((), np.int64)
     for (h0, h1), (w0, w1) in zip(held, wanted, strict=True):
         kept = kept * np.maximum(np.minimum(h1, w1) - np.maximum(h0, w0), 0)
     keeps = kept.min(axis=0) > 0
@@ -68,7 +68,7 @@ def volumes(holder: Layout, wanter: Layout, ranks: Any) -> Volumes:
                    received, messages_received, span(holder, wanter, ranks))
 
 
-def representatives(ranks: Any, dimensions: int) -> Any:
+def representatives(ranks: Ints, dimensions: int) -> IntArray:
     """Ranks that stand for all: [8, ...] of them, or all of up to 8.
 
     They are the last rank and one in the middle of all, of the first half, of the first quarter,
@@ -84,10 +84,10 @@ def representatives(ranks: Any, dimensions: int) -> Any:
 
 
 #: A start and a stop for each axis.
-Intervals = list[tuple[Any, Any]]
+Intervals = list[tuple[IntArray, IntArray]]
 
 
-def _intervals_of(layout: Layout, rank: Any) -> Intervals:
+def _intervals_of(layout: Layout, rank: IntArray) -> Intervals:
     """The boxes of several ranks, axis by axis; empty where the layer does not live."""
     at = rank - layout.config.first
     lives = (at >= 0) & (at < layout.config.ranks)
@@ -99,8 +99,8 @@ def _intervals_of(layout: Layout, rank: Any) -> Intervals:
     return out
 
 
-def _crossing(mine: Layout, boxes: Intervals, other: Layout, times: Any, kept: Any,
-              keeps: Any) -> tuple[Any, Any]:
+def _crossing(mine: Layout, boxes: Intervals, other: Layout, times: Numbers, kept: Ints,
+              keeps: Flags) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Items of a rank's box that cross to or from others, at most over ranks, and messages.
 
     Parameters
@@ -112,18 +112,18 @@ def _crossing(mine: Layout, boxes: Intervals, other: Layout, times: Any, kept: A
     keeps : bool
         Every rank has some.
     """
-    items: Any = 1.0
-    cover: Any = times
-    count: Any = times
+    items: Numbers = 1.0
+    cover: Numbers = times
+    count: Numbers = times
     for (start, stop), a, b in zip(boxes, mine.axes, other.axes, strict=True):
         items = items * (stop - start)
         parts = other.degree(b)
         if not np.ndim(parts) and parts == 1:
             continue
         if not covers_once(b.relation):
-            cover = cover * tabulate(_cover, (b,), parts)
+            cover = cover * tabulate(partial(_cover, b), parts)
         count = count * _touched(a, b, mine.degree(a), parts, (stop - start).max(axis=0))
-    crossing = (items * cover - kept).max(axis=0)
+    crossing = np.asarray(items * cover - kept).max(axis=0)
     return crossing, np.where(crossing > 0, np.maximum(1, count - keeps), 0)
 
 
@@ -139,7 +139,7 @@ def _cover(axis: Axis, parts: int) -> float:
     return float((stop - start).sum() / axis.extent)
 
 
-def _touched(a: Axis, b: Axis, own_parts: Any, parts: Any, largest: Any) -> Any:
+def _touched(a: Axis, b: Axis, own_parts: Ints, parts: Ints, largest: Ints) -> NDArray[np.float64]:
     """Parts of axis `b` that touch the largest interval of axis `a`."""
     touched = np.ceil(largest * parts / np.maximum(b.extent, 1))
     if isinstance(a.relation, Same) and isinstance(b.relation, Same):
@@ -151,12 +151,12 @@ def _touched(a: Axis, b: Axis, own_parts: Any, parts: Any, largest: Any) -> Any:
 
 
 # -- how far it goes -------------------------------------------------------------------------------
-def span(holder: Layout, wanter: Layout, ranks: Any) -> Any:
+def span(holder: Layout, wanter: Layout, ranks: Ints) -> Ints:
     """Aligned ranks among which a movement stays.
 
     They reach up to the slowest coordinate in which the layouts differ.
     """
-    out: Any = 1
+    out: Ints = 1
     for a, b in zip(holder.axes, wanter.axes, strict=True):
         x, y = holder.digits.get(a.name, ONE), wanter.digits.get(b.name, ONE)
         reaches = np.maximum(reach(x), reach(y))
@@ -172,12 +172,12 @@ def span(holder: Layout, wanter: Layout, ranks: Any) -> Any:
     return np.minimum(np.where(same_ranks, out, last - first + 1), ranks)
 
 
-def reach(digit: Digit) -> Any:
+def reach(digit: Digit) -> Ints:
     """Aligned ranks within which all neighbours along a coordinate lie."""
     return np.where(np.greater(digit.size, 1), digit.stride * digit.size, 1)
 
 
-def ends(holder: Layout, wanter: Layout) -> tuple[Any, Any]:
+def ends(holder: Layout, wanter: Layout) -> tuple[Ints, Ints]:
     """The first and the last rank of two layouts."""
     a, b = holder.config, wanter.config
     last = np.maximum(a.first + a.ranks, b.first + b.ranks) - 1

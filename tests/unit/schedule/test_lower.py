@@ -17,8 +17,9 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.edges import edges
+from hpcpar.schedule.exchange import Piece
 from hpcpar.schedule.lower import lower
-from hpcpar.schedule.messages import Piece, exchange
+from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Schedule
 from tests.strategies import whole_sums
