@@ -18,7 +18,7 @@ import pytest
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.network.layers import Layer, axes_of
 from hpcpar.plan.boxes import Box, block, shape
-from hpcpar.runtime.ops.base import Context, Op
+from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.build import build
 from hpcpar.schedule.memory_plan.blocks import Blocks
 
@@ -64,7 +64,7 @@ def parameters(layer: Layer, x: tuple[int, ...], dtype: Any, rows: tuple[int, in
 
 
 def make(layer: Layer, batch: int, inputs: Sequence[np.ndarray], own: Box, dy: np.ndarray,
-         needs: tuple[Box, ...] | None = None, p: Any = None, **more: Any) -> Op:
+         needs: tuple[Box, ...] | None = None, p: Any = None, **more: Any) -> Operator:
     """An op with blocks of its own that hold what they must; outputs are full of a number that must
     be overwritten.
     """
@@ -90,7 +90,7 @@ def make(layer: Layer, batch: int, inputs: Sequence[np.ndarray], own: Box, dy: n
     return build(ctx)
 
 
-def gather(ops: Sequence[Op], inputs: Sequence[np.ndarray],
+def gather(ops: Sequence[Operator], inputs: Sequence[np.ndarray],
            out: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     """The whole output and input gradients, assembled from blocks."""
     y, dxs = np.zeros_like(out), [np.zeros_like(x) for x in inputs]

@@ -30,7 +30,7 @@ from hpcpar.machine.model import Machine  # noqa: E402
 from hpcpar.plan import plan as plans  # noqa: E402
 from hpcpar.runtime.optimizer import SGD  # noqa: E402
 from hpcpar.train import collect, record  # noqa: E402
-from hpcpar.train.job import Options  # noqa: E402
+from hpcpar.train.job import JobOptions  # noqa: E402
 from hpcpar.train.loop import Training  # noqa: E402
 
 #: The rate hardly matters, but that weights stay ordinary.
@@ -59,7 +59,7 @@ def main() -> int:
         started = datetime.now(timezone.utc).isoformat(timespec="seconds")
         own = [plans.load(case.plan) for case in job.cases]
         trainings = [
-            Training(w, plan.network.build(), plan, backend, Options(job.data, steps=case.steps, sgd=SMALL))
+            Training(w, plan.network.build(), plan, backend, JobOptions(job.data, steps=case.steps, sgd=SMALL))
             for case, plan in zip(job.cases, own, strict=True)
         ]
         wire: dict[str, list[float]] = {case.plan: [] for case in job.cases}

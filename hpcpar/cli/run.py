@@ -28,7 +28,7 @@ from hpcpar.runtime.optimizer import SGD  # noqa: E402
 from hpcpar.schedule.runnable import require  # noqa: E402
 from hpcpar.train import collect, record  # noqa: E402
 from hpcpar.train.inference import Inference  # noqa: E402
-from hpcpar.train.job import Options  # noqa: E402
+from hpcpar.train.job import JobOptions  # noqa: E402
 from hpcpar.train.loop import Training  # noqa: E402
 
 #: What a training alone has: option -> its value where it is not given.
@@ -138,7 +138,7 @@ def _summary(
     }
 
 
-def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, Options]:
+def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOptions]:
     """Everything that can be wrong before a rank knows of the others."""
     check_direct(args)
     given = {name: getattr(args, name) for name in TRAINING if getattr(args, name) is not None}
@@ -156,7 +156,7 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, Optio
     plan = plans.load(args.plan)
     require(plan.network.build(), plan)
     machine = files.load(args.machine) if args.machine else files.from_dict(plan.machine)
-    options = Options(args.data, epochs, steps, checkpoint, args.resume, args.seed,
+    options = JobOptions(args.data, epochs, steps, checkpoint, args.resume, args.seed,
                       SGD(rate, momentum, decay), args.direct)
     return plan, machine, backend(args.device), options
 

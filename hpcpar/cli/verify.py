@@ -22,9 +22,9 @@ from hpcpar.schedule.runnable import require  # noqa: E402
 from hpcpar.train.verify import (  # noqa: E402
     ADAM_TOLERANCES,
     TOLERANCES,
-    Options,
     Result,
     Verification,
+    VerifyOptions,
     comparable,
 )
 
@@ -105,7 +105,7 @@ def _run(args: argparse.Namespace, w: World) -> int:
     return 0
 
 
-def _read(args: argparse.Namespace) -> tuple[plans.Plan, Backend, Options]:
+def _read(args: argparse.Namespace) -> tuple[plans.Plan, Backend, VerifyOptions]:
     """Checks everything that needs no communication."""
     if args.steps < 1:
         raise InputError(f"--steps {args.steps}: a verification has at least one step")
@@ -115,4 +115,4 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Backend, Options]:
         raise InputError(f"--tolerance {args.tolerance}: give a number of at least 0")
     plan = plans.load(args.plan)
     require(plan.network.build(), plan)
-    return plan, backend(args.device), Options(args.data, args.steps, args.seed, SGD(args.rate))
+    return plan, backend(args.device), VerifyOptions(args.data, args.steps, args.seed, SGD(args.rate))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TypeAlias
@@ -117,12 +117,6 @@ class Config:
             placement=str(placement[0]) if (placement == placement[0]).all() else placement,
             scatter=all(c.scatter for c in each if c.reduces),
         )
-
-    @classmethod
-    def of_degrees(cls, degrees: Mapping[str, Ints], placement: str) -> Config:
-        """A configuration from its degrees by axis; the others are 1."""
-        n, d, h, w, c, k, replicas = (degrees.get(name, 1) for name in ORDER)
-        return cls(n=n, d=d, h=h, w=w, c=c, k=k, replicas=replicas, placement=placement)
 
     @cached_property
     def parts(self) -> Ints:

@@ -50,7 +50,7 @@ class StrategyRequest:
 
     def config(self, **degrees: Ints) -> Config:
         """A configuration in the requested placement."""
-        return Config.of_degrees(degrees, self.placement)
+        return Config(placement=self.placement, **degrees)  # type: ignore[arg-type]
 
 
 def assign(layers: Iterable[Layer], config: Config) -> Configs:

@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 
 from hpcpar.machine.cores import NodeCores
 from hpcpar.report import terms
-from hpcpar.report.late_senders import Origin, clocked, origin
+from hpcpar.report.late_senders import ClockOrigin, clocked, origin
 from hpcpar.report.measured import busiest, computing, measure, stage_by_stage, view, waited
 from hpcpar.report.predicted import entries, expected, number
 from hpcpar.report.rows import (
     BUBBLE,
     PARTS,
     PHASES,
-    Kind,
     Row,
     Split,
     StepRow,
     Term,
+    TermKind,
     Times,
     split,
     whole,
@@ -37,7 +37,7 @@ from hpcpar.schedule.steps import Comm
 from hpcpar.train.record import RunRecord
 
 __all__ = [
-    "BUBBLE", "PARTS", "PHASES", "Kind", "Row", "Split", "StepRow", "Term", "Times", "compare",
+    "BUBBLE", "PARTS", "PHASES", "Row", "Split", "StepRow", "Term", "TermKind", "Times", "compare",
     "compare_one", "mean_accuracy", "row_to_json", "step_seconds", "to_json", "whole",
 ]
 
@@ -144,7 +144,7 @@ def _fill(row: Row, record: RunRecord) -> None:
                                     row.ranks)
 
 
-def _groups(record: RunRecord, source: Origin | None) -> terms.Groups:
+def _groups(record: RunRecord, source: ClockOrigin | None) -> terms.TermGroups:
     """The record's steps by phase and label."""
     places: dict[tuple[str, str], list[int]] = {}
     for i, s in enumerate(record.steps):
@@ -158,12 +158,12 @@ def _groups(record: RunRecord, source: Origin | None) -> terms.Groups:
             ranks = frozen.group.size if frozen.group else sum(frozen.concerns(r)
                                                                for r in range(len(record.ranks)))
         sent = int(record.sent_bytes[:, found].sum(axis=1).max(initial=0))
-        kinds.append(Kind(first.kind, first.phase, first.layer, first.label, first.op,
+        kinds.append(TermKind(first.kind, first.phase, first.layer, first.label, first.op,
                           first.algorithm, ranks, sent, len(found)))
         chosen = np.zeros(len(record.steps), np.bool_)
         chosen[found] = True
         members.append(chosen)
-    return terms.Groups(tuple(kinds), tuple(members))
+    return terms.TermGroups(tuple(kinds), tuple(members))
 
 
 def _sums_only(row: Row, prediction: dict[str, Any]) -> None:

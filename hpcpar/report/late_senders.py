@@ -26,7 +26,7 @@ from hpcpar.train.record import RunRecord, steps_of
 
 
 @dataclass(frozen=True)
-class Origin:
+class ClockOrigin:
     """The network, plan and schedule of a record's steps."""
 
     network: Network
@@ -51,7 +51,7 @@ class Origin:
         return step.phase is Phase.LOSS or self.stage(source) != self.stage(destination)
 
 
-def origin(record: RunRecord) -> Origin | None:
+def origin(record: RunRecord) -> ClockOrigin | None:
     """Lower the record's plan again; None where its network is missing or the steps differ."""
     try:
         plan = plans.from_json(record.plan, record.path)
@@ -59,7 +59,7 @@ def origin(record: RunRecord) -> Origin | None:
         for training in (True, False):
             schedule = schedule_for(network, plan, training)
             if steps_of(schedule) == record.steps:
-                return Origin(network, plan, schedule)
+                return ClockOrigin(network, plan, schedule)
     except InputError:
         return None
     return None
@@ -110,13 +110,13 @@ class Clocked:
         return np.nan_to_num(np.clip(before, 0.0, self.wait_s))
 
 
-def clocked(record: RunRecord, source: Origin | None,
+def clocked(record: RunRecord, source: ClockOrigin | None,
             chosen: NDArray[np.bool_] | None = None) -> Clocked | None:
     """Put the ranks' times on rank 0's clock.
 
     Parameters
     ----------
-    source : Origin or None
+    source : ClockOrigin or None
         Gives a rank's partners; without it, all ranks that have a step are partners.
     chosen : ndarray, optional
         [kept] mask of the kept iterations.

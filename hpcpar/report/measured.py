@@ -16,7 +16,7 @@ from hpcpar.train.record import RunRecord
 
 
 @dataclass
-class View:
+class MeasuredView:
     """Every step on the rank that counts.
 
     Attributes
@@ -83,7 +83,7 @@ def stage_by_stage(record: RunRecord, stages: Sequence[int]) -> list[NDArray[np.
     return out
 
 
-def view(record: RunRecord, ranks: NDArray[np.int64], times: Clocked | None) -> View:
+def view(record: RunRecord, ranks: NDArray[np.int64], times: Clocked | None) -> MeasuredView:
     """The steps on the ranks that `busiest` or `stage_by_stage` chose."""
     seconds = np.take_along_axis(record.seconds[:, record.measured], ranks[None],
                                  axis=0)[0].astype(np.float64)
@@ -92,18 +92,18 @@ def view(record: RunRecord, ranks: NDArray[np.int64], times: Clocked | None) -> 
     mean = seconds[order[cut:len(order) - cut]].mean(axis=0)
     if times is None:
         none = np.zeros((0, seconds.shape[1]))
-        return View(seconds, mean, np.zeros_like(mean), np.zeros(0, np.int64), none,
+        return MeasuredView(seconds, mean, np.zeros_like(mean), np.zeros(0, np.int64), none,
                     none.astype(np.int64))
     kept = times.iterations - (record.measured.start or 0)
     chosen = ranks[kept][None]
     waiting = np.minimum(np.take_along_axis(times.waiting_s, chosen, axis=0)[0], seconds[kept])
     total = seconds[kept].sum(axis=0)
     part = np.divide(waiting.sum(axis=0), total, out=np.zeros_like(total), where=total > 0)
-    return View(seconds, mean, mean * part, kept, waiting,
+    return MeasuredView(seconds, mean, mean * part, kept, waiting,
                 np.take_along_axis(times.who, chosen, axis=0)[0])
 
 
-def measure(views: Sequence[View], steps: NDArray[np.bool_], computes: NDArray[np.bool_],
+def measure(views: Sequence[MeasuredView], steps: NDArray[np.bool_], computes: NDArray[np.bool_],
             bubble: NDArray[np.bool_]) -> Split:
     """Times of some of the steps, the mean of the views: waiting in steps of `bubble` is left out.
     """
@@ -126,14 +126,14 @@ def measure(views: Sequence[View], steps: NDArray[np.bool_], computes: NDArray[n
     return out
 
 
-def waited(views: Sequence[View], steps: NDArray[np.bool_]) -> Times:
+def waited(views: Sequence[MeasuredView], steps: NDArray[np.bool_]) -> Times:
     """Waiting in some of the steps, the mean of the views."""
     return _times([v.kept_waiting[:, steps].sum(axis=1) for v in views],
                   sum(v.waiting_s[steps].sum() for v in views) / len(views))
 
 
 def waited_for(
-    views: Sequence[View], steps: NDArray[np.bool_], ranks: int
+    views: Sequence[MeasuredView], steps: NDArray[np.bool_], ranks: int
 ) -> tuple[int, float] | None:
     """The late sender waited for longest in some of the steps, and its part of that time."""
     by_rank = np.zeros(ranks)

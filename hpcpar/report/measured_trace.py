@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcpar.report.events import Event, arrow, in_order, names, ns, span
-from hpcpar.report.late_senders import Clocked, Origin, clocked, origin
+from hpcpar.report.late_senders import Clocked, ClockOrigin, clocked, origin
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm
 from hpcpar.train.record import RunRecord
@@ -75,7 +75,7 @@ def _precision(record: RunRecord) -> str:
     return f"clocks within {record.clock[:, :, 2].max() / 2 * 1e6:.2g} us"
 
 
-def _facts(record: RunRecord, times: Clocked, source: Origin | None, rank: int, k: int,
+def _facts(record: RunRecord, times: Clocked, source: ClockOrigin | None, rank: int, k: int,
            i: int) -> dict[str, object]:
     """What a viewer shows of a step."""
     step = record.steps[i]
@@ -92,7 +92,7 @@ def _facts(record: RunRecord, times: Clocked, source: Origin | None, rank: int, 
     return out
 
 
-def _program(record: RunRecord, times: Clocked, source: Origin | None, pid: int,
+def _program(record: RunRecord, times: Clocked, source: ClockOrigin | None, pid: int,
              rank: int) -> Iterator[Event]:
     """The iterations; in them computing, posting and waiting, one after the other; in a wait, what
     lies before the last partner.
@@ -146,7 +146,7 @@ def _lanes(times: Clocked, rank: int) -> dict[tuple[int, int, int], Place]:
 
 
 def _messages(
-    record: RunRecord, times: Clocked, source: Origin | None,
+    record: RunRecord, times: Clocked, source: ClockOrigin | None,
     places: dict[tuple[int, int, int], Place],
 ) -> Iterator[tuple[Place, Place]]:
     """From every sender of a point-to-point movement to its receivers; of a collective, from the

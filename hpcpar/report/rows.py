@@ -68,7 +68,7 @@ def whole(parts: Split) -> Times:
 
 
 @dataclass(frozen=True)
-class Kind:
+class TermKind:
     """What kind of step it is.
 
     Attributes
@@ -98,7 +98,7 @@ class Kind:
 class StepRow:
     """The steps of one label in one phase, all micro-batches together."""
 
-    kind: Kind
+    kind: TermKind
     parts: Split = field(default_factory=split)
 
     @property

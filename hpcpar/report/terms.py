@@ -8,26 +8,26 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.report.measured import View, measure, waited, waited_for
+from hpcpar.report.measured import MeasuredView, measure, waited, waited_for
 from hpcpar.report.predicted import Expected
-from hpcpar.report.rows import BUBBLE, Kind, Term, Times
+from hpcpar.report.rows import BUBBLE, Term, TermKind, Times
 from hpcpar.report.tables import amount
 
 _OPS = {"backward_weight": "backward of weights"}
 
 
 @dataclass(frozen=True)
-class Groups:
+class TermGroups:
     """The steps of a record by phase and label.
 
     Attributes
     ----------
-    kinds : tuple of Kind
+    kinds : tuple of TermKind
     members : tuple of ndarray
         [steps] which of the steps are of that kind.
     """
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[TermKind, ...]
     members: tuple[NDArray[np.bool_], ...]
 
 
@@ -39,7 +39,7 @@ def ranked(terms: Sequence[Term]) -> list[Term]:
 
 
 def terms(
-    views: Sequence[View], groups: Groups, foreseen: Sequence[Expected], iteration: Times,
+    views: Sequence[MeasuredView], groups: TermGroups, foreseen: Sequence[Expected], iteration: Times,
     bubble: NDArray[np.bool_], computes: NDArray[np.bool_], ranks: int,
 ) -> list[Term]:
     """All terms of an iteration; what is left between the steps is one of them."""
@@ -74,7 +74,7 @@ def terms(
 
 
 def _waiting(
-    cause: str, what: str, views: Sequence[View], steps: NDArray[np.bool_], phase: str,
+    cause: str, what: str, views: Sequence[MeasuredView], steps: NDArray[np.bool_], phase: str,
     predicted_s: float, ranks: int,
 ) -> Term:
     """Waiting, and for whom most of all."""
@@ -85,7 +85,7 @@ def _waiting(
                 waited_for=sender[0] if sender else None)
 
 
-def _what(kind: Kind) -> str:
+def _what(kind: TermKind) -> str:
     """A step in words."""
     often = f", {kind.times} times" if kind.times > 1 else ""
     if kind.kind == "compute":

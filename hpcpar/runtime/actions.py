@@ -13,7 +13,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm
 from hpcpar.plan.boxes import Box, intersect, local
 from hpcpar.plan.plan import Plan
-from hpcpar.runtime.ops.base import Op as LayerOp
+from hpcpar.runtime.ops.base import Operator
 from hpcpar.runtime.optimizer import Rule
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.runtime.passes import Pass, Passes
@@ -80,18 +80,18 @@ class Actions:
         return partial(self._compute, here, op, step.phase, run)
 
     # -- forward -----------------------------------------------------------------------------------
-    def _compute(self, here: Pass, op: LayerOp, phase: Phase, run: Action) -> None:
+    def _compute(self, here: Pass, op: Operator, phase: Phase, run: Action) -> None:
         self._prepare(here, op)
         op.ctx.again = phase is Phase.RECOMPUTE
         run()
 
-    def _prepare(self, here: Pass, op: LayerOp) -> None:
+    def _prepare(self, here: Pass, op: Operator) -> None:
         """Tell an op the iteration and the pass: several passes may share it."""
         alone = self.plan.turns > 1 and here is self.passes.all[0]
         parts = 1 if alone else max(self.plan.microbatches, self.plan.turns)
         op.ctx.training, op.ctx.step = self.training, self.step * parts + here.part
 
-    def _convolution(self, step: Compute, here: Pass, op: LayerOp) -> Action:
+    def _convolution(self, step: Compute, here: Pass, op: Operator) -> Action:
         """The interior of a convolution, while its halo travels, or the rest."""
         e = here.edges[step.layer][0]
         inside = interior(e.owned, e.needed, op.ctx.own, self.rank)

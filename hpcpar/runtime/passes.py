@@ -15,8 +15,7 @@ from hpcpar.network.layers import Layer, Loss
 from hpcpar.plan.layout import partial
 from hpcpar.plan.plan import Plan
 from hpcpar.runtime.arena import Arena
-from hpcpar.runtime.ops.base import Context
-from hpcpar.runtime.ops.base import Op as LayerOp
+from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.build import build
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.schedule.edges import Edge
@@ -43,7 +42,7 @@ class Pass:
 
     plan: PassPlan
     blocks: dict[str, Blocks[Array]]
-    ops: dict[str, LayerOp] = field(default_factory=dict)
+    ops: dict[str, Operator] = field(default_factory=dict)
     rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     labels: Array = None
     sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(2))
@@ -87,7 +86,7 @@ class Passes:
         several = plan.microbatches > 1 and training
         self.aside = {name: p.aside() if several else p for name, p in parameters.items()}
         self._places = {layer.name: i for i, layer in enumerate(network.layers)}
-        self._ops: dict[tuple[str, int, int], LayerOp] = {}
+        self._ops: dict[tuple[str, int, int], Operator] = {}
         self.all = [self._bound(each, arena) for each in memory.passes.all]
 
     def find(self, layer: str, part: int) -> Pass:
@@ -95,7 +94,7 @@ class Passes:
         return self.all[self.memory.passes.number(layer, part)]
 
     @property
-    def ops(self) -> list[LayerOp]:
+    def ops(self) -> list[Operator]:
         """Every op once."""
         return list(self._ops.values())
 
@@ -114,7 +113,7 @@ class Passes:
             made.rows = planned.samples.places(np.arange(first, last))
         return made
 
-    def _op(self, layer: Layer, made: Pass) -> LayerOp:
+    def _op(self, layer: Layer, made: Pass) -> Operator:
         network, plan, rank = self.network, self.plan, self.memory.rank
         blocks = made.blocks[layer.name]
         own = partial(network, layer, plan.configs[layer.name], made.samples).box(rank)

@@ -13,7 +13,7 @@ from hpcpar.data.prefetch import prefetch
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
-from hpcpar.train.job import Job, Measured, Options
+from hpcpar.train.job import Job, JobMeasurements, JobOptions
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Inference(Job):
     """
 
     def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
-                 options: Options) -> None:
+                 options: JobOptions) -> None:
         super().__init__(world, network, plan, backend, options, training=False)
         self.loader = world.agree(lambda: self.open("test" if self.has_test else "all"))
         self.measured.samples = self.loader.samples
         if options.resume:
             world.agree(self.restore)
 
-    def run(self, tell: Callable[[Seen], None]) -> Measured:
+    def run(self, tell: Callable[[Seen], None]) -> JobMeasurements:
         """Once over all samples; `tell` hears of every pass."""
         sums, passes, batch = self.sums(), self.loader.batches_per_epoch, int(self.plan.batch)
         program = self.executor.evaluation

@@ -30,7 +30,7 @@ from hpcpar.train import checkpoint, global_tensors
 
 
 @dataclass(frozen=True)
-class Options:
+class JobOptions:
     """What a run is told besides its plan.
 
     Attributes
@@ -52,7 +52,7 @@ class Options:
 
 
 @dataclass
-class Measured:
+class JobMeasurements:
     """This rank's measurements; the record's arrays without the ranks axis."""
 
     seconds: list[np.ndarray] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Measured:
 
 
 @dataclass
-class Sums:
+class LossSums:
     """Mean loss and accuracy of samples that came in batches, the last perhaps not full (None where
     no sample can be right).
     """
@@ -106,7 +106,7 @@ class Job:
     """
 
     def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
-                 options: Options, training: bool) -> None:
+                 options: JobOptions, training: bool) -> None:
         require_ranks(world, plan)
         self.world, self.network, self.plan, self.options = world, network, plan, options
         forward: Schedule = world.agree(lambda: schedule_for(network, plan, training=False))
@@ -115,7 +115,7 @@ class Job:
         self.executor = Executor(network, plan, self.schedule if training else None,
                                  self.communicator, backend, options.seed, forward)
         self.detector = NonfiniteDetector(self.executor)
-        self.measured = Measured()
+        self.measured = JobMeasurements()
         self.stamps = Stamps(world, len(self.schedule.steps))
 
     @property
@@ -146,8 +146,8 @@ class Job:
                                    checkpoint.resume_rows(path, name, p.start, p.stop, plan.dtype))
         return int(state["step"])
 
-    def sums(self) -> Sums:
-        return Sums(int(self.plan.batch), isinstance(self.network.layers[-1], SoftmaxCrossEntropy))
+    def sums(self) -> LossSums:
+        return LossSums(int(self.plan.batch), isinstance(self.network.layers[-1], SoftmaxCrossEntropy))
 
     def timed(self, program: Program, begin: float, loss: float, step: int) -> None:
         """Note what an iteration, or pass, begun at `begin` has taken.

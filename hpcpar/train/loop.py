@@ -17,7 +17,7 @@ from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.train import checkpoint, global_tensors
-from hpcpar.train.job import Job, Measured, Options
+from hpcpar.train.job import Job, JobMeasurements, JobOptions
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Training(Job):
     """
 
     def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
-                 options: Options) -> None:
+                 options: JobOptions) -> None:
         super().__init__(world, network, plan, backend, options, training=True)
         self.loader = world.agree(lambda: self.open("train"))
         self.test = world.agree(lambda: self.open("test") if self.has_test else None)
@@ -68,7 +68,7 @@ class Training(Job):
                            "ask for more with --epochs or --steps")
             )
 
-    def run(self, tell: Callable[[Progress], None]) -> Measured:
+    def run(self, tell: Callable[[Progress], None]) -> JobMeasurements:
         """Train to the end; `tell` hears of every iteration."""
         per_epoch = self.loader.batches_per_epoch
         epochs = math.ceil(self.steps / per_epoch)

@@ -44,7 +44,7 @@ def whole_gradient(plan: Plan, executor: Executor, layer: Layer) -> bool:
 
 
 @dataclass(frozen=True)
-class Options:
+class VerifyOptions:
     """What a verification is told besides its plan; `data` is a file, or empty for random numbers.
     """
 
@@ -139,7 +139,7 @@ class Verification:
     """
 
     def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
-                 options: Options) -> None:
+                 options: VerifyOptions) -> None:
         require_ranks(world, plan)
         self.world, self.network, self.plan, self.options = world, network, plan, options
         self.schedule = world.agree(lambda: schedule_for(network, plan))

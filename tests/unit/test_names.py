@@ -10,12 +10,6 @@ import hpcpar
 
 ROOT = Path(hpcpar.__file__).parent
 
-#: Names that still have several definitions. The list only shrinks.
-DUPLICATED = {
-    "Block", "Case", "Change", "Found", "Groups", "Job", "Kind", "Lateness", "Lines", "Measured",
-    "Op", "Options", "Origin", "Part", "Side", "Task", "Term", "Watch",
-}
-
 
 def test_class_names_are_unique() -> None:
     definitions: dict[str, list[str]] = defaultdict(list)
@@ -25,6 +19,4 @@ def test_class_names_are_unique() -> None:
             if isinstance(node, ast.ClassDef):
                 definitions[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
     repeated = {name: lines for name, lines in definitions.items() if len(lines) > 1}
-    new = {name: lines for name, lines in repeated.items() if name not in DUPLICATED}
-    assert not new, f"class names with several definitions: {new}"
-    assert set(repeated) >= DUPLICATED, "a name has one definition now: take it off DUPLICATED"
+    assert not repeated, f"class names with several definitions: {repeated}"

@@ -108,7 +108,7 @@ def axis_halo(own: Axis, need: Axis, parts: int) -> IntArray:
 
 
 @dataclass
-class Sums:
+class NeighbourSums:
     """What a part does over all of its neighbours: seconds, messages and items."""
 
     seconds: Floats = 0.0
@@ -128,7 +128,7 @@ def halo(step: Move, wires: Wires, ranks: Ints) -> PointToPoint:
     return PointToPoint(seconds, sent.messages, sent.items, found.through_items, level)
 
 
-def halo_s(received: Sums, sent: Sums, level: Ints, item_bytes: Ints, wires: Wires,
+def halo_s(received: NeighbourSums, sent: NeighbourSums, level: Ints, item_bytes: Ints, wires: Wires,
            back: bool) -> Floats:
     """Seconds of the busiest part, with packing and unpacking (or, of an adjoint, adding)."""
     machine = wires.machine
@@ -140,12 +140,12 @@ def halo_s(received: Sums, sent: Sums, level: Ints, item_bytes: Ints, wires: Wir
     return seconds * wires.factor(level, Kind.HALO, "direct", most_bytes)
 
 
-def neighbours(halo: Halo, item_bytes: Ints, wires: Wires, ranks: Ints) -> tuple[Sums, Sums, Ints]:
+def neighbours(halo: Halo, item_bytes: Ints, wires: Wires, ranks: Ints) -> tuple[NeighbourSums, NeighbourSums, Ints]:
     """What the busiest part receives, what the busiest sends, and the level that is crossed.
 
     Each combination of sides (below, above or neither along every axis) is one neighbour.
     """
-    received, sent = Sums(), Sums()
+    received, sent = NeighbourSums(), NeighbourSums()
     for sides in itertools.product((KEPT, BELOW, ABOVE), repeat=len(halo.digits)):
         crossing = [(side, digit) for side, digit in zip(sides, halo.digits, strict=True) if side]
         if not crossing:

@@ -67,7 +67,7 @@ class Context:
         return self.input_shapes[0]
 
 
-class Op:
+class Operator:
     """A layer on one rank's block. Subclasses fill in what their layer computes.
 
     Attributes

@@ -21,7 +21,7 @@ from hpcpar.network.layers import (
     MaxPool3d,
     ReLU,
 )
-from hpcpar.runtime.ops.base import Context, Op
+from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.conv import ConvOp
 from hpcpar.runtime.ops.linear import LinearOp
 from hpcpar.runtime.ops.loss import LossOp
@@ -30,7 +30,7 @@ from hpcpar.runtime.ops.norm import BatchNormOp, LRNOp
 from hpcpar.runtime.ops.pointwise import DropoutOp, FlattenOp, ReLUOp
 from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, MaxPoolOp
 
-OPS: dict[type[Layer], type[Op]] = {
+OPS: dict[type[Layer], type[Operator]] = {
     Conv2d: ConvOp,
     Conv3d: ConvOp,
     Linear: LinearOp,
@@ -49,6 +49,6 @@ OPS: dict[type[Layer], type[Op]] = {
 }
 
 
-def build(ctx: Context) -> Op:
+def build(ctx: Context) -> Operator:
     """The op of a layer."""
     return LossOp(ctx) if isinstance(ctx.layer, Loss) else OPS[type(ctx.layer)](ctx)

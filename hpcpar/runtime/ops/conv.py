@@ -5,14 +5,14 @@ from __future__ import annotations
 from hpcpar.kernels.interface import ConvSpec, Segment
 from hpcpar.network.layers import Conv
 from hpcpar.plan.boxes import Box, items, local
-from hpcpar.runtime.ops.base import Context, Op
+from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.windows import reaches
 
 #: (slices of x, slices of y, geometry) of some outputs.
 _Call = tuple[tuple[slice, ...], tuple[slice, ...], ConvSpec]
 
 
-class ConvOp(Op):
+class ConvOp(Operator):
     """The owned outputs of a convolution of images or volumes: partial sums, where the inputs here
     are some of the channels.
     """

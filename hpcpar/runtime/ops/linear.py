@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hpcpar.runtime.ops.base import Context, Op
+from hpcpar.runtime.ops.base import Context, Operator
 
 
-class LinearOp(Op):
+class LinearOp(Operator):
     """Y = X W^T + b for this rank's samples and output features, over the input features that it
     has (k: a partial sum).
     """

@@ -5,10 +5,10 @@ pass.
 from __future__ import annotations
 
 from hpcpar.network.layers import MeanSquaredError, SoftmaxCrossEntropy
-from hpcpar.runtime.ops.base import Op
+from hpcpar.runtime.ops.base import Operator
 
 
-class LossOp(Op):
+class LossOp(Operator):
     """Computes loss and gradient together in the forward step; `sums` becomes (loss, correct
     samples) of this block.
 

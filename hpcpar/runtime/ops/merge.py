@@ -6,10 +6,10 @@ from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import Concat
 from hpcpar.plan.boxes import items
 from hpcpar.runtime.ops.arrays import same_start
-from hpcpar.runtime.ops.base import Context, Op
+from hpcpar.runtime.ops.base import Context, Operator
 
 
-class AddOp(Op):
+class AddOp(Operator):
     """Sum of the inputs; y may be the first input's memory, and each gradient that of dy."""
 
     def forward(self) -> None:
@@ -26,7 +26,7 @@ class AddOp(Op):
                 self.backend.copy(self.blocks.dy, dx)
 
 
-class ConcatOp(Op):
+class ConcatOp(Operator):
     """The inputs' channels that this rank owns, one input after the other; parts may be the inputs'
     memory already.
     """

@@ -8,10 +8,10 @@ import numpy as np
 
 from hpcpar.network.layers import LRN, BatchNorm
 from hpcpar.plan.boxes import shape
-from hpcpar.runtime.ops.base import Context, Op
+from hpcpar.runtime.ops.base import Context, Operator
 
 
-class LRNOp(Op):
+class LRNOp(Operator):
     """Normalisation across channels; `offset` leads from owned to needed channels."""
 
     def __init__(self, ctx: Context) -> None:
@@ -36,7 +36,7 @@ class LRNOp(Op):
                                       a.beta, b.dx)
 
 
-class BatchNormOp(Op):
+class BatchNormOp(Operator):
     """Batch normalisation by the statistics of the whole batch, or of this rank's block alone
     (`ctx.local_statistics`).
 

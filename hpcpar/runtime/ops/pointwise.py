@@ -5,10 +5,10 @@ from __future__ import annotations
 from hpcpar.network.layers import Dropout
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.arrays import same_start
-from hpcpar.runtime.ops.base import Context, Op
+from hpcpar.runtime.ops.base import Context, Operator
 
 
-class ReLUOp(Op):
+class ReLUOp(Operator):
     """max(x, 0), in place where the storage allows."""
 
     def forward(self) -> None:
@@ -18,7 +18,7 @@ class ReLUOp(Op):
         self.backend.relu_backward(self.blocks.y, self.blocks.dy, self.blocks.dx)
 
 
-class DropoutOp(Op):
+class DropoutOp(Operator):
     """Inverted dropout; its mask is a function of (seed, iteration, layer, global index) alone."""
 
     def __init__(self, ctx: Context) -> None:
@@ -53,7 +53,7 @@ def mask_key(seed: int, step: int, position: int) -> int:
             * 0x94D049BB133111EB) % 2**64
 
 
-class FlattenOp(Op):
+class FlattenOp(Operator):
     """A change of shape; copies only where the storage could not share memory."""
 
     def __init__(self, ctx: Context) -> None:

@@ -10,11 +10,11 @@ from hpcpar.kernels.interface import PoolSpec
 from hpcpar.network.layers import AvgPool2d, AvgPool3d, Pool
 from hpcpar.network.receptive_field import Window
 from hpcpar.plan.boxes import Interval, shape
-from hpcpar.runtime.ops.base import Context, Op
+from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.windows import reaches
 
 
-class _PoolOp(Op):
+class _PoolOp(Operator):
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         assert isinstance(ctx.layer, Pool)
@@ -86,7 +86,7 @@ class AvgPoolOp(_PoolOp):
             self.backend.avgpool_backward(self.blocks.dy, self.spec, self.scales, dx[self.inner])
 
 
-class GlobalAvgPoolOp(Op):
+class GlobalAvgPoolOp(Operator):
     """Mean of whole images, which every rank that owns an output needs."""
 
     def forward(self) -> None:

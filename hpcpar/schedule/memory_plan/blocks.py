@@ -18,7 +18,7 @@ from hpcpar.plan.layout import Layout, owned, partial
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.aliasing import in_place, passes_gradient
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.memory_plan.views import Buffers, View
+from hpcpar.schedule.memory_plan.views import PlannedBuffers, View
 from hpcpar.schedule.steps import Kind
 
 A = TypeVar("A")
@@ -117,7 +117,7 @@ class BlockPlanner:
     """
 
     def __init__(self, network: Network, plan: Plan, rank: int, layers: Sequence[Layer],
-                 edges: Mapping[str, tuple[Edge, ...]], samples: int, buffers: Buffers,
+                 edges: Mapping[str, tuple[Edge, ...]], samples: int, buffers: PlannedBuffers,
                  slots: Slots, training: bool) -> None:
         self.network, self.plan, self.rank, self.samples = network, plan, rank, samples
         self.buffers, self.slots, self.training = buffers, slots, training

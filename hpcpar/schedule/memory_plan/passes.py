@@ -17,20 +17,20 @@ from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.lower import samples_of
 from hpcpar.schedule.memory_plan.blocks import BlockPlanner, Blocks, Slots
-from hpcpar.schedule.memory_plan.views import Buffers, View
+from hpcpar.schedule.memory_plan.views import PlannedBuffers, View
 from hpcpar.schedule.pipeline_order import firsts, in_flight, switch
 
 EdgesOf = dict[str, tuple[Edge, ...]]
 
 
 @dataclass(frozen=True)
-class Samples:
+class PassSamples:
     """Where the samples of a pass lie in the mini-batch.
 
     Attributes
     ----------
     count : int
-        Samples of the pass, over all ranks.
+        PassSamples of the pass, over all ranks.
     first : int
         Place of the first of them.
     each, stride : int
@@ -62,7 +62,7 @@ class PassPlan:
     """
 
     part: int
-    samples: Samples
+    samples: PassSamples
     edges: EdgesOf
     blocks: dict[str, Blocks[View]]
     slots: Slots
@@ -125,7 +125,7 @@ class PassPlans:
         The micro-batches; or the pass of the mini-batch up to the switch, then the FC passes.
     """
 
-    def __init__(self, network: Network, plan: Plan, rank: int, edges: Edges, buffers: Buffers,
+    def __init__(self, network: Network, plan: Plan, rank: int, edges: Edges, buffers: PlannedBuffers,
                  training: bool) -> None:
         self.network, self.plan, self.rank, self.training = network, plan, rank, training
         self._edges, self._buffers = edges, buffers
@@ -138,7 +138,7 @@ class PassPlans:
         at = switch(network)
         self._fc_layers = frozenset(layer.name for layer in network.layers[at:])
         batch = int(plan.batch)
-        before = self._pass(network.layers[:at], 0, Samples(batch, 0, batch, batch), Slots())
+        before = self._pass(network.layers[:at], 0, PassSamples(batch, 0, batch, batch), Slots())
         self.all = [before, *(self._fc_pass(t, before) for t in range(plan.turns))]
 
     def number(self, layer: str, part: int) -> int:
@@ -156,7 +156,7 @@ class PassPlans:
         begin = block(int(self.plan.batch), self.plan.microbatches, part)[0]
         count = samples_of(self.plan, part)
         slots = MicrobatchSlots(self._flying, self.network.layers[-1].name, part)
-        return self._pass(self.network.layers, part, Samples(count, begin, max(count, 1), 0), slots)
+        return self._pass(self.network.layers, part, PassSamples(count, begin, max(count, 1), 0), slots)
 
     def _fc_pass(self, part: int, before: PassPlan) -> PassPlan:
         """A pass of the layers from the switch on, on a part of the mini-batch."""
@@ -164,10 +164,10 @@ class PassPlans:
         count, first = int(plan.batch) // plan.turns, layers[0]
         (e,) = self._edges.into(first, count)
         if plan.switch == "one":
-            samples = Samples(count, part * count, count, 0)
+            samples = PassSamples(count, part * count, count, 0)
         else:
             each = count // int(plan.configs[e.producer.name].n)
-            samples = Samples(count, part * each, each, plan.turns * each)
+            samples = PassSamples(count, part * each, each, plan.turns * each)
         made = self._pass(layers, part, samples, FcSlots(first.name, part))
         if e.forward.kind is None and plan.switch == "each":
             producer, here = before.blocks[e.producer.name], made.blocks[first.name]
@@ -185,7 +185,7 @@ class PassPlans:
         each = whole.shape[0] // self.plan.turns
         return whole.rows(part * each, (part + 1) * each)
 
-    def _pass(self, layers: Sequence[Layer], part: int, samples: Samples,
+    def _pass(self, layers: Sequence[Layer], part: int, samples: PassSamples,
               slots: Slots) -> PassPlan:
         edges = self._edges_into(layers, samples.count)
         planner = BlockPlanner(self.network, self.plan, self.rank, layers, edges, samples.count,

@@ -19,7 +19,7 @@ from hpcpar.schedule.memory_plan.passes import PassPlans
 from hpcpar.schedule.memory_plan.peak import Peak, peak
 from hpcpar.schedule.memory_plan.rank_steps import RankSteps, rank_steps
 from hpcpar.schedule.memory_plan.tensors import StepTensors
-from hpcpar.schedule.memory_plan.views import Buffer, Buffers, Life
+from hpcpar.schedule.memory_plan.views import Buffer, Life, PlannedBuffers
 from hpcpar.schedule.steps import Comm, Schedule
 
 
@@ -34,7 +34,7 @@ class Places:
     items : int
         Size of the array.
     shared : frozenset of Buffer
-        Buffers that are expected to be zero and have others in the same place: to be cleared at the
+        PlannedBuffers that are expected to be zero and have others in the same place: to be cleared at the
         beginning of each life.
     """
 
@@ -119,7 +119,7 @@ def plan_memory(network: Network, plan: Plan, rank: int, schedules: Sequence[Sch
     edges : Edges, optional
         The plan's, where they are at hand.
     """
-    buffers = Buffers()
+    buffers = PlannedBuffers()
     edges = Edges(network, plan) if edges is None else edges
     passes = PassPlans(network, plan, rank, edges, buffers, training)
 

@@ -95,7 +95,7 @@ class View:
         return self.buffer if math.prod(self.shape) else None
 
 
-class Buffers:
+class PlannedBuffers:
     """The buffers of a rank, one for each key and shape."""
 
     def __init__(self) -> None:

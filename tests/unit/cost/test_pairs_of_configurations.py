@@ -41,8 +41,8 @@ def test_all_pairs_at_once_are_each_pair_alone(name: str, ranks: int) -> None:
     found = Search(net, spec, ranks, 4 * ranks, files.load("p100x4x4"))
     rng = np.random.default_rng(0)
     seen: set[Kind | None] = set()
-    for i in rng.permutation(len(found.links))[:12]:
-        a, b, layer, which = found.links[i]
+    for i in rng.permutation(len(found.edges))[:12]:
+        a, b, layer, which = found.edges[i]
         producer, consumer = found.units[a], found.units[b]
         tail, behind = producer.layers[-1], len(producer.layers) > 1
         rows = rng.integers(len(producer.space), size=8)

@@ -25,7 +25,7 @@ from hpcpar.network.layers import (  # noqa: E402
     SoftmaxCrossEntropy,
 )
 from hpcpar.plan.boxes import Box  # noqa: E402
-from hpcpar.runtime.ops.base import Op  # noqa: E402
+from hpcpar.runtime.ops.base import Operator  # noqa: E402
 
 F = torch.nn.functional
 
@@ -77,7 +77,7 @@ def test_batchnorm_of_the_whole_batch(sample: tuple[int, ...], cuts: tuple[int, 
     close(gather(ops, [x], dy)[0], want)
 
 
-def exchanged(ops: Sequence[Op], name: str, step: str) -> None:
+def exchanged(ops: Sequence[Operator], name: str, step: str) -> None:
     """Do a step on every block and add up its sums over those of the same channels."""
     for op in ops:
         getattr(op, step)()
