@@ -101,7 +101,7 @@ def _communication(p: Prediction, name: str, phases: tuple[Phase, ...],
     seconds, exposed = sum(s.seconds for s in steps), sum(s.exposed_s for s in steps)
     sent = sum(s.sent_bytes for s in steps if s.stage == stage)
     return Limitation("communication", name, seconds, exposed,
-                      f"{len(steps)} steps, {sent / 1e6:.4g} MB sent by a rank")
+                      f"{len(steps)} steps, at most {sent / 1e6:.4g} MB sent by a rank")
 
 
 def _reading(p: Prediction) -> list[Limitation]:

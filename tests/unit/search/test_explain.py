@@ -89,8 +89,9 @@ def test_communication_adds_up(what: tuple[Any, ...], options: dict[str, Any]) -
     assert sum(t.exposed_s or 0.0 for t in parts) == pytest.approx(
         p.exposed_communication_s, rel=1e-9, abs=1e-15
     )
-    sent = sum(float(t.remark.split(", ")[1].split(" MB")[0]) for t in parts)
-    assert sent == pytest.approx(p.communication_bytes / 1e6, rel=1e-3)
+    # the busiest rank of one step may rest in another
+    sent = sum(float(t.remark.split("at most ")[1].split(" MB")[0]) for t in parts)
+    assert sent >= p.communication_bytes / 1e6 * (1 - 1e-3)
     update = term(found, "weight update")
     assert update.seconds == pytest.approx(p.phases["update"]["compute_s"], rel=1e-12)
     assert all((t.seconds is None) == (t.exposed_s is None) for t in found.terms)
