@@ -50,7 +50,7 @@ def mpi_contestants(size: int) -> dict[str, Job]:
     from hpcpar.comm.world import world
     from hpcpar.kernels.numpy_backend import NumpyBackend
     from hpcpar.plan.axis import Axis
-    from hpcpar.plan.config import Config, Digit
+    from hpcpar.plan.config import Config, MeshAxis
     from hpcpar.plan.layout import Layout
     from hpcpar.schedule.steps import Comm, Group, Kind, Phase
 
@@ -65,7 +65,7 @@ def mpi_contestants(size: int) -> dict[str, Job]:
     arrays = {"allreduce": (full, full), "allgather": (full[own], full),
               "reduce_scatter": (full, part)}
     communicator = Communicator(w, backend)
-    group = Group((Digit(1, p),))
+    group = Group((MeshAxis(1, p),))
 
     def ours(index: int, kind: str, algorithm: str, segments: int) -> Job:
         step = Comm(index, Phase.GRADIENT, "bench", "x", Kind(kind), *layouts[kind],

@@ -31,7 +31,7 @@ class Reference:
     microbatches : int
         Parts of the batch that pass one after the other before the update; statistics are those of
         a part.
-    turns : sequence of arrays of int, optional
+    fc_passes : sequence of arrays of int, optional
         Sample numbers of each turn of the layers from `hpcpar.schedule.outline.switch` on (one
         weird trick, variable batch size): they minimise the mean over a turn's samples and are
         updated after it; the layers before get the gradient of the mean over all.
@@ -45,22 +45,22 @@ class Reference:
         After `iterate`: of every layer's output but the loss, over the whole batch [N, ...] in the
         order of its samples.
     weight_gradients : dict of list of ndarray
-        Of weight and bias by layer name; of the last turn in layers that take turns.
+        Of weight and bias by layer name; of the last turn in layers that take fc_passes.
     running : dict of ndarray
         [blocks, 2, C] running mean and variance of batch normalisations.
     weights : dict of list of tensor
     """
 
     def __init__(self, network: Network, seed: int, *, optimizer: str = "momentum",
-                 microbatches: int = 1, turns: Sequence[np.ndarray] | None = None,
+                 microbatches: int = 1, fc_passes: Sequence[np.ndarray] | None = None,
                  blocks: Blocks | None = None) -> None:
         import torch  # here, as it takes long to load and all ranks import this file
 
         from tests import reference_layers
 
         self.torch, self.compute, self.network, self.seed = torch, reference_layers, network, seed
-        self.optimizer, self.microbatches, self.turns, self.blocks = (
-            optimizer, microbatches, turns, blocks)
+        self.optimizer, self.microbatches, self.fc_passes, self.blocks = (
+            optimizer, microbatches, fc_passes, blocks)
         self.weights: dict[str, list[Any]] = {}
         self.running: dict[str, np.ndarray] = {}
         for i, layer in enumerate(network.layers):
@@ -164,14 +164,14 @@ class Reference:
         Returns
         -------
         float
-            Mean loss of the batch before the update (of turns: before each turn's).
+            Mean loss of the batch before the update (of fc_passes: before each turn's).
         """
         self.outputs, self.gradients = {}, {}
-        if self.turns is None:
+        if self.fc_passes is None:
             value = self._microbatches(images, targets, step)
             self._update(self.network.layers, rate, momentum, decay)
             return value
-        return self._in_turns(images, targets, step, self.turns,
+        return self._in_fc_passes(images, targets, step, self.fc_passes,
                               lambda layers: self._update(layers, rate, momentum, decay))
 
     def _microbatches(self, images: np.ndarray, targets: np.ndarray, step: int) -> float:
@@ -189,8 +189,8 @@ class Reference:
             self._keep(have, part, count)
         return value
 
-    def _in_turns(self, images: np.ndarray, targets: np.ndarray, step: int,
-                  turns: Sequence[np.ndarray], update: Callable[[Sequence[Layer]], None]) -> float:
+    def _in_fc_passes(self, images: np.ndarray, targets: np.ndarray, step: int,
+                  fc_passes: Sequence[np.ndarray], update: Callable[[Sequence[Layer]], None]) -> float:
         """Layers before the switch take the whole batch, those after it one FC pass at a time."""
         at, count, value = switch(self.network), len(images), 0.0
         before, after = self.network.layers[:at], self.network.layers[at:]
@@ -198,10 +198,10 @@ class Reference:
         self._forward(before, have, step)
         crossing = sorted({name for layer in after for name in layer.inputs} & set(have))
         back = {name: self.torch.zeros_like(have[name]) for name in crossing}
-        for turn, samples in enumerate(turns):
+        for turn, samples in enumerate(fc_passes):
             given = {name: have[name][samples].detach().requires_grad_() for name in crossing}
             mine = dict(given)
-            self._forward(after, mine, step * len(turns) + turn)
+            self._forward(after, mine, step * len(fc_passes) + turn)
             loss = self._loss(mine, targets[samples], len(samples))
             loss.backward()
             share = len(samples) / count

@@ -14,7 +14,7 @@ from hpcpar.calibrate.timer import Timer, bootstrap, outliers
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transfer import LibraryTransfer, Transfer
 from hpcpar.cost.network.collectives import collective_s
-from hpcpar.cost.network.contention import Wires, route
+from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine.model import Factors, Level, Machine
 from hpcpar.network.receptive_field import Full
@@ -51,7 +51,7 @@ CACHE_BYTES = 1 << 20
 
 
 class Steps:
-    """Makes collectives over one digit of a configuration, on buffers of zeros: sums stay zero,
+    """Makes collectives over one mesh_axis of a configuration, on buffers of zeros: sums stay zero,
     however often.
 
     Buffers are where a run's are, in a device's memory too: what staging them takes is part of a
@@ -72,7 +72,7 @@ class Steps:
             Of the whole buffer.
         """
         transfer = self.bind(kind, algorithm, config, axis, n_bytes)
-        if only is not None and self.rank not in Group((config.digits[axis],)).members(only):
+        if only is not None and self.rank not in Group((config.mesh_axes[axis],)).members(only):
             return lambda: None
         return self.whole(transfer)
 
@@ -87,29 +87,29 @@ class Steps:
     def bind(self, kind: Kind, algorithm: str, config: Config, axis: str,
              n_bytes: int) -> Transfer | LibraryTransfer:
         """A collective on buffers of its own."""
-        digit = config.digits[axis]
+        mesh_axis = config.mesh_axes[axis]
         # blocks of one size
-        items = max(1, n_bytes // ITEM // int(digit.size)) * int(digit.size)
+        items = max(1, n_bytes // ITEM // int(mesh_axis.size)) * int(mesh_axis.size)
         cut = Layout(config, (Axis(axis, items, items),))
         whole = Layout(config, (Axis(axis, items, items, relation=Full()),))
-        holder = cut if kind is Kind.ALLGATHER else whole
-        wanter = cut if kind is Kind.REDUCE_SCATTER else whole
+        source = cut if kind is Kind.ALLGATHER else whole
+        destination = cut if kind is Kind.REDUCE_SCATTER else whole
         i, self._count = self._count, self._count + 1
-        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, holder, wanter,
-                    kind is not Kind.ALLGATHER, Group((digit,)), algorithm, 1, ITEM, i + 1)
+        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, source, destination,
+                    kind is not Kind.ALLGATHER, Group((mesh_axis,)), algorithm, 1, ITEM, i + 1)
         backend = self.communicator.backend
         buffer = backend.zeros((items,), "float32")
-        held, wanted = (buffer[slice(*layout.box(self.rank)[0])] for layout in (holder, wanter))
+        held, wanted = (buffer[slice(*layout.box(self.rank)[0])] for layout in (source, destination))
         return self.communicator.bind(step, held, backend.zeros(wanted.shape, "float32")
                                       if kind is Kind.REDUCE_SCATTER else wanted)
 
-    def direct(self, kind: Kind, holder: Layout, wanter: Layout) -> Transfer | LibraryTransfer:
+    def direct(self, kind: Kind, source: Layout, destination: Layout) -> Transfer | LibraryTransfer:
         """Messages from rank to rank, between buffers of their own."""
         i, self._count = self._count, self._count + 1
-        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, holder, wanter, False, None, "direct",
+        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, source, destination, False, None, "direct",
                     1, ITEM, i + 1)
         held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32")
-                        for layout in (holder, wanter))
+                        for layout in (source, destination))
         return self.communicator.bind(step, held, wanted)
 
 
@@ -142,7 +142,7 @@ class LevelProbe:
     Parameters
     ----------
     axis : str
-        The digit of `config` in which its neighbours differ.
+        The mesh_axis of `config` in which its neighbours differ.
     inside : int
         Ranks of a unit of the level inside: all of them send at once, and one alone where there are
         several.
@@ -154,9 +154,9 @@ class LevelProbe:
         self, steps: Steps, config: Config, axis: str, name: str, ranks: int, inside: int,
         timer: MakeTimer,
     ) -> None:
-        self.digit = config.digits[axis]
+        self.mesh_axis = config.mesh_axes[axis]
         self.name, self.ranks, self.inside = name, ranks, inside
-        self.p = int(self.digit.size)
+        self.p = int(self.mesh_axis.size)
         self.pieces = [piece for piece in PIECES if piece * self.p <= MOST_BYTES]
 
         def ring(piece: int, only: int | None = None) -> Timer:
@@ -210,7 +210,7 @@ class LevelProbe:
 
     def factors(self, machine: Machine, ranks: int) -> list[Factors]:
         """Measured times of collectives over those that alpha and beta give."""
-        way = route(Wires(machine), [self.digit], ranks)
+        way = route(NetworkModel(machine), [self.mesh_axis], ranks)
         sizes = tuple(max(1, n // ITEM // self.p) * self.p * ITEM for n in self.buffers)
         out = []
         for (kind, algorithm), timers in self.collectives.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcpar.calibrate.link_probe import ITEM, MOST_BYTES, MakeTimer, Steps
 from hpcpar.calibrate.timer import Timer
-from hpcpar.cost.network.contention import Wires
+from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.network.halo import halo_of, halo_s, neighbours
 from hpcpar.cost.network.redistribution import redistribution_s, spread
 from hpcpar.cost.network.volumes import volumes
@@ -59,13 +59,13 @@ class P2pProbe:
                 if kind is Kind.HALO:
                     image = Axis(cut, p * _ROWS, p * _ROWS)
                     rows = Axis(cut, p * _ROWS, p * _ROWS, relation=Window(3, padding=1))
-                    holder = Layout(own, (aside, image, width))
-                    wanter = Layout(own, (aside, rows, width))
+                    source = Layout(own, (aside, image, width))
+                    destination = Layout(own, (aside, rows, width))
                 else:
                     axes = (aside, Axis(cut, p, p), Axis(to, p, p), width)
-                    holder, wanter = Layout(own, axes), Layout(turned, axes)
-                moved.append((holder, wanter,
-                              timer(steps.whole(steps.direct(kind, holder, wanter)))))
+                    source, destination = Layout(own, axes), Layout(turned, axes)
+                moved.append((source, destination,
+                              timer(steps.whole(steps.direct(kind, source, destination)))))
 
     @property
     def timers(self) -> list[Timer]:
@@ -73,20 +73,20 @@ class P2pProbe:
 
     def factors(self, machine: Machine) -> list[Factors]:
         """How many times as long as the machine (without any) says they take."""
-        wires, ranks = Wires(machine), self._ranks
+        network_model, ranks = NetworkModel(machine), self._ranks
         out = []
         for kind, moved in self.moved.items():
             sizes, times = [], []
-            for holder, wanter, timer in moved:
+            for source, destination, timer in moved:
                 if kind is Kind.HALO:
-                    came, went, level = neighbours(halo_of(holder, wanter), ITEM, wires, ranks)
-                    model_s = halo_s(came, went, level, ITEM, wires, False)
+                    came, went, level = neighbours(halo_of(source, destination), ITEM, network_model, ranks)
+                    model_s = halo_s(came, went, level, ITEM, network_model, False)
                     items = float(max(came.items, went.items))
                 else:
-                    found = volumes(holder, wanter, ranks)
-                    links = spread(found.span, ranks, wires, ranks)
+                    found = volumes(source, destination, ranks)
+                    links = spread(found.span, ranks, network_model, ranks)
                     model_s = redistribution_s(found, links, links, ITEM, machine.copy_s_per_byte,
-                                               wires)
+                                               network_model)
                     items = float(max(found.sent, found.received))
                 sizes.append(items * ITEM)
                 times.append(timer.seconds / float(model_s))

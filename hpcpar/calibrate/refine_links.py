@@ -79,11 +79,11 @@ def scaled(
     ----------
     runs : sequence
         Record, network, plan, whether it trains, and its schedule; plans with micro-batches or
-        turns are left out, where steps of several overlap.
+        FC passes are left out, where steps of several overlap.
     """
     found: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for record, network, plan, training, schedule in runs:
-        if plan.microbatches > 1 or plan.turns > 1:
+        if plan.microbatches > 1 or plan.fc_passes > 1:
             continue
         took = durations(record, schedule)
         latency, bandwidth, neither = (_prices(network, plan, training, _only(machine, *parts))

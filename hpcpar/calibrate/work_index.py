@@ -32,10 +32,10 @@ class WorkIndex:
         self.plan, self._steps = plan, len(schedule.steps)
         load = Workload(network, plan)
         before = {layer.name
-                  for layer in network.layers[:switch(network)]} if plan.turns > 1 else set()
+                  for layer in network.layers[:switch(network)]} if plan.fc_passes > 1 else set()
         largest = max(samples_of(plan, m) for m in range(plan.microbatches))
-        if plan.turns > 1:
-            largest = int(plan.batch) // plan.turns
+        if plan.fc_passes > 1:
+            largest = int(plan.batch) // plan.fc_passes
         self.works: dict[str, Work] = {}
         #: By key: the steps of every measurement of it, and its layer.
         self._whole: dict[str, dict[Any, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -43,7 +43,7 @@ class WorkIndex:
             if not isinstance(step, Compute):
                 continue
             samples = int(
-                plan.batch) if step.layer in before else largest if plan.turns > 1 else samples_of(
+                plan.batch) if step.layer in before else largest if plan.fc_passes > 1 else samples_of(
                 plan, step.part)
             if samples < largest:
                 continue

@@ -41,8 +41,8 @@ class Buffers:
     def __init__(self, step: Comm, ex: Exchange, rank: int, held: Array, wanted: Array,
                  backend: Backend, direct: bool) -> None:
         where = f"rank {rank}, step {step.index} ({step.label})"
-        for name, array, box in (("held", held, step.held(rank)),
-                                 ("wanted", wanted, step.wanted(rank))):
+        for name, array, box in (("held", held, step.source_box(rank)),
+                                 ("wanted", wanted, step.destination_box(rank))):
             any_shape = step.kind is Kind.ALLREDUCE and array.size == items(box)
             if tuple(array.shape) != shape(box) and not any_shape:
                 raise RunError(f"{where}: the {name} array has shape {array.shape}, "
@@ -52,7 +52,7 @@ class Buffers:
                                f"bytes, the schedule says {step.item_bytes}")
         self.step, self.ex, self.backend = step, ex, backend
         self.held, self.wanted = held, wanted
-        self.held_box, self.wanted_box = step.held(rank), step.wanted(rank)
+        self.held_box, self.wanted_box = step.source_box(rank), step.destination_box(rank)
         self.dtype = held.dtype
         self.on_host = type(held) is np.ndarray
         self.staged = not self.on_host and not direct

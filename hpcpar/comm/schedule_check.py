@@ -50,10 +50,10 @@ def _everything(step: Comm) -> str:
     """Text of everything about a step that all ranks must agree on."""
     group = None
     if step.group is not None:
-        group = (step.group.first, [(d.stride, d.size) for d in step.group.digits])
+        group = (step.group.first, [(d.stride, d.size) for d in step.group.mesh_axes])
     values = (step.index, step.label, step.tensor, step.part, step.root, step.algorithm,
               step.segments, step.item_bytes, step.reduce, step.needed_by, step.covers, group,
-              _layout(step.holder), _layout(step.wanter))
+              _layout(step.source), _layout(step.destination))
     return " ".join(map(str, values))
 
 
@@ -61,10 +61,10 @@ def _told(step: Comm | None) -> str:
     """Description of a step in an error message."""
     if step is None:
         return "no further step"
-    shape = "x".join(str(n) for n in step.holder.shape)
-    part = f" of micro-batch or turn {step.part}" if step.part else ""
+    shape = "x".join(str(n) for n in step.source.shape)
+    part = f" of micro-batch or FC pass {step.part}" if step.part else ""
     return (f"step {step.index} ({step.label} of {step.tensor} [{shape}]{part}, {step.algorithm}, "
-            f"{step.segments} segments, {step.holder.config} to {step.wanter.config})")
+            f"{step.segments} segments, {step.source.config} to {step.destination.config})")
 
 
 def _difference(world: World, steps: tuple[Comm, ...], own: np.ndarray) -> str:

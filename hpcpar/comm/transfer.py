@@ -118,7 +118,7 @@ class LibraryTransfer:
         self._result: Any = None
         self._counts: list[int] = []
         if step.kind is not Kind.ALLREDUCE:
-            parts = step.wanter if step.kind is Kind.REDUCE_SCATTER else step.holder
+            parts = step.destination if step.kind is Kind.REDUCE_SCATTER else step.source
             self._counts = [parts.items(peer) for peer in ex.peers]
             # the rank's own piece: all that an allgather packs, all that a reduce-scatter unpacks
             own = ex.unpack[0] if step.kind is Kind.REDUCE_SCATTER else ex.pack[0]

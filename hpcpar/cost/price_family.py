@@ -17,7 +17,7 @@ import numpy as np
 from hpcpar.cost.memory.bound import memory_bound
 from hpcpar.cost.memory.memory import Memory, MovedBytes
 from hpcpar.cost.network.algorithm_choice import chooser
-from hpcpar.cost.network.contention import Wires
+from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.step_prices import StepPrice, StepPricer
 from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
 from hpcpar.errors import InputError, unknown
@@ -136,9 +136,9 @@ def price_family(
     if contention is not None and not 1 <= contention < math.inf:
         raise InputError(
             f"contention {contention}: phi is the number of flows that share a link, at least 1")
-    wires = Wires(machine, contention)
+    network_model = NetworkModel(machine, contention)
     if not plan.machine and contention is None:
-        choose = chooser(machine, plan.collectives, wires)
+        choose = chooser(machine, plan.collectives, network_model)
     else:
         own = files.from_dict(plan.machine, "the plan's machine") if plan.machine else machine
         choose = chooser(own, plan.collectives)
@@ -147,7 +147,7 @@ def price_family(
     paper = accounting == "paper"
     priced: dict[Task | Move, StepPrice] = {}
     for one in dict.fromkeys(each):
-        pricer = StepPricer(network, plan, machine, wires, one.edges, paper)
+        pricer = StepPricer(network, plan, machine, network_model, one.edges, paper)
         priced |= {step: pricer.price(step) for step in one.steps}
     io_s: Any = 0.0
     if io_bytes_per_s is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcpar.cost.compute.step_time import timed
 from hpcpar.cost.compute.work import Workload
-from hpcpar.cost.network.contention import Wires
+from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.network.transfer import paper_comm_s, traffic
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -59,9 +59,9 @@ class StepPricer:
         Communication is priced by the formulas of Gholami et al. instead of as executed.
     """
 
-    def __init__(self, network: Network, plan: Plan, machine: Machine, wires: Wires, edges: Edges,
+    def __init__(self, network: Network, plan: Plan, machine: Machine, network_model: NetworkModel, edges: Edges,
                  paper: bool = False) -> None:
-        self.network, self.plan, self.machine, self.wires = network, plan, machine, wires
+        self.network, self.plan, self.machine, self.network_model = network, plan, machine, network_model
         self.edges, self.paper = edges, paper
         self._workload = Workload(network, plan, edges)
         self._known: dict[Hashable, StepPrice] = {}
@@ -73,10 +73,10 @@ class StepPricer:
     def _movement(self, step: Move) -> StepPrice:
         key = (step.key, step.phase, step.layer if self.paper else "")
         if key not in self._known:
-            found = traffic(step, self.machine, self.wires, self.plan.ranks)
+            found = traffic(step, self.machine, self.network_model, self.plan.ranks)
             seconds = found.seconds
             if self.paper:
-                seconds = paper_comm_s(step, self.machine, self.wires, self.network, self.plan)
+                seconds = paper_comm_s(step, self.machine, self.network_model, self.network, self.plan)
             self._known[key] = StepPrice(seconds, found.messages, found.sent_bytes,
                                          found.through_bytes, level=found.level)
         return self._known[key]

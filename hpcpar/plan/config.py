@@ -34,7 +34,7 @@ def value_key(value: Ints | Names) -> Hashable:
 
 
 @dataclass(frozen=True)
-class Digit:
+class MeshAxis:
     """A coordinate of a rank: ``rank // stride % size``."""
 
     stride: Ints
@@ -45,15 +45,15 @@ class Digit:
 
 
 @dataclass(frozen=True)
-class Merged(Digit):
+class MergedAxis(MeshAxis):
     """Several coordinates as one: the first is the slowest, `stride` is that of the last."""
 
-    parts: tuple[Digit, ...] = ()
+    parts: tuple[MeshAxis, ...] = ()
 
     def of(self, rank: Ints) -> Ints:
         index: Ints = 0
-        for digit in self.parts:
-            index = index * digit.size + digit.of(rank)
+        for mesh_axis in self.parts:
+            index = index * mesh_axis.size + mesh_axis.of(rank)
         return index
 
 
@@ -147,22 +147,22 @@ class Config:
         return bool(self.placement == "outer" and 1 < self.n < self.ranks)
 
     @cached_property
-    def digits(self) -> dict[str, Digit]:
+    def mesh_axes(self) -> dict[str, MeshAxis]:
         """The coordinate of a rank (counted from `first`) along each axis."""
         if not isinstance(self.placement, np.ndarray):
             return self._placed(PLACEMENTS[self.placement])
         inner, outer = (self._placed(order) for order in PLACEMENTS.values())
         is_outer = self.placement == "outer"
-        return {name: Digit(np.where(is_outer, outer[name].stride, digit.stride), digit.size)
-                for name, digit in inner.items()}
+        return {name: MeshAxis(np.where(is_outer, outer[name].stride, mesh_axis.stride), mesh_axis.size)
+                for name, mesh_axis in inner.items()}
 
-    def _placed(self, order: tuple[str, ...]) -> dict[str, Digit]:
-        digits: dict[str, Digit] = {}
+    def _placed(self, order: tuple[str, ...]) -> dict[str, MeshAxis]:
+        mesh_axes: dict[str, MeshAxis] = {}
         stride: Ints = 1
         for name in reversed(order):
-            digits[name] = Digit(stride, getattr(self, name))
+            mesh_axes[name] = MeshAxis(stride, getattr(self, name))
             stride = stride * getattr(self, name)
-        return digits
+        return mesh_axes
 
     @cached_property
     def key(self) -> Hashable:
@@ -180,7 +180,7 @@ class Config:
 
     def coordinate(self, axis: str, rank: int) -> int:
         """Index of the part along `axis` that `rank` holds."""
-        return int(self.digits[axis].of(rank - self.first))
+        return int(self.mesh_axes[axis].of(rank - self.first))
 
     def __str__(self) -> str:
         cut = [f"{a}={getattr(self, a)}" for a in ("n", "c", "d", "h", "w", "k")

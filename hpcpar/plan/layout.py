@@ -13,7 +13,7 @@ from hpcpar.network.layers import Layer, axes_of
 from hpcpar.network.receptive_field import Columns, Full, Same
 from hpcpar.plan.axis import Axis, all_intervals, tabulate
 from hpcpar.plan.boxes import Box, Interval, intersect, items, largest_part, part_of
-from hpcpar.plan.config import Config, Digit, Ints, Merged
+from hpcpar.plan.config import Config, Ints, MergedAxis, MeshAxis
 
 #: The axis of a weight that sharded synchronisation cuts over all ranks whose gradients are summed.
 SHARD = "shard"
@@ -43,33 +43,33 @@ class Layout:
         return tuple(a.extent for a in self.axes)
 
     @cached_property
-    def digits(self) -> dict[str, Digit]:
+    def mesh_axes(self) -> dict[str, MeshAxis]:
         """The coordinates that cut this tensor, by axis."""
         names = [a.name for a in self.axes]
-        digits = {name: digit for name, digit in self.config.digits.items() if name in names}
+        mesh_axes = {name: mesh_axis for name, mesh_axis in self.config.mesh_axes.items() if name in names}
         if self.summed and self.config.scatter:
-            k = self.config.digits["k"]
-            digits["c"] = Digit(k.stride, self.config.c * k.size)
+            k = self.config.mesh_axes["k"]
+            mesh_axes["c"] = MeshAxis(k.stride, self.config.c * k.size)
         if SHARD in names:
-            digits[SHARD] = self._shard()
-        return digits
+            mesh_axes[SHARD] = self._shard()
+        return mesh_axes
 
-    def _shard(self) -> Digit:
+    def _shard(self) -> MeshAxis:
         """All sample and image parts as one coordinate."""
-        digits = tuple(self.config.digits[a] for a in ("n", "d", "h", "w"))
-        return Merged(digits[-1].stride, _product(d.size for d in digits), digits)
+        mesh_axes = tuple(self.config.mesh_axes[a] for a in ("n", "d", "h", "w"))
+        return MergedAxis(mesh_axes[-1].stride, _product(d.size for d in mesh_axes), mesh_axes)
 
     @cached_property
-    def _uncut(self) -> dict[str, Digit]:
-        cutting = set(self.digits)
+    def _uncut(self) -> dict[str, MeshAxis]:
+        cutting = set(self.mesh_axes)
         if self.summed and self.config.scatter:
             cutting.add("k")
         elif SHARD in cutting:
             cutting |= {"n", "d", "h", "w"}
-        return {name: d for name, d in self.config.digits.items() if name not in cutting}
+        return {name: d for name, d in self.config.mesh_axes.items() if name not in cutting}
 
     @property
-    def spare(self) -> tuple[Digit, ...]:
+    def spare(self) -> tuple[MeshAxis, ...]:
         """The coordinates that do not cut this tensor.
 
         Ranks that differ only there hold the same box.
@@ -77,7 +77,7 @@ class Layout:
         return tuple(self._uncut.values())
 
     @cached_property
-    def copies(self) -> tuple[Digit, ...]:
+    def copies(self) -> tuple[MeshAxis, ...]:
         """The coordinates along which ranks hold the same box with the same values."""
         return tuple(d for name, d in self._uncut.items() if name not in self.partial)
 
@@ -87,26 +87,26 @@ class Layout:
 
     def degree(self, axis: Axis) -> Ints:
         """Parts that `axis` is cut into."""
-        digit = self.digits.get(axis.name)
-        return 1 if digit is None else digit.size
+        mesh_axis = self.mesh_axes.get(axis.name)
+        return 1 if mesh_axis is None else mesh_axis.size
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Index of the part of `rank` along each axis."""
         at = rank - self.config.first
-        return tuple(int(self.digits[a.name].of(at)) if a.name in self.digits else 0
+        return tuple(int(self.mesh_axes[a.name].of(at)) if a.name in self.mesh_axes else 0
                      for a in self.axes)
 
     def replica(self, rank: int) -> int:
         """Position of `rank` among the ranks with the same values; any number if it holds none."""
         index: Ints = 0
-        for digit in self.copies:
-            index = index * digit.size + digit.of(rank - self.config.first)
+        for mesh_axis in self.copies:
+            index = index * mesh_axis.size + mesh_axis.of(rank - self.config.first)
         return int(index)
 
     @property
     def replicas(self) -> Ints:
         """Number of ranks that hold the same values."""
-        return _product(digit.size for digit in self.copies)
+        return _product(mesh_axis.size for mesh_axis in self.copies)
 
     def box(self, rank: int) -> Box:
         """The box of `rank`; empty where the layer does not live."""
@@ -133,10 +133,10 @@ class Layout:
         """Every rank whose box meets `box`, in order of rank."""
         choices = {axis.name: self._parts_meeting(axis, want)
                    for axis, want in zip(self.axes, box, strict=True)}
-        if not all(chosen for name, chosen in choices.items() if name not in self.digits):
+        if not all(chosen for name, chosen in choices.items() if name not in self.mesh_axes):
             return
-        offsets = [[i * int(digit.stride) for i in choices[name]]
-                   for name, digit in self.digits.items()]
+        offsets = [[i * int(mesh_axis.stride) for i in choices[name]]
+                   for name, mesh_axis in self.mesh_axes.items()]
         offsets += [[i * int(d.stride) for i in range(int(d.size))] for d in self.spare]
         first = int(self.config.first)
         yield from sorted(first + sum(chosen) for chosen in itertools.product(*offsets))

@@ -42,6 +42,8 @@ SWITCHES = ("each", "one")
 ORDERS = ("gpipe", "1f1b")
 #: State values per weight: none, a velocity, two moments.
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}
+#: Options of plan files of earlier versions, and their names today.
+FORMER_NAMES = {"turns": "fc_passes"}
 CHOICES: dict[str, Iterable[str]] = {"overlap": OVERLAPS, "collectives": COLLECTIVES,
                                      "dtype": DTYPES, "synchronisation": SYNCHRONISATIONS,
                                      "batch_norm": BATCH_NORMS, "switch": SWITCHES,
@@ -84,7 +86,7 @@ class Plan:
     recompute : int
         Segments (of every stage) whose last activations are kept; the other activations are
         computed again for the backward pass. 0 keeps all.
-    turns : int
+    fc_passes : int
         Passes of the layers on features over the batch, with an update after each (OWT's schemes b
         and c); 1 pass takes the whole batch (scheme a).
     machine : dict
@@ -104,7 +106,7 @@ class Plan:
     synchronisation: str = "allreduce"
     batch_norm: str = "sync"
     microbatches: int = 1
-    turns: int = 1
+    fc_passes: int = 1
     switch: str = "each"
     optimizer: str = "momentum"
     order: str = "gpipe"
@@ -124,8 +126,8 @@ class Plan:
         if self.recompute < 0:
             raise InputError(f"plan that computes {self.recompute} segments again: give a number "
                              "of segments, or 0")
-        if min(self.microbatches, self.turns) < 1:
-            raise InputError(f"plan with {self.microbatches} micro-batches and {self.turns} "
+        if min(self.microbatches, self.fc_passes) < 1:
+            raise InputError(f"plan with {self.microbatches} micro-batches and {self.fc_passes} "
                              "passes: both must be at least 1")
         checked: list[Config] = []
         for layer, config in self.configs.items():
@@ -189,7 +191,8 @@ def from_json(data: Any, where: str) -> Plan:
     try:
         spec = NetworkSpec(data["network"]["name"], tuple(data["network"]["shape"]),
                            data["network"]["classes"])
-        rest = {k: v for k, v in data.items() if k not in ("hpcpar_plan", "network", "configs")}
+        rest: dict[str, Any] = {FORMER_NAMES.get(str(k), str(k)): v for k, v in data.items()
+                                if k not in ("hpcpar_plan", "network", "configs")}
         plan = Plan(network=spec,
                     configs={name: Config(**c) for name, c in data["configs"].items()}, **rest)
     except (KeyError, TypeError) as err:

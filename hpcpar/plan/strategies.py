@@ -168,7 +168,7 @@ def plan_options(strategy: str, ranks: int, batch: int) -> dict[str, int | str]:
         most = min(4 * stages, batch // stage_ranks)
         return {"microbatches": max(1, most) if stages > 1 else 1}
     if name in ("owt-b", "owt-c") and ranks > 1:
-        return {"turns": ranks, "switch": "one" if name == "owt-b" else "each"}
+        return {"fc_passes": ranks, "switch": "one" if name == "owt-b" else "each"}
     return {}
 
 

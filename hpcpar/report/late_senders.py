@@ -47,7 +47,7 @@ class ClockOrigin:
         step = self.schedule.steps[index]
         if not isinstance(step, Comm) or len(self.stages) == 1:
             return False
-        source, destination = int(step.holder.config.first), int(step.wanter.config.first)
+        source, destination = int(step.source.config.first), int(step.destination.config.first)
         return step.phase is Phase.LOSS or self.stage(source) != self.stage(destination)
 
 

@@ -80,7 +80,7 @@ class TermKind:
     sent_bytes : int
         Sent in an iteration by the rank that sends most.
     times : int
-        How often it is done in an iteration (micro-batches, turns).
+        How often it is done in an iteration (micro-batches, FC passes).
     """
 
     kind: str

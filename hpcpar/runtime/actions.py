@@ -53,9 +53,9 @@ class Actions:
         self.step, self.training = 0, True
         names = [layer.name for layer in network.layers]
         self._loss_layer = names[-1]
-        at = switch(network) if plan.turns > 1 else len(names)
+        at = switch(network) if plan.fc_passes > 1 else len(names)
         self._fc_layers = frozenset(names[at:])
-        self._first_fc = names[at] if plan.turns > 1 else ""
+        self._first_fc = names[at] if plan.fc_passes > 1 else ""
         #: Layers whose gradient of the weights is computed, but not yet added.
         self._unfinished: dict[str, Pass] = {}
 
@@ -87,8 +87,8 @@ class Actions:
 
     def _prepare(self, here: Pass, op: Operator) -> None:
         """Tell an op the iteration and the pass: several passes may share it."""
-        alone = self.plan.turns > 1 and here is self.passes.all[0]
-        parts = 1 if alone else max(self.plan.microbatches, self.plan.turns)
+        alone = self.plan.fc_passes > 1 and here is self.passes.all[0]
+        parts = 1 if alone else max(self.plan.microbatches, self.plan.fc_passes)
         op.ctx.training, op.ctx.step = self.training, self.step * parts + here.part
 
     def _convolution(self, step: Compute, here: Pass, op: Operator) -> Action:
@@ -107,9 +107,9 @@ class Actions:
         op = here.ops[self._loss_layer]
         self._prepare(here, op)
         op.ctx.labels, op.ctx.sums = here.labels, here.sums
-        op.ctx.scale = 1.0 / (here.samples if self.plan.turns > 1 else int(self.plan.batch))
+        op.ctx.scale = 1.0 / (here.samples if self.plan.fc_passes > 1 else int(self.plan.batch))
         op.forward()
-        if self.plan.turns == 1:
+        if self.plan.fc_passes == 1:
             self.sums += here.sums
 
     # -- backward ----------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Actions:
                 dout[...] = 0
             op.backward()
             if step.layer == self._first_fc:  # an FC pass's mean counts for its part of the batch
-                self.backend.scale(blocks.dxs[0], 1.0 / self.plan.turns)
+                self.backend.scale(blocks.dxs[0], 1.0 / self.plan.fc_passes)
             for dout, views in begins:
                 dout[...] = 0
                 if views is not None:
@@ -181,7 +181,7 @@ class Actions:
         self._finish(layer)
         p = self.parameters[layer]
         if p.updates:
-            updates = self.plan.turns if layer in self._fc_layers else 1
+            updates = self.plan.fc_passes if layer in self._fc_layers else 1
             self.rule.update(self.backend, p, self.step * updates + part, self._tick)
 
 

@@ -95,7 +95,7 @@ class Executor:
         self._arena = Arena(backend, self.planned)
         self._passes = Passes(network, plan, backend, communicator, self.planned, self._arena,
                               self.parameters, seed, schedule is not None)
-        several = plan.turns > 1
+        several = plan.fc_passes > 1
         self.passes = self._passes.all[:1] if several else self._passes.all
         self.fc_passes = self._passes.all[1:] if several else []
         self._make_labels()
@@ -121,9 +121,9 @@ class Executor:
         """Gradients that are summed together lie side by side."""
         out: dict[str, Array] = {}
         for step in schedule.comms if schedule is not None else ():
-            if len(step.covers) < 2 or not step.holder.holds(self.rank):
+            if len(step.covers) < 2 or not step.source.holds(self.rank):
                 continue
-            whole = self.backend.zeros((step.holder.items(self.rank),), self.plan.dtype)
+            whole = self.backend.zeros((step.source.items(self.rank),), self.plan.dtype)
             self._buckets[step.index], at = whole, 0
             for name in step.covers:
                 layer = self.network.by_name[name]
@@ -225,7 +225,7 @@ class Executor:
 
     def last_part(self, layer: str) -> Pass:
         """The last pass of a layer in an iteration."""
-        return self.part(layer, max(self.plan.microbatches, self.plan.turns) - 1)
+        return self.part(layer, max(self.plan.microbatches, self.plan.fc_passes) - 1)
 
     def lives(self, layer: str) -> bool:
         """True where this rank is one of the layer's."""

@@ -37,9 +37,9 @@ class Tensors:
     def of(self, step: Comm) -> tuple[Array, Array]:
         """The arrays before and after a communication step."""
         if step.phase is Phase.LOSS:
-            fc_passes = self.plan.turns > 1
+            fc_passes = self.plan.fc_passes > 1
             sums = self.passes.find(step.layer, step.part).sums if fc_passes else self.sums
-            return sums[: 2 * step.holder.holds(self.memory.rank)], sums
+            return sums[: 2 * step.source.holds(self.memory.rank)], sums
         if step.phase is Phase.GRADIENT:
             return self._gradients(step)
         if step.phase is Phase.UPDATE:

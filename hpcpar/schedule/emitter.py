@@ -55,14 +55,14 @@ class Emitter:
             self.steps.append(Task(phase, layer, op, batch, present, self.part, tensor))
 
     def move(
-        self, phase: Phase, layer: str, tensor: str, pattern: Pattern, holder: Layout,
-        wanter: Layout, key: Hashable, item_bytes: int | None = None, root: int = 0,
+        self, phase: Phase, layer: str, tensor: str, pattern: Pattern, source: Layout,
+        destination: Layout, key: Hashable, item_bytes: int | None = None, root: int = 0,
     ) -> Move | None:
         """Append a movement; None if nothing moves in any case."""
         if not np.asarray(pattern.code).any():
             return None
         size = self.plan.item_bytes if item_bytes is None else item_bytes
-        step = Move(phase, layer, tensor, holder, wanter, pattern, size,
+        step = Move(phase, layer, tensor, source, destination, pattern, size,
                     (key, phase is Phase.BACKWARD, size), part=self.part, root=root)
         direct = IS_DIRECT[pattern.code]
         if not direct.all():

@@ -41,31 +41,31 @@ def point_to_point(step: Comm, rank: int) -> Exchange:
         recvs.append(Message(peer, at, at + items(box)))
         at += items(box)
     rounds = (Round(tuple(sends), tuple(recvs), False, -1),) if sends or recvs else ()
-    ends = [c.first + c.ranks for c in (step.holder.config, step.wanter.config)]
+    ends = [c.first + c.ranks for c in (step.source.config, step.destination.config)]
     peers = tuple(range(int(max(ends))))
     return Exchange(at, tuple(pack), peers, rounds, tuple(unpack))
 
 
 def _sent(step: Comm, rank: int) -> list[tuple[int, Box]]:
     """The receivers of `rank`'s messages and the boxes that it sends to them, in order of rank."""
-    held = step.held(rank)
+    held = step.source_box(rank)
     if not items(held):
         return []
-    replica = step.holder.replica(rank)
-    peers = [peer for peer in step.wanter.ranks_touching(held)
-             if peer != rank and step.holder.replica(peer) == replica]
-    return _common(held, [(peer, step.wanted(peer)) for peer in peers])
+    replica = step.source.replica(rank)
+    peers = [peer for peer in step.destination.ranks_touching(held)
+             if peer != rank and step.source.replica(peer) == replica]
+    return _common(held, [(peer, step.destination_box(peer)) for peer in peers])
 
 
 def _wanted(step: Comm, rank: int) -> list[tuple[int, Box]]:
     """The sources of `rank`'s wanted box, itself included, and what it takes from each."""
-    wanted = step.wanted(rank)
+    wanted = step.destination_box(rank)
     if not items(wanted):
         return []
-    replica = step.holder.replica(rank)
-    peers = [peer for peer in step.holder.ranks_touching(wanted)
-             if step.holder.replica(peer) == replica]
-    return _common(wanted, [(peer, step.held(peer)) for peer in peers])
+    replica = step.source.replica(rank)
+    peers = [peer for peer in step.source.ranks_touching(wanted)
+             if step.source.replica(peer) == replica]
+    return _common(wanted, [(peer, step.source_box(peer)) for peer in peers])
 
 
 def _common(mine: Box, theirs: list[tuple[int, Box]]) -> list[tuple[int, Box]]:

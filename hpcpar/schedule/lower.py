@@ -117,10 +117,10 @@ def _ends(step: Task | Move, plan: Plan, starts: Sequence[int]) -> tuple[int, tu
     if isinstance(step, Task):
         stage = stage_of(starts, plan.configs[step.layer.name].first)
         return stage, (stage,)
-    sender = stage_of(starts, step.holder.config.first)
-    if np.any(np.equal(step.wanter.config.ranks, plan.ranks)):  # the loss, told to all
+    sender = stage_of(starts, step.source.config.first)
+    if np.any(np.equal(step.destination.config.ranks, plan.ranks)):  # the loss, told to all
         return sender, tuple(range(len(starts)))
-    return sender, (stage_of(starts, step.wanter.config.first),)
+    return sender, (stage_of(starts, step.destination.config.first),)
 
 
 class _Place(NamedTuple):
@@ -208,9 +208,9 @@ def frozen_movement(step: Move, index: int = 0, part: int = 0, needed_by: int = 
     kind, group = step.pattern.kind, step.pattern.group
     assert kind is not None
     if group is not None:
-        group = Group(group.digits, int(step.holder.config.first))
+        group = Group(group.mesh_axes, int(step.source.config.first))
     return Comm(
-        index, step.phase, step.layer, step.tensor, kind, step.holder, step.wanter,
+        index, step.phase, step.layer, step.tensor, kind, step.source, step.destination,
         bool(step.pattern.reduce), group, str(step.algorithm), int(step.segments), step.item_bytes,
         needed_by, part, step.root, step.covers,
     )

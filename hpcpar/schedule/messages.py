@@ -37,7 +37,7 @@ def make_exchange(step: Comm, rank: int) -> Exchange:
         return point_to_point(step, rank)
     peers = step.group.members(rank)
     if step.kind is Kind.ALLREDUCE:
-        sizes = (items(step.held(rank)),) * len(peers)
+        sizes = (items(step.source_box(rank)),) * len(peers)
         return Exchange(0, (), peers, _rounds(step, sizes, peers.index(rank)), ())
     if step.kind is Kind.REDUCE:
         return _reduce(step, rank, peers)
@@ -48,7 +48,7 @@ def make_exchange(step: Comm, rank: int) -> Exchange:
 
 def _blocks(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
     """Allgather and reduce-scatter: the members' blocks make up the whole box."""
-    layout = step.wanter if step.kind is Kind.REDUCE_SCATTER else step.holder
+    layout = step.destination if step.kind is Kind.REDUCE_SCATTER else step.source
     boxes = [layout.box(peer) for peer in peers]
     sizes = tuple(items(box) for box in boxes)
     me = peers.index(rank)
@@ -69,7 +69,7 @@ def _blocks(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
 
 def _reduce(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
     """Every member sends its box to the root, which adds them in the group's order."""
-    box = step.held(rank)
+    box = step.source_box(rank)
     n = items(box)
     if not n or len(peers) == 1:
         return Exchange(0, (), peers, (), (box,) if n else ())
@@ -85,7 +85,7 @@ def _reduce(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
 
 def _broadcast(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
     """The root sends its box to every other member."""
-    box = step.wanted(rank)
+    box = step.destination_box(rank)
     n = items(box)
     if not n or len(peers) == 1:
         return Exchange(0, (), peers, (), (box,) if n else ())
@@ -111,6 +111,6 @@ def counts(step: Comm, rank: int) -> Counts:
     """
     ex = exchange(step, rank)
     if step.algorithm == "mpi" and len(ex.peers) > 1:
-        return Counts(1, items(step.held(rank)) * step.item_bytes)
+        return Counts(1, items(step.source_box(rank)) * step.item_bytes)
     sent = [m for r in ex.rounds for m in r.sends]
     return Counts(len(sent), sum(m.stop - m.start for m in sent) * step.item_bytes)

@@ -50,7 +50,7 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
                          "give it c=1 (or use logistic outputs)")
     b = Builder(network, plan, choose, training)
     samples = plan.samples_of_a_pass if samples is None else samples
-    if plan.turns == 1:
+    if plan.fc_passes == 1:
         b.forward(network.layers[1:], samples)
         sums = b.loss(samples)
         if training:
@@ -59,45 +59,45 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
     else:
         at = switch(network)
         b.forward(network.layers[1:at], samples)
-        _turns(b, network.layers[at:], training)
+        _fc_passes(b, network.layers[at:], training)
         if training:
             update(b, b.backward(network.layers[1:at], samples))
     return b.out
 
 
-def _turns(b: Builder, layers: Sequence[Layer], training: bool) -> None:
-    """The layers after the switch in turns, each on a part of the batch, while the next turn's
+def _fc_passes(b: Builder, layers: Sequence[Layer], training: bool) -> None:
+    """The layers after the switch in passes, each on a part of the batch, while the next pass's
     activations travel.
 
-    OWT's schemes b and c. Their weights are updated after every turn (variable batch size).
+    OWT's schemes b and c. Their weights are updated after every pass (variable batch size).
     """
     plan, first = b.plan, layers[0]
-    samples = -(-plan.batch // plan.turns)
+    samples = -(-plan.batch // plan.fc_passes)
     (edge,) = b.edges.into(first, samples)
     there, back = edge.forward, edge.backward
     if plan.switch == "one":  # a single rank's samples at a time
-        digits = (plan.configs[edge.producer.name].digits["n"],)
-        there, back = collective(Kind.BROADCAST, digits), collective(Kind.REDUCE, digits)
+        mesh_axes = (plan.configs[edge.producer.name].mesh_axes["n"],)
+        there, back = collective(Kind.BROADCAST, mesh_axes), collective(Kind.REDUCE, mesh_axes)
     layout = edge.needed if plan.switch == "one" else edge.owned
     beside = plan.overlap == "full"
 
-    def fetch(turn: int) -> Move | None:
-        now, b.part = b.part, turn
+    def fetch(number: int) -> Move | None:
+        now, b.part = b.part, number
         coming = b.move(Phase.FORWARD, first.name, edge.tensor, there, layout, edge.needed,
-                        (edge.key, plan.switch), root=root(turn))
+                        (edge.key, plan.switch), root=root(number))
         b.part = now
         return coming
 
-    def root(turn: int) -> int:
-        return turn if plan.switch == "one" else 0
+    def root(number: int) -> int:
+        return number if plan.switch == "one" else 0
 
     coming = fetch(0)
     returned: list[Move | None] = []
-    for turn in range(plan.turns):
-        b.part = turn
+    for number in range(plan.fc_passes):
+        b.part = number
         b.wait(coming)
-        if turn + 1 < plan.turns and beside:
-            coming = fetch(turn + 1)
+        if number + 1 < plan.fc_passes and beside:
+            coming = fetch(number + 1)
         b.layer_forward(first, samples, [(edge, None)])
         b.forward(layers[1:], samples)
         sums = b.loss(samples)
@@ -107,7 +107,7 @@ def _turns(b: Builder, layers: Sequence[Layer], training: bool) -> None:
             tensor = f"{edge.tensor}.gradient"
             key = (edge.key, plan.switch)
             returned.append(b.move(Phase.BACKWARD, first.name, tensor, back, edge.needed, layout,
-                                   key, root=root(turn)))
+                                   key, root=root(number)))
             if not beside:
                 b.wait(returned[-1])
             if first.has_weights:
@@ -115,8 +115,8 @@ def _turns(b: Builder, layers: Sequence[Layer], training: bool) -> None:
                 pending.append(Pending(first, gradient(b, (first,))))
             update(b, pending)
         b.finish(sums)
-        if turn + 1 < plan.turns and not beside:
-            coming = fetch(turn + 1)
+        if number + 1 < plan.fc_passes and not beside:
+            coming = fetch(number + 1)
     b.part = 0
     if beside:
         for move in returned:

@@ -71,8 +71,8 @@ class Move:
     phase: Phase
     layer: str
     tensor: str
-    holder: Layout
-    wanter: Layout
+    source: Layout
+    destination: Layout
     pattern: Pattern
     item_bytes: int
     key: Hashable

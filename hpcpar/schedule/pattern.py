@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from hpcpar.network.receptive_field import Columns, Full, Granule, Groups, Offset, Same, Window
 from hpcpar.plan.axis import Axis, all_intervals, tabulate
-from hpcpar.plan.config import Config, Digit, Flags, Ints
+from hpcpar.plan.config import Config, Flags, Ints, MeshAxis
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.steps import CODES, Group, Kind
 
 #: Axes of a configuration along which gradients may be partial sums.
 PARTIAL = ("n", "c", "d", "h", "w", "k")
-ONE = Digit(1, 1)
+ONE = MeshAxis(1, 1)
 KINDS: tuple[Kind | None, ...] = (None, *CODES)
 #: By code, whether it is a collective's, and whether that sums.
 COLLECTIVE = np.array([kind not in (None, Kind.HALO, Kind.REDISTRIBUTE) for kind in KINDS])
@@ -40,13 +40,13 @@ class Pattern:
         One of `CODES`, 0 where nothing moves.
     adds : bool
         Messages of a halo exchange or a redistribution are added to what they meet.
-    digits : tuple of Digit
+    mesh_axes : tuple of MeshAxis
         Coordinates of a collective's group; of size 1 in cases where one does not belong to it.
     """
 
     code: np.int8 | NDArray[np.int8]
     adds: bool = False
-    digits: tuple[Digit, ...] = ()
+    mesh_axes: tuple[MeshAxis, ...] = ()
 
     @property
     def reduce(self) -> Flags:
@@ -63,26 +63,26 @@ class Pattern:
         """The group of a single case; None where there is no collective."""
         if not COLLECTIVE[self.code]:
             return None
-        return Group(tuple(Digit(int(d.stride), int(d.size)) for d in self.digits if d.size > 1))
+        return Group(tuple(MeshAxis(int(d.stride), int(d.size)) for d in self.mesh_axes if d.size > 1))
 
 
 NOTHING = Pattern(np.int8(0))
 
 
-def collective(kind: Kind, digits: tuple[Digit, ...]) -> Pattern:
-    """A collective over the ranks that differ in `digits`; nothing where these are one rank."""
-    return Pattern(_any_cut(digits) * CODES[kind], False, digits)
+def collective(kind: Kind, mesh_axes: tuple[MeshAxis, ...]) -> Pattern:
+    """A collective over the ranks that differ in `mesh_axes`; nothing where these are one rank."""
+    return Pattern(_any_cut(mesh_axes) * CODES[kind], False, mesh_axes)
 
 
 def collective_along(kind: Kind, config: Config, names: tuple[str, ...]) -> Pattern:
     """A collective over the ranks that differ along some axes of a configuration."""
-    return collective(kind, tuple(config.digits[name] for name in names))
+    return collective(kind, tuple(config.mesh_axes[name] for name in names))
 
 
 # -- one axis --------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Cut:
-    """How a layout cuts one axis: part ``digit.of(rank)`` of `digit.size` blocks.
+    """How a layout cuts one axis: part ``mesh_axis.of(rank)`` of `mesh_axis.size` blocks.
 
     Attributes
     ----------
@@ -92,36 +92,36 @@ class Cut:
         The boxes follow the block rule.
     """
 
-    digit: Digit
+    mesh_axis: MeshAxis
     granule: int
     exact: Flags
     regular: Flags = True
 
     @property
     def parts(self) -> Ints:
-        return self.digit.size
+        return self.mesh_axis.size
 
 
 def cut(layout: Layout, axis: Axis) -> Cut:
     """How `layout` cuts `axis`."""
-    digit, relation = layout.digits.get(axis.name, ONE), axis.relation
+    mesh_axis, relation = layout.mesh_axes.get(axis.name, ONE), axis.relation
     if isinstance(relation, Same):
-        return Cut(digit, axis.granule, True)
+        return Cut(mesh_axis, axis.granule, True)
     if isinstance(relation, Full):
         return Cut(ONE, 1, True)
     if isinstance(relation, Granule | Columns):
-        return Cut(digit, 1, True)
-    whole = np.equal(digit.size, 1)
+        return Cut(mesh_axis, 1, True)
+    whole = np.equal(mesh_axis.size, 1)
     if isinstance(relation, Offset):
-        return Cut(digit, 1, whole, whole)
+        return Cut(mesh_axis, 1, whole, whole)
     if isinstance(relation, Groups):
-        size = np.asarray(digit.size)
+        size = np.asarray(mesh_axis.size)
         coarse, fine = relation.groups % size == 0, size % relation.groups == 0
-        stride = np.where(coarse, digit.stride, digit.stride * (size // relation.groups))
+        stride = np.where(coarse, mesh_axis.stride, mesh_axis.stride * (size // relation.groups))
         parts = np.where(fine & ~coarse, relation.groups, size)
-        return Cut(Digit(stride, parts), 1, coarse | fine, coarse | fine)
+        return Cut(MeshAxis(stride, parts), 1, coarse | fine, coarse | fine)
     assert isinstance(relation, Window)
-    return Cut(digit, 1, whole | relation.pointwise)
+    return Cut(mesh_axis, 1, whole | relation.pointwise)
 
 
 def _is_union(fine: Cut, coarse: Cut) -> Flags:
@@ -130,7 +130,7 @@ def _is_union(fine: Cut, coarse: Cut) -> Flags:
     if fine.granule != coarse.granule:
         return np.equal(coarse.parts, 1)
     ratio, rest = np.divmod(fine.parts, coarse.parts)
-    nested = (rest == 0) & np.equal(coarse.digit.stride, fine.digit.stride * ratio)
+    nested = (rest == 0) & np.equal(coarse.mesh_axis.stride, fine.mesh_axis.stride * ratio)
     return np.equal(coarse.parts, 1) | nested
 
 
@@ -147,11 +147,11 @@ class AxisRelation:
 
     Attributes
     ----------
-    depends : Digit
+    depends : MeshAxis
         The coordinate that decides which interval is needed.
-    gather : Digit
+    gather : MeshAxis
         Neighbours whose owned intervals together make up a needed one (size 1: none).
-    narrow : Digit
+    narrow : MeshAxis
         Ranks that each need another piece of the same owned interval (size 1: none).
     halo : bool
         Needed intervals reach into other ranks' owned ones by windows.
@@ -161,9 +161,9 @@ class AxisRelation:
         None of the simple relations holds.
     """
 
-    depends: Digit
-    gather: Digit
-    narrow: Digit
+    depends: MeshAxis
+    gather: MeshAxis
+    narrow: MeshAxis
     halo: Flags
     inexact: Flags
     irregular: Flags
@@ -177,16 +177,16 @@ def relate(owned: Layout, needed: Layout, a: Axis, b: Axis) -> AxisRelation:
     halo = np.logical_not(want.exact) & want.regular
     if np.any(halo):
         held = tabulate(partial(_holds_needed, a, b), want.parts)
-        same_cut = (np.equal(want.digit.stride, have.digit.stride)
+        same_cut = (np.equal(want.mesh_axis.stride, have.mesh_axis.stride)
                     & np.equal(want.parts, have.parts))
         irregular = irregular | (halo & ~same_cut)
         inexact, halo = halo & same_cut & held, halo & same_cut & ~held
     gathers = _is_union(have, want) & want.exact
     narrows = _is_union(want, have) & want.exact & ~gathers
     return AxisRelation(
-        want.digit,
-        Digit(have.digit.stride, np.where(gathers, have.parts // want.parts, 1)),
-        Digit(want.digit.stride, np.where(narrows, want.parts // have.parts, 1)),
+        want.mesh_axis,
+        MeshAxis(have.mesh_axis.stride, np.where(gathers, have.parts // want.parts, 1)),
+        MeshAxis(want.mesh_axis.stride, np.where(narrows, want.parts // have.parts, 1)),
         halo, inexact, irregular | (want.exact & np.logical_not(gathers | narrows)),
     )
 
@@ -213,14 +213,14 @@ def patterns(owned: Layout, needed: Layout) -> tuple[Pattern, Pattern]:
     general = irregular | (gather & (halo | inexact | narrow))
     forward = np.where(general, _REDISTRIBUTE,
                        np.where(gather, _ALLGATHER, np.where(halo, CODES[Kind.HALO], 0)))
-    sums = partial_digits(needed)
-    same_group = _same_digits(gathers, sums)
+    sums = partial_axes(needed)
+    same_group = _same_axes(gathers, sums)
     backward = _adjoint_code(_any_cut(sums), same_group, gather, narrow, halo, inexact, irregular)
     # the adjoint gathers where the forward pass took boxes apart, and sums elsewhere
     gathers_back = backward == _ALLGATHER
-    digits = [Digit(d.stride, np.where(gathers_back, 1, d.size)) for d in sums]
-    digits += [Digit(d.stride, np.where(gathers_back, d.size, 1)) for d in narrows]
-    return Pattern(forward, False, gathers), Pattern(backward, True, tuple(digits))
+    mesh_axes = [MeshAxis(d.stride, np.where(gathers_back, 1, d.size)) for d in sums]
+    mesh_axes += [MeshAxis(d.stride, np.where(gathers_back, d.size, 1)) for d in narrows]
+    return Pattern(forward, False, gathers), Pattern(backward, True, tuple(mesh_axes))
 
 
 def _adjoint_code(partial: Flags, same_group: Flags, gather: Flags, narrow: Flags, halo: Flags,
@@ -247,7 +247,7 @@ def _adjoint_code(partial: Flags, same_group: Flags, gather: Flags, narrow: Flag
     return np.where(irregular, _REDISTRIBUTE, np.where(partial, summed, complete))
 
 
-def partial_digits(needed: Layout) -> tuple[Digit, ...]:
+def partial_axes(needed: Layout) -> tuple[MeshAxis, ...]:
     """Coordinates over which the gradients of a needed box are partial sums: those of parts of the
     work that need the same box.
     """
@@ -256,35 +256,35 @@ def partial_digits(needed: Layout) -> tuple[Digit, ...]:
     for name in PARTIAL:
         if f"all {name}" in by_name:
             continue  # the layer's output has no such axis: ranks along it are replicas
-        digit = needed.config.digits[name]
+        mesh_axis = needed.config.mesh_axes[name]
         kept = cut(needed, by_name[name]).parts if name in by_name else 1
-        out.append(Digit(digit.stride, digit.size // kept))
-    return tuple(digit for digit in out if _some_cut(digit))
+        out.append(MeshAxis(mesh_axis.stride, mesh_axis.size // kept))
+    return tuple(mesh_axis for mesh_axis in out if _some_cut(mesh_axis))
 
 
 def _is_cut(layout: Layout, axis: Axis) -> bool:
     return bool(np.any(np.greater(layout.degree(axis), 1)))
 
 
-def _some_cut(digit: Digit) -> bool:
-    return bool(np.any(np.greater(digit.size, 1)))
+def _some_cut(mesh_axis: MeshAxis) -> bool:
+    return bool(np.any(np.greater(mesh_axis.size, 1)))
 
 
-def _any_cut(digits: tuple[Digit, ...]) -> Flags:
+def _any_cut(mesh_axes: tuple[MeshAxis, ...]) -> Flags:
     """True in cases in which some coordinate has more than one part."""
     out: Flags = np.bool_(False)
-    for digit in digits:
-        out = out | np.greater(digit.size, 1)
+    for mesh_axis in mesh_axes:
+        out = out | np.greater(mesh_axis.size, 1)
     return out
 
 
-def _share_factors(a: Digit, b: Digit) -> Flags:
+def _share_factors(a: MeshAxis, b: MeshAxis) -> Flags:
     """True where two coordinates of more than one part are made of common factors of the rank."""
     overlap = (a.stride < b.stride * b.size) & (b.stride < a.stride * a.size)
     return np.greater(a.size, 1) & np.greater(b.size, 1) & overlap
 
 
-def _same_digits(a: tuple[Digit, ...], b: tuple[Digit, ...]) -> Flags:
+def _same_axes(a: tuple[MeshAxis, ...], b: tuple[MeshAxis, ...]) -> Flags:
     """True where both name the same coordinates; those of one part do not count."""
     out: Flags = np.bool_(True)
     for some, others in ((a, b), (b, a)):

@@ -55,7 +55,7 @@ def recompute(network: Network, plan: Plan) -> Recompute:
     segment: dict[str, int] = {}
     waiting: set[int] = set()
     starts = firsts(network, plan)
-    last = switch(network) if plan.turns > 1 else len(network.layers) - 1
+    last = switch(network) if plan.fc_passes > 1 else len(network.layers) - 1
     for s, first in enumerate(starts):
         # layers of several passes are complete after each of them
         layers = [layer for layer in network.layers[1:last] if len(starts) == 1

@@ -65,8 +65,8 @@ def _lives(layout: Layout, rank: Counts) -> NDArray[np.bool_]:
 
 def _part(layout: Layout, axis: Axis, rank: Counts) -> Counts:
     """Index of each rank's part of an axis."""
-    digit = layout.digits.get(axis.name, ONE)
-    return np.asarray(digit.of(rank - layout.config.first) + np.zeros_like(rank))
+    mesh_axis = layout.mesh_axes.get(axis.name, ONE)
+    return np.asarray(mesh_axis.of(rank - layout.config.first) + np.zeros_like(rank))
 
 
 def _boxes(layout: Layout, rank: Counts) -> list[tuple[Counts, Counts]]:
@@ -91,21 +91,21 @@ def _items(layout: Layout, rank: Counts) -> Counts:
 # -- point to point --------------------------------------------------------------------------------
 def _equal_cuts(step: Comm) -> bool:
     """True where the same coordinates cut the tensor before and after: as in a halo exchange."""
-    pairs = zip(step.holder.axes, step.wanter.axes, strict=True)
-    digits = ((step.holder.digits.get(a.name, ONE), step.wanter.digits.get(b.name, ONE))
+    pairs = zip(step.source.axes, step.destination.axes, strict=True)
+    mesh_axes = ((step.source.mesh_axes.get(a.name, ONE), step.destination.mesh_axes.get(b.name, ONE))
               for a, b in pairs)
     return not step.between and all(
-        x.size == y.size and (x.size == 1 or x.stride == y.stride) for x, y in digits)
+        x.size == y.size and (x.size == 1 or x.stride == y.stride) for x, y in mesh_axes)
 
 
 def _between_equal_cuts(step: Comm, ranks: int) -> tuple[Counts, Counts]:
     """Axis by axis: a part's overlaps with all wanted parts multiply over the axes."""
     rank = np.arange(ranks)
-    lives = _lives(step.holder, rank)
+    lives = _lives(step.source, rank)
     messages, items, kept = (np.ones(ranks, np.int64) for _ in range(3))
-    for held, wanted in zip(step.holder.axes, step.wanter.axes, strict=True):
-        counts, sums, own = _overlaps(held, wanted, int(step.holder.degree(held)))
-        part = np.where(lives, _part(step.holder, held, rank), 0)
+    for held, wanted in zip(step.source.axes, step.destination.axes, strict=True):
+        counts, sums, own = _overlaps(held, wanted, int(step.source.degree(held)))
+        part = np.where(lives, _part(step.source, held, rank), 0)
         messages, items, kept = messages * counts[part], items * sums[part], kept * own[part]
     return np.where(lives, messages - (kept > 0), 0), np.where(lives, items - kept, 0)
 
@@ -123,10 +123,10 @@ def _between_all_pairs(step: Comm, ranks: int) -> tuple[Counts, Counts]:
     """All pairs of ranks of one replica class: a rank sends its box's overlap with every other."""
     rank = np.arange(ranks)
     messages, items = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
-    held, wanted = _boxes(step.holder, rank), _boxes(step.wanter, rank)
+    held, wanted = _boxes(step.source, rank), _boxes(step.destination, rank)
     replica = np.zeros(ranks, np.int64)
-    for digit in step.holder.copies:
-        replica = replica * digit.size + digit.of(rank - step.holder.config.first)
+    for mesh_axis in step.source.copies:
+        replica = replica * mesh_axis.size + mesh_axis.of(rank - step.source.config.first)
     for number in np.unique(replica):
         members = np.flatnonzero(replica == number)
         for begin in range(0, len(members), ROWS):
@@ -146,9 +146,9 @@ def _collective(step: Comm, group: Group, ranks: int) -> tuple[Counts, Counts]:
     """Groups with equal block sizes send alike, so each distinct row of sizes is counted once."""
     messages, items = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     rank = np.arange(ranks)
-    rank = rank[_lives(step.holder, rank)]
+    rank = rank[_lives(step.source, rank)]
     position, base = _positions(group, rank)
-    blocks = step.holder if step.kind in (Kind.ALLGATHER, Kind.REDUCE) else step.wanter
+    blocks = step.source if step.kind in (Kind.ALLGATHER, Kind.REDUCE) else step.destination
     bases, group_of = np.unique(base, return_inverse=True)
     members = np.array(group.members(group.first)) + bases[:, None]
     sizes = _items(blocks, members.ravel()).reshape(members.shape)
@@ -166,10 +166,10 @@ def _positions(group: Group, rank: Counts) -> tuple[Counts, Counts]:
     """Position of each rank in its group, and the offset of its group's first member."""
     position: Counts = np.zeros(len(rank), np.int64)
     base: Counts = rank - group.first
-    for digit in sorted(group.digits, key=lambda d: -int(d.stride)):
-        coordinate = np.asarray(digit.of(rank - group.first))
-        position = position * int(digit.size) + coordinate
-        base = base - coordinate * int(digit.stride)
+    for mesh_axis in sorted(group.mesh_axes, key=lambda d: -int(d.stride)):
+        coordinate = np.asarray(mesh_axis.of(rank - group.first))
+        position = position * int(mesh_axis.size) + coordinate
+        base = base - coordinate * int(mesh_axis.stride)
     return position, base
 
 

@@ -10,7 +10,7 @@ from enum import Enum
 import numpy as np
 
 from hpcpar.plan.boxes import Box
-from hpcpar.plan.config import Digit
+from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.layout import Layout
 
 
@@ -65,30 +65,30 @@ class Group:
     Coordinates are counted from rank `first`.
     """
 
-    digits: tuple[Digit, ...]
+    mesh_axes: tuple[MeshAxis, ...]
     first: int = 0
 
     @property
     def size(self) -> int:
         """Number of members."""
-        return math.prod(int(d.size) for d in self.digits)
+        return math.prod(int(d.size) for d in self.mesh_axes)
 
     def index(self, rank: int) -> int:
         """Position of `rank` in its group."""
         index = 0
-        for digit in self._slowest_first:
-            index = index * int(digit.size) + int(digit.of(rank - self.first))
+        for mesh_axis in self._slowest_first:
+            index = index * int(mesh_axis.size) + int(mesh_axis.of(rank - self.first))
         return index
 
     def members(self, rank: int) -> tuple[int, ...]:
         """The group that `rank` belongs to, by position."""
-        base = rank - sum(int(d.of(rank - self.first) * d.stride) for d in self.digits)
+        base = rank - sum(int(d.of(rank - self.first) * d.stride) for d in self.mesh_axes)
         offsets = [[i * int(d.stride) for i in range(int(d.size))] for d in self._slowest_first]
         return tuple(base + sum(chosen) for chosen in itertools.product(*offsets))
 
     @property
-    def _slowest_first(self) -> list[Digit]:
-        return sorted(self.digits, key=lambda digit: -int(digit.stride))
+    def _slowest_first(self) -> list[MeshAxis]:
+        return sorted(self.mesh_axes, key=lambda mesh_axis: -int(mesh_axis.stride))
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Comm:
 
     Attributes
     ----------
-    holder, wanter : Layout
+    source, destination : Layout
         Boxes before and after.
     reduce : bool
         The values before are partial sums, those after are totals.
@@ -151,8 +151,8 @@ class Comm:
     layer: str
     tensor: str
     kind: Kind
-    holder: Layout
-    wanter: Layout
+    source: Layout
+    destination: Layout
     reduce: bool
     group: Group | None
     algorithm: str
@@ -167,22 +167,22 @@ class Comm:
     def label(self) -> str:
         return f"{self.layer}.{self.phase.value}.{self.kind.value}"
 
-    def held(self, rank: int) -> Box:
+    def source_box(self, rank: int) -> Box:
         """The box of `rank` before the movement."""
-        return self.holder.box(rank)
+        return self.source.box(rank)
 
-    def wanted(self, rank: int) -> Box:
+    def destination_box(self, rank: int) -> Box:
         """The box of `rank` after the movement."""
-        return self.wanter.box(rank)
+        return self.destination.box(rank)
 
     def concerns(self, rank: int) -> bool:
         """True where the tensor lives on `rank` before or after."""
-        return self.holder.holds(rank) or self.wanter.holds(rank)
+        return self.source.holds(rank) or self.destination.holds(rank)
 
     @property
     def between(self) -> bool:
         """True where the tensor moves between different sets of ranks (pipeline stages)."""
-        a, b = self.holder.config, self.wanter.config
+        a, b = self.source.config, self.destination.config
         return bool(a.first != b.first or a.ranks != b.ranks)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from hpcpar.network.layers import Layer
-from hpcpar.plan.config import Digit
+from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.layout import parameters, shards
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import Pending, bucket_layout
@@ -18,10 +18,10 @@ from hpcpar.schedule.steps import Kind, Op, Phase
 SUMMED = ("n", "d", "h", "w")
 
 
-def gradient_digits(layer: Layer, plan: Plan) -> tuple[Digit, ...]:
+def gradient_axes(layer: Layer, plan: Plan) -> tuple[MeshAxis, ...]:
     """Coordinates over which a weight's gradient is a partial sum."""
-    digits = plan.configs[layer.name].digits
-    return tuple(digits[name] for name in SUMMED)
+    mesh_axes = plan.configs[layer.name].mesh_axes
+    return tuple(mesh_axes[name] for name in SUMMED)
 
 
 def gradient(b: Emitter, layers: tuple[Layer, ...]) -> Move | None:

@@ -263,4 +263,4 @@ def sample_parts(plan: Plan) -> Ints:
     most: Ints = 1
     for config in plan.configs.values():
         most = np.maximum(most, config.n)
-    return most * plan.microbatches * (plan.turns if plan.switch == "each" else 1)
+    return most * plan.microbatches * (plan.fc_passes if plan.switch == "each" else 1)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hpcpar.cost.memory.memory import NOTHING as NO_MEMORY
 from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory, wire_bytes
 from hpcpar.cost.network.algorithm_choice import cheapest_price
-from hpcpar.cost.network.contention import Wires
+from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.price_family import repeats
 from hpcpar.cost.step_prices import StepPricer
 from hpcpar.machine.model import Machine
@@ -52,10 +52,10 @@ class TableMaker:
                  contention: float | None = None, gamma: float = 1.0) -> None:
         self.network, self.machine, self.gamma = network, machine, gamma
         self.plan = replace(plan, overlap="none", configs={}, machine={})
-        self.wires = Wires(machine, contention)
+        self.network_model = NetworkModel(machine, contention)
         # a plan's algorithms are chosen without a given contention
-        plain = self.wires if contention is None else Wires(machine)
-        self.choose = cheapest_price(self.wires, plain, plan.collectives)
+        plain = self.network_model if contention is None else NetworkModel(machine)
+        self.choose = cheapest_price(self.network_model, plain, plan.collectives)
         self._units: dict[Hashable, Table] = {}
         self._edges: dict[Hashable, Table] = {}
 
@@ -71,7 +71,7 @@ class TableMaker:
         return Builder(self.network, replace(self.plan, configs=configs), self.choose)
 
     def _pricer(self, b: Builder) -> StepPricer:
-        return StepPricer(self.network, b.plan, self.machine, self.wires, b.edges)
+        return StepPricer(self.network, b.plan, self.machine, self.network_model, b.edges)
 
     # -- units -------------------------------------------------------------------------------------
     def _of_unit(self, unit: Unit) -> Table:

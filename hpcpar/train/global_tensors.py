@@ -16,7 +16,7 @@ from hpcpar.plan.layout import shards
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.parameters import Parameters, columns
 from hpcpar.schedule.steps import Group
-from hpcpar.schedule.weights import gradient_digits
+from hpcpar.schedule.weights import gradient_axes
 from hpcpar.train.checkpoint import RUNNING, STATES, ParameterRows
 
 
@@ -46,7 +46,7 @@ def state(executor: Executor, world: World) -> Iterator[tuple[str, np.ndarray]]:
 def _bases(p: Parameters) -> list[int]:
     """The first rank of each that holds the same rows and columns."""
     config = p.layout.config
-    c, k = config.digits["c"], config.digits["k"]
+    c, k = config.mesh_axes["c"], config.mesh_axes["k"]
     return [int(config.first + i * c.stride + j * k.stride)
             for i, j in itertools.product(range(c.size), range(k.size))]
 
@@ -98,7 +98,7 @@ def _owners(executor: Executor, layer: Layer, base: int,
         (first, last) = p.layout.box(base)[1]
         return [(base, (0, last - first))]
     layout = shards(executor.network, layer, executor.plan.configs[layer.name])
-    group = Group(gradient_digits(layer, executor.plan), int(layout.config.first))
+    group = Group(gradient_axes(layer, executor.plan), int(layout.config.first))
     return [(rank, layout.box(rank)[1]) for rank in group.members(base)]
 
 

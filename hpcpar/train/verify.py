@@ -103,9 +103,9 @@ def comparable(network: Network, plan: Plan, dtype: str) -> Plan:
     """The plan as it is verified: with statistics of the whole batch, as those of a rank's part
     differ from a serial run's by design.
     """
-    if plan.turns > 1 and any(isinstance(layer, Dropout)
+    if plan.fc_passes > 1 and any(isinstance(layer, Dropout)
                               for layer in network.layers[:switch(network)]):
-        raise InputError(f"the plan has {plan.turns} turns and the network dropout before them, "
+        raise InputError(f"the plan has {plan.fc_passes} FC passes and the network dropout before them, "
                          "which falls on other samples in a serial run; verify it with the "
                          "strategy owt")
     return replace(plan, dtype=dtype, batch_norm="sync")
@@ -147,7 +147,7 @@ class Verification:
                                  backend, options.seed)
         batch = int(plan.batch)
         fc_passes = self.executor.fc_passes
-        #: Samples in the order in which the serial run must take them for its turns to have the
+        #: Samples in the order in which the serial run must take them for its FC passes to have the
         #: same ones.
         self.order = np.arange(batch)
         if fc_passes:
@@ -212,7 +212,7 @@ class Verification:
         self.result.worst = np.maximum(self.result.worst, self.world.most_of_each(now))
 
     def _blocks(self, layer: Layer) -> Iterator[tuple[str, float]]:
-        """Output and its gradient of the last micro-batch or turn."""
+        """Output and its gradient of the last micro-batch or FC pass."""
         here = self.executor.last_part(layer.name)
         layout = owned(self.network, layer, self.plan.configs[layer.name], here.samples)
         piece = tuple(slice(*i) for i in layout.box(self.executor.rank))
@@ -223,7 +223,7 @@ class Verification:
             whole = None
             if self.serial_watch is not None:
                 whole = getattr(self.serial_watch, f"{quantity}s")[layer.name]
-                if mixed:  # the serial run took the samples in the order of the turns
+                if mixed:  # the serial run took the samples in the order of the FC passes
                     whole[self.order] = whole.copy()
             shape = tuple(int(extent) for extent in layout.shape)
             expected = self.world.bcast_array(whole, shape, self.plan.dtype)

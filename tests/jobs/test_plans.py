@@ -18,7 +18,7 @@ from tests.jobs.conftest import Run, summary
 
 Make = Callable[..., Path]
 NETWORK = "tests.jobs.networks:residual"
-#: Strategy on 4 ranks and its options; a serial plan with the same micro-batches and turns trains
+#: Strategy on 4 ranks and its options; a serial plan with the same micro-batches and fc_passes trains
 #: alike.
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "pipeline": ("pipeline:2x2", {"microbatches": 2}),
@@ -118,7 +118,7 @@ def test_another_optimizer_does_not_go_on(hpcpar: Run, make: Make, digits: Path,
     assert done.returncode == 2 and "was trained with the optimizer momentum" in done.stderr
 
 
-def test_turns(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+def test_fc_passes(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
     """One weird trick's variable batch trains, and is compared."""
     record = tmp_path / "run.h5"
     done = hpcpar(2, "run", "--plan", plan(2, "owt-c"), "--data", digits, "--epochs", 1, "--json",

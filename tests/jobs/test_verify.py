@@ -63,7 +63,7 @@ def test_plans_train_as_one_rank_does(ranks: int, strategy: str, options: dict[s
     assert ("by design" in done.stderr) == ("batch_norm" in options)
 
 
-def test_turns_on_real_data(hpcpar: Run, plan: Make, digits: Path) -> None:
+def test_fc_passes_on_real_data(hpcpar: Run, plan: Make, digits: Path) -> None:
     for strategy in ("owt-b", "owt-c"):
         done = hpcpar(2, "verify", "--plan", plan(2, strategy), "--data", digits, "--steps", 2)
         assert done.returncode == 0, done.stderr

@@ -91,14 +91,14 @@ def truth(name: str, plan: Plan, steps: int) -> Truth:
         pytest.skip("PyTorch is not installed (extra 'torch')")
     norms = tuple((n, plan.configs[n].key) for n in sorted(plan.configs)
                   if isinstance(facts(name).network.by_name[n], BatchNorm))
-    turns = (plan.turns, plan.switch,
-             int(plan.configs[_before_switch(facts(name).network)].n)) if plan.turns > 1 else ()
-    key = (name, steps, plan.optimizer, plan.microbatches, turns,
+    fc_passes = (plan.fc_passes, plan.switch,
+             int(plan.configs[_before_switch(facts(name).network)].n)) if plan.fc_passes > 1 else ()
+    key = (name, steps, plan.optimizer, plan.microbatches, fc_passes,
            norms if plan.batch_norm == "local" else ())
     if key not in _KNOWN:
         while len(_KNOWN) > 3:
             _KNOWN.pop(next(iter(_KNOWN)))
-        found = bcast(world(), _serial(facts(name), plan, steps, turns) if world().rank == 0
+        found = bcast(world(), _serial(facts(name), plan, steps, fc_passes) if world().rank == 0
                       else None)
         assert found is not None
         _KNOWN[key] = Truth(*found)
@@ -111,10 +111,10 @@ def _before_switch(network: Network) -> str:
     return network.layers[switch(network)].inputs[0]
 
 
-def turn_rows(batch: int, turns: int, switch: str, parts: int) -> list[np.ndarray]:
+def fc_pass_rows(batch: int, fc_passes: int, switch: str, parts: int) -> list[np.ndarray]:
     """Samples of every turn: some of each of `parts` ranks', or one rank's."""
-    places = np.arange(batch).reshape(turns, -1) if switch == "one" else np.arange(batch).reshape(parts, turns, -1).transpose(1, 0, 2)
-    return list(places.reshape(turns, -1))
+    places = np.arange(batch).reshape(fc_passes, -1) if switch == "one" else np.arange(batch).reshape(parts, fc_passes, -1).transpose(1, 0, 2)
+    return list(places.reshape(fc_passes, -1))
 
 
 def statistics_blocks(network: Network, plan: Plan, layer: Layer, samples: int) -> list[Box]:
@@ -124,7 +124,7 @@ def statistics_blocks(network: Network, plan: Plan, layer: Layer, samples: int) 
     return sorted({(b[0], *b[2:]) for b in boxes})
 
 
-def _serial(given: Facts, plan: Plan, steps: int, turns: tuple[Any, ...]) -> tuple[Any, ...]:
+def _serial(given: Facts, plan: Plan, steps: int, fc_passes: tuple[Any, ...]) -> tuple[Any, ...]:
     import torch
 
     from tests.reference import Reference
@@ -136,7 +136,7 @@ def _serial(given: Facts, plan: Plan, steps: int, turns: tuple[Any, ...]) -> tup
         return [tuple(slice(*i) for i in box) for box in statistics_blocks(network, plan, layer, samples)]
 
     ref = Reference(
-        network, SEED, optimizer=plan.optimizer, microbatches=plan.microbatches, turns=turn_rows(given.batch, *turns) if turns else None,
+        network, SEED, optimizer=plan.optimizer, microbatches=plan.microbatches, fc_passes=fc_pass_rows(given.batch, *fc_passes) if fc_passes else None,
         blocks=blocks if plan.batch_norm == "local" else None,
     )
     losses, correct, outputs, gradients, weight_gradients = [], [], [], [], []
@@ -255,7 +255,7 @@ class Comparison:
         """Layers with the pass that is watched."""
         for layer in self.network.layers[:-1]:
             yield layer, self.executor.part(layer.name,
-                                            max(self.plan.microbatches, self.plan.turns) - 1)
+                                            max(self.plan.microbatches, self.plan.fc_passes) - 1)
 
     def _blocks(self, i: int, layer: Layer, here: Pass) -> None:
         """Output and its gradient."""
@@ -332,7 +332,7 @@ def check(name: str, plan: Plan, collectives: str, communicator: Communicator, w
     if faults:
         split = ", ".join(f"{n} {config}{'' if config.ranks == plan.ranks else f'@{config.first}'}"
                           for n, config in plan.configs.items())
-        names = ("overlap", "synchronisation", "batch_norm", "optimizer", "microbatches", "turns",
+        names = ("overlap", "synchronisation", "batch_norm", "optimizer", "microbatches", "fc_passes",
                  "order", "bucket_bytes", "recompute")
         options = {k: getattr(plan, k) for k in names}
         pytest.fail(f"{'; '.join(faults[:8])}\n{what}, {options}, collectives {collectives}, batch {given.batch}\n"

@@ -41,14 +41,14 @@ class Boxes:
         return rank < len(self.boxes)
 
 
-def step(pattern: Pattern, holder: Layout | Boxes, wanter: Layout | Boxes, index: int = 0) -> Comm:
+def step(pattern: Pattern, source: Layout | Boxes, destination: Layout | Boxes, index: int = 0) -> Comm:
     """The communication step of a pattern, in float64."""
     assert pattern.kind is not None
     group, algorithm = pattern.group, "direct"
     if group is not None:
-        group = replace(group, first=int(holder.config.first) if isinstance(holder, Layout) else 0)
+        group = replace(group, first=int(source.config.first) if isinstance(source, Layout) else 0)
         algorithm = ALGORITHMS.get(pattern.kind, ("direct",))[0]
-    return Comm(index, Phase.FORWARD, "test", "tensor", pattern.kind, holder, wanter,  # type: ignore[arg-type]
+    return Comm(index, Phase.FORWARD, "test", "tensor", pattern.kind, source, destination,  # type: ignore[arg-type]
                 bool(pattern.reduce), group, algorithm, 1, 8, index + 1)
 
 
@@ -67,7 +67,7 @@ def arrays(s: Comm, rank: int, values: np.ndarray, shared: bool) -> tuple[np.nda
     """(held with `values`, wanted without any). `shared`: one is a view in the other where training
     keeps them so.
     """
-    mine, target = s.held(rank), s.wanted(rank)
+    mine, target = s.source_box(rank), s.destination_box(rank)
     if s.kind is Kind.ALLREDUCE:
         both = values.copy()
         return both, both
@@ -97,9 +97,9 @@ def move(communicator: Communicator, s: Comm, values: np.ndarray,
     return wanted
 
 
-def stay(holder: Layout, wanter: Layout, rank: int, values: np.ndarray) -> np.ndarray:
+def stay(source: Layout, destination: Layout, rank: int, values: np.ndarray) -> np.ndarray:
     """What is wanted where nothing moves: the common part, and zero (no gradient) elsewhere."""
-    mine, target = holder.box(rank), wanter.box(rank)
+    mine, target = source.box(rank), destination.box(rank)
     out = np.zeros(shape(target))
     common = intersect(mine, target)
     if common is not None:

@@ -129,7 +129,7 @@ def describe(plan: Plan) -> str:
     plain, names = Config(), [f.name for f in fields(Config)]
     lines = [f"{plan.ranks} ranks, batch {plan.batch}, overlap {plan.overlap}, collectives {plan.collectives}, "
              f"{plan.synchronisation}, {plan.batch_norm} statistics, {plan.microbatches} micro-batches ({plan.order}), "
-             f"{plan.turns} turns ({plan.switch}), {plan.optimizer}, {plan.recompute} segments computed again"]
+             f"{plan.fc_passes} fc_passes ({plan.switch}), {plan.optimizer}, {plan.recompute} segments computed again"]
     for name, config in plan.configs.items():
         options = [f"{key}={value}" for key in names
                    if (value := getattr(config, key)) != getattr(plain, key)]

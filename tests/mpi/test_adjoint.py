@@ -146,7 +146,7 @@ FAMILIES: list[tuple[Callable[[np.random.Generator], Movement], set[Kinds]]] = [
 
 def _part(layout: Layout, rank: int) -> tuple[int, ...]:
     """Which of the distinct parts a rank holds: ranks of one part have the same values."""
-    return tuple(int(d.of(rank - layout.config.first)) for d in layout.config.digits.values()
+    return tuple(int(d.of(rank - layout.config.first)) for d in layout.config.mesh_axes.values()
                  if d not in layout.copies)
 
 
@@ -155,12 +155,12 @@ def _first(layout: Layout, rank: int) -> bool:
     return layout.holds(rank) and layout.replica(rank) == 0
 
 
-def _all_ways(communicator: Communicator, pattern: Pattern, holder: Layout, wanter: Layout,
+def _all_ways(communicator: Communicator, pattern: Pattern, source: Layout, destination: Layout,
               values: np.ndarray) -> list[np.ndarray]:
     """The wanted arrays by every algorithm, held and wanted apart and one inside the other."""
     if pattern.kind is None:
-        return [stay(holder, wanter, communicator.world.rank, values)]
-    return [move(communicator, s, values, shared) for s in variants(step(pattern, holder, wanter))
+        return [stay(source, destination, communicator.world.rank, values)]
+    return [move(communicator, s, values, shared) for s in variants(step(pattern, source, destination))
             for shared in (False, True)]
 
 
@@ -263,13 +263,13 @@ def test_sums_of_cut_reductions_are_adjoint(scatter: bool, communicator: Communi
         summed = _added(drawn, parts, communicator)
         mine = local(total.box(me), whole)
         there = collective(Kind.REDUCE_SCATTER if scatter else Kind.ALLREDUCE,
-                           (config.digits["k"],))
+                           (config.mesh_axes["k"],))
         moved = _all_ways(communicator, there, parts, total, drawn[me])
         for found in moved:
             np.testing.assert_allclose(found, summed[mine], rtol=0, atol=1e-13,
                                        err_msg=f"seed {seed}: {config}")
         y = rng.standard_normal(total.shape)
-        back = collective(Kind.ALLGATHER, (config.digits["k"],)) if scatter else NOTHING
+        back = collective(Kind.ALLGATHER, (config.mesh_axes["k"],)) if scatter else NOTHING
         for given in _all_ways(communicator, back, total, parts, y[mine]):
             np.testing.assert_array_equal(given, y[local(parts.box(me), whole)],
                                           err_msg=f"seed {seed}: back, {config}")
@@ -289,7 +289,7 @@ def test_reduce_and_broadcast_are_adjoint(seed: int, communicator: Communicator)
     placement = str(rng.choice(list(PLACEMENTS)))
     layout = Layout(Config(n=n, replicas=copies, first=first, placement=placement),
                     (Axis("n", 7, 7), Axis("c", 3, 3)))
-    digits = (layout.config.digits["replicas"],)
+    digits = (layout.config.mesh_axes["replicas"],)
     for root in range(copies if copies > 1 else 0):
         made = [step(collective(kind, digits), layout, layout, root)
                 for kind in (Kind.REDUCE, Kind.BROADCAST)]

@@ -19,7 +19,7 @@ from hpcpar.calibrate.p2p_probe import MESSAGES, P2pProbe
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
 from hpcpar.cost.network.collectives import collective_s
-from hpcpar.cost.network.contention import Wires, route
+from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import redistribution
 from hpcpar.cost.price_plan import price
@@ -162,8 +162,8 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
     level = links.LevelProbe(steps, config, "n", "node", 0, 1,
                              lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
     plain = replace(files.load("local"), levels=(level.found().level,))
-    way = route(Wires(replace(plain, collectives=tuple(level.factors(plain, ranks.size)))),
-                [config.digits["n"]], ranks.size)
+    way = route(NetworkModel(replace(plain, collectives=tuple(level.factors(plain, ranks.size)))),
+                [config.mesh_axes["n"]], ranks.size)
     for (kind, algorithm), timers in level.collectives.items():
         for n_bytes, timer in zip(level.buffers, timers, strict=True):
             whole = n_bytes // (4 * ranks.size) * 4 * ranks.size  # blocks of one size
@@ -188,17 +188,17 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
         machine = plain if ranks.size % 2 == 0 else replace(plain, levels=(replace(plain.levels[0], ranks=0),))
         told = P2pProbe(steps, axis, name, nodes, local,
                          lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
-        wires = Wires(replace(machine, collectives=tuple(told.factors(machine))))
+        network_model = NetworkModel(replace(machine, collectives=tuple(told.factors(machine))))
         for kind, moved in told.moved.items():
             assert len(moved) == len(MESSAGES)
-            for holder, wanter, timer in moved:
-                step = Move(Phase.FORWARD, "probe", "probe", holder, wanter,
+            for source, destination, timer in moved:
+                step = Move(Phase.FORWARD, "probe", "probe", source, destination,
                             replace(NOTHING, code=CODES[kind]), 4, None)
-                found = (halo if kind is Kind.HALO else redistribution)(step, wires, ranks.size)
+                found = (halo if kind is Kind.HALO else redistribution)(step, network_model, ranks.size)
                 assert float(found.seconds) == pytest.approx(timer.seconds), (kind, axis)
-                assert wires.machine.levels[int(found.level)].name == name
+                assert network_model.machine.levels[int(found.level)].name == name
                 # what it is said to send is what is sent
-                action = steps.whole(steps.direct(kind, holder, wanter))
+                action = steps.whole(steps.direct(kind, source, destination))
                 steps.communicator.trace.clear()
                 action()
                 assert ranks.most(sum(steps.communicator.trace.sent_bytes.values())) == int(

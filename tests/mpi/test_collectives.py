@@ -14,7 +14,7 @@ from sharing import allgather
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
 from hpcpar.errors import RunError
-from hpcpar.plan.config import Digit
+from hpcpar.plan.config import MeshAxis
 from hpcpar.schedule.pattern import Pattern
 from hpcpar.schedule.steps import CODES, Comm, Group, Kind
 
@@ -22,10 +22,10 @@ P = world().size
 KINDS = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)
 #: All ranks; neighbours; ranks a stride apart; and ranks that differ in two separate digits (2 x 2
 #: of 8).
-GROUPS = [Group((Digit(stride, size),))
-          for stride, size in pairs(P)] + [Group((Digit(2, 2), Digit(1, 2)))] * (P == 4)
-GROUPS += [Group((Digit(4, 2), Digit(1, 2))), Group((Digit(2, 2),)),
-           Group((Digit(1, 2),))] * (P == 8)
+GROUPS = [Group((MeshAxis(stride, size),))
+          for stride, size in pairs(P)] + [Group((MeshAxis(2, 2), MeshAxis(1, 2)))] * (P == 4)
+GROUPS += [Group((MeshAxis(4, 2), MeshAxis(1, 2))), Group((MeshAxis(2, 2),)),
+           Group((MeshAxis(1, 2),))] * (P == 8)
 
 
 def sizes(rng: np.random.Generator, members: int, spread: str) -> list[int]:
@@ -54,7 +54,7 @@ class Case:
         members = s.group.members(rank)
         if s.kind is Kind.ALLGATHER:
             return np.concatenate([self.values[m] for m in members])
-        start, stop = s.wanted(rank)[0]
+        start, stop = s.destination_box(rank)[0]
         return np.sum([self.values[m] for m in members], axis=0)[start:stop]
 
 
@@ -73,22 +73,22 @@ def case(kind: Kind, group: Group, spread: str, seed: int, index: int = 0) -> Ca
             at += size
         whole |= dict.fromkeys(members, (0, at))
     all_of, own = (Boxes(tuple((boxes[rank],) for rank in range(P))) for boxes in (whole, block))
-    holder = own if kind is Kind.ALLGATHER else all_of
-    wanter = own if kind is Kind.REDUCE_SCATTER else all_of
-    made = step(Pattern(CODES[kind], digits=group.digits), holder, wanter, index)
-    return Case(made, [rng.standard_normal(holder.items(rank)) for rank in range(P)])
+    source = own if kind is Kind.ALLGATHER else all_of
+    destination = own if kind is Kind.REDUCE_SCATTER else all_of
+    made = step(Pattern(CODES[kind], digits=group.mesh_axes), source, destination, index)
+    return Case(made, [rng.standard_normal(source.items(rank)) for rank in range(P)])
 
 
 @pytest.mark.parametrize("spread", ["even", "one", "random"])
 @pytest.mark.parametrize("group", GROUPS,
-                         ids=lambda g: "+".join(f"{d.size}by{d.stride}" for d in g.digits))
+                         ids=lambda g: "+".join(f"{d.size}by{d.stride}" for d in g.mesh_axes))
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.value)
 def test_against_numpy(kind: Kind, group: Group, spread: str, ranks: World,
                        communicator: Communicator) -> None:
     for seed in range(3 if spread == "random" else 1):
         made = case(kind, group, spread, seed)
         for s in variants(made.step):
-            found = move(communicator, s, made.held(ranks.rank))
+            found = move(communicator, s, made.source_box(ranks.rank))
             what = f"{s.algorithm} in {s.segments} segments, seed {seed}"
             np.testing.assert_allclose(found, made.expected(ranks.rank), rtol=0, atol=1e-13 * P,
                                        err_msg=what)
@@ -111,14 +111,14 @@ def test_several_in_flight(seed: int, ranks: World, communicator: Communicator) 
                     10 * seed + index, index)
         ways = variants(made.step)
         cases.append(Case(ways[int(rng.integers(len(ways)))], made.values))
-    held = [np.zeros_like(c.held(ranks.rank)) for c in cases]
+    held = [np.zeros_like(c.source_box(ranks.rank)) for c in cases]
     wanted = [a if c.step.kind is Kind.ALLREDUCE else np.zeros_like(c.expected(ranks.rank))
               for a, c in zip(held, cases, strict=True)]
     transfers = [communicator.bind(c.step, a, b) for c, a, b in zip(cases, held, wanted, strict=True)]
     own = np.random.default_rng(100 * seed + ranks.rank)
     for turn in range(2):
         for c, a, t in zip(cases, held, transfers, strict=True):
-            a[...] = c.held(ranks.rank) * (turn + 1)
+            a[...] = c.source_box(ranks.rank) * (turn + 1)
             communicator.start(t)
             if own.random() < 0.5:
                 communicator.progress()
@@ -133,8 +133,8 @@ def test_several_in_flight(seed: int, ranks: World, communicator: Communicator) 
 def test_a_buffer_that_does_not_match_is_refused(kind: Kind, ranks: World,
                                                  communicator: Communicator) -> None:
     """The message names the rank, the step, and what is wrong."""
-    made = case(kind, GROUPS[-1] if P == 1 else Group((Digit(1, P),)), "even", 0, index=5)
-    held, wanted = made.held(ranks.rank), np.zeros_like(made.expected(ranks.rank))
+    made = case(kind, GROUPS[-1] if P == 1 else Group((MeshAxis(1, P),)), "even", 0, index=5)
+    held, wanted = made.source_box(ranks.rank), np.zeros_like(made.expected(ranks.rank))
     if kind is Kind.ALLREDUCE:
         wanted = held
     where = rf"rank {ranks.rank}, step 5 \(test.forward.{kind.value}\)"
@@ -147,5 +147,5 @@ def test_a_buffer_that_does_not_match_is_refused(kind: Kind, ranks: World,
         with pytest.raises(RunError, match=message):
             communicator.bind(made.step, wrong_held, wrong_wanted)
     # what matches still goes through afterwards
-    np.testing.assert_allclose(move(communicator, made.step, made.held(ranks.rank)),
+    np.testing.assert_allclose(move(communicator, made.step, made.source_box(ranks.rank)),
                                made.expected(ranks.rank), rtol=0, atol=1e-13 * P)

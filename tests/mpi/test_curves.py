@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparison import CHOOSERS, turn_rows
+from comparison import CHOOSERS, fc_pass_rows
 from plans import random_plan
 from sharing import allgather, bcast
 
@@ -29,7 +29,7 @@ P = world().size
 STEPS = 50 if P <= 4 else 15
 TOLERANCE = 1e-6
 SEED = 3
-#: A multiple of every P * P on which one weird trick's turns are tried.
+#: A multiple of every P * P on which one weird trick's fc_passes are tried.
 BATCH = 16
 RATES = (0.04, 0.9, 1e-4)
 SPEC = NetworkSpec("lenet5", (1, 8, 8), 10)
@@ -47,7 +47,7 @@ def plans() -> dict[str, Plan]:
     out |= {name: made(name) for name in ("filter", "spatial", "owt", "channel")}
     out |= {f"{name}:{a}x{b}": made(f"{name}:{a}x{b}") for a, b in _squarest()
             for name in ("grid", "grid-fc", "domain", "ds")}
-    if BATCH % (P * P) == 0:  # its turns give another curve
+    if BATCH % (P * P) == 0:  # its fc_passes give another curve
         out["owt-c"] = made("owt-c")
     out["sharded"] = made("data", synchronisation="sharded")
     out["gpipe"] = made(f"pipeline:{P}x1", microbatches=5)
@@ -87,8 +87,8 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def serial(turns: int, switch: str) -> list[float]:
-    """The losses of PyTorch in one process: one weird trick's turns give others. Rank 0 computes
+def serial(fc_passes: int, switch: str) -> list[float]:
+    """The losses of PyTorch in one process: one weird trick's fc_passes give others. Rank 0 computes
     them.
     """
     losses = None
@@ -98,7 +98,7 @@ def serial(turns: int, switch: str) -> list[float]:
         from tests.reference import Reference
 
         torch.set_num_threads(1)
-        reference = Reference(network(), SEED, turns=turn_rows(BATCH, turns, switch, P) if turns > 1
+        reference = Reference(network(), SEED, fc_passes=fc_pass_rows(BATCH, fc_passes, switch, P) if fc_passes > 1
                               else None)
         losses = [reference.iterate(x, y, i, *RATES)
                   for i, (x, y) in enumerate(zip(*digits(), strict=True))]
@@ -113,7 +113,7 @@ def serial(turns: int, switch: str) -> list[float]:
 def test_curve(name: str, communicator: Communicator) -> None:
     plan, net = plans()[name], network()
     images, labels = digits()
-    expected = serial(plan.turns, plan.switch if plan.turns > 1 else "each")
+    expected = serial(plan.fc_passes, plan.switch if plan.fc_passes > 1 else "each")
     executor = Executor(net, plan, lower(net, plan, CHOOSERS["ring"]), communicator, backend("cpu"),
                         SEED)
     pixels = local(executor.image_box, tuple((0, n) for n in net.image_shape))
@@ -121,6 +121,6 @@ def test_curve(name: str, communicator: Communicator) -> None:
               for i in range(STEPS)]
     off = max(allgather(world(), float(np.abs(np.array(losses) - expected).max())))
     assert off <= TOLERANCE, f"{name}: off by {off:.1e} within {STEPS} steps"
-    # turns update some weights several times an iteration, and learn more slowly here
-    assert STEPS < 50 or plan.turns > 1 or np.mean(expected[-5:]) < 0.5 * expected[
+    # FC passes update some weights several times an iteration, and learn more slowly here
+    assert STEPS < 50 or plan.fc_passes > 1 or np.mean(expected[-5:]) < 0.5 * expected[
         0], f"nothing is learned: {expected}"

@@ -18,9 +18,9 @@ from comparison import (
     Facts,
     distance,
     facts,
+    fc_pass_rows,
     lead,
     rates,
-    turn_rows,
 )
 from networks import FIXED, MORE, describe, graph_seeds
 from plans import describe as describe_plan
@@ -96,11 +96,11 @@ class Serial:
         from tests.reference import Reference
 
         torch.set_num_threads(1)
-        network, turns = given.network, None
-        if plan.turns > 1:
-            turns = turn_rows(given.batch, plan.turns, plan.switch, int(plan.ranks))
+        network, fc_passes = given.network, None
+        if plan.fc_passes > 1:
+            fc_passes = fc_pass_rows(given.batch, plan.fc_passes, plan.switch, int(plan.ranks))
         reference = Reference(network, SEED, optimizer=plan.optimizer,
-                              microbatches=plan.microbatches, turns=turns)
+                              microbatches=plan.microbatches, fc_passes=fc_passes)
         images, targets, kept = given.images[-1], given.targets[-1], given.batch - missing
         losses: list[float] = []
         seen: list[list[tuple[float, np.ndarray]]] = []
@@ -169,7 +169,7 @@ class Check:
         """What goes into the loss, of the last part that passed."""
         network, plan = self.given.network, self.plan
         name = network.layers[-1].inputs[0]
-        here = self.executor.part(name, max(plan.microbatches, plan.turns) - 1)
+        here = self.executor.part(name, max(plan.microbatches, plan.fc_passes) - 1)
         box = owned(network, network.by_name[name], plan.configs[name],
                     here.samples).box(self.executor.rank)
         if items(box) and not close(self.watch.outputs[name],
@@ -229,10 +229,10 @@ def test_pipelines(name: str, communicator: Communicator) -> None:
           int(rng.integers(0, given.batch + 1)), "pipeline")
 
 
-@pytest.mark.skipif(P == 1, reason="one rank has no turns to take")
+@pytest.mark.skipif(P == 1, reason="one rank has no fc_passes to take")
 @pytest.mark.parametrize("strategy", ["owt-b", "owt-c"])
-def test_turns(strategy: str, communicator: Communicator) -> None:
-    """The layers after the switch see the batch in turns, and with all turns' samples once."""
+def test_fc_passes(strategy: str, communicator: Communicator) -> None:
+    """The layers after the switch see the batch in fc_passes, and with all fc_passes' samples once."""
     name, batch = f"{FIXED[0]}@{P * P}", P * P
     network = facts(name).network
     spec = NetworkSpec(network.name, network.image_shape, network.classes)

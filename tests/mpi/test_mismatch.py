@@ -50,7 +50,7 @@ def leave_out(steps: list[Step], at: int) -> None:
 def another_size(steps: list[Step], at: int) -> None:
     step, other = steps[at], schedule(batch=9).comms[PLACE]
     assert isinstance(step, Comm)
-    steps[at] = replace(step, holder=other.holder, wanter=other.wanter)
+    steps[at] = replace(step, source=other.source, destination=other.destination)
 
 
 def another_algorithm(steps: list[Step], at: int) -> None:

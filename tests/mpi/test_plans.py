@@ -55,10 +55,10 @@ def test_pipelines(name: str, communicator: Communicator) -> None:
     check(name, plan, "ring", communicator, "pipeline", 2)
 
 
-@pytest.mark.skipif(P == 1, reason="one rank has no turns to take")
+@pytest.mark.skipif(P == 1, reason="one rank has no fc_passes to take")
 @pytest.mark.parametrize("strategy", ["owt-b", "owt-c"])
 def test_variable_batch_size(strategy: str, communicator: Communicator) -> None:
-    """One weird trick: the fully connected layers take the batch in turns, with an update after
+    """One weird trick: the fully connected layers take the batch in fc_passes, with an update after
     each.
     """
     for name in (FIXED[0], FIXED[1], CHAINS[0])[: 3 if P <= 4 else 1]:

@@ -73,9 +73,9 @@ def lacking_sums(network: Network, e: Edge, ranks: int) -> list[int]:
     out = []
     for rank in range(ranks):
         mine = part_of_work(network, e.consumer, config, rank)
-        others = [holder for part, holder in parts.items() if part != mine]
-        out.append(sum(common(e.owned.box(rank), e.needed.box(holder), e.owned.shape)
-                       for holder in others))
+        others = [source for part, source in parts.items() if part != mine]
+        out.append(sum(common(e.owned.box(rank), e.needed.box(source), e.owned.shape)
+                       for source in others))
     return out
 
 

@@ -195,19 +195,19 @@ def test_a_normalised_single_value_is_beta() -> None:
 
 
 def convolved() -> Network:
-    net = Chain("turns", (2, 6, 5)).add(Conv2d, "conv", out_channels=3, kernel=3).add(ReLU, "relu").add(Flatten, "flatten")
+    net = Chain("fc_passes", (2, 6, 5)).add(Conv2d, "conv", out_channels=3, kernel=3).add(ReLU, "relu").add(Flatten, "flatten")
     net.add(Linear, "fc1", out_features=7).add(ReLU, "relu1").add(Linear, "fc2", out_features=4)
     return net.add(SoftmaxCrossEntropy, "loss").build()
 
 
-def test_turns_update_in_between() -> None:
+def test_fc_passes_update_in_between() -> None:
     """By hand: features of the whole batch, three updates of the classifier, one of the
     convolution.
     """
     network, batch = convolved(), 6
     assert network.layers[switch(network)].name == "fc1"
-    turns = [np.array([0, 3]), np.array([5, 1]), np.array([2, 4])]
-    reference = Reference(network, 1, turns=turns)
+    fc_passes = [np.array([0, 3]), np.array([5, 1]), np.array([2, 4])]
+    reference = Reference(network, 1, fc_passes=fc_passes)
     images, targets = data(network, batch, 2)
     front = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten()).double()
     back = nn.Sequential(nn.Linear(36, 7), nn.ReLU(), nn.Linear(7, 4)).double()
@@ -219,7 +219,7 @@ def test_turns_update_in_between() -> None:
     for i in range(2):
         mine = reference.iterate(images[i], targets[i], i, RATE, MOMENTUM, DECAY)
         features, gradient, total = front(torch.from_numpy(images[i])), torch.zeros(batch, 36, dtype=torch.float64), 0.0
-        for samples in turns:
+        for samples in fc_passes:
             x = features[samples].detach().requires_grad_()
             value = mean_loss(network, back(x), targets[i][samples])
             updates[1].zero_grad()

@@ -106,7 +106,7 @@ def _in_flight(out: Outline, plan: Plan, moved_bytes: MovedBytes) -> Ints:
 
 
 def _between(step: Move) -> bool:
-    return bool(np.any(np.not_equal(step.wanter.config.first, step.holder.config.first)))
+    return bool(np.any(np.not_equal(step.destination.config.first, step.source.config.first)))
 
 
 def _largest(a: Memory, b: Memory) -> Memory:

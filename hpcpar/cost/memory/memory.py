@@ -226,9 +226,9 @@ def wire_bytes(step: Move, through_bytes: Any) -> Any:
     through_bytes : int
         Sent and received from rank to rank.
     """
-    group = math.prod(d.size for d in step.pattern.digits)
+    group = math.prod(d.size for d in step.pattern.mesh_axes)
     code = np.asarray(step.pattern.code)
-    return wire_buffer(code, group, step.holder.largest_items, step.wanter.largest_items,
+    return wire_buffer(code, group, step.source.largest_items, step.destination.largest_items,
                        step.item_bytes, through_bytes)
 
 
@@ -259,7 +259,7 @@ def message_bytes(step: Move, moved_bytes: MovedBytes) -> Ints:
     """Messages of a step on the largest rank, and where they land to be added; between stages of a
     pipeline a rank either sends or receives.
     """
-    here, there = step.wanter.config.first, step.holder.config.first
+    here, there = step.destination.config.first, step.source.config.first
     if np.any(np.not_equal(here, there)):
         return moved_bytes[step.key][0]
     return wire_bytes(step, moved_bytes[step.key][1]) + landing_bytes(step)
@@ -269,14 +269,14 @@ def landing_bytes(step: Move) -> Any:
     """Where messages land on the largest rank that are added to what it has: of a ring one block,
     of Bruck's up to half of them.
     """
-    group = math.prod(d.size for d in step.pattern.digits)
+    group = math.prod(d.size for d in step.pattern.mesh_axes)
     code = np.asarray(step.pattern.code)
-    ring, n = np.equal(step.algorithm, "ring"), step.holder.largest_items
+    ring, n = np.equal(step.algorithm, "ring"), step.source.largest_items
     block = -(-n // np.maximum(group, 1))
     both = np.where(ring, block, np.where(np.equal(step.algorithm, "doubling"), n, 0))
-    pairs = zip(step.holder.largest, step.wanter.largest, strict=True)
+    pairs = zip(step.source.largest, step.destination.largest, strict=True)
     halves = [np.where(np.equal(h, w), w, -(-h * (group // 2) // group)) for h, w in pairs]
-    scatter = np.where(ring | np.equal(step.algorithm, "mpi"), step.wanter.largest_items,
+    scatter = np.where(ring | np.equal(step.algorithm, "mpi"), step.destination.largest_items,
                        math.prod(halves))
     items = np.where(code == CODES[Kind.ALLREDUCE], both,
                      np.where(code == CODES[Kind.REDUCE_SCATTER], scatter, 0))

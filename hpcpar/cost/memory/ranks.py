@@ -76,8 +76,8 @@ def _considered(plan: Plan) -> Integers:
 
 def _corners(config: Config) -> list[int]:
     places = []
-    for digit in config.digits.values():
-        size, stride = int(digit.size), int(digit.stride)
+    for mesh_axis in config.mesh_axes.values():
+        size, stride = int(mesh_axis.size), int(mesh_axis.stride)
         some = {0, 1, size // 2, size - 2, size - 1}
         places.append([i * stride for i in some if 0 <= i < size])
     return [int(config.first) + sum(at) for at in itertools.product(*places)]
@@ -94,9 +94,9 @@ class _Boxes:
         self.extents: list[Integers] = []
         self.items = np.asarray(lives, np.int64)
         for axis in layout.axes:
-            digit = layout.digits.get(axis.name)
-            part = np.zeros_like(at) if digit is None else np.asarray(digit.of(at))
-            start, stop = all_intervals(axis, 1 if digit is None else int(digit.size))
+            mesh_axis = layout.mesh_axes.get(axis.name)
+            part = np.zeros_like(at) if mesh_axis is None else np.asarray(mesh_axis.of(at))
+            start, stop = all_intervals(axis, 1 if mesh_axis is None else int(mesh_axis.size))
             self.starts.append(np.where(lives, start[part], 0))
             self.extents.append(np.where(lives, (stop - start)[part], 0))
             self.items = self.items * self.extents[-1]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.cost.network.collectives import Routed, collective_s
-from hpcpar.cost.network.contention import Route, Wires, route
+from hpcpar.cost.network.contention import NetworkModel, Route, route
 from hpcpar.errors import unknown
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -36,7 +36,7 @@ TREE = {Kind.ALLREDUCE: "doubling", Kind.ALLGATHER: "bruck", Kind.REDUCE_SCATTER
 def collective_bytes(step: Move) -> Ints:
     """n of the formulas: bytes of the collective's whole buffer, in the largest group."""
     gathers = np.equal(step.pattern.code, CODES[Kind.ALLGATHER])
-    return np.where(gathers, step.wanter.largest_items, step.holder.largest_items) * step.item_bytes
+    return np.where(gathers, step.destination.largest_items, step.source.largest_items) * step.item_bytes
 
 
 def kinds_of(step: Move) -> list[Kind]:
@@ -86,12 +86,12 @@ def cheapest(
     return names[best], segments[best], every.min(axis=0)
 
 
-def chooser(machine: Machine, collectives: str = "auto", wires: Wires | None = None) -> Chooser:
+def chooser(machine: Machine, collectives: str = "auto", network_model: NetworkModel | None = None) -> Chooser:
     """A function that chooses the algorithm and the segments of a collective step.
 
     Parameters
     ----------
-    wires : Wires, optional
+    network_model : NetworkModel, optional
         The machine's levels as arrays; made from `machine` if not given.
     collectives : str
         ``auto`` (cheapest), ``ring``, ``tree`` (recursive doubling and Bruck) or ``mpi`` (the
@@ -99,7 +99,7 @@ def chooser(machine: Machine, collectives: str = "auto", wires: Wires | None = N
     """
     if collectives not in COLLECTIVES:
         raise unknown("collectives", collectives, COLLECTIVES)
-    known = Wires(machine) if wires is None else wires
+    known = NetworkModel(machine) if network_model is None else network_model
 
     def choose(step: Move) -> tuple[Names, Ints]:
         if collectives == "mpi":
@@ -107,7 +107,7 @@ def chooser(machine: Machine, collectives: str = "auto", wires: Wires | None = N
         name: Names = "direct"
         segments: Ints = 1
         quoted: dict[Kind, Floats] = {}
-        way = route(known, step.pattern.digits, step.holder.config.ranks)
+        way = route(known, step.pattern.mesh_axes, step.source.config.ranks)
         for kind in kinds_of(step):
             if CODES[kind] in DIRECT:
                 continue
@@ -122,27 +122,27 @@ def chooser(machine: Machine, collectives: str = "auto", wires: Wires | None = N
     return choose
 
 
-def cheapest_price(wires: Wires, chosen_on: Wires, collectives: str) -> Chooser:
+def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel, collectives: str) -> Chooser:
     """A chooser for steps that are only priced: it quotes the cheapest time without a name.
 
     Parameters
     ----------
-    chosen_on : Wires
-        Decides which algorithm is the cheapest; `wires` prices it.
+    chosen_on : NetworkModel
+        Decides which algorithm is the cheapest; `network_model` prices it.
     """
-    add_s_per_byte = wires.machine.add_s_per_byte
+    add_s_per_byte = network_model.machine.add_s_per_byte
 
     def cheapest_s(kind: Kind, way: Route, n_bytes: Numbers) -> Floats:
         names = allowed(kind, collectives)
         offered = offers(kind, way.p, n_bytes, way, add_s_per_byte, names)[1]
-        if wires is chosen_on:
+        if network_model is chosen_on:
             return reduce(np.minimum, offered)
-        plain = replace(way, wires=chosen_on)
+        plain = replace(way, network_model=chosen_on)
         estimates = offers(kind, way.p, n_bytes, plain, add_s_per_byte, names)[1]
         return np.choose(np.argmin(np.stack(estimates), axis=0), np.stack(offered))
 
     def choose(step: Move) -> tuple[Names, Ints]:
-        way = route(wires, step.pattern.digits, step.holder.config.ranks)
+        way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks)
         code = np.asarray(step.pattern.code)
         n_bytes = np.broadcast_to(collective_bytes(step), code.shape)
         seconds: dict[Kind, Floats] = {}
@@ -152,7 +152,7 @@ def cheapest_price(wires: Wires, chosen_on: Wires, collectives: str) -> Chooser:
                 of_kind = np.zeros(code.shape)
                 of_kind[cases] = cheapest_s(kind, way.at(cases, code.shape), n_bytes[cases])
                 seconds[kind] = of_kind
-        step.quote = Quote(wires, seconds)
+        step.quote = Quote(network_model, seconds)
         return CHEAPEST, 1
 
     return choose

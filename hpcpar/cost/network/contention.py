@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.machine.model import Level, Machine
-from hpcpar.plan.config import Digit, Floats, Ints, Numbers
+from hpcpar.plan.config import Floats, Ints, MeshAxis, Numbers
 from hpcpar.schedule.steps import Kind
 
 #: From the ranks of a unit to the messages that leave it at the same time.
@@ -62,7 +62,7 @@ class Links:
         return self
 
 
-class Wires:
+class NetworkModel:
     """A machine's levels as arrays.
 
     Parameters
@@ -156,7 +156,7 @@ class Route:
         Members of a group, their smallest distance, and ranks of the aligned block that they span.
     """
 
-    wires: Wires
+    network_model: NetworkModel
     ranks: Ints
     p: Ints
     stride: Ints
@@ -166,12 +166,12 @@ class Route:
         """The route of some cases, given by their indices in an array of shape `shape`."""
         values = (np.broadcast_to(value, shape)[cases]
                 for value in (self.ranks, self.p, self.stride, self.block))
-        return Route(self.wires, *values)
+        return Route(self.network_model, *values)
 
     @cached_property
     def level(self) -> Ints:
         """Index of the level that the groups cross."""
-        return self.wires.index(self.block, self.ranks)
+        return self.network_model.index(self.block, self.ranks)
 
     @cached_property
     def far(self) -> Links:
@@ -179,7 +179,7 @@ class Route:
 
         Every group that reaches into a unit sends one flow out of it.
         """
-        return self.wires.alone or self.wires.links(self.level, self._rings)
+        return self.network_model.alone or self.network_model.links(self.level, self._rings)
 
     def _rings(self, unit: Ints) -> Floats:
         """Groups that reach into a unit."""
@@ -189,14 +189,14 @@ class Route:
     def hop(self, doubling: int) -> Links:
         """The links of partners at distance 2^doubling: all ranks of a unit send at once."""
         if doubling not in self._hops:
-            self._hops[doubling] = self.wires.alone or self._hop(doubling)
+            self._hops[doubling] = self.network_model.alone or self._hop(doubling)
         return self._hops[doubling]
 
     def factor(self, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats | None:
         """Measured over modelled time of a collective; None where nothing was measured."""
-        if not self.wires.machine.collectives:
+        if not self.network_model.machine.collectives:
             return None
-        return self.wires.factor(self.level, kind, algorithm, n_bytes)
+        return self.network_model.factor(self.level, kind, algorithm, n_bytes)
 
     @cached_property
     def _hops(self) -> dict[int, Links]:
@@ -204,22 +204,22 @@ class Route:
 
     def _hop(self, doubling: int) -> Links:
         reach = np.minimum(self.block, self.stride * (2 << doubling))
-        return self.wires.links(self.wires.index(reach, self.ranks),
+        return self.network_model.links(self.network_model.index(reach, self.ranks),
                                 lambda unit: np.minimum(unit, self.ranks))
 
 
-def route(wires: Wires, digits: Sequence[Digit], ranks: Ints) -> Route:
-    """The route of groups whose members differ in `digits`."""
+def route(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], ranks: Ints) -> Route:
+    """The route of groups whose members differ in `mesh_axes`."""
     p: Ints = 1
     block: Ints = 1
     stride: Ints | None = None
-    for d in digits:
+    for d in mesh_axes:
         counts = np.greater(d.size, 1)
         p = p * d.size
         block = np.maximum(block, np.where(counts, d.stride * d.size, 1))
         near = np.where(counts, d.stride, ranks)
         stride = near if stride is None else np.minimum(stride, near)
-    return Route(wires, ranks, p, 1 if stride is None else stride, block)
+    return Route(network_model, ranks, p, 1 if stride is None else stride, block)
 
 
 def doublings(p: Ints) -> int:

@@ -14,12 +14,12 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from hpcpar.cost.network.contention import Wires
+from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.network.redistribution import PointToPoint
 from hpcpar.cost.network.volumes import reach
 from hpcpar.network.receptive_field import Window
 from hpcpar.plan.axis import Axis, IntArray, all_intervals, tabulate
-from hpcpar.plan.config import Digit, Floats, Ints, Numbers
+from hpcpar.plan.config import Floats, Ints, MeshAxis, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Kind
@@ -40,13 +40,13 @@ class Halo:
         Items across the axes that no window is cut along.
     axes : list of ndarray
         `axis_halo` of each of the others: [..., 3, 5].
-    digits : list of Digit
+    mesh_axes : list of MeshAxis
         The coordinates that cut them.
     """
 
     rest: Ints
     axes: list[IntArray]
-    digits: list[Digit]
+    mesh_axes: list[MeshAxis]
 
     @property
     def through_items(self) -> Numbers:
@@ -66,10 +66,10 @@ def halo_of(own: Layout, need: Layout) -> Halo:
         degree = need.degree(b)
         if isinstance(b.relation, Window) and np.any(np.greater(degree, 1)):
             out.axes.append(tabulate(partial(axis_halo, a, b), degree))
-            out.digits.append(need.digits[b.name])
+            out.mesh_axes.append(need.mesh_axes[b.name])
         else:
             rest = rest * largest
-    return Halo(rest, out.axes, out.digits)
+    return Halo(rest, out.axes, out.mesh_axes)
 
 
 @lru_cache(maxsize=50_000)
@@ -116,43 +116,43 @@ class NeighbourSums:
     items: Ints = 0
 
 
-def halo(step: Move, wires: Wires, ranks: Ints) -> PointToPoint:
+def halo(step: Move, network_model: NetworkModel, ranks: Ints) -> PointToPoint:
     """A halo exchange, or its adjoint, whose parts send back what they received."""
     back = step.pattern.adds
-    own, need = (step.wanter, step.holder) if back else (step.holder, step.wanter)
+    own, need = (step.destination, step.source) if back else (step.source, step.destination)
     found = halo_of(own, need)
-    received, sent, level = neighbours(found, step.item_bytes, wires, ranks)
+    received, sent, level = neighbours(found, step.item_bytes, network_model, ranks)
     if back:
         received, sent = sent, received
-    seconds = halo_s(received, sent, level, step.item_bytes, wires, back)
+    seconds = halo_s(received, sent, level, step.item_bytes, network_model, back)
     return PointToPoint(seconds, sent.messages, sent.items, found.through_items, level)
 
 
-def halo_s(received: NeighbourSums, sent: NeighbourSums, level: Ints, item_bytes: Ints, wires: Wires,
+def halo_s(received: NeighbourSums, sent: NeighbourSums, level: Ints, item_bytes: Ints, network_model: NetworkModel,
            back: bool) -> Floats:
     """Seconds of the busiest part, with packing and unpacking (or, of an adjoint, adding)."""
-    machine = wires.machine
+    machine = network_model.machine
     handling = machine.add_s_per_byte if back else machine.copy_s_per_byte
     handled = received.items * item_bytes * handling
     packed = sent.items * item_bytes * machine.copy_s_per_byte
     seconds = np.maximum(received.seconds, sent.seconds) + handled + packed
     most_bytes = np.maximum(received.items, sent.items) * item_bytes
-    return seconds * wires.factor(level, Kind.HALO, "direct", most_bytes)
+    return seconds * network_model.factor(level, Kind.HALO, "direct", most_bytes)
 
 
-def neighbours(halo: Halo, item_bytes: Ints, wires: Wires, ranks: Ints) -> tuple[NeighbourSums, NeighbourSums, Ints]:
+def neighbours(halo: Halo, item_bytes: Ints, network_model: NetworkModel, ranks: Ints) -> tuple[NeighbourSums, NeighbourSums, Ints]:
     """What the busiest part receives, what the busiest sends, and the level that is crossed.
 
     Each combination of sides (below, above or neither along every axis) is one neighbour.
     """
     received, sent = NeighbourSums(), NeighbourSums()
-    for sides in itertools.product((KEPT, BELOW, ABOVE), repeat=len(halo.digits)):
-        crossing = [(side, digit) for side, digit in zip(sides, halo.digits, strict=True) if side]
+    for sides in itertools.product((KEPT, BELOW, ABOVE), repeat=len(halo.mesh_axes)):
+        crossing = [(side, mesh_axis) for side, mesh_axis in zip(sides, halo.mesh_axes, strict=True) if side]
         if not crossing:
             continue
         level = functools.reduce(
-            np.maximum, (_level(side, digit, wires, ranks) for side, digit in crossing))
-        links = wires.links(level, partial(_most_flows, [digit for _, digit in crossing], ranks))
+            np.maximum, (_level(side, mesh_axis, network_model, ranks) for side, mesh_axis in crossing))
+        links = network_model.links(level, partial(_most_flows, [mesh_axis for _, mesh_axis in crossing], ranks))
         for row, sums in ((RECEIVING, received), (SENDING, sent)):
             items = halo.rest
             count: Ints = 1
@@ -165,30 +165,30 @@ def neighbours(halo: Halo, item_bytes: Ints, wires: Wires, ranks: Ints) -> tuple
             sums.messages = sums.messages + np.where(happens, count, 0)
             sums.items = sums.items + items
     block: Ints = 1
-    for digit in halo.digits:
-        block = np.maximum(block, reach(digit))
-    return received, sent, wires.index(block, ranks)
+    for mesh_axis in halo.mesh_axes:
+        block = np.maximum(block, reach(mesh_axis))
+    return received, sent, network_model.index(block, ranks)
 
 
-def _level(side: int, digit: Digit, wires: Wires, ranks: Ints) -> Ints:
+def _level(side: int, mesh_axis: MeshAxis, network_model: NetworkModel, ranks: Ints) -> Ints:
     """The level crossed by a message to one side.
 
     The part below lies across a unit's boundary if any part does, the part above if all do.
     """
-    parts = digit.size if side == BELOW else np.minimum(digit.size, 2)
-    return wires.index(digit.stride * parts, ranks)
+    parts = mesh_axis.size if side == BELOW else np.minimum(mesh_axis.size, 2)
+    return network_model.index(mesh_axis.stride * parts, ranks)
 
 
-def _most_flows(digits: list[Digit], ranks: Ints, unit: Ints) -> Ints:
+def _most_flows(mesh_axes: list[MeshAxis], ranks: Ints, unit: Ints) -> Ints:
     """Messages to neighbours that leave a unit of ranks, along the axis with most of them."""
     unit = np.minimum(unit, ranks)
-    return functools.reduce(np.maximum, (_flows(digit, unit) for digit in digits))
+    return functools.reduce(np.maximum, (_flows(mesh_axis, unit) for mesh_axis in mesh_axes))
 
 
-def _flows(digit: Digit, unit: Ints) -> Ints:
+def _flows(mesh_axis: MeshAxis, unit: Ints) -> Ints:
     """Messages to neighbours along a coordinate that leave a unit.
 
     Where several parts lie inside, those at its two ends send, each one way.
     """
-    ways = np.where(np.greater(digit.size, 2), 2, 1)
-    return np.where(digit.stride < unit, np.minimum(ways * digit.stride, unit), unit)
+    ways = np.where(np.greater(mesh_axis.size, 2), 2, 1)
+    return np.where(mesh_axis.stride < unit, np.minimum(ways * mesh_axis.stride, unit), unit)

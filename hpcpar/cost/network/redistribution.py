@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcpar.cost.network.contention import Links, Wires
+from hpcpar.cost.network.contention import Links, NetworkModel
 from hpcpar.cost.network.volumes import Volumes, ends, volumes
 from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.plan.layout import Layout
@@ -38,28 +38,28 @@ class PointToPoint:
     level: Ints
 
 
-def redistribution(step: Move, wires: Wires, ranks: Ints) -> PointToPoint:
+def redistribution(step: Move, network_model: NetworkModel, ranks: Ints) -> PointToPoint:
     """The price of a redistribution on its busiest rank."""
-    holder, wanter = step.holder, step.wanter
-    found = volumes(holder, wanter, ranks)
-    if np.all(np.equal(holder.config.first, wanter.config.first)):
-        sending, receiving = (spread(found.span, layout.config.ranks, wires, ranks)
-                              for layout in (holder, wanter))
-        level = wires.index(found.span, ranks)
+    source, destination = step.source, step.destination
+    found = volumes(source, destination, ranks)
+    if np.all(np.equal(source.config.first, destination.config.first)):
+        sending, receiving = (spread(found.span, layout.config.ranks, network_model, ranks)
+                              for layout in (source, destination))
+        level = network_model.index(found.span, ranks)
     else:
-        sending, receiving = (_between_stages(holder, wanter, layout.config.ranks, wires)
-                              for layout in (holder, wanter))
-        level = wires.between(*ends(holder, wanter))
-    machine = wires.machine
+        sending, receiving = (_between_stages(source, destination, layout.config.ranks, network_model)
+                              for layout in (source, destination))
+        level = network_model.between(*ends(source, destination))
+    machine = network_model.machine
     per_byte = machine.add_s_per_byte if step.pattern.adds else machine.copy_s_per_byte
-    seconds = redistribution_s(found, sending, receiving, step.item_bytes, per_byte, wires)
+    seconds = redistribution_s(found, sending, receiving, step.item_bytes, per_byte, network_model)
     sent, received = (np.round(items).astype(np.int64) for items in (found.sent, found.received))
     messages = np.ceil(found.messages_sent).astype(np.int64)
     return PointToPoint(seconds, messages, sent, sent + received, level)
 
 
 def redistribution_s(found: Volumes, sending: Spread, receiving: Spread, item_bytes: Ints,
-                     s_per_byte: Floats, wires: Wires) -> Floats:
+                     s_per_byte: Floats, network_model: NetworkModel) -> Floats:
     """Seconds of packing what goes, sending and receiving at once, and handling what came.
 
     Parameters
@@ -70,9 +70,9 @@ def redistribution_s(found: Volumes, sending: Spread, receiving: Spread, item_by
     sent, received = found.sent * item_bytes, found.received * item_bytes
     seconds = np.maximum(sending.seconds(sent, found.messages_sent),
                          receiving.seconds(received, found.messages_received))
-    seconds = seconds + received * s_per_byte + sent * wires.machine.copy_s_per_byte
+    seconds = seconds + received * s_per_byte + sent * network_model.machine.copy_s_per_byte
     most = np.maximum(sent, received)
-    return seconds * wires.factor(sending.level, Kind.REDISTRIBUTE, "direct", most)
+    return seconds * network_model.factor(sending.level, Kind.REDISTRIBUTE, "direct", most)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Spread:
         return count * latency + n_bytes * (self.s_per_byte * (count > 0))
 
 
-def spread(block: Ints, active: Ints, wires: Wires, ranks: Ints) -> Spread:
+def spread(block: Ints, active: Ints, network_model: NetworkModel, ranks: Ints) -> Spread:
     """The links of messages between ranks of a block.
 
     Parameters
@@ -120,17 +120,17 @@ def spread(block: Ints, active: Ints, wires: Wires, ranks: Ints) -> Spread:
     active : int
         Ranks that send (or receive) at the same time.
     """
-    index = np.asarray(wires.index(block, ranks))
-    unit = np.minimum(wires.inner[index], block)
+    index = np.asarray(network_model.index(block, ranks))
+    unit = np.minimum(network_model.inner[index], block)
     # share of the other ranks that lie outside the unit
     away = (block - unit) / np.maximum(block - 1, 1)
-    far = wires.links(index, lambda u: np.minimum(u, active) * (1 - np.minimum(u, block) / block))
-    close = wires.links(np.maximum(index - 1, 0), lambda u: np.minimum(u, active))
+    far = network_model.links(index, lambda u: np.minimum(u, active) * (1 - np.minimum(u, block) / block))
+    close = network_model.links(np.maximum(index - 1, 0), lambda u: np.minimum(u, active))
     return Spread.of(((away, far), (np.where(unit > 1, 1 - away, 0.0), close)), index)
 
 
-def _between_stages(holder: Layout, wanter: Layout, active: Ints, wires: Wires) -> Spread:
+def _between_stages(source: Layout, destination: Layout, active: Ints, network_model: NetworkModel) -> Spread:
     """The links of messages between two stages that live on different ranks."""
-    level = wires.between(*ends(holder, wanter))
-    links = wires.links(level, lambda unit: np.minimum(unit, active))
+    level = network_model.between(*ends(source, destination))
+    links = network_model.links(level, lambda unit: np.minimum(unit, active))
     return Spread.of(((1.0, links),), level)

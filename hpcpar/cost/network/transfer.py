@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcpar.cost.network.algorithm_choice import collective_bytes, kinds_of
 from hpcpar.cost.network.collectives import collective_s, paper_s, sent
-from hpcpar.cost.network.contention import Route, Wires, route
+from hpcpar.cost.network.contention import NetworkModel, Route, route
 from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import PointToPoint, redistribution
 from hpcpar.machine.model import Machine
@@ -42,24 +42,24 @@ class Traffic:
     level: Ints
 
 
-def traffic(step: Move, machine: Machine, wires: Wires, ranks: Ints) -> Traffic:
+def traffic(step: Move, machine: Machine, network_model: NetworkModel, ranks: Ints) -> Traffic:
     """The price of a movement as it is executed, in a job of `ranks` ranks."""
     seconds: Floats = 0.0
     messages: Ints = 0
     items: Ints = 0
     through_items: Ints = 0
-    way = route(wires, step.pattern.digits, step.holder.config.ranks)
+    way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks)
     level: Ints = np.asarray(way.level)
     for kind in kinds_of(step):
         here = np.equal(step.pattern.code, CODES[kind])
         found: PointToPoint | CollectivePrice
         if kind in (Kind.HALO, Kind.REDISTRIBUTE):
             price = halo if kind is Kind.HALO else redistribution
-            found = price(step, wires, ranks)
+            found = price(step, network_model, ranks)
             level = np.where(here, found.level, level)
             through_items = np.where(here, found.through_items, through_items)
         else:
-            found = _collective(kind, step, machine, wires, way)
+            found = _collective(kind, step, machine, network_model, way)
         seconds = np.where(here, found.seconds, seconds)
         messages = np.where(here, found.messages, messages)
         items = np.where(here, found.items, items)
@@ -76,11 +76,11 @@ class CollectivePrice:
     items: Ints = 0
 
 
-def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires,
+def _collective(kind: Kind, step: Move, machine: Machine, network_model: NetworkModel,
                 way: Route) -> CollectivePrice:
     """The price of a collective in every case, with the algorithm chosen for that case."""
     n = collective_bytes(step)
-    quote = step.quote if step.quote is not None and step.quote.model is wires else None
+    quote = step.quote if step.quote is not None and step.quote.model is network_model else None
     if step.algorithm is CHEAPEST:
         assert quote is not None
         return CollectivePrice(copied(kind, quote.seconds[kind], n, machine, way))
@@ -103,7 +103,7 @@ def _collective(kind: Kind, step: Move, machine: Machine, wires: Wires,
 def _sent(kind: Kind, algorithm: str, step: Move, p: Ints) -> tuple[Ints, Ints]:
     """Messages and items that the busiest member of a collective sends."""
     gathers = kind is Kind.ALLGATHER
-    parts, whole = (step.holder, step.wanter) if gathers else (step.wanter, step.holder)
+    parts, whole = (step.source, step.destination) if gathers else (step.destination, step.source)
     items = collective_bytes(step) // step.item_bytes
     messages, sent_items = sent(kind, algorithm, p, items, _least_items(parts, whole),
                                 step.segments)
@@ -140,7 +140,7 @@ def _even_items(layout: Layout) -> Floats:
     return math.prod(a.extent / cut(layout, a).parts for a in layout.axes)
 
 
-def paper_comm_s(step: Move, machine: Machine, wires: Wires, network: Network, plan: Plan
+def paper_comm_s(step: Move, machine: Machine, network_model: NetworkModel, network: Network, plan: Plan
                  ) -> Floats:
     """Seconds of a step in the integrated paper's accounting.
 
@@ -152,21 +152,21 @@ def paper_comm_s(step: Move, machine: Machine, wires: Wires, network: Network, p
     seconds: Floats = 0.0
     if step.phase is Phase.LOSS:
         return seconds
-    way = route(wires, step.pattern.digits, plan.ranks)
+    way = route(network_model, step.pattern.mesh_axes, plan.ranks)
     for kind in kinds_of(step):
         cost: Floats
         if kind is Kind.REDISTRIBUTE:
-            cost = redistribution(step, wires, plan.ranks).seconds
+            cost = redistribution(step, network_model, plan.ranks).seconds
         elif kind is Kind.HALO:
-            cost = _paper_halo_s(step, wires, network, plan)
+            cost = _paper_halo_s(step, network_model, network, plan)
         else:
-            layout = step.wanter if kind is Kind.ALLGATHER else step.holder
+            layout = step.destination if kind is Kind.ALLGATHER else step.source
             cost = paper_s(kind, way.p, _even_items(layout) * step.item_bytes, way.far)
         seconds = np.where(np.equal(step.pattern.code, CODES[kind]), cost, seconds)
     return seconds
 
 
-def _paper_halo_s(step: Move, wires: Wires, network: Network, plan: Plan) -> Floats:
+def _paper_halo_s(step: Move, network_model: NetworkModel, network: Network, plan: Plan) -> Floats:
     layer = network.by_name[step.layer]
     if not isinstance(layer, Conv):
         return 0.0
@@ -176,6 +176,6 @@ def _paper_halo_s(step: Move, wires: Wires, network: Network, plan: Plan) -> Flo
     rows = layer.kernel[0 if forward else 1] // 2
     if rows == 0:
         return 0.0
-    links = route(wires, [config.digits[a] for a in ("d", "h", "w")], plan.ranks).far
+    links = route(network_model, [config.mesh_axes[a] for a in ("d", "h", "w")], plan.ranks).far
     items = plan.samples_of_a_pass / config.n * math.prod(across) * channels * rows
     return links.alpha_s + links.beta_s_per_byte * plan.item_bytes * items

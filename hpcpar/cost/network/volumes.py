@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hpcpar.network.receptive_field import Granule, Relation, Same
 from hpcpar.plan.axis import Axis, IntArray, all_intervals, intervals, tabulate
-from hpcpar.plan.config import Digit, Flags, Ints, Numbers
+from hpcpar.plan.config import Flags, Ints, MeshAxis, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.pattern import ONE
 
@@ -44,28 +44,28 @@ class Volumes:
     span: Ints
 
 
-def volumes(holder: Layout, wanter: Layout, ranks: Ints) -> Volumes:
+def volumes(source: Layout, destination: Layout, ranks: Ints) -> Volumes:
     """The volumes of a movement between two layouts, on a job of `ranks` ranks.
 
-    With partial sums, every holder of a part of the sum sends its own.
+    With partial sums, every source of a part of the sum sends its own.
     """
-    cases = max(np.ndim(holder.config.ranks), np.ndim(wanter.config.ranks))
-    rank = np.minimum(holder.config.first, wanter.config.first) + representatives(ranks, cases)
-    held, wanted = _intervals_of(holder, rank), _intervals_of(wanter, rank)
+    cases = max(np.ndim(source.config.ranks), np.ndim(destination.config.ranks))
+    rank = np.minimum(source.config.first, destination.config.first) + representatives(ranks, cases)
+    held, wanted = _intervals_of(source, rank), _intervals_of(destination, rank)
     kept = np.ones((), np.int64)
     for (h0, h1), (w0, w1) in zip(held, wanted, strict=True):
         kept = kept * np.maximum(np.minimum(h1, w1) - np.maximum(h0, w0), 0)
     keeps = kept.min(axis=0) > 0
-    # each wanter asks one of the ranks that hold the same values
-    same_values = math.prod(d.size for d in holder.copies)
-    askers = math.prod(d.size for d in wanter.spare) / same_values
-    summands = math.prod(d.size for d in holder.spare) // same_values
-    sent, messages_sent = _crossing(holder, held, wanter, askers, kept, keeps)
-    received, messages_received = _crossing(wanter, wanted, holder, summands, kept, keeps)
+    # each destination asks one of the ranks that hold the same values
+    same_values = math.prod(d.size for d in source.copies)
+    askers = math.prod(d.size for d in destination.spare) / same_values
+    summands = math.prod(d.size for d in source.spare) // same_values
+    sent, messages_sent = _crossing(source, held, destination, askers, kept, keeps)
+    received, messages_received = _crossing(destination, wanted, source, summands, kept, keeps)
     # where nobody receives, nobody sends
     happens = received > 0
     return Volumes(np.where(happens, sent, 0), np.where(happens, messages_sent, 0),
-                   received, messages_received, span(holder, wanter, ranks))
+                   received, messages_received, span(source, destination, ranks))
 
 
 def representatives(ranks: Ints, dimensions: int) -> IntArray:
@@ -93,8 +93,8 @@ def _intervals_of(layout: Layout, rank: IntArray) -> Intervals:
     lives = (at >= 0) & (at < layout.config.ranks)
     out = []
     for axis in layout.axes:
-        digit = layout.digits.get(axis.name, ONE)
-        start, stop = intervals(axis, digit.size, np.where(lives, digit.of(at), 0))
+        mesh_axis = layout.mesh_axes.get(axis.name, ONE)
+        start, stop = intervals(axis, mesh_axis.size, np.where(lives, mesh_axis.of(at), 0))
         out.append((np.where(lives, start, 0), np.where(lives, stop, 0)))
     return out
 
@@ -151,34 +151,34 @@ def _touched(a: Axis, b: Axis, own_parts: Ints, parts: Ints, largest: Ints) -> N
 
 
 # -- how far it goes -------------------------------------------------------------------------------
-def span(holder: Layout, wanter: Layout, ranks: Ints) -> Ints:
+def span(source: Layout, destination: Layout, ranks: Ints) -> Ints:
     """Aligned ranks among which a movement stays.
 
     They reach up to the slowest coordinate in which the layouts differ.
     """
     out: Ints = 1
-    for a, b in zip(holder.axes, wanter.axes, strict=True):
-        x, y = holder.digits.get(a.name, ONE), wanter.digits.get(b.name, ONE)
+    for a, b in zip(source.axes, destination.axes, strict=True):
+        x, y = source.mesh_axes.get(a.name, ONE), destination.mesh_axes.get(b.name, ONE)
         reaches = np.maximum(reach(x), reach(y))
         if isinstance(a.relation, Same) and isinstance(b.relation, Same):
             alike = np.equal(x.stride, y.stride) & np.equal(x.size, y.size)
             reaches = np.where(alike, 1, reaches)
         out = np.maximum(out, reaches)
-    for digit in (*holder.spare, *wanter.spare):
-        out = np.maximum(out, reach(digit))
-    same_ranks = (np.equal(holder.config.first, wanter.config.first)
-                  & np.equal(holder.config.ranks, wanter.config.ranks))
-    first, last = ends(holder, wanter)
+    for mesh_axis in (*source.spare, *destination.spare):
+        out = np.maximum(out, reach(mesh_axis))
+    same_ranks = (np.equal(source.config.first, destination.config.first)
+                  & np.equal(source.config.ranks, destination.config.ranks))
+    first, last = ends(source, destination)
     return np.minimum(np.where(same_ranks, out, last - first + 1), ranks)
 
 
-def reach(digit: Digit) -> Ints:
+def reach(mesh_axis: MeshAxis) -> Ints:
     """Aligned ranks within which all neighbours along a coordinate lie."""
-    return np.where(np.greater(digit.size, 1), digit.stride * digit.size, 1)
+    return np.where(np.greater(mesh_axis.size, 1), mesh_axis.stride * mesh_axis.size, 1)
 
 
-def ends(holder: Layout, wanter: Layout) -> tuple[Ints, Ints]:
+def ends(source: Layout, destination: Layout) -> tuple[Ints, Ints]:
     """The first and the last rank of two layouts."""
-    a, b = holder.config, wanter.config
+    a, b = source.config, destination.config
     last = np.maximum(a.first + a.ranks, b.first + b.ranks) - 1
     return np.minimum(a.first, b.first), last

@@ -30,7 +30,7 @@ def add_lives(program: int, steps: RankSteps, plan: Plan, tensors: StepTensors,
         The buffer that the images of each micro-batch are put into.
     """
     # every micro-batch makes all values anew; FC passes read what was made before them
-    apart = plan.turns == 1
+    apart = plan.fc_passes == 1
     found: dict[tuple[Buffer | None, int], list[_At]] = defaultdict(list)
     for i, part in steps.loads.items():
         found[images[part], part].append(_At(i))

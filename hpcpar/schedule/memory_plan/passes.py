@@ -132,18 +132,18 @@ class PassPlans:
         self._edges_of: dict[tuple[int, str], EdgesOf] = {}
         self._fc_layers: frozenset[str] = frozenset()
         self._flying = micro_batches_in_flight(network, plan)
-        if plan.turns == 1:
+        if plan.fc_passes == 1:
             self.all = [self._microbatch(m) for m in range(plan.microbatches)]
             return
         at = switch(network)
         self._fc_layers = frozenset(layer.name for layer in network.layers[at:])
         batch = int(plan.batch)
         before = self._pass(network.layers[:at], 0, PassSamples(batch, 0, batch, batch), Slots())
-        self.all = [before, *(self._fc_pass(t, before) for t in range(plan.turns))]
+        self.all = [before, *(self._fc_pass(t, before) for t in range(plan.fc_passes))]
 
     def number(self, layer: str, part: int) -> int:
         """The place in `all` of the pass of a layer in a micro-batch or FC pass."""
-        if self.plan.turns == 1:
+        if self.plan.fc_passes == 1:
             return part
         return 1 + part if layer in self._fc_layers else 0
 
@@ -161,13 +161,13 @@ class PassPlans:
     def _fc_pass(self, part: int, before: PassPlan) -> PassPlan:
         """A pass of the layers from the switch on, on a part of the mini-batch."""
         plan, layers = self.plan, self.network.layers[switch(self.network):]
-        count, first = int(plan.batch) // plan.turns, layers[0]
+        count, first = int(plan.batch) // plan.fc_passes, layers[0]
         (e,) = self._edges.into(first, count)
         if plan.switch == "one":
             samples = PassSamples(count, part * count, count, 0)
         else:
             each = count // int(plan.configs[e.producer.name].n)
-            samples = PassSamples(count, part * each, each, plan.turns * each)
+            samples = PassSamples(count, part * each, each, plan.fc_passes * each)
         made = self._pass(layers, part, samples, FcSlots(first.name, part))
         if e.forward.kind is None and plan.switch == "each":
             producer, here = before.blocks[e.producer.name], made.blocks[first.name]
@@ -182,7 +182,7 @@ class PassPlans:
         """
         if self.plan.switch == "one":
             return whole
-        each = whole.shape[0] // self.plan.turns
+        each = whole.shape[0] // self.plan.fc_passes
         return whole.rows(part * each, (part + 1) * each)
 
     def _pass(self, layers: Sequence[Layer], part: int, samples: PassSamples,

@@ -48,7 +48,7 @@ def rank_steps(network: Network, plan: Plan, schedule: Schedule, rank: int,
     until = {}
     for s in steps:
         if isinstance(s, Comm):
-            only_sends = s.between and not s.wanter.holds(rank)
+            only_sends = s.between and not s.destination.holds(rank)
             until[s.index] = writes.after(s, overwrites, len(schedule.steps)) if only_sends \
                 else s.needed_by
     return RankSteps(schedule, mine, until, _loads(network, plan, steps))
@@ -97,7 +97,7 @@ class _Writes:
 
 
 def _loads(network: Network, plan: Plan, steps: list[Step]) -> dict[int, int]:
-    if plan.turns > 1:
+    if plan.fc_passes > 1:
         return {0: 0}
     readers = set(network.consumers[network.layers[0].name])
     first: dict[int, int] = {}

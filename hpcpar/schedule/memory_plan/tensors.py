@@ -91,7 +91,7 @@ class StepTensors:
         """An FC pass's part of a block before the switch; of one rank's samples, the others hold
         nothing that counts.
         """
-        if here is there or self.plan.turns == 1:
+        if here is there or self.plan.fc_passes == 1:
             return whole
         if step.phase is Phase.BACKWARD and self.plan.switch == "one":
             assert step.group is not None

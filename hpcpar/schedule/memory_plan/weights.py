@@ -34,7 +34,7 @@ def weight_roles(network: Network, plan: Plan, schedule: Schedule | None,
         updates = True
         if step.covers and plan.synchronisation == "server":
             assert step.group is not None
-            holds = step.holder.holds(rank)
+            holds = step.source.holds(rank)
             updates = holds and step.group.members(rank)[step.root] == rank
         for name in step.covers:
             roles[name] = WeightRole(True, updates)

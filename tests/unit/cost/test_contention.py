@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcpar.cost.network.contention import Wires, doublings, route
+from hpcpar.cost.network.contention import NetworkModel, doublings, route
 from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
-from hpcpar.plan.config import Config, Digit
+from hpcpar.plan.config import Config, MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.schedule.steps import Group
 
@@ -25,14 +25,14 @@ LENET = NetworkSpec("lenet5", (1, 64, 64), 10)
 NETWORK = LENET.build()
 
 
-def phi_of_rings(digits: list[Digit], ranks: int) -> tuple[str, float]:
+def phi_of_rings(digits: list[MeshAxis], ranks: int) -> tuple[str, float]:
     """The level that a ring over the group pays for, and by how much it is slower than alone."""
-    way = route(Wires(ABCI), digits, ranks)
+    way = route(NetworkModel(ABCI), digits, ranks)
     level = ABCI.levels[int(way.level)]
     return level.name, float(way.far.beta_s_per_byte / level.beta_s_per_byte)
 
 
-def leaving(digits: list[Digit], ranks: int, unit: int) -> int:
+def leaving(digits: list[MeshAxis], ranks: int, unit: int) -> int:
     """Most messages that leave a unit when every rank sends to the next of its ring, by walking all
     ranks.
     """
@@ -47,34 +47,34 @@ def leaving(digits: list[Digit], ranks: int, unit: int) -> int:
 
 # -- rings -----------------------------------------------------------------------------------------
 def test_one_ring_over_all_ranks_has_its_links_to_itself() -> None:
-    assert phi_of_rings([Digit(1, 8)], 8) == ("rack", 1.0)
-    assert phi_of_rings([Digit(1, 4)], 4) == ("node", 1.0) == phi_of_rings([Digit(1, 4)], 64)
+    assert phi_of_rings([MeshAxis(1, 8)], 8) == ("rack", 1.0)
+    assert phi_of_rings([MeshAxis(1, 4)], 4) == ("node", 1.0) == phi_of_rings([MeshAxis(1, 4)], 64)
 
 
 def test_rings_of_model_groups_share_the_nodes_links() -> None:
     """Model groups fill the nodes: the 4 ranks of a node each sum gradients with their own ring,
     over 2 links.
     """
-    assert phi_of_rings([Digit(4, 2)], 8) == ("rack", 2.0) == phi_of_rings([Digit(4, 17)], 68)
+    assert phi_of_rings([MeshAxis(4, 2)], 8) == ("rack", 2.0) == phi_of_rings([MeshAxis(4, 17)], 68)
     # of model groups of 2, two rings leave a node: a link for each
-    assert phi_of_rings([Digit(2, 4)], 8) == ("rack", 1.0)
+    assert phi_of_rings([MeshAxis(2, 4)], 8) == ("rack", 1.0)
 
 
 def test_racks_are_oversubscribed() -> None:
     """All 68 ranks of a rack send to the other one over a third of its 34 links."""
-    assert phi_of_rings([Digit(68, 2)], 136) == ("system", pytest.approx(6.0))
-    assert phi_of_rings([Digit(34, 4)], 136) == ("system", pytest.approx(3.0))
-    assert phi_of_rings([Digit(1, 136)], 136) == ("system", 1.0)
+    assert phi_of_rings([MeshAxis(68, 2)], 136) == ("system", pytest.approx(6.0))
+    assert phi_of_rings([MeshAxis(34, 4)], 136) == ("system", pytest.approx(3.0))
+    assert phi_of_rings([MeshAxis(1, 136)], 136) == ("system", 1.0)
 
 
 @pytest.mark.parametrize(("stride", "size", "ranks"), [
     (1, 8, 8), (1, 16, 64), (2, 4, 8), (2, 2, 16), (4, 2, 8), (4, 8, 32), (8, 4, 32), (2, 34, 68), (34, 4, 136), (68, 2, 136), (68, 4, 272),
 ])
 def test_flows_are_those_of_walked_rings(stride: int, size: int, ranks: int) -> None:
-    name, phi = phi_of_rings([Digit(stride, size)], ranks)
+    name, phi = phi_of_rings([MeshAxis(stride, size)], ranks)
     unit = {"node": 1, "rack": 4, "system": 68}[name]
     links = {"node": NODE, "rack": RACK, "system": SYSTEM}[name].shared_links
-    assert phi == pytest.approx(max(1.0, leaving([Digit(stride, size)], ranks, unit) / links))
+    assert phi == pytest.approx(max(1.0, leaving([MeshAxis(stride, size)], ranks, unit) / links))
 
 
 @pytest.mark.parametrize(("stride", "size", "ranks"),
@@ -83,17 +83,17 @@ def test_groups_across_the_nodes_boundaries_are_not_thought_faster(stride: int, 
     """Where groups and nodes do not fit into each other, at least as many flows are counted as
     leave some node.
     """
-    name, phi = phi_of_rings([Digit(stride, size)], ranks)
-    assert name == "rack" and phi >= leaving([Digit(stride, size)], ranks, 4) / RACK.shared_links
+    name, phi = phi_of_rings([MeshAxis(stride, size)], ranks)
+    assert name == "rack" and phi >= leaving([MeshAxis(stride, size)], ranks, 4) / RACK.shared_links
 
 
 def test_a_second_rack_does_not_relieve_the_nodes() -> None:
     """Four rings of 34 nodes leave every node over its 2 links, whether or not some of their
     messages go on to the other rack.
     """
-    wires = Wires(ABCI)
-    one, two = route(wires, [Digit(4, 17)], 68).far, route(wires, [Digit(4, 34)], 136).far
-    assert leaving([Digit(4, 34)], 136, 4) == leaving([Digit(4, 17)], 68, 4) == 4
+    network_model = NetworkModel(ABCI)
+    one, two = route(network_model, [MeshAxis(4, 17)], 68).far, route(network_model, [MeshAxis(4, 34)], 136).far
+    assert leaving([MeshAxis(4, 34)], 136, 4) == leaving([MeshAxis(4, 17)], 68, 4) == 4
     assert two.beta_s_per_byte >= one.beta_s_per_byte
 
 
@@ -102,21 +102,21 @@ def test_rounds_of_doubling_pay_for_their_distance() -> None:
     """Partners 1 and 2 apart are in a node; from 4 on every rank of a node sends to another at
     once.
     """
-    way = route(Wires(ABCI), [Digit(1, 64)], 64)
+    way = route(NetworkModel(ABCI), [MeshAxis(1, 64)], 64)
     assert doublings(way.p) == 6
     hops = [way.hop(d) for d in range(6)]
     assert [h.alpha_s for h in hops] == [NODE.alpha_s] * 2 + [RACK.alpha_s] * 4
     assert [h.beta_s_per_byte for h in hops] == [NODE.beta_s_per_byte] * 2 + [2 * RACK.beta_s_per_byte] * 4
     # a stride of 4 leaves the node in every round
-    assert route(Wires(ABCI), [Digit(4, 16)], 64).hop(0).beta_s_per_byte == 2 * RACK.beta_s_per_byte
+    assert route(NetworkModel(ABCI), [MeshAxis(4, 16)], 64).hop(0).beta_s_per_byte == 2 * RACK.beta_s_per_byte
 
 
 def test_routes_of_a_family_are_those_of_its_cases() -> None:
     stride, size = np.array([1, 4, 4, 68]), np.array([4, 2, 17, 2])
     ranks = np.array([16, 8, 68, 136])
-    together = route(Wires(ABCI), [Digit(stride, size)], ranks)
+    together = route(NetworkModel(ABCI), [MeshAxis(stride, size)], ranks)
     for i in range(len(ranks)):
-        alone = route(Wires(ABCI), [Digit(int(stride[i]), int(size[i]))], int(ranks[i]))
+        alone = route(NetworkModel(ABCI), [MeshAxis(int(stride[i]), int(size[i]))], int(ranks[i]))
         assert together.level[i] == alone.level and together.far.beta_s_per_byte[
             i] == alone.far.beta_s_per_byte
         assert together.hop(0).alpha_s[i] == alone.hop(0).alpha_s
@@ -176,7 +176,7 @@ def test_routes_of_both_placements(placement: str) -> None:
     flows.
     """
     config = Config(n=4, c=4, placement=placement)
-    ways = {axis: route(Wires(ABCI), [config.digits[axis]], 16) for axis in "nc"}
+    ways = {axis: route(NetworkModel(ABCI), [config.mesh_axes[axis]], 16) for axis in "nc"}
     near, far = ("c", "n") if placement == "inner" else ("n", "c")
     assert (ways[near].level, ways[far].level) == (0, 1)
     assert ways[near].far.beta_s_per_byte == NODE.beta_s_per_byte

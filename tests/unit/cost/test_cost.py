@@ -180,7 +180,7 @@ def priced_steps(strategy: str, ranks: int, batch: int,
 
 def parts_of(step: Comm, ranks: int) -> list[tuple[int, ...]]:
     """Shapes of the blocks that an allgather or a reduce-scatter moves."""
-    layout = step.holder if step.kind is Kind.ALLGATHER else step.wanter
+    layout = step.source if step.kind is Kind.ALLGATHER else step.destination
     return [tuple(stop - start for start, stop in layout.box(rank)) for rank in range(ranks)]
 
 
@@ -264,7 +264,7 @@ def test_priced_bytes_of_any_configurations(seed: int, ranks: int) -> None:
     exchanges.
 
     So do redistributions of what every rank holds a part of its own of; windows beside them count
-    within a fifth. Of several copies each wanter asks one: counted as if evenly, while the busiest
+    within a fifth. Of several copies each destination asks one: counted as if evenly, while the busiest
     may be asked by three times as many.
     """
     network = even()
@@ -280,8 +280,8 @@ def test_priced_bytes_of_any_configurations(seed: int, ranks: int) -> None:
             assert (cost.messages, cost.sent_bytes) == exact, step.label
             continue
         windows = any(isinstance(a.relation, Window) and a.relation.kernel > 1
-                      for side in (step.holder, step.wanter) for a in side.axes)
-        if step.holder.replicas == 1:
+                      for side in (step.source, step.destination) for a in side.axes)
+        if step.source.replicas == 1:
             assert cost.sent_bytes == pytest.approx(exact[1], rel=0.2 if windows else 0), step.label
         else:
             assert exact[1] / 3 <= cost.sent_bytes <= 2 * exact[1], step.label

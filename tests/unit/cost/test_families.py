@@ -24,7 +24,7 @@ ALEXNET = NetworkSpec("alexnet", (3, 99, 99), 1000)
 RESNET = NetworkSpec("resnet50", (3, 64, 64), 1000)
 LENET = NetworkSpec("lenet5", (1, 28, 28), 10)
 NETWORKS: dict[str, Network] = {spec.name: spec.build() for spec in (ALEXNET, RESNET, LENET)}
-#: Strategies whose schedule has the same layers and turns for any number of ranks.
+#: Strategies whose schedule has the same layers and fc_passes for any number of ranks.
 NAMES = [name for name in STRATEGIES if name not in ("pipeline", "owt-b", "owt-c")]
 #: Channel, image or sample parts by sample or channel parts; uneven, on one node and on several, on
 #: several racks.

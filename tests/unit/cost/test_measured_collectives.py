@@ -11,12 +11,12 @@ import pytest
 
 from hpcpar.cost.network.algorithm_choice import chooser
 from hpcpar.cost.network.collectives import collective_s
-from hpcpar.cost.network.contention import Wires, route
+from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Factors, Machine
-from hpcpar.plan.config import Digit
+from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.schedule.steps import Kind
 
@@ -25,15 +25,15 @@ KNOWN = Factors("network", "allreduce", "ring", (1e3, 1e6), (3.0, 2.0))
 MACHINE = replace(PLAIN, collectives=(KNOWN,))
 
 
-def seconds(machine: Machine, kind: Kind, algorithm: str, n: Any, digit: Digit) -> Any:
-    return collective_s(kind, algorithm, digit.size, n, 1, route(Wires(machine), [digit], 16),
+def seconds(machine: Machine, kind: Kind, algorithm: str, n: Any, digit: MeshAxis) -> Any:
+    return collective_s(kind, algorithm, digit.size, n, 1, route(NetworkModel(machine), [digit], 16),
                         1e-10)
 
 
 @pytest.mark.parametrize(("n", "factor"),
                          [(1e2, 3.0), (1e3, 3.0), (10**4.5, 2.5), (1e6, 2.0), (1e9, 2.0)])
 def test_price_of_a_collective_that_differs(n: float, factor: float) -> None:
-    across, inside = Digit(4, 4), Digit(1, 4)
+    across, inside = MeshAxis(4, 4), MeshAxis(1, 4)
     assert seconds(MACHINE, Kind.ALLREDUCE, "ring", n, across) == pytest.approx(
         factor * seconds(PLAIN, Kind.ALLREDUCE, "ring", n, across))
     for kind, name, digit in ((Kind.ALLREDUCE, "ring", inside), (Kind.ALLREDUCE, "doubling", across), (Kind.ALLGATHER, "ring", across),
@@ -59,9 +59,9 @@ def test_direct_movements_that_differ(kind: str) -> None:
 
 
 def test_cases_of_a_family_are_priced_as_alone() -> None:
-    digit = Digit(np.array([1, 4]), np.array([4, 4]))
+    digit = MeshAxis(np.array([1, 4]), np.array([4, 4]))
     both = seconds(MACHINE, Kind.ALLREDUCE, "ring", np.array([2e3, 2e3]), digit)
-    assert both == pytest.approx([seconds(MACHINE, Kind.ALLREDUCE, "ring", 2e3, Digit(s, 4))
+    assert both == pytest.approx([seconds(MACHINE, Kind.ALLREDUCE, "ring", 2e3, MeshAxis(s, 4))
                                   for s in (1, 4)])
 
 

@@ -96,7 +96,7 @@ class Silent:
 
     def prepare(self, step: Comm, held: Any, wanted: Any) -> Any:
         rank = self.world.rank
-        assert held.size == np.prod([b - a for a, b in step.held(rank)]), step.label
+        assert held.size == np.prod([b - a for a, b in step.source_box(rank)]), step.label
         ex = exchange(step, rank)
         return SimpleNamespace(
             step=step, wire_items=ex.wire_items, landing_items=sum(landing_slots(step, ex).values()), dtype=np.dtype(f"V{step.item_bytes}"),

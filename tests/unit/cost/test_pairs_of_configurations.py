@@ -14,7 +14,7 @@ from hpcpar.cost.network.halo import halo_of
 from hpcpar.cost.network.volumes import Volumes, volumes
 from hpcpar.machine import files
 from hpcpar.network.builtin import network
-from hpcpar.plan.config import Digit
+from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.layout import needed, owned
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.schedule.pattern import Pattern, patterns
@@ -29,8 +29,8 @@ def entry(values: Any, at: tuple[int, int], shape: tuple[int, int]) -> Any:
 
 
 def group_of(pattern: Pattern, at: tuple[int, int], shape: tuple[int, int]) -> Group:
-    digits = [Digit(int(entry(d.stride, at, shape)), int(entry(d.size, at, shape)))
-              for d in pattern.digits]
+    digits = [MeshAxis(int(entry(d.stride, at, shape)), int(entry(d.size, at, shape)))
+              for d in pattern.mesh_axes]
     return Group(tuple(d for d in digits if d.size > 1))
 
 

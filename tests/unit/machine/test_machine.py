@@ -120,7 +120,7 @@ def test_level_of_every_group(config: Config, unit: int) -> None:
     """Against walking all groups of all combinations of digits."""
     machine = Machine("m", files.load("local").device,
                       (Level("in", unit, 1.0, 1.0), Level("out", 0, 2.0, 2.0)))
-    digits = [d for d in config.digits.values() if d.size > 1]
+    digits = [d for d in config.mesh_axes.values() if d.size > 1]
     for k in range(1, len(digits) + 1):
         for chosen in itertools.combinations(digits, k):
             group = Group(chosen)

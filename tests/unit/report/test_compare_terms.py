@@ -24,7 +24,7 @@ from tests.unit.played import MACHINE, Lasts, Played, lenet, play, predicted
 PLANS = {
     "data": lenet("data", 3), "blocking": lenet("grid:2x2", 4, overlap="none"), "spatial": lenet("spatial", 3), "owt": lenet("owt", 4),
     "gpipe": lenet("pipeline", 2, microbatches=4), "1f1b": lenet("pipeline:2x2", 4, microbatches=4, order="1f1b"), "one": lenet("data", 1),
-    "turns": lenet("owt-b", 2), "micro": lenet("data", 2, microbatches=4),
+    "fc_passes": lenet("owt-b", 2), "micro": lenet("data", 2, microbatches=4),
 }
 
 

@@ -277,5 +277,5 @@ def test_partial_sums_are_added_over_all_input_channels(seed: int, ranks: int) -
             for rank in range(ranks):
                 members = step.group.members(rank)
                 assert all(config.coordinate("k", m) == i for i, m in enumerate(members))
-                assert {step.held(m) for m in members} == {step.held(rank)}
-                assert sum(items(step.wanted(m)) for m in members) == items(step.held(rank)) * (1 if config.scatter else config.k)
+                assert {step.source_box(m) for m in members} == {step.source_box(rank)}
+                assert sum(items(step.destination_box(m)) for m in members) == items(step.source_box(rank)) * (1 if config.scatter else config.k)

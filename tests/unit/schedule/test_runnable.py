@@ -48,19 +48,19 @@ def test_reductions_are_allreduced() -> None:
     fails("layer 'conv2' is cut by k", plan("channel", synchronisation="sharded"))
 
 
-def test_turns() -> None:
+def test_fc_passes() -> None:
     fails("use a multiple of 16", plan("owt-c", batch=24))
     fails("use a multiple of 4", plan("owt-b", batch=30))
     require(LENET, plan("owt-b", batch=28))
-    fails("4 turns and 2 micro-batches", plan("owt-c", microbatches=2))
-    fails("plan 4 turns, or use owt-c", plan("owt-b", turns=2))
+    fails("4 fc_passes and 2 micro-batches", plan("owt-c", microbatches=2))
+    fails("plan 4 fc_passes, or use owt-c", plan("owt-b", fc_passes=2))
     fails("layer 'conv1' lives on 2 of 4 ranks", _with(plan("owt-c"), conv1=Config(n=2)))
     fails(r"layer 'fc2' .* after the switch", _with(plan("owt-c"), fc2=Config(n=4)))
     fails("use the strategy owt", _with(plan("owt-c"), flatten=Config(c=4)))
     fails("use the strategy owt", _with(plan("owt-c"), fc1=Config(replicas=4)))
 
 
-def test_turns_of_other_networks() -> None:
+def test_fc_passes_of_other_networks() -> None:
     resnet = make_plan(NetworkSpec("resnet50", (3, 64, 64), 10), "owt-c", 4, 32)
     require(network("resnet50", (3, 64, 64), 10), resnet)
     inception = NetworkSpec("inception_v3", (3, 80, 80), 10)

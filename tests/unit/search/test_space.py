@@ -120,8 +120,8 @@ def test_one_config_and_find_agree() -> None:
         assert all(int(getattr(behind, a)[i]) == getattr(space.one(i, behind=True), a)
                    for a in FIELDS)
         for whole, one in ((family, space.one(i)), (behind, space.one(i, behind=True))):
-            assert {a: (int(d.stride[i]), int(d.size[i])) for a, d in whole.digits.items()} == {
-                a: (d.stride, d.size) for a, d in one.digits.items()}
+            assert {a: (int(d.stride[i]), int(d.size[i])) for a, d in whole.mesh_axes.items()} == {
+                a: (d.stride, d.size) for a, d in one.mesh_axes.items()}
     assert space.find(Config(n=8)) == space.find(Config(n=8, placement="outer")) is not None
     assert Spaces(net, 4, 16,
                   LOCAL).of(net.by_name["conv2"]).find(Config(n=2, c=2, placement="outer")) is None
@@ -148,8 +148,8 @@ def test_a_family_of_configurations() -> None:
     assert Config.family(each[1:2]).placement == "outer" and not Config.family(
         each[1:2]).cuts_channels
     for i, one in enumerate(each):
-        found = {a: (int(d.stride[i]), int(d.size[i])) for a, d in both.digits.items()}
-        assert found == {a: (d.stride, d.size) for a, d in one.digits.items()}
+        found = {a: (int(d.stride[i]), int(d.size[i])) for a, d in both.mesh_axes.items()}
+        assert found == {a: (d.stride, d.size) for a, d in one.mesh_axes.items()}
     assert [str(c) for c in each] == ["{n=2, c=3}", "{n=6}", "{n=2, k=3, outer}"]
 
 

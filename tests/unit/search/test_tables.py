@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory, wire_bytes
-from hpcpar.cost.network.contention import Wires
+from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.network.transfer import traffic
 from hpcpar.cost.price_family import price_family
 from hpcpar.cost.price_plan import outline_for, price
@@ -157,18 +157,18 @@ def check(found: Search, seed: int = 0, **priced: Any) -> None:
 def apart_bytes(net: Network, plan: Plan, found: Search, priced: dict[str, Any]) -> int:
     """What all arrays of a plan take, each in a place of its own."""
     out = outline_for(net, plan)
-    wires = Wires(found.machine, priced.get("contention"))
+    network_model = NetworkModel(found.machine, priced.get("contention"))
     moved = {}
     for step in out.steps:
         if isinstance(step, Move):
-            t = traffic(step, found.machine, wires, plan.ranks)
+            t = traffic(step, found.machine, network_model, plan.ranks)
             moved[step.key] = t.through_bytes
     parts = [layer_memory(net, plan, layer) for layer in net.layers]
     parts += [edge_memory(net, plan, e) for layer in net.layers if layer.inputs
               for e in out.edges.into(layer, plan.samples_of_a_pass)]
-    wires = sum(wire_bytes(step, moved[step.key]) for step in out.steps
+    network_model = sum(wire_bytes(step, moved[step.key]) for step in out.steps
                 if isinstance(step, Move))
-    whole = sum(parts, Memory(0, 0, 0, 0, 0, wires)).flying(plan.microbatches)
+    whole = sum(parts, Memory(0, 0, 0, 0, 0, network_model)).flying(plan.microbatches)
     return int(whole.scaled(priced.get("gamma", 1.0)).total_bytes)
 
 
