@@ -155,7 +155,8 @@ def make(shape: tuple[int, ...], dtype: Any, rng: np.random.Generator | None = N
     steps = [1 + axis % 2 for axis in range(len(shape))]
     base = np.full([step * extent + 2 for step, extent in zip(steps, shape, strict=True)], SENTINEL,
                    dtype)
-    view = base[tuple(slice(1, 1 + step * extent, step) for step, extent in zip(steps, shape, strict=True))]
+    view = base[tuple(slice(1, 1 + step * extent, step)
+                      for step, extent in zip(steps, shape, strict=True))]
     assert view.shape == shape
     if rng is not None:
         view[...] = rng.standard_normal(shape)
@@ -168,7 +169,8 @@ def check(view: np.ndarray, expected: np.ndarray, exact: bool = False) -> None:
     np.testing.assert_allclose(view, expected, rtol=tolerance, atol=10 * tolerance)
     if view.base is not None:
         base = view.base.copy()
-        steps = tuple(slice(1, 1 + b // v * n, b // v) for n, b, v in zip(view.shape, view.strides, base.strides, strict=True))
+        steps = tuple(slice(1, 1 + b // v * n, b // v)
+                      for n, b, v in zip(view.shape, view.strides, base.strides, strict=True))
         base[steps] = SENTINEL
         assert (base == SENTINEL).all()
 

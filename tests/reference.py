@@ -190,7 +190,8 @@ class Reference:
         return value
 
     def _in_fc_passes(self, images: np.ndarray, targets: np.ndarray, step: int,
-                  fc_passes: Sequence[np.ndarray], update: Callable[[Sequence[Layer]], None]) -> float:
+                  fc_passes: Sequence[np.ndarray],
+                      update: Callable[[Sequence[Layer]], None]) -> float:
         """Layers before the switch take the whole batch, those after it one FC pass at a time."""
         at, count, value = switch(self.network), len(images), 0.0
         before, after = self.network.layers[:at], self.network.layers[at:]

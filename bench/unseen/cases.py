@@ -69,7 +69,8 @@ class Group:
     @property
     def name(self) -> str:
         image = "x".join(map(str, self.image))
-        return f"{self.place.name} {self.network} {image} b{self.batch} p{self.ranks}".replace("/", "").replace(" ", "-")
+        return f"{self.place.name} {self.network} {image} b{self.batch} p{self.ranks}".replace(
+            "/", "").replace(" ", "-")
 
     def id(self, strategy: str) -> str:
         return f"{self.name}-{strategy}"
@@ -184,7 +185,8 @@ class Result:
 
     def cause_s(self, known: bool, cause: str) -> float:
         """Measured less predicted (s) by this cause."""
-        return self.median(lambda turn: (turn.known_causes if known else turn.causes).get(cause, 0.0))
+        return self.median(lambda turn: (turn.known_causes if known
+                                         else turn.causes).get(cause, 0.0))
 
     @classmethod
     def load(cls, row: dict[str, Any]) -> Result:

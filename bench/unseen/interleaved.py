@@ -59,7 +59,8 @@ def main() -> int:
         started = datetime.now(timezone.utc).isoformat(timespec="seconds")
         own = [plans.load(case.plan) for case in job.cases]
         trainings = [
-            Training(w, plan.network.build(), plan, backend, JobOptions(job.data, steps=case.steps, sgd=SMALL))
+            Training(w, plan.network.build(), plan, backend,
+                     JobOptions(job.data, steps=case.steps, sgd=SMALL))
             for case, plan in zip(job.cases, own, strict=True)
         ]
         wire: dict[str, list[float]] = {case.plan: [] for case in job.cases}

@@ -26,7 +26,8 @@ _OFF = ("where", "network", "P", "of the iterations: compute, unseen", "compute,
 
 
 def agree(times: Sequence[tuple[float, float]], apart: float = 0.0) -> list[int]:
-    """1 for every pair of predicted and measured times in the same order, -1 for others, 0 if equal.
+    """1 for every pair of predicted and measured times in the same order, -1 for others, 0 if
+    equal.
 
     Only pairs whose measured times differ by the part `apart` of the longer one count: equal times
     have no order to predict.

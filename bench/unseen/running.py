@@ -191,7 +191,8 @@ class Bench:
         image, samples = "x".join(map(str, group.image)), EPOCH * group.batch
         path = self.folder / f"{image}-{group.spec.classes}-{samples}.h5"
         if not path.exists():
-            output(*program(), "data", "synthetic", str(path), "--input", image, "--classes", str(group.spec.classes),
+            output(*program(), "data", "synthetic", str(path), "--input", image, "--classes",
+                   str(group.spec.classes),
                    "--samples", str(samples))
         return path
 
@@ -258,14 +259,16 @@ def _turns(network: Network, job: Job, load: float, date: str) -> Iterator[Turn]
 
 
 def _turn(
-    run: RunRecord, network: Network, plan: Plan, unseen: Machine, known: Machine, wire_ratio: float | None, load: float, date: str
+    run: RunRecord, network: Network, plan: Plan, unseen: Machine, known: Machine,
+    wire_ratio: float | None, load: float, date: str
 ) -> Turn:
     """A run beside both predictions."""
     found = [price(network, plan, machine, samples=run.samples).to_json(steps=True)
              for machine in (unseen, known)]
     row, known_row = (compare_one(replace(run, prediction=prediction)) for prediction in found)
     return Turn(
-        row.iteration.measured_s, row.iteration.predicted_s or 0.0, known_row.iteration.predicted_s or 0.0,
+        row.iteration.measured_s, row.iteration.predicted_s or 0.0, known_row.iteration.predicted_s
+        or 0.0,
         float(found[0]["measured_compute"]), _causes(row), _causes(known_row), row.compared,
         wire_ratio, load, date, row.node.shared,
     )

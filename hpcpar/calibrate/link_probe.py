@@ -99,14 +99,16 @@ class Steps:
                     kind is not Kind.ALLGATHER, Group((mesh_axis,)), algorithm, 1, ITEM, i + 1)
         backend = self.communicator.backend
         buffer = backend.zeros((items,), "float32")
-        held, wanted = (buffer[slice(*layout.box(self.rank)[0])] for layout in (source, destination))
+        held, wanted = (buffer[slice(*layout.box(self.rank)[0])]
+                        for layout in (source, destination))
         return self.communicator.bind(step, held, backend.zeros(wanted.shape, "float32")
                                       if kind is Kind.REDUCE_SCATTER else wanted)
 
     def direct(self, kind: Kind, source: Layout, destination: Layout) -> Transfer | LibraryTransfer:
         """Messages from rank to rank, between buffers of their own."""
         i, self._count = self._count, self._count + 1
-        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, source, destination, False, None, "direct",
+        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, source, destination, False, None,
+                    "direct",
                     1, ITEM, i + 1)
         held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32")
                         for layout in (source, destination))

@@ -79,7 +79,8 @@ class P2pProbe:
             sizes, times = [], []
             for source, destination, timer in moved:
                 if kind is Kind.HALO:
-                    came, went, level = neighbours(halo_of(source, destination), ITEM, network_model, ranks)
+                    came, went, level = neighbours(halo_of(source, destination), ITEM,
+                                                   network_model, ranks)
                     model_s = halo_s(came, went, level, ITEM, network_model, False)
                     items = float(max(came.items, went.items))
                 else:

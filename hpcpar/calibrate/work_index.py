@@ -42,9 +42,10 @@ class WorkIndex:
         for step in schedule.steps:
             if not isinstance(step, Compute):
                 continue
-            samples = int(
-                plan.batch) if step.layer in before else largest if plan.fc_passes > 1 else samples_of(
-                plan, step.part)
+            if step.layer in before:
+                samples = int(plan.batch)
+            else:
+                samples = largest if plan.fc_passes > 1 else samples_of(plan, step.part)
             if samples < largest:
                 continue
             parts = step.op in (Op.INTERIOR, Op.BOUNDARY)

@@ -50,7 +50,8 @@ def _summary(net: Network) -> dict[str, Any]:
 def _show_layers(net: Network) -> None:
     """Prints one line per layer and the total; inputs only where the network is not a chain."""
     rows = [
-        [r["name"], r["kind"], ", ".join(r["inputs"]), shape_text(r["output"]), math.prod(r["output"]),
+        [r["name"], r["kind"], ", ".join(r["inputs"]), shape_text(r["output"]),
+         math.prod(r["output"]),
          r["parameters"] or "", amount(r["forward_flops"], "flop")]
         for r in _layers(net)
     ]

@@ -115,4 +115,5 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Backend, VerifyOptions]
         raise InputError(f"--tolerance {args.tolerance}: give a number of at least 0")
     plan = plans.load(args.plan)
     require(plan.network.build(), plan)
-    return plan, backend(args.device), VerifyOptions(args.data, args.steps, args.seed, SGD(args.rate))
+    return plan, backend(args.device), VerifyOptions(args.data, args.steps, args.seed,
+                                                     SGD(args.rate))

@@ -59,9 +59,11 @@ class StepPricer:
         Communication is priced by the formulas of Gholami et al. instead of as executed.
     """
 
-    def __init__(self, network: Network, plan: Plan, machine: Machine, network_model: NetworkModel, edges: Edges,
+    def __init__(self, network: Network, plan: Plan, machine: Machine, network_model: NetworkModel,
+                 edges: Edges,
                  paper: bool = False) -> None:
-        self.network, self.plan, self.machine, self.network_model = network, plan, machine, network_model
+        self.network, self.plan, self.machine = network, plan, machine
+        self.network_model = network_model
         self.edges, self.paper = edges, paper
         self._workload = Workload(network, plan, edges)
         self._known: dict[Hashable, StepPrice] = {}
@@ -76,7 +78,8 @@ class StepPricer:
             found = traffic(step, self.machine, self.network_model, self.plan.ranks)
             seconds = found.seconds
             if self.paper:
-                seconds = paper_comm_s(step, self.machine, self.network_model, self.network, self.plan)
+                seconds = paper_comm_s(step, self.machine, self.network_model, self.network,
+                                       self.plan)
             self._known[key] = StepPrice(seconds, found.messages, found.sent_bytes,
                                          found.through_bytes, level=found.level)
         return self._known[key]

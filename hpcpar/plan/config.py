@@ -153,7 +153,8 @@ class Config:
             return self._placed(PLACEMENTS[self.placement])
         inner, outer = (self._placed(order) for order in PLACEMENTS.values())
         is_outer = self.placement == "outer"
-        return {name: MeshAxis(np.where(is_outer, outer[name].stride, mesh_axis.stride), mesh_axis.size)
+        return {name: MeshAxis(np.where(is_outer, outer[name].stride, mesh_axis.stride),
+                               mesh_axis.size)
                 for name, mesh_axis in inner.items()}
 
     def _placed(self, order: tuple[str, ...]) -> dict[str, MeshAxis]:

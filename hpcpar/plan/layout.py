@@ -46,7 +46,8 @@ class Layout:
     def mesh_axes(self) -> dict[str, MeshAxis]:
         """The coordinates that cut this tensor, by axis."""
         names = [a.name for a in self.axes]
-        mesh_axes = {name: mesh_axis for name, mesh_axis in self.config.mesh_axes.items() if name in names}
+        mesh_axes = {name: mesh_axis for name, mesh_axis in self.config.mesh_axes.items()
+                     if name in names}
         if self.summed and self.config.scatter:
             k = self.config.mesh_axes["k"]
             mesh_axes["c"] = MeshAxis(k.stride, self.config.c * k.size)

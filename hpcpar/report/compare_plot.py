@@ -46,7 +46,8 @@ def _phases(axes: Any, rows: Sequence[Row]) -> None:
                 for phase, parts in row.phases.items():
                     piece = 1e3 * _seconds(parts, part, side)
                     if piece > 0:
-                        axes.bar(at, piece, 0.36, bottom=height, color=_colour(phase), edgecolor="white", linewidth=0.6,
+                        axes.bar(at, piece, 0.36, bottom=height, color=_colour(phase),
+                                 edgecolor="white", linewidth=0.6,
                                  hatch=_HATCHES.get(part))
                         height += piece
             total = getattr(row.iteration, side)
@@ -82,14 +83,17 @@ def _legend(axes: Any, plt: Any, rows: Sequence[Row]) -> None:
                 for hatch in _HATCHES.values()]
     entries += [plt.Line2D([], [], color="black", linewidth=1.8),
                 axes.errorbar([], [], [], color="black", linewidth=1.0, capsize=4)]
-    axes.legend(entries, [*used, "exposed communication", "waiting for ranks", "whole iteration", "its quartiles"], fontsize=8,
+    axes.legend(entries, [*used, "exposed communication", "waiting for ranks", "whole iteration",
+                          "its quartiles"], fontsize=8,
                 loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
 def _loss(axes: Any, rows: Sequence[Row]) -> None:
     for row in rows:
         if len(row.loss):
-            accuracy = "" if row.test_accuracy is None else f" (held-out accuracy {percent(row.test_accuracy)})"
+            accuracy = ""
+            if row.test_accuracy is not None:
+                accuracy = f" (held-out accuracy {percent(row.test_accuracy)})"
             axes.plot(np.arange(1, len(row.loss) + 1), row.loss, linewidth=1.2,
                       label=row.name + accuracy)
     axes.set_xlabel("iteration")
@@ -123,10 +127,13 @@ def _layers(axes: Any, row: Row) -> None:
                      "waiting": "waiting for ranks"}[part]
             face = colour if part != "waiting" else "white"
             if some.any() or part == "compute":
-                axes.bar((at + shift)[some], values[some], 0.38, bottom=bottom[some], color=face, hatch=_HATCHES.get(part),
+                axes.bar((at + shift)[some], values[some], 0.38, bottom=bottom[some], color=face,
+                         hatch=_HATCHES.get(part),
                          label=f"{text}, {shown}", **edge)
             if side == "measured_s":
-                _quartiles(axes, at + shift + {"compute": -0.08, "communication": 0.0, "waiting": 0.08}[part],
+                _quartiles(axes,
+                           at + shift + {"compute": -0.08, "communication": 0.0,
+                                         "waiting": 0.08}[part],
                            bottom, [row.layers[n][part] for n in names])
                 top = max(top,
                           float(np.max([1e3 * (row.layers[n][part].high_s or 0.0) for n in names]

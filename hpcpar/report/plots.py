@@ -39,7 +39,8 @@ def parts_s(p: Prediction) -> tuple[float, float, float, float]:
     They are computing, exposed batch-parallel communication (gradients), other exposed
     communication, and a pipeline's bubble.
     """
-    gradient = sum(s.exposed_s for s in p.of_stage(p.longest_stage) if s.is_comm and s.phase == "gradient")
+    gradient = sum(s.exposed_s for s in p.of_stage(p.longest_stage) if s.is_comm
+                   and s.phase == "gradient")
     return p.compute_s, gradient, p.exposed_communication_s - gradient, p.bubble_s
 
 
@@ -112,7 +113,8 @@ def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path
         _panel(axes, p, [x for x in predictions if x.ranks == p], data.get(p))
     first = predictions[0]
     handles = [plt.Rectangle((0, 0), 1, 1, **style) for _, style in PARTS]
-    figure.legend(handles, [name for name, _ in PARTS], loc="outside lower center", ncols=len(PARTS),
+    figure.legend(handles, [name for name, _ in PARTS], loc="outside lower center",
+                  ncols=len(PARTS),
                   fontsize=8, frameon=False)
     figure.suptitle(
         f"{first.network}, batch {first.batch}, {first.machine}, overlap {first.overlap}",

@@ -69,7 +69,7 @@ def _place(step: dict[str, Any], known: Sequence[StepInfo]) -> tuple[str, str, s
         return str(step["kind"]), str(step["phase"]), str(step["layer"])
     info = next((s for s in known if s.label == step.get("label")), None)
     index = step.get("index")
-    if isinstance(index, int) and 0 <= index < len(known):
-        if step.get("label", known[index].label) == known[index].label:
-            info = known[index]
+    at_index = known[index:index + 1] if isinstance(index, int) and index >= 0 else ()
+    for one in at_index:
+        info = one if step.get("label", one.label) == one.label else info
     return (info.kind, info.phase, info.layer) if info else None

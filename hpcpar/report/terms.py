@@ -39,7 +39,8 @@ def ranked(terms: Sequence[Term]) -> list[Term]:
 
 
 def terms(
-    views: Sequence[MeasuredView], groups: TermGroups, foreseen: Sequence[Expected], iteration: Times,
+    views: Sequence[MeasuredView], groups: TermGroups, foreseen: Sequence[Expected],
+    iteration: Times,
     bubble: NDArray[np.bool_], computes: NDArray[np.bool_], ranks: int,
 ) -> list[Term]:
     """All terms of an iteration; what is left between the steps is one of them."""

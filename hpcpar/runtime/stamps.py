@@ -60,7 +60,8 @@ class Stamps:
         if len(self.kept) > self._most:
             self._stride *= 2
             chosen = [i for i, n in enumerate(self.kept) if n // _TOGETHER % self._stride == 0]
-            self.kept, self.begin_s = [self.kept[i] for i in chosen], [self.begin_s[i] for i in chosen]
+            self.kept, self.begin_s = [self.kept[i]
+                                       for i in chosen], [self.begin_s[i] for i in chosen]
             for values in (self.starts_s, self.ends_s, self.waits_s):
                 values[:] = [values[i] for i in chosen]
 
@@ -69,4 +70,5 @@ class Stamps:
         `clock_sync.read`). Every rank must call it.
         """
         last = clock_sync.read(self._world)
-        return None if self._first is None or last is None else np.stack([self._first, last], axis=1)
+        return None if self._first is None or last is None else np.stack(
+            [self._first, last], axis=1)

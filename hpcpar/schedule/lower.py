@@ -166,8 +166,9 @@ def _by_pass(plan: Plan, each: Sequence[Outline], stages: int, ends: _Ends,
         if cell.phase is Phase.BACKWARD and cell.part == last:
             own = sorted(own + found.own[cell.stage, Phase.GRADIENT])
         places += [_Place(cell.part, at, number) for at in (*own, *found.leaving[key])]
-    ending = [steps[each[last]].own[stage, Phase.UPDATE] for stage in range(stages)]
-    return places + [_Place(last, at, len(order)) for at in sorted(sum(ending, []))]
+    ending = sorted(at for stage in range(stages)
+                    for at in steps[each[last]].own[stage, Phase.UPDATE])
+    return places + [_Place(last, at, len(order)) for at in ending]
 
 
 def _numbered(each: Sequence[Outline], places: Sequence[_Place], ends: _Ends) -> list[Entry]:

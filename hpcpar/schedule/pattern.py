@@ -63,7 +63,8 @@ class Pattern:
         """The group of a single case; None where there is no collective."""
         if not COLLECTIVE[self.code]:
             return None
-        return Group(tuple(MeshAxis(int(d.stride), int(d.size)) for d in self.mesh_axes if d.size > 1))
+        return Group(tuple(MeshAxis(int(d.stride), int(d.size)) for d in self.mesh_axes
+                           if d.size > 1))
 
 
 NOTHING = Pattern(np.int8(0))

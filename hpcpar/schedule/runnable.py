@@ -51,14 +51,16 @@ def _require_turns(network: Network, plan: Plan) -> None:
     """One weird trick's variable batch: one tensor crosses the switch, in equal parts."""
     if plan.microbatches > 1:
         raise InputError(
-            f"the plan has {plan.fc_passes} FC passes and {plan.microbatches} micro-batches: one excludes "
+            f"the plan has {plan.fc_passes} FC passes and {plan.microbatches} micro-batches: one "
+            f"excludes "
             "the other; plan with --microbatches 1, or with the strategy owt")
     at = switch(network)
     after, before = network.layers[at:], network.layers[at - 1]
     only_reader = network.consumers[before.name] == (after[0].name,)
     if not at or not only_reader or _crossings(network, at) != [before.name]:
         raise InputError(
-            f"{plan.fc_passes} FC passes from layer '{after[0].name}' on: in network '{network.name}' more "
+            f"{plan.fc_passes} FC passes from layer '{after[0].name}' on: in network "
+            f"'{network.name}' more "
             f"than the output of the layer before it, '{before.name}', is read there; use the "
             "strategy owt")
     for layer in network.layers:
@@ -72,16 +74,19 @@ def _require_layer(plan: Plan, layer: Layer, after_switch: bool) -> None:
     if config.ranks != plan.ranks:
         raise InputError(
             f"layer '{layer.name}' lives on {config.ranks} of {plan.ranks} ranks ({config}): with "
-            f"{plan.fc_passes} FC passes every layer needs all of them; plan without FC passes, or with the "
+            f"{plan.fc_passes} FC passes every layer needs all of them; plan without FC passes, "
+            f"or with the "
             "strategy owt-b or owt-c")
     if after_switch and (config.n > 1 or config.k > 1):
         raise InputError(
-            f"layer '{layer.name}' ({config}) comes after the switch to {plan.fc_passes} turns: layers "
+            f"layer '{layer.name}' ({config}) comes after the switch to {plan.fc_passes} FC passes: "
+            f"layers "
             "there can be cut by channels alone; use the strategy owt-b or owt-c")
     if after_switch and isinstance(layer, BatchNorm):
         raise InputError(
-            f"layer '{layer.name}' (batch normalisation) comes after the switch to {plan.fc_passes} "
-            "FC passes, whose statistics would be those of a FC pass; use the strategy owt")
+            f"layer '{layer.name}' (batch normalisation) comes after the switch to "
+            f"{plan.fc_passes} "
+            "FC passes, whose statistics would be those of an FC pass; use the strategy owt")
 
 
 def _crossings(network: Network, at: int) -> list[str]:
@@ -96,16 +101,19 @@ def _require_parts(plan: Plan, before: Layer, first: Layer) -> None:
     ranks, batch, configs = int(plan.ranks), int(plan.batch), plan.configs
     if configs[before.name].n != ranks or configs[first.name].c != ranks:
         raise InputError(
-            f"the plan has {plan.fc_passes} FC passes, in which samples are exchanged for channels, but "
+            f"the plan has {plan.fc_passes} FC passes, in which samples are exchanged for "
+            f"channels, but "
             f"layer '{before.name}' is cut into {configs[before.name]} and layer '{first.name}' "
             f"after it into {configs[first.name]}, not {{n={ranks}}} and {{c={ranks}}}; use the "
             "strategy owt")
     if plan.switch == "one" and plan.fc_passes != ranks:
         raise InputError(
-            f"the plan has {plan.fc_passes} FC passes, each of one rank's samples, on {ranks} ranks; "
+            f"the plan has {plan.fc_passes} FC passes, each of one rank's samples, on {ranks} "
+            f"ranks; "
             f"plan {ranks} FC passes, or use owt-c")
     unit = ranks if plan.switch == "one" else ranks * plan.fc_passes
     if batch % unit:
         raise InputError(
-            f"a batch of {batch} does not give each of {plan.fc_passes} FC passes equally many samples; "
+            f"a batch of {batch} does not give each of {plan.fc_passes} FC passes equally many "
+            f"samples; "
             f"use a multiple of {unit}")

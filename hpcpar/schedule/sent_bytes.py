@@ -92,7 +92,8 @@ def _items(layout: Layout, rank: Counts) -> Counts:
 def _equal_cuts(step: Comm) -> bool:
     """True where the same coordinates cut the tensor before and after: as in a halo exchange."""
     pairs = zip(step.source.axes, step.destination.axes, strict=True)
-    mesh_axes = ((step.source.mesh_axes.get(a.name, ONE), step.destination.mesh_axes.get(b.name, ONE))
+    mesh_axes = ((step.source.mesh_axes.get(a.name, ONE),
+                  step.destination.mesh_axes.get(b.name, ONE))
               for a, b in pairs)
     return not step.between and all(
         x.size == y.size and (x.size == 1 or x.stride == y.stride) for x, y in mesh_axes)

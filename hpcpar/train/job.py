@@ -147,7 +147,8 @@ class Job:
         return int(state["step"])
 
     def sums(self) -> LossSums:
-        return LossSums(int(self.plan.batch), isinstance(self.network.layers[-1], SoftmaxCrossEntropy))
+        return LossSums(int(self.plan.batch),
+                        isinstance(self.network.layers[-1], SoftmaxCrossEntropy))
 
     def timed(self, program: Program, begin: float, loss: float, step: int) -> None:
         """Note what an iteration, or pass, begun at `begin` has taken.

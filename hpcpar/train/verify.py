@@ -105,7 +105,8 @@ def comparable(network: Network, plan: Plan, dtype: str) -> Plan:
     """
     if plan.fc_passes > 1 and any(isinstance(layer, Dropout)
                               for layer in network.layers[:switch(network)]):
-        raise InputError(f"the plan has {plan.fc_passes} FC passes and the network dropout before them, "
+        raise InputError(
+            f"the plan has {plan.fc_passes} FC passes and the network dropout before them, "
                          "which falls on other samples in a serial run; verify it with the "
                          "strategy owt")
     return replace(plan, dtype=dtype, batch_norm="sync")

@@ -31,7 +31,8 @@ def sent() -> np.ndarray:
 def run(plan: Path, data: Path, out: Path, steps: int) -> np.ndarray:
     """Run a plan on all hosts; returns the bytes that each has sent."""
     before = sent()
-    done = script("network.sh", "run", "-n", RANKS, sys.executable, "-m", "hpcpar", "run", "--plan", plan, "--data", data, "--steps", steps,
+    done = script("network.sh", "run", "-n", RANKS, sys.executable, "-m", "hpcpar", "run", "--plan",
+                  plan, "--data", data, "--steps", steps,
                   "--out", out)
     assert done.returncode == 0, done.stderr
     return sent() - before

@@ -23,10 +23,13 @@ def submit(folder: Path, name: str, python: str, data: Path, env: dict[str, str]
     """
     text = (JOBS / name).read_text()
     for line, instead in (
-        (r"--nodes=2 .*", "--nodes=2"), (r"--ntasks-per-node=4 .*", f"--ntasks-per-node={per_node}"),
+        (r"--nodes=2 .*", "--nodes=2"),
+        (r"--ntasks-per-node=4 .*", f"--ntasks-per-node={per_node}"),
         (r"--cpus-per-task=\d .*", "--cpus-per-task=1"),
-        (r"^network=.*", "network=(--network lenet5 --strategy data --batch 16)"), (r"^data=.*", f"data={data}"),
-        (r"^source .*", f"export PATH={Path(python).parent}:$PATH"), (r"--device gpu", "--device cpu"),
+        (r"^network=.*", "network=(--network lenet5 --strategy data --batch 16)"),
+        (r"^data=.*", f"data={data}"),
+        (r"^source .*", f"export PATH={Path(python).parent}:$PATH"),
+        (r"--device gpu", "--device cpu"),
     ):
         text, count = re.subn(line, instead, text, flags=re.MULTILINE)
         assert count or line == r"--device gpu", f"{name} has no {line}"
@@ -61,7 +64,8 @@ def test_gpu(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     """The nodes only say that they have GPUs: asking for them, and binding, are tested; ranks
     compute on the CPU.
     """
-    tells = 'echo "GPUs of $SLURMD_NODENAME: $SLURM_GPUS_ON_NODE, ${CUDA_VISIBLE_DEVICES-not bound}"'
+    tells = ('echo "GPUs of $SLURMD_NODENAME: $SLURM_GPUS_ON_NODE, '
+             '${CUDA_VISIBLE_DEVICES-not bound}"')
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{tells}\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     env = slurm | {"PATH": f"{tmp_path}:{slurm['PATH']}"}

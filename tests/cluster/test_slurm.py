@@ -22,8 +22,10 @@ Sweep = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def words(out: Path, data: Path, *more: str, ranks: str = "1,2", steps: int = 3) -> list[str]:
     """The command of a sweep."""
-    return [sys.executable, "-m", "hpcpar", "sweep", "strong", "--network", "lenet5", "--batch", "64", "--ranks", ranks, "--strategies",
-            "data,filter", "--steps", str(steps), "--data", str(data), "--out", str(out), "--launcher", "slurm", "--ranks-per-node", "1",
+    return [sys.executable, "-m", "hpcpar", "sweep", "strong", "--network", "lenet5", "--batch",
+            "64", "--ranks", ranks, "--strategies",
+            "data,filter", "--steps", str(steps), "--data", str(data), "--out", str(out),
+            "--launcher", "slurm", "--ranks-per-node", "1",
             *more]
 
 
@@ -126,7 +128,8 @@ def test_a_job_that_slurm_refuses_is_bad_input(sweep: Sweep) -> None:
 
 
 @pytest.mark.parametrize(("mpi", "status", "told"), [
-    ("pmi2", "ok", "2 ranks on 2 node(s); the world has 2 rank(s)"), ("none", "problem", "MPI sees"),
+    ("pmi2", "ok", "2 ranks on 2 node(s); the world has 2 rank(s)"),
+    ("none", "problem", "MPI sees"),
 ])
 def test_doctor_sees_the_launcher(slurm: dict[str, str], mpi: str, status: str, told: str) -> None:
     """Two ranks on two nodes are one world; ranks that came up alone are a problem, whose remedy is

@@ -59,7 +59,8 @@ class Arrays:
 
 
 def conv(
-    images: int, channels: int, side: int, outputs: int, kernel: int, stride: int, pad: int, groups: int, axes: int = 2
+    images: int, channels: int, side: int, outputs: int, kernel: int, stride: int, pad: int,
+    groups: int, axes: int = 2
 ) -> Run:
     out_side = (side + 2 * pad - kernel) // stride + 1
     ins, outs = channels // groups, outputs // groups
@@ -196,7 +197,8 @@ RUNS: dict[str, Run] = {
     "conv like CosmoFlow's first": conv(2, 4, 17, 16, 3, 1, 1, 1, axes=3),
     "strided conv of volumes": conv(2, 6, 11, 8, 3, 2, 1, 2, axes=3),
     "pooling": pools(PoolSpec((3, 3), (2, 2), ((1, 0), (0, 1))), (28, 27), (14, 13)),
-    "pooling of volumes": pools(PoolSpec((3, 2, 3), (2, 2, 1), ((1, 0), (0, 0), (0, 1))), (12, 10, 9), (6, 5, 8)),
+    "pooling of volumes": pools(PoolSpec((3, 2, 3), (2, 2, 1), ((1, 0), (0, 0), (0, 1))),
+                                (12, 10, 9), (6, 5, 8)),
     "batch normalisation": batchnorm(16, 40, 14, 13),
     "batch normalisation of volumes": batchnorm(3, 5, 8, 9, 7),
     "batch normalisation of features": batchnorm(64, 300),

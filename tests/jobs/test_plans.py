@@ -18,8 +18,8 @@ from tests.jobs.conftest import Run, summary
 
 Make = Callable[..., Path]
 NETWORK = "tests.jobs.networks:residual"
-#: Strategy on 4 ranks and its options; a serial plan with the same micro-batches and fc_passes trains
-#: alike.
+#: Strategy on 4 ranks and its options; a serial plan with the same micro-batches and fc_passes
+#: trains alike.
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "pipeline": ("pipeline:2x2", {"microbatches": 2}),
     "df": ("df:2x2", {}),

@@ -113,7 +113,9 @@ def _before_switch(network: Network) -> str:
 
 def fc_pass_rows(batch: int, fc_passes: int, switch: str, parts: int) -> list[np.ndarray]:
     """Samples of every turn: some of each of `parts` ranks', or one rank's."""
-    places = np.arange(batch).reshape(fc_passes, -1) if switch == "one" else np.arange(batch).reshape(parts, fc_passes, -1).transpose(1, 0, 2)
+    places = np.arange(batch).reshape(fc_passes,
+                                      -1) if switch == "one" else np.arange(batch).reshape(
+                                          parts, fc_passes, -1).transpose(1, 0, 2)
     return list(places.reshape(fc_passes, -1))
 
 
@@ -133,10 +135,12 @@ def _serial(given: Facts, plan: Plan, steps: int, fc_passes: tuple[Any, ...]) ->
     network = given.network
 
     def blocks(layer: Layer, samples: int) -> list[tuple[slice, ...]]:
-        return [tuple(slice(*i) for i in box) for box in statistics_blocks(network, plan, layer, samples)]
+        return [tuple(slice(*i) for i in box)
+                for box in statistics_blocks(network, plan, layer, samples)]
 
     ref = Reference(
-        network, SEED, optimizer=plan.optimizer, microbatches=plan.microbatches, fc_passes=fc_pass_rows(given.batch, *fc_passes) if fc_passes else None,
+        network, SEED, optimizer=plan.optimizer, microbatches=plan.microbatches,
+        fc_passes=fc_pass_rows(given.batch, *fc_passes) if fc_passes else None,
         blocks=blocks if plan.batch_norm == "local" else None,
     )
     losses, correct, outputs, gradients, weight_gradients = [], [], [], [], []
@@ -210,7 +214,8 @@ class Comparison:
 
     def __init__(self, given: Facts, expected: Truth, plan: Plan, executor: Executor,
                  schedule: Schedule) -> None:
-        self.facts, self.truth, self.plan, self.executor, self.schedule = given, expected, plan, executor, schedule
+        self.facts, self.truth, self.plan = given, expected, plan
+        self.executor, self.schedule = executor, schedule
         self.network, self.rank = given.network, executor.rank
         assert executor.training is not None
         self.watch = Watch(executor, executor.training)
@@ -249,7 +254,9 @@ class Comparison:
     def piece(self, name: str, which: int) -> tuple[slice, ...]:
         """A rank's rows and columns of a weight (0) or bias (1)."""
         p = self.executor.parameters[name]
-        return (slice(p.start, p.stop), slice(*p.columns)) if which == 0 and len(p.weight_shape) > 1 else (slice(p.start, p.stop),)
+        return (slice(p.start, p.stop),
+                slice(*p.columns)) if which == 0 and len(p.weight_shape) > 1 else (
+                    slice(p.start, p.stop),)
 
     def intact(self) -> Iterator[tuple[Layer, Pass]]:
         """Layers with the pass that is watched."""
@@ -317,7 +324,8 @@ def check(name: str, plan: Plan, collectives: str, communicator: Communicator, w
     weights = {n: p.flat.copy() for n, p in executor.parameters.items()}
     bits = {n: (p.start, p.stop, *p.columns, zlib.crc32(p.flat))
             for n, p in executor.parameters.items() if p.flat.size}
-    everyone: list[tuple[list[str], dict[str, tuple[int, ...]], float]] = allgather(ranks, (comparison.faults[:4], bits, losses[-1]))
+    everyone: list[tuple[list[str], dict[str, tuple[int, ...]], float]] = allgather(
+        ranks, (comparison.faults[:4], bits, losses[-1]))
     faults = [f"rank {rank}: {fault}" for rank, (found, *_) in enumerate(everyone)
               for fault in found]
     for n in executor.parameters:
@@ -332,9 +340,12 @@ def check(name: str, plan: Plan, collectives: str, communicator: Communicator, w
     if faults:
         split = ", ".join(f"{n} {config}{'' if config.ranks == plan.ranks else f'@{config.first}'}"
                           for n, config in plan.configs.items())
-        names = ("overlap", "synchronisation", "batch_norm", "optimizer", "microbatches", "fc_passes",
+        names = ("overlap", "synchronisation", "batch_norm", "optimizer", "microbatches",
+                 "fc_passes",
                  "order", "bucket_bytes", "recompute")
         options = {k: getattr(plan, k) for k in names}
-        pytest.fail(f"{'; '.join(faults[:8])}\n{what}, {options}, collectives {collectives}, batch {given.batch}\n"
+        pytest.fail(
+            f"{'; '.join(faults[:8])}\n{what}, {options}, collectives {collectives}, batch "
+            f"{given.batch}\n"
                     f"{describe(given.network)}\n{split}", pytrace=False)
     return Run(losses, weights)

@@ -84,7 +84,9 @@ class Lockstep:
             time.sleep(NAP_S)
             if outcome == "failed" and time.monotonic() - started > GRACE_S:
                 print(text, file=self.stderr, flush=True)
-                self.abort(f"{self.running} failed here (see above) and other ranks still wait for this one")
+                self.abort(
+                    f"{self.running} failed here (see above) and other ranks still wait for this "
+                    f"one")
         if (everyone == mine[0]).all() and outcome != "failed":
             return [(outcome, text)] * self.world.size
         return list(self.comm.allgather((outcome, text)))
@@ -112,7 +114,9 @@ class Lockstep:
             self.deadline = float("inf")
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(self,
+                                  item: pytest.Item) -> Generator[
+                                      None, pytest.TestReport, pytest.TestReport]:
         report = yield
         found = self.share(report.outcome, report.longreprtext if report.failed else "")
         if any(outcome == "failed" for outcome, _ in found):

@@ -163,7 +163,9 @@ class Maker:
 
     def residual(self, x: str) -> str:
         """Two or three branches of one shape added, one of them the identity or a projection."""
-        stride, channels = self.each(1, 2) if self.chance(0.4) else (1,) * self.dimensions, self.channels(x)
+        stride, channels = self.each(1,
+                                     2) if self.chance(0.4) else (
+                                         1,) * self.dimensions, self.channels(x)
         shortcut = x
         if max(stride) > 1 or self.chance(0.3):
             channels = self.one(1, 5)
@@ -208,7 +210,9 @@ class Maker:
         earlier = [name for name, s in self.net.shapes.items() if s[1:] == shape[1:] and name != y]
         other = str(self.rng.choice(earlier))
         if self.net.shapes[other] == shape:
-            return self.add(ReLU, self.add(Add, other, y)) if self.chance(0.7) else self.add(Add, other, y)
+            return self.add(ReLU,
+                            self.add(Add, other, y)) if self.chance(0.7) else self.add(
+                                Add, other, y)
         return self.fewer(self.add(Concat, y, other))
 
     def fewer(self, x: str) -> str:
@@ -218,7 +222,9 @@ class Maker:
     # -- the whole ---------------------------------------------------------------------------------
     def features(self, x: str) -> str:
         """From images to features, one way or both."""
-        ways = [Flatten, GlobalAvgPool] if self.chance(0.25) else [Flatten if self.chance(0.5) else GlobalAvgPool]
+        ways = [Flatten,
+                GlobalAvgPool] if self.chance(0.25) else [Flatten if self.chance(0.5)
+                                                          else GlobalAvgPool]
         made = [self.add(way, x) for way in ways]
         return self.add(Concat, *made) if len(made) > 1 else made[0]
 

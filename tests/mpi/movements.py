@@ -41,7 +41,8 @@ class Boxes:
         return rank < len(self.boxes)
 
 
-def step(pattern: Pattern, source: Layout | Boxes, destination: Layout | Boxes, index: int = 0) -> Comm:
+def step(pattern: Pattern, source: Layout | Boxes, destination: Layout | Boxes,
+         index: int = 0) -> Comm:
     """The communication step of a pattern, in float64."""
     assert pattern.kind is not None
     group, algorithm = pattern.group, "direct"
@@ -108,7 +109,8 @@ def stay(source: Layout, destination: Layout, rank: int, values: np.ndarray) -> 
 
 
 def layouts(
-    owned: Config, needed: Config, extents: tuple[int, ...], related: dict[str, tuple[int, Relation]] | None = None
+    owned: Config, needed: Config, extents: tuple[int, ...],
+    related: dict[str, tuple[int, Relation]] | None = None
 ) -> tuple[Layout, Layout]:
     """Owned and needed boxes of an N C H W (or N C D H W) tensor; `related` gives axes that outputs
     (so many) read by a relation.
@@ -126,7 +128,8 @@ def window(rng: np.random.Generator, extent: int) -> tuple[int, Relation]:
     the nearest neighbour.
     """
     while True:
-        kernel, stride, dilation = int(rng.integers(1, 6)), int(rng.integers(1, 4)), int(rng.integers(1, 3))
+        kernel, stride, dilation = int(rng.integers(1, 6)), int(rng.integers(1, 4)), int(
+            rng.integers(1, 3))
         out = Window(kernel, stride, int(rng.integers(0, kernel)), dilation)
         room = extent + 2 * out.padding - out.span
         if room >= 0:

@@ -79,8 +79,10 @@ def _pair(rng: np.random.Generator, low: int, high: int) -> Pair:
 def _convolution(rng: np.random.Generator, channels: int) -> dict[str, Any]:
     groups = int(rng.choice([g for g in range(1, channels + 1) if channels % g == 0]))
     return {
-        "out_channels": groups * int(rng.integers(1, 4)), "kernel": _pair(rng, 1, 4), "stride": _pair(rng, 1, 3),
-        "padding": _pair(rng, 0, 2), "dilation": _pair(rng, 1, 2), "groups": groups, "bias": bool(rng.random() < 0.7),
+        "out_channels": groups * int(rng.integers(1, 4)), "kernel": _pair(rng, 1, 4),
+        "stride": _pair(rng, 1, 3),
+        "padding": _pair(rng, 0, 2), "dilation": _pair(rng, 1, 2), "groups": groups,
+        "bias": bool(rng.random() < 0.7),
     }
 
 
@@ -96,7 +98,8 @@ def _pooling(rng: np.random.Generator) -> tuple[type[Layer], dict[str, Any]]:
 
 
 def _attempt(rng: np.random.Generator, name: str) -> Network:
-    channels, height, width = int(rng.integers(1, 5)), int(rng.integers(3, 14)), int(rng.integers(3, 11))
+    channels, height, width = int(rng.integers(1, 5)), int(rng.integers(3, 14)), int(
+        rng.integers(3, 11))
     net = Chain(name, (channels, height, width))
     for i in range(int(rng.integers(1, 4))):
         options = _convolution(rng, channels)

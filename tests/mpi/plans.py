@@ -53,7 +53,8 @@ def random_config(network: Network, layer: Layer, ranks: int, rng: np.random.Gen
     degrees: dict[str, Any] = dict.fromkeys(axes, 1)
     for prime in _primes(used):
         degrees[str(rng.choice(axes))] *= prime
-    return Config(**degrees, scatter=bool(rng.random() < 0.5), first=int(rng.integers(0, ranks - used + 1)),
+    return Config(**degrees, scatter=bool(rng.random() < 0.5),
+                  first=int(rng.integers(0, ranks - used + 1)),
                   placement=str(rng.choice(list(PLACEMENTS))))
 
 
@@ -66,8 +67,10 @@ def random_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
                for layer in network.layers}
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     ways = SYNCHRONISATIONS if max(c.k for c in configs.values()) == 1 else SYNCHRONISATIONS[:1]
-    plan = Plan(spec, ranks, batch, "random", configs, dtype="float64", overlap=str(rng.choice(OVERLAPS)),
-                collectives=str(rng.choice(ALGORITHMS)), synchronisation=str(rng.choice(ways)), optimizer=str(rng.choice(OPTIMIZERS_DRAWN)),
+    plan = Plan(spec, ranks, batch, "random", configs, dtype="float64",
+                overlap=str(rng.choice(OVERLAPS)),
+                collectives=str(rng.choice(ALGORITHMS)), synchronisation=str(rng.choice(ways)),
+                optimizer=str(rng.choice(OPTIMIZERS_DRAWN)),
                 bucket_bytes=int(rng.choice([0, 400, 1 << 20])), recompute=again(configs))
     local = replace(plan, batch_norm="local")
     if rng.random() < 0.4 and fewest_values(network, local) >= LEAST_VALUES:
@@ -93,7 +96,8 @@ def staged_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
     configs = {layer.name: replace(random_config(network, layer, each, rng),
                                    first=place[layer.name] * each) for layer in network.layers}
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = Plan(spec, ranks, batch, "pipeline", configs, dtype="float64", overlap=str(rng.choice(OVERLAPS)), order=str(rng.choice(ORDERS)),
+    plan = Plan(spec, ranks, batch, "pipeline", configs, dtype="float64",
+                overlap=str(rng.choice(OVERLAPS)), order=str(rng.choice(ORDERS)),
                 recompute=again(configs))
     parts = replace(plan, microbatches=min(batch, int(rng.integers(2, 6))))
     return parts if fewest_values(network, parts) >= LEAST_VALUES else plan
@@ -127,9 +131,13 @@ def fewest_values(network: Network, plan: Plan) -> int:
 def describe(plan: Plan) -> str:
     """Options, and a line for every layer, for the message of a failure."""
     plain, names = Config(), [f.name for f in fields(Config)]
-    lines = [f"{plan.ranks} ranks, batch {plan.batch}, overlap {plan.overlap}, collectives {plan.collectives}, "
-             f"{plan.synchronisation}, {plan.batch_norm} statistics, {plan.microbatches} micro-batches ({plan.order}), "
-             f"{plan.fc_passes} fc_passes ({plan.switch}), {plan.optimizer}, {plan.recompute} segments computed again"]
+    lines = [
+        f"{plan.ranks} ranks, batch {plan.batch}, overlap {plan.overlap}, collectives "
+        f"{plan.collectives}, "
+             f"{plan.synchronisation}, {plan.batch_norm} statistics, {plan.microbatches} "
+             f"micro-batches ({plan.order}), "
+             f"{plan.fc_passes} fc_passes ({plan.switch}), {plan.optimizer}, {plan.recompute} "
+             f"segments computed again"]
     for name, config in plan.configs.items():
         options = [f"{key}={value}" for key in names
                    if (value := getattr(config, key)) != getattr(plain, key)]

@@ -160,11 +160,13 @@ def _all_ways(communicator: Communicator, pattern: Pattern, source: Layout, dest
     """The wanted arrays by every algorithm, held and wanted apart and one inside the other."""
     if pattern.kind is None:
         return [stay(source, destination, communicator.world.rank, values)]
-    return [move(communicator, s, values, shared) for s in variants(step(pattern, source, destination))
+    return [move(communicator, s, values, shared)
+            for s in variants(step(pattern, source, destination))
             for shared in (False, True)]
 
 
-def _adjoint(owned: Layout, needed: Layout, there: Pattern, back: Pattern, rng: np.random.Generator, communicator: Communicator,
+def _adjoint(owned: Layout, needed: Layout, there: Pattern, back: Pattern, rng: np.random.Generator,
+             communicator: Communicator,
              what: str) -> None:
     """Move random values there, and others back; compare both with what they should be, and the
     products with each other.
@@ -197,8 +199,8 @@ def _adjoint(owned: Layout, needed: Layout, there: Pattern, back: Pattern, rng: 
     everyone = allgather(ranks, (left, right, mine, bits))
     products = [sum(values) for side in (0, 1)
                 for values in zip(*(found[side] for found in everyone), strict=True)]
-    assert np.ptp(products) <= 1e-10 * max(1.0, abs(products[0])), f"{what}: <Fx, y> = {products[:len(images)]}, " \
-        f"<x, F'y> = {products[len(images):]}"
+    assert np.ptp(products) <= 1e-10 * max(1.0, abs(products[0])), (
+        f"{what}: <Fx, y> = {products[:len(images)]}, <x, F'y> = {products[len(images):]}")
     same = {data for _, _, place, data in everyone if place == mine}
     assert len(same) == 1, f"{what}: replicas differ in their bits after {back}"
 
@@ -254,7 +256,9 @@ def test_sums_of_cut_reductions_are_adjoint(scatter: bool, communicator: Communi
         used, first = some_ranks(rng, P)
         n, k = pairs(used)[int(rng.integers(len(pairs(used))))]
         config = Config(n=n, k=k, first=first, scatter=scatter)
-        network = Chain("sums", (5, 4, 3)).add(Conv2d, "conv", out_channels=int(rng.integers(1, 9))).add(GlobalAvgPool, "pool") \
+        network = Chain("sums", (5, 4, 3)).add(Conv2d, "conv",
+                                               out_channels=int(rng.integers(1, 9))).add(
+                                                   GlobalAvgPool, "pool") \
             .add(MeanSquaredError, "loss").build()
         layer, batch = network.by_name["conv"], int(rng.integers(1, 6))
         parts, total = partial(network, layer, config, batch), output(network, layer, config, batch)
@@ -277,7 +281,8 @@ def test_sums_of_cut_reductions_are_adjoint(scatter: bool, communicator: Communi
                               (float((moved[0] * y[mine]).sum()) * _first(total, me),
                                float((drawn[me] * given).sum())))
             left, right = (sum(side) for side in zip(*sides, strict=True))
-            assert abs(left - right) <= 1e-11 * max(1.0, abs(left)), f"seed {seed}: <Fx, y> = {left}, <x, F'y> = {right}"
+            assert abs(left - right) <= 1e-11 * max(1.0, abs(left)), (
+                f"seed {seed}: <Fx, y> = {left}, <x, F'y> = {right}")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -308,7 +313,8 @@ def test_reduce_and_broadcast_are_adjoint(seed: int, communicator: Communicator)
                           (float((total * y[me]).sum()) if me == center else 0.0,
                            float((x[me] * given).sum())))
         left, right = (sum(side) for side in zip(*sides, strict=True))
-        assert abs(left - right) <= 1e-12 * max(1.0, abs(left)), f"{layout.config}, root {root}: <Rx, y> = {left}, <x, R'y> = {right}"
+        assert abs(left - right) <= 1e-12 * max(1.0, abs(left)), (
+            f"{layout.config}, root {root}: <Rx, y> = {left}, <x, R'y> = {right}")
 
 
 @pytest.mark.skipif(P < 3, reason="needs a neighbour's neighbour")

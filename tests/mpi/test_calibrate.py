@@ -36,7 +36,8 @@ from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import CODES, Kind, Phase
 
 #: network, and what to draw a plan with
-CASES = [("lenet5", random_plan, 1), ("lenet5", staged_plan, 2), ("alexnet-two-towers", random_plan, 3), ("resnet", random_plan, 4),
+CASES = [("lenet5", random_plan, 1), ("lenet5", staged_plan, 2),
+         ("alexnet-two-towers", random_plan, 3), ("resnet", random_plan, 4),
          ("resnet", staged_plan, 5)]
 
 
@@ -181,11 +182,14 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
     plain = replace(plain,
                     levels=(replace(plain.levels[0], name="node", ranks=2),
                             replace(plain.levels[-1], name="network", ranks=0)))
-    places = [("c", "node", 1, ranks.size)] if ranks.size % 2 else [("c", "node", ranks.size // 2, 2), ("n", "network", ranks.size // 2, 2)]
+    places = [("c", "node", 1, ranks.size)] if ranks.size % 2 else [
+        ("c", "node", ranks.size // 2, 2), ("n", "network", ranks.size // 2, 2)]
     for axis, name, nodes, local in places:
         if (local if axis == "c" else nodes) == 1:
             continue
-        machine = plain if ranks.size % 2 == 0 else replace(plain, levels=(replace(plain.levels[0], ranks=0),))
+        machine = plain if ranks.size % 2 == 0 else replace(plain,
+                                                            levels=(replace(plain.levels[0],
+                                                                            ranks=0),))
         told = P2pProbe(steps, axis, name, nodes, local,
                          lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
         network_model = NetworkModel(replace(machine, collectives=tuple(told.factors(machine))))
@@ -194,7 +198,8 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
             for source, destination, timer in moved:
                 step = Move(Phase.FORWARD, "probe", "probe", source, destination,
                             replace(NOTHING, code=CODES[kind]), 4, None)
-                found = (halo if kind is Kind.HALO else redistribution)(step, network_model, ranks.size)
+                found = (halo if kind is Kind.HALO
+                         else redistribution)(step, network_model, ranks.size)
                 assert float(found.seconds) == pytest.approx(timer.seconds), (kind, axis)
                 assert network_model.machine.levels[int(found.level)].name == name
                 # what it is said to send is what is sent

@@ -114,7 +114,8 @@ def test_several_in_flight(seed: int, ranks: World, communicator: Communicator) 
     held = [np.zeros_like(c.source_box(ranks.rank)) for c in cases]
     wanted = [a if c.step.kind is Kind.ALLREDUCE else np.zeros_like(c.expected(ranks.rank))
               for a, c in zip(held, cases, strict=True)]
-    transfers = [communicator.bind(c.step, a, b) for c, a, b in zip(cases, held, wanted, strict=True)]
+    transfers = [communicator.bind(c.step, a, b)
+                 for c, a, b in zip(cases, held, wanted, strict=True)]
     own = np.random.default_rng(100 * seed + ranks.rank)
     for turn in range(2):
         for c, a, t in zip(cases, held, transfers, strict=True):
@@ -139,9 +140,12 @@ def test_a_buffer_that_does_not_match_is_refused(kind: Kind, ranks: World,
         wanted = held
     where = rf"rank {ranks.rank}, step 5 \(test.forward.{kind.value}\)"
     for wrong_held, wrong_wanted, message in (
-        (np.zeros(held.size + 1), wanted, rf"{where}: the held array has shape \({held.size + 1},\), the schedule says \({held.size},\)"),
+        (np.zeros(held.size + 1), wanted,
+         rf"{where}: the held array has shape \({held.size + 1},\), the schedule says "
+         rf"\({held.size},\)"),
         (held, np.zeros(wanted.size + 1), rf"{where}: the wanted array has shape"),
-        (held.astype(np.float32), wanted, rf"{where}: the held array has items of 4 bytes, the schedule says 8"),
+        (held.astype(np.float32), wanted,
+         rf"{where}: the held array has items of 4 bytes, the schedule says 8"),
         (held, wanted.astype(np.float32), rf"{where}: the wanted array has items of 4 bytes"),
     ):
         with pytest.raises(RunError, match=message):

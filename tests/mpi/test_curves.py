@@ -88,8 +88,8 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 @cache
 def serial(fc_passes: int, switch: str) -> list[float]:
-    """The losses of PyTorch in one process: one weird trick's fc_passes give others. Rank 0 computes
-    them.
+    """The losses of PyTorch in one process: one weird trick's fc_passes give others. Rank 0
+    computes them.
     """
     losses = None
     if world().rank == 0:
@@ -98,7 +98,8 @@ def serial(fc_passes: int, switch: str) -> list[float]:
         from tests.reference import Reference
 
         torch.set_num_threads(1)
-        reference = Reference(network(), SEED, fc_passes=fc_pass_rows(BATCH, fc_passes, switch, P) if fc_passes > 1
+        reference = Reference(network(), SEED, fc_passes=fc_pass_rows(BATCH, fc_passes, switch, P)
+                              if fc_passes > 1
                               else None)
         losses = [reference.iterate(x, y, i, *RATES)
                   for i, (x, y) in enumerate(zip(*digits(), strict=True))]

@@ -90,7 +90,8 @@ class Serial:
         self.losses, self.seen = found
 
     @staticmethod
-    def _make(given: Facts, plan: Plan, missing: int, steps: int) -> tuple[list[float], list[list[tuple[float, np.ndarray]]]]:
+    def _make(given: Facts, plan: Plan, missing: int,
+              steps: int) -> tuple[list[float], list[list[tuple[float, np.ndarray]]]]:
         import torch
 
         from tests.reference import Reference
@@ -181,7 +182,9 @@ class Check:
         faults = [f"rank {rank}: {fault}"
                   for rank, found in enumerate(allgather(world(), self.faults[:4]))
                   for fault in found]
-        assert not faults, f"{what}: {'; '.join(faults[:8])}\n{describe(self.given.network)}\n{describe_plan(self.plan)}"
+        assert not faults, (f"{what}: "
+                            f"{'; '.join(faults[:8])}\n{describe(self.given.network)}\n"
+                            f"{describe_plan(self.plan)}")
 
 
 def check(name: str, plan: Plan, collectives: str, communicator: Communicator, missing: int,
@@ -232,7 +235,8 @@ def test_pipelines(name: str, communicator: Communicator) -> None:
 @pytest.mark.skipif(P == 1, reason="one rank has no fc_passes to take")
 @pytest.mark.parametrize("strategy", ["owt-b", "owt-c"])
 def test_fc_passes(strategy: str, communicator: Communicator) -> None:
-    """The layers after the switch see the batch in fc_passes, and with all fc_passes' samples once."""
+    """The layers after the switch see the batch in fc_passes, and with all fc_passes' samples once.
+    """
     name, batch = f"{FIXED[0]}@{P * P}", P * P
     network = facts(name).network
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -248,12 +252,15 @@ def test_padded_batches_of_every_loss(loss: type, communicator: Communicator) ->
     nothing that counts.
     """
     net = Chain("padded", (2, 5, 4))
-    net.add(Conv2d, "conv", out_channels=3, kernel=(2, 2)).add(Flatten, "flatten").add(Linear, "fc", out_features=P + 1)
+    net.add(Conv2d, "conv", out_channels=3,
+            kernel=(2, 2)).add(Flatten, "flatten").add(Linear, "fc", out_features=P + 1)
     network: Network = net.add(loss, "loss").build()
     batch = P + 2
     rng = np.random.default_rng(8)
     images = rng.standard_normal((STEPS, batch, *network.image_shape))
-    targets = rng.standard_normal((STEPS, batch, P + 1)) if loss is MeanSquaredError else rng.integers(0, P + 1, (STEPS, batch))
+    targets = rng.standard_normal((STEPS, batch,
+                                   P + 1)) if loss is MeanSquaredError else rng.integers(
+                                       0, P + 1, (STEPS, batch))
     by_samples, by_outputs = Config(n=P), Config(
         replicas=P) if loss is SoftmaxCrossEntropy else Config(c=P)
     for config in (by_samples, by_outputs):
@@ -262,5 +269,6 @@ def test_padded_batches_of_every_loss(loss: type, communicator: Communicator) ->
         plan = Plan(NetworkSpec("padded", network.image_shape, P + 1), P, batch, "data", configs,
                     dtype="float64")
         for missing in (1, batch - 1, batch):
-            check("", replace(plan, microbatches=1 + missing % 3), "tree", communicator, missing, f"{loss.kind}",
+            check("", replace(plan, microbatches=1 + missing % 3), "tree", communicator, missing,
+                  f"{loss.kind}",
                   Facts(network, batch, images, targets))

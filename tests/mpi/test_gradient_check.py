@@ -93,7 +93,8 @@ class Case:
         if self.dimensions:
             # biases that a normalisation takes away again have no gradient
             plain = self.layer is not BatchNorm
-            read = [net.add(conv, f"before{i}", after=("input",), out_channels=WIDTH, kernel=1 + i % 2 * 2, padding=i % 2, bias=plain)
+            read = [net.add(conv, f"before{i}", after=("input",), out_channels=WIDTH,
+                            kernel=1 + i % 2 * 2, padding=i % 2, bias=plain)
                     for i in range(self.inputs)]
         else:
             net.add(Flatten, "features")
@@ -109,15 +110,19 @@ class Case:
 
 def window(dimensions: int, **options: Any) -> dict[str, Any]:
     """Overlapping windows at unequal strides."""
-    kernel, stride, padding = ((3, 2), (2, 1), (1, 0)) if dimensions == 2 else ((2, 3, 2), (1, 2, 1), (1, 1, 0))
+    kernel, stride, padding = ((3, 2), (2, 1),
+                               (1, 0)) if dimensions == 2 else ((2, 3, 2), (1, 2, 1), (1, 1, 0))
     return {"kernel": kernel, "stride": stride, "padding": padding, **options}
 
 
 CASES: dict[str, Case] = {
     "conv2d": Case(Conv2d, {"out_channels": WIDTH + 1, **ANY_2D}),
-    "conv2d in groups": Case(Conv2d, {"out_channels": 2 * WIDTH, **ANY_2D, "groups": 2 if WIDTH % 2 == 0 else WIDTH}),
+    "conv2d in groups": Case(Conv2d,
+                             {"out_channels": 2 * WIDTH, **ANY_2D, "groups": 2 if WIDTH % 2 == 0
+                              else WIDTH}),
     "conv3d": Case(Conv3d, {"out_channels": WIDTH + 1, **ANY_3D}, 3),
-    "conv3d in groups": Case(Conv3d, {"out_channels": WIDTH, **ANY_3D, "groups": WIDTH, "bias": False}, 3),
+    "conv3d in groups": Case(Conv3d,
+                             {"out_channels": WIDTH, **ANY_3D, "groups": WIDTH, "bias": False}, 3),
     "linear": Case(Linear, {"out_features": WIDTH + 2}, 0),
     "max pooling": Case(MaxPool2d, window(2, ceil_mode=True)),
     "max pooling of volumes": Case(MaxPool3d, window(3), 3),
@@ -252,7 +257,8 @@ def fault(slopes: Slopes, here: float, tried: list[Direction]) -> str:
         slope = (ahead - behind) / (2 * STEP)
         if length > 0 and abs(slope - component) <= TOLERANCE * length:
             return ""
-        return f"the loss's slope is {slope:.12g}, the gradient's component {component:.12g}, its length {length:.3g}"
+        return (f"the loss's slope is {slope:.12g}, the gradient's component {component:.12g}, "
+                f"its length {length:.3g}")
     return f"a kink along each of {DRAWS} directions"
 
 
@@ -271,7 +277,8 @@ def test_gradients(name: str, communicator: Communicator) -> None:
             part = (partial if axis[0] == "k" else owned)(network, tested, plan.configs[TESTED],
                                                           batch)
             boxes = {part.box(rank) for rank in range(P)}
-            assert axis[0] == "k" or (len(boxes) == P and all(items(box) for box in boxes)), f"{name} is not really cut along {axis}"
+            apart = len(boxes) == P and all(items(box) for box in boxes)
+            assert axis[0] == "k" or apart, f"{name} is not really cut along {axis}"
         executor = Executor(network, plan, lower(network, plan, CHOOSERS["ring"]), communicator,
                             backend("cpu"), 5)
         images, targets = sample(network, batch, rng)

@@ -80,7 +80,8 @@ def test_adam(name: str, communicator: Communicator) -> None:
     given = facts(name)
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
     for synchronisation in ("allreduce", "sharded", "server")[: 1 if P > 4 else None]:
-        plan = Plan(spec, P, given.batch, "data", configurations(given.network, "data", P), dtype="float64", optimizer="adam",
+        plan = Plan(spec, P, given.batch, "data", configurations(given.network, "data", P),
+                    dtype="float64", optimizer="adam",
                     synchronisation=synchronisation)
         check(name, replace(plan, microbatches=2 if name == "lenet5" else 1), "ring", communicator,
               f"adam, {synchronisation}", 3)

@@ -41,7 +41,8 @@ def network() -> Network:
     """Activations that a library does not copy aside: 128 KiB and more of each sample."""
     net = Chain("wide", (4, 64, 64)).add(Conv2d, "conv", out_channels=4, kernel=(3, 3),
                                          padding=(1, 1)).add(ReLU, "relu")
-    net.add(MaxPool2d, "pool", kernel=(8, 8), stride=(8, 8)).add(Flatten, "flatten").add(Linear, "fc", out_features=3)
+    net.add(MaxPool2d, "pool", kernel=(8, 8),
+            stride=(8, 8)).add(Flatten, "flatten").add(Linear, "fc", out_features=3)
     return net.add(SoftmaxCrossEntropy, "loss").build()
 
 
@@ -57,7 +58,8 @@ def late(action: Callable[[], Any]) -> Callable[[], None]:
 
 def losses(net: Network, plan: Plan, communicator: Communicator, lagging: bool) -> list[float]:
     """Of an evaluation, two training steps and another evaluation."""
-    executor = Executor(net, plan, lower(net, plan, CHOOSERS["ring"]), communicator, backend("cpu"), 1,
+    executor = Executor(net, plan, lower(net, plan, CHOOSERS["ring"]), communicator, backend("cpu"),
+                        1,
                         lower(net, plan, CHOOSERS["ring"], training=False))
     for program in (executor.training, executor.evaluation):
         assert program is not None
@@ -79,7 +81,8 @@ def losses(net: Network, plan: Plan, communicator: Communicator, lagging: bool) 
 def test_what_waits_to_be_sent_is_kept(where: str, order: str, communicator: Communicator) -> None:
     net = network()
     alike = Plan(NetworkSpec(net.name, net.image_shape, net.classes), P, BATCH, "data",
-                 {layer.name: Config(replicas=P) for layer in net.layers}, dtype="float64", order=order, microbatches=BATCH)
+                 {layer.name: Config(replicas=P) for layer in net.layers}, dtype="float64",
+                 order=order, microbatches=BATCH)
     staged = {layer.name: Config(first=0 if layer.name in FIRST[where] else P - 1)
               for layer in net.layers}
     expected = losses(net, alike, communicator, False)

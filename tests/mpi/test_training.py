@@ -69,7 +69,8 @@ def random_configs(network: Network, rng: np.random.Generator) -> Configs:
     """
     out: Configs = {}
     for layer in network.layers:
-        axes = ["n", "c", "h", "w", "replicas"] if len(network.shapes[layer.name]) == 3 else ["n", "c", "replicas"]
+        axes = ["n", "c", "h", "w",
+                "replicas"] if len(network.shapes[layer.name]) == 3 else ["n", "c", "replicas"]
         if isinstance(layer, SoftmaxCrossEntropy):
             axes.remove("c")
         degrees = dict.fromkeys(axes, 1)
@@ -95,14 +96,19 @@ def test_random_configurations(network: str, communicator: Communicator) -> None
 HARD: dict[int, list[tuple[str, str, str]]] = {
     4: [
         # a gradient's box and the owned box stick out of each other along different axes
-        ("random-1081", "input h2 r2, conv0 c2 w2, conv1 w2 r2, pool1 n2 r2, flatten c4, fc n2 c2, drop-fc c4, "
+        ("random-1081",
+         "input h2 r2, conv0 c2 w2, conv1 w2 r2, pool1 n2 r2, flatten c4, fc n2 c2, drop-fc c4, "
                         "last c4, loss n2 c2", "none"),
-        ("random-1046", "input n2 h2, conv0 c4, drop0 n2 c2, relu0 r4, conv1 c2 h2, pool1 h2 r2, relu1 c2 w2, norm1 h4, flatten n4, "
+        ("random-1046",
+         "input n2 h2, conv0 c4, drop0 n2 c2, relu0 r4, conv1 c2 h2, pool1 h2 r2, relu1 c2 w2, "
+         "norm1 h4, flatten n4, "
                         "last n2 r2, loss n2 r2", "full"),
     ],
     6: [
         # a rank without columns whose empty box lies outside of what it needs
-        ("random-1021", "input h3 r2, conv0 n2 r3, relu0 h3 w2, drop0 c6, conv1 w6, relu1 w3 r2, pool1 c2 w3, flatten n3 c2, fc n2 c3, "
+        ("random-1021",
+         "input h3 r2, conv0 n2 r3, relu0 h3 w2, drop0 c6, conv1 w6, relu1 w3 r2, pool1 c2 w3, "
+         "flatten n3 c2, fc n2 c3, "
                         "drop-fc n3 r2, last n2 r3, loss n3 r2", "full"),
     ],
 }

@@ -45,7 +45,8 @@ def alexnet(groups: int, filters: tuple[int, ...], loss: type[Layer]) -> Network
     """The layers of `hpcpar.network.builtin.alexnet` on 67 x 67 images, narrow."""
     net = Chain("small-alexnet", (3, 67, 67))
     kernels: list[tuple[Pair, Pair, Pair, int]] = [
-        ((11, 11), (4, 4), (0, 0), 1), ((5, 5), (1, 1), (2, 2), groups), ((3, 3), (1, 1), (1, 1), 1),
+        ((11, 11), (4, 4), (0, 0), 1), ((5, 5), (1, 1), (2, 2), groups),
+        ((3, 3), (1, 1), (1, 1), 1),
         ((3, 3), (1, 1), (1, 1), groups), ((3, 3), (1, 1), (1, 1), groups),
     ]
     for i, ((kernel, stride, padding, g), out) in enumerate(zip(kernels, filters, strict=True), 1):

@@ -85,7 +85,8 @@ def random_configs(network: Network, seed: int, ranks: int) -> dict[str, Config]
     draw = random.Random(seed)
     configs = {}
     for layer in network.layers:
-        axes = ["n", "c", "h", "w", "replicas"] if len(network.shapes[layer.name]) == 3 else ["n", "c", "replicas"]
+        axes = ["n", "c", "h", "w",
+                "replicas"] if len(network.shapes[layer.name]) == 3 else ["n", "c", "replicas"]
         if isinstance(layer, SoftmaxCrossEntropy):
             axes.remove("c")
         if layer.is_matmul and getattr(layer, "groups", 1) == 1:

@@ -47,7 +47,8 @@ class _Rank:
 
 
 def play(
-    plan: Plan, lasts: Lasts, iterations: int = 6, ahead_s: float = 3.0, drift: float = 1e-5, kept: list[int] | None = None,
+    plan: Plan, lasts: Lasts, iterations: int = 6, ahead_s: float = 3.0, drift: float = 1e-5,
+    kept: list[int] | None = None,
     training: bool = True,
 ) -> Played:
     """Walk the schedule as the executor does; rank r's clock is `ahead_s` * r ahead and gains
@@ -81,7 +82,8 @@ def play(
                 if isinstance(step, Comm) and step.concerns(r):
                     start[r, k, index] = state[r].now
                     state[r].open.append((step.needed_by, index))
-                elif step is not None and not isinstance(step, Comm) and _lives(plan, step.layer, r):
+                elif step is not None and not isinstance(step,
+                                                         Comm) and _lives(plan, step.layer, r):
                     start[r, k, index] = state[r].now
                     seconds[r, k, index] = lasts(r, k, step)
                     state[r].now += seconds[r, k, index]
@@ -99,11 +101,16 @@ def play(
                       for name in ("sent_bytes", "messages"))
     where = [RankInfo("n", r, 1, "cpu", 1) for r in range(ranks)]
     record = RunRecord(
-        to_json(plan), steps_of(schedule), where, seconds.astype("f4"), took, sent, messages, np.ones(iterations),
-        prediction=price(network, plan, MACHINE, samples=160, training=training).to_json(steps=True), machine=files.to_dict(MACHINE),
-        samples=160, path="played.h5", kept=np.array(chosen), clock=np.stack([at + ahead, ahead, np.full_like(ahead, 2e-6)], axis=2),
-        begin_s=local[:, chosen], start_s=((start - begin[:, :, None]) * faster).astype("f4")[:, chosen],
-        end_s=((end - begin[:, :, None]) * faster).astype("f4")[:, chosen], wait_s=wait.astype("f4")[:, chosen])
+        to_json(plan), steps_of(schedule), where, seconds.astype("f4"), took, sent, messages,
+        np.ones(iterations),
+        prediction=price(network, plan, MACHINE, samples=160,
+                         training=training).to_json(steps=True), machine=files.to_dict(MACHINE),
+        samples=160, path="played.h5", kept=np.array(chosen),
+        clock=np.stack([at + ahead, ahead, np.full_like(ahead, 2e-6)], axis=2),
+        begin_s=local[:, chosen],
+        start_s=((start - begin[:, :, None]) * faster).astype("f4")[:, chosen],
+        end_s=((end - begin[:, :, None]) * faster).astype("f4")[:, chosen],
+        wait_s=wait.astype("f4")[:, chosen])
     return Played(record, waiting)
 
 

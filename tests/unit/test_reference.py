@@ -49,7 +49,8 @@ def copy(reference: Reference, model: Any) -> Any:
 def data(network: Network, batch: int, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Batches [steps, N, ...] and their labels or targets."""
     images, targets = sample(network, steps * batch, np.random.default_rng(3))
-    return images.reshape(steps, batch, *images.shape[1:]), targets.reshape(steps, batch, *targets.shape[1:])
+    return images.reshape(steps, batch,
+                          *images.shape[1:]), targets.reshape(steps, batch, *targets.shape[1:])
 
 
 def mean_loss(network: Network, scores: Any, targets: np.ndarray) -> Any:
@@ -57,7 +58,8 @@ def mean_loss(network: Network, scores: Any, targets: np.ndarray) -> Any:
     if isinstance(network.layers[-1], MeanSquaredError):
         return nn.MSELoss()(scores, y)
     if isinstance(network.layers[-1], LogisticCrossEntropy):
-        return nn.BCEWithLogitsLoss()(scores, nn.functional.one_hot(y, network.classes).double()) * network.classes
+        truth = nn.functional.one_hot(y, network.classes).double()
+        return nn.BCEWithLogitsLoss()(scores, truth) * network.classes
     return nn.CrossEntropyLoss()(scores, y)
 
 
@@ -86,7 +88,8 @@ def update_like(model: Any, optimizer: str) -> Any:
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "sgd", "adam"])
-@pytest.mark.parametrize(("network", "model"), [(residual(), Residual), (branches(), Branches), (volumes(), Volumes)],
+@pytest.mark.parametrize(("network", "model"),
+                         [(residual(), Residual), (branches(), Branches), (volumes(), Volumes)],
                          ids=["residual", "branches", "volumes"])
 def test_training_equals_torchs(network: Network, model: Any, optimizer: str) -> None:
     reference = Reference(network, 1, optimizer=optimizer)
@@ -102,7 +105,8 @@ def test_training_equals_torchs(network: Network, model: Any, optimizer: str) ->
         update.step()
         close(mine, value)
         close(reference.gradients["input"], x.grad)
-        assert set(reference.outputs) == set(reference.gradients) == {layer.name for layer in network.layers[:-1]}
+        assert set(reference.outputs) == set(reference.gradients) == {
+            layer.name for layer in network.layers[:-1]}
         close(reference.weight_gradients["fc"][0], theirs.fc.weight.grad)
         same_state(reference, theirs)
     theirs.eval()
@@ -195,7 +199,8 @@ def test_a_normalised_single_value_is_beta() -> None:
 
 
 def convolved() -> Network:
-    net = Chain("fc_passes", (2, 6, 5)).add(Conv2d, "conv", out_channels=3, kernel=3).add(ReLU, "relu").add(Flatten, "flatten")
+    net = Chain("fc_passes", (2, 6, 5)).add(Conv2d, "conv", out_channels=3,
+                                            kernel=3).add(ReLU, "relu").add(Flatten, "flatten")
     net.add(Linear, "fc1", out_features=7).add(ReLU, "relu1").add(Linear, "fc2", out_features=4)
     return net.add(SoftmaxCrossEntropy, "loss").build()
 
@@ -218,7 +223,8 @@ def test_fc_passes_update_in_between() -> None:
     updates = update_like(front, "momentum"), update_like(back, "momentum")
     for i in range(2):
         mine = reference.iterate(images[i], targets[i], i, RATE, MOMENTUM, DECAY)
-        features, gradient, total = front(torch.from_numpy(images[i])), torch.zeros(batch, 36, dtype=torch.float64), 0.0
+        features, gradient, total = front(torch.from_numpy(images[i])), torch.zeros(
+            batch, 36, dtype=torch.float64), 0.0
         for samples in fc_passes:
             x = features[samples].detach().requires_grad_()
             value = mean_loss(network, back(x), targets[i][samples])

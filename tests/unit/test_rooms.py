@@ -14,7 +14,8 @@ import hpcpar
 
 ROOT = Path(hpcpar.__file__).parent
 #: From top to bottom: a room imports only from rooms above it (and from itself).
-ROOMS = ("errors", "network", "machine", "plan", "schedule", "papers", "cost", "search", "data", "kernels", "comm",
+ROOMS = ("errors", "network", "machine", "plan", "schedule", "papers", "cost", "search", "data",
+         "kernels", "comm",
          "runtime", "train", "calibrate", "diagnose", "report", "sweep", "cli")
 #: Rooms that must not know of another one above them: the machine is no business of the split, nor
 #: the reverse.
@@ -60,7 +61,8 @@ def test_no_circle_of_files() -> None:
     it.
     """
     files = {module(path): path for path in FILES}
-    graph = {name: {n if n in files else n.rpartition(".")[0] for n in imports(path)} & set(files) - {name}
+    graph = {name: {n if n in files else n.rpartition(".")[0] for n in imports(path)} & set(files)
+             - {name}
              for name, path in files.items()}
     outside = {name for name, needs in graph.items() if not needs}
     while outside:
@@ -92,7 +94,8 @@ assert status == 0 and not heavy, (status, heavy)
 
 @pytest.mark.parametrize("argv", [
     ["plan", "--network", "lenet5", "--ranks", "4", "--batch", "64", "--json"],
-    ["predict", "--network", "alexnet", "--machine", "cori-knl", "--ranks", "8", "--batch", "64", "--strategy", "grid:*"],
+    ["predict", "--network", "alexnet", "--machine", "cori-knl", "--ranks", "8", "--batch", "64",
+     "--strategy", "grid:*"],
 ], ids=lambda argv: str(argv[0]))
 def test_planning_needs_no_mpi_and_no_gpu(argv: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", PLANNING.format(argv=argv)], capture_output=True,

@@ -44,7 +44,8 @@ class Residual(nn.Module):
         self.stem, self.stem_bn = nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
         self.down, self.down_bn = nn.Conv2d(4, 6, 1, 2, bias=False), nn.BatchNorm2d(6)
         self.a, self.a_bn = nn.Conv2d(4, 6, 3, 2, 1, bias=False), nn.BatchNorm2d(6, momentum=0.3)
-        self.b, self.b_bn = nn.Conv2d(6, 6, 3, padding=1, groups=2, bias=False), nn.BatchNorm2d(6, eps=1e-3)
+        self.b, self.b_bn = nn.Conv2d(6, 6, 3, padding=1, groups=2,
+                                      bias=False), nn.BatchNorm2d(6, eps=1e-3)
         self.fc = nn.Linear(6, 5)
 
     def forward(self, x: Any) -> Any:
@@ -77,7 +78,11 @@ class Branches(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b, self.c = nn.Conv2d(2, 3, 1), nn.Conv2d(2, 4, (1, 3), padding=(0, 1)), nn.Conv2d(4, 2, 3, padding=2, dilation=2)
+        self.a, self.b, self.c = nn.Conv2d(2, 3,
+                                           1), nn.Conv2d(2, 4, (1, 3),
+                                                         padding=(0, 1)), nn.Conv2d(4, 2, 3,
+                                                                                    padding=2,
+                                                                                    dilation=2)
         self.d = nn.Conv2d(2, 2, 1)
         self.fc = nn.Linear(9 * 4 * 3, 6)
 

@@ -15,7 +15,8 @@ def check(events: list[dict[str, Any]]) -> None:
     slices: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     flows: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for e in events:
-        assert {"ph", "name", "pid", "tid"} <= set(e) and isinstance(e["pid"], int) and isinstance(e["tid"], int)
+        assert {"ph", "name", "pid",
+                "tid"} <= set(e) and isinstance(e["pid"], int) and isinstance(e["tid"], int)
         thread = e["pid"], e["tid"]
         if e["ph"] == "M":
             assert e["args"] and e["name"] in ("process_name", "process_labels",

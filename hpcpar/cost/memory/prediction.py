@@ -99,7 +99,8 @@ class _Passes:
                  training: bool) -> None:
         self.network, self.plan, self.sizes, self.training = network, plan, sizes, training
         self.edges = out.edges if plan is out.plan else Edges(network, plan)
-        self.schedule: Schedule = freeze(plan, [out], training) if plan.microbatches == 1 else lower(
+        self.schedule: Schedule = freeze(plan, [out],
+                                         training) if plan.microbatches == 1 else lower(
             network, plan, lambda move: ("ring", 1), training=training)
 
     def of(self, rank: int) -> RankMemory:

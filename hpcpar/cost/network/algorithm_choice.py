@@ -36,7 +36,8 @@ TREE = {Kind.ALLREDUCE: "doubling", Kind.ALLGATHER: "bruck", Kind.REDUCE_SCATTER
 def collective_bytes(step: Move) -> Ints:
     """n of the formulas: bytes of the collective's whole buffer, in the largest group."""
     gathers = np.equal(step.pattern.code, CODES[Kind.ALLGATHER])
-    return np.where(gathers, step.destination.largest_items, step.source.largest_items) * step.item_bytes
+    return np.where(gathers, step.destination.largest_items,
+                    step.source.largest_items) * step.item_bytes
 
 
 def kinds_of(step: Move) -> list[Kind]:
@@ -86,7 +87,8 @@ def cheapest(
     return names[best], segments[best], every.min(axis=0)
 
 
-def chooser(machine: Machine, collectives: str = "auto", network_model: NetworkModel | None = None) -> Chooser:
+def chooser(machine: Machine, collectives: str = "auto",
+            network_model: NetworkModel | None = None) -> Chooser:
     """A function that chooses the algorithm and the segments of a collective step.
 
     Parameters
@@ -122,7 +124,8 @@ def chooser(machine: Machine, collectives: str = "auto", network_model: NetworkM
     return choose
 
 
-def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel, collectives: str) -> Chooser:
+def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
+                   collectives: str) -> Chooser:
     """A chooser for steps that are only priced: it quotes the cheapest time without a name.
 
     Parameters

@@ -128,7 +128,8 @@ def halo(step: Move, network_model: NetworkModel, ranks: Ints) -> PointToPoint:
     return PointToPoint(seconds, sent.messages, sent.items, found.through_items, level)
 
 
-def halo_s(received: NeighbourSums, sent: NeighbourSums, level: Ints, item_bytes: Ints, network_model: NetworkModel,
+def halo_s(received: NeighbourSums, sent: NeighbourSums, level: Ints, item_bytes: Ints,
+           network_model: NetworkModel,
            back: bool) -> Floats:
     """Seconds of the busiest part, with packing and unpacking (or, of an adjoint, adding)."""
     machine = network_model.machine
@@ -140,19 +141,24 @@ def halo_s(received: NeighbourSums, sent: NeighbourSums, level: Ints, item_bytes
     return seconds * network_model.factor(level, Kind.HALO, "direct", most_bytes)
 
 
-def neighbours(halo: Halo, item_bytes: Ints, network_model: NetworkModel, ranks: Ints) -> tuple[NeighbourSums, NeighbourSums, Ints]:
+def neighbours(halo: Halo, item_bytes: Ints, network_model: NetworkModel,
+               ranks: Ints) -> tuple[NeighbourSums, NeighbourSums, Ints]:
     """What the busiest part receives, what the busiest sends, and the level that is crossed.
 
     Each combination of sides (below, above or neither along every axis) is one neighbour.
     """
     received, sent = NeighbourSums(), NeighbourSums()
     for sides in itertools.product((KEPT, BELOW, ABOVE), repeat=len(halo.mesh_axes)):
-        crossing = [(side, mesh_axis) for side, mesh_axis in zip(sides, halo.mesh_axes, strict=True) if side]
+        crossing = [(side, mesh_axis) for side, mesh_axis in zip(sides, halo.mesh_axes, strict=True)
+                    if side]
         if not crossing:
             continue
         level = functools.reduce(
-            np.maximum, (_level(side, mesh_axis, network_model, ranks) for side, mesh_axis in crossing))
-        links = network_model.links(level, partial(_most_flows, [mesh_axis for _, mesh_axis in crossing], ranks))
+            np.maximum,
+            (_level(side, mesh_axis, network_model, ranks) for side, mesh_axis in crossing))
+        links = network_model.links(level,
+                                    partial(_most_flows, [mesh_axis for _, mesh_axis in crossing],
+                                            ranks))
         for row, sums in ((RECEIVING, received), (SENDING, sent)):
             items = halo.rest
             count: Ints = 1

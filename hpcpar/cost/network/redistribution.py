@@ -47,7 +47,8 @@ def redistribution(step: Move, network_model: NetworkModel, ranks: Ints) -> Poin
                               for layout in (source, destination))
         level = network_model.index(found.span, ranks)
     else:
-        sending, receiving = (_between_stages(source, destination, layout.config.ranks, network_model)
+        sending, receiving = (_between_stages(source, destination, layout.config.ranks,
+                                              network_model)
                               for layout in (source, destination))
         level = network_model.between(*ends(source, destination))
     machine = network_model.machine
@@ -124,12 +125,14 @@ def spread(block: Ints, active: Ints, network_model: NetworkModel, ranks: Ints) 
     unit = np.minimum(network_model.inner[index], block)
     # share of the other ranks that lie outside the unit
     away = (block - unit) / np.maximum(block - 1, 1)
-    far = network_model.links(index, lambda u: np.minimum(u, active) * (1 - np.minimum(u, block) / block))
+    far = network_model.links(index,
+                              lambda u: np.minimum(u, active) * (1 - np.minimum(u, block) / block))
     close = network_model.links(np.maximum(index - 1, 0), lambda u: np.minimum(u, active))
     return Spread.of(((away, far), (np.where(unit > 1, 1 - away, 0.0), close)), index)
 
 
-def _between_stages(source: Layout, destination: Layout, active: Ints, network_model: NetworkModel) -> Spread:
+def _between_stages(source: Layout, destination: Layout, active: Ints,
+                    network_model: NetworkModel) -> Spread:
     """The links of messages between two stages that live on different ranks."""
     level = network_model.between(*ends(source, destination))
     links = network_model.links(level, lambda unit: np.minimum(unit, active))

@@ -140,7 +140,8 @@ def _even_items(layout: Layout) -> Floats:
     return math.prod(a.extent / cut(layout, a).parts for a in layout.axes)
 
 
-def paper_comm_s(step: Move, machine: Machine, network_model: NetworkModel, network: Network, plan: Plan
+def paper_comm_s(step: Move, machine: Machine, network_model: NetworkModel, network: Network,
+                 plan: Plan
                  ) -> Floats:
     """Seconds of a step in the integrated paper's accounting.
 

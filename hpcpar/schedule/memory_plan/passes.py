@@ -125,7 +125,8 @@ class PassPlans:
         The micro-batches; or the pass of the mini-batch up to the switch, then the FC passes.
     """
 
-    def __init__(self, network: Network, plan: Plan, rank: int, edges: Edges, buffers: PlannedBuffers,
+    def __init__(self, network: Network, plan: Plan, rank: int, edges: Edges,
+                 buffers: PlannedBuffers,
                  training: bool) -> None:
         self.network, self.plan, self.rank, self.training = network, plan, rank, training
         self._edges, self._buffers = edges, buffers
@@ -156,7 +157,8 @@ class PassPlans:
         begin = block(int(self.plan.batch), self.plan.microbatches, part)[0]
         count = samples_of(self.plan, part)
         slots = MicrobatchSlots(self._flying, self.network.layers[-1].name, part)
-        return self._pass(self.network.layers, part, PassSamples(count, begin, max(count, 1), 0), slots)
+        return self._pass(self.network.layers, part, PassSamples(count, begin, max(count, 1), 0),
+                          slots)
 
     def _fc_pass(self, part: int, before: PassPlan) -> PassPlan:
         """A pass of the layers from the switch on, on a part of the mini-batch."""

@@ -34,8 +34,8 @@ class Places:
     items : int
         Size of the array.
     shared : frozenset of Buffer
-        PlannedBuffers that are expected to be zero and have others in the same place: to be cleared at the
-        beginning of each life.
+        PlannedBuffers that are expected to be zero and have others in the same place: to be cleared
+        at the beginning of each life.
     """
 
     first: dict[Buffer, int]

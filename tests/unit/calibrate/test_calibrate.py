@@ -29,7 +29,8 @@ def test_fit_finds_what_made_the_times() -> None:
     alpha, beta, small = fit.hockney(SIZES, messages())
     assert alpha == pytest.approx(ALPHA_S) and beta == pytest.approx(
         BETA_S) and small == pytest.approx(SMALL_S)
-    assert fit.residual(SIZES[3:], messages()[3:], (alpha, beta, small)) == pytest.approx(0, abs=1e-9)
+    assert fit.residual(SIZES[3:], messages()[3:],
+                        (alpha, beta, small)) == pytest.approx(0, abs=1e-9)
     assert fit.residual(SIZES, 2 * messages(), (alpha, beta, small)) > 0.4
 
 
@@ -91,7 +92,9 @@ def test_what_is_done_before_an_action_is_outside_its_time(monkeypatch: pytest.M
     done.clear()
     timer.take()
     assert timer.seconds == pytest.approx(1e-5) and timer.sample_s == pytest.approx(0.02, rel=0.1)
-    assert done == ["computing", "message"] * (len(done) // 2) and len(done) // 2 == round(timer.sample_s / 1.01e-3)
+    assert done == ["computing",
+                    "message"] * (len(done) // 2) and len(done) // 2 == round(
+                        timer.sample_s / 1.01e-3)
 
 
 def test_a_sample_lasts_as_long_as_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

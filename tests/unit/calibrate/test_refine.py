@@ -25,7 +25,9 @@ MACHINE = files.load("local")
 def record(strategy: str = "data", ranks: int = 2, iterations: int = 10, scale: float = 1.0,
            **options: Any) -> RunRecord:
     """Step i takes (i + 1) us on rank 0, rank r r tenths more; the first two iterations warm up."""
-    host, threads, started = options.pop("host", "node7"), options.pop("threads", 1), options.pop("started", "then")
+    host, threads, started = options.pop("host",
+                                         "node7"), options.pop("threads", 1), options.pop(
+                                             "started", "then")
     plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), strategy, ranks, 9,
                      machine=files.to_dict(MACHINE), **options)
     network = plan.network.build()
@@ -40,7 +42,8 @@ def record(strategy: str = "data", ranks: int = 2, iterations: int = 10, scale: 
     seconds[:, :2] *= 50
     info = [RankInfo(host, r, threads, "cpu", 0) for r in range(ranks)]
     counts = np.zeros((ranks, n), np.int64)
-    return RunRecord(to_json(plan), steps_of(schedule), info, seconds.astype(np.float32), seconds.sum(axis=2), counts, counts,
+    return RunRecord(to_json(plan), steps_of(schedule), info, seconds.astype(np.float32),
+                     seconds.sum(axis=2), counts, counts,
                      np.zeros(iterations), started=started, warmup=2, path=f"{strategy}.h5")
 
 
@@ -59,9 +62,12 @@ def test_times_of_the_slowest_rank_without_the_warm_up() -> None:
     r = record()
     found = refine(MACHINE, "m.toml", [r])
     assert found.new == len(found.machine.compute) > 20 and found.known == 0
-    assert entry(found.machine, "conv2d.forward x=5x1x") == pytest.approx(steps(r, "forward", "conv1")[0], rel=1e-5)
+    assert entry(found.machine,
+                 "conv2d.forward x=5x1x") == pytest.approx(steps(r, "forward", "conv1")[0],
+                                                           rel=1e-5)
     (change,) = found.changes
-    assert change.before_s != change.after_s and change.measured_s == pytest.approx(r.iteration_s[1, -1])
+    assert change.before_s != change.after_s and change.measured_s == pytest.approx(
+        r.iteration_s[1, -1])
 
 
 def test_of_ranks_that_share_cores_the_mean_counts() -> None:
@@ -94,7 +100,9 @@ def test_micro_batches_and_stages() -> None:
     r = record("pipeline", microbatches=4)
     found = refine(MACHINE, "m.toml", [r]).machine
     assert {key.split(" x=")[1].split("x")[0] for key in found.compute if "forward" in key} == {"3"}
-    assert entry(found, "conv2d.forward x=3x1x") == pytest.approx(steps(r, "forward", "conv1")[-1], rel=1e-5)
+    assert entry(found,
+                 "conv2d.forward x=3x1x") == pytest.approx(steps(r, "forward", "conv1")[-1],
+                                                           rel=1e-5)
 
 
 def test_everything_priced_is_measured() -> None:

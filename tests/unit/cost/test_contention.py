@@ -68,7 +68,8 @@ def test_racks_are_oversubscribed() -> None:
 
 
 @pytest.mark.parametrize(("stride", "size", "ranks"), [
-    (1, 8, 8), (1, 16, 64), (2, 4, 8), (2, 2, 16), (4, 2, 8), (4, 8, 32), (8, 4, 32), (2, 34, 68), (34, 4, 136), (68, 2, 136), (68, 4, 272),
+    (1, 8, 8), (1, 16, 64), (2, 4, 8), (2, 2, 16), (4, 2, 8), (4, 8, 32), (8, 4, 32), (2, 34, 68),
+    (34, 4, 136), (68, 2, 136), (68, 4, 272),
 ])
 def test_flows_are_those_of_walked_rings(stride: int, size: int, ranks: int) -> None:
     name, phi = phi_of_rings([MeshAxis(stride, size)], ranks)
@@ -79,7 +80,8 @@ def test_flows_are_those_of_walked_rings(stride: int, size: int, ranks: int) -> 
 
 @pytest.mark.parametrize(("stride", "size", "ranks"),
                          [(3, 4, 12), (1, 6, 12), (6, 2, 12), (3, 2, 6), (5, 4, 20)])
-def test_groups_across_the_nodes_boundaries_are_not_thought_faster(stride: int, size: int, ranks: int) -> None:
+def test_groups_across_the_nodes_boundaries_are_not_thought_faster(
+    stride: int, size: int, ranks: int) -> None:
     """Where groups and nodes do not fit into each other, at least as many flows are counted as
     leave some node.
     """
@@ -92,7 +94,8 @@ def test_a_second_rack_does_not_relieve_the_nodes() -> None:
     messages go on to the other rack.
     """
     network_model = NetworkModel(ABCI)
-    one, two = route(network_model, [MeshAxis(4, 17)], 68).far, route(network_model, [MeshAxis(4, 34)], 136).far
+    one, two = route(network_model, [MeshAxis(4, 17)],
+                     68).far, route(network_model, [MeshAxis(4, 34)], 136).far
     assert leaving([MeshAxis(4, 34)], 136, 4) == leaving([MeshAxis(4, 17)], 68, 4) == 4
     assert two.beta_s_per_byte >= one.beta_s_per_byte
 
@@ -106,9 +109,11 @@ def test_rounds_of_doubling_pay_for_their_distance() -> None:
     assert doublings(way.p) == 6
     hops = [way.hop(d) for d in range(6)]
     assert [h.alpha_s for h in hops] == [NODE.alpha_s] * 2 + [RACK.alpha_s] * 4
-    assert [h.beta_s_per_byte for h in hops] == [NODE.beta_s_per_byte] * 2 + [2 * RACK.beta_s_per_byte] * 4
+    assert [h.beta_s_per_byte
+            for h in hops] == [NODE.beta_s_per_byte] * 2 + [2 * RACK.beta_s_per_byte] * 4
     # a stride of 4 leaves the node in every round
-    assert route(NetworkModel(ABCI), [MeshAxis(4, 16)], 64).hop(0).beta_s_per_byte == 2 * RACK.beta_s_per_byte
+    assert route(NetworkModel(ABCI), [MeshAxis(4, 16)],
+                 64).hop(0).beta_s_per_byte == 2 * RACK.beta_s_per_byte
 
 
 def test_routes_of_a_family_are_those_of_its_cases() -> None:
@@ -149,7 +154,9 @@ def test_given_contention_replaces_what_follows_from_the_placement() -> None:
                                                            rel=1e-12)
     assert communication(four, "gradient") == pytest.approx(4 * communication(one, "gradient"),
                                                             rel=1e-12)
-    assert communication(four, "forward") == communication(one, "forward") == communication(own, "forward")
+    assert communication(four, "forward") == communication(one,
+                                                           "forward") == communication(own,
+                                                                                       "forward")
     with pytest.raises(InputError, match="at least 1"):
         cost("data", 8, contention=0.5)
 
@@ -163,8 +170,12 @@ def test_data_parallel_gradients_have_the_links_to_themselves() -> None:
 def test_placement_decides_what_leaves_the_node() -> None:
     """``inner`` puts model groups into nodes, ``outer`` the sample groups."""
     inner, outer = cost("grid:4x4", 16), cost("grid:4x4/outer", 16)
-    assert streams(inner, "forward") == streams(inner, "backward") == {"node"} and streams(inner, "gradient") == {"rack"}
-    assert streams(outer, "forward") == streams(outer, "backward") == {"rack"} and streams(outer, "gradient") == {"node"}
+    assert streams(inner, "forward") == streams(inner,
+                                                "backward") == {"node"} and streams(
+                                                    inner, "gradient") == {"rack"}
+    assert streams(outer, "forward") == streams(outer,
+                                                "backward") == {"rack"} and streams(
+                                                    outer, "gradient") == {"node"}
     assert communication(inner, "forward") < communication(outer, "forward")
     assert communication(inner, "gradient") > communication(outer, "gradient")
     assert inner.communication_bytes == outer.communication_bytes

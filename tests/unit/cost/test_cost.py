@@ -89,13 +89,15 @@ def test_sent_equals_the_walked_rounds(kind: Kind, name: str, p: int) -> None:
 
 def test_sent_of_a_family_is_that_of_each_case() -> None:
     """Members, items and segments may be arrays."""
-    p, n, segments = np.array([1, 2, 5, 8, 8]), np.array([10, 10, 1003, 64, 4096]), np.array([1, 2, 1, 4, 4])
+    p, n, segments = np.array([1, 2, 5, 8, 8]), np.array([10, 10, 1003, 64, 4096]), np.array(
+        [1, 2, 1, 4, 4])
     for kind, name in [*CASES, (Kind.REDUCE, "direct"), (Kind.BROADCAST, "direct"),
                        (Kind.ALLGATHER, "mpi")]:
         together = sent(kind, name, p, n, n // p, segments)
         for i in range(len(p)):
             alone = sent(kind, name, int(p[i]), int(n[i]), int(n[i] // p[i]), int(segments[i]))
-            assert [int(np.broadcast_to(t, p.shape)[i]) for t in together] == [int(v) for v in alone]
+            assert [int(np.broadcast_to(t, p.shape)[i])
+                    for t in together] == [int(v) for v in alone]
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
@@ -107,7 +109,8 @@ def test_seconds_count_the_rounds_and_their_bytes(kind: Kind, name: str, p: int)
     n = 24 * p
     sizes = (n,) * p if kind is Kind.ALLREDUCE else (24,) * p
     every = [collective(kind, name, sizes, me, 1) for me in range(p)]
-    alpha, beta, none = (Links.of(Level("", 0, a, b)) for a, b in ((1.0, 0.0), (0.0, 1.0), (0.0, 0.0)))
+    alpha, beta, none = (Links.of(Level("", 0, a, b))
+                         for a, b in ((1.0, 0.0), (0.0, 1.0), (0.0, 0.0)))
     busiest = max(every, key=len)
 
     def count(rounds: list[Round], summing: bool) -> int:
@@ -120,7 +123,8 @@ def test_seconds_count_the_rounds_and_their_bytes(kind: Kind, name: str, p: int)
     assert collective_s(kind, name, p, n, 1, none,
                         1.0) == pytest.approx(max(count(r, True) for r in every))
     if name == "doubling":
-        assert doubling_rounds(p) == len(busiest) and summing_rounds(p) == max(sum(r.reduce for r in m) for m in every)
+        assert doubling_rounds(p) == len(busiest) and summing_rounds(p) == max(
+            sum(r.reduce for r in m) for m in every)
 
 
 def test_ring_formulas() -> None:
@@ -133,7 +137,8 @@ def test_ring_formulas() -> None:
                         level) == pytest.approx(7 * (3e-6 + 1e6 / 8 * 2e-9))
     assert paper_s(Kind.ALLGATHER, 5, 1e6, level) == pytest.approx(3 * 3e-6 + 4 / 5 * 1e6 * 2e-9)
     assert paper_s(Kind.ALLREDUCE, 5, 1e6, level) == 2 * paper_s(Kind.ALLGATHER, 5, 1e6, level)
-    assert collective_s(Kind.ALLREDUCE, "ring", 1, 1e6, 1, level) == paper_s(Kind.ALLREDUCE, 1, 1e6, level) == 0
+    assert collective_s(Kind.ALLREDUCE, "ring", 1, 1e6, 1,
+                        level) == paper_s(Kind.ALLREDUCE, 1, 1e6, level) == 0
     # one member's link, message by message
     for kind, sums in ((Kind.REDUCE, 1), (Kind.BROADCAST, 0)):
         assert collective_s(kind, "direct", 8, 1e6, 1, level,
@@ -154,7 +159,9 @@ def test_segments_hide_sums() -> None:
 def test_choices() -> None:
     level = Links.of(Level("", 0, 2e-6, 1e-9))
     name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 16, level, 1e-10, ("ring", "doubling"))
-    assert (name, segments) == ("doubling", 1) and seconds == collective_s(Kind.ALLREDUCE, "doubling", 8, 16, 1, level, 1e-10)
+    assert (name, segments) == ("doubling",
+                                1) and seconds == collective_s(
+                                    Kind.ALLREDUCE, "doubling", 8, 16, 1, level, 1e-10)
     name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 10**9, level, 1e-9, ("ring", "doubling"))
     assert (name, segments) == ("ring", MOST_SEGMENTS)
     assert seconds == min(collective_s(Kind.ALLREDUCE, "ring", 8, 10**9, s, level, 1e-9)
@@ -194,7 +201,8 @@ def redistributed(found: tuple[Any, Any], exact: tuple[int, int], what: str) -> 
 
 @pytest.mark.parametrize(("collectives", "batch"), [("ring", 7), ("ring", 24), ("tree", 7)])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 6, 8])
-def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(ranks: int, collectives: str, batch: int) -> None:
+def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(
+    ranks: int, collectives: str, batch: int) -> None:
     """Halos and allreduces equal the walked exchanges. So do gathers of even blocks.
 
     A ring's bytes are exact for any blocks (messages count empty ones as well); Bruck sends some
@@ -251,8 +259,10 @@ def test_what_every_rank_has_costs_nothing(ranks: int) -> None:
 def even() -> Network:
     """Sizes that 2, 4, 8 and 16 divide, windows and groups among the layers."""
     net = Chain("even", (16, 32, 32))
-    net.add(Conv2d, "conv1", out_channels=32, kernel=(3, 3), padding=(1, 1)).add(ReLU, "relu1").add(LRN, "norm", size=3)
-    net.add(MaxPool2d, "pool", kernel=(2, 2), stride=(2, 2)).add(Conv2d, "conv2", out_channels=32, groups=4).add(ReLU, "relu2")
+    net.add(Conv2d, "conv1", out_channels=32, kernel=(3, 3),
+            padding=(1, 1)).add(ReLU, "relu1").add(LRN, "norm", size=3)
+    net.add(MaxPool2d, "pool", kernel=(2, 2),
+            stride=(2, 2)).add(Conv2d, "conv2", out_channels=32, groups=4).add(ReLU, "relu2")
     net.add(Conv2d, "conv3", out_channels=16, kernel=(3, 3), padding=(1, 1)).add(Flatten, "flatten")
     net.add(Linear, "fc1", out_features=64).add(ReLU, "relu3").add(Linear, "fc2", out_features=16)
     return net.add(LogisticCrossEntropy, "loss").build()
@@ -264,8 +274,8 @@ def test_priced_bytes_of_any_configurations(seed: int, ranks: int) -> None:
     exchanges.
 
     So do redistributions of what every rank holds a part of its own of; windows beside them count
-    within a fifth. Of several copies each destination asks one: counted as if evenly, while the busiest
-    may be asked by three times as many.
+    within a fifth. Of several copies each destination asks one: counted as if evenly, while the
+    busiest may be asked by three times as many.
     """
     network = even()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -292,7 +302,8 @@ def test_library_collectives_count_as_one_message(ranks: int) -> None:
     for strategy in one_pass(ranks):
         for step, cost in priced_steps(strategy, ranks, 24, collectives="mpi"):
             if step.group is not None and len(set(parts_of(step, ranks))) == 1:
-                assert (cost.messages, cost.sent_bytes) == busiest(step, ranks), f"{strategy} {step.label}"
+                assert (cost.messages,
+                        cost.sent_bytes) == busiest(step, ranks), f"{strategy} {step.label}"
 
 
 def test_uneven_library_collectives_count_the_largest_contribution() -> None:
@@ -316,7 +327,9 @@ def test_work_keys(strategy: str) -> None:
     network = SMALL.build()
     done = works(plan_of(strategy, 6, 12, overlap="full"))
     whole = works(plan_of(strategy, 6, 12, overlap="none"))
-    assert {w.key for _, w in done} == {w.key for _, w in whole} and all(w.fraction == 1.0 for _, w in whole)
+    assert {w.key for _, w in done} == {w.key
+                                        for _, w in whole} and all(
+                                            w.fraction == 1.0 for _, w in whole)
     measured = replace(LOCAL, compute={w.key: 1.0 for _, w in whole})
     for _, work in done:
         assert compute_s(measured, work) == work.fraction
@@ -330,7 +343,8 @@ def test_work_of_one_rank_is_the_networks() -> None:
     network = SMALL.build()
     listed = [w for _, w in works(plan_of("data", 1, 3))]
     products = [w for w in listed if w.kind in ("conv2d", "linear")]
-    per_sample = sum(layer.forward_flops(network.input_shape(layer)) for layer in network.matmul_layers)
+    per_sample = sum(layer.forward_flops(network.input_shape(layer))
+                     for layer in network.matmul_layers)
     first = network.matmul_layers[0]
     for op, share in (("forward", per_sample), ("backward_weight", per_sample),
                       ("backward", per_sample - first.forward_flops(network.input_shape(first)))):
@@ -345,7 +359,8 @@ def test_work_of_one_rank_is_the_networks() -> None:
 def test_work_is_divided(strategy: str) -> None:
     """Six ranks compute a sixth of the products each (sizes divide evenly)."""
     spec = NetworkSpec("alexnet", (3, 67, 67), 24)
-    alone, split = (sum(w.flops for s, w in works(plan_of(name, ranks, 12, spec)) if w.kind in ("conv2d", "linear"))
+    alone, split = (sum(w.flops for s, w in works(plan_of(name, ranks, 12, spec))
+                        if w.kind in ("conv2d", "linear"))
                     for name, ranks in (("data", 1), (strategy, 6)))
     assert split == pytest.approx(alone / 6, rel=0.05)
 
@@ -382,8 +397,10 @@ def test_prediction_contract() -> None:
     p = price(network, plan_of("grid:2x2", 4, 8), LOCAL, samples=800)
     assert isinstance(p, Prediction)
     data = p.to_json(steps=True)
-    for name in ("network", "machine", "strategy", "ranks", "batch", "iteration_s", "epoch_s", "compute_s", "communication_s",
-                 "exposed_communication_s", "communication_bytes", "memory_bytes", "fits", "layers", "phases", "steps"):
+    for name in ("network", "machine", "strategy", "ranks", "batch", "iteration_s", "epoch_s",
+                 "compute_s", "communication_s",
+                 "exposed_communication_s", "communication_bytes", "memory_bytes", "fits", "layers",
+                 "phases", "steps"):
         assert name in data
     assert set(data["layers"][0]["config"]) == {"n", "c", "h", "w", "d", "k"}
     assert sum(layer["compute_s"] for layer in data["layers"]) == pytest.approx(p.compute_s)

@@ -48,7 +48,8 @@ SETTINGS = [
     Setting(files.load("abci-v100")),
     Setting(files.load("p100x4x4"), "outer", "layer", overlap="gradient"),
     Setting(files.load("cori-knl"), gather="layer", accounting="paper", overlap="none"),
-    Setting(files.load("abci-v100"), "outer", accounting="paper", overlap="none", collectives="tree"),
+    Setting(files.load("abci-v100"), "outer", accounting="paper", overlap="none",
+            collectives="tree"),
     Setting(files.load("h100x8"), collectives="ring"),
 ]
 IDS = ["abci", "p100", "cori", "abci-tree", "h100-ring"]
@@ -65,7 +66,8 @@ def family(spec: NetworkSpec, name: str, grids: list[tuple[int, int]], setting: 
     rows, columns = (np.array([grid[i] for grid in grids], np.int64) for i in (0, 1))
     configs = fill(NETWORKS[spec.name], name, rows * columns, (rows, columns), setting.gather,
                    setting.placement)
-    return Plan(spec, rows * columns, np.array(batches(grids), np.int64), name, configs, overlap=setting.overlap,
+    return Plan(spec, rows * columns, np.array(batches(grids), np.int64), name, configs,
+                overlap=setting.overlap,
                 collectives=setting.collectives, **options)
 
 
@@ -74,7 +76,8 @@ def alone(spec: NetworkSpec, name: str, grids: list[tuple[int, int]], i: int, se
     """The plan of one case, of plain numbers."""
     (a, b), batch = grids[i], batches(grids)[i]
     configs = fill(NETWORKS[spec.name], name, a * b, (a, b), setting.gather, setting.placement)
-    return Plan(spec, a * b, batch, name, configs, overlap=setting.overlap, collectives=setting.collectives,
+    return Plan(spec, a * b, batch, name, configs, overlap=setting.overlap,
+                collectives=setting.collectives,
                 machine=files.to_dict(setting.machine), **options)
 
 
@@ -92,7 +95,8 @@ def same(costs: Costs, i: int, count: int, p: Prediction) -> None:
     assert all(bound[field] >= value for field, value in asdict(p.memory).items()), i
 
 
-def check(spec: NetworkSpec, name: str, grids: list[tuple[int, int]], setting: Setting, price_options: dict[str, Any] | None = None,
+def check(spec: NetworkSpec, name: str, grids: list[tuple[int, int]], setting: Setting,
+          price_options: dict[str, Any] | None = None,
           **options: Any) -> None:
     network = NETWORKS[spec.name]
     how = {"accounting": setting.accounting} | (price_options or {})
@@ -136,7 +140,8 @@ def test_resnet50(name: str, setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("options", [
-    {"synchronisation": "sharded"}, {"synchronisation": "server"}, {"batch_norm": "local"}, {"dtype": "float64"},
+    {"synchronisation": "sharded"}, {"synchronisation": "server"}, {"batch_norm": "local"},
+    {"dtype": "float64"},
 ], ids=str)
 def test_options_of_plans(options: dict[str, Any]) -> None:
     for name in ("grid", "ds"):
@@ -144,7 +149,8 @@ def test_options_of_plans(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options", [
-    {"contention": 2.5}, {"gamma": 0.4}, {"training": False}, {"io_bytes_per_s": 1e7, "io_item_bytes": 2.0},
+    {"contention": 2.5}, {"gamma": 0.4}, {"training": False},
+    {"io_bytes_per_s": 1e7, "io_item_bytes": 2.0},
 ], ids=str)
 def test_options_of_prices(options: dict[str, Any]) -> None:
     for name in ("grid", "domain"):

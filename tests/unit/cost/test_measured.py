@@ -78,7 +78,8 @@ def test_a_vector_times_a_matrix_says_nothing_of_matrices() -> None:
 
 @given(st.dictionaries(st.integers(1, 64), st.floats(1e-6, 1.0), min_size=1, max_size=4),
        st.integers(1, 300))
-def test_noise_makes_no_time_negative_and_beyond_the_ends_no_more_samples_faster(points: dict[int, float], n: int) -> None:
+def test_noise_makes_no_time_negative_and_beyond_the_ends_no_more_samples_faster(
+    points: dict[int, float], n: int) -> None:
     table = Measured({KEY.format(b): s for b, s in points.items()}, 1e-6)
     found, following = table.time(KEY.format(n)), table.time(KEY.format(n + 1))
     assert found is not None and following is not None and found.seconds > 0
@@ -115,7 +116,8 @@ def test_what_the_table_does_not_know_takes_as_much_longer_as_its_kind() -> None
     known, other = works(plan_of("data", 16)), works(plan_of("filter", 16))
     table = {key: 3.0 * float(plain_roofline_s(LOCAL.device, work)) for key, work in known.items()}
     machine = replace(LOCAL, compute=table, kinds=kinds(LOCAL.device, known.values(), table))
-    assert machine.kinds and list(machine.kinds.values()) == pytest.approx([3.0] * len(machine.kinds))
+    assert machine.kinds and list(machine.kinds.values()) == pytest.approx(
+        [3.0] * len(machine.kinds))
     new = [work for work in other.values() if machine.measured.time(work.key) is None
            and work.bytes]
     assert new

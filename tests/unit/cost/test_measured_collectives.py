@@ -26,7 +26,8 @@ MACHINE = replace(PLAIN, collectives=(KNOWN,))
 
 
 def seconds(machine: Machine, kind: Kind, algorithm: str, n: Any, digit: MeshAxis) -> Any:
-    return collective_s(kind, algorithm, digit.size, n, 1, route(NetworkModel(machine), [digit], 16),
+    return collective_s(kind, algorithm, digit.size, n, 1,
+                        route(NetworkModel(machine), [digit], 16),
                         1e-10)
 
 
@@ -36,9 +37,12 @@ def test_price_of_a_collective_that_differs(n: float, factor: float) -> None:
     across, inside = MeshAxis(4, 4), MeshAxis(1, 4)
     assert seconds(MACHINE, Kind.ALLREDUCE, "ring", n, across) == pytest.approx(
         factor * seconds(PLAIN, Kind.ALLREDUCE, "ring", n, across))
-    for kind, name, digit in ((Kind.ALLREDUCE, "ring", inside), (Kind.ALLREDUCE, "doubling", across), (Kind.ALLGATHER, "ring", across),
+    for kind, name, digit in ((Kind.ALLREDUCE, "ring", inside),
+                              (Kind.ALLREDUCE, "doubling", across),
+                              (Kind.ALLGATHER, "ring", across),
                               (Kind.ALLREDUCE, "mpi", across)):
-        assert seconds(MACHINE, kind, name, n, digit) == seconds(PLAIN, kind, name, n, digit), (kind, name)
+        assert seconds(MACHINE, kind, name, n,
+                       digit) == seconds(PLAIN, kind, name, n, digit), (kind, name)
 
 
 @pytest.mark.parametrize("kind", ["halo", "redistribute"])
@@ -49,7 +53,10 @@ def test_direct_movements_that_differ(kind: str) -> None:
     plan = replace(plan, overlap="none")
     network = plan.network.build()
     plain = price(network, plan, PLAIN).steps
-    slow = {level: price(network, plan, replace(PLAIN, collectives=(Factors(level, kind, "direct", (1e3, 1e6), (3.0, 3.0)),))).steps
+    slow = {level: price(network, plan,
+                         replace(PLAIN,
+                                 collectives=(Factors(level, kind, "direct", (1e3, 1e6),
+                                                      (3.0, 3.0)),))).steps
             for level in (PLAIN.levels[0].name, "network")}
     there = [step.is_comm and f".{kind}" in step.label for step in plain]
     assert any(there)
@@ -92,7 +99,8 @@ def test_file_keeps_collectives_and_quality(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [
-    {"bytes": []}, {"bytes": [1.0]}, {"bytes": [2.0, 1.0]}, {"factors": [0.0, 1.0]}, {"factors": [1.0, float("nan")]}, {"size": 3},
+    {"bytes": []}, {"bytes": [1.0]}, {"bytes": [2.0, 1.0]}, {"factors": [0.0, 1.0]},
+    {"factors": [1.0, float("nan")]}, {"size": 3},
     {"level": 3},
 ])
 def test_bad_collectives_are_named(change: dict[str, Any]) -> None:

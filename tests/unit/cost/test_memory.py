@@ -99,7 +99,9 @@ class Silent:
         assert held.size == np.prod([b - a for a, b in step.source_box(rank)]), step.label
         ex = exchange(step, rank)
         return SimpleNamespace(
-            step=step, wire_items=ex.wire_items, landing_items=sum(landing_slots(step, ex).values()), dtype=np.dtype(f"V{step.item_bytes}"),
+            step=step, wire_items=ex.wire_items,
+            landing_items=sum(landing_slots(step, ex).values()),
+            dtype=np.dtype(f"V{step.item_bytes}"),
             on_device=False, place=lambda flat: None,
         )
 
@@ -124,7 +126,8 @@ def allocated(plan: Plan, schedule: Schedule, rank: int,
     labels = sum(p.labels.nbytes for p in made.fc_passes or made.passes)
     m = made.memory
     unused = m.blocks_bytes - m.alive_bytes
-    return {"weights": weights, "state": state, "blocks": backend.alive_bytes - weights - state - labels - unused, "wire": m.flying_bytes,
+    return {"weights": weights, "state": state, "blocks": backend.alive_bytes - weights - state
+            - labels - unused, "wire": m.flying_bytes,
             "unused": unused + m.messages_bytes - m.flying_bytes}
 
 
@@ -139,7 +142,8 @@ def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int,
     schedule = schedule_for(network, plan)
     predicted = {
         "weights": found.weights_bytes, "state": found.optimizer_bytes,
-        "blocks": found.activations_bytes + found.gradients_bytes + found.kept_bytes, "wire": found.wire_bytes,
+        "blocks": found.activations_bytes + found.gradients_bytes + found.kept_bytes,
+        "wire": found.wire_bytes,
     }
     return predicted, [allocated(plan, schedule, rank) for rank in range(ranks)]
 
@@ -153,7 +157,8 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
             if spec is ALEXNET and strategy.partition(":")[0] in ("spatial", "domain", "ds"):
                 continue
             predicted, real = both(spec, strategy, ranks, 8, gather=gather)
-            assert predicted == {use: max(r[use] for r in real) for use in predicted}, (spec.name, strategy)
+            assert predicted == {use: max(r[use] for r in real)
+                                 for use in predicted}, (spec.name, strategy)
             # what is alive at once is laid out nearly without gaps
             assert sum(predicted.values()) <= max(sum(r.values())
                                                   for r in real) <= 1.03 * sum(
@@ -161,7 +166,8 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
 
 
 @pytest.mark.parametrize(("spec", "ranks", "batch"), [
-    (LENET, 1, 7), (LENET, 2, 7), (LENET, 3, 8), (LENET, 4, 7), (ALEXNET, 2, 7), (ALEXNET, 2, 8), (ALEXNET, 3, 8), (ALEXNET, 4, 7),
+    (LENET, 1, 7), (LENET, 2, 7), (LENET, 3, 8), (LENET, 4, 7), (ALEXNET, 2, 7), (ALEXNET, 2, 8),
+    (ALEXNET, 3, 8), (ALEXNET, 4, 7),
 ], ids=lambda value: getattr(value, "name", value))
 def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
     """Weights, state and blocks are those of the largest rank; buffers of messages are those of the
@@ -180,17 +186,25 @@ def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
 #: Network of tests/mpi/zoo.py, strategy, ranks, options: what the named strategies of chains do not
 #: have.
 PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
-    *((name, strategy, 2, {}) for name in ("resnet", "inception", "cosmoflow") for strategy in ("data", "filter", "spatial")),
-    ("vgg", "channel", 2, {}), ("resnet", "channel", 2, {"synchronisation": "allreduce"}), ("resnet", "data", 4, {"batch_norm": "local"}),
-    ("resnet", "data", 4, {"synchronisation": "sharded", "optimizer": "adam"}), ("vgg", "data", 4, {"synchronisation": "server"}),
-    ("resnet", "data", 2, {"microbatches": 4}), ("resnet", "data", 2, {"microbatches": 4, "order": "1f1b"}),
+    *((name, strategy, 2, {}) for name in ("resnet", "inception", "cosmoflow")
+      for strategy in ("data", "filter", "spatial")),
+    ("vgg", "channel", 2, {}), ("resnet", "channel", 2, {"synchronisation": "allreduce"}),
+    ("resnet", "data", 4, {"batch_norm": "local"}),
+    ("resnet", "data", 4, {"synchronisation": "sharded", "optimizer": "adam"}),
+    ("vgg", "data", 4, {"synchronisation": "server"}),
+    ("resnet", "data", 2, {"microbatches": 4}),
+    ("resnet", "data", 2, {"microbatches": 4, "order": "1f1b"}),
     ("resnet", "data", 2, {"bucket_bytes": 1 << 16}),
-    *(("vgg", "pipeline:2x2", 4, {"microbatches": 4, "order": order}) for order in ("gpipe", "1f1b")),
-    *(("resnet", "pipeline:4x1", 4, {"microbatches": 8, "order": order}) for order in ("gpipe", "1f1b")),
-    ("lenet5", "owt-c", 2, {}), ("lenet5", "owt-b", 2, {}), ("lenet5", "owt-c", 2, {"overlap": "none"}),
+    *(("vgg", "pipeline:2x2", 4, {"microbatches": 4, "order": order})
+      for order in ("gpipe", "1f1b")),
+    *(("resnet", "pipeline:4x1", 4, {"microbatches": 8, "order": order})
+      for order in ("gpipe", "1f1b")),
+    ("lenet5", "owt-c", 2, {}), ("lenet5", "owt-b", 2, {}),
+    ("lenet5", "owt-c", 2, {"overlap": "none"}),
     *((name, "data", 2, {"recompute": 4}) for name in ("resnet", "inception", "vgg")),
     *((name, "spatial", 2, {"recompute": 2}) for name in ("resnet", "inception", "vgg")),
-    ("vgg", "channel", 2, {"recompute": 3}), ("resnet", "pipeline:2x1", 2, {"microbatches": 4, "recompute": 1}),
+    ("vgg", "channel", 2, {"recompute": 3}),
+    ("resnet", "pipeline:2x1", 2, {"microbatches": 4, "recompute": 1}),
     ("resnet", "pipeline:4x1", 4, {"microbatches": 8, "order": "1f1b", "recompute": 2}),
 ]
 
@@ -269,7 +283,9 @@ def test_float64_takes_twice_as_much() -> None:
     # of the maxima of 4 samples, half of 6 and of 16 channels: 2 bytes in either case
     indices = 2 * 4 * (3 * 8 * 8 + 8 * 4 * 4)
     loss = 16  # its sums are float64 in either case
-    assert {use: 2 * n for use, n in single.items()} == double | {"blocks": double["blocks"] + indices, "wire": double["wire"] + loss}
+    assert {use: 2 * n
+            for use, n in single.items()} == double | {"blocks": double["blocks"] + indices,
+                                                       "wire": double["wire"] + loss}
 
 
 def memory_of(strategy: str, ranks: int, spec: NetworkSpec = LENET, training: bool = True,
@@ -285,7 +301,8 @@ def test_what_is_divided() -> None:
     where it is sharded.
     """
     weights = 4 * NETWORKS["lenet5"].parameters
-    one, data, model = (memory_of(strategy, ranks) for strategy, ranks in (("data", 1), ("data", 4), ("filter", 2)))
+    one, data, model = (memory_of(strategy, ranks)
+                        for strategy, ranks in (("data", 1), ("data", 4), ("filter", 2)))
     sharded = memory_of("data", 4, synchronisation="sharded")
     assert one.weights_bytes == 2 * weights == data.weights_bytes and one.optimizer_bytes == weights
     assert model.weights_bytes == weights and model.optimizer_bytes == weights / 2
@@ -318,7 +335,8 @@ def test_micro_batches_in_flight_keep_their_activations() -> None:
     activations are one pass's.
     """
     one, four = memory_of("data", 1), memory_of("data", 1, microbatches=4)
-    assert one.activations_bytes <= four.activations_bytes <= 1.2 * one.activations_bytes and four.kept_bytes == one.kept_bytes
+    assert one.activations_bytes <= four.activations_bytes <= 1.2 * one.activations_bytes
+    assert four.kept_bytes == one.kept_bytes
     # the loss computes its gradient in the forward pass
     assert one.gradients_bytes / 4 <= four.gradients_bytes < 1.05 * one.gradients_bytes / 4
 

@@ -29,7 +29,8 @@ STRATEGIES = {"a": "owt", "b": "owt-b", "c": "owt-c"}
 @lru_cache
 def priced(strategy: str, workers: int, synchronisation: str = "allreduce") -> Prediction:
     plan = make_plan(
-        SPEC, strategy, workers, IMAGES * workers, network=NET, machine=files.to_dict(FLAT), overlap="none", collectives="ring",
+        SPEC, strategy, workers, IMAGES * workers, network=NET, machine=files.to_dict(FLAT),
+        overlap="none", collectives="ring",
         synchronisation=synchronisation,
     )
     return price(NET, plan, FLAT)
@@ -44,12 +45,14 @@ def switch(scheme: str, workers: int, phase: str) -> list[StepCost]:
 @pytest.mark.parametrize("workers", [2, 4, 8])
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
 def test_the_switch_moves_what_the_paper_counts(scheme: str, workers: int) -> None:
-    """All schemes move the same bytes in all, in so many fc_passes; of a broadcast only one rank sends.
+    """All schemes move the same bytes in all, in so many fc_passes; of a broadcast only one rank
+    sends.
     """
     steps = switch(scheme, workers, "forward")
     senders = 1 if scheme == "b" else workers
     assert len(steps) == owt.fc_passes(scheme, workers)  # type: ignore[arg-type]
-    assert senders * sum(s.sent_bytes for s in steps) == owt.received_bytes(scheme, workers, BATCH_BYTES)  # type: ignore[arg-type]
+    received = owt.received_bytes(scheme, workers, BATCH_BYTES)  # type: ignore[arg-type]
+    assert senders * sum(s.sent_bytes for s in steps) == received
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
@@ -61,9 +64,11 @@ def test_a_turn_takes_what_its_busiest_receiver_takes_in(workers: int) -> None:
         turn = owt.pass_s(scheme, workers, BATCH_BYTES, 1 / BETA_S, receivers=True)  # type: ignore[arg-type]
         for phase in ("forward", "backward"):
             passes = owt.fc_passes(scheme, workers)  # type: ignore[arg-type]
-            assert [s.seconds for s in switch(scheme, workers, phase)] == pytest.approx([turn] * passes)
+            assert [s.seconds for s in switch(scheme, workers, phase)] == pytest.approx(
+                [turn] * passes)
     once = owt.pass_s("b", workers, BATCH_BYTES, 1 / BETA_S)
-    assert [s.seconds for s in switch("b", workers, "forward")] == pytest.approx([(workers - 1) * once] * workers)
+    assert [s.seconds for s in switch("b", workers, "forward")] == pytest.approx(
+        [(workers - 1) * once] * workers)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])

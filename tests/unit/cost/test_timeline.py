@@ -90,16 +90,19 @@ def test_a_family_in_time_is_each_of_its_cases(hidden: float, rate: float) -> No
     shape = cases[0]
     seconds = [[case[i].seconds * (rng.random() < 0.8) for case in cases] for i in range(60)]
     levels = [[case[i].level for case in cases] for i in range(60)]
-    items = [Item(np.array(t), s.needed_by, np.array(v)) for s, t, v in zip(shape, seconds, levels, strict=True)]
+    items = [Item(np.array(t), s.needed_by, np.array(v))
+             for s, t, v in zip(shape, seconds, levels, strict=True)]
     together = timeline(items, hidden, 3, rate)
 
     def alone(j: int) -> Timeline:
-        return timeline([Item(t[j], s.needed_by, v[j]) for s, t, v in zip(shape, seconds, levels, strict=True)], hidden, 3, rate)
+        return timeline([Item(t[j], s.needed_by, v[j])
+                         for s, t, v in zip(shape, seconds, levels, strict=True)], hidden, 3, rate)
 
     for j in range(5):
         line = alone(j)
         assert together.total_s[j] == line.total_s and together.exposed_s[j] == line.exposed_s
-        assert [float(np.broadcast_to(w, 5)[j]) for w in together.waits_s] == [float(w) for w in line.waits_s]
+        assert [float(np.broadcast_to(w, 5)[j])
+                for w in together.waits_s] == [float(w) for w in line.waits_s]
 
 
 @pytest.mark.parametrize("strategy", ["data", "grid:2x3", "grid-fc:3x2", "domain:6x1", "owt",
@@ -113,7 +116,9 @@ def test_overlap_of_priced_plans(strategy: str) -> None:
         p = price(network, plan, MACHINE)
         total[overlap] = p
         assert p.iteration_s == pytest.approx(p.compute_s + p.exposed_communication_s, rel=1e-12)
-        assert p.iteration_s >= max(p.compute_s, 0) and p.exposed_communication_s <= p.communication_s * (1 + 1e-12)
+        assert p.iteration_s >= max(p.compute_s,
+                                    0) and p.exposed_communication_s <= p.communication_s * (
+                                        1 + 1e-12)
     none = total["none"]
     assert none.iteration_s == plain_sum(s.seconds for s in none.steps)
     assert total["gradient"].iteration_s <= none.iteration_s
@@ -151,7 +156,8 @@ def test_a_rate_of_one_changes_nothing_and_a_lower_one_never_helps() -> None:
         totals = [float(timeline(steps, hidden, 3, rate).total_s) for hidden in (1.0, 0.6)
                   for rate in (1.0, 1 - 1e-12, 0.5, 0.1)]
         for full, nearly, half, tenth in (totals[:4], totals[4:]):
-            assert nearly == pytest.approx(full) and full <= half * (1 + 1e-12) and half <= tenth * (1 + 1e-12)
+            assert nearly == pytest.approx(full) and full <= half * (
+                1 + 1e-12) and half <= tenth * (1 + 1e-12)
 
 
 def test_the_program_is_never_busy_twice() -> None:

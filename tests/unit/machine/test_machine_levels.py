@@ -70,7 +70,8 @@ def test_numpy_scalars_and_lone_arrays() -> None:
     machine = Machine("m", DEVICE, (Level("node", 4, 1.0, 1.0), Level("rack", 68, 1.0, 1.0),
                                     Level("system", 0, 1.0, 1.0)))
     assert isinstance(machine.level_index_for(np.int64(4), 64), int)
-    assert [machine.level_index_for(b, 1024) for b in (1, 2, 4, 8, 34, 68, 136)] == [0, 0, 0, 2, 1, 1, 2]
+    assert [machine.level_index_for(b, 1024)
+            for b in (1, 2, 4, 8, 34, 68, 136)] == [0, 0, 0, 2, 1, 1, 2]
     assert machine.level_index_for(8, 68) == 1  # one rack holds all ranks, so no group can leave it
     assert machine.level_index_for(8, np.array([4, 8, 68, 136])).tolist() == [0, 1, 1, 2]
     assert [machine.inner_ranks(i) for i in range(3)] == [1, 4, 68]
@@ -79,4 +80,5 @@ def test_numpy_scalars_and_lone_arrays() -> None:
 def test_links_that_ranks_share() -> None:
     assert Level("x", 4, 1.0, 1.0).shared_links == math.inf
     assert Level("x", 4, 1.0, 1.0, links=2).shared_links == 2
-    assert Level("x", 4, 1.0, 1.0, links=34, oversubscription=3).shared_links == pytest.approx(34 / 3)
+    assert Level("x", 4, 1.0, 1.0, links=34,
+                 oversubscription=3).shared_links == pytest.approx(34 / 3)

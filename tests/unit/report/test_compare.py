@@ -31,7 +31,8 @@ TRUE = np.array([0.010, 0.001, 0.020, 0.004, 0.002])
 
 
 def prediction() -> dict[str, Any]:
-    steps = [{"index": s.index, "label": s.label, "phase": s.phase, "layer": s.layer, "kind": s.kind, "seconds": float(t),
+    steps = [{"index": s.index, "label": s.label, "phase": s.phase, "layer": s.layer,
+              "kind": s.kind, "seconds": float(t),
               "exposed_s": float(t)} for s, t in zip(STEPS, TRUE, strict=True)]
     steps[0].update(seconds=0.004, exposed_s=0.008)  # twice in an iteration
     steps[3].update(seconds=0.5, exposed_s=0.003)
@@ -46,17 +47,22 @@ def run(ranks: int = 3, iterations: int = 7, **changes: Any) -> RunRecord:
     rank = np.where(np.arange(ranks) == 1, 1.0, 0.6) if ranks > 1 else np.ones(1)
     times = rank[:, None, None] * iteration[None, :, None] * TRUE
     values: dict[str, Any] = {
-        "plan": {"network": {"name": "lenet5"}, "strategy": "data", "batch": 8, "ranks": ranks}, "steps": STEPS,
-        "ranks": [RankInfo("n", r, 1, "cpu", 1) for r in range(ranks)], "seconds": times.astype("f4"), "iteration_s": times.sum(2) * 1.1,
-        "sent_bytes": np.zeros((ranks, 5)), "messages": np.zeros((ranks, 5)), "loss": np.linspace(2, 1, iterations), "warmup": 2,
+        "plan": {"network": {"name": "lenet5"}, "strategy": "data", "batch": 8, "ranks": ranks},
+        "steps": STEPS,
+        "ranks": [RankInfo("n", r, 1, "cpu", 1) for r in range(ranks)],
+        "seconds": times.astype("f4"), "iteration_s": times.sum(2) * 1.1,
+        "sent_bytes": np.zeros((ranks, 5)), "messages": np.zeros((ranks, 5)),
+        "loss": np.linspace(2, 1, iterations), "warmup": 2,
         "prediction": prediction(), "test_accuracy": np.array([0.5, 0.75, np.nan]), "samples": 83}
     return RunRecord(**{**values, **changes})
 
 
 def test_numbers() -> None:
     row = compare_one(run())
-    assert row.iteration.measured_s == pytest.approx(1.1 * TRUE.sum()) and row.iteration.predicted_s == 0.030
-    assert row.epoch is not None and row.epoch.measured_s == pytest.approx(10 * row.iteration.measured_s)
+    assert row.iteration.measured_s == pytest.approx(1.1 * TRUE.sum())
+    assert row.iteration.predicted_s == 0.030
+    assert row.epoch is not None and row.epoch.measured_s == pytest.approx(
+        10 * row.iteration.measured_s)
     assert row.iteration.accuracy == pytest.approx(1 - abs(0.030 - 1.1 * 0.037) / (1.1 * 0.037))
     assert list(row.phases) == list(PHASES) and list(row.layers) == ["conv1", "loss"]
     forward, gradient = row.phases["forward"], row.phases["gradient"]
@@ -102,10 +108,13 @@ def test_parts_and_stages_add_up() -> None:
     one = np.array([[0.010, 0.011, 0.001, 0.001, 0, 0], [0.020, 0.021, 0.001, 0.001, 0, 0],
                     [0, 0, 0.030, 0.002, 0.004, 0.005]])
     seconds = np.repeat(one[:, None], 6, axis=1)
-    steps = [{"index": i, "label": label, "seconds": s, "exposed_s": 2 * s} for i, (label, s) in enumerate(
+    steps = [{"index": i, "label": label, "seconds": s, "exposed_s": 2 * s}
+             for i, (label, s) in enumerate(
         (("conv1.forward", 0.015), ("fc.forward.redistribute", 0.002), ("fc.forward", 0.004)))]
-    row = compare_one(run(iterations=6, steps=STAGED, seconds=seconds.astype("f4"), iteration_s=seconds.sum(2), warmup=0,
-                          sent_bytes=np.zeros((3, 6)), messages=np.zeros((3, 6)), prediction={"iteration_s": 0.05, "steps": steps}))
+    row = compare_one(run(iterations=6, steps=STAGED, seconds=seconds.astype("f4"),
+                          iteration_s=seconds.sum(2), warmup=0,
+                          sent_bytes=np.zeros((3, 6)), messages=np.zeros((3, 6)),
+                          prediction={"iteration_s": 0.05, "steps": steps}))
     conv1, fc, forward = row.layers["conv1"], row.layers["fc"], row.phases["forward"]
     assert conv1["compute"].measured_s == pytest.approx(0.041) and conv1[
         "compute"].predicted_s == pytest.approx(0.030)
@@ -138,8 +147,12 @@ def test_defensive_about_the_prediction() -> None:
     assert bare.epoch is None and bare.iteration.accuracy is None and bare.phases["forward"][
         "compute"].predicted_s is None
     layers = compare_one(run(prediction={"iteration_s": 0.04, "epoch_s": 0.4, "steps": None,
-                                         "layers": [{"name": "conv1", "compute_s": 0.03}, {"name": "odd", "compute_s": 1}],
-                                         "phases": {"gradient": {"communication_s": 2.0, "exposed_communication_s": 0.5}, "odd": 1}},
+                                         "layers": [{"name": "conv1", "compute_s": 0.03},
+                                                    {"name": "odd", "compute_s": 1}],
+                                         "phases": {
+                                             "gradient": {"communication_s": 2.0,
+                                                          "exposed_communication_s": 0.5},
+                                             "odd": 1}},
                              samples=0))
     assert layers.phases["gradient"]["communication"].predicted_s == 0.5
     assert layers.batches_per_epoch == 10 and layers.layers["conv1"][
@@ -181,7 +194,8 @@ def test_tables(terminal: bool) -> None:
 
 
 def test_seconds() -> None:
-    assert [seconds(x) for x in (None, 0.0, 2e-6, 0.0123, 1.5, 1234.4)] == ["-", "0", "2 us", "12.3 ms", "1.5 s", "1234 s"]
+    assert [seconds(x) for x in (None, 0.0, 2e-6, 0.0123, 1.5,
+                                 1234.4)] == ["-", "0", "2 us", "12.3 ms", "1.5 s", "1234 s"]
 
 
 def test_plot(tmp_path: Path) -> None:

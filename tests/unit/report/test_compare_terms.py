@@ -22,8 +22,10 @@ from hpcpar.schedule.steps import Step
 from tests.unit.played import MACHINE, Lasts, Played, lenet, play, predicted
 
 PLANS = {
-    "data": lenet("data", 3), "blocking": lenet("grid:2x2", 4, overlap="none"), "spatial": lenet("spatial", 3), "owt": lenet("owt", 4),
-    "gpipe": lenet("pipeline", 2, microbatches=4), "1f1b": lenet("pipeline:2x2", 4, microbatches=4, order="1f1b"), "one": lenet("data", 1),
+    "data": lenet("data", 3), "blocking": lenet("grid:2x2", 4, overlap="none"),
+    "spatial": lenet("spatial", 3), "owt": lenet("owt", 4),
+    "gpipe": lenet("pipeline", 2, microbatches=4),
+    "1f1b": lenet("pipeline:2x2", 4, microbatches=4, order="1f1b"), "one": lenet("data", 1),
     "fc_passes": lenet("owt-b", 2), "micro": lenet("data", 2, microbatches=4),
 }
 
@@ -69,8 +71,10 @@ def test_parts_and_terms_add_up(name: str) -> None:
     assert [abs(t.excess_s) for t in row.terms] == sorted((abs(t.excess_s) for t in row.terms),
                                                           reverse=True)
     parts = [t for split in row.phases.values() for t in split.values()]
-    assert sum(t.predicted_s or 0.0 for t in parts) == pytest.approx(row.iteration.predicted_s, rel=1e-9)
-    assert sum(t.measured_s for t in parts) + row.rest_s == pytest.approx(row.iteration.measured_s, rel=1e-9)
+    assert sum(t.predicted_s or 0.0
+               for t in parts) == pytest.approx(row.iteration.predicted_s, rel=1e-9)
+    assert sum(t.measured_s
+               for t in parts) + row.rest_s == pytest.approx(row.iteration.measured_s, rel=1e-9)
     for t in parts:
         assert t.low_s is None or t.high_s is None or 0 <= t.low_s <= t.high_s
     assert row.tells_waiting and (BUBBLE in row.phases) == (row.stages
@@ -96,7 +100,9 @@ def test_a_run_as_predicted_is_accurate(name: str) -> None:
     assert row.iteration.accuracy is not None and row.iteration.accuracy > 0.85
     if row.stages > 1:
         bubble = row.phases[BUBBLE]["waiting"]
-        assert bubble.measured_s > 0.1 * row.iteration.measured_s and bubble.accuracy is not None and bubble.accuracy > 0.8
+        assert bubble.measured_s > 0.1 * row.iteration.measured_s
+        assert bubble.accuracy is not None
+        assert bubble.accuracy > 0.8
         everywhere = sum(split["communication"].measured_s for split in row.phases.values())
         assert everywhere < 0.5 * row.iteration.measured_s
 
@@ -132,7 +138,8 @@ def test_the_slow_collective_is_named_with_ranks_bytes_and_algorithm() -> None:
     term = largest(plan, but(predicted(plan), comm.label, 0.01))
     assert (term.cause, term.layer, term.phase, term.op) == ("communication", comm.layer,
                                                              "gradient", "allreduce")
-    assert term.excess_s == pytest.approx(0.01, rel=1e-2) and term.algorithm == comm.algorithm and term.ranks in (2, 4)
+    assert term.excess_s == pytest.approx(0.01, rel=1e-2)
+    assert term.algorithm == comm.algorithm and term.ranks in (2, 4)
     assert term.sent_bytes == played.record.sent_bytes[:, comm.index].max() > 0
     assert f"{term.ranks} ranks" in term.what and term.algorithm in term.what
 
@@ -166,7 +173,10 @@ def test_a_slow_stage_widens_the_bubble() -> None:
 def test_records_without_times_or_steps_of_a_network_at_hand() -> None:
     played = jittered("1f1b").record
     without = compare_one(replace(played, start_s=None, end_s=None, wait_s=None))
-    assert not without.tells_waiting and without.stages == 1 and BUBBLE not in without.phases and without.terms
+    assert not without.tells_waiting
+    assert without.stages == 1
+    assert BUBBLE not in without.phases
+    assert without.terms
     assert all(split["waiting"].measured_s == 0 for split in without.phases.values())
     unknown = replace(played,
                       plan=played.plan

@@ -96,8 +96,10 @@ def test_steps_in_microseconds_in_order_without_the_empty_ones() -> None:
                                            "conv backward", "sum fc", "sum conv"]
     assert [e["ts"] for e in events] == sorted(e["ts"] for e in events)
     gather = next(e for e in events if e["name"] == "gather fc")
-    assert (gather["ts"], gather["dur"], gather["tid"], gather["cat"]) == (2000.0, 1500.0, 1, "forward")
-    assert gather["args"] == {"step": 1, "layer": "fc", "phase": "forward", "microbatch": 0, "sent_bytes": 1000, "seconds": pytest.approx(1.5e-3),
+    assert (gather["ts"], gather["dur"], gather["tid"],
+            gather["cat"]) == (2000.0, 1500.0, 1, "forward")
+    assert gather["args"] == {"step": 1, "layer": "fc", "phase": "forward", "microbatch": 0,
+                              "sent_bytes": 1000, "seconds": pytest.approx(1.5e-3),
                               "exposed_s": pytest.approx(1.5e-3)}
     assert max(e["ts"] + e["dur"] for e in events) == pytest.approx(1e6 * 9e-3)
 

@@ -26,7 +26,8 @@ from tests.unit.played import Lasts, lenet, play
 from tests.unit.trace_format import check
 
 PLANS = {
-    "data": lenet("data", 3), "spatial": lenet("spatial", 3, overlap="none"), "one": lenet("data", 1),
+    "data": lenet("data", 3), "spatial": lenet("spatial", 3, overlap="none"),
+    "one": lenet("data", 1),
     "1f1b": lenet("pipeline:2x2", 4, microbatches=4, order="1f1b"),
 }
 
@@ -58,7 +59,8 @@ def test_format(name: str) -> None:
     check(json.loads(json.dumps(events, allow_nan=False)))
     threads = {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 2}
     assert {f"rank {r}" for r in range(PLANS[name].ranks)} <= threads
-    assert {e["cat"] for e in events if e["ph"] == "X" and e["pid"] == 2} >= {"forward", "backward", "update", "iteration"}
+    assert {e["cat"] for e in events if e["ph"] == "X"
+            and e["pid"] == 2} >= {"forward", "backward", "update", "iteration"}
 
 
 def test_the_checks_find_what_is_wrong() -> None:
@@ -145,7 +147,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", path, "-o", str(out)]) == 0
     assert "the record lacks times at which steps began" in capsys.readouterr().err
     record.write(path, replace(run, start_s=None, prediction={}))
-    for words, message in (([path], "neither times"), ([], "give either"), ([path, "--plan", file], "give either"),
+    for words, message in (([path], "neither times"), ([], "give either"),
+                           ([path, "--plan", file], "give either"),
                            ([path, "--machine", "local"], "goes with --plan")):
         capsys.readouterr()
         assert main(["trace", *words, "-o", str(out)]) == 2

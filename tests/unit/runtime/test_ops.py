@@ -63,13 +63,16 @@ PLAIN: dict[str, tuple[Layer, Callable[..., Any], list[tuple[int, ...]]]] = {
     "globalavgpool2d": (GlobalAvgPool("g"), lambda x: x.mean((2, 3)), [(5, 4, 3)]),
     "globalavgpool3d": (GlobalAvgPool("g"), lambda x: x.mean((2, 3, 4)), [(5, 4, 3, 2)]),
     "lrn": (LRN("l"), lambda x: F.local_response_norm(x, 5, 1e-4, 0.75, 2.0), [(9, 4, 3)]),
-    "lrn of volumes": (LRN("l", alpha=0.5), lambda x: F.local_response_norm(x, 5, 0.5, 0.75, 2.0), [(9, 4, 3, 2)]),
+    "lrn of volumes": (LRN("l", alpha=0.5), lambda x: F.local_response_norm(x, 5, 0.5, 0.75, 2.0),
+                       [(9, 4, 3, 2)]),
     "add": (Add("a", ("i", "j", "k")), lambda a, b, c: a + b + c, [(5, 4, 3)] * 3),
     "add features": (Add("a", ("i", "j")), lambda a, b: a + b, [(7,)] * 2),
     "concat": (
-        Concat("c", ("i", "j", "k"), (3, 1, 6)), lambda a, b, c: torch.cat([a, b, c], 1), [(3, 4, 3), (1, 4, 3), (6, 4, 3)],
+        Concat("c", ("i", "j", "k"), (3, 1, 6)), lambda a, b, c: torch.cat([a, b, c], 1),
+        [(3, 4, 3), (1, 4, 3), (6, 4, 3)],
     ),
-    "concat volumes": (Concat("c", ("i", "j"), (2, 3)), lambda a, b: torch.cat([a, b], 1), [(2, 4, 3, 2), (3, 4, 3, 2)]),
+    "concat volumes": (Concat("c", ("i", "j"), (2, 3)), lambda a, b: torch.cat([a, b], 1),
+                       [(2, 4, 3, 2), (3, 4, 3, 2)]),
 }
 
 
@@ -105,7 +108,8 @@ def test_add_in_place_and_untrained_inputs() -> None:
 
 
 def test_concat_of_inputs_that_lie_in_the_output() -> None:
-    x, z, dy = random(0, (2, 3), np.float64), random(1, (2, 4), np.float64), random(2, (2, 7), np.float64)
+    x, z, dy = random(0, (2, 3), np.float64), random(1, (2, 4),
+                                                     np.float64), random(2, (2, 7), np.float64)
     op = make(Concat("c", ("i", "j"), (3, 4)), 2, [x, z], ((0, 2), (0, 7)), dy)
     op.blocks.y[:, :3] = x
     op.blocks.xs[0] = op.blocks.y[:, :3]
@@ -123,15 +127,18 @@ PRODUCTS: dict[str, tuple[Layer, Callable[..., Any], tuple[int, ...]]] = {
         lambda x, w, b: F.conv2d(x, w, b, (2, 1), (1, 1)), (4, 7, 6),
     ),
     "conv2d groups": (
-        Conv2d("c", out_channels=6, kernel=3, padding=1, groups=2), lambda x, w, b: F.conv2d(x, w, b, 1, 1, 1, 2), (4, 6, 5),
+        Conv2d("c", out_channels=6, kernel=3, padding=1, groups=2), lambda x, w,
+        b: F.conv2d(x, w, b, 1, 1, 1, 2), (4, 6, 5),
     ),
-    "conv3d": (Conv3d("c", out_channels=5, kernel=3, padding=1), lambda x, w, b: F.conv3d(x, w, b, 1, 1), (4, 6, 5, 7)),
+    "conv3d": (Conv3d("c", out_channels=5, kernel=3, padding=1), lambda x, w,
+               b: F.conv3d(x, w, b, 1, 1), (4, 6, 5, 7)),
     "conv3d strided": (
         Conv3d("c", out_channels=5, kernel=(3, 2, 3), stride=(2, 2, 1), padding=(1, 0, 2)),
         lambda x, w, b: F.conv3d(x, w, b, (2, 2, 1), (1, 0, 2)), (4, 7, 6, 5),
     ),
     "conv3d dilated": (
-        Conv3d("c", out_channels=4, kernel=(2, 3, 2), dilation=(3, 2, 1), padding=(1, 2, 0), groups=2),
+        Conv3d("c", out_channels=4, kernel=(2, 3, 2), dilation=(3, 2, 1), padding=(1, 2, 0),
+               groups=2),
         lambda x, w, b: F.conv3d(x, w, b, 1, (1, 2, 0), (3, 2, 1), 2), (4, 7, 6, 5),
     ),
     "linear": (Linear("f", out_features=6), lambda x, w, b: F.linear(x, w, b), (7,)),
@@ -218,7 +225,8 @@ def test_every_layer_kind_is_tested_or_elementwise() -> None:
     from hpcpar.runtime.ops.build import OPS
 
     tested = {type(layer) for layer, *_ in (*PLAIN.values(), *PRODUCTS.values())} | {BatchNorm}
-    assert {kind.__name__ for kind in OPS} - {kind.__name__ for kind in tested} == {"ReLU", "Dropout", "Flatten"}
+    assert {kind.__name__ for kind in OPS} - {kind.__name__
+                                              for kind in tested} == {"ReLU", "Dropout", "Flatten"}
 
 
 def test_long_kernels_tick() -> None:
@@ -232,7 +240,8 @@ def test_long_kernels_tick() -> None:
         lambda tick: numpy.gemm(x, w, y, transpose_b=True, tick=tick),
         lambda tick: numpy.gemm(y, x, grad, transpose_a=True, tick=tick),
         lambda tick: numpy.gemm(y, w, x, tick=tick),
-        lambda tick: numpy.sgd_update(w.ravel(), grad.ravel(), velocity.ravel(), 0.1, 0.9, 0.0, tick),
+        lambda tick: numpy.sgd_update(w.ravel(), grad.ravel(), velocity.ravel(), 0.1, 0.9, 0.0,
+                                      tick),
     ):
         ticks.clear()
         long(lambda: ticks.append(1))

@@ -106,7 +106,8 @@ def test_batchnorm_of_each_block(parts: int) -> None:
             continue
         mean, variance = torch.zeros(6, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
         want, (dx, dw, db) = reference(
-            lambda a, w, b, m=mean, v=variance: F.batch_norm(a, m, v, w, b, True), [x[at(own)], p.weight, p.bias], dy[at(own)]
+            lambda a, w, b, m=mean, v=variance: F.batch_norm(a, m, v, w, b, True),
+            [x[at(own)], p.weight, p.bias], dy[at(own)]
         )
         close(op.blocks.y, want)
         close(op.blocks.dx, dx)
@@ -166,7 +167,8 @@ def test_classification(parts: int, dtype: Any) -> None:
     ones = F.one_hot(targets, 4).double()
     for layer, function, correct in (
         (SoftmaxCrossEntropy("l"), lambda a: F.cross_entropy(a[counted], targets), hits),
-        (LogisticCrossEntropy("l"), lambda a: F.binary_cross_entropy_with_logits(a[counted], ones, reduction="sum") / 4, 0),
+        (LogisticCrossEntropy("l"),
+         lambda a: F.binary_cross_entropy_with_logits(a[counted], ones, reduction="sum") / 4, 0),
     ):
         want, (dx,) = reference(function, [x])
         total = np.zeros(2)

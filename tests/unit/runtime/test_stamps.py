@@ -45,7 +45,9 @@ def test_all_of_a_short_run() -> None:
     np.testing.assert_allclose(out.ends_s, [[np.nan, 4e-3, np.nan]] * 50, rtol=1e-4)
     assert {a.dtype for a in (*out.starts_s, *out.ends_s, *out.waits_s)} == {np.dtype(np.float32)}
     clock = out.close()
-    assert clock is not None and clock.shape == (1, 2, 3) and clock[0, 0, 0] < clock[0, 1, 0] and (clock[:, :, 1:] == 0).all()
+    assert clock is not None and clock.shape == (1, 2,
+                                                 3) and clock[0, 0, 0] < clock[0, 1, 0] and (
+                                                     clock[:, :, 1:] == 0).all()
 
 
 def test_bounded_of_a_long_run() -> None:

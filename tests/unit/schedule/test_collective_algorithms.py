@@ -22,7 +22,8 @@ from hpcpar.schedule.collective_algorithms import ALGORITHMS, Round, collective
 from hpcpar.schedule.steps import Kind
 
 VARIANTS = [
-    (kind, name, s) for kind, names in ALGORITHMS.items() for name in names for s in ((1, 2, 3, 4) if name == "ring" else (1,))
+    (kind, name, s) for kind, names in ALGORITHMS.items() for name in names
+    for s in ((1, 2, 3, 4) if name == "ring" else (1,))
 ]
 MEMBERS = range(1, 10)
 
@@ -68,8 +69,11 @@ class Simulation:
         while ready := [pair for pair, queue in self.sends.items() if queue and self.recvs[pair]]:
             pair = self.random.choice(ready)
             send, recv = self.sends[pair].popleft(), self.recvs[pair].popleft()
-            assert send.place.size == recv.place.size, f"{pair}: {send.place.size} items sent, {recv.place.size} expected"
-            assert np.array_equal(send.place, send.before), f"{pair}: round {send.round} changed while it was being sent"
+            assert send.place.size == recv.place.size, (f"{pair}: {send.place.size} items sent, "
+                f"{recv.place.size} expected")
+            assert np.array_equal(send.place,
+                                  send.before), (f"{pair}: round {send.round} changed while it "
+                                                 f"was being sent")
             recv.place[...] = send.place
             send.complete = recv.complete = True
             for me in self.random.sample(pair, 2):
@@ -97,7 +101,8 @@ class Simulation:
                 target = m.wire[message.start:message.stop]
                 busy = [x for x in in_flight if x.span[0] < message.stop
                         and message.start < x.span[1]]
-                assert not busy, f"member {me}: round {i} receives what round {busy[0].round} still uses"
+                assert not busy, (f"member {me}: round {i} receives what round {busy[0].round} "
+                                  f"still uses")
                 place = np.full(target.size, np.nan) if r.reduce else target
                 if r.reduce:
                     m.landings[i].append((place, target))
@@ -219,7 +224,8 @@ def test_counts_of_equal_blocks(kind: Kind, algorithm: str, segments: int, p: in
         turns = power.bit_length() - 1
         extra = p - power
         pairs = [(1, n), (turns + 1, (turns + 1) * n)]
-        assert sent(kind, algorithm, (n,) * p, 1) == pairs * extra + [(turns, turns * n)] * (p - 2 * extra)
+        assert sent(kind, algorithm, (n,) * p,
+                    1) == pairs * extra + [(turns, turns * n)] * (p - 2 * extra)
     elif kind is Kind.ALLREDUCE:
         assert sent(kind, algorithm, (block * p,) * p,
                     segments) == [(2 * (p - 1) * segments, 2 * (p - 1) * block)] * p

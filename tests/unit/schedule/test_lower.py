@@ -82,7 +82,7 @@ def test_late_gathering_moves_less() -> None:
     """What is gathered after pooling is a quarter of what is gathered before it."""
     late, layer = ({c.layer: c for c in schedule("filter", 4, g).comms if c.phase is Phase.FORWARD}
                    for g in ("late", "layer"))
-    assert 4 * items(late["conv2"].wanted(0)) == items(layer["relu1"].wanted(0))
+    assert 4 * items(late["conv2"].destination_box(0)) == items(layer["relu1"].destination_box(0))
 
 
 @pytest.mark.parametrize("strategy", ["domain:4x1", "domain:2x2", "spatial", "ds:2x2"])
@@ -133,10 +133,13 @@ def test_when_results_are_needed(strategy: str, overlap: str) -> None:
             assert c.needed_by == updates[c.layer]
         if c.phase is Phase.FORWARD:
             user = s.steps[c.needed_by]
-            assert isinstance(user, Compute) and user.layer == c.layer and user.op in (Op.FORWARD, Op.BOUNDARY)
+            assert isinstance(user,
+                              Compute) and user.layer == c.layer and user.op in (
+                                  Op.FORWARD, Op.BOUNDARY)
         if c.phase is Phase.BACKWARD and overlap == "full" and c.layer in WEIGHTED:
             beside = s.steps[c.index + 1]
-            assert isinstance(beside, Compute) and beside.op is Op.BACKWARD_WEIGHT and c.needed_by == c.index + 2
+            assert isinstance(beside, Compute) and beside.op is Op.BACKWARD_WEIGHT
+            assert c.needed_by == c.index + 2
     if overlap == "none":
         return
     split = [a.layer for a, b in pairwise(s.steps) if isinstance(b, Compute)
@@ -190,7 +193,8 @@ def test_every_send_has_its_receive(seed: int, ranks: int) -> None:
                        for (source, destination), n in sends.items())
 
 
-def boxes_of(pieces: tuple[Piece | Box, ...], spans: dict[tuple[int, int], int]) -> dict[int, list[Box]]:
+def boxes_of(pieces: tuple[Piece | Box, ...],
+             spans: dict[tuple[int, int], int]) -> dict[int, list[Box]]:
     """Boxes of the wire's pieces by the peer whose message covers exactly their span."""
     out = defaultdict(list)
     for piece in pieces:
@@ -211,7 +215,8 @@ def test_both_sides_mean_the_same_box(seed: int, ranks: int) -> None:
             for r in ex.rounds:
                 out = boxes_of(ex.pack, {(m.start, m.stop): m.peer for m in r.sends})
                 into = boxes_of(ex.unpack, {(m.start, m.stop): m.peer for m in r.recvs})
-                assert sum(map(len, out.values())) == len(r.sends) and sum(map(len, into.values())) == len(r.recvs)
+                assert sum(map(len, out.values())) == len(r.sends) and sum(
+                    map(len, into.values())) == len(r.recvs)
                 sent |= {(rank, peer): boxes for peer, boxes in out.items()}
                 expected |= {(peer, rank): boxes for peer, boxes in into.items()}
         assert sent == expected, step.label
@@ -278,4 +283,6 @@ def test_partial_sums_are_added_over_all_input_channels(seed: int, ranks: int) -
                 members = step.group.members(rank)
                 assert all(config.coordinate("k", m) == i for i, m in enumerate(members))
                 assert {step.source_box(m) for m in members} == {step.source_box(rank)}
-                assert sum(items(step.destination_box(m)) for m in members) == items(step.source_box(rank)) * (1 if config.scatter else config.k)
+                assert sum(items(step.destination_box(m))
+                           for m in members) == items(step.source_box(rank)) * (
+                               1 if config.scatter else config.k)

@@ -36,7 +36,8 @@ def test_a_stack_of_lives_has_no_gaps() -> None:
     """
     n = 40
     sizes = [1 + (7 * i) % 11 for i in range(n)] + [1 + (7 * i) % 11 for i in range(n)]
-    alive = [((1 << 2 * (n - i)) - 1) << i for i in range(n)] + [3 << (2 * n - i - 1) for i in range(n)]
+    alive = [((1 << 2 * (n - i)) - 1) << i
+             for i in range(n)] + [3 << (2 * n - i - 1) for i in range(n)]
     assert pack(sizes, alive)[1] <= 1.02 * most(sizes, alive)
 
 

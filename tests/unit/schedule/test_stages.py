@@ -171,7 +171,8 @@ def test_equal_stages_take_paradls_time(p: int, micro: int) -> None:
 
 @pytest.mark.parametrize("hidden", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("micro", [1, 2, 7])
-def test_what_computing_cannot_hide_of_a_message_keeps_both_stages_busy(micro: int, hidden: float) -> None:
+def test_what_computing_cannot_hide_of_a_message_keeps_both_stages_busy(
+    micro: int, hidden: float) -> None:
     """The first message each way is waited for as a whole; of every further one each stage has half
     of what is not hidden to do.
     """

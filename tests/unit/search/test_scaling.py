@@ -26,7 +26,8 @@ def task(ranks: int, batch: int) -> PlanningTask:
 def scale(ranks: int, run_s: float, efficiency: float, node_hours: float,
           held: int = FITS) -> Scale:
     candidate = Candidate(task(ranks, 64), "data", run_s / 1000, held, ranks)
-    candidate.__dict__["fits"] = held == FITS  # instead of the exact memory, where the bound is large
+    # instead of the exact memory, where the bound is large
+    candidate.__dict__["fits"] = held == FITS
     return Scale(candidate, ranks, 64, efficiency, run_s, node_hours)
 
 

@@ -90,7 +90,8 @@ def test_contents(name: str, ranks: int, batch: int, reductions: bool) -> None:
                        got in {"n": n, "c": c, "d": d, "h": h, "w": w}.items())
             if k > 1:
                 source = layer.inputs[0]
-                assert reductions and layer.is_matmul and layer is not net.matmul_layers[0] and getattr(
+                assert reductions and layer.is_matmul and layer is not net.matmul_layers[
+                    0] and getattr(
                     layer, "groups", 1) == 1
                 assert k <= most["c"] and k <= net.input_shape(layer)[0] // net.granules[source]
                 assert c * h * w * replicas * d == 1
