@@ -28,7 +28,7 @@ from hpcpar.plan.strategies import fill, grid_sizes  # noqa: E402
 from hpcpar.report.tables import show  # noqa: E402
 
 #: Network -> lowest acceptable rate of predictions on one core (1/s).
-LEAST = {"alexnet": 5000, "resnet152": 500}
+LEAST = {"alexnet": 2000, "resnet152": 200}
 SHAPES = {"alexnet": (3, 227, 227), "resnet152": (3, 224, 224)}
 #: Highest acceptable ratio of the times of a prediction for 2^20 ranks and for 16.
 MOST_RATIO = 3.0

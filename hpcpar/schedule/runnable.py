@@ -79,9 +79,8 @@ def _require_layer(plan: Plan, layer: Layer, after_switch: bool) -> None:
             "strategy owt-b or owt-c")
     if after_switch and (config.n > 1 or config.k > 1):
         raise InputError(
-            f"layer '{layer.name}' ({config}) comes after the switch to {plan.fc_passes} FC passes: "
-            f"layers "
-            "there can be cut by channels alone; use the strategy owt-b or owt-c")
+            f"layer '{layer.name}' ({config}) comes after the switch to {plan.fc_passes} FC "
+            "passes: layers there can be cut by channels alone; use the strategy owt-b or owt-c")
     if after_switch and isinstance(layer, BatchNorm):
         raise InputError(
             f"layer '{layer.name}' (batch normalisation) comes after the switch to "
