@@ -44,7 +44,7 @@ class Case:
     step: Comm
     values: list[np.ndarray]
 
-    def held(self, rank: int) -> np.ndarray:
+    def source_box(self, rank: int) -> np.ndarray:
         return self.values[rank]
 
     def expected(self, rank: int) -> np.ndarray:
@@ -75,7 +75,7 @@ def case(kind: Kind, group: Group, spread: str, seed: int, index: int = 0) -> Ca
     all_of, own = (Boxes(tuple((boxes[rank],) for rank in range(P))) for boxes in (whole, block))
     source = own if kind is Kind.ALLGATHER else all_of
     destination = own if kind is Kind.REDUCE_SCATTER else all_of
-    made = step(Pattern(CODES[kind], digits=group.mesh_axes), source, destination, index)
+    made = step(Pattern(CODES[kind], mesh_axes=group.mesh_axes), source, destination, index)
     return Case(made, [rng.standard_normal(source.items(rank)) for rank in range(P)])
 
 
