@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,16 +31,18 @@ def test_whoever_waits_long_leaves_the_core_to_others(algorithm: str,
     steps = Steps(Communicator(ranks, backend))
     transfer = steps.bind(Kind.ALLREDUCE, algorithm, Config(n=ranks.size), "n", 4096)
     ranks.barrier()
-    sleep, slept, yielded = time.sleep, list[float](), list[bool]()
+    slept, yielded = list[float](), list[bool]()
     if ranks.rank == 0:
-        sleep(0.5)
+        time.sleep(0.5)
 
     def recorded(seconds: float) -> None:
         slept.append(seconds)
-        sleep(seconds)
+        time.sleep(seconds)
 
-    monkeypatch.setattr(backoff.time, "sleep", recorded)
-    monkeypatch.setattr(backoff.os, "sched_yield", lambda: yielded.append(not slept))
+    # the module's own names: the watchdog's thread sleeps too, by the `time` that all share
+    monkeypatch.setattr(backoff, "time", SimpleNamespace(sleep=recorded))
+    monkeypatch.setattr(backoff, "os",
+                        SimpleNamespace(sched_yield=lambda: yielded.append(not slept)))
     steps.communicator.start(transfer)
     steps.communicator.wait(transfer)
     shared = fullest_node(ranks, "cpu").shared
