@@ -86,8 +86,7 @@ class Costs:
     timeline: Timeline
     out: Outline
 
-    @property
-    def compute_of(self) -> dict[str, Any]:
+    def seconds_of_layers(self) -> dict[str, Any]:
         """Seconds that each layer computes in an iteration, the plain sum over its steps."""
         found: dict[str, Any] = {layer.name: 0.0 for layer in self.out.edges.network.layers}
         for entry, price in zip(self.entries, self.steps, strict=True):

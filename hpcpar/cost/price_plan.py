@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hpcpar.cost.memory.memory import Memory
-from hpcpar.cost.memory.prediction import largest_rank
+from hpcpar.cost.memory.prediction import rank_memories
 from hpcpar.cost.memory.process import ProcessMemory, process_memory
 from hpcpar.cost.network.algorithm_choice import chooser
 from hpcpar.cost.price_family import Costs, price_family
@@ -213,8 +214,9 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
         spans.append(Span(float(span.start_s), float(span.end_s), stream))
     waits = tuple(step.exposed_s if step.is_comm else 0.0 for step in steps)
     total = float(costs.iteration_s)
-    held = largest_rank(network, plan, costs.out, costs.moved_bytes,
-                        training=options.get("training", True))
+    each = rank_memories(network, plan, costs.out, costs.moved_bytes,
+                         training=options.get("training", True))
+    held = max(each, key=lambda rank: rank.total.total_bytes)
     gamma = options.get("gamma", 1.0)
     held_by_layer = {name: part.scaled(gamma) for name, part in held.layers.items()}
     return Prediction(
@@ -228,6 +230,21 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
         _layers(network, plan, costs, traffic, steps, held_by_layer), steps,
         Timeline(tuple(spans), waits, float(line.total_s), line.stages),
     )
+
+
+def memory_of_ranks(network: Network, plan: Plan, machine: Machine,
+                    **options: Any) -> Iterator[Memory]:
+    """The memory of ranks among which is the largest, without the rest of a prediction.
+
+    Parameters
+    ----------
+    options
+        Those of `price_family`.
+    """
+    costs = price_family(network, plan, machine, **options)
+    for rank in rank_memories(network, plan, costs.out, costs.moved_bytes,
+                              training=options.get("training", True)):
+        yield rank.total.scaled(options.get("gamma", 1.0))
 
 
 def _traffic(costs: Costs, ranks: int) -> RankTraffic:
@@ -263,7 +280,7 @@ def _layers(network: Network, plan: Plan, costs: Costs, traffic: RankTraffic,
     for s in steps:
         if s.is_comm:
             comm_s[s.layer] += s.seconds
-    found, compute = [], costs.compute_of
+    found, compute = [], costs.seconds_of_layers()
     for name, comm in comm_s.items():
         config = plan.configs[name]
         degrees = {a: int(getattr(config, a)) for a in ("n", "c", "h", "w", "d", "k")}

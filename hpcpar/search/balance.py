@@ -25,7 +25,8 @@ def balanced(network: Network, plan: Plan, costs: Costs) -> Plan:
     of_stage = {config.first: config for config in plan.configs.values()}
     if len(of_stage) == 1:
         return plan
-    seconds = [float(costs.compute_of[layer.name]) for layer in network.layers]
+    seconds_of = costs.seconds_of_layers()
+    seconds = [float(seconds_of[layer.name]) for layer in network.layers]
     firsts = sorted(of_stage)
     stage_of = stages(network, len(firsts), seconds)
     configs = {name: of_stage[firsts[stage]] for name, stage in stage_of.items()}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcpar.cost.price_family import Costs, price_family
-from hpcpar.cost.price_plan import Prediction, price
+from hpcpar.cost.price_plan import Prediction, memory_of_ranks, price
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -108,18 +108,25 @@ class Candidate:
         """True where the largest rank's memory is at most the device's; worked out where the bound
         leaves it open.
         """
-        limit = self.task.machine.device.memory_bytes
-        return self.bound_bytes <= limit or self.memory_bytes <= limit
+        t, limit = self.task, self.task.machine.device.memory_bytes
+        return self.bound_bytes <= limit or all(
+            held.total_bytes <= limit
+            for held in memory_of_ranks(t.network, self.plan, t.machine, **t.price_options))
 
     @property
-    def order(self) -> tuple[bool, bool, float]:
-        """Sort key: candidates that fit come first, then by time.
+    def speed(self) -> tuple[bool, float]:
+        """Sort key: by time.
 
         On a calibrated machine, candidates whose computing was measured come before the others:
         comparing measured times with roofline estimates would only compare the two models.
         """
         estimated = bool(self.task.machine.compute) and self.measured < WHOLLY
-        return not self.fits, estimated, self.iteration_s
+        return estimated, self.iteration_s
+
+    @property
+    def order(self) -> tuple[bool, bool, float]:
+        """Sort key: candidates that fit come first, then by time."""
+        return not self.fits, *self.speed
 
     @cached_property
     def plan(self) -> Plan:
@@ -146,7 +153,7 @@ def priced(task: PlanningTask, strategies: Iterable[str]) -> list[Candidate]:
     found = {name: _apart(task, name) for name in names if parse(name)[0] in APART}
     by_choice = [_families(choice, together_names) for choice in task.choices]
     for i, name in enumerate(together_names):
-        found[name] = _better(candidates[i] for candidates in by_choice)
+        found[name] = best_of(candidates[i] for candidates in by_choice)
     return [found[name] for name in names]
 
 
@@ -155,11 +162,13 @@ def _apart(task: PlanningTask, strategy: str) -> Candidate:
     first, *others = task.choices
     price_alone = best_pipeline if parse(strategy)[0] == "pipeline" else _alone
     candidate = price_alone(first, strategy)
-    return _better([candidate, *(_with_bucket(choice, candidate.plan) for choice in others)])
+    return best_of([candidate, *(_with_bucket(choice, candidate.plan) for choice in others)])
 
 
-def _better(candidates: Iterable[Candidate]) -> Candidate:
-    return min(candidates, key=lambda c: c.order)
+def best_of(candidates: Iterable[Candidate]) -> Candidate:
+    """The first in `Candidate.order`; memory is worked out for those that are faster only."""
+    by_speed = sorted(candidates, key=lambda c: c.speed)
+    return next((c for c in by_speed if c.fits), by_speed[0])
 
 
 def _families(task: PlanningTask, strategies: list[str]) -> list[Candidate]:
@@ -203,7 +212,7 @@ def _family(task: PlanningTask, strategies: list[str], configs: Configs) -> list
 
 def alone(task: PlanningTask, strategy: str) -> Candidate:
     """Prices one strategy by itself."""
-    return _better(_alone(choice, strategy) for choice in task.choices)
+    return best_of(_alone(choice, strategy) for choice in task.choices)
 
 
 def _alone(task: PlanningTask, strategy: str) -> Candidate:
@@ -227,7 +236,7 @@ def best_pipeline(task: PlanningTask, strategy: str) -> Candidate:
     numbers = [2 * stages, 8 * stages] if stages else []
     others = [_balanced(task, replace(usual.plan, microbatches=number))
               for number in numbers if 1 < number <= most]
-    return _better([usual, *others])
+    return best_of([usual, *others])
 
 
 def _balanced(task: PlanningTask, plan: Plan) -> Candidate:
@@ -235,12 +244,12 @@ def _balanced(task: PlanningTask, plan: Plan) -> Candidate:
     costs = price_family(task.network, plan, task.machine, **task.price_options)
     candidate = _candidate(task, plan, costs)
     again = balanced(task.network, plan, costs)
-    return candidate if again is plan else _better([candidate, _of_plan(task, again)])
+    return candidate if again is plan else best_of([candidate, _of_plan(task, again)])
 
 
 def of_plan(task: PlanningTask, plan: Plan) -> Candidate:
     """A plan with its price, under the better bucket size."""
-    return _better(_with_bucket(choice, plan) for choice in task.choices)
+    return best_of(_with_bucket(choice, plan) for choice in task.choices)
 
 
 def _with_bucket(task: PlanningTask, plan: Plan) -> Candidate:

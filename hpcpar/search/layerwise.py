@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hpcpar.errors import InputError
-from hpcpar.search.candidates import Candidate, PlanningTask, of_plan
+from hpcpar.search.candidates import Candidate, PlanningTask, best_of, of_plan
 from hpcpar.search.local_search import improve
 from hpcpar.search.table_search import HIDDEN, Search, SearchResult
 
@@ -90,7 +90,7 @@ def _fastest_with_hidden(task: PlanningTask, search: Search, result: SearchResul
             # one plan that is optimal at two fractions is optimal at all between them
             if neighbour is not None and neighbour is not tried[best]:
                 tried[best + side] = optimum(best + side)
-    return min(tried.values(), key=lambda candidate: candidate.order)
+    return best_of(tried.values())
 
 
 def least_memory(task: PlanningTask) -> tuple[int, int | None]:

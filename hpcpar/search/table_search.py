@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.cost.price_plan import price
+from hpcpar.cost.price_plan import memory_of_ranks
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -252,7 +252,8 @@ class Search:
 
     def memory_bytes(self, plan: Plan) -> int:
         """Memory that the largest rank needs at once under a plan."""
-        return int(price(self.network, plan, self.machine, **self.pricing).memory_bytes)
+        held = memory_of_ranks(self.network, plan, self.machine, **self.pricing)
+        return max(int(memory.total_bytes) for memory in held)
 
     def smallest(self) -> SearchResult:
         """The plan with the least sum of all arrays."""

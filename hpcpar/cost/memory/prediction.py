@@ -4,7 +4,7 @@ without arrays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from hpcpar.cost.memory.memory import (
@@ -59,9 +59,9 @@ class RankMemory:
         return replace(self, layers=layers)
 
 
-def largest_rank(network: Network, plan: Plan, out: Outline, moved_bytes: MovedBytes, *,
-                 training: bool = True) -> RankMemory:
-    """The memory of the rank that needs most.
+def rank_memories(network: Network, plan: Plan, out: Outline, moved_bytes: MovedBytes, *,
+                  training: bool = True) -> Iterator[RankMemory]:
+    """The memory of ranks among which is the one that needs most; it is most likely the first.
 
     Parameters
     ----------
@@ -72,12 +72,10 @@ def largest_rank(network: Network, plan: Plan, out: Outline, moved_bytes: MovedB
              for s in out.steps if isinstance(s, Move) and s.present}
     ranks = large_ranks(network, plan, out.edges)
     passes = [_Passes(network, each, out, sizes, training) for each in _shortened(network, plan)]
-    found = []
+    further = plan.microbatches - passes[-1].plan.microbatches
     for rank in ranks:
         *before, last = (p.of(rank) for p in passes)
-        further = plan.microbatches - passes[-1].plan.microbatches
-        found.append(last.grown(before[0], further) if before else last)
-    return max(found, key=lambda m: m.total.total_bytes)
+        yield last.grown(before[0], further) if before else last
 
 
 def _shortened(network: Network, plan: Plan) -> list[Plan]:

@@ -52,11 +52,11 @@ def test_the_slowest_stage_is_as_fast_as_any_cut_lets_it_be(
     machine = files.load(preset)
     network, plan, costs = planned(spec, strategy, ranks, 64, machine, microbatches=microbatches)
     found = balanced(network, plan, costs)
-    seconds = price_family(network, found, machine).compute_of
+    seconds = price_family(network, found, machine).seconds_of_layers()
     at, per_layer = cuts(network), [float(seconds[layer.name]) for layer in network.layers]
     sums = stage_sums(network, found, seconds)
     assert max(sums) == pytest.approx(least_largest(per_layer, at, len(sums)), rel=1e-12)
-    assert seconds == pytest.approx(costs.compute_of, rel=1e-12)
+    assert seconds == pytest.approx(costs.seconds_of_layers(), rel=1e-12)
     assert {replace(c, first=0) for c in found.configs.values()} == {
         replace(c, first=0) for c in plan.configs.values()
     }
@@ -72,7 +72,7 @@ def test_seconds_of_layers_are_the_sums_of_their_steps() -> None:
     for step in told.steps:
         if not step.is_comm:
             sums[step.layer] += step.seconds
-    assert costs.compute_of == pytest.approx(sums, rel=1e-12)
+    assert costs.seconds_of_layers() == pytest.approx(sums, rel=1e-12)
     assert sums.pop("input") == 0.0
     assert {row.name: row.compute_s for row in told.layers} == pytest.approx(sums, rel=1e-12)
 
