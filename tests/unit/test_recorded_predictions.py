@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.record_predictions import COMMANDS, Command, differences, load
+from tests.record_predictions import differences, load, record
+from tests.recorded_commands import COMMANDS, Command
 
 RECORDED = load()
 #: Commands that take little time together; ``python -m tests.record_predictions`` compares all.
@@ -14,7 +15,7 @@ QUICK = [command for command in COMMANDS if command.quick]
 @pytest.mark.parametrize("command", QUICK, ids=lambda c: " ".join(c.words[:-1]))
 def test_equals_the_record(command: Command) -> None:
     """A command's cases equal the record: floats to 1e-9, anything else exactly."""
-    found = command.record()
+    found = record(command)
     old = {key: RECORDED.get(key) for key in found}
     wrong = [
         f"{key}: {quantity or 'case'}: {was!r} -> {now!r}"
