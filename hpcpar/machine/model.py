@@ -219,10 +219,9 @@ class Machine:
             return len(self.levels) - 1
         shape = np.broadcast_shapes(np.shape(block), np.shape(ranks))
         out = np.full(shape, len(self.levels) - 1, dtype=np.intp)
-        for i in reversed(range(len(self.levels))):
+        for i in reversed(range(len(self.levels) - 1)):
             unit = self.levels[i].ranks
-            inside = (unit >= ranks) | (unit % block == 0) if unit else True
-            out = np.where(inside, i, out)
+            out[(unit >= ranks) | (unit % block == 0)] = i
         return out
 
     def all_alike(self, ranks: int) -> bool:

@@ -61,16 +61,17 @@ def offers(
 ) -> tuple[list[tuple[str, int]], list[Floats]]:
     """All choices of (algorithm, segments), and the seconds of each.
 
-    A ring has 1, 2 or 4 segments. Where pieces get too small, its time is infinite.
+    A ring has 1, 2 or 4 segments. Where pieces get too small, its time is infinite; a number of
+    segments for which they are too small in every case is left out.
     """
-    choices = [(name, s) for name in names
-               for s in ((1, 2, MOST_SEGMENTS) if name == "ring" else (1,))]
-    seconds = []
-    for name, segments in choices:
-        cost = collective_s(kind, name, p, n_bytes, segments, routed, add_s_per_byte)
-        if segments > 1:
-            cost = np.where(n_bytes / (p * segments) < LEAST_PIECE_BYTES, np.inf, cost)
-        seconds.append(cost)
+    choices = [(name, 1) for name in names]
+    seconds = [collective_s(kind, name, p, n_bytes, 1, routed, add_s_per_byte) for name in names]
+    for segments in (2, MOST_SEGMENTS) if "ring" in names else ():
+        too_small = n_bytes / (p * segments) < LEAST_PIECE_BYTES
+        if not np.all(too_small):
+            cost = collective_s(kind, "ring", p, n_bytes, segments, routed, add_s_per_byte)
+            choices.append(("ring", segments))
+            seconds.append(np.where(too_small, np.inf, cost))
     return choices, seconds
 
 
