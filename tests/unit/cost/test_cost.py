@@ -1,4 +1,4 @@
-"""Collective costs against the rounds, choices of algorithms, work, memory, and whole prices."""
+"""Priced steps against the busiest rank, work, and whole prices."""
 
 from __future__ import annotations
 
@@ -6,28 +6,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hpcpar.cost.compute.step_time import compute_s, roofline_s
 from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.cost.network.algorithm_choice import (
-    LEAST_PIECE_BYTES,
-    MOST_SEGMENTS,
-    cheapest,
     schedule_for,
 )
-from hpcpar.cost.network.collectives import (
-    collective_s,
-    doubling_rounds,
-    paper_s,
-    sent,
-    summing_rounds,
-)
-from hpcpar.cost.network.contention import Links
 from hpcpar.cost.price_plan import Prediction, StepCost, price
 from hpcpar.machine import files
-from hpcpar.machine.model import Level
 from hpcpar.network.builder import Chain
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
@@ -40,10 +27,8 @@ from hpcpar.network.layers import (
     ReLU,
 )
 from hpcpar.network.receptive_field import Window
-from hpcpar.plan.boxes import block
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import named
-from hpcpar.schedule.collective_algorithms import ALGORITHMS, Round, collective
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase
 from hpcpar.search import auto
 from tests.strategies import one_pass
@@ -52,128 +37,11 @@ from tests.unit.brute import busiest, random_configs
 LOCAL = files.load("local")
 CORI = files.load("cori-knl")
 SMALL = NetworkSpec("alexnet", (3, 67, 67), 20)
-CASES = [(kind, name) for kind, names in ALGORITHMS.items() for name in names]
 
 
 def plan_of(strategy: str, ranks: int, batch: int, spec: NetworkSpec = SMALL,
             machine: files.Machine = LOCAL, **options: Any) -> Plan:
     return make_plan(spec, strategy, ranks, batch, machine=files.to_dict(machine), **options)
-
-
-def walk(kind: Kind, name: str, sizes: tuple[int, ...], me: int, segments: int) -> tuple[int, int]:
-    rounds = collective(kind, name, sizes, me, segments)
-    messages = [m for r in rounds for m in r.sends]
-    return len(messages), sum(m.stop - m.start for m in messages)
-
-
-def blocks_of(n: int, p: int) -> tuple[int, ...]:
-    return tuple(b - a for a, b in (block(n, p, i) for i in range(p)))
-
-
-@pytest.mark.parametrize(("kind", "name"), CASES)
-@pytest.mark.parametrize("p", range(1, 10))
-def test_sent_equals_the_walked_rounds(kind: Kind, name: str, p: int) -> None:
-    """Of the member that sends most: a ring's always, the others' for even blocks; Bruck's uneven
-    ones to a block's rest a round.
-    """
-    for n in (p, 3 * p, 3 * p + 1, 50 * p, 97 * p - 1):
-        for segments in (1, 2, 3) if name == "ring" and n >= 3 * p else (1,):
-            sizes = (n,) * p if kind is Kind.ALLREDUCE else blocks_of(n, p)
-            walked = [walk(kind, name, sizes, me, segments) for me in range(p)]
-            messages, items = sent(kind, name, p, n, min(sizes), segments)
-            uneven = math.ceil(math.log2(p)) if name == "bruck" and n % p else 0
-            if segments == 1 or n % p == 0:
-                assert messages == max(m for m, _ in walked), (n, segments)
-            assert abs(items - max(i for _, i in walked)) <= uneven, (n, segments)
-
-
-def test_sent_of_a_family_is_that_of_each_case() -> None:
-    """Members, items and segments may be arrays."""
-    p, n, segments = np.array([1, 2, 5, 8, 8]), np.array([10, 10, 1003, 64, 4096]), np.array(
-        [1, 2, 1, 4, 4])
-    for kind, name in [*CASES, (Kind.REDUCE, "direct"), (Kind.BROADCAST, "direct"),
-                       (Kind.ALLGATHER, "mpi")]:
-        together = sent(kind, name, p, n, n // p, segments)
-        for i in range(len(p)):
-            alone = sent(kind, name, int(p[i]), int(n[i]), int(n[i] // p[i]), int(segments[i]))
-            assert [int(np.broadcast_to(t, p.shape)[i])
-                    for t in together] == [int(v) for v in alone]
-
-
-@pytest.mark.parametrize(("kind", "name"), CASES)
-@pytest.mark.parametrize("p", range(2, 10))
-def test_seconds_count_the_rounds_and_their_bytes(kind: Kind, name: str, p: int) -> None:
-    """With alpha alone a collective costs its rounds, with beta alone the bytes of its busiest
-    member, with gamma alone its sums.
-    """
-    n = 24 * p
-    sizes = (n,) * p if kind is Kind.ALLREDUCE else (24,) * p
-    every = [collective(kind, name, sizes, me, 1) for me in range(p)]
-    alpha, beta, none = (Links.of(Level("", 0, a, b))
-                         for a, b in ((1.0, 0.0), (0.0, 1.0), (0.0, 0.0)))
-    busiest = max(every, key=len)
-
-    def count(rounds: list[Round], summing: bool) -> int:
-        taken = [r for r in rounds if r.reduce] if summing else rounds
-        return sum(max(sum(m.stop - m.start for m in side) for side in (r.sends, r.recvs))
-                   for r in taken)
-
-    assert collective_s(kind, name, p, n, 1, alpha) == len(busiest)
-    assert collective_s(kind, name, p, n, 1, beta) == pytest.approx(count(busiest, False))
-    assert collective_s(kind, name, p, n, 1, none,
-                        1.0) == pytest.approx(max(count(r, True) for r in every))
-    if name == "doubling":
-        assert doubling_rounds(p) == len(busiest) and summing_rounds(p) == max(
-            sum(r.reduce for r in m) for m in every)
-
-
-def test_ring_formulas() -> None:
-    level = Links.of(Level("", 0, 3e-6, 2e-9))
-    assert collective_s(Kind.ALLREDUCE, "ring", 8, 1e6, 1,
-                        level) == pytest.approx(2 * 7 * (3e-6 + 1e6 / 8 * 2e-9))
-    assert collective_s(Kind.ALLREDUCE, "ring", 8, 1e6, 4,
-                        level) == pytest.approx(2 * 7 * (4 * 3e-6 + 1e6 / 8 * 2e-9))
-    assert collective_s(Kind.ALLGATHER, "ring", 8, 1e6, 1,
-                        level) == pytest.approx(7 * (3e-6 + 1e6 / 8 * 2e-9))
-    assert paper_s(Kind.ALLGATHER, 5, 1e6, level) == pytest.approx(3 * 3e-6 + 4 / 5 * 1e6 * 2e-9)
-    assert paper_s(Kind.ALLREDUCE, 5, 1e6, level) == 2 * paper_s(Kind.ALLGATHER, 5, 1e6, level)
-    assert collective_s(Kind.ALLREDUCE, "ring", 1, 1e6, 1,
-                        level) == paper_s(Kind.ALLREDUCE, 1, 1e6, level) == 0
-    # one member's link, message by message
-    for kind, sums in ((Kind.REDUCE, 1), (Kind.BROADCAST, 0)):
-        assert collective_s(kind, "direct", 8, 1e6, 1, level,
-                            1e-9) == pytest.approx(7 * (3e-6 + 1e6 * (2e-9 + sums * 1e-9)))
-    tree = collective_s(Kind.ALLREDUCE, "doubling", 8, 100, 1, level)
-    assert collective_s(Kind.ALLREDUCE, "mpi", 8, 100, 1,
-                        level) == tree < collective_s(Kind.ALLREDUCE, "ring", 8, 100, 1, level)
-
-
-def test_segments_hide_sums() -> None:
-    level = Links.of(Level("", 0, 1e-6, 1e-9))
-    one = collective_s(Kind.ALLREDUCE, "ring", 4, 6.4e7, 1, level, 5e-10)
-    four = collective_s(Kind.ALLREDUCE, "ring", 4, 6.4e7, 4, level, 5e-10)
-    bare = collective_s(Kind.ALLREDUCE, "ring", 4, 6.4e7, 4, level, 0.0)
-    assert bare < four < one
-
-
-def test_choices() -> None:
-    level = Links.of(Level("", 0, 2e-6, 1e-9))
-    name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 16, level, 1e-10, ("ring", "doubling"))
-    assert (name, segments) == ("doubling",
-                                1) and seconds == collective_s(
-                                    Kind.ALLREDUCE, "doubling", 8, 16, 1, level, 1e-10)
-    name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 10**9, level, 1e-9, ("ring", "doubling"))
-    assert (name, segments) == ("ring", MOST_SEGMENTS)
-    assert seconds == min(collective_s(Kind.ALLREDUCE, "ring", 8, 10**9, s, level, 1e-9)
-                          for s in (1, 2, 4))
-    for n in (10**5, 10**6, 10**7):
-        _, segments, _ = cheapest(Kind.ALLREDUCE, 8, n, level, 1e-9, ("ring",))
-        assert segments == 1 or n / 8 / segments >= LEAST_PIECE_BYTES
-    network = SMALL.build()
-    for collectives, allowed in (("ring", {"ring"}), ("tree", {"doubling", "bruck"}),
-                                 ("mpi", {"mpi"})):
-        plan = plan_of("grid:2x2", 4, 8, collectives=collectives)
-        assert {s.algorithm for s in schedule_for(network, plan).comms if s.group} == allowed
 
 
 def priced_steps(strategy: str, ranks: int, batch: int,
