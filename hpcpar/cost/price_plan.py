@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hpcpar.cost.memory.memory import Memory
-from hpcpar.cost.memory.prediction import rank_memories
+from hpcpar.cost.memory.prediction import RankMemory, rank_memories
 from hpcpar.cost.memory.process import ProcessMemory, process_memory
 from hpcpar.cost.network.algorithm_choice import chooser
 from hpcpar.cost.price_family import Costs, price_family
@@ -204,6 +204,12 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
         io_item_bytes, out.
     """
     costs = price_family(network, plan, machine, **options)
+    return detailed(network, plan, machine, costs, samples=samples, **options)
+
+
+def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
+             samples: int | None = None, **options: Any) -> Prediction:
+    """The prediction of a plan from its `costs`; the other parameters are those of `price`."""
     line = costs.timeline
     traffic = _traffic(costs, int(plan.ranks))
     steps = tuple(_step(costs, traffic, index) for index in range(len(costs.steps)))
@@ -214,9 +220,7 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
         spans.append(Span(float(span.start_s), float(span.end_s), stream))
     waits = tuple(step.exposed_s if step.is_comm else 0.0 for step in steps)
     total = float(costs.iteration_s)
-    each = rank_memories(network, plan, costs.out, costs.moved_bytes,
-                         training=options.get("training", True))
-    held = max(each, key=lambda rank: rank.total.total_bytes)
+    held = max(_ranks(network, plan, costs, options), key=lambda rank: rank.total.total_bytes)
     gamma = options.get("gamma", 1.0)
     held_by_layer = {name: part.scaled(gamma) for name, part in held.layers.items()}
     return Prediction(
@@ -232,19 +236,17 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
     )
 
 
-def memory_of_ranks(network: Network, plan: Plan, machine: Machine,
+def memory_of_ranks(network: Network, plan: Plan, costs: Costs,
                     **options: Any) -> Iterator[Memory]:
-    """The memory of ranks among which is the largest, without the rest of a prediction.
-
-    Parameters
-    ----------
-    options
-        Those of `price_family`.
-    """
-    costs = price_family(network, plan, machine, **options)
-    for rank in rank_memories(network, plan, costs.out, costs.moved_bytes,
-                              training=options.get("training", True)):
+    """The memory of ranks among which is the largest; the options are those of `price_family`."""
+    for rank in _ranks(network, plan, costs, options):
         yield rank.total.scaled(options.get("gamma", 1.0))
+
+
+def _ranks(network: Network, plan: Plan, costs: Costs,
+           options: dict[str, Any]) -> Iterator[RankMemory]:
+    return rank_memories(network, plan, costs.out, costs.moved_bytes,
+                         training=options.get("training", True))
 
 
 def _traffic(costs: Costs, ranks: int) -> RankTraffic:

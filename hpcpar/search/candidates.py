@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcpar.cost.price_family import Costs, price_family
-from hpcpar.cost.price_plan import Prediction, memory_of_ranks, price
+from hpcpar.cost.price_plan import Prediction, detailed, memory_of_ranks
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -88,6 +88,8 @@ class Candidate:
         Fraction of the computing, 0 to 1, whose time comes from the machine's calibrated table.
     made : Plan or None
         The plan, where it does not follow from the strategy's name.
+    priced_alone : Costs or None
+        Its price, where it was not priced in a family.
     """
 
     task: PlanningTask
@@ -97,6 +99,7 @@ class Candidate:
     parts: int
     measured: float = 0.0
     made: Plan | None = None
+    priced_alone: Costs | None = None
 
     @property
     def memory_bytes(self) -> int:
@@ -111,7 +114,7 @@ class Candidate:
         t, limit = self.task, self.task.machine.device.memory_bytes
         return self.bound_bytes <= limit or all(
             held.total_bytes <= limit
-            for held in memory_of_ranks(t.network, self.plan, t.machine, **t.price_options))
+            for held in memory_of_ranks(t.network, self.plan, self.costs, **t.price_options))
 
     @property
     def speed(self) -> tuple[bool, float]:
@@ -141,9 +144,17 @@ class Candidate:
         return _of_plan(self.task, replace(self.plan, recompute=segments))
 
     @cached_property
+    def costs(self) -> Costs:
+        """The price of the plan alone."""
+        t = self.task
+        return self.priced_alone or price_family(t.network, self.plan, t.machine,
+                                                 **t.price_options)
+
+    @cached_property
     def prediction(self) -> Prediction:
-        return price(self.task.network, self.plan, self.task.machine, samples=self.task.samples,
-                     **self.task.price_options)
+        t = self.task
+        return detailed(t.network, self.plan, t.machine, self.costs, samples=t.samples,
+                        **t.price_options)
 
 
 def priced(task: PlanningTask, strategies: Iterable[str]) -> list[Candidate]:
@@ -264,7 +275,7 @@ def _of_plan(task: PlanningTask, plan: Plan) -> Candidate:
 
 def _candidate(task: PlanningTask, plan: Plan, costs: Costs) -> Candidate:
     return Candidate(task, plan.strategy, float(costs.iteration_s), int(costs.memory.total_bytes),
-                     int(sample_parts(plan)), float(costs.measured_compute), plan)
+                     int(sample_parts(plan)), float(costs.measured_compute), plan, costs)
 
 
 def sample_parts(plan: Plan) -> Ints:

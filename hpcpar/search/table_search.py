@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.cost.price_family import price_family
 from hpcpar.cost.price_plan import memory_of_ranks
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -252,7 +253,8 @@ class Search:
 
     def memory_bytes(self, plan: Plan) -> int:
         """Memory that the largest rank needs at once under a plan."""
-        held = memory_of_ranks(self.network, plan, self.machine, **self.pricing)
+        costs = price_family(self.network, plan, self.machine, **self.pricing)
+        held = memory_of_ranks(self.network, plan, costs, **self.pricing)
         return max(int(memory.total_bytes) for memory in held)
 
     def smallest(self) -> SearchResult:
