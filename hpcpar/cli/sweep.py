@@ -14,11 +14,10 @@ from hpcpar.cli import options
 from hpcpar.cli.sweep_progress import SweepProgress
 from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
-from hpcpar.errors import InputError, RunError, unknown
+from hpcpar.errors import InputError, RunError
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError
-from hpcpar.plan.plan import DTYPES, OVERLAPS
 from hpcpar.report.sweep_table import show_points
 from hpcpar.report.tables import say
 from hpcpar.search.scaling import node_ranks
@@ -36,27 +35,21 @@ BATCHES = 4
 States = dict[Case, Status]
 
 
-def add(subparsers: Any) -> None:
-    """Adds the command."""
-    parser = subparsers.add_parser("sweep", help="a scaling study: plan, run and report many cases",
-                                   allow_abbrev=False)
+def add(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(KINDS))
-    for kind, what in zip(KINDS, ("over all ranks, the same at every size", "of each rank"),
-                          strict=True):
-        p = kinds.add_parser(kind, help=f"{kind} scaling: --batch is {what}", allow_abbrev=False)
+    for kind, batch in zip(KINDS, ("over all ranks, the same at every size", "of each rank"),
+                           strict=True):
+        p = kinds.add_parser(kind, help=f"{kind} scaling: --batch is {batch}", allow_abbrev=False)
         options.add_network(p)
-        p.add_argument("--machine", default="local", metavar="NAME|FILE",
-                       help="preset or machine file (default local)")
+        options.add_machine(p)
         p.add_argument("--ranks", type=options.positives, required=True, metavar="P,P,...",
                        help="numbers of ranks")
         p.add_argument("--strategies", default="auto,data", metavar="S,S,...",
                        help="each at each size; 'grid:*' stands for every grid (default auto,data)")
         p.add_argument("--batch", type=options.positive, required=True, metavar="B",
-                       help=f"samples of a mini-batch, {what}")
-        p.add_argument("--overlap", default="full", metavar="|".join(OVERLAPS),
-                       help="what communication may hide behind computing (default full)")
-        p.add_argument("--dtype", default="float32", metavar="|".join(DTYPES),
-                       help="type of activations and weights (default float32)")
+                       help=f"samples of a mini-batch, {batch}")
+        options.add_types(p)
         length = p.add_mutually_exclusive_group()
         length.add_argument("--steps", type=options.positive, metavar="N",
                             help=f"iterations of every run (default {STEPS})")
@@ -66,16 +59,13 @@ def add(subparsers: Any) -> None:
             "--data", default="", metavar="FILE.h5",
             help=f"data file (default: synthetic, {BATCHES} of the largest mini-batches)",
         )
-        p.add_argument("--device", default="cpu", metavar="cpu|gpu",
-                       help="where ranks compute (default cpu)")
-        p.add_argument("--direct", action="store_true",
-                       help="hand GPU buffers to MPI, as 'hpcpar run --direct' does")
+        options.add_direct(p)
         p.add_argument("--out", required=True, metavar="FOLDER",
                        help="folder of the sweep: the same command goes on where it stopped")
         p.add_argument("--retry", action="store_true", help="also run again what has failed")
         p.add_argument("--dry-run", action="store_true",
                        help="plan, and print the commands or batch scripts; run nothing")
-        p.add_argument("--launcher", default="local", metavar="|".join(LAUNCHERS),
+        p.add_argument("--launcher", default="local", **options.one_of(LAUNCHERS),
                        help="start ranks here with mpiexec, or submit batch jobs (default local)")
         p.add_argument("--mpiexec", default="", metavar="COMMAND",
                        help="local: what stands before -n P (default: the mpiexec beside this "
@@ -122,11 +112,7 @@ SLURM = ("account", "partition", "time", "constraint", "nodes", "ranks_per_node"
 
 
 def main(args: argparse.Namespace) -> int:
-    """Runs the command."""
-    for name, known in (("overlap", OVERLAPS), ("dtype", tuple(DTYPES)), ("launcher", LAUNCHERS),
-                        ("device", ("cpu", "gpu"))):
-        if getattr(args, name) not in known:
-            raise unknown(f"--{name}", getattr(args, name), known)
+    """Runs the command; returns its exit status."""
     options.check_direct(args)
     asked = slurm.read(args.slurm, {name: getattr(args, name) for name in SLURM})
     # handled like Ctrl-C: the ranks are ended, and the folder stays consistent
@@ -167,7 +153,8 @@ def _interrupt(sign: int, frame: FrameType | None) -> NoReturn:
 def _study(args: argparse.Namespace, out: str) -> Study:
     spec = options.network_spec(args.network, args.input, args.classes)
     network = spec.build()
-    chosen = {"gather": "lazy", "overlap": args.overlap, "dtype": args.dtype, "bucket_bytes": None}
+    chosen = {"gather": "lazy", "overlap": args.overlap or "full", "dtype": args.dtype,
+              "bucket_bytes": None}
     strategies = tuple(dict.fromkeys(s.strip() for s in args.strategies.split(",") if s.strip()))
     if not strategies:
         raise InputError("--strategies names none; leave it out, or give some, as in auto,data")

@@ -82,25 +82,19 @@ class Clocked:
     """Steps of the kept iterations on one clock, [ranks, kept, steps]; NaN: rank takes no part.
 
     Times are in s after the begin of the first kept iteration.
-
-    Attributes
-    ----------
-    iterations : ndarray
-        [kept] numbers.
-    begin_s : ndarray
-        [ranks, kept] beginning of the iterations.
-    last_s : ndarray
-        Begin of a communication on the last of the rank's partners.
-    who : ndarray
-        That partner, the late sender; -1 without partners.
     """
 
+    #: [kept] numbers.
     iterations: NDArray[np.int64]
+    #: [ranks, kept] beginning of the iterations.
     begin_s: NDArray[Any]
     start_s: NDArray[Any]
+    #: End and final wait of communications.
     end_s: NDArray[Any]
     wait_s: NDArray[Any]
+    #: Begin of a communication on the last of the rank's partners.
     last_s: NDArray[Any]
+    #: That partner, the late sender; -1 without partners.
     who: NDArray[np.int64]
 
     @cached_property
@@ -110,28 +104,28 @@ class Clocked:
         return np.nan_to_num(np.clip(before, 0.0, self.wait_s))
 
 
-def clocked(record: RunRecord, source: ClockOrigin | None,
-            chosen: NDArray[np.bool_] | None = None) -> Clocked | None:
+def clocked(record: RunRecord, source: ClockOrigin | None, first: int = 0) -> Clocked:
     """Put the ranks' times on rank 0's clock.
 
     Parameters
     ----------
     source : ClockOrigin or None
         Gives a rank's partners; without it, all ranks that have a step are partners.
-    chosen : ndarray, optional
-        [kept] mask of the kept iterations.
+    first : int
+        Iterations before this one are left out.
 
-    Returns
-    -------
-    Clocked or None
-        None where the record has no times of steps.
+    Raises
+    ------
+    InputError
+        The record has no times of steps.
     """
-    starts, ends, waits, begins = record.start_s, record.end_s, record.wait_s, record.begin_s
-    clock = record.clock
-    if starts is None or ends is None or waits is None or begins is None or clock is None:
-        return None
-    numbers = np.arange(record.iterations) if record.kept is None else record.kept
-    chosen = np.ones(len(numbers), np.bool_) if chosen is None else chosen
+    kept, clock, begins = record.kept, record.clock, record.begin_s
+    starts, ends, waits = record.start_s, record.end_s, record.wait_s
+    if (kept is None or clock is None or begins is None or starts is None or ends is None
+            or waits is None):
+        raise InputError(f"run record {record.path} has no times at which steps began; run again "
+                         "with this hpcpar")
+    chosen = kept >= first
     local = begins[:, chosen]
     begin = common(local, clock)
     zero = begin.min() if begin.size else 0.0
@@ -153,4 +147,4 @@ def clocked(record: RunRecord, source: ClockOrigin | None,
                 theirs = entered[others, :, i]
                 last[rank, :, i] = theirs.max(axis=0)
                 who[rank, :, i] = np.array(others)[theirs.argmax(axis=0)]
-    return Clocked(numbers[chosen], begin - zero, start, end, waits[:, chosen], last, who)
+    return Clocked(kept[chosen], begin - zero, start, end, waits[:, chosen], last, who)

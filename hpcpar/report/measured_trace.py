@@ -30,21 +30,10 @@ class Place:
 
 
 def measured(record: RunRecord, pid: int, iterations: int) -> list[Event]:
-    """The last of the iterations whose steps are kept, as a process; empty where the record has no
-    times of steps.
-
-    Parameters
-    ----------
-    iterations : int
-        How many of them.
-    """
-    if record.start_s is None:
-        return []
+    """The last `iterations` of the iterations whose steps are kept, as a process."""
     source = origin(record)
-    kept = record.start_s.shape[1]
-    times = clocked(record, source, np.arange(kept) >= kept - iterations)
-    if times is None:
-        return []
+    first = 0 if record.kept is None else record.kept[-iterations:].min(initial=record.iterations)
+    times = clocked(record, source, int(first))
     threads: dict[int, str] = {}
     spans: list[Event] = []
     places: dict[tuple[int, int, int], Place] = {}
@@ -58,7 +47,7 @@ def measured(record: RunRecord, pid: int, iterations: int) -> list[Event]:
             step = record.steps[key[2]]
             spans.append(span(step.label, step.phase, pid, place.tid, place.start, place.end,
                               **_facts(record, times, source, *key)))
-    title = f"measured: {record.plan.get('strategy', '')}, {len(record.ranks)} ranks"
+    title = f"measured: {record.plan['strategy']}, {len(record.ranks)} ranks"
     events = list(names(pid, title, _precision(record), dict(sorted(threads.items()))))
     events += in_order(spans)
     number = pid << 32  # apart from the arrows of other processes

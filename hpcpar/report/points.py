@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcpar.report.compare import Times
+from hpcpar.report.rows import Times
 
 #: The two sides of every point.
 SIDES = ("predicted", "measured")

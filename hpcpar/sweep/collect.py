@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from hpcpar.errors import InputError
-from hpcpar.report.compare import BUBBLE, compare_one
+from hpcpar.report.compare import compare_one
 from hpcpar.report.points import IterationParts, Point
+from hpcpar.report.rows import BUBBLE
 from hpcpar.schedule.steps import Phase
 from hpcpar.sweep import folder
 from hpcpar.sweep.folder import DONE, FAILED, SAME, Status

@@ -47,7 +47,10 @@ def pretend(words: list[str], seconds: float) -> None:
         record.RunRecord(plans.to_json(plan), record.steps_of(schedule),
                          [record.RankInfo("here", 1, 1, "cpu", 1)] * ranks,
                          np.repeat(times[:, :, None] / s, s, axis=2), times, sent, sent,
-                         np.ones(ITERATIONS), prediction=prediction, warmup=2, samples=640),
+                         np.ones(ITERATIONS), prediction=prediction, warmup=2, samples=640,
+                         kept=np.zeros(0, int), clock=np.zeros((ranks, 2, 3)),
+                         begin_s=np.zeros((ranks, 0)), start_s=np.zeros((ranks, 0, s)),
+                         end_s=np.zeros((ranks, 0, s)), wait_s=np.zeros((ranks, 0, s))),
     )
 
 
@@ -217,7 +220,7 @@ def test_a_dry_run_runs_nothing(sweep: Sweep, launcher: Launcher, tmp_path: Path
     ("options", "said"),
     [(("--strategies", ","), "names none"), (("--strategies", "dota"), "did you mean 'data'"),
      (("--launcher", "slrum"), "did you mean 'slurm'"),
-     (("--overlap", "al"), "unknown --overlap 'al'"),
+     (("--overlap", "al"), "argument --overlap: unknown value 'al'"),
      (("--input", "1x9x9"), "holds images 1x8x8, the network takes 1x9x9"),
      (("--time", "soon"), "00:30:00"), (("--data", "none.h5"), "none.h5")],
 )
