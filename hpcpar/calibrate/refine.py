@@ -31,50 +31,37 @@ from hpcpar.train.record import RunRecord, steps_of
 
 @dataclass(frozen=True)
 class Change:
-    """What a record has to say.
-
-    Attributes
-    ----------
-    steps : int
-        Compute steps of its plan.
-    before_s, after_s, measured_s : float
-        An iteration as the machine predicted it, as it does now, and as it was measured (median).
-    """
+    """The prediction of a record's iteration before and after the refinement."""
 
     path: str
     strategy: str
     ranks: int
+    #: Compute steps of its plan.
     steps: int
     before_s: float
     after_s: float
+    #: Median.
     measured_s: float
 
 
 @dataclass(frozen=True)
 class Refined:
-    """The machine with the records' times.
-
-    Attributes
-    ----------
-    new, known : int
-        Pieces of work that the table did not have, and that it had.
-    ratio : float
-        Of those that it had, the median of new time over old; 1 without any.
-    links : list of Scaled
-        Levels of which enough communication steps were found.
-    """
+    """The machine with the records' times."""
 
     machine: Machine
+    #: Pieces of work that the table did not have, and that it had.
     new: int
     known: int
+    #: Median of new time over old of the known ones; 1 without any.
     ratio: float
     changes: list[Change]
+    #: Levels with enough communication steps.
     links: list[Scaled]
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A record, and what its steps come from."""
+    """A record, and its plan lowered again."""
 
     record: RunRecord
     network: Network
@@ -125,13 +112,14 @@ def _check(run: _Run, machine: Machine, where: str, origin: Origin) -> None:
 
 
 def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refined:
-    """Take the times of compute steps from records into a machine's table, of several the median;
-    and scale its levels.
+    """Takes the times of compute steps from records into a machine's table, and scales its levels.
+
+    The median counts where several records have a step.
 
     Parameters
     ----------
     where : str
-        What to call the machine file in messages.
+        Name of the machine file in messages.
 
     Raises
     ------
@@ -176,7 +164,6 @@ def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refine
 def _change(run: _Run, before: Machine, after: Machine) -> Change:
     then, now = (float(price(run.network, run.plan, m, training=run.training).iteration_s)
                  for m in (before, after))
-    measured = float(np.median(run.record.slowest_s))
-    plan = run.plan
-    return Change(run.record.path, f"{plan.network.name} {plan.strategy}", int(plan.ranks),
-                  len(run.work.keys), then, now, measured)
+    return Change(run.record.path, f"{run.plan.network.name} {run.plan.strategy}",
+                  int(run.plan.ranks), len(run.work.keys), then, now,
+                  float(np.median(run.record.slowest_s)))

@@ -23,7 +23,6 @@ from hpcpar.report.tables import say
 from hpcpar.search.scaling import node_ranks
 from hpcpar.sweep import folder, local, planning, remote, report, slurm
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
-from hpcpar.sweep.lock import alone
 from hpcpar.sweep.study import KINDS, Case, Study
 
 LAUNCHERS = ("local", "slurm")
@@ -120,7 +119,7 @@ def main(args: argparse.Namespace) -> int:
         signal.signal(sign, _interrupt)
     out = os.path.abspath(args.out)
     folder.make(os.path.join(out, "cases"))
-    with alone(out):
+    with folder.alone(out):
         study = _study(args, out)
         nodes = {ranks: _nodes(args, asked, study, ranks) for ranks in study.ranks}
         with SweepProgress() as tell:

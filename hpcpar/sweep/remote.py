@@ -41,12 +41,12 @@ def submit(study: Study, scripts: dict[BatchJob, str], states: States,
     out = []
     for job, path in scripts.items():
         for case in job.cases:
-            folder.remove(study.folder(case), (folder.EXIT, folder.RECORD, folder.LOG))
+            folder.clear(study.folder(case))
         number = queue.submit(path, run)
         out.append(number)
         for case in job.cases:
-            states[case] = replace(states[case], state=SUBMITTED, reason="", job=number)
-            folder.write_status(study.folder(case), states[case])
+            status = replace(states[case], state=SUBMITTED, reason="", job=number)
+            states[case] = folder.write_status(study.folder(case), status)
     return out
 
 
@@ -80,8 +80,7 @@ class SlurmWatcher:
                 if self._missed[case] < _POLLS:
                     continue
                 why = f"job {status.job} ended ({job}) before this case did"
-            self.states[case] = finished(self.study, case, status, why)
-            folder.write_status(path, self.states[case])
+            self.states[case] = folder.write_status(path, finished(self.study, case, status, why))
             out.append(case)
         return out, states
 

@@ -39,15 +39,7 @@ def settings(study: Study) -> list[tuple[str, str]]:
 
 def write(study: Study, states: Mapping[Case, Status],
           nodes: Mapping[int, int]) -> tuple[list[Point], dict[str, Any], str]:
-    """Writes the report.
-
-    Returns
-    -------
-    list of Point
-    dict
-        The JSON document.
-    str
-        Why there are no pictures; empty where there are.
+    """Writes the report; returns its points, its JSON document, and why there are no pictures.
 
     Raises
     ------

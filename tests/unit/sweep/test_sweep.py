@@ -21,7 +21,7 @@ from hpcpar.machine import files
 from hpcpar.plan import plan as plans
 from hpcpar.report import pictures
 from hpcpar.report.points import IterationParts, Point, base, efficiency, mean_accuracy, speedup
-from hpcpar.sweep import folder, local, lock
+from hpcpar.sweep import folder, local
 from hpcpar.train import record
 
 #: Iterations that the pretended ranks record; their median is the largest of three ranks' times.
@@ -230,7 +230,7 @@ def test_wrong_options_are_named(sweep: Sweep, options: tuple[str, str], said: s
 
 def test_one_sweep_at_a_time(sweep: Sweep, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with lock.alone(str(tmp_path / "out")):
+    with folder.alone(str(tmp_path / "out")):
         assert sweep()[0] == 2 and "another sweep is at work" in sweep.said  # type: ignore[attr-defined]
 
 
