@@ -7,6 +7,7 @@ import math
 import os
 import shlex
 import signal
+from dataclasses import fields
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -105,15 +106,11 @@ def _add_slurm(parser: argparse.ArgumentParser) -> None:
     )
 
 
-#: Fields of `hpcpar.sweep.slurm.Slurm` that are options of the command line.
-SLURM = ("account", "partition", "time", "constraint", "nodes", "ranks_per_node", "cpus_per_rank",
-         "gpus_per_rank", "modules", "sbatch", "mpi")
-
-
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
     options.check_direct(args)
-    asked = slurm.read(args.slurm, {name: getattr(args, name) for name in SLURM})
+    asked = slurm.read(args.slurm, {field.name: getattr(args, field.name, None)
+                                    for field in fields(slurm.Slurm)})
     # handled like Ctrl-C: the ranks are ended, and the folder stays consistent
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, _interrupt)
@@ -124,17 +121,16 @@ def main(args: argparse.Namespace) -> int:
         nodes = {ranks: _nodes(args, asked, study, ranks) for ranks in study.ranks}
         with SweepProgress() as tell:
             states = planning.prepare(study, tell.planning)
-            if args.dry_run:
-                scripts = _dry(args, study, asked, states)
-            else:
-                scripts = _run(args, study, asked, states, tell)
+            scripts = _dry(args, study, asked, states) if args.dry_run else {}
+            if not args.dry_run:
+                run = _run_here if args.launcher == "local" else _run_by_slurm
+                run(args, study, asked, states, tell)
         points, document, missing = report.write(study, states, nodes)
     if args.json:
         options.print_json(document | scripts)
     else:
         show_points(report.title(study), points)
-        if args.dry_run:
-            _print(scripts)
+        _print(scripts)
     if missing:
         say(missing)
     say(f"report: {os.path.join(out, report.PAGE)}")
@@ -230,19 +226,21 @@ def _print(scripts: dict[str, Any]) -> None:
             print(f"# {path}\n{f.read()}")
 
 
-def _run(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: States,
-         tell: SweepProgress) -> dict[str, Any]:
+def _run_here(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: States,
+              tell: SweepProgress) -> None:
     todo = _todo(args, states)
-    if args.launcher == "local":
-        launcher = _commands(args) if todo else []
-        limit_s = slurm.seconds(asked.time) if asked.time else None
-        tell.begin(len(todo))
-        for case in todo:
-            tell.running(case)
-            states[case] = local.run(study, case, states[case], launcher, limit_s)
-            tell.ended(case, states[case])
-        return {}
-    scripts = remote.write(study, asked, todo, args.one_allocation, os.getcwd())
+    launcher = _commands(args) if todo else []
+    limit_s = slurm.seconds(asked.time) if asked.time else None
+    tell.begin(len(todo))
+    for case in todo:
+        tell.running(case)
+        states[case] = local.run(study, case, states[case], launcher, limit_s)
+        tell.ended(case, states[case])
+
+
+def _run_by_slurm(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: States,
+                  tell: SweepProgress) -> None:
+    scripts = remote.write(study, asked, _todo(args, states), args.one_allocation, os.getcwd())
     watch = remote.SlurmWatcher(study, states)
     try:
         begun = remote.submit(study, scripts, states)
@@ -250,7 +248,7 @@ def _run(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: Sta
             tell.say(f"submitted job{'s' if len(begun) > 1 else ''} {', '.join(begun)}")
         if args.no_wait:
             watch.poll()
-            return {}
+            return
         tell.begin(len(watch.open))
         watch.wait(lambda case: tell.ended(case, states[case]), tell.jobs)
     except KeyboardInterrupt:
@@ -258,4 +256,3 @@ def _run(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: Sta
             tell.say(f"jobs {', '.join(watch.jobs)} go on: the same command collects them; scancel "
                      f"{' '.join(watch.jobs)} ends them")
         raise
-    return {}
