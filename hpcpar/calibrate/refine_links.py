@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from hpcpar.comm.clock_sync import common
 from hpcpar.cost.price_family import price_family
 from hpcpar.machine.model import Level, Machine
-from hpcpar.network.graph import Network
-from hpcpar.plan.plan import Plan
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Phase, Schedule
 from hpcpar.train.record import RunRecord
+from hpcpar.train.recorded_run import RecordedRun
 
 #: Fewer communication steps than these say nothing about a level.
 _FEWEST = 4
@@ -68,29 +67,23 @@ def _duration(step: Comm, start: NDArray[Any], end: NDArray[Any]) -> float:
     return float(np.median(np.max(took, axis=0))) if took else 0.0
 
 
-def scaled(
-    machine: Machine, runs: Sequence[tuple[RunRecord, Network, Plan, bool, Schedule]]
-) -> tuple[Machine, list[Scaled]]:
-    """Scale latency and inverse bandwidth of every level to the runs' communication steps, by least
-    squares of relative errors.
+def scaled(machine: Machine, runs: Sequence[RecordedRun]) -> tuple[Machine, list[Scaled]]:
+    """Scales latency and inverse bandwidth of every level to the runs' communication steps, by
+    least squares of relative errors.
 
-    Parameters
-    ----------
-    runs : sequence
-        Record, network, plan, whether it trains, and its schedule; plans with micro-batches or
-        FC passes are left out, where steps of several overlap.
+    Plans with micro-batches or FC passes are left out: steps of several overlap there.
     """
     found: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for record, network, plan, training, schedule in runs:
-        if plan.microbatches > 1 or plan.fc_passes > 1:
+    for run in runs:
+        if run.plan.microbatches > 1 or run.plan.fc_passes > 1:
             continue
         # prices with latencies only, with inverse bandwidths only, and with neither
         latency, bandwidth, neither = (
-            price_family(network, plan,
+            price_family(run.network, run.plan,
                          replace(machine, levels=tuple(_times(x, *parts) for x in machine.levels)),
-                         training=training).steps
+                         training=run.training).steps
             for parts in ((1, 0), (0, 1), (0, 0)))
-        for i, seconds in durations(record, schedule).items():
+        for i, seconds in durations(run.record, run.schedule).items():
             rest_s = float(neither[i].seconds)
             left_s = seconds - rest_s
             if left_s > 0:

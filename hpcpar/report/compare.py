@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.report.late_senders import ClockOrigin, clocked, origin
+from hpcpar.report.late_senders import between_stages, clocked
 from hpcpar.report.measured import busiest, computing, measure, stage_by_stage, view, waited
 from hpcpar.report.predicted import RecordedPrediction, recorded_prediction
 from hpcpar.report.rows import BUBBLE, PHASES, Row, StepRow, TermKind, Times, split
 from hpcpar.report.terms import terms
+from hpcpar.schedule.pipeline_order import firsts
 from hpcpar.schedule.steps import Comm
 from hpcpar.train.record import RunRecord
+from hpcpar.train.recorded_run import RecordedRun
 
 
 def compare_one(record: RunRecord) -> Row:
@@ -31,23 +33,23 @@ def compare_one(record: RunRecord) -> Row:
     low, middle, high = map(float, np.percentile(record.slowest_s, (25, 50, 75)))
     iteration = Times(middle, prediction.timeline.total_s, low, high)
     row = Row(record, iteration, prediction.memory_bytes)
-    source = origin(record)
-    times = clocked(record, source, record.measured.start)
+    times = clocked(record, record.measured.start)
     row.tells_waiting = len(times.iterations) > 0
     computes, none = computing(record), np.zeros(len(record.steps), np.bool_)
     one = [view(record, busiest(record), times)]
     views, bubble = one, none
-    if source is not None and row.tells_waiting and len(source.stages) > 1:
-        row.stages = len(source.stages)
-        views = [view(record, ranks, times) for ranks in stage_by_stage(record, source.stages)]
-        bubble = np.array([source.between_stages(i) for i in range(len(record.steps))])
+    stages = firsts(times.run.network, times.run.plan) if times.run else []
+    if times.run is not None and row.tells_waiting and len(stages) > 1:
+        row.stages = len(stages)
+        views = [view(record, ranks, times) for ranks in stage_by_stage(record, stages)]
+        bubble = np.array([between_stages(times.run, stages, i) for i in range(len(record.steps))])
     for phase in dict.fromkeys((*PHASES, *(s.phase for s in record.steps))):
         here = np.array([s.phase == phase for s in record.steps])
         row.phases[phase] = measure(views, here, computes, bubble)
     for layer in dict.fromkeys(s.layer for s in record.steps):
         here = np.array([s.layer == layer for s in record.steps])
         row.layers[layer] = measure(one, here, computes, bubble)
-    groups = _groups(record, source)
+    groups = _groups(record, times.run)
     row.steps = [StepRow(kind, measure(one, members, computes, none)) for kind, members in groups]
     if row.stages > 1:
         row.phases[BUBBLE] = split() | {"waiting": waited(views, bubble)}
@@ -73,7 +75,7 @@ def _predict(row: Row, prediction: RecordedPrediction) -> None:
 
 
 def _groups(record: RunRecord,
-            source: ClockOrigin | None) -> list[tuple[TermKind, NDArray[np.bool_]]]:
+            run: RecordedRun | None) -> list[tuple[TermKind, NDArray[np.bool_]]]:
     """The record's steps by phase and label: their kind, and a mask [steps]."""
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     for i, s in enumerate(record.steps):
@@ -81,7 +83,7 @@ def _groups(record: RunRecord,
     groups = []
     for found in places.values():
         first = record.steps[found[0]]
-        step = source.schedule.steps[found[0]] if source else None
+        step = run.schedule.steps[found[0]] if run else None
         ranks = None
         if isinstance(step, Comm):
             concerned = sum(step.concerns(rank) for rank in range(len(record.ranks)))

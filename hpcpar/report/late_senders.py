@@ -6,6 +6,8 @@ that one comes is the arrival skew.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,55 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.comm.clock_sync import common
-from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError
-from hpcpar.network.graph import Network
-from hpcpar.plan import plan as plans
-from hpcpar.plan.plan import Plan
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.pipeline_order import firsts
-from hpcpar.schedule.steps import Comm, Kind, Phase, Schedule
-from hpcpar.train.record import RunRecord, steps_of
+from hpcpar.schedule.steps import Comm, Kind, Phase
+from hpcpar.train.record import RunRecord
+from hpcpar.train.recorded_run import RecordedRun, recorded_run
 
 
-@dataclass(frozen=True)
-class ClockOrigin:
-    """The network, plan and schedule of a record's steps."""
+def between_stages(run: RecordedRun, stages: Sequence[int], index: int) -> bool:
+    """True for a movement from stage to stage, and for the loss that all stages get.
 
-    network: Network
-    plan: Plan
-    schedule: Schedule
-
-    @property
-    def stages(self) -> list[int]:
-        """The first ranks of a pipeline's stages; one where there is no pipeline."""
-        return firsts(self.network, self.plan)
-
-    def stage(self, rank: int) -> int:
-        """The pipeline stage that a rank belongs to."""
-        return int(np.searchsorted(self.stages, rank, side="right")) - 1
-
-    def between_stages(self, index: int) -> bool:
-        """True for a movement from stage to stage, and for the loss that all stages get."""
-        step = self.schedule.steps[index]
-        if not isinstance(step, Comm) or len(self.stages) == 1:
-            return False
-        source, destination = int(step.source.config.first), int(step.destination.config.first)
-        return step.phase is Phase.LOSS or self.stage(source) != self.stage(destination)
-
-
-def origin(record: RunRecord) -> ClockOrigin | None:
-    """Lower the record's plan again; None where its network is missing or the steps differ."""
-    try:
-        plan = plans.from_json(record.plan, record.path)
-        network = plan.network.build()
-        for training in (True, False):
-            schedule = schedule_for(network, plan, training)
-            if steps_of(schedule) == record.steps:
-                return ClockOrigin(network, plan, schedule)
-    except InputError:
-        return None
-    return None
+    Parameters
+    ----------
+    stages : sequence of int
+        The first ranks of a pipeline's stages.
+    """
+    step = run.schedule.steps[index]
+    if not isinstance(step, Comm) or len(stages) == 1:
+        return False
+    ranks = [int(step.source.config.first), int(step.destination.config.first)]
+    source, destination = np.searchsorted(stages, ranks, side="right")
+    return step.phase is Phase.LOSS or bool(source != destination)
 
 
 def partners(step: Comm, rank: int) -> tuple[int, ...]:
@@ -84,6 +58,8 @@ class Clocked:
     Times are in s after the begin of the first kept iteration.
     """
 
+    #: The run; None where its network is missing.
+    run: RecordedRun | None
     #: [kept] numbers.
     iterations: NDArray[np.int64]
     #: [ranks, kept] beginning of the iterations.
@@ -104,13 +80,13 @@ class Clocked:
         return np.nan_to_num(np.clip(before, 0.0, self.wait_s))
 
 
-def clocked(record: RunRecord, source: ClockOrigin | None, first: int = 0) -> Clocked:
-    """Put the ranks' times on rank 0's clock.
+def clocked(record: RunRecord, first: int = 0) -> Clocked:
+    """Puts the ranks' times on rank 0's clock.
+
+    Where the network is missing, all ranks that have a step count as partners.
 
     Parameters
     ----------
-    source : ClockOrigin or None
-        Gives a rank's partners; without it, all ranks that have a step are partners.
     first : int
         Iterations before this one are left out.
 
@@ -125,6 +101,9 @@ def clocked(record: RunRecord, source: ClockOrigin | None, first: int = 0) -> Cl
             or waits is None):
         raise InputError(f"run record {record.path} has no times at which steps began; run again "
                          "with this hpcpar")
+    run = None
+    with suppress(InputError):
+        run = recorded_run(record)
     chosen = kept >= first
     local = begins[:, chosen]
     begin = common(local, clock)
@@ -138,7 +117,7 @@ def clocked(record: RunRecord, source: ClockOrigin | None, first: int = 0) -> Cl
         if step.kind != "comm":
             continue
         taking = [rank for rank in range(len(start)) if not np.isnan(start[rank, :, i]).all()]
-        frozen = source.schedule.steps[i] if source else None
+        frozen = run.schedule.steps[i] if run else None
         for rank in taking:
             others = [peer for peer in taking if peer != rank]
             if isinstance(frozen, Comm):
@@ -147,4 +126,4 @@ def clocked(record: RunRecord, source: ClockOrigin | None, first: int = 0) -> Cl
                 theirs = entered[others, :, i]
                 last[rank, :, i] = theirs.max(axis=0)
                 who[rank, :, i] = np.array(others)[theirs.argmax(axis=0)]
-    return Clocked(kept[chosen], begin - zero, start, end, waits[:, chosen], last, who)
+    return Clocked(run, kept[chosen], begin - zero, start, end, waits[:, chosen], last, who)

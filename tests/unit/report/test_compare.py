@@ -94,7 +94,7 @@ def test_steps_add_up_to_the_iteration_of_the_rank_that_computes() -> None:
         seconds[1 - i % 2, i, 3] += 0.05
     seconds[0, 10] *= 100  # one extreme iteration
     record = run(ranks=2, iterations=22, seconds=seconds.astype("f4"), iteration_s=seconds.sum(2))
-    times = view(record, busiest(record), clocked(record, None)).mean_s
+    times = view(record, busiest(record), clocked(record)).mean_s
     np.testing.assert_allclose(times, TRUE + np.array([0.05, 0, 0, 0, 0]), rtol=1e-5)
 
 

@@ -15,7 +15,7 @@ from hpcpar.cost.price_plan import price
 from hpcpar.plan.plan import Plan
 from hpcpar.report.compare import compare, compare_one, to_json
 from hpcpar.report.compare_table import show_rows
-from hpcpar.report.late_senders import clocked, origin
+from hpcpar.report.late_senders import clocked
 from hpcpar.report.rows import BUBBLE, Row
 from hpcpar.schedule.steps import Step
 from tests.unit.played import MACHINE, Lasts, Played, lenet, play, predicted
@@ -52,7 +52,7 @@ def but(lasts: Lasts, label: str, longer_s: float, rank: int | None = None) -> L
 @pytest.mark.parametrize("name", PLANS)
 def test_waiting_is_found_whatever_the_clocks_say(name: str) -> None:
     played = jittered(name)
-    times = clocked(played.record, origin(played.record))
+    times = clocked(played.record)
     assert list(times.iterations) == [1, 2, 4]
     want = played.waiting_s[:, [1, 2, 4]]
     np.testing.assert_allclose(times.waiting_s, want, atol=2e-8)

@@ -16,12 +16,13 @@ import pytest
 from hpcpar.cli.main import main
 from hpcpar.plan import plan as plans
 from hpcpar.report import perfetto
-from hpcpar.report.late_senders import origin, partners
+from hpcpar.report.late_senders import partners
 from hpcpar.report.measured_trace import measured
 from hpcpar.report.predicted import recorded_prediction
 from hpcpar.schedule.steps import Step
 from hpcpar.train import record
 from hpcpar.train.record import RunRecord
+from hpcpar.train.recorded_run import recorded_run
 from tests.unit.played import Lasts, lenet, play
 from tests.unit.trace_format import check
 
@@ -80,8 +81,7 @@ def test_ranks_lie_on_one_clock() -> None:
     """
     plan = PLANS["spatial"]
     run = play(plan, lasts(), ahead_s=5.0, drift=1e-3).record
-    events, source = measured(run, 2, 3), origin(run)
-    assert source is not None
+    events, source = measured(run, 2, 3), recorded_run(run)
     first = [e["ts"] for e in events if e["ph"] == "X" and e["name"] == "iteration 3"]
     assert len(first) == 3 and max(first) - min(first) < 2e4
     ends = {(e["id"], e["ph"]): e for e in events if e["ph"] in "sf"}
