@@ -13,7 +13,7 @@ from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans
-from hpcpar.report import perfetto, plots, tables, timeline_plot
+from hpcpar.report import perfetto, prediction_bars, tables, timeline_plot
 from hpcpar.report import scaling as scaling_table
 from hpcpar.search import auto, scaling
 from hpcpar.search.candidates import Candidate, PlanningTask
@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
         tables.say(
             f"note: skipped {entry['strategy']} on {entry['ranks']} ranks: {entry['reason']}")
     if args.plot:
-        plots.bars(predictions, data, args.plot)
+        prediction_bars.bars(predictions, data, args.plot)
         tables.say(f"wrote {args.plot}")
     if args.timeline:
         perfetto.save(predictions, args.timeline)

@@ -9,7 +9,7 @@ import shlex
 import signal
 from dataclasses import fields
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hpcpar.cli import options
 from hpcpar.cli.sweep_progress import SweepProgress
@@ -24,6 +24,7 @@ from hpcpar.report.tables import say
 from hpcpar.search.scaling import node_ranks
 from hpcpar.sweep import folder, local, planning, remote, report, slurm
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
+from hpcpar.sweep.scripts import BatchJob
 from hpcpar.sweep.study import KINDS, Case, Study
 
 LAUNCHERS = ("local", "slurm")
@@ -31,8 +32,6 @@ LAUNCHERS = ("local", "slurm")
 STEPS = 30
 #: Mini-batches in synthetic data.
 BATCHES = 4
-
-States = dict[Case, Status]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -116,21 +115,42 @@ def main(args: argparse.Namespace) -> int:
         signal.signal(sign, _interrupt)
     out = os.path.abspath(args.out)
     folder.make(os.path.join(out, "cases"))
+    here = args.launcher == "local"
+    dry: dict[str, list[str]] = {}
     with folder.alone(out):
         study = _study(args, out)
-        nodes = {ranks: _nodes(args, asked, study, ranks) for ranks in study.ranks}
+        # this node, the requested ones, or by the machine's nodes
+        per_node = node_ranks(study.machine)
+        nodes = {ranks: 1 if here else asked.nodes_for(ranks) or math.ceil(ranks / per_node)
+                 for ranks in study.ranks}
         with SweepProgress() as tell:
             states = planning.prepare(study, tell.planning)
-            scripts = _dry(args, study, asked, states) if args.dry_run else {}
-            if not args.dry_run:
-                run = _run_here if args.launcher == "local" else _run_by_slurm
-                run(args, study, asked, states, tell)
+            # a case still marked as running was left by a sweep that was killed
+            wanted = (PLANNED, RUNNING, *[FAILED] * args.retry)
+            todo = [case for case, status in states.items() if status.state in wanted]
+            launcher = []
+            if here and todo:
+                launcher = shlex.split(args.mpiexec) or [local.mpiexec()]
+            scripts = {} if here else remote.write(study, asked, todo, args.one_allocation,
+                                                   os.getcwd())
+            if args.dry_run:
+                commands = [shlex.join(local.command(study, case, launcher)) for case in todo]
+                dry = {"commands": commands} if here else {"scripts": [*scripts.values()]}
+            elif here:
+                limit_s = slurm.seconds(asked.time) if asked.time else None
+                tell.begin(len(todo))
+                for case in todo:
+                    tell.running(case)
+                    states[case] = local.run(study, case, states[case], launcher, limit_s)
+                    tell.ended(case, states[case])
+            else:
+                _run_by_slurm(study, states, scripts, args.no_wait, tell)
         points, document, missing = report.write(study, states, nodes)
     if args.json:
-        options.print_json(document | scripts)
+        options.print_json(document | dry)
     else:
         show_points(report.title(study), points)
-        _print(scripts)
+        _print(dry)
     if missing:
         say(missing)
     say(f"report: {os.path.join(out, report.PAGE)}")
@@ -190,63 +210,23 @@ def _samples(network: Network, path: str) -> int:
     return int(count)
 
 
-def _nodes(args: argparse.Namespace, asked: slurm.Slurm, study: Study, ranks: int) -> int:
-    """Nodes that count in node-hours: this one, the requested ones, or by the machine's nodes."""
-    if args.launcher == "local":
-        return 1
-    return asked.nodes_for(ranks) or math.ceil(ranks / node_ranks(study.machine))
-
-
-def _todo(args: argparse.Namespace, states: States) -> list[Case]:
-    # a case still marked as running was left by a sweep that was killed
-    wanted = (PLANNED, RUNNING, *((FAILED,) if args.retry else ()))
-    return [case for case, status in states.items() if status.state in wanted]
-
-
-def _commands(args: argparse.Namespace) -> list[str]:
-    return shlex.split(args.mpiexec) or [local.mpiexec()]
-
-
-def _dry(args: argparse.Namespace, study: Study, asked: slurm.Slurm,
-         states: States) -> dict[str, Any]:
-    """The commands or scripts that would run."""
-    todo = _todo(args, states)
-    if args.launcher == "local":
-        return {"commands": [shlex.join(local.command(study, case, _commands(args)))
-                             for case in todo]}
-    return {"scripts": list(remote.write(study, asked, todo, args.one_allocation,
-                                         os.getcwd()).values())}
-
-
-def _print(scripts: dict[str, Any]) -> None:
-    for line in scripts.get("commands", ()):
+def _print(dry: dict[str, list[str]]) -> None:
+    """Prints the commands, or the scripts, of a dry run."""
+    for line in dry.get("commands", ()):
         print(line)
-    for path in scripts.get("scripts", ()):
+    for path in dry.get("scripts", ()):
         with open(path, encoding="utf-8") as f:
             print(f"# {path}\n{f.read()}")
 
 
-def _run_here(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: States,
-              tell: SweepProgress) -> None:
-    todo = _todo(args, states)
-    launcher = _commands(args) if todo else []
-    limit_s = slurm.seconds(asked.time) if asked.time else None
-    tell.begin(len(todo))
-    for case in todo:
-        tell.running(case)
-        states[case] = local.run(study, case, states[case], launcher, limit_s)
-        tell.ended(case, states[case])
-
-
-def _run_by_slurm(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: States,
-                  tell: SweepProgress) -> None:
-    scripts = remote.write(study, asked, _todo(args, states), args.one_allocation, os.getcwd())
+def _run_by_slurm(study: Study, states: dict[Case, Status], scripts: dict[BatchJob, str],
+                  no_wait: bool, tell: SweepProgress) -> None:
     watch = remote.SlurmWatcher(study, states)
     try:
         begun = remote.submit(study, scripts, states)
         if begun:
             tell.say(f"submitted job{'s' if len(begun) > 1 else ''} {', '.join(begun)}")
-        if args.no_wait:
+        if no_wait:
             watch.poll()
             return
         tell.begin(len(watch.open))

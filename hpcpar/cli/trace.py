@@ -9,8 +9,8 @@ from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.plan import plan as plans
 from hpcpar.report import perfetto
-from hpcpar.report.events import Event, write
 from hpcpar.report.tables import say
+from hpcpar.report.trace_events import Event, write
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
     measured: list[Event] = []
     if args.record is not None:
         from hpcpar.report.measured_trace import measured as measured_events
-        from hpcpar.report.predicted import recorded_prediction
+        from hpcpar.report.recorded_prediction import recorded_prediction
         from hpcpar.train.record import read
 
         record = read(args.record)

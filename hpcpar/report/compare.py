@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from hpcpar.report.late_senders import between_stages, clocked
 from hpcpar.report.measured import busiest, computing, measure, stage_by_stage, view, waited
-from hpcpar.report.predicted import RecordedPrediction, recorded_prediction
+from hpcpar.report.recorded_prediction import RecordedPrediction, recorded_prediction
 from hpcpar.report.rows import BUBBLE, PHASES, Row, StepRow, TermKind, Times, split
 from hpcpar.report.terms import terms
 from hpcpar.schedule.pipeline_order import firsts
@@ -82,15 +83,14 @@ def _groups(record: RunRecord,
         places[s.phase, s.label].append(i)
     groups = []
     for found in places.values():
-        first = record.steps[found[0]]
         step = run.schedule.steps[found[0]] if run else None
         ranks = None
         if isinstance(step, Comm):
             concerned = sum(step.concerns(rank) for rank in range(len(record.ranks)))
             ranks = step.group.size if step.group else concerned
         sent_bytes = int(record.sent_bytes[:, found].sum(axis=1).max())
-        kind = TermKind(first.kind, first.phase, first.layer, first.label, first.op,
-                        first.algorithm, ranks, sent_bytes, len(found))
+        kind = TermKind(**asdict(record.steps[found[0]]), ranks=ranks, sent_bytes=sent_bytes,
+                        times=len(found))
         groups.append((kind, np.isin(np.arange(len(record.steps)), found)))
     return groups
 

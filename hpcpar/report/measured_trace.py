@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcpar.report.events import Event, arrow, in_order, names, ns, span
 from hpcpar.report.late_senders import Clocked, clocked
+from hpcpar.report.trace_events import Event, arrow, in_order, names, ns, span
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm
 from hpcpar.train.record import RunRecord

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcpar.machine.cores import NodeCores
 from hpcpar.schedule.steps import Phase
-from hpcpar.train.record import RunRecord
+from hpcpar.train.record import RunRecord, StepInfo
 
 PHASES = tuple(phase.value for phase in Phase)
 #: A further phase of pipelines: stages wait for each other.
@@ -62,16 +62,9 @@ def whole(parts: Split) -> Times:
 
 
 @dataclass(frozen=True)
-class TermKind:
-    """A kind of step; all its occurrences in an iteration are one term."""
+class TermKind(StepInfo):
+    """A kind of step, and the first of its steps; all in an iteration are one term."""
 
-    kind: str
-    phase: str
-    layer: str
-    label: str
-    #: The operator, or the pattern of a communication.
-    op: str
-    algorithm: str = ""
     #: Ranks that communicate with each other; None where unknown.
     ranks: int | None = None
     #: Bytes that the rank which sends most sends in an iteration.
@@ -209,17 +202,13 @@ class Row:
         return self.iteration.measured_s - sum(whole(p).measured_s for p in self.phases.values())
 
     def to_json(self) -> dict[str, Any]:
+        names = ("file", "network", "strategy", "ranks", "stages", "tells_waiting", "rest_s",
+                 "predicted_memory_bytes", "memory_bytes", "test_accuracy", "test_loss")
         loss = [float(x) if np.isfinite(x) else None for x in self.record.loss]
-        return {
-            "file": self.file,
-            "network": self.network,
-            "strategy": self.strategy,
-            "ranks": self.ranks,
+        return {name: getattr(self, name) for name in names} | {
             "batch": int(self.record.plan["batch"]),
             "iterations": self.record.iterations,
             "iterations_compared": self.compared,
-            "stages": self.stages,
-            "tells_waiting": self.tells_waiting,
             "shares_cores": self.node.shared,
             "predicted_iteration_s": self.iteration.predicted_s,
             "measured_iteration_s": self.iteration.measured_s,
@@ -227,17 +216,12 @@ class Row:
             "predicted_epoch_s": self.epoch.predicted_s,
             "measured_epoch_s": self.epoch.measured_s,
             "accuracy": self.iteration.accuracy,
-            "predicted_memory_bytes": self.predicted_memory_bytes,
-            "memory_bytes": self.memory_bytes,
             "phases": {name: _split_json(parts) for name, parts in self.phases.items()},
             "layers": {name: _split_json(parts) for name, parts in self.layers.items()},
             "steps": [step.to_json() for step in self.steps],
-            "rest_s": self.rest_s,
             "unforeseen": [term.to_json() for term in self.terms],
             "first_loss": loss[0] if loss else None,
             "last_loss": loss[-1] if loss else None,
-            "test_accuracy": self.test_accuracy,
-            "test_loss": self.test_loss,
         }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcpar.report.pictures import pyplot, save
-from hpcpar.report.plots import PARTS, fill_bar
-from hpcpar.report.points import Point, base, efficiency
+from hpcpar.report.pictures import panels, pyplot, save
+from hpcpar.report.prediction_bars import PARTS, fill_bar
+from hpcpar.report.sweep_points import Point, base, efficiency
 
 #: Colours (Okabe and Ito) and markers of strategies, in their order.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
@@ -30,10 +30,7 @@ def _curves(axes: Any, points: Sequence[Point], value: Callable[[Point, str], fl
             inverse: bool = False) -> None:
     """Draws a line of predictions and points of measurements for each strategy.
 
-    Parameters
-    ----------
-    inverse : bool
-        Whether values are inversely proportional to time.
+    `inverse` tells that values are inversely proportional to time.
     """
     styles = _styles(points)
     low, high = _range(points)
@@ -166,17 +163,12 @@ def _bars(axes: Any, points: Sequence[Point]) -> float:
 
 def _bars_figure(plt: Any, points: Sequence[Point]) -> Any:
     sizes = sorted({p.ranks for p in points})
-    across = min(4, len(sizes))
-    down = -(-len(sizes) // across)
     most = max(sum(p.ranks == ranks for p in points) for ranks in sizes)
-    figure, grid = plt.subplots(down, across,
-                                figsize=(max(_WIDTH, (0.9 + 0.75 * most) * across), 3.2 * down + 1),
-                                squeeze=False, sharey="row", layout="constrained")
-    for axes in grid.flat[len(sizes):]:
-        axes.set_visible(False)
-    for i, row in enumerate(grid):
-        tops = [_bars(axes, [p for p in points if p.ranks == ranks])
-                for axes, ranks in zip(row, sizes[i * across:(i + 1) * across], strict=False)]
+    width = max(_WIDTH / min(4, len(sizes)), 0.9 + 0.75 * most)
+    figure, grid = panels(plt, len(sizes), width, 3.2, 1, sharey="row")
+    groups = ([p for p in points if p.ranks == ranks] for ranks in sizes)
+    for row in grid:
+        tops = [_bars(axes, group) for axes, group in zip(row, groups, strict=False)]
         row[0].set_ylim(0, 1.08 * max(tops) or 1)
         row[0].set_ylabel("one iteration (ms)")
     keys = [(plt.Rectangle((0, 0), 1, 1, **style), name) for name, style in PARTS]
@@ -189,7 +181,7 @@ def _bars_figure(plt: Any, points: Sequence[Point]) -> Any:
 
 
 def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list[tuple[str, str]]:
-    """Draws all pictures.
+    """Draws all pictures; returns the name without suffix, and the heading, of each.
 
     Parameters
     ----------
@@ -197,11 +189,6 @@ def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list
         At least one must have a prediction.
     stem : str
         Prefix of the file names (a folder and a separator).
-
-    Returns
-    -------
-    list of (str, str)
-        Name without suffix, and heading, of each picture.
 
     Raises
     ------

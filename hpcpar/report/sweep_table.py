@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcpar.report.points import Point, base, efficiency, mean_accuracy, speedup
+from hpcpar.report.sweep_points import Point, base, efficiency, mean_accuracy, speedup
 from hpcpar.report.tables import console, percent, say, seconds, show
 
 COLUMNS = ("P", "strategy", "plan", "batch", "iteration: predicted", "measured", "epoch: predicted",

@@ -11,8 +11,8 @@ import numpy as np
 
 from hpcpar.errors import InputError
 from hpcpar.report.compare import compare_one
-from hpcpar.report.points import IterationParts, Point
 from hpcpar.report.rows import BUBBLE
+from hpcpar.report.sweep_points import IterationParts, Point
 from hpcpar.schedule.steps import Phase
 from hpcpar.sweep import folder
 from hpcpar.sweep.folder import DONE, FAILED, SAME, Status

@@ -47,14 +47,12 @@ def command(study: Study, case: Case, launcher: Sequence[str]) -> list[str]:
 
 def run(study: Study, case: Case, status: Status, launcher: Sequence[str],
         limit_s: float | None) -> Status:
-    """Runs a case and writes its status.
+    """Runs a case and writes its status; after `limit_s` the case is killed.
 
     Parameters
     ----------
     launcher : sequence of str
         The words before ``-n``.
-    limit_s : float, optional
-        Seconds after which the case is killed.
 
     Raises
     ------

@@ -20,12 +20,7 @@ from hpcpar.sweep.study import Case, Study, require_same
 
 
 def prepare(study: Study, tell: Callable[[Case], None]) -> dict[Case, Status]:
-    """Writes the missing plan, prediction and status of every case.
-
-    Parameters
-    ----------
-    tell : callable
-        Called before a case is planned.
+    """Writes the missing plan, prediction and status of every case; tells before it plans one.
 
     Raises
     ------

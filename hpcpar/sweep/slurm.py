@@ -88,12 +88,7 @@ def _fault(name: str, value: Any) -> str:
 def read(path: str, given: Mapping[str, Any]) -> Slurm:
     """Merges the options of a TOML file with those of the command line, which win.
 
-    Parameters
-    ----------
-    path : str
-        The TOML file; empty for none.
-    given : mapping
-        Options of the command line; None for those that are not given.
+    An empty path stands for no file, None for an option that is not given.
 
     Raises
     ------

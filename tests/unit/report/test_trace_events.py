@@ -18,7 +18,7 @@ from hpcpar.plan import plan as plans
 from hpcpar.report import perfetto
 from hpcpar.report.late_senders import partners
 from hpcpar.report.measured_trace import measured
-from hpcpar.report.predicted import recorded_prediction
+from hpcpar.report.recorded_prediction import recorded_prediction
 from hpcpar.schedule.steps import Step
 from hpcpar.train import record
 from hpcpar.train.record import RunRecord

@@ -20,7 +20,14 @@ from hpcpar.data.synthetic import synthetic
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans
 from hpcpar.report import pictures
-from hpcpar.report.points import IterationParts, Point, base, efficiency, mean_accuracy, speedup
+from hpcpar.report.sweep_points import (
+    IterationParts,
+    Point,
+    base,
+    efficiency,
+    mean_accuracy,
+    speedup,
+)
 from hpcpar.sweep import folder, local
 from hpcpar.train import record
 
