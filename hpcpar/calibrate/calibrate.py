@@ -150,7 +150,7 @@ class Calibration:
             self._samples[number].append(found)
 
     def _expected_s(self, plans: Sequence[Plan]) -> float:
-        """How long `visits` takes, from first estimates."""
+        """Duration of `visits` (s), from first estimates."""
         machine = self._machine()
         total = sum(timer.sample_s for timer in self._timers)
         for plan in plans:

@@ -64,7 +64,7 @@ class Timer:
 
     @property
     def sample_s(self) -> float:
-        """How long a sample takes, about."""
+        """Duration of a sample (s), about."""
         return self._count * self._each_s
 
     def take(self) -> None:

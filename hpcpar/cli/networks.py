@@ -22,28 +22,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _layers(net: Network) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": layer.name,
-            "kind": layer.kind,
-            "inputs": list(layer.inputs),
-            "output": list(net.shapes[layer.name]),
-            "parameters": layer.parameters(net.input_shape(layer)),
-            "forward_flops": layer.forward_flops(net.input_shape(layer)),
-        }
-        for layer in net.layers
-    ]
+    return [{"name": layer.name, "kind": layer.kind, "inputs": list(layer.inputs),
+             "output": list(net.shapes[layer.name]),
+             "parameters": layer.parameters(net.input_shape(layer)),
+             "forward_flops": layer.forward_flops(net.input_shape(layer))}
+            for layer in net.layers]
 
 
 def _summary(net: Network) -> dict[str, Any]:
-    return {
-        "name": net.name,
-        "input": list(net.image_shape),
-        "classes": net.classes,
-        "layers": len(net.layers) - 1,
-        "parameters": net.parameters,
-        "forward_flops": net.forward_flops,
-    }
+    return {"name": net.name, "input": list(net.image_shape), "classes": net.classes,
+            "layers": len(net.layers) - 1, "parameters": net.parameters,
+            "forward_flops": net.forward_flops}
 
 
 def _show_layers(net: Network) -> None:

@@ -105,7 +105,6 @@ def _show(title: str, candidates: list[Candidate], result: SearchResult | None,
           schedule: Schedule | None) -> None:
     predictions = [c.prediction for c in candidates[:SHOWN]]
     tables.show_predictions(title, predictions)
-    tables.say_source(predictions)
     tables.show_layers(predictions[0])
     if result is not None:
         tables.say(_search_line(result))

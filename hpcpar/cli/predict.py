@@ -124,7 +124,6 @@ def _show(predictions: list[Prediction], explanations: list[Explanation],
     batch = f"batch {first.batch}" if len(batches) == 1 else f"batch {args.batch_per_rank} a rank"
     tables.show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
                             predictions)
-    tables.say_source(predictions)
     if len(predictions) == 1 and not explanations:
         tables.show_layers(first)
     for p, explanation in zip(predictions, explanations, strict=False):

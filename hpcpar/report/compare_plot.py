@@ -16,7 +16,7 @@ from hpcpar.report.pictures import COLOURS, pyplot, save
 from hpcpar.report.rows import BUBBLE, PARTS, Row, Split, Times, whole
 from hpcpar.report.tables import percent
 
-#: Of the sides of a comparison: their field in `Times`, and the colour of layers.
+#: The sides of a comparison: their field in `Times`, and the colour of layers.
 _SIDES = {"predicted": ("predicted_s", "#9BC3E6"), "measured": ("measured_s", "#0072B2")}
 _PHASES = COLOURS | {BUBBLE: "#BBBBBB"}
 #: Parts in words.

@@ -22,7 +22,7 @@ _THREADS = 1 << 16
 
 
 class Place(NamedTuple):
-    """Where a communication is drawn: its thread and time (ns)."""
+    """A communication in the drawing: its thread and time (ns)."""
 
     tid: int
     start: int

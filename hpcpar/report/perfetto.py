@@ -57,7 +57,7 @@ def title(prediction: Simulated) -> str:
 
 
 def gaps(prediction: Simulated, stage: int = 0) -> list[tuple[float, float]]:
-    """When the computing of a stage stands still, as (start, end) in s."""
+    """Pauses in the computing of a stage, as (start, end) in s."""
     total_s = prediction.timeline.total_s
     work = [(when.start_s, when.end_s) for stream, _, when in by_stream(prediction)
             if stream == (stage, COMPUTE) and ns(when.end_s) > ns(when.start_s)]

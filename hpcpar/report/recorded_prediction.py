@@ -24,7 +24,7 @@ class RecordedPrediction:
     machine: str
     strategy: str
     ranks: int
-    #: Of the largest rank's arrays.
+    #: Size of the largest rank's arrays.
     memory_bytes: int
     steps: tuple[StepCost, ...]
     timeline: Timeline

@@ -22,7 +22,7 @@ PLAIN_WIDTH = 200
 
 
 def console(width: int = PLAIN_WIDTH) -> Console:
-    """Where text for people goes; `width` is that of plain text."""
+    """The stream of text for people; `width` is that of plain text."""
     return Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else width)
 
 
@@ -72,7 +72,10 @@ def amount(value: float, unit: str = "B") -> str:
 
 
 def show_predictions(title: str, predictions: Sequence[Prediction]) -> None:
-    """One line per prediction; * marks the fastest that fits, per number of ranks."""
+    """One line per prediction; * marks the fastest that fits, per number of ranks.
+
+    A note tells where a calibrated table covers only some of the compute times.
+    """
     best: dict[int, Prediction] = {}
     for p in sorted(predictions, key=lambda p: p.iteration_s):
         if p.fits:
@@ -92,15 +95,10 @@ def show_predictions(title: str, predictions: Sequence[Prediction]) -> None:
         ))
     show(title, columns, rows)
     say(_process_line([p.process for p in predictions]))
-
-
-def say_source(predictions: Sequence[Prediction]) -> None:
-    """Tell where compute times come from, where a calibrated table does not cover all of them."""
-    least = min(p.measured_compute for p in predictions)
-    most = max(p.measured_compute for p in predictions)
-    if most > 0.0 and least < 0.999:
-        say(f"note: the machine's calibrated table covers {least:.0%} to {most:.0%} of the compute "
-            "time of these plans, a roofline gives the rest; measure them all with: "
+    covered = [p.measured_compute for p in predictions]
+    if max(covered) > 0.0 and min(covered) < 0.999:
+        say(f"note: the machine's calibrated table covers {min(covered):.0%} to {max(covered):.0%} "
+            "of the compute time of these plans, a roofline gives the rest; measure them all with: "
             "hpcpar calibrate --network ... --batch ... (or --for plan.json)")
 
 
@@ -149,8 +147,7 @@ def _range(sizes: Sequence[int]) -> str:
 
 
 def _parts(row: LayerCost) -> tuple[object, ...]:
-    """How the output is cut; sums over parts of a reduction (k) are scattered along its channels.
-    """
+    """The cut of the output; sums over parts of a reduction (k) are scattered along channels."""
     cut = row.config | {"c": row.config["c"] * row.config["k"], "k": 1}
     return cut, row.placement, row.first_rank, row.ranks
 

@@ -1,4 +1,4 @@
-"""Where the time went that was not foreseen: an iteration's deviation term by term."""
+"""The deviation of an iteration from its prediction, term by term."""
 
 from __future__ import annotations
 
