@@ -13,8 +13,7 @@ from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans
-from hpcpar.report import perfetto, prediction_bars, tables, timeline_plot
-from hpcpar.report import scaling as scaling_table
+from hpcpar.report import perfetto, prediction_bars, scaling_table, tables, timeline_plot
 from hpcpar.search import auto, scaling
 from hpcpar.search.candidates import Candidate, PlanningTask
 from hpcpar.search.explain import Explanation, explain

@@ -127,6 +127,9 @@ class Row:
     """The comparison of one run."""
 
     record: RunRecord
+    network: str
+    strategy: str
+    ranks: int
     iteration: Times
     predicted_memory_bytes: int
     #: By phase, in the order of an iteration.
@@ -145,18 +148,6 @@ class Row:
     @property
     def file(self) -> str:
         return os.path.basename(self.record.path)
-
-    @property
-    def network(self) -> str:
-        return str(self.record.plan["network"]["name"])
-
-    @property
-    def strategy(self) -> str:
-        return str(self.record.plan["strategy"])
-
-    @property
-    def ranks(self) -> int:
-        return len(self.record.ranks)
 
     @property
     def name(self) -> str:
