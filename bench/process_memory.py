@@ -14,6 +14,8 @@ def resident():
     with open("/proc/self/status") as f:
         return next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
 found = {"python": resident()}
+from hpcpar.cli.launch import limit_threads
+limit_threads()
 import hpcpar.cli.run
 found["modules"] = resident()
 from hpcpar.comm.world import world

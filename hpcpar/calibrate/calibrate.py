@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcpar.calibrate import compute_probe
 from hpcpar.calibrate.device_probe import DeviceProbe
@@ -32,10 +32,9 @@ from hpcpar.machine.model import Device, Factors, Machine
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
 
-#: Everything is sampled, and every plan visited, in so many rounds, spread over the calibration's
-#: time.
+#: Rounds, spread over the calibration's time; each samples everything and visits every plan.
 ROUNDS = 7
-#: Making the weights of a plan anew takes about so long (s) for each byte of them.
+#: Time (s) to make the weights of a plan anew, for each byte of them; an estimate.
 _WEIGHTS_S_PER_BYTE = 1e-8
 #: Length of a sample of messages where ranks share cores (s): some of a scheduler's time slices.
 SHARED_S = 0.05
@@ -50,10 +49,8 @@ def ranks_per_node(world: World) -> int:
         On every rank, if ranks are placed otherwise.
     """
     hosts = world.comm.allgather(world.hostname)
-    first = sum(1 for h in hosts if h == hosts[0])
-    blocks = [hosts[i:i + first] for i in range(0, len(hosts), first)]
-    if any(len(set(b)) != 1 or len(b) != first
-           for b in blocks) or len({b[0] for b in blocks}) != len(blocks):
+    first = hosts.count(hosts[0])
+    if hosts != [host for host in dict.fromkeys(hosts) for _ in range(first)]:
         raise on_all_ranks(InputError(
             f"ranks are not placed in equal blocks of {first} per node; start the job with as "
             "many ranks on every node, in block order"
@@ -83,7 +80,7 @@ class Calibration:
     Parameters
     ----------
     tell : callable
-        Hears what is being done.
+        Called with the progress in words.
     direct : bool
         As in `hpcpar.comm.communicator.Communicator`.
     """
@@ -110,43 +107,33 @@ class Calibration:
 
         self._levels: list[LevelProbe] = []
         self._exchanges: list[P2pProbe] = []
-        for axis, size, title, holds, inside in (("c", local, "node", 0 if nodes == 1 else local,
-                                                  1), ("n", nodes, "network", 0, local)):
-            if size > 1:
-                members = "ranks of a node" if axis == "c" else "nodes"
-                tell(f"setting up: links between {size} {members}")
-                self._levels.append(LevelProbe(steps, config, axis, title, holds, inside, timer))
-                self._exchanges.append(P2pProbe(steps, axis, title, nodes, local, timer))
-        self._hiding = Hiding(steps, backend, timer) if world.size > 1 else None
-        #: By key: the plan that gave it; by plan: what its visits gave.
-        self._owner: dict[str, int] = {}
-        self._samples: dict[int, list[Samples]] = {}
-
-    @property
-    def _timers(self) -> list[Timer]:
+        if local > 1:
+            tell(f"setting up: links between {local} ranks of a node")
+            holds = 0 if nodes == 1 else local
+            self._levels.append(LevelProbe(steps, config, "c", "node", holds, 1, timer))
+            self._exchanges.append(P2pProbe(steps, "c", "node", nodes, local, timer))
+        if nodes > 1:
+            tell(f"setting up: links between {nodes} nodes")
+            self._levels.append(LevelProbe(steps, config, "n", "network", 0, local, timer))
+            self._exchanges.append(P2pProbe(steps, "n", "network", nodes, local, timer))
+        self._hiding = [Hiding(steps, backend, timer)] if world.size > 1 else []
         probes: list[DeviceProbe | LevelProbe | P2pProbe | Hiding]
-        probes = [self._rates, *self._levels, *self._exchanges]
-        if self._hiding:
-            probes.append(self._hiding)
-        return [timer for probe in probes for timer in probe.timers]
-
-    def run(self, plans: Sequence[Plan]) -> Machine:
-        """Measure; all ranks get the same machine."""
-        for _ in self.visits(plans):
-            pass
-        return self.found()
+        probes = [self._rates, *self._levels, *self._exchanges, *self._hiding]
+        self._timers = [timer for probe in probes for timer in probe.timers]
+        #: The plan that measures a piece of work, by the work's key.
+        self._owner: dict[str, int] = {}
+        #: Samples of the visits of a plan.
+        self._samples: dict[int, list[Samples]] = defaultdict(list)
 
     def visits(self, plans: Sequence[Plan]) -> Iterator[int]:
-        """Measure, with a pause after every visit of a plan: its number."""
-        timers = self._timers
-        round_s, expected_s = sum(g.sample_s
-                                  for g in timers), self.world.most(self._expected_s(plans))
-        self._tell(f"{ROUNDS} rounds of {len(timers)} measurements, {len(plans)} plans: about "
-                   f"{expected_s:.0f} s "
-                   f"({ROUNDS * round_s:.0f} s for the links and rates)")
+        """Measures; yields the number of every visited plan after its visit."""
+        round_s = sum(timer.sample_s for timer in self._timers)
+        expected_s = self.world.most(self._expected_s(plans))
+        self._tell(f"{ROUNDS} rounds of {len(self._timers)} measurements, {len(plans)} plans: "
+                   f"about {expected_s:.0f} s ({ROUNDS * round_s:.0f} s for the links and rates)")
         for i in range(ROUNDS):
             self._tell(f"round {i + 1} of {ROUNDS}, {time.perf_counter() - self.begin:.0f} s")
-            for timer in timers:
+            for timer in self._timers:
                 timer.take()
             for number, plan in enumerate(plans):
                 self._tell(f"compute steps of {plan.network.name} under {plan.strategy} "
@@ -154,33 +141,27 @@ class Calibration:
                 self._visit(number, plan)
                 yield number
 
-    def found(self) -> Machine:
-        """What the rounds say. The slowest rank's times are already common to all; what each rank
-        fitted itself is not.
-        """
-        return self.world.bcast(self._whole())
-
     def _visit(self, number: int, plan: Plan) -> None:
         gc.collect()  # the arrays of the plan before, which know each other
         others = {key for key, owner in self._owner.items() if owner != number}
         found = compute_probe.compute_samples(self.world, plan, self.backend, others)
         if found is not None:
             self._owner |= {work.key: number for work in found.works}
-            self._samples.setdefault(number, []).append(found)
+            self._samples[number].append(found)
 
     def _expected_s(self, plans: Sequence[Plan]) -> float:
-        """How long `run` takes, from first estimates."""
+        """Duration of `visits` (s), from first estimates."""
         machine = self._machine()
-        total = ROUNDS * sum(g.sample_s for g in self._timers)
+        total = sum(timer.sample_s for timer in self._timers)
         for plan in plans:
             found = price(plan.network.build(), plan, machine)
             visit_s = max(compute_probe.VISIT_S, compute_probe.FEWEST * found.compute_s)
             weights_s = found.memory.weights_bytes * _WEIGHTS_S_PER_BYTE
-            total += ROUNDS * (2 * found.compute_s + visit_s + weights_s)
-        return total
+            total += 2 * found.compute_s + visit_s + weights_s
+        return ROUNDS * total
 
     def _machine(self) -> Machine:
-        """Links and rates as far as they are known, with what is known of their quality."""
+        """Links and rates as measured so far, with their quality."""
         world, rates = self.world, self._rates
         found = [level.found() for level in self._levels]
         levels = tuple(f.level for f in found) or files.load("local").levels
@@ -196,16 +177,18 @@ class Calibration:
             "memory": {"alone_bytes_per_s": rates.alone_bytes_per_s,
                        "together_bytes_per_s": rates.copy_bytes_per_s},
         }
-        hidden = self._hiding.part if self._hiding else 1.0
-        progress = self._hiding.progress if self._hiding else 1.0
+        hidden, progress = next(((h.part, h.progress) for h in self._hiding), (1.0, 1.0))
         return Machine(
             self.name, device, levels, rates.add_s_per_byte, rates.pack_s_per_byte, hidden,
             notes=notes, quality=quality, progress=progress,
             cores_per_node=cores_per_unit(self._node, self.local, world.size),
         )
 
-    def _whole(self) -> Machine:
-        """Everything, after the last round."""
+    def found(self) -> Machine:
+        """The machine after the last round, the same on all ranks.
+
+        The slowest rank's times are common to all already; each rank's own fits are not.
+        """
         machine, world = self._machine(), self.world
         collectives: list[Factors] = []
         for level, exchanges in zip(self._levels, self._exchanges, strict=True):
@@ -222,18 +205,16 @@ class Calibration:
             quality["compute"] = _compute_quality(samples)
         table = {key: seconds for each in samples for key, seconds in each.table().items()}
         sorts = kinds(machine.device, (work for each in samples for work in each.works), table)
-        return replace(machine, compute=table, kinds=sorts, collectives=tuple(collectives),
-                       quality=quality)
+        return world.bcast(replace(machine, compute=table, kinds=sorts,
+                                   collectives=tuple(collectives), quality=quality))
 
 
 def _compute_quality(samples: list[Samples]) -> dict[str, Any]:
     """Spread of the iterations, quartile range over median: of the middle step and of the worst."""
-    each: dict[str, NDArray[np.float64]] = {}
-    for found in samples:
-        for work, seconds in zip(found.works, found.seconds.T, strict=True):
-            each[work.key] = seconds
-    low, middle, high = (np.array([np.percentile(seconds, q) for seconds in each.values()])
-                         for q in (25, 50, 75))
+    each = {work.key: seconds for found in samples
+            for work, seconds in zip(found.works, found.seconds.T, strict=True)}
+    low, middle, high = np.array([np.percentile(seconds, (25, 50, 75))
+                                  for seconds in each.values()]).T
     spread = (high - low) / np.maximum(middle, 1e-9)
     # steps of no weight differ most
     counts = middle >= np.median(middle)
@@ -241,7 +222,7 @@ def _compute_quality(samples: list[Samples]) -> dict[str, Any]:
     return {
         "steps": len(each), "spread": float(np.median(spread)),
         "worst_spread": float(spread[worst]), "worst": list(each)[worst],
-        "outliers": sum(outliers(list(seconds)) for seconds in each.values()),
+        "outliers": sum(outliers(seconds) for seconds in each.values()),
         "samples": sum(len(seconds) for seconds in each.values()),
     }
 
@@ -250,7 +231,11 @@ def calibrate(
     world: World, backend: Backend, plans: Sequence[Plan], name: str,
     tell: Callable[[str], None], direct: bool = False,
 ) -> Machine:
-    """Measure this job's ranks: levels, device rates, and the compute steps of `plans`. All ranks
-    get the same machine.
+    """Measures this job's ranks: levels, device rates, and the compute steps of `plans`.
+
+    All ranks get the same machine.
     """
-    return Calibration(world, backend, name, tell, direct).run(plans)
+    calibration = Calibration(world, backend, name, tell, direct)
+    for _ in calibration.visits(plans):
+        pass
+    return calibration.found()

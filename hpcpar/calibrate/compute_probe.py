@@ -25,7 +25,7 @@ from hpcpar.runtime.program import Program
 from hpcpar.runtime.stamps import Stamps
 from hpcpar.schedule.steps import Schedule
 
-#: A plan is visited for about so long (s), for so many iterations at least.
+#: Length of a visit of a plan (s), and its fewest iterations.
 VISIT_S, FEWEST = 0.25, 1
 
 
@@ -67,8 +67,8 @@ def compute_samples(
 def _silent(
     world: World, network: Network, plan: Plan, schedule: Schedule, backend: Backend
 ) -> tuple[Callable[[], None], Program]:
-    """An iteration of training without messages, on random data, with what a run's loop does
-    between two; its weights stay as they are.
+    """An iteration of training without messages, on random data, as a run's loop does it; weights
+    stay as they are.
     """
     executor = Executor(network, plan, schedule, NullCommunicator(world, backend), backend, 0)
     program = executor.training
@@ -77,14 +77,14 @@ def _silent(
     images = np.empty((len(executor.image_rows), *shape(executor.image_box)), plan.dtype)
     raw = rng.integers(0, 256, images.shape, np.uint8)
     order = rng.permutation(len(raw))
-    mean, scale = (np.full((images.shape[1], *(1 for _ in images.shape[2:])), value, plan.dtype)
-                   for value in (127.5, 1 / 64))
+    per_channel = (images.shape[1], *[1] * (images.ndim - 2))
+    mean = np.full(per_channel, 127.5, plan.dtype)
+    scale = np.full(per_channel, 1 / 64, plan.dtype)
     stamps = Stamps(world, len(schedule.steps))
-    regression = isinstance(network.layers[-1], MeanSquaredError)
     count = int(plan.batch)
-    truth = rng.standard_normal((count,
-                                 network.classes)).astype(
-        plan.dtype) if regression else rng.integers(0, network.classes, count)
+    truth = rng.integers(0, network.classes, count)
+    if isinstance(network.layers[-1], MeanSquaredError):
+        truth = rng.standard_normal((count, network.classes)).astype(plan.dtype)
 
     def iterate() -> None:
         normalise(raw[order], mean, scale, images)

@@ -27,13 +27,13 @@ from hpcpar.schedule.steps import Comm, Group, Kind, Phase
 
 #: Bytes of one ring message, from latency-bound to bandwidth-bound.
 PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
-#: A ring's buffer, of a message for each member, is no larger than this: on very many nodes the
-#: largest messages are left out.
+#: Largest buffer of a ring, of a message for each member: on very many nodes the largest messages
+#: are left out.
 MOST_BYTES = 256 << 20
 #: Bytes of the buffers of collectives.
 BUFFERS = (4096, 32 * 1024, 128 * 1024, 1 << 20, 4 << 20)
-#: And of long ones, where a ring of the longest messages passes as many bytes on in so many
-#: seconds.
+#: Bytes of a long buffer, which is measured where a ring of the longest messages passes as many
+#: bytes on in so many seconds.
 LONG_BUFFER, LONG_BUFFER_S = 16 << 20, 0.1
 #: A gradient worth hiding.
 LONG_BYTES = 8 << 20
@@ -44,18 +44,17 @@ MUCH, LITTLE = 1.5, 0.25
 SLOWEST = 0.01
 #: Bytes of a number that is sent.
 ITEM = 4
-#: Makes a timer of an action.
 MakeTimer = Callable[[Callable[[], None]], Timer]
-#: About what a core keeps in caches of its own.
+#: Size of a core's own caches, about.
 CACHE_BYTES = 1 << 20
 
 
 class Steps:
-    """Makes collectives over one mesh_axis of a configuration, on buffers of zeros: sums stay zero,
+    """Makes collectives over one mesh axis of a configuration, on buffers of zeros: sums stay zero,
     however often.
 
-    Buffers are where a run's are, in a device's memory too: what staging them takes is part of a
-    message's time.
+    Buffers are where a run's are, in a device's memory too: staging them is part of a message's
+    time.
     """
 
     def __init__(self, communicator: Communicator) -> None:
@@ -64,13 +63,7 @@ class Steps:
 
     def action(self, kind: Kind, algorithm: str, config: Config, axis: str, n_bytes: int,
                only: int | None = None) -> Callable[[], None]:
-        """One collective, all groups at work at once; or one group alone, that of rank `only`.
-
-        Parameters
-        ----------
-        n_bytes : int
-            Of the whole buffer.
-        """
+        """One collective, all groups at work at once; or one group alone, that of rank `only`."""
         transfer = self.bind(kind, algorithm, config, axis, n_bytes)
         if only is not None and self.rank not in Group((config.mesh_axes[axis],)).members(only):
             return lambda: None
@@ -86,7 +79,7 @@ class Steps:
 
     def bind(self, kind: Kind, algorithm: str, config: Config, axis: str,
              n_bytes: int) -> Transfer | LibraryTransfer:
-        """A collective on buffers of its own."""
+        """A collective on a whole buffer of `n_bytes` of its own."""
         mesh_axis = config.mesh_axes[axis]
         # blocks of one size
         items = max(1, n_bytes // ITEM // int(mesh_axis.size)) * int(mesh_axis.size)
@@ -94,30 +87,33 @@ class Steps:
         whole = Layout(config, (Axis(axis, items, items, relation=Full()),))
         source = cut if kind is Kind.ALLGATHER else whole
         destination = cut if kind is Kind.REDUCE_SCATTER else whole
-        i, self._count = self._count, self._count + 1
-        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, source, destination,
-                    kind is not Kind.ALLGATHER, Group((mesh_axis,)), algorithm, 1, ITEM, i + 1)
-        backend = self.communicator.backend
-        buffer = backend.zeros((items,), "float32")
+        zeros = self.communicator.backend.zeros
+        buffer = zeros((items,), "float32")
         held, wanted = (buffer[slice(*layout.box(self.rank)[0])]
                         for layout in (source, destination))
-        return self.communicator.bind(step, held, backend.zeros(wanted.shape, "float32")
-                                      if kind is Kind.REDUCE_SCATTER else wanted)
+        if kind is Kind.REDUCE_SCATTER:
+            wanted = zeros(wanted.shape, "float32")
+        step = self._step(kind, source, destination, Group((mesh_axis,)), algorithm)
+        return self.communicator.bind(step, held, wanted)
 
     def direct(self, kind: Kind, source: Layout, destination: Layout) -> Transfer | LibraryTransfer:
         """Messages from rank to rank, between buffers of their own."""
-        i, self._count = self._count, self._count + 1
-        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, source, destination, False, None,
-                    "direct",
-                    1, ITEM, i + 1)
         held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32")
                         for layout in (source, destination))
+        step = self._step(kind, source, destination, None, "direct")
         return self.communicator.bind(step, held, wanted)
+
+    def _step(self, kind: Kind, source: Layout, destination: Layout, group: Group | None,
+              algorithm: str) -> Comm:
+        i, self._count = self._count, self._count + 1
+        sums = kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER)
+        return Comm(i, Phase.FORWARD, "probe", "probe", kind, source, destination, sums, group,
+                    algorithm, 1, ITEM, i + 1)
 
 
 def computing(backend: Backend) -> Callable[[], None]:
-    """Computing such as comes before a message in an iteration: what messages need is not in a
-    core's caches any more.
+    """Computing as it comes before a message in an iteration: it empties the core's caches of all
+    that messages need.
     """
     a, b, c = (backend.zeros((256, 256), "float32") for _ in range(3))
     x, y = (backend.zeros((CACHE_BYTES // ITEM,), "float32") for _ in range(2))
@@ -144,12 +140,10 @@ class LevelProbe:
     Parameters
     ----------
     axis : str
-        The mesh_axis of `config` in which its neighbours differ.
+        The mesh axis of `config` in which its neighbours differ.
     inside : int
         Ranks of a unit of the level inside: all of them send at once, and one alone where there are
         several.
-    timer : callable
-        Makes the timer of messages or of a collective.
     """
 
     def __init__(
@@ -190,8 +184,8 @@ class LevelProbe:
         low, high = bootstrap(rounds, lambda t: alpha_beta_fit.hockney(self.pieces, t)).tolist()
         links, flow = 0.0, beta
         if self.alone:
-            flow = alpha_beta_fit.hockney(self.pieces,
-                                          np.median(self._messages_s(self.alone), axis=0))[1]
+            alone_s = np.median(self._messages_s(self.alone), axis=0)
+            flow = alpha_beta_fit.hockney(self.pieces, alone_s)[1]
             links = alpha_beta_fit.links(self.inside, flow, beta)
         quality = {
             "level": self.name, "ranks": self.p,
@@ -224,7 +218,7 @@ class LevelProbe:
 
 
 class Hiding:
-    """What computing hides of a long allreduce.
+    """The part of a long allreduce that computing hides.
 
     With computing alone taking A seconds, the allreduce alone B and both together C, A + B - C are
     hidden: with much computing a part of the allreduce, with little a part of the computing.
@@ -241,11 +235,7 @@ class Hiding:
             backend.synchronize()
             communicator.progress()
 
-        def communicate() -> None:
-            communicator.start(transfer)
-            communicator.wait(transfer)
-
-        self._comm = timer(communicate)
+        self._comm = timer(steps.whole(transfer))
         self._comm.take()
         one = Timer(world, product)
         one.take()

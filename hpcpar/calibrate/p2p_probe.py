@@ -30,11 +30,6 @@ class P2pProbe:
         ``c`` for the ranks of a node, ``n`` for nodes.
     nodes, local : int
         Nodes, and ranks of each.
-
-    Attributes
-    ----------
-    moved : dict
-        By kind: layouts of what is held and what is wanted, and the timer, for every size.
     """
 
     def __init__(self, steps: Steps, axis: str, name: str, nodes: int, local: int,
@@ -42,37 +37,38 @@ class P2pProbe:
         self.name, self._ranks = name, steps.communicator.world.size
         # the other ranks that a rank moves something to differ from it in one coordinate: nobody
         # holds the same
-        p, other = (local, nodes) if axis == "c" else (nodes, local)
-        cut, across = ("c", "n") if axis == "c" else ("n", "h")
-        own = Config(n=nodes, c=local) if axis == "c" else Config(n=nodes, h=local)
-        to = "h" if axis == "c" else "c"
-        turned = Config(n=nodes, h=local) if axis == "c" else Config(c=nodes, h=local)
+        if axis == "c":
+            p, other, cut, across, to = local, nodes, "c", "n", "h"
+            own, turned = Config(n=nodes, c=local), Config(n=nodes, h=local)
+        else:
+            p, other, cut, across, to = nodes, local, "n", "h", "c"
+            own, turned = Config(n=nodes, h=local), Config(c=nodes, h=local)
+        #: By kind: for every size the layouts of source and destination, and the timer.
         self.moved: dict[Kind, list[tuple[Layout, Layout, Timer]]] = {
             Kind.HALO: [], Kind.REDISTRIBUTE: [],
         }
-        for kind, moved in self.moved.items():
-            for piece in MESSAGES:
-                items = piece // ITEM
-                if p * piece > MOST_BYTES:
-                    continue
-                aside, width = Axis(across, other, other), Axis("w", items, items)
-                if kind is Kind.HALO:
-                    image = Axis(cut, p * _ROWS, p * _ROWS)
-                    rows = Axis(cut, p * _ROWS, p * _ROWS, relation=Window(3, padding=1))
-                    source = Layout(own, (aside, image, width))
-                    destination = Layout(own, (aside, rows, width))
-                else:
-                    axes = (aside, Axis(cut, p, p), Axis(to, p, p), width)
-                    source, destination = Layout(own, axes), Layout(turned, axes)
-                moved.append((source, destination,
-                              timer(steps.whole(steps.direct(kind, source, destination)))))
+        aside, rows = Axis(across, other, other), p * _ROWS
+        for piece in MESSAGES:
+            if p * piece > MOST_BYTES:
+                continue
+            width = Axis("w", piece // ITEM, piece // ITEM)
+            wider = Axis(cut, rows, rows, relation=Window(3, padding=1))
+            axes = (aside, Axis(cut, p, p), Axis(to, p, p), width)
+            layouts = {
+                Kind.HALO: (Layout(own, (aside, Axis(cut, rows, rows), width)),
+                            Layout(own, (aside, wider, width))),
+                Kind.REDISTRIBUTE: (Layout(own, axes), Layout(turned, axes)),
+            }
+            for kind, (source, destination) in layouts.items():
+                action = steps.whole(steps.direct(kind, source, destination))
+                self.moved[kind].append((source, destination, timer(action)))
 
     @property
     def timers(self) -> list[Timer]:
         return [timer for moved in self.moved.values() for *_, timer in moved]
 
     def factors(self, machine: Machine) -> list[Factors]:
-        """How many times as long as the machine (without any) says they take."""
+        """Measured times over those that alpha and beta give."""
         network_model, ranks = NetworkModel(machine), self._ranks
         out = []
         for kind, moved in self.moved.items():

@@ -26,20 +26,13 @@ from hpcpar.errors import InputError
 
 @dataclass(frozen=True)
 class Origin:
-    """What must be alike for times to be of the same machine.
+    """The setting of a measurement; times of equal settings are of the same machine."""
 
-    Attributes
-    ----------
-    nodes : str
-        Names of the nodes, without domains and numbers.
-    threads : int
-        Of a rank's BLAS; 0 where unknown.
-    device : str
-        ``cpu`` or ``gpu``.
-    """
-
+    #: Names of the nodes, without domains and numbers.
     nodes: str
+    #: BLAS threads of a rank; 0 where unknown.
     threads: int
+    #: ``cpu`` or ``gpu``.
     device: str
 
     @classmethod

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from hpcpar.comm.clock_sync import common
 from hpcpar.cost.price_family import price_family
 from hpcpar.machine.model import Level, Machine
-from hpcpar.network.graph import Network
-from hpcpar.plan.plan import Plan
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Phase, Schedule
 from hpcpar.train.record import RunRecord
+from hpcpar.train.recorded_run import RecordedRun
 
 #: Fewer communication steps than these say nothing about a level.
 _FEWEST = 4
@@ -36,11 +35,10 @@ class Scaled:
 
 
 def durations(record: RunRecord, schedule: Schedule) -> dict[int, float]:
-    """Seconds (median) of the communication steps that everybody waits for at once, by index: from
-    the last partner's start to the end.
+    """Seconds (median) of the communication steps that everybody waits for at once, by index.
 
-    What a rank waits for partners that come late is no part of it. None of a record without times
-    on common clocks.
+    A step counts from the last partner's start to its end: waiting for late partners is no part of
+    it. A record without times on common clocks has none.
     """
     starts, ends, begins, clock = record.start_s, record.end_s, record.begin_s, record.clock
     if starts is None or ends is None or begins is None or clock is None:
@@ -69,30 +67,29 @@ def _duration(step: Comm, start: NDArray[Any], end: NDArray[Any]) -> float:
     return float(np.median(np.max(took, axis=0))) if took else 0.0
 
 
-def scaled(
-    machine: Machine, runs: Sequence[tuple[RunRecord, Network, Plan, bool, Schedule]]
-) -> tuple[Machine, list[Scaled]]:
-    """Scale latency and inverse bandwidth of every level to the runs' communication steps, by least
-    squares of relative errors.
+def scaled(machine: Machine, runs: Sequence[RecordedRun]) -> tuple[Machine, list[Scaled]]:
+    """Scales latency and inverse bandwidth of every level to the runs' communication steps, by
+    least squares of relative errors.
 
-    Parameters
-    ----------
-    runs : sequence
-        Record, network, plan, whether it trains, and its schedule; plans with micro-batches or
-        FC passes are left out, where steps of several overlap.
+    Plans with micro-batches or FC passes are left out: steps of several overlap there.
     """
     found: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for record, network, plan, training, schedule in runs:
-        if plan.microbatches > 1 or plan.fc_passes > 1:
+    for run in runs:
+        if run.plan.microbatches > 1 or run.plan.fc_passes > 1:
             continue
-        took = durations(record, schedule)
-        latency, bandwidth, neither = (_prices(network, plan, training, _only(machine, *parts))
-                                       for parts in ((1, 0), (0, 1), (0, 0)))
-        for i, seconds in took.items():
-            left = seconds - neither[i][0]
-            if left > 0:
-                found[neither[i][1]].append(((latency[i][0] - neither[i][0]) / left,
-                                             (bandwidth[i][0] - neither[i][0]) / left))
+        # prices with latencies only, with inverse bandwidths only, and with neither
+        latency, bandwidth, neither = (
+            price_family(run.network, run.plan,
+                         replace(machine, levels=tuple(_times(x, *parts) for x in machine.levels)),
+                         training=run.training).steps
+            for parts in ((1, 0), (0, 1), (0, 0)))
+        for i, seconds in durations(run.record, run.schedule).items():
+            rest_s = float(neither[i].seconds)
+            left_s = seconds - rest_s
+            if left_s > 0:
+                found[int(neither[i].level)].append((
+                    (float(latency[i].seconds) - rest_s) / left_s,
+                    (float(bandwidth[i].seconds) - rest_s) / left_s))
     levels, out = list(machine.levels), []
     for index, parts in sorted(found.items()):
         if len(parts) >= _FEWEST:
@@ -103,29 +100,22 @@ def scaled(
 
 
 def _factors(parts: NDArray[np.float64]) -> tuple[float, float]:
-    """Factors of latency and of inverse bandwidth, from [steps, 2] what each makes of a step's
-    measured seconds.
+    """Factors of latency and of inverse bandwidth.
+
+    Parameters
+    ----------
+    parts : ndarray
+        [steps, 2] share of each in a step's measured seconds.
     """
     (alpha, beta), *_ = np.linalg.lstsq(parts, np.ones(len(parts)), rcond=None)
     if not (1 / _MOST <= alpha <= _MOST and 1 / _MOST <= beta <= _MOST):
         # they cannot be told apart
         alpha = beta = float(np.clip(1.0 / np.median(parts.sum(axis=1)), 1 / _MOST, _MOST))
-    return tuple(1.0 if abs(f - 1.0) < _NEAR else float(f) for f in (alpha, beta))  # type: ignore[return-value]
+    alpha, beta = (1.0 if abs(f - 1.0) < _NEAR else float(f) for f in (alpha, beta))
+    return alpha, beta
 
 
 def _times(level: Level, alpha: float, beta: float) -> Level:
     small = None if level.small_alpha_s is None else level.small_alpha_s * alpha
     return replace(level, alpha_s=level.alpha_s * alpha, small_alpha_s=small,
                    beta_s_per_byte=level.beta_s_per_byte * beta)
-
-
-def _only(machine: Machine, alpha: float, beta: float) -> Machine:
-    """The same machine with its latencies, or its inverse bandwidths, or neither."""
-    return replace(machine, levels=tuple(_times(level, alpha, beta) for level in machine.levels))
-
-
-def _prices(network: Network, plan: Plan, training: bool,
-            machine: Machine) -> list[tuple[float, int]]:
-    """Seconds and level of every step of a plan's schedule."""
-    costs = price_family(network, plan, machine, training=training)
-    return [(float(price.seconds), int(price.level)) for price in costs.steps]

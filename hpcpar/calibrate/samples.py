@@ -15,24 +15,17 @@ _MIDDLE = 0.5
 
 
 class Samples(NamedTuple):
-    """Times of pieces of work in iterations with all ranks at work.
-
-    Attributes
-    ----------
-    works : list of Work
-    seconds : array
-        [iterations, works], see `of_all_ranks`.
-    """
+    """Times of pieces of work in iterations with all ranks at work."""
 
     works: list[Work]
+    #: [iterations, works], see `of_all_ranks`.
     seconds: NDArray[np.float64]
 
     def table(self) -> dict[str, float]:
         """Seconds by key: the mean over the iterations that took neither long nor short.
 
-        Whatever interrupts a rank now and then belongs to some iterations: where these are few the
-        median iteration has none of it, where every iteration is interrupted somewhere it has its
-        part.
+        Interruptions of a rank belong to some iterations. Where these are few, the median
+        iteration has none; where every iteration is interrupted somewhere, it has its part.
         """
         order = np.argsort(self.seconds.sum(axis=1), kind="stable")
         n = len(order)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from hpcpar.comm.world import World
 
-#: A sample is a mean over about so long (s), at most so many repetitions.
+#: Length of a sample (s), of at most so many repetitions.
 _SAMPLE_S, _MOST = 0.01, 200
-#: As long as that, where something is done before every repetition.
+#: Its length where something is done before every repetition.
 _AFTER_S = 0.02
 #: A sample that exceeds the median by so many times the median deviation, and by half, is an
 #: outlier.
@@ -31,15 +31,9 @@ class Timer:
     Parameters
     ----------
     before : callable, optional
-        What is done before every repetition, outside its time.
+        Done before every repetition, outside its time.
     lasts_s : float, optional
         A sample is a mean over so long, however many repetitions that are.
-
-    Attributes
-    ----------
-    once_s : float
-        A first estimate.
-    samples : list of float
     """
 
     def __init__(
@@ -47,17 +41,18 @@ class Timer:
         before: Callable[[], None] | None = None, lasts_s: float | None = None,
     ) -> None:
         self._world, self._action, self._before = world, action, before
+        self.samples: list[float] = []
         action()
         begin = time.perf_counter()
-        self.once_s = self._sample(1)
-        self._each_s = world.most(time.perf_counter()
-                                  - begin) if before is not None else self.once_s
+        #: A first estimate (s).
+        self.once_s = self._each_s = self._sample(1)
+        if before is not None:
+            self._each_s = world.most(time.perf_counter() - begin)
         if lasts_s is None:
-            lasts_s = _SAMPLE_S if before is None else _AFTER_S
-            self._count = int(min(_MOST, max(1, lasts_s / max(self._each_s, 1e-7))))
+            usual_s = _SAMPLE_S if before is None else _AFTER_S
+            self._count = int(min(_MOST, max(1, usual_s / max(self._each_s, 1e-7))))
         else:
             self._count = self._lasting(lasts_s)
-        self.samples: list[float] = []
 
     def _lasting(self, lasts_s: float) -> int:
         """Number of repetitions that last so long; a single one may be interrupted."""
@@ -69,7 +64,7 @@ class Timer:
 
     @property
     def sample_s(self) -> float:
-        """How long a sample takes, about."""
+        """Duration of a sample (s), about."""
         return self._count * self._each_s
 
     def take(self) -> None:
@@ -98,8 +93,8 @@ class Timer:
         return float(np.median(self.samples)) if self.samples else self.once_s
 
 
-def outliers(samples: Sequence[float]) -> int:
-    """How many samples lie far above the others."""
+def outliers(samples: Sequence[float] | NDArray[np.float64]) -> int:
+    """The number of samples that lie far above the others."""
     if not len(samples):
         return 0
     values = np.asarray(samples)
@@ -110,7 +105,7 @@ def outliers(samples: Sequence[float]) -> int:
 
 def bootstrap(rounds: NDArray[np.float64],
               estimate: Callable[[NDArray[np.float64]], Any]) -> NDArray[np.float64]:
-    """[2, values] confidence interval (90%) of what `estimate` makes of the medians over rounds.
+    """[2, values] confidence interval (90%) of an estimate from the medians over rounds.
 
     Parameters
     ----------

@@ -21,29 +21,24 @@ class WorkIndex:
 
     A convolution's interior and boundary are priced as parts of the whole: together they are one
     measurement of it. Of micro-batches that differ by a sample, those of the largest count.
-
-    Attributes
-    ----------
-    works : dict
-        The pieces of work by their keys, as in a machine's table.
     """
 
     def __init__(self, network: Network, plan: Plan, schedule: Schedule) -> None:
-        self.plan, self._steps = plan, len(schedule.steps)
-        load = Workload(network, plan)
-        before = {layer.name
-                  for layer in network.layers[:switch(network)]} if plan.fc_passes > 1 else set()
-        largest = max(samples_of(plan, m) for m in range(plan.microbatches))
-        if plan.fc_passes > 1:
-            largest = int(plan.batch) // plan.fc_passes
+        self.plan = plan
+        load, batch = Workload(network, plan), int(plan.batch)
+        #: The pieces of work by their keys, as in a machine's table.
         self.works: dict[str, Work] = {}
-        #: By key: the steps of every measurement of it, and its layer.
+        #: By key: the steps of every measurement of it, by layer and measurement.
         self._whole: dict[str, dict[Any, list[int]]] = defaultdict(lambda: defaultdict(list))
+        before, largest = set(), max(samples_of(plan, m) for m in range(plan.microbatches))
+        if plan.fc_passes > 1:
+            before = {layer.name for layer in network.layers[:switch(network)]}
+            largest = batch // plan.fc_passes
         for step in schedule.steps:
             if not isinstance(step, Compute):
                 continue
             if step.layer in before:
-                samples = int(plan.batch)
+                samples = batch
             else:
                 samples = largest if plan.fc_passes > 1 else samples_of(plan, step.part)
             if samples < largest:
@@ -56,14 +51,18 @@ class WorkIndex:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Of the pieces of work, in the order of `seconds`."""
+        """Keys of the pieces of work, in the order of `seconds`."""
         return tuple(self.works)
 
     def seconds(self, steps_s: NDArray[Any], rank: int) -> NDArray[np.float64]:
-        """[..., keys] seconds of every piece of work on a rank, from those of its steps, [...,
-        steps]; 0 where it has none of it.
+        """[..., keys] seconds of every piece of work on a rank; 0 where it has none of it.
 
-        Of several measurements, the mean.
+        The mean counts where there are several measurements.
+
+        Parameters
+        ----------
+        steps_s : ndarray
+            [..., steps] seconds of the rank's steps.
         """
         out = np.zeros((*steps_s.shape[:-1], len(self.keys)))
         for k, key in enumerate(self.keys):

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 
-from hpcpar.cli.launch import limit_threads
-
-limit_threads()
-
-from hpcpar.calibrate.calibrate import calibrate  # noqa: E402
-from hpcpar.calibrate.refine import refine  # noqa: E402
-from hpcpar.cli import options  # noqa: E402
-from hpcpar.cli.calibrated import show_machine  # noqa: E402
-from hpcpar.comm.world import World, world  # noqa: E402
-from hpcpar.errors import InputError  # noqa: E402
-from hpcpar.kernels import backend  # noqa: E402
-from hpcpar.kernels.interface import Backend  # noqa: E402
-from hpcpar.machine import files  # noqa: E402
-from hpcpar.plan import plan as plans  # noqa: E402
-from hpcpar.plan.strategies import named  # noqa: E402
-from hpcpar.report.tables import say, seconds, show  # noqa: E402
-from hpcpar.schedule.runnable import require  # noqa: E402
-from hpcpar.train import record  # noqa: E402
+from hpcpar.calibrate.calibrate import calibrate
+from hpcpar.calibrate.refine import refine
+from hpcpar.cli import options
+from hpcpar.cli.calibrated import show_machine
+from hpcpar.comm.world import World, world
+from hpcpar.errors import InputError
+from hpcpar.kernels import backend
+from hpcpar.kernels.interface import Backend
+from hpcpar.machine import files
+from hpcpar.plan import plan as plans
+from hpcpar.plan.plan import DTYPES
+from hpcpar.plan.strategies import named
+from hpcpar.report.tables import say, seconds, show
+from hpcpar.schedule.runnable import require
+from hpcpar.train import record
 
 
-def add(subparsers: argparse._SubParsersAction) -> None:
-    """The options of the command."""
-    p = subparsers.add_parser("calibrate",
-                              help="measure this machine: latency, bandwidth, compute rates")
+def add(p: argparse.ArgumentParser) -> None:
+    """Adds the options."""
     p.add_argument("-o", "--out", required=True, metavar="machine.toml",
                    help="the machine file to write")
     p.add_argument("--refine", nargs="+", default=[], metavar="run.h5",
@@ -44,11 +38,10 @@ def add(subparsers: argparse._SubParsersAction) -> None:
     p.add_argument("--batch", type=options.positive, help="mini-batch, with --network")
     p.add_argument("--strategy", default="", metavar="A,B",
                    help="strategies to measure, with --network (default: every named one)")
-    p.add_argument("--dtype", default="float32", help="float32 or float64")
-    p.add_argument("--device", default="cpu", help="cpu or gpu")
-    p.add_argument("--direct", action="store_true",
-                   help="hand GPU buffers to MPI, as 'hpcpar run --direct' does")
-    p.add_argument("--json", action="store_true", help="print the machine as JSON")
+    p.add_argument("--dtype", default="float32", **options.one_of(DTYPES),
+                   help="type of activations and weights, with --network (default float32)")
+    options.add_direct(p)
+    options.add_json(p)
 
 
 def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backend]:
@@ -73,7 +66,7 @@ def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backe
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Runs the command; returns its exit status."""
     if args.refine:
         return _refine(args)
     w = world()
@@ -89,24 +82,23 @@ def _refine(args: argparse.Namespace) -> int:
             f"--refine takes times from records, {given[0]} measures: do one after the other")
     found = refine(files.load(args.out), args.out, [record.read(path) for path in args.refine])
     files.save(found.machine, args.out)
-    columns = ("record", "plan", "ranks", "compute steps", "predicted before", "now", "measured",
-               "now/measured")
-    rows = [(c.path, c.strategy, c.ranks, c.steps, seconds(c.before_s), seconds(c.after_s),
-             seconds(c.measured_s), f"{c.after_s / c.measured_s:.2f}") for c in found.changes]
-    show("iterations of the records", columns, rows, left=2)
-    say(f"{found.new} compute steps are new in {args.out}, {found.known} were there and take "
-        f"{found.ratio:.2f} times as long as they did "
-        "(median)")
-    for level in found.links:
-        say(f"{level.level}: latency {level.alpha:.2f} and inverse bandwidth {level.beta:.2f} "
-            "times what they were, "
-            f"by {level.steps} communication steps")
     if args.json:
-        print(json.dumps({
+        options.print_json({
             "new": found.new, "known": found.known, "ratio": found.ratio,
             "links": [asdict(x) for x in found.links],
             "records": [asdict(c) for c in found.changes],
-        }))
+        })
+    show("iterations of the records",
+         ("record", "plan", "ranks", "compute steps", "predicted before", "now", "measured",
+          "now/measured"),
+         [(c.path, c.strategy, c.ranks, c.steps, seconds(c.before_s), seconds(c.after_s),
+           seconds(c.measured_s), f"{c.after_s / c.measured_s:.2f}") for c in found.changes],
+         left=2)
+    say(f"{found.new} compute steps are new in {args.out}, {found.known} were there and take "
+        f"{found.ratio:.2f} times as long as they did (median)")
+    for level in found.links:
+        say(f"{level.level}: latency {level.alpha:.2f} and inverse bandwidth {level.beta:.2f} "
+            f"times what they were, by {level.steps} communication steps")
     return 0
 
 
@@ -127,5 +119,5 @@ def _run(args: argparse.Namespace, w: World) -> int:
             say(f"note: {caution}")
         say(f"wrote {args.out} in {time.perf_counter() - begin:.1f} s")
         if args.json:
-            print(json.dumps(files.to_dict(machine)))
+            options.print_json(files.to_dict(machine))
     return 0

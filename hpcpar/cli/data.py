@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
@@ -17,20 +15,17 @@ from hpcpar.cli import options
 from hpcpar.data import dataset
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
+from hpcpar.report.tables import console, say
 
 
-def add(subparsers: argparse._SubParsersAction) -> None:
-    """Adds the command."""
-    what = "make an HDF5 data file, or look into one"
-    parser = subparsers.add_parser("data", help=what, description=what[0].upper() + what[1:] + ".")
+def add(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
 
     def kind(name: str, text: str, out: str) -> argparse.ArgumentParser:
-        sub = kinds.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        sub = kinds.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         sub.add_argument("file", metavar="FILE.h5", help=out)
-        sub.add_argument("--json", action="store_true",
-                         help="describe the file as one JSON document on stdout")
-        sub.set_defaults(run=main)
+        options.add_json(sub)
         return sub
 
     made = "the file to make (replaced if it is there)"
@@ -70,13 +65,10 @@ def add(subparsers: argparse._SubParsersAction) -> None:
 
 
 @contextmanager
-def _progress(console: Console, path: str) -> Iterator[dataset.Progress | None]:
-    """A progress bar on a terminal; None elsewhere."""
-    if not console.is_terminal:
-        yield None
-        return
+def _progress(path: str) -> Iterator[dataset.Progress]:
+    """A progress bar on a terminal."""
     with Bar(TextColumn("writing {task.description}"), BarColumn(), MofNCompleteColumn(),
-             TimeRemainingColumn(), console=console) as bar:
+             TimeRemainingColumn(), console=console(), disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(path, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -100,21 +92,19 @@ def _truth(info: dict[str, Any]) -> str:
 
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
-    console = Console(stderr=True)
     if args.kind == "digits":
         dataset.digits(args.file)
     elif args.kind == "synthetic":
-        with _progress(console, args.file) as progress:
+        with _progress(args.file) as progress:
             synthetic(args.file, args.input, args.classes, args.samples, args.seed,
                       targets=args.targets, test_samples=args.test_samples, progress=progress)
     elif args.kind == "numpy":
-        with _progress(console, args.file) as progress:
+        with _progress(args.file) as progress:
             from_numpy(args.file, args.images, args.truth, args.test_fraction, classes=args.classes,
                        progress=progress)
     info = dataset.info(args.file)
     if args.json:
-        json.dump(info, sys.stdout, indent=1)
-        print()
+        options.print_json(info)
     else:
-        console.print(describe(info), highlight=False, soft_wrap=True)
+        say(describe(info))
     return 0

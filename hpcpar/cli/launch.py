@@ -7,18 +7,21 @@ import os
 from hpcpar.errors import InputError
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-#: Variables in which launchers give the number of ranks on this node.
+#: Variables that the user has set, before `limit_threads` sets the rest.
+GIVEN = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
+#: Variables in which launchers give the number of ranks on this node, and a process's rank.
 _LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE",
                 "SLURM_STEP_TASKS_PER_NODE")
+_RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
-def local_ranks() -> int:
-    """Number of ranks on this node according to the launcher; 1 without one."""
-    for name in _LOCAL_RANKS:
+def _number(names: tuple[str, ...], default: int) -> int:
+    """The first of these variables that begins with a whole number."""
+    for name in names:
         digits = os.environ.get(name, "").split("(")[0].split(",")[0]
         if digits.isdigit():
-            return max(1, int(digits))
-    return 1
+            return int(digits)
+    return default
 
 
 def limit_threads() -> int:
@@ -31,7 +34,7 @@ def limit_threads() -> int:
     InputError
         The user's setting is not a number.
     """
-    share = max(1, len(os.sched_getaffinity(0)) // local_ranks())
+    share = max(1, len(os.sched_getaffinity(0)) // max(1, _number(_LOCAL_RANKS, 1)))
     for name in VARIABLES:
         os.environ.setdefault(name, str(share))
     told = os.environ[VARIABLES[0]]
@@ -45,7 +48,4 @@ def started_rank() -> int:
 
     Rank 0 prints the errors that all ranks share.
     """
-    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return 0
+    return _number(_RANK, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from hpcpar.cli import options
 from hpcpar.machine import files
@@ -11,9 +10,8 @@ from hpcpar.machine.model import Level, Machine
 from hpcpar.report.tables import amount, say, seconds, show
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("machines", help="list the machines, or show one",
-                                   allow_abbrev=False)
+def add(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
     parser.add_argument("name", nargs="?", help="preset or machine file to show")
     options.add_json(parser)
 
@@ -53,8 +51,7 @@ def _show(machine: Machine, sources: list[str]) -> None:
             say(f"  {line}")
 
 
-def _list() -> None:
-    machines = [files.load(name) for name in files.presets()]
+def _list(machines: list[Machine]) -> None:
     show(
         "machines (or a path to a TOML file, as 'hpcpar calibrate' writes it)",
         ("name", "flop/s", "memory/rank",
@@ -71,16 +68,18 @@ def _list() -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    """Runs the command; returns its exit status."""
     if args.name:
         machine = files.load(args.name)
         if args.json:
             options.print_json(files.to_dict(machine))
         else:
             _show(machine, files.sources(args.name))
-    elif args.json:
-        machines = [files.load(name) for name in files.presets()]
+        return 0
+    machines = [files.load(name) for name in files.presets()]
+    if args.json:
         options.print_json({"machines": [{"name": m.name, "notes": m.notes,
                                           "levels": [x.name for x in m.levels]} for m in machines]})
     else:
-        _list()
+        _list(machines)
     return 0

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import hpcpar
-from hpcpar.cli.launch import started_rank
+from hpcpar.cli.launch import limit_threads, started_rank
 from hpcpar.errors import InputError, RunError, unknown
 
-#: Command -> its line in the help. The command's module defines ``add(subparsers)`` and
-#: ``main(args) -> int``.
+#: Command -> its line in the help. The command's module defines ``add(parser)``, which adds its
+#: options, and ``main(args) -> int``.
 COMMANDS = {
     "networks": "list the networks, or show one layer by layer",
     "machines": "list the machines, or show one",
@@ -28,8 +28,10 @@ COMMANDS = {
     "sweep": "a scaling study: plan, run and report many cases",
     "compare": "simulated against measured, per phase, layer and step",
     "trace": "timelines of a run, simulated and measured, for ui.perfetto.dev",
-    "data": "make an HDF5 dataset",
+    "data": "make an HDF5 dataset, or look into one",
 }
+#: Commands that compute on ranks: their BLAS threads are limited before NumPy is loaded.
+JOBS = ("run", "verify", "calibrate", "doctor")
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,26 +41,26 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (see: {self.prog} --help)")
 
 
-def parser(command: str | None) -> argparse.ArgumentParser:
-    """The parser with the options of `command` and only the names of the others."""
-    top = Parser(prog="hpcpar", description=(hpcpar.__doc__ or "").strip(), allow_abbrev=False)
+def parsers(command: str | None) -> tuple[Parser, Parser]:
+    """The parser of all commands, and that of `command`, which alone has its options."""
+    top = chosen = Parser(prog="hpcpar", description=hpcpar.__doc__, allow_abbrev=False)
     top.add_argument("--version", action="version", version=f"hpcpar {hpcpar.__version__}")
     commands = top.add_subparsers(dest="command", metavar="command", title="commands")
     for name, line in COMMANDS.items():
+        sub = commands.add_parser(name, help=line, add_help=name == command, allow_abbrev=False,
+                                  description=f"{line[0].upper()}{line[1:]}.")
         if name == command:
-            importlib.import_module(f"hpcpar.cli.{name}").add(commands)
-        else:
-            commands.add_parser(name, help=line, add_help=False)
-    return top
+            chosen = sub
+            importlib.import_module(f"hpcpar.cli.{name}").add(sub)
+    return top, chosen
 
 
 def _check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Reports a misspelt option before the option that is missing because of it."""
-    kinds = next((a.choices for a in command._actions if isinstance(a, argparse._SubParsersAction)),
-                 {})
-    kind = next((word for word in words if word in kinds), None)
-    if kind is not None:  # a command with commands of its own (data)
-        command = kinds[kind]
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):  # a command with commands (data, sweep)
+            command = next((action.choices[word] for word in words if word in action.choices),
+                           command)
     known = [option for action in command._actions for option in action.option_strings]
     for word in words:
         name = word.partition("=")[0]
@@ -66,24 +68,24 @@ def _check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> No
             return
         if word.startswith("--") and name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            command.error(
-                f"unknown option {name}" + (f"; did you mean '{near[0]}'?" if near else "")
-            )
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            command.error(f"unknown option {name}{hint}")
 
 
 def _dispatch(argv: Sequence[str]) -> int:
     command = next((word for word in argv if not word.startswith("-")), None)
     if command is not None and command not in COMMANDS:
         raise unknown("command", command, COMMANDS)
-    top = parser(command)
+    if command in JOBS:
+        limit_threads()
+    top, chosen = parsers(command)
     if command is not None:
-        sub = next(a for a in top._actions if isinstance(a, argparse._SubParsersAction))
-        _check_options(sub.choices[command], argv[list(argv).index(command) + 1:])
+        _check_options(chosen, argv[list(argv).index(command) + 1:])
     args = top.parse_args(argv)
     if command is None:
         top.print_help(sys.stderr)
         return 2
-    return int(importlib.import_module(f"hpcpar.cli.{command}").main(args) or 0)
+    return int(importlib.import_module(f"hpcpar.cli.{command}").main(args))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,9 +13,8 @@ from hpcpar.network.graph import Network
 from hpcpar.report.tables import amount, show
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("networks", help="list the networks, or show one layer by layer",
-                                   allow_abbrev=False)
+def add(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
     parser.add_argument("name", nargs="?",
                         help="network to show: a built-in one, module:function, or an .onnx file")
     options.add_shape(parser)
@@ -23,68 +22,48 @@ def add(subparsers: Any) -> None:
 
 
 def _layers(net: Network) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": layer.name,
-            "kind": layer.kind,
-            "inputs": list(layer.inputs),
-            "output": list(net.shapes[layer.name]),
-            "parameters": layer.parameters(net.input_shape(layer)),
-            "forward_flops": layer.forward_flops(net.input_shape(layer)),
-        }
-        for layer in net.layers
-    ]
+    return [{"name": layer.name, "kind": layer.kind, "inputs": list(layer.inputs),
+             "output": list(net.shapes[layer.name]),
+             "parameters": layer.parameters(net.input_shape(layer)),
+             "forward_flops": layer.forward_flops(net.input_shape(layer))}
+            for layer in net.layers]
 
 
 def _summary(net: Network) -> dict[str, Any]:
-    return {
-        "name": net.name,
-        "input": list(net.image_shape),
-        "classes": net.classes,
-        "layers": len(net.layers) - 1,
-        "parameters": net.parameters,
-        "forward_flops": net.forward_flops,
-    }
+    return {"name": net.name, "input": list(net.image_shape), "classes": net.classes,
+            "layers": len(net.layers) - 1, "parameters": net.parameters,
+            "forward_flops": net.forward_flops}
 
 
 def _show_layers(net: Network) -> None:
     """Prints one line per layer and the total; inputs only where the network is not a chain."""
     rows = [
-        [r["name"], r["kind"], ", ".join(r["inputs"]), shape_text(r["output"]),
-         math.prod(r["output"]),
-         r["parameters"] or "", amount(r["forward_flops"], "flop")]
+        [r["name"], r["kind"], *[", ".join(r["inputs"])] * (not net.is_chain),
+         shape_text(r["output"]), math.prod(r["output"]), r["parameters"] or "",
+         amount(r["forward_flops"], "flop")]
         for r in _layers(net)
     ]
-    rows.append(["total", "", "", "", "", net.parameters, amount(net.forward_flops, "flop")])
-    columns = ["layer", "kind", "inputs", "output", "items", "weights", "forward"]
-    kept = [i for i, column in enumerate(columns) if column != "inputs" or not net.is_chain]
-    show(
-        f"{net.name}, per sample",
-        [columns[i] for i in kept],
-        [[row[i] for i in kept] for row in rows],
-        left=len(kept) - 3,
-    )
+    columns = ["layer", "kind", *["inputs"] * (not net.is_chain), "output", "items", "weights",
+               "forward"]
+    blank = [""] * (len(columns) - 3)
+    rows.append(["total", *blank, net.parameters, amount(net.forward_flops, "flop")])
+    show(f"{net.name}, per sample", columns, rows, left=len(columns) - 3)
 
 
 def main(args: argparse.Namespace) -> int:
+    """Runs the command; returns its exit status."""
     if args.name:
-        nets = [network(args.name, args.input, args.classes)]
-    else:
-        nets = [network(name) for name in NETWORKS]
+        net = network(args.name, args.input, args.classes)
+        if args.json:
+            options.print_json(_summary(net) | {"layers": _layers(net)})
+        else:
+            _show_layers(net)
+        return 0
+    listed = [_summary(network(name)) for name in NETWORKS]
     if args.json:
-        listed = [_summary(n) | ({"layers": _layers(n)} if args.name else {}) for n in nets]
-        options.print_json(listed[0] if args.name else {"networks": listed})
-        return 0
-    if args.name:
-        _show_layers(nets[0])
-        return 0
-    show(
-        "networks", ("name", "input", "classes", "layers", "weights", "forward/sample"),
-        [
-            (s["name"], shape_text(s["input"]), s["classes"], s["layers"], s["parameters"],
-             amount(s["forward_flops"], "flop"))
-            for s in map(_summary, nets)
-        ],
-        left=2,
-    )
+        options.print_json({"networks": listed})
+    else:
+        show("networks", ("name", "input", "classes", "layers", "weights", "forward/sample"),
+             [(s["name"], shape_text(s["input"]), s["classes"], s["layers"], s["parameters"],
+               amount(s["forward_flops"], "flop")) for s in listed], left=2)
     return 0

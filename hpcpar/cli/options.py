@@ -7,10 +7,14 @@ import json
 import math
 import re
 import sys
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from hpcpar.cost.price_family import ACCOUNTINGS
 from hpcpar.errors import InputError, unknown
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
 from hpcpar.network.builtin import NETWORKS, defaults
 from hpcpar.network.layers import Shape
 from hpcpar.plan.plan import (
@@ -22,28 +26,58 @@ from hpcpar.plan.plan import (
     OVERLAPS,
     SYNCHRONISATIONS,
     NetworkSpec,
+    Plan,
 )
 from hpcpar.plan.strategies import GATHER_SYNONYMS, GATHERS
 
 #: Default samples of an epoch: ImageNet as the papers count it, MNIST for small images.
 IMAGENET_SAMPLES = 1_200_000
 MNIST_SAMPLES = 60_000
+DEVICES = ("cpu", "gpu")
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
+def one_of(known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Arguments of `add_argument` for an option that has one of these values."""
+    names = tuple(known)
+
+    def check(text: str) -> str:
+        value = (synonyms or {}).get(text, text)
+        if value not in names:
+            raise argparse.ArgumentTypeError(str(unknown("value", text, names)))
+        return value
+
+    return {"type": check, "metavar": "|".join(names)}
+
+
+def whole(least: int, text: str) -> int:
+    """A whole number of at least `least`."""
     try:
         value = int(text)
     except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least {least}")
     return value
 
 
+natural = partial(whole, 0)
+positive = partial(whole, 1)
+
+
 def positives(text: str) -> list[int]:
-    """Whole numbers separated by commas."""
+    """Whole numbers of at least 1, separated by commas."""
     return [positive(part.strip()) for part in text.split(",")]
+
+
+def amount(text: str) -> float:
+    """A finite number greater than 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number greater than 0")
+    return value
 
 
 def image(text: str) -> Shape:
@@ -69,46 +103,69 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
                         help="number of classes (default: the network's usual one)")
 
 
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """Adds --machine."""
+    parser.add_argument("--machine", default="local", metavar="NAME|FILE",
+                        help="preset or machine file (default local)")
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Adds --device."""
+    parser.add_argument("--device", default="cpu", **one_of(DEVICES),
+                        help="where ranks compute (default cpu)")
+
+
+def add_direct(parser: argparse.ArgumentParser) -> None:
+    """Adds --device and --direct."""
+    add_device(parser)
+    parser.add_argument("--direct", action="store_true",
+                        help="hand GPU buffers to MPI (needs a GPU-aware library)")
+
+
+def add_types(parser: argparse.ArgumentParser) -> None:
+    """Adds --overlap and --dtype."""
+    parser.add_argument("--overlap", **one_of(OVERLAPS),
+                        help="what communication may hide behind computing (default full)")
+    parser.add_argument("--dtype", default="float32", **one_of(DTYPES),
+                        help="type of activations and weights (default float32)")
+
+
 def add_planning(parser: argparse.ArgumentParser) -> None:
     """Adds the options that decide a plan besides its strategy."""
-    parser.add_argument("--gather", metavar="|".join(GATHERS),
+    parser.add_argument("--gather", **one_of(GATHERS, GATHER_SYNONYMS),
                         help="when activations split by channel are gathered (default lazy: "
                         "just before a layer needs them whole)")
-    parser.add_argument("--overlap", metavar="|".join(OVERLAPS),
-                        help="what communication may hide behind computing (default full)")
+    add_types(parser)
     parser.add_argument(
-        "--collectives", default="auto", metavar="|".join(COLLECTIVES),
+        "--collectives", default="auto", **one_of(COLLECTIVES),
         help="who chooses the algorithms of collectives (default auto: the cost model)",
     )
-    parser.add_argument("--dtype", default="float32", metavar="|".join(DTYPES),
-                        help="type of activations and weights (default float32)")
-    parser.add_argument("--synchronisation", default="allreduce",
-                        metavar="|".join(SYNCHRONISATIONS),
+    parser.add_argument("--synchronisation", default="allreduce", **one_of(SYNCHRONISATIONS),
                         help="how weights are kept alike (default allreduce)")
-    parser.add_argument("--optimizer", default="momentum", metavar="|".join(OPTIMIZERS),
+    parser.add_argument("--optimizer", default="momentum", **one_of(OPTIMIZERS),
                         help="what updates the weights (default momentum)")
     parser.add_argument("--microbatches", type=positive, metavar="M",
                         help="parts of the mini-batch in time (default: of a pipeline, four "
                         "times its stages; else 1)")
-    parser.add_argument("--order", default="gpipe", metavar="|".join(ORDERS),
+    parser.add_argument("--order", default="gpipe", **one_of(ORDERS),
                         help="of a pipeline's micro-batches: all forward first, or "
                         "one forward, one backward, which keeps fewer activations (default gpipe)")
-    parser.add_argument("--bucket", type=int, metavar="BYTES",
+    parser.add_argument("--bucket", type=natural, metavar="BYTES",
                         help="sum the gradients of small layers together, up to so many bytes "
                         "(default: 1 MiB or 25 MiB, whichever is faster; 0: each layer on its own)")
     parser.add_argument(
-        "--recompute", type=int, default=0, metavar="N",
+        "--recompute", type=natural, default=0, metavar="N",
         help="keep activations at the ends of N segments of the network "
         "(of every stage) only, and compute the others again in the backward pass (default 0: keep "
         "all)",
     )
-    parser.add_argument("--batch-norm", default="sync", metavar="|".join(BATCH_NORMS),
+    parser.add_argument("--batch-norm", default="sync", **one_of(BATCH_NORMS),
                         help="statistics of the whole batch, or of each rank's part (default sync)")
     parser.add_argument("--samples", type=positive, metavar="N",
                         help="samples of an epoch (default: 1200000, the papers' ImageNet, for "
                         "images of 64 pixels and more, else 60000, MNIST)")
     parser.add_argument(
-        "--accounting", default="schedule", metavar="|".join(ACCOUNTINGS),
+        "--accounting", default="schedule", **one_of(ACCOUNTINGS),
         help="price what is executed, or the same "
         "steps by the formulas of Gholami et al. (Eq 3 to 9; with --gather eager and --overlap "
         "none unless given)",
@@ -116,11 +173,11 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--contention", type=float, metavar="PHI",
                         help="flows that share a link above the innermost level (default: "
                         "derived from the placement)")
-    parser.add_argument("--gamma", type=float, default=1.0, metavar="G",
+    parser.add_argument("--gamma", type=amount, default=1.0, metavar="G",
                         help="part of the activations' memory that is needed (default 1)")
-    parser.add_argument("--io", type=float, metavar="BYTES/S",
+    parser.add_argument("--io", type=amount, metavar="BYTES/S",
                         help="rate at which a rank reads its images (default: not counted)")
-    parser.add_argument("--io-item-bytes", type=float, default=1.0, metavar="N",
+    parser.add_argument("--io-item-bytes", type=amount, default=1.0, metavar="N",
                         help="bytes of a stored value (default 1: uint8)")
     add_json(parser)
 
@@ -136,45 +193,19 @@ def samples(args: argparse.Namespace, spec: NetworkSpec) -> int:
 
 
 def planning(args: argparse.Namespace) -> dict[str, Any]:
-    """Checks and returns the options of `search.auto.task`."""
+    """The options of `search.auto.task`."""
     paper = args.accounting == "paper"
-    out = {
-        "gather": GATHER_SYNONYMS.get(args.gather, args.gather) or ("eager" if paper else "lazy"),
+    names = ("collectives", "dtype", "accounting", "synchronisation", "batch_norm", "optimizer",
+             "order", "microbatches", "recompute")
+    return {name: getattr(args, name) for name in names} | pricing(args) | {
+        "gather": args.gather or ("eager" if paper else "lazy"),
         "overlap": args.overlap or ("none" if paper else "full"),
-        "collectives": args.collectives,
-        "dtype": args.dtype,
-        "accounting": args.accounting,
-        "synchronisation": args.synchronisation,
-        "batch_norm": args.batch_norm,
-        "optimizer": args.optimizer,
-        "order": args.order,
+        "bucket_bytes": 0 if args.bucket is None and paper else args.bucket,
     }
-    for name, value in out.items():
-        if value not in KNOWN[name]:
-            raise unknown(f"--{name.replace('_', '-')}", value, KNOWN[name])
-    bucket_bytes = 0 if args.bucket is None and paper else args.bucket
-    if bucket_bytes is not None and bucket_bytes < 0:
-        raise InputError(f"--bucket {bucket_bytes}: give a size in bytes, or 0")
-    if args.recompute < 0:
-        raise InputError(f"--recompute {args.recompute}: give a number of segments, or 0")
-    return out | pricing(args) | {"microbatches": args.microbatches, "bucket_bytes": bucket_bytes,
-                                  "recompute": args.recompute}
-
-
-#: Values that an option may have.
-KNOWN: dict[str, tuple[str, ...]] = {"gather": GATHERS, "overlap": OVERLAPS,
-                                     "collectives": COLLECTIVES, "dtype": tuple(DTYPES),
-                                     "accounting": ACCOUNTINGS, "synchronisation": SYNCHRONISATIONS,
-                                     "batch_norm": BATCH_NORMS, "optimizer": tuple(OPTIMIZERS),
-                                     "order": ORDERS}
 
 
 def pricing(args: argparse.Namespace) -> dict[str, Any]:
-    """Checks and returns the options that only `cost.price_plan.price` takes."""
-    for name in ("gamma", "io", "io_item_bytes"):
-        value = getattr(args, name)
-        if value is not None and not 0 < value < math.inf:
-            raise InputError(f"--{name.replace('_', '-')} {value}: give a number greater than 0")
+    """The options that only `cost.price_plan.price` takes."""
     return {"contention": args.contention, "gamma": args.gamma, "io_bytes_per_s": args.io,
             "io_item_bytes": args.io_item_bytes}
 
@@ -185,6 +216,13 @@ def network_spec(name: str, shape: Shape | None, classes: int | None) -> Network
     spec = NetworkSpec(name, shape or usual_shape, classes or usual_classes)
     spec.build()
     return spec
+
+
+def machine_of(name: str | None, plan: Plan, path: str) -> Machine:
+    """The machine `name`; without a name, that of the plan from the plan file `path`."""
+    if name:
+        return files.load(name)
+    return files.from_dict(plan.machine, f"the machine in plan file {path}")
 
 
 def print_json(data: Any) -> None:

@@ -26,14 +26,10 @@ SHOWN = 8
 SEGMENTS = (2, 4, 8, 16, 32)
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "plan", help="find the best plan for a network on a machine, or make a named strategy's",
-        allow_abbrev=False,
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
     options.add_network(parser)
-    parser.add_argument("--machine", default="local", metavar="NAME|FILE",
-                        help="preset or machine file (default local)")
+    options.add_machine(parser)
     parser.add_argument("--ranks", type=options.positive, required=True, metavar="P",
                         help="number of ranks")
     parser.add_argument("--batch", type=options.positive, required=True, metavar="B",
@@ -52,6 +48,7 @@ def add(subparsers: Any) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    """Runs the command; returns its exit status."""
     spec = options.network_spec(args.network, args.input, args.classes)
     network = spec.build()
     chosen = options.planning(args) | {"samples": options.samples(args, spec)}
@@ -78,17 +75,17 @@ def _candidates(args: argparse.Namespace, network: Network, spec: plans.NetworkS
                 machine: Machine, chosen: dict[str, Any]
                 ) -> tuple[list[Candidate], SearchResult | None]:
     """The candidates, the best first, and the result of a layer-wise search that was asked for."""
-    if args.strategy == "auto":
-        return auto.best(network, spec, args.ranks, args.batch, machine, accept=runs(network),
-                         **chosen), None
-    if args.strategy != "layerwise":
+    if args.strategy not in ("auto", "layerwise"):
         return [auto.price_named(network, spec, args.strategy, args.ranks, args.batch, machine,
                                  **chosen)], None
-    others = auto.best(network, spec, args.ranks, args.batch, machine, accept=runs(network),
-                       layers=False, **chosen)
+    layerwise = args.strategy == "layerwise"
+    found = auto.best(network, spec, args.ranks, args.batch, machine, accept=runs(network),
+                      layers=not layerwise, **chosen)
+    if not layerwise:
+        return found, None
     best, result = auto.named_or_layerwise(network, spec, args.ranks, args.batch, machine,
-                                           known=others, **chosen)
-    return [best, *others], result
+                                           known=found, **chosen)
+    return [best, *found], result
 
 
 def _print_json(candidates: list[Candidate], result: SearchResult | None,
@@ -108,7 +105,6 @@ def _show(title: str, candidates: list[Candidate], result: SearchResult | None,
           schedule: Schedule | None) -> None:
     predictions = [c.prediction for c in candidates[:SHOWN]]
     tables.show_predictions(title, predictions)
-    tables.say_source(predictions)
     tables.show_layers(predictions[0])
     if result is not None:
         tables.say(_search_line(result))

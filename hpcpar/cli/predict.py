@@ -6,18 +6,14 @@ It also explains a prediction and chooses the number of ranks.
 from __future__ import annotations
 
 import argparse
-import math
 from typing import Any
 
 from hpcpar.cli import options
 from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
-from hpcpar.machine.model import Machine
-from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
-from hpcpar.report import perfetto, plots, tables, timeline_plot
-from hpcpar.report import scaling as scaling_table
+from hpcpar.report import perfetto, prediction_bars, scaling_table, tables, timeline_plot
 from hpcpar.search import auto, scaling
 from hpcpar.search.candidates import Candidate, PlanningTask
 from hpcpar.search.explain import Explanation, explain
@@ -26,10 +22,16 @@ from hpcpar.search.explain import Explanation, explain
 USUAL_RANKS = [2**i for i in range(11)]
 
 
-def add(subparsers: Any) -> None:
-    parser = subparsers.add_parser("predict",
-                                   help="price plans without running them: tables and bar charts",
-                                   allow_abbrev=False)
+def efficiency(text: str) -> float:
+    """A parallel efficiency."""
+    if not 0 < float(text) <= 1:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a parallel efficiency between 0 and 1, as in 0.8")
+    return float(text)
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
     parser.add_argument(
         "--plan", metavar="plan.json",
         help="price this plan file (instead of --network, --ranks, --batch, --strategy)",
@@ -52,13 +54,13 @@ def add(subparsers: Any) -> None:
                         help="inference: the forward pass alone")
     parser.add_argument("--explain", action="store_true",
                         help="name what limits each prediction, and what would help most")
-    parser.add_argument("--efficiency", type=float, metavar="E",
+    parser.add_argument("--efficiency", type=efficiency, metavar="E",
                         help="choose the fastest with at least this parallel efficiency (0 to 1)")
-    parser.add_argument("--deadline", type=float, metavar="HOURS",
+    parser.add_argument("--deadline", type=options.amount, metavar="HOURS",
                         help="choose the cheapest that trains all --epochs in this time")
-    parser.add_argument("--node-hours", type=float, metavar="H",
+    parser.add_argument("--node-hours", type=options.amount, metavar="H",
                         help="choose the fastest that trains all --epochs within this budget")
-    parser.add_argument("--epochs", type=float, default=1.0, metavar="N",
+    parser.add_argument("--epochs", type=options.amount, default=1.0, metavar="N",
                         help="epochs of the whole training (default 1)")
     parser.add_argument("--plot", metavar="FILE.png",
                         help="write a bar chart, one panel for each number of ranks")
@@ -71,11 +73,10 @@ def add(subparsers: Any) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    _check(args)
-    chosen = options.planning(args) | {"training": not args.forward_only}
+    """Runs the command; returns its exit status."""
     skipped: list[dict[str, Any]] = []
     data: dict[int, Prediction] = {}
-    candidates = [] if args.plan else _candidates(args, chosen, skipped, data)
+    candidates = [] if args.plan else _candidates(args, skipped, data)
     predictions = [_of_plan(args)] if args.plan else [c.prediction for c in candidates]
     explanations = [explain(c.task.network, c) for c in candidates] if args.explain else []
     scales, choice = _scaling(args, candidates)
@@ -87,7 +88,7 @@ def main(args: argparse.Namespace) -> int:
         tables.say(
             f"note: skipped {entry['strategy']} on {entry['ranks']} ranks: {entry['reason']}")
     if args.plot:
-        plots.bars(predictions, data, args.plot)
+        prediction_bars.bars(predictions, data, args.plot)
         tables.say(f"wrote {args.plot}")
     if args.timeline:
         perfetto.save(predictions, args.timeline)
@@ -122,7 +123,6 @@ def _show(predictions: list[Prediction], explanations: list[Explanation],
     batch = f"batch {first.batch}" if len(batches) == 1 else f"batch {args.batch_per_rank} a rank"
     tables.show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
                             predictions)
-    tables.say_source(predictions)
     if len(predictions) == 1 and not explanations:
         tables.show_layers(first)
     for p, explanation in zip(predictions, explanations, strict=False):
@@ -142,32 +142,22 @@ def _of_plan(args: argparse.Namespace) -> Prediction:
             raise InputError(f"--{name.replace('_', '-')} compares strategies and ranks: give "
                              "--network, --ranks and --batch, not --plan")
     plan = plans.load(args.plan)
-    if args.machine:
-        machine = files.load(args.machine)
-    else:
-        machine = files.from_dict(plan.machine, f"the machine in plan file {args.plan}")
+    machine = options.machine_of(args.machine, plan, args.plan)
     return price(plan.network.build(), plan, machine, samples=options.samples(args, plan.network),
                  accounting=args.accounting, training=not args.forward_only,
                  **options.pricing(args))
-
-
-def _check(args: argparse.Namespace) -> None:
-    """Checks the numbers of a scaling question."""
-    for name in ("deadline", "node_hours", "epochs"):
-        value = getattr(args, name)
-        if value is not None and not 0 < value < math.inf:
-            raise InputError(f"--{name.replace('_', '-')} {value}: give a number greater than 0")
-    if args.efficiency is not None and not 0 < args.efficiency <= 1:
-        raise InputError(
-            f"--efficiency {args.efficiency}: a parallel efficiency is between 0 and 1, as in 0.8")
 
 
 def _asks(args: argparse.Namespace) -> bool:
     return any(value is not None for value in (args.efficiency, args.deadline, args.node_hours))
 
 
-def _candidates(args: argparse.Namespace, chosen: dict[str, Any], skipped: list[dict[str, Any]],
+def _candidates(args: argparse.Namespace, skipped: list[dict[str, Any]],
                 data: dict[int, Prediction]) -> list[Candidate]:
+    """Every strategy on every number of ranks; those that cannot be cut so go to `skipped`.
+
+    With --plot, data parallelism on each number of ranks goes to `data`.
+    """
     if args.ranks is None and _asks(args):
         args.ranks = USUAL_RANKS
     for name in ("network", "ranks"):
@@ -178,37 +168,36 @@ def _candidates(args: argparse.Namespace, chosen: dict[str, Any], skipped: list[
         raise InputError("give --batch (over all ranks) or --batch-per-rank, one of the two")
     spec = options.network_spec(args.network, args.input, args.classes)
     network, machine = spec.build(), files.load(args.machine or "local")
-    chosen["samples"] = options.samples(args, spec)
+    chosen = options.planning(args) | {"training": not args.forward_only,
+                                       "samples": options.samples(args, spec)}
     out: list[Candidate] = []
+
+    def one(strategy: str, ranks: int, batch: int) -> None:
+        try:
+            found = auto.price_named(network, spec, strategy, ranks, batch, machine, **chosen)
+        except InputError as err:
+            if "stages" not in str(err):
+                raise
+            reason = str(err)
+        else:
+            if found.parts <= batch:
+                out.append(found)
+                return
+            reason = f"a batch of {batch} cannot be cut into {found.parts} parts"
+        skipped.append({"strategy": strategy, "ranks": ranks, "reason": reason})
+
     for ranks in args.ranks:
         batch = args.batch or args.batch_per_rank * ranks
-        for pattern in args.strategy.split(","):
-            if pattern.strip() == "auto":
+        for pattern in map(str.strip, args.strategy.split(",")):
+            if pattern == "auto":
                 out.append(auto.best(network, spec, ranks, batch, machine, **chosen)[0])
                 continue
-            for strategy in auto.expand(pattern.strip(), ranks):
-                _one(network, spec, strategy, ranks, batch, machine, chosen, out, skipped)
+            for strategy in auto.expand(pattern, ranks):
+                one(strategy, ranks, batch)
         if args.plot and ranks <= batch:
             data[ranks] = auto.price_named(network, spec, "data", ranks, batch, machine,
                                            **chosen).prediction
     return out
-
-
-def _one(network: Network, spec: plans.NetworkSpec, strategy: str, ranks: int, batch: int,
-         machine: Machine, chosen: dict[str, Any], out: list[Candidate],
-         skipped: list[dict[str, Any]]) -> None:
-    try:
-        found = auto.price_named(network, spec, strategy, ranks, batch, machine, **chosen)
-    except InputError as err:
-        if "stages" not in str(err):
-            raise
-        skipped.append({"strategy": strategy, "ranks": ranks, "reason": str(err)})
-        return
-    if found.parts > batch:
-        skipped.append({"strategy": strategy, "ranks": ranks,
-                        "reason": f"a batch of {batch} cannot be cut into {found.parts} parts"})
-        return
-    out.append(found)
 
 
 def _scaling(args: argparse.Namespace,

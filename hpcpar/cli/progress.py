@@ -33,8 +33,8 @@ class ProgressLines:
 class RunProgress:
     """Reports progress and iteration times: a line per epoch, or one per inference."""
 
-    def __init__(self, rank: int, predicted_s: float) -> None:
-        self._lines, self._predicted_s = ProgressLines(rank), predicted_s
+    def __init__(self, lines: ProgressLines, predicted_s: float) -> None:
+        self._lines, self._predicted_s = lines, predicted_s
         self._times: list[float] = []
 
     def _took(self, seconds: list[float], what: str) -> str:

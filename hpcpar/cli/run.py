@@ -4,48 +4,45 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
+import math
 import os
+import statistics
 import sys
 from typing import Any
 
-from hpcpar.cli.launch import limit_threads
+from hpcpar.cli import options
+from hpcpar.cli.progress import ProgressLines, RunProgress
+from hpcpar.comm.cores import fullest_node
+from hpcpar.comm.world import World, world
+from hpcpar.cost.price_plan import Prediction, price
+from hpcpar.errors import InputError
+from hpcpar.kernels import backend
+from hpcpar.kernels.interface import Backend
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
+from hpcpar.plan import plan as plans
+from hpcpar.runtime.optimizer import SGD
+from hpcpar.schedule.runnable import require
+from hpcpar.train import collect, record
+from hpcpar.train.inference import Inference
+from hpcpar.train.job import JobOptions
+from hpcpar.train.loop import Training
 
-limit_threads()
-
-from hpcpar.cli.options import check_direct  # noqa: E402
-from hpcpar.cli.progress import RunProgress  # noqa: E402
-from hpcpar.comm.cores import fullest_node  # noqa: E402
-from hpcpar.comm.world import World, world  # noqa: E402
-from hpcpar.cost.price_plan import Prediction, price  # noqa: E402
-from hpcpar.errors import InputError  # noqa: E402
-from hpcpar.kernels import backend  # noqa: E402
-from hpcpar.kernels.interface import Backend  # noqa: E402
-from hpcpar.machine import files  # noqa: E402
-from hpcpar.machine.model import Machine  # noqa: E402
-from hpcpar.plan import plan as plans  # noqa: E402
-from hpcpar.runtime.optimizer import SGD  # noqa: E402
-from hpcpar.schedule.runnable import require  # noqa: E402
-from hpcpar.train import collect, record  # noqa: E402
-from hpcpar.train.inference import Inference  # noqa: E402
-from hpcpar.train.job import JobOptions  # noqa: E402
-from hpcpar.train.loop import Training  # noqa: E402
-
-#: What a training alone has: option -> its value where it is not given.
+#: Options that only a training has, and their values where they are not given.
 TRAINING: dict[str, Any] = {"epochs": 1, "steps": 0, "checkpoint": "", "rate": 0.01,
                             "momentum": 0.9, "decay": 0.0005}
 
 
-def add(subparsers: argparse._SubParsersAction) -> None:
-    """The options of the command."""
-    p = subparsers.add_parser("run", help="train under a plan on real MPI ranks, and record it")
+def add(p: argparse.ArgumentParser) -> None:
+    """Adds the options."""
     p.add_argument("--plan", required=True, help="plan file, from: hpcpar plan -o")
     p.add_argument("--data", required=True, help="HDF5 dataset, from: hpcpar data")
     p.add_argument("--forward-only", action="store_true",
                    help="do not train: once over the held-out part of the data, or all samples "
                    "where there is none, with the weights of --resume (or initial ones)")
-    p.add_argument("--epochs", type=int, help="length of the training (default 1)")
-    p.add_argument("--steps", type=int, help="length in iterations, instead of --epochs")
+    p.add_argument("--epochs", type=options.positive, help="length of the training (default 1)")
+    p.add_argument("--steps", type=options.natural,
+                   help="length in iterations, instead of --epochs")
     p.add_argument("--out", default="", help="write the record of the run here (HDF5)")
     p.add_argument("--checkpoint", help="write weights and state here after every epoch (HDF5)")
     p.add_argument("--resume", default="", help="go on from this checkpoint, made under any plan")
@@ -56,41 +53,35 @@ def add(subparsers: argparse._SubParsersAction) -> None:
                    help="fixes initial weights, shuffling and dropout")
     p.add_argument("--machine", default="",
                    help="machine that the prediction in the record is for (default: the plan's)")
-    p.add_argument("--device", default="cpu", help="cpu or gpu")
-    p.add_argument("--direct", action="store_true",
-                   help="hand GPU buffers to MPI (needs a GPU-aware library)")
-    p.add_argument("--json", action="store_true", help="print a summary as JSON")
+    options.add_direct(p)
+    options.add_json(p)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Runs the command; returns its exit status."""
     w = world()
     with w.guard():
         return _run(args, w)
 
 
 def _run(args: argparse.Namespace, w: World) -> int:
-    plan, machine, kernels, options = w.agree(lambda: _read(args))
+    plan, machine, kernels, job_options = w.agree(lambda: _read(args))
     network = plan.network.build()
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     kind = Inference if args.forward_only else Training
-    job = kind(w, network, plan, kernels, options)
+    job = kind(w, network, plan, kernels, job_options)
     prediction = price(network, plan, machine, samples=job.measured.samples,
                        training=not args.forward_only)
     count = f"{job.loader.batches_per_epoch} passes forward"
     if isinstance(job, Training):
         count = f"{job.steps - job.start} iterations"
     node = fullest_node(w, args.device)
-    if w.rank == 0:
-        print(
-            f"{plan.network.name} on {w.size} ranks ({plan.strategy}), batch {plan.batch}, "
-            f"{job.measured.samples} samples, {count}, "
-            f"{args.device}, {w.library}",
-            file=sys.stderr,
-        )
-        if node.shared:
-            print(f"note: {node}", file=sys.stderr)
-    progress = RunProgress(w.rank, prediction.iteration_s)
+    lines = ProgressLines(w.rank)
+    lines.say(f"{plan.network.name} on {w.size} ranks ({plan.strategy}), batch {plan.batch}, "
+              f"{job.measured.samples} samples, {count}, {args.device}, {w.library}")
+    if node.shared:
+        lines.say(f"note: {node}")
+    progress = RunProgress(lines, prediction.iteration_s)
     if isinstance(job, Training):
         job.run(progress.training)
     else:
@@ -100,67 +91,62 @@ def _run(args: argparse.Namespace, w: World) -> int:
                          files.to_dict(machine), started, " ".join(sys.argv))
     if run is not None:
         if args.forward_only:
-            print(f"{_images_per_s(job, run):.1f} images/s", file=sys.stderr)
+            lines.say(f"{_images_per_s(run):.1f} images/s")
         if args.out:
             record.write(args.out, run)
-            print(f"record written to {args.out}", file=sys.stderr)
+            lines.say(f"record written to {args.out}")
         if args.json:
-            print(json.dumps(_summary(job, run, prediction)))
+            options.print_json(_summary(job, run, prediction))
     return 0
 
 
-def _images_per_s(job: Training | Inference, run: record.RunRecord) -> float:
-    """Samples a second of an inference, reading them aside."""
-    return job.measured.samples / float(run.iteration_s.max(axis=0).sum())
+def _images_per_s(run: record.RunRecord) -> float:
+    """Samples a second of an inference, without the time that reading them takes."""
+    return run.samples / float(run.iteration_s.max(axis=0).sum())
 
 
-def _summary(
-    job: Training | Inference, run: record.RunRecord, prediction: Prediction
-) -> dict[str, object]:
-    """What ``--json`` prints."""
+def _summary(job: Training | Inference, run: record.RunRecord,
+             prediction: Prediction) -> dict[str, object]:
+    """The document of ``--json``."""
     plan, measured = job.plan, job.measured
-    times = sorted(run.iteration_s.max(axis=0)[run.measured])
-    middle = times[len(times) // 2]
+    middle = statistics.median_high(run.iteration_s.max(axis=0)[run.measured].tolist())
     out: dict[str, object] = {
         "network": plan.network.name, "strategy": plan.strategy,
         "ranks": plan.ranks, "batch": plan.batch,
-        "test_accuracy": _known(measured.test_accuracy), "test_loss": _known(measured.test_loss),
+        "test_accuracy": _last(measured.test_accuracy), "test_loss": _last(measured.test_loss),
     }
     if isinstance(job, Inference):
         return out | {
-            "samples": measured.samples, "images_per_s": _images_per_s(job, run),
+            "samples": measured.samples, "images_per_s": _images_per_s(run),
             "measured_pass_s": middle, "predicted_pass_s": prediction.iteration_s,
         }
     return out | {
         "steps": job.steps, "loss": measured.loss[-1], "losses": measured.loss,
-        "train_accuracy": _known(measured.train_accuracy),
+        "train_accuracy": _last(measured.train_accuracy),
         "measured_iteration_s": middle, "predicted_iteration_s": prediction.iteration_s,
     }
 
 
 def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOptions]:
-    """Everything that can be wrong before a rank knows of the others."""
-    check_direct(args)
+    """Reads and checks everything that needs no communication."""
+    options.check_direct(args)
     given = {name: getattr(args, name) for name in TRAINING if getattr(args, name) is not None}
     if args.forward_only and given:
         raise InputError(f"--{next(iter(given))} is of a training, but --forward-only does not "
                          "train; leave one of them out")
     epochs, steps, checkpoint, rate, momentum, decay = (TRAINING | given).values()
-    if epochs < 1 or steps < 0:
-        raise InputError(
-            f"--epochs {epochs} --steps {steps}: a training has at least one epoch or step")
     for path in (args.out, checkpoint):
         if path and not os.access(os.path.dirname(path) or ".", os.W_OK):
             raise InputError(f"cannot write {path}: its folder is missing or not writable; make "
                              "it, or choose another place")
     plan = plans.load(args.plan)
     require(plan.network.build(), plan)
-    machine = files.load(args.machine) if args.machine else files.from_dict(plan.machine)
-    options = JobOptions(args.data, epochs, steps, checkpoint, args.resume, args.seed,
-                      SGD(rate, momentum, decay), args.direct)
-    return plan, machine, backend(args.device), options
+    machine = options.machine_of(args.machine, plan, args.plan)
+    return plan, machine, backend(args.device), JobOptions(
+        args.data, epochs, steps, checkpoint, args.resume, args.seed, SGD(rate, momentum, decay),
+        args.direct)
 
 
-def _known(values: list[float]) -> float | None:
-    """The last value, or None where it is unknown."""
-    return values[-1] if values and values[-1] == values[-1] else None
+def _last(values: list[float]) -> float | None:
+    """The last value; None where it was not measured."""
+    return values[-1] if values and not math.isnan(values[-1]) else None

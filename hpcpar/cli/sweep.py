@@ -7,24 +7,24 @@ import math
 import os
 import shlex
 import signal
+from dataclasses import fields
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hpcpar.cli import options
 from hpcpar.cli.sweep_progress import SweepProgress
 from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
-from hpcpar.errors import InputError, RunError, unknown
+from hpcpar.errors import InputError, RunError
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError
-from hpcpar.plan.plan import DTYPES, OVERLAPS
 from hpcpar.report.sweep_table import show_points
 from hpcpar.report.tables import say
 from hpcpar.search.scaling import node_ranks
 from hpcpar.sweep import folder, local, planning, remote, report, slurm
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
-from hpcpar.sweep.lock import alone
+from hpcpar.sweep.scripts import BatchJob
 from hpcpar.sweep.study import KINDS, Case, Study
 
 LAUNCHERS = ("local", "slurm")
@@ -33,30 +33,22 @@ STEPS = 30
 #: Mini-batches in synthetic data.
 BATCHES = 4
 
-States = dict[Case, Status]
 
-
-def add(subparsers: Any) -> None:
-    """Adds the command."""
-    parser = subparsers.add_parser("sweep", help="a scaling study: plan, run and report many cases",
-                                   allow_abbrev=False)
+def add(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(KINDS))
-    for kind, what in zip(KINDS, ("over all ranks, the same at every size", "of each rank"),
-                          strict=True):
-        p = kinds.add_parser(kind, help=f"{kind} scaling: --batch is {what}", allow_abbrev=False)
+    for kind, batch in zip(KINDS, ("over all ranks, the same at every size", "of each rank"),
+                           strict=True):
+        p = kinds.add_parser(kind, help=f"{kind} scaling: --batch is {batch}", allow_abbrev=False)
         options.add_network(p)
-        p.add_argument("--machine", default="local", metavar="NAME|FILE",
-                       help="preset or machine file (default local)")
+        options.add_machine(p)
         p.add_argument("--ranks", type=options.positives, required=True, metavar="P,P,...",
                        help="numbers of ranks")
         p.add_argument("--strategies", default="auto,data", metavar="S,S,...",
                        help="each at each size; 'grid:*' stands for every grid (default auto,data)")
         p.add_argument("--batch", type=options.positive, required=True, metavar="B",
-                       help=f"samples of a mini-batch, {what}")
-        p.add_argument("--overlap", default="full", metavar="|".join(OVERLAPS),
-                       help="what communication may hide behind computing (default full)")
-        p.add_argument("--dtype", default="float32", metavar="|".join(DTYPES),
-                       help="type of activations and weights (default float32)")
+                       help=f"samples of a mini-batch, {batch}")
+        options.add_types(p)
         length = p.add_mutually_exclusive_group()
         length.add_argument("--steps", type=options.positive, metavar="N",
                             help=f"iterations of every run (default {STEPS})")
@@ -66,16 +58,13 @@ def add(subparsers: Any) -> None:
             "--data", default="", metavar="FILE.h5",
             help=f"data file (default: synthetic, {BATCHES} of the largest mini-batches)",
         )
-        p.add_argument("--device", default="cpu", metavar="cpu|gpu",
-                       help="where ranks compute (default cpu)")
-        p.add_argument("--direct", action="store_true",
-                       help="hand GPU buffers to MPI, as 'hpcpar run --direct' does")
+        options.add_direct(p)
         p.add_argument("--out", required=True, metavar="FOLDER",
                        help="folder of the sweep: the same command goes on where it stopped")
         p.add_argument("--retry", action="store_true", help="also run again what has failed")
         p.add_argument("--dry-run", action="store_true",
                        help="plan, and print the commands or batch scripts; run nothing")
-        p.add_argument("--launcher", default="local", metavar="|".join(LAUNCHERS),
+        p.add_argument("--launcher", default="local", **options.one_of(LAUNCHERS),
                        help="start ranks here with mpiexec, or submit batch jobs (default local)")
         p.add_argument("--mpiexec", default="", metavar="COMMAND",
                        help="local: what stands before -n P (default: the mpiexec beside this "
@@ -116,40 +105,52 @@ def _add_slurm(parser: argparse.ArgumentParser) -> None:
     )
 
 
-#: Fields of `hpcpar.sweep.slurm.Slurm` that are options of the command line.
-SLURM = ("account", "partition", "time", "constraint", "nodes", "ranks_per_node", "cpus_per_rank",
-         "gpus_per_rank", "modules", "sbatch", "mpi")
-
-
 def main(args: argparse.Namespace) -> int:
-    """Runs the command."""
-    for name, known in (("overlap", OVERLAPS), ("dtype", tuple(DTYPES)), ("launcher", LAUNCHERS),
-                        ("device", ("cpu", "gpu"))):
-        if getattr(args, name) not in known:
-            raise unknown(f"--{name}", getattr(args, name), known)
+    """Runs the command; returns its exit status."""
     options.check_direct(args)
-    asked = slurm.read(args.slurm, {name: getattr(args, name) for name in SLURM})
+    asked = slurm.read(args.slurm, {field.name: getattr(args, field.name, None)
+                                    for field in fields(slurm.Slurm)})
     # handled like Ctrl-C: the ranks are ended, and the folder stays consistent
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, _interrupt)
     out = os.path.abspath(args.out)
     folder.make(os.path.join(out, "cases"))
-    with alone(out):
+    here = args.launcher == "local"
+    dry: dict[str, list[str]] = {}
+    with folder.alone(out):
         study = _study(args, out)
-        nodes = {ranks: _nodes(args, asked, study, ranks) for ranks in study.ranks}
+        # this node, the requested ones, or by the machine's nodes
+        per_node = node_ranks(study.machine)
+        nodes = {ranks: 1 if here else asked.nodes_for(ranks) or math.ceil(ranks / per_node)
+                 for ranks in study.ranks}
         with SweepProgress() as tell:
             states = planning.prepare(study, tell.planning)
+            # a case still marked as running was left by a sweep that was killed
+            wanted = (PLANNED, RUNNING, *[FAILED] * args.retry)
+            todo = [case for case, status in states.items() if status.state in wanted]
+            launcher = []
+            if here and todo:
+                launcher = shlex.split(args.mpiexec) or [local.mpiexec()]
+            scripts = {} if here else remote.write(study, asked, todo, args.one_allocation,
+                                                   os.getcwd())
             if args.dry_run:
-                scripts = _dry(args, study, asked, states)
+                commands = [shlex.join(local.command(study, case, launcher)) for case in todo]
+                dry = {"commands": commands} if here else {"scripts": [*scripts.values()]}
+            elif here:
+                limit_s = slurm.seconds(asked.time) if asked.time else None
+                tell.begin(len(todo))
+                for case in todo:
+                    tell.running(case)
+                    states[case] = local.run(study, case, states[case], launcher, limit_s)
+                    tell.ended(case, states[case])
             else:
-                scripts = _run(args, study, asked, states, tell)
+                _run_by_slurm(study, states, scripts, args.no_wait, tell)
         points, document, missing = report.write(study, states, nodes)
     if args.json:
-        options.print_json(document | scripts)
+        options.print_json(document | dry)
     else:
         show_points(report.title(study), points)
-        if args.dry_run:
-            _print(scripts)
+        _print(dry)
     if missing:
         say(missing)
     say(f"report: {os.path.join(out, report.PAGE)}")
@@ -167,7 +168,8 @@ def _interrupt(sign: int, frame: FrameType | None) -> NoReturn:
 def _study(args: argparse.Namespace, out: str) -> Study:
     spec = options.network_spec(args.network, args.input, args.classes)
     network = spec.build()
-    chosen = {"gather": "lazy", "overlap": args.overlap, "dtype": args.dtype, "bucket_bytes": None}
+    chosen = {"gather": "lazy", "overlap": args.overlap or "full", "dtype": args.dtype,
+              "bucket_bytes": None}
     strategies = tuple(dict.fromkeys(s.strip() for s in args.strategies.split(",") if s.strip()))
     if not strategies:
         raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
@@ -208,63 +210,25 @@ def _samples(network: Network, path: str) -> int:
     return int(count)
 
 
-def _nodes(args: argparse.Namespace, asked: slurm.Slurm, study: Study, ranks: int) -> int:
-    """Nodes that count in node-hours: this one, the requested ones, or by the machine's nodes."""
-    if args.launcher == "local":
-        return 1
-    return asked.nodes_for(ranks) or math.ceil(ranks / node_ranks(study.machine))
-
-
-def _todo(args: argparse.Namespace, states: States) -> list[Case]:
-    # a case still marked as running was left by a sweep that was killed
-    wanted = (PLANNED, RUNNING, *((FAILED,) if args.retry else ()))
-    return [case for case, status in states.items() if status.state in wanted]
-
-
-def _commands(args: argparse.Namespace) -> list[str]:
-    return shlex.split(args.mpiexec) or [local.mpiexec()]
-
-
-def _dry(args: argparse.Namespace, study: Study, asked: slurm.Slurm,
-         states: States) -> dict[str, Any]:
-    """The commands or scripts that would run."""
-    todo = _todo(args, states)
-    if args.launcher == "local":
-        return {"commands": [shlex.join(local.command(study, case, _commands(args)))
-                             for case in todo]}
-    return {"scripts": list(remote.write(study, asked, todo, args.one_allocation,
-                                         os.getcwd()).values())}
-
-
-def _print(scripts: dict[str, Any]) -> None:
-    for line in scripts.get("commands", ()):
+def _print(dry: dict[str, list[str]]) -> None:
+    """Prints the commands, or the scripts, of a dry run."""
+    for line in dry.get("commands", ()):
         print(line)
-    for path in scripts.get("scripts", ()):
+    for path in dry.get("scripts", ()):
         with open(path, encoding="utf-8") as f:
             print(f"# {path}\n{f.read()}")
 
 
-def _run(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: States,
-         tell: SweepProgress) -> dict[str, Any]:
-    todo = _todo(args, states)
-    if args.launcher == "local":
-        launcher = _commands(args) if todo else []
-        limit_s = slurm.seconds(asked.time) if asked.time else None
-        tell.begin(len(todo))
-        for case in todo:
-            tell.running(case)
-            states[case] = local.run(study, case, states[case], launcher, limit_s)
-            tell.ended(case, states[case])
-        return {}
-    scripts = remote.write(study, asked, todo, args.one_allocation, os.getcwd())
+def _run_by_slurm(study: Study, states: dict[Case, Status], scripts: dict[BatchJob, str],
+                  no_wait: bool, tell: SweepProgress) -> None:
     watch = remote.SlurmWatcher(study, states)
     try:
         begun = remote.submit(study, scripts, states)
         if begun:
             tell.say(f"submitted job{'s' if len(begun) > 1 else ''} {', '.join(begun)}")
-        if args.no_wait:
+        if no_wait:
             watch.poll()
-            return {}
+            return
         tell.begin(len(watch.open))
         watch.wait(lambda case: tell.ended(case, states[case]), tell.jobs)
     except KeyboardInterrupt:
@@ -272,4 +236,3 @@ def _run(args: argparse.Namespace, study: Study, asked: slurm.Slurm, states: Sta
             tell.say(f"jobs {', '.join(watch.jobs)} go on: the same command collects them; scancel "
                      f"{' '.join(watch.jobs)} ends them")
         raise
-    return {}

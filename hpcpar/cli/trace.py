@@ -7,19 +7,17 @@ import argparse
 from hpcpar.cli import options
 from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
-from hpcpar.machine import files
 from hpcpar.plan import plan as plans
-from hpcpar.report import events, perfetto, tables
+from hpcpar.report import perfetto
+from hpcpar.report.tables import say
+from hpcpar.report.trace_events import Event, write
 
 
-def add(subparsers: argparse._SubParsersAction) -> None:
-    """Adds the command."""
-    parser = subparsers.add_parser(
-        "trace", help="timelines of a run, simulated and measured, for ui.perfetto.dev",
-        description="Write the timelines of a run's ranks on one clock, beside the simulated one, "
-        "as trace "
-        "events; or with --plan the simulated one alone. Open the file at https://ui.perfetto.dev.",
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    parser.description = (
+        "Write the timelines of a run's ranks on one clock, beside the simulated one, as trace "
+        "events; or with --plan the simulated one alone. Open the file at https://ui.perfetto.dev.")
     parser.add_argument("record", nargs="?", metavar="RUN.h5",
                         help="a record that 'hpcpar run --out' wrote")
     parser.add_argument("--plan", metavar="plan.json",
@@ -39,42 +37,25 @@ def main(args: argparse.Namespace) -> int:
     if (args.record is None) == (args.plan is None):
         raise InputError("give either the record of a run (hpcpar trace run.h5 -o trace.json) or "
                          "--plan plan.json")
+    if args.record is not None and args.machine:
+        raise InputError("--machine goes with --plan: a record has the prediction for the "
+                         "machine that it was made for")
+    simulated: perfetto.Simulated
+    measured: list[Event] = []
     if args.record is not None:
-        if args.machine:
-            raise InputError("--machine goes with --plan: a record has the prediction for the "
-                             "machine that it was made for")
-        return _record(args)
-    plan = plans.load(args.plan)
-    if args.machine:
-        machine = files.load(args.machine)
+        from hpcpar.report.measured_trace import measured as measured_events
+        from hpcpar.report.recorded_prediction import recorded_prediction
+        from hpcpar.train.record import read
+
+        record = read(args.record)
+        simulated = recorded_prediction(record)
+        measured = measured_events(record, 2, args.iterations)
     else:
-        machine = files.from_dict(plan.machine, f"the machine in plan file {args.plan}")
-    prediction = price(plan.network.build(), plan, machine)
-    events.save(perfetto.events(1, prediction, f"simulated: {perfetto.title(prediction)}"),
-                args.out)
-    tables.say(f"wrote {args.out} (simulated); open it at https://ui.perfetto.dev")
-    return 0
-
-
-def _record(args: argparse.Namespace) -> int:
-    from hpcpar.report.measured_trace import measured
-    from hpcpar.report.recorded import simulated
-    from hpcpar.train.record import read
-
-    record = read(args.record)
-    timeline, found = simulated(record), measured(record, 2, args.iterations)
-    trace = list(found)
-    if timeline:
-        trace[:0] = perfetto.events(1, timeline, f"simulated: {perfetto.title(timeline)}")
-    if not trace:
-        raise InputError(f"run record {args.record} has neither times at which steps began nor a "
-                         "simulated timeline; run again with this hpcpar")
-    events.save(trace, args.out)
-    sides = " and ".join(side for side, there in (("simulated", timeline), ("measured", found))
-                         if there)
-    tables.say(f"wrote {args.out} ({sides}); open it at https://ui.perfetto.dev")
-    for there, what in ((timeline, "the simulated timeline"),
-                        (found, "times at which steps began")):
-        if not there:
-            tables.say(f"note: the record lacks {what}")
+        plan = plans.load(args.plan)
+        machine = options.machine_of(args.machine, plan, args.plan)
+        simulated = price(plan.network.build(), plan, machine)
+    name = f"simulated: {perfetto.title(simulated)}"
+    write([*perfetto.events(1, simulated, name), *measured], args.out)
+    sides = "simulated and measured" if measured else "simulated"
+    say(f"wrote {args.out} ({sides}); open it at https://ui.perfetto.dev")
     return 0

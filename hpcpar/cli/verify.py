@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
-from hpcpar.cli.launch import limit_threads
-
-limit_threads()
-
-from hpcpar.cli.progress import ProgressLines  # noqa: E402
-from hpcpar.comm.world import World, world  # noqa: E402
-from hpcpar.errors import InputError, unknown  # noqa: E402
-from hpcpar.kernels import backend  # noqa: E402
-from hpcpar.kernels.interface import Backend  # noqa: E402
-from hpcpar.plan import plan as plans  # noqa: E402
-from hpcpar.report.verify import show_result, to_json  # noqa: E402
-from hpcpar.runtime.optimizer import SGD  # noqa: E402
-from hpcpar.schedule.runnable import require  # noqa: E402
-from hpcpar.train.verify import (  # noqa: E402
+from hpcpar.cli import options
+from hpcpar.cli.progress import ProgressLines
+from hpcpar.comm.world import World, world
+from hpcpar.errors import InputError
+from hpcpar.kernels import backend
+from hpcpar.kernels.interface import Backend
+from hpcpar.plan import plan as plans
+from hpcpar.report.verify import show_result, to_json
+from hpcpar.runtime.optimizer import SGD
+from hpcpar.schedule.runnable import require
+from hpcpar.train.verify import (
     ADAM_TOLERANCES,
     TOLERANCES,
     Result,
@@ -29,18 +25,14 @@ from hpcpar.train.verify import (  # noqa: E402
 )
 
 
-def add(subparsers: argparse._SubParsersAction) -> None:
-    """Adds the command."""
-    p = subparsers.add_parser(
-        "verify",
-        help="check that a plan trains as one rank does: outputs, gradients and weights of every "
-        "layer",
-    )
+def add(p: argparse.ArgumentParser) -> None:
+    """Adds the options."""
     p.add_argument("--plan", required=True, help="plan file, from: hpcpar plan -o")
     p.add_argument("--data", default="",
                    help="HDF5 dataset, from: hpcpar data (default: random numbers)")
-    p.add_argument("--steps", type=int, default=3, help="iterations (default 3)")
-    p.add_argument("--dtype", default="float64", help="float64 (default) or float32")
+    p.add_argument("--steps", type=options.positive, default=3, help="iterations (default 3)")
+    p.add_argument("--dtype", default="float64", **options.one_of(TOLERANCES),
+                   help="type of all tensors (default float64)")
     p.add_argument(
         "--tolerance", type=float,
         help="largest relative difference that passes (default 1e-9 in float64 and 1e-3 in "
@@ -51,27 +43,27 @@ def add(subparsers: argparse._SubParsersAction) -> None:
         help="learning rate (default 0.001: small, lest training blows up what rounding leaves)",
     )
     p.add_argument("--seed", type=int, default=0, help="fixes initial weights, data and dropout")
-    p.add_argument("--device", default="cpu", help="cpu or gpu")
-    p.add_argument("--json", action="store_true", help="print the result as JSON")
+    options.add_device(p)
+    options.add_json(p)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Runs the command; returns its exit status."""
     w = world()
     with w.guard():
         return _run(args, w)
 
 
 def _run(args: argparse.Namespace, w: World) -> int:
-    given, kernels, options = w.agree(lambda: _read(args))
+    given, kernels, verify_options = w.agree(lambda: _read(args))
     network = given.network.build()
     plan = w.agree(lambda: comparable(network, given, args.dtype))
     usual = ADAM_TOLERANCES if plan.optimizer == "adam" else TOLERANCES
     tolerance = usual[args.dtype] if args.tolerance is None else args.tolerance
     lines = ProgressLines(w.rank)
-    check = Verification(w, network, plan, kernels, options)
+    check = Verification(w, network, plan, kernels, verify_options)
     lines.say(f"{plan.network.name} on {w.size} ranks ({plan.strategy}) beside one rank, batch "
-              f"{plan.batch}, {options.steps} steps, {args.dtype}, {args.device}, {w.library}")
+              f"{plan.batch}, {args.steps} steps, {args.dtype}, {args.device}, {w.library}")
     if given.batch_norm == "local":
         lines.say("note: the plan's batch normalisation takes the statistics of each rank's part, "
                   "so its training differs from a serial one by design; verified with those of the "
@@ -80,7 +72,7 @@ def _run(args: argparse.Namespace, w: World) -> int:
     def tell(step: int, so_far: Result) -> None:
         most = so_far.largest
         lines.say(
-            f"step {step}/{options.steps}",
+            f"step {step}/{args.steps}",
             f"loss {so_far.losses[-1]:.6f} (one rank {so_far.serial_losses[-1]:.6f})",
             f"largest difference so far {most.value:.1e}, {most.quantity.replace('_', ' ')} of "
             f"{most.layer}",
@@ -89,28 +81,20 @@ def _run(args: argparse.Namespace, w: World) -> int:
     result = check.run(tell)
     if w.rank == 0:
         title = ("largest difference from one rank, relative to each tensor's largest value, in "
-                 f"{options.steps} steps")
+                 f"{args.steps} steps")
         show_result(result, title, tolerance)
         if args.json:
-            print(
-                json.dumps(
-                    {"network": plan.network.name, "strategy": plan.strategy, "ranks": plan.ranks,
-                     "batch": plan.batch, "dtype": args.dtype, "steps": options.steps,
-                     "tolerance": tolerance, "batch_norm": plan.batch_norm}
-                    | to_json(result)
-                )
-            )
+            options.print_json(
+                {"network": plan.network.name, "strategy": plan.strategy, "ranks": plan.ranks,
+                 "batch": plan.batch, "dtype": args.dtype, "steps": args.steps,
+                 "tolerance": tolerance, "batch_norm": plan.batch_norm} | to_json(result))
             sys.stdout.flush()
     result.check(tolerance)
     return 0
 
 
 def _read(args: argparse.Namespace) -> tuple[plans.Plan, Backend, VerifyOptions]:
-    """Checks everything that needs no communication."""
-    if args.steps < 1:
-        raise InputError(f"--steps {args.steps}: a verification has at least one step")
-    if args.dtype not in TOLERANCES:
-        raise unknown("dtype", args.dtype, TOLERANCES)
+    """Reads and checks everything that needs no communication."""
     if args.tolerance is not None and not args.tolerance >= 0:
         raise InputError(f"--tolerance {args.tolerance}: give a number of at least 0")
     plan = plans.load(args.plan)

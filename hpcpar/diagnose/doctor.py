@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import h5py
+
 from hpcpar.comm.world import World, separate_worlds
 from hpcpar.diagnose import environment
 from hpcpar.diagnose.environment import JobEnvironment, RankEnvironment
@@ -21,19 +23,13 @@ _SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9p", "cifs", "wek
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check.
-
-    Attributes
-    ----------
-    status : str
-        ``ok``, ``warning``, or ``problem``, which would stop a run.
-    remedy : str
-        The way to fix it; empty for ``ok``.
-    """
+    """The result of one check."""
 
     subject: str
+    #: ``ok``, ``warning``, or ``problem``, which would stop a run.
     status: str
     what: str
+    #: The way to fix it; empty for ``ok``.
     remedy: str = ""
 
 
@@ -47,20 +43,20 @@ def examine(threads: int, given: dict[str, str]) -> JobEnvironment | None:
     given : dict
         Thread variables that the user has set.
     """
-    world, no_mpi = None, ""
+    world, no_mpi, library, binding, separate = None, "", "", "", None
     try:
         world = World()
+        library, binding = world.library, world.version
+        separate = separate_worlds(world.size, library)
     except InputError as err:
         no_mpi = str(err)
     mine = environment.rank_environment(world, threads)
     every = [mine] if world is None else world.gather(mine)
     if every is None:
         return None
-    separate = (separate_worlds(world.size, world.library) if world is not None else None) or ""
-    library, binding = ("", "") if world is None else (world.library, world.version)
-    config = environment.h5py.get_config()
-    return JobEnvironment(every, library, binding, no_mpi, separate, environment.launcher(), given,
-               environment.blas(), environment.h5py.version.hdf5_version, config.mpi)
+    return JobEnvironment(every, library, binding, no_mpi, separate or "", environment.launcher(),
+                          given, environment.blas(), h5py.version.hdf5_version,
+                          h5py.get_config().mpi)
 
 
 def diagnose(job: JobEnvironment) -> list[Finding]:
@@ -87,7 +83,7 @@ def _mpi(job: JobEnvironment) -> Iterator[Finding]:
         yield Finding("MPI", PROBLEM, f"{what}; planning and predicting work without", remedy)
         return
     yield Finding("MPI", OK, f"{job.mpi.partition(',')[0]}, mpi4py {job.mpi4py}")
-    nodes = _by_host(job.ranks)
+    nodes = job.nodes
     world = f"{len(job.ranks)} rank(s) on {len(nodes)} node(s)"
     if job.separate:
         what, _, remedy = job.separate.partition("; ")
@@ -103,32 +99,32 @@ def _mpi(job: JobEnvironment) -> Iterator[Finding]:
                       "levels of a machine expect that")
 
 
-def _by_host(ranks: Sequence[RankEnvironment]) -> dict[str, list[RankEnvironment]]:
-    hosts: dict[str, list[RankEnvironment]] = {}
-    for r in ranks:
-        hosts.setdefault(r.host, []).append(r)
-    return hosts
-
-
 def _threads(job: JobEnvironment) -> Iterator[Finding]:
     told = (", ".join(f"{k}={v}" for k, v in job.set.items())
             or "nothing set: a run gives each rank its share of the cores")
-    finding = Finding("threads", OK, f"{job.ranks[0].threads} a rank ({told})")
-    for host, ranks in _by_host(job.ranks).items():
-        cores = len({c for r in ranks for c in r.cores})
-        if sum(r.threads for r in ranks) > cores:
-            finding = _oversubscribed(host, ranks, cores, told)
-            break
-    yield finding
-    yield Finding("binding", OK, _binding(next(iter(_by_host(job.ranks).values()))))
+    yield next((_oversubscribed(host, ranks, told) for host, ranks in job.nodes.items()
+                if sum(r.threads for r in ranks) > _cores(ranks)),
+               Finding("threads", OK, f"{job.ranks[0].threads} a rank ({told})"))
+    ranks = next(iter(job.nodes.values()))
+    cores = _cores(ranks)
+    if all(len(r.cores) * len(ranks) <= cores for r in ranks):
+        text = f"each rank has {len(ranks[0].cores)} core(s) of its own"
+    else:
+        text = f"ranks of a node share {cores} core(s)"
+    yield Finding("binding", OK, text)
 
 
-def _oversubscribed(host: str, ranks: list[RankEnvironment], cores: int, told: str) -> Finding:
+def _cores(ranks: Sequence[RankEnvironment]) -> int:
+    """The number of cores that the ranks of one node may use."""
+    return len({core for rank in ranks for core in rank.cores})
+
+
+def _oversubscribed(host: str, ranks: Sequence[RankEnvironment], told: str) -> Finding:
     """More threads than cores on a node."""
-    threads = ranks[0].threads
+    threads, cores = ranks[0].threads, _cores(ranks)
     each = "1 thread" if threads == 1 else f"{threads} threads"
-    share = max(1, cores // len(ranks))
-    if share * len(ranks) <= cores:
+    share = cores // len(ranks)
+    if share:
         remedy = f"export OMP_NUM_THREADS={share} OPENBLAS_NUM_THREADS={share}"
     else:
         remedy = ("start fewer ranks a node, or give the job more cores (srun --cpus-per-task, "
@@ -137,17 +133,9 @@ def _oversubscribed(host: str, ranks: list[RankEnvironment], cores: int, told: s
                    f"{host}: {len(ranks)} rank(s) x {each} on {cores} core(s) ({told})", remedy)
 
 
-def _binding(ranks: list[RankEnvironment]) -> str:
-    """How the ranks of one node are bound to its cores."""
-    cores = len({c for r in ranks for c in r.cores})
-    if all(len(r.cores) * len(ranks) <= cores for r in ranks):
-        return f"each rank has {len(ranks[0].cores)} core(s) of its own"
-    return f"ranks of a node share {cores} core(s)"
-
-
 def _memory(job: JobEnvironment) -> Iterator[Finding]:
     least_bytes, host = min((ranks[0].free_bytes / len(ranks), host)
-                            for host, ranks in _by_host(job.ranks).items())
+                            for host, ranks in job.nodes.items())
     text = f"{least_bytes / 1e9:.1f} GB free for each rank of {host}"
     if least_bytes < _LITTLE_BYTES:
         yield Finding("memory", WARNING, text,
@@ -185,7 +173,7 @@ def _devices(job: JobEnvironment, gpu: dict[str, Any]) -> Iterator[Finding]:
     nccl = f"NCCL {gpu['nccl']}" if gpu["nccl"] else "no NCCL"
     names = ", ".join(f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices))
     yield Finding("GPUs", OK, f"{names} on {job.ranks[0].host}, CuPy {gpu['cupy']}, {nccl}")
-    most = max(len(ranks) for ranks in _by_host(job.ranks).values())
+    most = max(len(ranks) for ranks in job.nodes.values())
     if most > len(devices):
         yield Finding("GPU sharing", WARNING, f"{most} ranks of a node share {len(devices)} GPU(s)",
                       "start one rank a GPU")

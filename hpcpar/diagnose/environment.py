@@ -13,6 +13,7 @@ import socket
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,71 +30,54 @@ _SEEN_S = 3.0
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """The environment of one rank.
-
-    Attributes
-    ----------
-    versions : dict
-        Versions by software; they should be equal on all nodes.
-    cores : tuple of int
-        Cores that the process may run on.
-    threads : int
-        BLAS threads in a run.
-    free_bytes : int
-        Free memory of the node (or of the job's control group), shared by its ranks.
-    folder : str
-        File system type of the working directory, with the reason if it is not writable.
-    locks : str
-        Why a file there cannot be locked, or empty.
-    sees : bool
-        Whether rank 0's files are visible in the working directory.
-    gpu : dict
-        Result of `gpu_probe.look` on the node's first rank; ``driver``: whether a GPU's device file
-        exists.
-    """
+    """The environment of one rank."""
 
     host: str
+    #: Versions by software; they should be equal on all nodes.
     versions: dict[str, str]
+    #: Cores that the process may run on.
     cores: tuple[int, ...]
+    #: BLAS threads in a run.
     threads: int
+    #: Free memory of the node (or of the job's control group), shared by its ranks.
     free_bytes: int
+    #: File system type of the working directory, with the reason if it is not writable.
     folder: str
+    #: Why a file there cannot be locked, or empty.
     locks: str
+    #: Whether rank 0's files are visible in the working directory.
     sees: bool
+    #: Result of `gpu_probe.look` on the node's first rank; ``driver``: a GPU's device file exists.
     gpu: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class JobEnvironment:
-    """The environments of all ranks, collected on rank 0.
-
-    Attributes
-    ----------
-    mpi, mpi4py : str
-        Library and version; empty without MPI.
-    no_mpi : str
-        Why there is no MPI, or empty.
-    separate : str
-        Why the processes of one job see separate worlds, or empty.
-    launcher : str
-        The program that started the ranks, and their number.
-    set : dict
-        Thread variables that the user has set.
-    blas : str
-    hdf5 : str
-    parallel_hdf5 : bool
-    """
+    """The environments of all ranks, collected on rank 0."""
 
     ranks: list[RankEnvironment]
+    #: Library, and version of mpi4py; empty without MPI.
     mpi: str
     mpi4py: str
+    #: Why there is no MPI, or empty.
     no_mpi: str
+    #: Why the processes of one job see separate worlds, or empty.
     separate: str
+    #: The program that started the ranks, and their number.
     launcher: str
+    #: Thread variables that the user has set.
     set: dict[str, str]
     blas: str
     hdf5: str
     parallel_hdf5: bool
+
+    @cached_property
+    def nodes(self) -> dict[str, list[RankEnvironment]]:
+        """The ranks by host."""
+        hosts: dict[str, list[RankEnvironment]] = {}
+        for rank in self.ranks:
+            hosts.setdefault(rank.host, []).append(rank)
+        return hosts
 
 
 def rank_environment(world: World | None, threads: int) -> RankEnvironment:
@@ -103,12 +87,11 @@ def rank_environment(world: World | None, threads: int) -> RankEnvironment:
     rank = 0 if world is None else world.rank
     versions = {"hpcpar": hpcpar.__version__, "Python": platform.python_version(),
                 "NumPy": np.__version__, "h5py": h5py.__version__}
-    folder, locks, sees = _folder(world)
     gpu: dict[str, Any] = {"driver": Path("/dev/nvidiactl").exists()}
     if hosts.index(host) == rank and importlib.util.find_spec("cupy") is not None:
         gpu |= gpu_probe.look()
     cores = tuple(sorted(os.sched_getaffinity(0)))
-    return RankEnvironment(host, versions, cores, threads, free_bytes(), folder, locks, sees, gpu)
+    return RankEnvironment(host, versions, cores, threads, free_bytes(), *_folder(world), gpu)
 
 
 def blas() -> str:

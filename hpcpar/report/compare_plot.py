@@ -1,196 +1,174 @@
-"""The plot of simulated against measured: phases of every run, loss curves, layers, and what was
-not foreseen.
+"""The plot of simulated against measured: phases of every run, loss curves, layers, and the largest
+deviations.
 """
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hpcpar.report.compare import BUBBLE, PARTS, PHASES, Row, Split, whole
-from hpcpar.report.compare_table import percent, signed
+from hpcpar.report.compare_table import signed
 from hpcpar.report.pictures import COLOURS, pyplot, save
+from hpcpar.report.rows import BUBBLE, PARTS, Row, Split, Times, whole
+from hpcpar.report.tables import percent
 
-_PREDICTED, _MEASURED, _COMMUNICATION, _WAITING = "#9BC3E6", "#0072B2", "#D55E00", "#444444"
-_BUBBLE_COLOUR = "#BBBBBB"
-#: Of what is no compute.
+#: The sides of a comparison: their field in `Times`, and the colour of layers.
+_SIDES = {"predicted": ("predicted_s", "#9BC3E6"), "measured": ("measured_s", "#0072B2")}
+_PHASES = COLOURS | {BUBBLE: "#BBBBBB"}
+#: Parts in words.
+_NAMES = {"compute": "compute", "communication": "exposed communication",
+          "waiting": "waiting for ranks"}
 _HATCHES = {"communication": "////", "waiting": "...."}
-_SIDES = ("predicted_s", "measured_s")
+#: How a layer's part differs from its compute.
+_EDGES: dict[str, dict[str, Any]] = {
+    "communication": {"edgecolor": "#D55E00", "linewidth": 0.8},
+    "waiting": {"edgecolor": "#444444", "linewidth": 0.8, "color": "white"},
+}
 #: Runs whose layers are drawn, layers of a run, and deviations: more would not be readable.
 _MOST, _LAYERS, _TERMS = 4, 40, 8
 _CAUSES = {"compute": "#0072B2", "communication": "#D55E00", "waiting": "#444444",
            "bubble": "#999999", "between": "#CC79A7"}
 
 
-def _seconds(parts: Split, part: str, side: str) -> float:
-    return float(getattr(parts[part], side) or 0.0)
+def _ms(times: Times, side: str) -> float:
+    return 1e3 * float(getattr(times, _SIDES[side][0]))
 
 
-def _colour(phase: str) -> str:
-    return _BUBBLE_COLOUR if phase == BUBBLE else COLOURS.get(phase, "#777777")
+def _quartiles(axes: Any, x: float, times: Times, below: float = 0.0, **style: Any) -> float:
+    """Draws the quartiles of a measured time as an error bar; returns its upper end."""
+    if times.low_s is None or times.high_s is None or times.high_s <= times.low_s:
+        return 0.0
+    low, high = below + 1e3 * times.low_s, below + 1e3 * times.high_s
+    axes.errorbar(x, (low + high) / 2, (high - low) / 2, color="black", **style)
+    return high
 
 
 def _phases(axes: Any, rows: Sequence[Row]) -> None:
-    """Per run two stacked bars: predicted, measured; compute plain, exposed communication and
-    waiting hatched.
-    """
-    places, names, top = [], [], 0.0
+    """Two stacked bars per run, predicted and measured; communication and waiting are hatched."""
+    places, top = [], 0.0
     for i, row in enumerate(rows):
-        for j, side in enumerate(_SIDES):
-            at, height = i + 0.4 * (j - 0.5), 0.0
+        for x, side in ((i - 0.2, "predicted"), (i + 0.2, "measured")):
+            height, total = 0.0, _ms(row.iteration, side)
             for part in PARTS:
                 for phase, parts in row.phases.items():
-                    piece = 1e3 * _seconds(parts, part, side)
+                    piece = _ms(parts[part], side)
                     if piece > 0:
-                        axes.bar(at, piece, 0.36, bottom=height, color=_colour(phase),
-                                 edgecolor="white", linewidth=0.6,
-                                 hatch=_HATCHES.get(part))
+                        axes.bar(x, piece, 0.36, bottom=height, color=_PHASES[phase],
+                                 edgecolor="white", linewidth=0.6, hatch=_HATCHES.get(part))
                         height += piece
-            total = getattr(row.iteration, side)
             # the whole iteration: a mark, as a median is not the sum of means
-            if total is not None:
-                axes.plot([at - 0.18, at + 0.18], [1e3 * total] * 2, color="black", linewidth=1.8)
-            places.append(at)
-            names.append("predicted" if j == 0 else "measured")
-            top = max(top, height, 1e3 * (total or 0.0), 1e3 * (row.iteration.high_s or 0.0))
-        if row.iteration.low_s is not None and row.iteration.high_s is not None:
-            low, high = 1e3 * row.iteration.low_s, 1e3 * row.iteration.high_s
-            axes.errorbar(i + 0.2, (low + high) / 2, (high - low) / 2, color="black", linewidth=1.0,
-                          capsize=4)
+            axes.plot([x - 0.18, x + 0.18], [total, total], color="black", linewidth=1.8)
+            places.append(x)
+            top = max(top, height, total)
+        top = max(top, _quartiles(axes, i + 0.2, row.iteration, linewidth=1.0, capsize=4))
     for i, row in enumerate(rows):
         mean = f"\nmean of {row.stages} stages" if row.stages > 1 else ""
         label = f"{row.name}\naccuracy {percent(row.iteration.accuracy)}{mean}"
         axes.annotate(label, (i, 1.02 * top), ha="center", va="bottom", fontsize=8)
     axes.set_ylim(0, 1.3 * top or 1)
     axes.set_xlim(-0.6, len(rows) - 0.4)
-    axes.set_xticks(places, names, rotation=90 if len(rows) > 3 else 0, fontsize=8)
+    axes.set_xticks(places, [*_SIDES] * len(rows), rotation=90 if len(rows) > 3 else 0, fontsize=8)
     axes.set_ylabel("one iteration (ms)")
     axes.set_title("Phases: predicted and measured")
 
 
 def _legend(axes: Any, plt: Any, rows: Sequence[Row]) -> None:
-    def drawn(phase: str) -> bool:
-        return any(_seconds(row.phases[phase], part, side) > 0 for row in rows
-                   if phase in row.phases for part in PARTS for side in _SIDES)
-
-    used = [phase for phase in (*PHASES, BUBBLE) if drawn(phase)]
-    entries = [plt.Rectangle((0, 0), 1, 1, color=_colour(p)) for p in used]
-    entries += [plt.Rectangle((0, 0), 1, 1, facecolor="#BBBBBB", edgecolor="white", hatch=hatch)
-                for hatch in _HATCHES.values()]
-    entries += [plt.Line2D([], [], color="black", linewidth=1.8),
-                axes.errorbar([], [], [], color="black", linewidth=1.0, capsize=4)]
-    axes.legend(entries, [*used, "exposed communication", "waiting for ranks", "whole iteration",
-                          "its quartiles"], fontsize=8,
-                loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    used = {phase for row in rows for phase, parts in row.phases.items()
+            if whole(parts).measured_s > 0 or whole(parts).predicted_s > 0}
+    entries = {phase: plt.Rectangle((0, 0), 1, 1, color=colour)
+               for phase, colour in _PHASES.items() if phase in used}
+    entries |= {_NAMES[part]: plt.Rectangle((0, 0), 1, 1, facecolor="#BBBBBB", edgecolor="white",
+                                            hatch=hatch) for part, hatch in _HATCHES.items()}
+    entries["whole iteration"] = plt.Line2D([], [], color="black", linewidth=1.8)
+    entries["its quartiles"] = axes.errorbar([], [], [], color="black", linewidth=1.0, capsize=4)
+    axes.legend(entries.values(), entries.keys(), fontsize=8, loc="upper left",
+                bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
 def _loss(axes: Any, rows: Sequence[Row]) -> None:
     for row in rows:
-        if len(row.loss):
-            accuracy = ""
-            if row.test_accuracy is not None:
-                accuracy = f" (held-out accuracy {percent(row.test_accuracy)})"
-            axes.plot(np.arange(1, len(row.loss) + 1), row.loss, linewidth=1.2,
-                      label=row.name + accuracy)
+        name, loss = row.name, row.record.loss
+        if row.test_accuracy is not None:
+            name += f" (held-out accuracy {percent(row.test_accuracy)})"
+        axes.plot(np.arange(1, len(loss) + 1), loss, linewidth=1.2, label=name)
     axes.set_xlabel("iteration")
     axes.set_ylabel("loss")
     axes.set_title("Training loss")
-    if any(len(row.loss) for row in rows):
+    if rows:
         axes.legend(fontsize=8)
 
 
+def _longest(layers: dict[str, Split]) -> list[str]:
+    """The names of the longest layers, in the order of the schedule."""
+    def longest_s(name: str) -> float:
+        times = whole(layers[name])
+        return max(times.measured_s, times.predicted_s)
+
+    chosen = sorted(layers, key=longest_s, reverse=True)[:_LAYERS]
+    return [name for name in layers if name in chosen]
+
+
 def _layers(axes: Any, row: Row) -> None:
-    """Per layer two bars, predicted and measured, with communication and waiting on top; quartiles
-    at each measured part's end.
-    """
-    sizes = {name: whole(parts) for name, parts in row.layers.items()}
-    largest = sorted(sizes,
-                     key=lambda name: -max(sizes[name].measured_s, sizes[name].predicted_s
-                                           or 0.0))[:_LAYERS]
-    names = [name for name in row.layers if name in largest]
-    at, top = np.arange(len(names)), 0.0
-    for side, shift, colour, text in ((_SIDES[0], -0.2, _PREDICTED, "predicted"),
-                                      (_SIDES[1], 0.2, _MEASURED, "measured")):
-        bottom = np.zeros(len(names))
-        for part in PARTS:
-            values = 1e3 * np.array([_seconds(row.layers[n], part, side) for n in names])
+    """Two stacked bars per layer, predicted and measured; quartiles at each measured part's end."""
+    names, top = _longest(row.layers), 0.0
+    at = np.arange(len(names))
+    for shift, (side, (_, colour)) in zip((-0.2, 0.2), _SIDES.items(), strict=True):
+        bottom: NDArray[np.float64] = np.zeros(len(names))
+        for part, aside in zip(PARTS, (-0.08, 0.0, 0.08), strict=True):
+            times = [row.layers[name][part] for name in names]
+            values = np.array([_ms(t, side) for t in times])
             some = values > 0  # an empty bar would still show its edge
-            edge: dict[str, Any] = {}
-            if part != "compute":
-                edge = {"edgecolor": _COMMUNICATION if part == "communication" else _WAITING,
-                        "linewidth": 0.8}
-            shown = {"compute": "compute", "communication": "exposed communication",
-                     "waiting": "waiting for ranks"}[part]
-            face = colour if part != "waiting" else "white"
             if some.any() or part == "compute":
-                axes.bar((at + shift)[some], values[some], 0.38, bottom=bottom[some], color=face,
-                         hatch=_HATCHES.get(part),
-                         label=f"{text}, {shown}", **edge)
-            if side == "measured_s":
-                _quartiles(axes,
-                           at + shift + {"compute": -0.08, "communication": 0.0,
-                                         "waiting": 0.08}[part],
-                           bottom, [row.layers[n][part] for n in names])
-                top = max(top,
-                          float(np.max([1e3 * (row.layers[n][part].high_s or 0.0) for n in names]
-                                       + bottom, initial=0.0)))
+                style = {"color": colour, "hatch": _HATCHES.get(part)} | _EDGES.get(part, {})
+                axes.bar((at + shift)[some], values[some], 0.38, bottom=bottom[some],
+                         label=f"{side}, {_NAMES[part]}", **style)
+            if side == "measured":
+                ends = [_quartiles(axes, x, t, below, linewidth=0.7, capsize=1.5)
+                        for x, t, below in zip(at + shift + aside, times, bottom, strict=True)
+                        if t.measured_s > 0]
+                top = max([top, *ends])
             bottom = bottom + values
-        top = max(top, float(np.max(bottom, initial=0.0)))
+        top = max([top, *bottom])
     axes.set_xticks(at, names, rotation=90 if len(names) > 8 else 0, fontsize=8)
     axes.set_xlim(-0.6, max(len(names), 1) - 0.4)
     axes.set_ylabel("one iteration (ms)")
     longest = f", the {_LAYERS} longest" if len(row.layers) > _LAYERS else ""
-    axes.set_title(f"Layers{longest}: {row.name}" + (f" ({os.path.basename(row.path)})" if row.path
-                                                     else ""), fontsize=10)
+    file = f" ({row.file})" if row.file else ""
+    axes.set_title(f"Layers{longest}: {row.name}{file}", fontsize=10)
     axes.set_ylim(0, 1.28 * top or 1)
     axes.legend(fontsize=7, ncols=3, loc="upper right")
 
 
-def _quartiles(axes: Any, at: Any, bottom: Any, times: Sequence[Any]) -> None:
-    for x, below, t in zip(at, bottom, times, strict=True):
-        if t.measured_s > 0 and t.low_s is not None and t.high_s is not None and t.high_s > t.low_s:
-            low, high = below + 1e3 * t.low_s, below + 1e3 * t.high_s
-            axes.errorbar(x, (low + high) / 2, (high - low) / 2, color="black", linewidth=0.7,
-                          capsize=1.5)
-
-
 def _terms(axes: Any, row: Row) -> None:
-    """The largest deviations as bars: to the right what took longer than predicted."""
+    """The largest deviations as bars: to the right the terms that took longer than predicted."""
     axes.set_title("Not foreseen (measured less predicted)", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     shown = row.terms[:_TERMS]
-    if not shown:
-        axes.set_axis_off()
-        axes.text(0.5, 0.5, "no prediction of steps in this record", ha="center", va="center",
-                  fontsize=9, transform=axes.transAxes)
-        return
     values = [1e3 * t.excess_s for t in shown]
     axes.barh(range(len(shown)), values, 0.62, color=[_CAUSES[t.cause] for t in shown])
     for i, (value, term) in enumerate(zip(values, shown, strict=True)):
-        axes.annotate(f" {signed(term.excess_s)} ({100 * term.share:+.0f}%) ", (max(value, 0.0), i),
+        axes.annotate(f" {signed(term.excess_s)} ({term.share:+.0%}) ", (max(value, 0.0), i),
                       ha="left", va="center", fontsize=7)
     axes.set_yticks(range(len(shown)), [textwrap.fill(t.what, 38) for t in shown], fontsize=7)
     axes.axvline(0, color="black", linewidth=0.8)
-    span = max(map(abs, values))
-    axes.set_xlim(1.08 * min(*values, 0.0), max(*values, 0.0) + 0.75 * span)
+    least, most = min([0.0, *values]), max([0.0, *values])
+    axes.set_xlim(1.08 * least, most + 0.75 * max(most, -least) or 1.0)
     axes.invert_yaxis()
     axes.set_xlabel("ms an iteration", fontsize=8)
     axes.tick_params(axis="x", labelsize=8)
 
 
 def plot(rows: Sequence[Row], path: str) -> None:
-    """Write the figure.
+    """Writes the figure; the layers of the first four runs are drawn.
 
     Parameters
     ----------
-    rows : sequence of Row
-        Runs; the layers of the first four are drawn.
     path : str
-        A PNG file, or what else matplotlib writes by its suffix.
+        PNG, or another format of matplotlib, by its suffix.
 
     Raises
     ------

@@ -6,6 +6,8 @@ that one comes is the arrival skew.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,55 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.comm.clock_sync import common
-from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError
-from hpcpar.network.graph import Network
-from hpcpar.plan import plan as plans
-from hpcpar.plan.plan import Plan
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.pipeline_order import firsts
-from hpcpar.schedule.steps import Comm, Kind, Phase, Schedule
-from hpcpar.train.record import RunRecord, steps_of
+from hpcpar.schedule.steps import Comm, Kind, Phase
+from hpcpar.train.record import RunRecord
+from hpcpar.train.recorded_run import RecordedRun, recorded_run
 
 
-@dataclass(frozen=True)
-class ClockOrigin:
-    """The network, plan and schedule of a record's steps."""
+def between_stages(run: RecordedRun, stages: Sequence[int], index: int) -> bool:
+    """True for a movement from stage to stage, and for the loss that all stages get.
 
-    network: Network
-    plan: Plan
-    schedule: Schedule
-
-    @property
-    def stages(self) -> list[int]:
-        """The first ranks of a pipeline's stages; one where there is no pipeline."""
-        return firsts(self.network, self.plan)
-
-    def stage(self, rank: int) -> int:
-        """The pipeline stage that a rank belongs to."""
-        return int(np.searchsorted(self.stages, rank, side="right")) - 1
-
-    def between_stages(self, index: int) -> bool:
-        """True for a movement from stage to stage, and for the loss that all stages get."""
-        step = self.schedule.steps[index]
-        if not isinstance(step, Comm) or len(self.stages) == 1:
-            return False
-        source, destination = int(step.source.config.first), int(step.destination.config.first)
-        return step.phase is Phase.LOSS or self.stage(source) != self.stage(destination)
-
-
-def origin(record: RunRecord) -> ClockOrigin | None:
-    """Lower the record's plan again; None where its network is missing or the steps differ."""
-    try:
-        plan = plans.from_json(record.plan, record.path)
-        network = plan.network.build()
-        for training in (True, False):
-            schedule = schedule_for(network, plan, training)
-            if steps_of(schedule) == record.steps:
-                return ClockOrigin(network, plan, schedule)
-    except InputError:
-        return None
-    return None
+    Parameters
+    ----------
+    stages : sequence of int
+        The first ranks of a pipeline's stages.
+    """
+    step = run.schedule.steps[index]
+    if not isinstance(step, Comm) or len(stages) == 1:
+        return False
+    ranks = [int(step.source.config.first), int(step.destination.config.first)]
+    source, destination = np.searchsorted(stages, ranks, side="right")
+    return step.phase is Phase.LOSS or bool(source != destination)
 
 
 def partners(step: Comm, rank: int) -> tuple[int, ...]:
@@ -82,25 +56,21 @@ class Clocked:
     """Steps of the kept iterations on one clock, [ranks, kept, steps]; NaN: rank takes no part.
 
     Times are in s after the begin of the first kept iteration.
-
-    Attributes
-    ----------
-    iterations : ndarray
-        [kept] numbers.
-    begin_s : ndarray
-        [ranks, kept] beginning of the iterations.
-    last_s : ndarray
-        Begin of a communication on the last of the rank's partners.
-    who : ndarray
-        That partner, the late sender; -1 without partners.
     """
 
+    #: The run; None where its network is missing.
+    run: RecordedRun | None
+    #: [kept] numbers.
     iterations: NDArray[np.int64]
+    #: [ranks, kept] beginning of the iterations.
     begin_s: NDArray[Any]
     start_s: NDArray[Any]
+    #: End and final wait of communications.
     end_s: NDArray[Any]
     wait_s: NDArray[Any]
+    #: Begin of a communication on the last of the rank's partners.
     last_s: NDArray[Any]
+    #: That partner, the late sender; -1 without partners.
     who: NDArray[np.int64]
 
     @cached_property
@@ -110,28 +80,31 @@ class Clocked:
         return np.nan_to_num(np.clip(before, 0.0, self.wait_s))
 
 
-def clocked(record: RunRecord, source: ClockOrigin | None,
-            chosen: NDArray[np.bool_] | None = None) -> Clocked | None:
-    """Put the ranks' times on rank 0's clock.
+def clocked(record: RunRecord, first: int = 0) -> Clocked:
+    """Puts the ranks' times on rank 0's clock.
+
+    Where the network is missing, all ranks that have a step count as partners.
 
     Parameters
     ----------
-    source : ClockOrigin or None
-        Gives a rank's partners; without it, all ranks that have a step are partners.
-    chosen : ndarray, optional
-        [kept] mask of the kept iterations.
+    first : int
+        Iterations before this one are left out.
 
-    Returns
-    -------
-    Clocked or None
-        None where the record has no times of steps.
+    Raises
+    ------
+    InputError
+        The record has no times of steps.
     """
-    starts, ends, waits, begins = record.start_s, record.end_s, record.wait_s, record.begin_s
-    clock = record.clock
-    if starts is None or ends is None or waits is None or begins is None or clock is None:
-        return None
-    numbers = np.arange(record.iterations) if record.kept is None else record.kept
-    chosen = np.ones(len(numbers), np.bool_) if chosen is None else chosen
+    kept, clock, begins = record.kept, record.clock, record.begin_s
+    starts, ends, waits = record.start_s, record.end_s, record.wait_s
+    if (kept is None or clock is None or begins is None or starts is None or ends is None
+            or waits is None):
+        raise InputError(f"run record {record.path} has no times at which steps began; run again "
+                         "with this hpcpar")
+    run = None
+    with suppress(InputError):
+        run = recorded_run(record)
+    chosen = kept >= first
     local = begins[:, chosen]
     begin = common(local, clock)
     zero = begin.min() if begin.size else 0.0
@@ -144,7 +117,7 @@ def clocked(record: RunRecord, source: ClockOrigin | None,
         if step.kind != "comm":
             continue
         taking = [rank for rank in range(len(start)) if not np.isnan(start[rank, :, i]).all()]
-        frozen = source.schedule.steps[i] if source else None
+        frozen = run.schedule.steps[i] if run else None
         for rank in taking:
             others = [peer for peer in taking if peer != rank]
             if isinstance(frozen, Comm):
@@ -153,4 +126,4 @@ def clocked(record: RunRecord, source: ClockOrigin | None,
                 theirs = entered[others, :, i]
                 last[rank, :, i] = theirs.max(axis=0)
                 who[rank, :, i] = np.array(others)[theirs.argmax(axis=0)]
-    return Clocked(numbers[chosen], begin - zero, start, end, waits[:, chosen], last, who)
+    return Clocked(run, kept[chosen], begin - zero, start, end, waits[:, chosen], last, who)

@@ -11,50 +11,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.report.late_senders import Clocked
-from hpcpar.report.rows import Split, Times, split
+from hpcpar.report.rows import Split, Times
 from hpcpar.train.record import RunRecord
 
 
 @dataclass
 class MeasuredView:
-    """Every step on the rank that counts.
+    """Every step on the rank that counts."""
 
-    Attributes
-    ----------
-    seconds : ndarray
-        [iterations compared, steps]
-    mean_s, waiting_s : ndarray
-        [steps] mean without the iterations that took longest and shortest; and what of it is
-        waiting for others.
-    kept : ndarray
-        Places, among the iterations compared, of those whose waiting is known.
-    kept_waiting : ndarray
-        [kept, steps]
-    who : ndarray
-        [kept, steps] the rank that was waited for.
-    """
-
+    #: [iterations compared, steps]
     seconds: NDArray[np.float64]
+    #: [steps] mean without the iterations that took longest and shortest.
     mean_s: NDArray[np.float64]
+    #: [steps] waiting for other ranks, a part of `mean_s`.
     waiting_s: NDArray[np.float64]
+    #: Places, among the iterations compared, of those whose waiting is known.
     kept: NDArray[np.int64]
+    #: [kept, steps] seconds of waiting.
     kept_waiting: NDArray[np.float64]
+    #: [kept, steps] the rank that was waited for.
     who: NDArray[np.int64]
 
 
 def computing(record: RunRecord) -> NDArray[np.bool_]:
-    """[steps] which of them compute."""
+    """[steps] True for steps that compute."""
     return np.array([step.kind == "compute" for step in record.steps], np.bool_)
 
 
 def busiest(record: RunRecord) -> NDArray[np.int64]:
-    """For every iteration compared and every step the rank that counts, such that steps on the same
-    ranks add up to their time.
+    """[iterations compared, steps] the rank that counts.
 
     In each iteration the rank that computes longest counts, as in the prediction: the others wait
-    for it. Where layers live on some ranks only (stages of a pipeline), that is the longest of
-    those ranks, for each set of them; of movements between them, where none computes, the rank that
-    waits longest.
+    for it. Steps on the same ranks thus add up to their time. Layers of a pipeline's stage live on
+    some ranks only: the longest of those counts, for each set of ranks. Movements between stages
+    compute nothing: the rank that waits longest counts.
     """
     seconds, computes = record.seconds[:, record.measured], computing(record)
     taking_part = seconds.any(axis=1)
@@ -70,66 +60,60 @@ def busiest(record: RunRecord) -> NDArray[np.int64]:
 
 
 def stage_by_stage(record: RunRecord, stages: Sequence[int]) -> list[NDArray[np.int64]]:
-    """For every stage of a pipeline the same, with its rank that computes longest in all steps:
-    each stage's add up to its iteration.
+    """For every stage of a pipeline, [iterations compared, steps] its rank that computes longest.
+
+    The steps of each stage add up to its iteration.
     """
-    seconds, computes = record.seconds[:, record.measured], computing(record)
+    seconds = record.seconds[:, record.measured]
+    busy_s = seconds[:, :, computing(record)].sum(axis=2, dtype=np.float64)
     ends = [*stages[1:], len(record.ranks)]
-    out = []
-    for first, end in zip(stages, ends, strict=True):
-        longest = seconds[first:end][:, :, computes].sum(axis=2,
-                                                         dtype=np.float64).argmax(axis=0) + first
-        out.append(np.repeat(longest[:, None], seconds.shape[2], axis=1))
-    return out
+    longest = [busy_s[first:end].argmax(axis=0) + first
+               for first, end in zip(stages, ends, strict=True)]
+    return [np.repeat(ranks[:, None], seconds.shape[2], axis=1) for ranks in longest]
 
 
-def view(record: RunRecord, ranks: NDArray[np.int64], times: Clocked | None) -> MeasuredView:
+def view(record: RunRecord, ranks: NDArray[np.int64], times: Clocked) -> MeasuredView:
     """The steps on the ranks that `busiest` or `stage_by_stage` chose."""
-    seconds = np.take_along_axis(record.seconds[:, record.measured], ranks[None],
-                                 axis=0)[0].astype(np.float64)
+    seconds = np.take_along_axis(record.seconds[:, record.measured].astype(np.float64),
+                                 ranks[None], axis=0)[0]
     order = np.argsort(record.slowest_s, kind="stable")
     cut = len(order) // 10
-    mean = seconds[order[cut:len(order) - cut]].mean(axis=0)
-    if times is None:
-        none = np.zeros((0, seconds.shape[1]))
-        return MeasuredView(seconds, mean, np.zeros_like(mean), np.zeros(0, np.int64), none,
-                    none.astype(np.int64))
-    kept = times.iterations - (record.measured.start or 0)
+    mean_s = seconds[order[cut:len(order) - cut]].mean(axis=0)
+    kept = times.iterations - record.measured.start
     chosen = ranks[kept][None]
     waiting = np.minimum(np.take_along_axis(times.waiting_s, chosen, axis=0)[0], seconds[kept])
     total = seconds[kept].sum(axis=0)
     part = np.divide(waiting.sum(axis=0), total, out=np.zeros_like(total), where=total > 0)
-    return MeasuredView(seconds, mean, mean * part, kept, waiting,
-                np.take_along_axis(times.who, chosen, axis=0)[0])
+    return MeasuredView(seconds, mean_s, mean_s * part, kept, waiting,
+                        np.take_along_axis(times.who, chosen, axis=0)[0])
 
 
 def measure(views: Sequence[MeasuredView], steps: NDArray[np.bool_], computes: NDArray[np.bool_],
             bubble: NDArray[np.bool_]) -> Split:
-    """Times of some of the steps, the mean of the views: waiting in steps of `bubble` is left out.
+    """Times of some of the steps, the mean of the views, without the waiting in steps of `bubble`.
+
+    Parameters
+    ----------
+    steps, computes, bubble : ndarray
+        [steps] masks.
     """
-    out = split()
-    comm, n = steps & ~computes, len(views)
-    waits = comm & ~bubble
-    busy = steps & computes
-    out["compute"] = _times([v.seconds[:, busy].sum(axis=1) for v in views],
-                            sum(v.mean_s[busy].sum() for v in views) / n)
+    busy, comm = steps & computes, steps & ~computes
+    exchanging = [v.seconds[:, comm].sum(axis=1) for v in views]
     if len(views[0].kept):
-        gone = [v.seconds[v.kept][:, comm].sum(axis=1) - v.kept_waiting[:, comm].sum(axis=1)
-                for v in views]
-        out["waiting"] = _times([v.kept_waiting[:, waits].sum(axis=1) for v in views],
-                                sum(v.waiting_s[waits].sum() for v in views) / n)
-    else:
-        gone = [v.seconds[:, comm].sum(axis=1) for v in views]
-    out["communication"] = _times(gone,
-                                  sum(v.mean_s[comm].sum() - v.waiting_s[comm].sum() for v in views)
-                                  / n)
-    return out
+        exchanging = [seconds[v.kept] - v.kept_waiting[:, comm].sum(axis=1)
+                      for v, seconds in zip(views, exchanging, strict=True)]
+    return {
+        "compute": _times([v.seconds[:, busy].sum(axis=1) for v in views],
+                          [v.mean_s[busy].sum() for v in views]),
+        "communication": _times(exchanging, [(v.mean_s - v.waiting_s)[comm].sum() for v in views]),
+        "waiting": waited(views, comm & ~bubble),
+    }
 
 
 def waited(views: Sequence[MeasuredView], steps: NDArray[np.bool_]) -> Times:
     """Waiting in some of the steps, the mean of the views."""
     return _times([v.kept_waiting[:, steps].sum(axis=1) for v in views],
-                  sum(v.waiting_s[steps].sum() for v in views) / len(views))
+                  [v.waiting_s[steps].sum() for v in views])
 
 
 def waited_for(
@@ -144,9 +128,9 @@ def waited_for(
     return (int(by_rank.argmax()), float(by_rank.max() / total)) if total > 0 else None
 
 
-def _times(series: Sequence[NDArray[np.float64]], mean_s: float) -> Times:
-    """A mean, with the quartiles of the iterations' values (each the mean of the views)."""
-    each = sum(series[1:], series[0]) / len(series)
-    low, high = np.percentile(each, (25, 75)) if len(each) else (None, None)
-    return Times(float(mean_s), None, None if low is None else float(low),
-                 None if high is None else float(high))
+def _times(series: Sequence[NDArray[np.float64]], means_s: Sequence[float]) -> Times:
+    """The mean of the views, with the quartiles over their iterations."""
+    each, out = np.mean(series, axis=0), Times(float(np.mean(means_s)))
+    if len(each):
+        out.low_s, out.high_s = map(float, np.percentile(each, (25, 75)))
+    return out

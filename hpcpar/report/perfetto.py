@@ -6,38 +6,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import NamedTuple
 
-from hpcpar.cost.price_plan import StepCost
-from hpcpar.cost.timeline.overlap import Span, Timeline
+from hpcpar.cost.price_plan import Prediction, StepCost
+from hpcpar.cost.timeline.overlap import Span
 from hpcpar.errors import InputError
-from hpcpar.report.events import Event, arrow, document, in_order, names, ns, span
-from hpcpar.report.events import save as write
+from hpcpar.report.recorded_prediction import RecordedPrediction
+from hpcpar.report.trace_events import Event, arrow, in_order, names, ns, span, write
 
 #: The stream of the steps that compute; the others are levels of the machine.
 COMPUTE = "compute"
+Simulated = Prediction | RecordedPrediction
 
 
-class Simulated(Protocol):
-    """What a trace shows of a prediction."""
-
-    @property
-    def network(self) -> str: ...
-    @property
-    def machine(self) -> str: ...
-    @property
-    def strategy(self) -> str: ...
-    @property
-    def ranks(self) -> int: ...
-    @property
-    def steps(self) -> Sequence[StepCost]: ...
-    @property
-    def timeline(self) -> Timeline: ...
-
-
-@dataclass(frozen=True)
-class Stream:
+class Stream(NamedTuple):
     """A stage's computing, or its communication on a level of the machine."""
 
     stage: int
@@ -48,16 +30,17 @@ class Stream:
         return self.name == COMPUTE
 
 
-def stream_of(step: StepCost, when: Span) -> Stream:
-    """The stream of a step."""
-    return Stream(step.stage, when.stream)
+def by_stream(prediction: Simulated) -> Iterator[tuple[Stream, StepCost, Span]]:
+    """The steps, each with its stream and its time."""
+    for step, when in zip(prediction.steps, prediction.timeline.spans, strict=True):
+        yield Stream(step.stage, when.stream), step, when
 
 
 def streams(prediction: Simulated) -> dict[Stream, str]:
     """Streams of a timeline and their titles: stage by stage computing, then the levels of the
     machine in order of first use.
     """
-    used = dict.fromkeys(map(stream_of, prediction.steps, prediction.timeline.spans))
+    used = dict.fromkeys(stream for stream, _, _ in by_stream(prediction))
     out: dict[Stream, str] = {}
     stages = sorted({stream.stage for stream in used} | {0})
     for stage in stages:
@@ -74,16 +57,13 @@ def title(prediction: Simulated) -> str:
 
 
 def gaps(prediction: Simulated, stage: int = 0) -> list[tuple[float, float]]:
-    """When the computing of a stage stands still, as (start, end) in s."""
-    out: list[tuple[float, float]] = []
-    now = 0.0
-    work = []
-    for step, when in zip(prediction.steps, prediction.timeline.spans, strict=True):
-        mine = stream_of(step, when) == Stream(stage, COMPUTE)
-        if mine and ns(when.end_s) > ns(when.start_s):
-            work.append((when.start_s, when.end_s))
-    for start, end in sorted([*work, (prediction.timeline.total_s,) * 2]):
-        if start - now > 1e-9 * prediction.timeline.total_s:  # more than rounding
+    """Pauses in the computing of a stage, as (start, end) in s."""
+    total_s = prediction.timeline.total_s
+    work = [(when.start_s, when.end_s) for stream, _, when in by_stream(prediction)
+            if stream == (stage, COMPUTE) and ns(when.end_s) > ns(when.start_s)]
+    out, now = [], 0.0
+    for start, end in sorted([*work, (total_s, total_s)]):
+        if start - now > 1e-9 * total_s:  # more than rounding
             out.append((now, start))
         now = max(now, end)
     return out
@@ -91,8 +71,7 @@ def gaps(prediction: Simulated, stage: int = 0) -> list[tuple[float, float]]:
 
 def _steps(pid: int, prediction: Simulated, tids: Mapping[Stream, int]) -> Iterator[Event]:
     free = dict.fromkeys(tids, 0)
-    for step, when in zip(prediction.steps, prediction.timeline.spans, strict=True):
-        stream = stream_of(step, when)
+    for stream, step, when in by_stream(prediction):
         # of messages that are on their way at once, the later one is shown from the other's end
         start, end = max(free[stream], ns(when.start_s)), ns(when.end_s)
         if end > start:
@@ -107,14 +86,13 @@ def _arrows(pid: int, prediction: Simulated, tids: Mapping[Stream, int]) -> Iter
     that resumes.
     """
     still = {stream.stage: gaps(prediction, stream.stage) for stream in tids if stream.computes}
-    resumes = {stage: [end for _, end in pauses] for stage, pauses in still.items()}
     line = prediction.timeline
-    for step, when, wait_s in zip(prediction.steps, line.spans, line.waits_s, strict=True):
-        stream, end = stream_of(step, when), ns(when.end_s)
+    for (stream, step, when), wait_s in zip(by_stream(prediction), line.waits_s, strict=True):
+        end = ns(when.end_s)
         if stream.computes or wait_s <= 0 or end <= ns(when.start_s):
             continue
         pauses = still[step.stage]
-        at = bisect_left(resumes[step.stage], when.end_s * (1 - 1e-9))
+        at = bisect_left(pauses, when.end_s * (1 - 1e-9), key=lambda pause: pause[1])
         if at == len(pauses) or when.end_s < pauses[at][0]:
             continue
         resume = ns(pauses[at][1])
@@ -135,43 +113,21 @@ def events(pid: int, prediction: Simulated, name: str) -> list[Event]:
     return out
 
 
-def trace(predictions: Sequence[Simulated]) -> dict[str, Any]:
-    """The timelines in the trace-event format.
-
-    Parameters
-    ----------
-    predictions : sequence of Prediction
-        Each becomes a process.
-
-    Returns
-    -------
-    dict
-        ``traceEvents``: of each its `events` (``ts`` and ``dur`` in microseconds; steps of no
-        length left out).
-    """
-    return document([event for pid, prediction in enumerate(predictions, 1)
-                     for event in events(pid, prediction, title(prediction))])
+def trace(predictions: Sequence[Simulated]) -> Iterator[Event]:
+    """The events of all timelines, each a process; steps of no length are left out."""
+    for pid, prediction in enumerate(predictions, 1):
+        yield from events(pid, prediction, title(prediction))
 
 
 def save(predictions: Sequence[Simulated], path: str) -> None:
-    """Write the trace (whole or not at all).
-
-    Parameters
-    ----------
-    path : str
-        A JSON file, to open in https://ui.perfetto.dev.
+    """Writes the timelines atomically into a JSON file.
 
     Raises
     ------
     InputError
-        Nothing to write, a time that is not finite, or the file cannot be written.
+        There is none, a time is not finite, or the file cannot be written.
     """
     if not predictions:
         raise InputError("no timeline to write: every strategy was skipped; "
                          "choose a larger batch or fewer ranks")
-    try:
-        found = trace(predictions)["traceEvents"]
-    except (ValueError, OverflowError) as err:
-        raise InputError(f"cannot write timeline {path}: a time is not finite ({err}); "
-                         "check the machine's rates") from err
-    write(found, path)
+    write(trace(predictions), path)

@@ -32,6 +32,26 @@ def pyplot() -> Any:
     return plt
 
 
+def panels(plt: Any, count: int, width: float, height: float, more: float,
+           **options: Any) -> tuple[Any, Any]:
+    """A figure, and its array of axes, at most four in a row.
+
+    Parameters
+    ----------
+    width, height : float
+        Of one panel (inch).
+    more : float
+        Height of the legend (inch).
+    """
+    across = min(4, count)
+    down = -(-count // across)
+    figure, grid = plt.subplots(down, across, figsize=(width * across, height * down + more),
+                                squeeze=False, layout="constrained", **options)
+    for axes in grid.flat[count:]:
+        axes.set_visible(False)
+    return figure, grid
+
+
 def save(plt: Any, figure: Any, path: str, dpi: int) -> None:
     """Writes a figure atomically and closes it.
 

@@ -1,5 +1,5 @@
-"""What a comparison consists of: predicted beside measured times, of a run, its phases, layers and
-steps, and the terms that are off.
+"""The comparison of a run: predicted beside measured times of its phases, layers and steps, and the
+terms that are off.
 """
 
 from __future__ import annotations
@@ -9,47 +9,41 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcpar.machine.cores import NodeCores
 from hpcpar.schedule.steps import Phase
+from hpcpar.train.record import RunRecord, StepInfo
 
 PHASES = tuple(phase.value for phase in Phase)
-#: Of a pipeline, besides its phases: stages wait for each other.
+#: A further phase of pipelines: stages wait for each other.
 BUBBLE = "bubble"
-#: What a phase, layer or step is divided into: communication is what computing does not hide of it,
-#: waiting the part of that before the last partner took part (0 where the record does not tell it
-#: apart: then communication holds it).
+#: Parts of a phase, layer or step: compute, the communication that compute does not hide, and of
+#: that the waiting before the last partner took part (0 where the record does not tell it apart).
 PARTS = ("compute", "communication", "waiting")
 
 
 @dataclass
 class Times:
-    """A predicted (None where there is no prediction) and a measured time, with its quartiles over
-    the iterations.
-    """
+    """A measured and a predicted time, and quartiles of the measured one over iterations."""
 
     measured_s: float = 0.0
-    predicted_s: float | None = None
+    predicted_s: float = 0.0
     low_s: float | None = None
     high_s: float | None = None
 
     @property
     def accuracy(self) -> float | None:
-        """ParaDL's accuracy, 1 - abs(projected - measured) / measured; below 0 where the projection
-        is off by more than all.
-        """
-        if self.predicted_s is None or not self.measured_s > 0:
+        """ParaDL's accuracy, 1 - abs(projected - measured) / measured; it may be negative."""
+        if not self.measured_s > 0:
             return None
-        return 1 - abs(self.predicted_s - self.measured_s) / self.measured_s
+        return 1 - abs(self.excess_s) / self.measured_s
 
-    def predict(self, seconds: float) -> None:
-        """Add to the prediction."""
-        self.predicted_s = (self.predicted_s or 0.0) + seconds
+    @property
+    def excess_s(self) -> float:
+        return self.measured_s - self.predicted_s
 
     def to_json(self) -> dict[str, float | None]:
-        return {"predicted_s": self.predicted_s, "measured_s": self.measured_s,
-                "accuracy": self.accuracy, "low_s": self.low_s, "high_s": self.high_s}
+        return asdict(self) | {"accuracy": self.accuracy}
 
 
 #: Times by part (`PARTS`).
@@ -57,40 +51,25 @@ Split = dict[str, Times]
 
 
 def split() -> Split:
-    """An empty one."""
+    """A split without any time."""
     return {part: Times() for part in PARTS}
 
 
 def whole(parts: Split) -> Times:
     """All parts together, without quartiles."""
-    known = [t.predicted_s for t in parts.values() if t.predicted_s is not None]
-    return Times(sum(t.measured_s for t in parts.values()), sum(known) if known else None)
+    return Times(sum(t.measured_s for t in parts.values()),
+                 sum(t.predicted_s for t in parts.values()))
 
 
 @dataclass(frozen=True)
-class TermKind:
-    """What kind of step it is.
+class TermKind(StepInfo):
+    """A kind of step, and the first of its steps; all in an iteration are one term."""
 
-    Attributes
-    ----------
-    op, algorithm : str
-        What is computed, or the pattern of a communication and how it is done.
-    ranks : int or None
-        That communicate with each other, where it is known.
-    sent_bytes : int
-        Sent in an iteration by the rank that sends most.
-    times : int
-        How often it is done in an iteration (micro-batches, FC passes).
-    """
-
-    kind: str
-    phase: str
-    layer: str
-    label: str
-    op: str
-    algorithm: str = ""
+    #: Ranks that communicate with each other; None where unknown.
     ranks: int | None = None
+    #: Bytes that the rank which sends most sends in an iteration.
     sent_bytes: int = 0
+    #: Occurrences in an iteration (micro-batches, FC passes).
     times: int = 1
 
 
@@ -99,42 +78,32 @@ class StepRow:
     """The steps of one label in one phase, all micro-batches together."""
 
     kind: TermKind
-    parts: Split = field(default_factory=split)
+    parts: Split
 
     @property
     def name(self) -> str:
-        """The label, with what tells communications apart."""
+        """The label, and for communications ranks, algorithm and number."""
         k = self.kind
-        facts = (f"{k.ranks} ranks" if k.ranks else "", k.algorithm, f"{k.times} x" if k.times > 1
-                 else "")
-        told = ", ".join(fact for fact in facts if fact)
-        return f"{k.label} ({told})" if told else k.label
+        facts = [f"{k.ranks} ranks"] * bool(k.ranks) + [k.algorithm] * bool(k.algorithm)
+        facts += [f"{k.times} x"] * (k.times > 1)
+        return f"{k.label} ({', '.join(facts)})" if facts else k.label
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON data."""
-        return asdict(self.kind) | {part: times.to_json() for part, times in self.parts.items()}
+        return asdict(self.kind) | _split_json(self.parts)
 
 
 @dataclass(frozen=True)
 class Term:
-    """A part of an iteration and by how much it was not foreseen; the terms of a run add up to what
-    its iteration is off.
-
-    Attributes
-    ----------
-    cause : str
-        ``compute``, ``communication``, ``waiting``, ``bubble``, or ``between`` (what lies between
-        the steps).
-    what : str
-        In words.
-    share : float
-        Of all deviations, regardless of their sign; negative where it was faster than predicted.
+    """A part of an iteration, predicted and measured; the terms of a run add up to its deviation.
     """
 
+    #: ``compute``, ``communication``, ``waiting``, ``bubble``, or ``between`` (the steps).
     cause: str
+    #: The term in words.
     what: str
     predicted_s: float
     measured_s: float
+    #: Share of the sum of all absolute deviations; negative where it was faster than predicted.
     share: float = 0.0
     phase: str = ""
     layer: str = ""
@@ -142,6 +111,7 @@ class Term:
     algorithm: str = ""
     ranks: int | None = None
     sent_bytes: int = 0
+    #: The rank that was waited for most.
     waited_for: int | None = None
 
     @property
@@ -149,61 +119,35 @@ class Term:
         return self.measured_s - self.predicted_s
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON data."""
         return asdict(self) | {"excess_s": self.excess_s}
 
 
 @dataclass
 class Row:
-    """The comparison of one run.
+    """The comparison of one run."""
 
-    Attributes
-    ----------
-    iteration, epoch : Times
-        Of one iteration and of one epoch (`batches_per_epoch` iterations; None where the number is
-        not known).
-    phases, layers : dict
-        Split times by phase (in the order of an iteration) and by layer (in the order of the
-        schedule).
-    steps : list of StepRow
-        In the order of the schedule.
-    terms : list of Term
-        Largest first; empty where no step is predicted.
-    stages : int
-        Of a pipeline: its phases and terms are means over so many stages, as these work at the same
-        time.
-    tells_waiting : bool
-        The record tells waiting for other ranks from communicating.
-    node : NodeCores
-        Ranks and cores of the node with most ranks per core.
-    predicted_memory_bytes, memory_bytes : int or None
-        Of the largest rank's arrays.
-    loss : ndarray
-        [iterations]
-    """
-
-    path: str
+    record: RunRecord
     network: str
     strategy: str
     ranks: int
-    batch: int
-    iterations: int
-    compared: int
-    batches_per_epoch: int | None
     iteration: Times
-    epoch: Times | None
+    predicted_memory_bytes: int
+    #: By phase, in the order of an iteration.
     phases: dict[str, Split] = field(default_factory=dict)
+    #: By layer, in the order of the schedule.
     layers: dict[str, Split] = field(default_factory=dict)
+    #: In the order of the schedule.
     steps: list[StepRow] = field(default_factory=list)
+    #: Largest first.
     terms: list[Term] = field(default_factory=list)
+    #: Stages of a pipeline. They work at the same time: phases and terms are means over them.
     stages: int = 1
+    #: Whether the record tells waiting from communicating.
     tells_waiting: bool = False
-    node: NodeCores = field(default_factory=NodeCores)
-    predicted_memory_bytes: int | None = None
-    memory_bytes: int | None = None
-    loss: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
-    test_accuracy: float | None = None
-    test_loss: float | None = None
+
+    @property
+    def file(self) -> str:
+        return os.path.basename(self.record.path)
 
     @property
     def name(self) -> str:
@@ -211,50 +155,72 @@ class Row:
         return f"{self.strategy}, {self.ranks} rank{'s' if self.ranks > 1 else ''}"
 
     @property
+    def compared(self) -> int:
+        """Number of iterations that are compared."""
+        return len(self.record.slowest_s)
+
+    @property
+    def node(self) -> NodeCores:
+        """Ranks and cores of the node with most ranks per core."""
+        return NodeCores(self.record.node_ranks, self.record.node_cores)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return max(1, self.record.samples // int(self.record.plan["batch"]))
+
+    @property
+    def epoch(self) -> Times:
+        return Times(self.iteration.measured_s * self.batches_per_epoch,
+                     self.iteration.predicted_s * self.batches_per_epoch)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Size of the largest rank's arrays."""
+        sizes = self.record.memory_bytes
+        return None if sizes is None else int(sizes.max())
+
+    @property
+    def test_accuracy(self) -> float | None:
+        return _last(self.record.test_accuracy)
+
+    @property
+    def test_loss(self) -> float | None:
+        return _last(self.record.test_loss)
+
+    @property
     def rest_s(self) -> float:
-        """The iteration less its steps: what lies between them, and the difference of a median from
-        a mean.
-        """
-        return self.iteration.measured_s - sum(t.measured_s for parts in self.phases.values()
-                                               for t in parts.values())
+        """The iteration less its steps: time between them, and a median less a mean."""
+        return self.iteration.measured_s - sum(whole(p).measured_s for p in self.phases.values())
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON data."""
-        return {
-            "file": os.path.basename(self.path),
-            "network": self.network,
-            "strategy": self.strategy,
-            "ranks": self.ranks,
-            "batch": self.batch,
-            "iterations": self.iterations,
+        names = ("file", "network", "strategy", "ranks", "stages", "tells_waiting", "rest_s",
+                 "predicted_memory_bytes", "memory_bytes", "test_accuracy", "test_loss")
+        loss = [float(x) if np.isfinite(x) else None for x in self.record.loss]
+        return {name: getattr(self, name) for name in names} | {
+            "batch": int(self.record.plan["batch"]),
+            "iterations": self.record.iterations,
             "iterations_compared": self.compared,
-            "stages": self.stages,
-            "tells_waiting": self.tells_waiting,
             "shares_cores": self.node.shared,
             "predicted_iteration_s": self.iteration.predicted_s,
             "measured_iteration_s": self.iteration.measured_s,
             "quartiles_iteration_s": [self.iteration.low_s, self.iteration.high_s],
-            "predicted_epoch_s": self.epoch.predicted_s if self.epoch else None,
-            "measured_epoch_s": self.epoch.measured_s if self.epoch else None,
+            "predicted_epoch_s": self.epoch.predicted_s,
+            "measured_epoch_s": self.epoch.measured_s,
             "accuracy": self.iteration.accuracy,
-            "predicted_memory_bytes": self.predicted_memory_bytes,
-            "memory_bytes": self.memory_bytes,
-            "phases": _splits(self.phases),
-            "layers": _splits(self.layers),
+            "phases": {name: _split_json(parts) for name, parts in self.phases.items()},
+            "layers": {name: _split_json(parts) for name, parts in self.layers.items()},
             "steps": [step.to_json() for step in self.steps],
-            "rest_s": self.rest_s,
             "unforeseen": [term.to_json() for term in self.terms],
-            "first_loss": _finite(self.loss[0]) if len(self.loss) else None,
-            "last_loss": _finite(self.loss[-1]) if len(self.loss) else None,
-            "test_accuracy": self.test_accuracy,
-            "test_loss": self.test_loss,
+            "first_loss": loss[0] if loss else None,
+            "last_loss": loss[-1] if loss else None,
         }
 
 
-def _splits(splits: dict[str, Split]) -> dict[str, dict[str, dict[str, float | None]]]:
-    return {name: {part: times.to_json() for part, times in parts.items()}
-            for name, parts in splits.items()}
+def _split_json(parts: Split) -> dict[str, dict[str, float | None]]:
+    return {part: times.to_json() for part, times in parts.items()}
 
 
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _last(values: Any) -> float | None:
+    """The last value that was measured."""
+    known = [] if values is None else values[np.isfinite(values)]
+    return float(known[-1]) if len(known) else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from hpcpar.errors import InputError
-from hpcpar.report.points import Point
+from hpcpar.report.sweep_points import Point
 from hpcpar.report.sweep_table import COLUMNS, LEFT, notes, rows
 
 _STYLE = """
@@ -27,11 +27,9 @@ dt { color: #555; } dd { margin: 0; }
 
 def _cells(tag: str, cells: Sequence[str]) -> str:
     """One row of the table."""
-    row = ""
-    for i, cell in enumerate(cells):
-        text = " class=text" if i < LEFT else ""
-        row += f"<{tag}{text}>{escape(cell)}</{tag}>"
-    return f"<tr>{row}</tr>"
+    kinds = [" class=text"] * LEFT + [""] * (len(cells) - LEFT)
+    row = [f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True)]
+    return f"<tr>{''.join(row)}</tr>"
 
 
 def _image(path: str, heading: str) -> str:
@@ -50,8 +48,6 @@ def page(title: str, settings: Sequence[tuple[str, str]], points: Sequence[Point
 
     Parameters
     ----------
-    settings : sequence of (str, str)
-        Names and values of the study's settings.
     images : sequence of (str, str)
         Heading and SVG file of every picture.
     missing : str

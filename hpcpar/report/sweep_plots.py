@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcpar.report.pictures import pyplot, save
-from hpcpar.report.plots import PARTS, fill_bar
-from hpcpar.report.points import Point, base, efficiency
+from hpcpar.report.pictures import panels, pyplot, save
+from hpcpar.report.prediction_bars import PARTS, fill_bar
+from hpcpar.report.sweep_points import Point, base, efficiency
 
 #: Colours (Okabe and Ito) and markers of strategies, in their order.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
@@ -20,42 +20,39 @@ _WIDTH, _HEIGHT, _DPI = 7.2, 4.6, 150
 _ASIDE = 0.024
 
 
-def _strategies(points: Sequence[Point]) -> list[str]:
-    return list(dict.fromkeys(p.strategy for p in points))
+def _styles(points: Sequence[Point]) -> dict[str, dict[str, Any]]:
+    """Colour and marker of every strategy."""
+    return {strategy: {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
+            for i, strategy in enumerate(dict.fromkeys(p.strategy for p in points))}
 
 
 def _curves(axes: Any, points: Sequence[Point], value: Callable[[Point, str], float | None],
             inverse: bool = False) -> None:
     """Draws a line of predictions and points of measurements for each strategy.
 
-    Parameters
-    ----------
-    inverse : bool
-        Whether values are inversely proportional to time.
+    `inverse` tells that values are inversely proportional to time.
     """
-    strategies = _strategies(points)
+    styles = _styles(points)
     low, high = _range(points)
-    for i, strategy in enumerate(strategies):
-        colour, marker = _COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)]
+    for i, (strategy, style) in enumerate(styles.items()):
         ours = sorted((p for p in points if p.strategy == strategy), key=lambda p: p.ranks)
         line = [(p.ranks, v) for p in ours if (v := value(p, "predicted")) is not None]
-        axes.plot([x for x, _ in line], [y for _, y in line], color=colour, linewidth=1.6)
-        aside = (high / low) ** (_ASIDE * (i - (len(strategies) - 1) / 2))
-        dots = [(p.ranks, v, *_spread(p, v, inverse)) for p in ours
-                if (v := value(p, "measured")) is not None]
-        if dots:
-            x, y, below, above = zip(*dots, strict=True)
-            axes.errorbar([aside * r for r in x], y, yerr=(below, above), fmt=marker, color=colour,
-                          markersize=6, markeredgecolor="white", markeredgewidth=0.6, capsize=2.5,
-                          elinewidth=1)
+        axes.plot([x for x, _ in line], [y for _, y in line], color=style["color"], linewidth=1.6)
+        aside = (high / low) ** (_ASIDE * (i - (len(styles) - 1) / 2))
+        for p in ours:
+            v = value(p, "measured")
+            if v is not None:
+                axes.errorbar(aside * p.ranks, v, yerr=_spread(p, v, inverse), **style,
+                              markersize=6, markeredgecolor="white", markeredgewidth=0.6,
+                              capsize=2.5, elinewidth=1)
 
 
-def _spread(p: Point, value: float, inverse: bool) -> tuple[float, float]:
+def _spread(p: Point, value: float, inverse: bool) -> list[list[float]]:
     """Lengths of the error bar below and above a measured value."""
     assert p.measured is not None
     fast, slow = p.low_s / p.measured.iteration_s, p.high_s / p.measured.iteration_s
     low, high = (value / slow, value / fast) if inverse else (value * fast, value * slow)
-    return max(0.0, value - low), max(0.0, high - value)
+    return [[max(0.0, value - low)], [max(0.0, high - value)]]
 
 
 def _range(points: Sequence[Point]) -> tuple[float, float]:
@@ -76,26 +73,17 @@ def _ranks_axis(axes: Any, points: Sequence[Point]) -> None:
 
 def _legend(plt: Any, axes: Any, points: Sequence[Point]) -> None:
     """Explains the colours and markers of strategies, and lines and points."""
-    keys = [
-        (
-            plt.Line2D([], [], color=_COLOURS[i % len(_COLOURS)],
-                       marker=_MARKERS[i % len(_MARKERS)], linewidth=1.6, markersize=6),
-            strategy,
-        )
-        for i, strategy in enumerate(_strategies(points))
-    ]
     grey = "#777777"
-    keys.append((plt.Line2D([], [], color=grey, linewidth=1.6), "line: predicted"))
+    keys = {strategy: plt.Line2D([], [], **style, linewidth=1.6, markersize=6)
+            for strategy, style in _styles(points).items()}
+    keys["line: predicted"] = plt.Line2D([], [], color=grey, linewidth=1.6)
     if any(p.measured for p in points):
-        keys.append(
-            (
-                axes.errorbar([], [], yerr=[], fmt="o", color=grey, markersize=6, capsize=2.5,
-                              elinewidth=1),
-                "point: measured; bar: 10th\nto 90th percentile of iterations",
-            )
-        )
-    keys += [(line, "ideal") for line in axes.lines if line.get_linestyle() == "--"]
-    axes.legend(*zip(*keys, strict=True), fontsize=8, frameon=False, loc="upper left",
+        keys["point: measured; bar: 10th\nto 90th percentile of iterations"] = axes.errorbar(
+            [], [], yerr=[], fmt="o", color=grey, markersize=6, capsize=2.5, elinewidth=1)
+    ideal = [line for line in axes.lines if line.get_linestyle() == "--"]
+    if ideal:
+        keys["ideal"] = ideal[0]
+    axes.legend(keys.values(), keys.keys(), fontsize=8, frameon=False, loc="upper left",
                 bbox_to_anchor=(1.0, 1.0))
 
 
@@ -175,17 +163,12 @@ def _bars(axes: Any, points: Sequence[Point]) -> float:
 
 def _bars_figure(plt: Any, points: Sequence[Point]) -> Any:
     sizes = sorted({p.ranks for p in points})
-    across = min(4, len(sizes))
-    down = -(-len(sizes) // across)
     most = max(sum(p.ranks == ranks for p in points) for ranks in sizes)
-    figure, grid = plt.subplots(down, across,
-                                figsize=(max(_WIDTH, (0.9 + 0.75 * most) * across), 3.2 * down + 1),
-                                squeeze=False, sharey="row", layout="constrained")
-    for axes in grid.flat[len(sizes):]:
-        axes.set_visible(False)
-    for i, row in enumerate(grid):
-        tops = [_bars(axes, [p for p in points if p.ranks == ranks])
-                for axes, ranks in zip(row, sizes[i * across:(i + 1) * across], strict=False)]
+    width = max(_WIDTH / min(4, len(sizes)), 0.9 + 0.75 * most)
+    figure, grid = panels(plt, len(sizes), width, 3.2, 1, sharey="row")
+    groups = ([p for p in points if p.ranks == ranks] for ranks in sizes)
+    for row in grid:
+        tops = [_bars(axes, group) for axes, group in zip(row, groups, strict=False)]
         row[0].set_ylim(0, 1.08 * max(tops) or 1)
         row[0].set_ylabel("one iteration (ms)")
     keys = [(plt.Rectangle((0, 0), 1, 1, **style), name) for name, style in PARTS]
@@ -198,7 +181,7 @@ def _bars_figure(plt: Any, points: Sequence[Point]) -> Any:
 
 
 def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list[tuple[str, str]]:
-    """Draws all pictures.
+    """Draws all pictures; returns the name without suffix, and the heading, of each.
 
     Parameters
     ----------
@@ -206,11 +189,6 @@ def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list
         At least one must have a prediction.
     stem : str
         Prefix of the file names (a folder and a separator).
-
-    Returns
-    -------
-    list of (str, str)
-        Name without suffix, and heading, of each picture.
 
     Raises
     ------

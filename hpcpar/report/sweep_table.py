@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcpar.report.compare_table import percent, seconds
-from hpcpar.report.points import Point, base, efficiency, mean_accuracy, speedup
-from hpcpar.report.tables import console, say, show
+from hpcpar.report.sweep_points import Point, base, efficiency, mean_accuracy, speedup
+from hpcpar.report.tables import console, percent, say, seconds, show
 
 COLUMNS = ("P", "strategy", "plan", "batch", "iteration: predicted", "measured", "epoch: predicted",
            "measured", "accuracy", "speedup", "efficiency", "node-hours")

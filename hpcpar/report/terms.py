@@ -1,89 +1,78 @@
-"""Where the time went that was not foreseen: an iteration's deviation term by term."""
+"""The deviation of an iteration from its prediction, term by term."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.cost.price_plan import StepCost
 from hpcpar.report.measured import MeasuredView, measure, waited, waited_for
-from hpcpar.report.predicted import Expected
 from hpcpar.report.rows import BUBBLE, Term, TermKind, Times
 from hpcpar.report.tables import amount
 
 _OPS = {"backward_weight": "backward of weights"}
-
-
-@dataclass(frozen=True)
-class TermGroups:
-    """The steps of a record by phase and label.
-
-    Attributes
-    ----------
-    kinds : tuple of TermKind
-    members : tuple of ndarray
-        [steps] which of the steps are of that kind.
-    """
-
-    kinds: tuple[TermKind, ...]
-    members: tuple[NDArray[np.bool_], ...]
-
-
-def ranked(terms: Sequence[Term]) -> list[Term]:
-    """The largest deviations first, with their shares."""
-    total = sum(abs(t.excess_s) for t in terms)
-    out = [replace(t, share=t.excess_s / total if total > 0 else 0.0) for t in terms if t.excess_s]
-    return sorted(out, key=lambda t: -abs(t.excess_s))
+_MOVED = {"backward": " of the gradient", "gradient": " of weights' gradients",
+          "update": " of weights"}
 
 
 def terms(
-    views: Sequence[MeasuredView], groups: TermGroups, foreseen: Sequence[Expected],
-    iteration: Times,
-    bubble: NDArray[np.bool_], computes: NDArray[np.bool_], ranks: int,
+    views: Sequence[MeasuredView], groups: Sequence[tuple[TermKind, NDArray[np.bool_]]],
+    predicted: Sequence[StepCost], iteration: Times, bubble: NDArray[np.bool_],
+    computes: NDArray[np.bool_], ranks: int,
 ) -> list[Term]:
-    """All terms of an iteration; what is left between the steps is one of them."""
-    assert iteration.predicted_s is not None
-    n = len(views)
-    expect: dict[tuple[str, str], float] = {}
-    for e in foreseen:
-        expect[e.phase, e.label] = expect.get((e.phase, e.label), 0.0) + e.seconds / n
+    """All terms of an iteration, largest deviation first; the time between the steps is one.
+
+    Parameters
+    ----------
+    views : sequence of MeasuredView
+        One, or one for each stage of a pipeline.
+    groups : sequence of (TermKind, ndarray)
+        Kinds of steps, and [steps] masks of their occurrences.
+    bubble, computes : ndarray
+        [steps] masks: movements between stages, and steps that compute.
+    """
+    foreseen_s: dict[tuple[str, str], float] = defaultdict(float)
+    for step in predicted:
+        foreseen_s[step.phase, step.label] += step.exposed_s / len(views)
+    spent_s = sum(foreseen_s.values())
     out: list[Term] = []
-    for kind, members in zip(groups.kinds, groups.members, strict=True):
+    for kind, members in groups:
         part = "compute" if kind.kind == "compute" else "communication"
-        found = measure(views, members, computes, bubble)[part].measured_s
-        predicted_s = expect.pop((kind.phase, kind.label), 0.0)
-        out.append(Term(part, _what(kind), predicted_s, found, 0.0, kind.phase, kind.layer,
-                        kind.op, kind.algorithm, kind.ranks, kind.sent_bytes))
-    for (phase, label), seconds in expect.items():  # predicted, but not a step of the run
-        out.append(Term("compute", f"{label}, which the run does not have", seconds, 0.0, 0.0,
-                        phase))
-    for phase in dict.fromkeys(kind.phase for kind in groups.kinds):
-        here = np.logical_or.reduce([m for k, m in zip(groups.kinds, groups.members, strict=True)
-                                     if k.phase == phase])
-        out.append(_waiting("waiting", f"waiting in {phase}", views, here & ~computes & ~bubble,
-                            phase, 0.0, ranks))
-    spent = sum(e.seconds for e in foreseen) / n
-    if n > 1:
-        out.append(_waiting(BUBBLE, "stages wait for each other", views, bubble, "",
-                            iteration.predicted_s - spent, ranks))
-        spent = iteration.predicted_s
-    between = iteration.measured_s - sum(t.measured_s for t in out)
-    out.append(Term("between", "between the steps", iteration.predicted_s - spent, between))
-    return ranked(out)
+        measured_s = measure(views, members, computes, bubble)[part].measured_s
+        out.append(Term(part, _what(kind), foreseen_s.pop((kind.phase, kind.label), 0.0),
+                        measured_s, phase=kind.phase, layer=kind.layer, op=kind.op,
+                        algorithm=kind.algorithm, ranks=kind.ranks, sent_bytes=kind.sent_bytes))
+    out += [Term("compute", f"{label}, which the run does not have", seconds, 0.0, phase=phase)
+            for (phase, label), seconds in foreseen_s.items()]
+    for phase in dict.fromkeys(kind.phase for kind, _ in groups):
+        here = np.any([members for kind, members in groups if kind.phase == phase], axis=0)
+        waiting = _waiting("waiting", f"waiting in {phase}", views, here & ~computes & ~bubble,
+                           ranks)
+        out.append(replace(waiting, phase=phase))
+    if len(views) > 1:
+        idle = _waiting(BUBBLE, "stages wait for each other", views, bubble, ranks)
+        out.append(replace(idle, predicted_s=iteration.predicted_s - spent_s))
+        spent_s = iteration.predicted_s
+    out.append(Term("between", "between the steps", iteration.predicted_s - spent_s,
+                    iteration.measured_s - sum(t.measured_s for t in out)))
+    total_s = sum(abs(t.excess_s) for t in out)
+    out = [replace(t, share=t.excess_s / total_s) for t in out if t.excess_s]
+    return sorted(out, key=lambda t: -abs(t.excess_s))
 
 
-def _waiting(
-    cause: str, what: str, views: Sequence[MeasuredView], steps: NDArray[np.bool_], phase: str,
-    predicted_s: float, ranks: int,
-) -> Term:
-    """Waiting, and for whom most of all."""
+def _waiting(cause: str, what: str, views: Sequence[MeasuredView], steps: NDArray[np.bool_],
+             ranks: int) -> Term:
+    """Waiting, and the rank that was waited for most."""
+    seconds = waited(views, steps).measured_s
     sender = waited_for(views, steps, ranks)
-    if sender is not None:
-        what += f", {sender[1]:.0%} for rank {sender[0]}"
-    return Term(cause, what, predicted_s, waited(views, steps).measured_s, 0.0, phase,
-                waited_for=sender[0] if sender else None)
+    if sender is None:
+        return Term(cause, what, 0.0, seconds)
+    rank, part = sender
+    return Term(cause, f"{what}, {part:.0%} for rank {rank}", 0.0, seconds, waited_for=rank)
 
 
 def _what(kind: TermKind) -> str:
@@ -91,8 +80,7 @@ def _what(kind: TermKind) -> str:
     often = f", {kind.times} times" if kind.times > 1 else ""
     if kind.kind == "compute":
         return f"{kind.layer}: {_OPS.get(kind.op, kind.op)}{often}"
-    facts = [f"{kind.ranks} ranks" if kind.ranks else "", amount(kind.sent_bytes), kind.algorithm]
-    where = {"backward": " of the gradient", "gradient": " of weights' gradients",
-             "update": " of weights"}.get(kind.phase, "")
+    facts = [f"{kind.ranks} ranks"] * bool(kind.ranks) + [amount(kind.sent_bytes), kind.algorithm]
     told = ", ".join(fact for fact in facts if fact)
-    return f"{kind.layer}: {kind.op.replace('_', '-')}{where}, {told}{often}"
+    moved = _MOVED.get(kind.phase, "")
+    return f"{kind.layer}: {kind.op.replace('_', '-')}{moved}, {told}{often}"

@@ -4,63 +4,48 @@ what travels, and who waits.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hpcpar.cost.price_plan import Prediction
 from hpcpar.errors import InputError
-from hpcpar.report.perfetto import Stream, gaps, stream_of, streams, title
+from hpcpar.report.perfetto import Stream, by_stream, gaps, streams, title
 from hpcpar.report.pictures import COLOURS, pyplot, save
-
-if TYPE_CHECKING:
-    from hpcpar.cost.price_plan import Prediction
 
 _OTHER = "#777777"
 #: Hatched: computing stands still, and what it waits for.
-_WAITING = {"facecolor": "none", "edgecolor": "#333333", "hatch": "//////", "linewidth": 0.0}
+_WAITING: dict[str, Any] = {"facecolor": "none", "edgecolor": "#333333", "hatch": "//////",
+                            "linewidth": 0.0, "zorder": 2}
+_WAITS = "computing waits"
 _HEIGHT = 0.8
-
-#: A stretch of time as (start, length) in ms.
-Bar = tuple[float, float]
-
-
-def _bars(prediction: Prediction, stream: Stream) -> dict[str, list[Bar]]:
-    """The steps of a stream, by phase."""
-    out: dict[str, list[Bar]] = {}
-    for step, span in zip(prediction.steps, prediction.timeline.spans, strict=True):
-        if stream_of(step, span) == stream and span.end_s > span.start_s:
-            bar = (1e3 * span.start_s, 1e3 * (span.end_s - span.start_s))
-            out.setdefault(step.phase, []).append(bar)
-    return out
-
-
-def _exposed(prediction: Prediction, stream: Stream) -> list[Bar]:
-    """Where a row is hatched: the pauses of computing, and the communication during them."""
-    pauses = gaps(prediction, stream.stage)
-    if stream.computes:
-        return [(1e3 * start, 1e3 * (end - start)) for start, end in pauses]
-    out: list[Bar] = []
-    for step, span in zip(prediction.steps, prediction.timeline.spans, strict=True):
-        if stream_of(step, span) == stream:
-            for start, end in pauses:
-                first, last = max(start, span.start_s), min(end, span.end_s)
-                if last > first:
-                    out.append((1e3 * first, 1e3 * (last - first)))
-    return out
 
 
 def _panel(axes: Any, prediction: Prediction) -> set[str]:
-    """Draw one timeline; the phases that occur."""
+    """Draws one timeline; returns the phases that occur.
+
+    Rows are hatched during the pauses of computing, and for the communication during them.
+    """
     rows = streams(prediction)
+    pauses = {stream.stage: gaps(prediction, stream.stage) for stream in rows if stream.computes}
+    bars: dict[tuple[Stream, str], list[tuple[float, float]]] = defaultdict(list)
+    for stream in rows:
+        if stream.computes:
+            bars[stream, _WAITS] = pauses[stream.stage]
+    for stream, step, span in by_stream(prediction):
+        bars[stream, step.phase].append((span.start_s, span.end_s))
+        if not stream.computes:
+            bars[stream, _WAITS] += [(max(start, span.start_s), min(end, span.end_s))
+                                     for start, end in pauses[stream.stage]]
+    low = {stream: len(rows) - 1 - i - _HEIGHT / 2 for i, stream in enumerate(rows)}
     phases: set[str] = set()
-    for i, stream in enumerate(rows):
-        low = len(rows) - 1 - i - _HEIGHT / 2
-        for phase, bars in _bars(prediction, stream).items():
-            colour = COLOURS.get(phase, _OTHER)
-            axes.broken_barh(bars, (low, _HEIGHT), facecolors=colour, linewidth=0)
+    for (stream, phase), spans in bars.items():
+        in_ms = [(1e3 * start, 1e3 * (end - start)) for start, end in spans if end > start]
+        colour = {"facecolors": COLOURS.get(phase, _OTHER), "linewidth": 0}
+        if in_ms:
+            style = _WAITING if phase == _WAITS else colour
+            axes.broken_barh(in_ms, (low[stream], _HEIGHT), **style)
             phases.add(phase)
-        waiting = _exposed(prediction, stream)
-        if waiting:
-            axes.broken_barh(waiting, (low, _HEIGHT), **_WAITING)
     axes.set_yticks(range(len(rows)), list(rows.values())[::-1], fontsize=8)
     axes.set_ylim(-0.6, len(rows) - 0.4)
     total_ms = 1e3 * prediction.timeline.total_s
@@ -70,19 +55,19 @@ def _panel(axes: Any, prediction: Prediction) -> set[str]:
     axes.axvline(total_ms, color="black", linewidth=1.0)
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    return phases
+    return phases - {_WAITS}
 
 
 def _legend(figure: Any, plt: Any, phases: set[str]) -> None:
     used = [phase for phase in COLOURS if phase in phases] + sorted(phases - set(COLOURS))
     entries = [plt.Rectangle((0, 0), 1, 1, color=COLOURS.get(phase, _OTHER)) for phase in used]
     entries.append(plt.Rectangle((0, 0), 1, 1, **_WAITING))
-    figure.legend(entries, [*used, "computing waits"], loc="outside lower center",
+    figure.legend(entries, [*used, _WAITS], loc="outside lower center",
                   ncols=len(entries), fontsize=8, frameon=False)
 
 
 def timelines(predictions: Sequence[Prediction], path: str) -> None:
-    """Write one panel per prediction over one time axis (whole or not at all).
+    """Writes one panel per prediction over one time axis.
 
     Parameters
     ----------

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from hpcpar.errors import InputError
-from hpcpar.report.compare import BUBBLE, compare_one
-from hpcpar.report.points import IterationParts, Point
+from hpcpar.report.compare import compare_one
+from hpcpar.report.rows import BUBBLE
+from hpcpar.report.sweep_points import IterationParts, Point
 from hpcpar.schedule.steps import Phase
 from hpcpar.sweep import folder
 from hpcpar.sweep.folder import DONE, FAILED, SAME, Status
@@ -56,19 +57,21 @@ def points(study: Study, states: Mapping[Case, Status], nodes: Mapping[int, int]
     out = []
     for case, status in states.items():
         owner = by_name[status.same_as] if status.state == SAME else case
-        out.append(_point(study, case, owner, status, states[owner], nodes[case.ranks]))
+        path, ran = study.folder(case), states[owner]
+        plan = folder.read_json(os.path.join(path, folder.PLAN)) or {}
+        point = Point(case.name, case.strategy, plan.get("strategy", ""), case.ranks, case.batch,
+                      nodes[case.ranks], study.samples // case.batch, ran.state, ran.reason,
+                      status.same_as,
+                      _predicted(folder.read_json(os.path.join(path, folder.PREDICTION))))
+        if ran.state == DONE:
+            point = _measured(point, os.path.join(study.folder(owner), folder.RECORD))
+        out.append(point)
     return out
 
 
-def _point(study: Study, case: Case, owner: Case, status: Status, ran: Status, nodes: int) -> Point:
-    path = study.folder(case)
-    plan = folder.read_json(os.path.join(path, folder.PLAN)) or {}
-    point = Point(case.name, case.strategy, plan.get("strategy", ""), case.ranks, case.batch, nodes,
-                  study.samples // case.batch, ran.state, ran.reason, status.same_as,
-                  _predicted(folder.read_json(os.path.join(path, folder.PREDICTION))))
-    if ran.state != DONE:
-        return point
-    run = record.read(os.path.join(study.folder(owner), folder.RECORD))
+def _measured(point: Point, path: str) -> Point:
+    """The point with the times of the record in `path`."""
+    run = record.read(path)
     row = compare_one(run)
     low, high = (float(np.percentile(run.slowest_s, p)) for p in SPREAD)
     compute = sum(split["compute"].measured_s for split in row.phases.values())

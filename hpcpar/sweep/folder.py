@@ -1,15 +1,15 @@
-"""The folder of a case, whose files are written atomically.
-
-plan.json, prediction.json, run.h5, log, exit (the launcher's exit status) and status.json.
+"""The folder of a case: plan.json, prediction.json, run.h5, log, exit (the launcher's exit status)
+and status.json, written atomically; and the lock that lets one sweep at a time work.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hpcpar.errors import InputError
@@ -26,25 +26,37 @@ PLAN, PREDICTION, RECORD, LOG, EXIT, STATUS = ("plan.json", "prediction.json", "
 
 @dataclass(frozen=True)
 class Status:
-    """The state of a case.
-
-    Attributes
-    ----------
-    reason : str
-        Why the case was skipped or failed.
-    same_as : str
-        The case with the same plan that runs it.
-    job : str
-        Number of the Slurm job.
-    request : dict
-        `Study.request` at the time of planning.
-    """
+    """The state of a case."""
 
     state: str
+    #: Why the case was skipped or failed.
     reason: str = ""
+    #: The case with the same plan that runs it.
     same_as: str = ""
+    #: Number of the Slurm job.
     job: str = ""
+    #: `Study.request` at the time of planning.
     request: dict[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def alone(out: str) -> Iterator[None]:
+    """Holds the lock of a sweep's folder. On file systems without locks this does nothing.
+
+    Raises
+    ------
+    InputError
+        Another sweep holds the lock.
+    """
+    with open(os.path.join(out, ".lock"), "w", encoding="ascii") as f:
+        try:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as err:
+            raise InputError(
+                f"another sweep is at work in {out}; wait for it, or give another --out") from err
+        except OSError:
+            pass
+        yield
 
 
 def write_text(path: str, text: str) -> None:
@@ -110,22 +122,24 @@ def read_status(folder: str) -> Status | None:
     data = read_json(path)
     if data is None:
         return None
-    if (not isinstance(data, dict)
-        or data.get("state") not in STATES
-        or not set(data) <= {f.name for f in fields(Status)}):
-        raise InputError(
-            f"{path} is not the status of a case; delete its folder to run the case again")
-    return Status(**data)
+    try:
+        status = Status(**data)
+        if status.state in STATES:
+            return status
+    except TypeError:
+        pass
+    raise InputError(f"{path} is not the status of a case; delete its folder to run the case again")
 
 
-def write_status(folder: str, status: Status) -> None:
-    """Writes the status of a case."""
+def write_status(folder: str, status: Status) -> Status:
+    """Writes the status of a case, and returns it."""
     write_text(os.path.join(folder, STATUS), json.dumps(asdict(status), indent=1) + "\n")
+    return status
 
 
-def remove(folder: str, names: Iterable[str]) -> None:
-    """Deletes files of an earlier attempt."""
-    for name in names:
+def clear(folder: str) -> None:
+    """Deletes what an earlier attempt to run the case has left."""
+    for name in (EXIT, RECORD, LOG):
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, name))
 

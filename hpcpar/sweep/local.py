@@ -47,14 +47,12 @@ def command(study: Study, case: Case, launcher: Sequence[str]) -> list[str]:
 
 def run(study: Study, case: Case, status: Status, launcher: Sequence[str],
         limit_s: float | None) -> Status:
-    """Runs a case and writes its status.
+    """Runs a case and writes its status; after `limit_s` the case is killed.
 
     Parameters
     ----------
     launcher : sequence of str
         The words before ``-n``.
-    limit_s : float, optional
-        Seconds after which the case is killed.
 
     Raises
     ------
@@ -62,20 +60,16 @@ def run(study: Study, case: Case, status: Status, launcher: Sequence[str],
         The launcher cannot be started.
     """
     path = study.folder(case)
-    folder.remove(path, (folder.EXIT, folder.RECORD, folder.LOG))
+    folder.clear(path)
     folder.write_status(path, replace(status, state=RUNNING, reason=""))
-    timeout = ""
     try:
         ended = _wait(command(study, case, launcher), os.path.join(path, folder.LOG), limit_s)
-        if ended is None:
-            timeout = f"it was ended after its time, {limit_s:g} s"
         folder.write_text(os.path.join(path, folder.EXIT), f"{124 if ended is None else ended}\n")
     except BaseException:
         folder.write_status(path, replace(status, state=PLANNED, reason=""))
         raise
-    after = finished(study, case, status, timeout)
-    folder.write_status(path, after)
-    return after
+    timeout = f"it was ended after its time, {limit_s:g} s" if ended is None else ""
+    return folder.write_status(path, finished(study, case, status, timeout))
 
 
 def _wait(words: list[str], log: str, limit_s: float | None) -> int | None:

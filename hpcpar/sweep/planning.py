@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Callable
 
-from hpcpar.cost.price_plan import Prediction
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
 from hpcpar.report.tables import amount
 from hpcpar.schedule.runnable import require, runs
 from hpcpar.search import auto
+from hpcpar.search.candidates import Candidate
 from hpcpar.sweep import folder
 from hpcpar.sweep.folder import DONE, FAILED, PLANNED, RUNNING, SAME, SKIPPED, SUBMITTED, Status
 from hpcpar.sweep.study import Case, Study, require_same
 
 
 def prepare(study: Study, tell: Callable[[Case], None]) -> dict[Case, Status]:
-    """Writes the missing plan, prediction and status of every case.
-
-    Parameters
-    ----------
-    tell : callable
-        Called before a case is planned.
+    """Writes the missing plan, prediction and status of every case; tells before it plans one.
 
     Raises
     ------
@@ -46,46 +42,40 @@ def prepare(study: Study, tell: Callable[[Case], None]) -> dict[Case, Status]:
 
 
 def _plan(study: Study, network: Network, case: Case, path: str) -> Status:
-    request = study.request(case)
     folder.make(path)
-    try:
-        plan, prediction = _possible(study, network, case)
-    except _Impossible as err:
-        status = Status(SKIPPED, reason=str(err), request=request)
+    found = _possible(study, network, case)
+    if isinstance(found, str):
+        status = Status(SKIPPED, reason=found, request=study.request(case))
     else:
-        plans.save(plan, os.path.join(path, folder.PLAN))
+        plans.save(found.plan, os.path.join(path, folder.PLAN))
         folder.write_text(os.path.join(path, folder.PREDICTION),
-                          json.dumps(prediction.to_json(), indent=1) + "\n")
-        status = Status(PLANNED, request=request)
-    folder.write_status(path, status)
-    return status
+                          json.dumps(found.prediction.to_json(), indent=1) + "\n")
+        status = Status(PLANNED, request=study.request(case))
+    return folder.write_status(path, status)
 
 
-class _Impossible(Exception):
-    """A case cannot be run at this size."""
-
-
-def _possible(study: Study, network: Network, case: Case) -> tuple[plans.Plan, Prediction]:
+def _possible(study: Study, network: Network, case: Case) -> Candidate | str:
+    """The plan of a case, or why the case cannot be run at this size."""
     if case.batch > study.samples:
-        raise _Impossible(
-            f"a batch of {case.batch} is more than the {study.samples} samples of the data")
-    where = (network, study.spec, case.ranks, case.batch, study.machine)
+        return f"a batch of {case.batch} is more than the {study.samples} samples of the data"
     options = {**study.planning, "samples": study.samples}
     try:
         if case.strategy == "auto":
-            found = auto.best(*where, accept=runs(network), **options)[0]
+            found = auto.best(network, study.spec, case.ranks, case.batch, study.machine,
+                              accept=runs(network), **options)[0]
         else:
-            found = auto.price_named(network, study.spec, case.strategy, *where[2:], **options)
+            found = auto.price_named(network, study.spec, case.strategy, case.ranks, case.batch,
+                                     study.machine, **options)
         require(network, found.plan)
     except InputError as err:
-        raise _Impossible(str(err)) from err
+        return str(err)
     if found.parts > case.batch:
-        raise _Impossible(f"a batch of {case.batch} cannot be cut into {found.parts} parts")
+        return f"a batch of {case.batch} cannot be cut into {found.parts} parts"
     p = found.prediction
     if not p.fits:
-        raise _Impossible(f"needs {amount(p.memory_bytes)} a rank, the machine has "
-                          f"{amount(p.memory_limit_bytes)}")
-    return found.plan, p
+        return (f"needs {amount(p.memory_bytes)} a rank, the machine has "
+                f"{amount(p.memory_limit_bytes)}")
+    return found
 
 
 def _share_runs(study: Study, states: dict[Case, Status]) -> dict[Case, Status]:
@@ -93,21 +83,21 @@ def _share_runs(study: Study, states: dict[Case, Status]) -> dict[Case, Status]:
 
     The strategy's name does not count.
     """
-    groups: dict[str, list[Case]] = {}
+    groups: dict[str, list[Case]] = defaultdict(list)
     for case, status in states.items():
         if status.state != SKIPPED:
             plan = folder.read_json(os.path.join(study.folder(case), folder.PLAN))
-            groups.setdefault(json.dumps(plan | {"strategy": ""}, sort_keys=True), []).append(case)
+            groups[json.dumps(plan | {"strategy": ""}, sort_keys=True)].append(case)
     for cases in groups.values():
         owner = next((c for c in cases if states[c].state in (DONE, SUBMITTED, RUNNING, FAILED)),
                      cases[0])
         for case in cases:
-            state = states[case].state
-            if case is not owner and state in (PLANNED, SAME):
-                states[case] = Status(SAME, same_as=owner.name, request=states[case].request)
-            elif state == SAME:
-                states[case] = Status(PLANNED, request=states[case].request)
+            known = states[case]
+            if case is not owner and known.state in (PLANNED, SAME):
+                status = Status(SAME, same_as=owner.name, request=known.request)
+            elif known.state == SAME:
+                status = Status(PLANNED, request=known.request)
             else:
                 continue
-            folder.write_status(study.folder(case), states[case])
+            states[case] = folder.write_status(study.folder(case), status)
     return states

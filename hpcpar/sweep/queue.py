@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from hpcpar.errors import InputError
-
-#: Runs a command; returns exit status, stdout and stderr.
-Runner = Callable[[list[str]], tuple[int, str, str]]
 
 #: State of a job that Slurm no longer knows: slurmctld soon forgets finished jobs, and not every
 #: site has accounting.
@@ -22,7 +19,7 @@ TIMEOUT_S = 60.0
 
 
 def run(command: list[str]) -> tuple[int, str, str]:
-    """Runs a Slurm command; one that hangs counts as failed.
+    """Runs a Slurm command: its exit status, stdout and stderr; one that hangs counts as failed.
 
     Raises
     ------
@@ -45,7 +42,7 @@ def ended(state: str) -> bool:
     return state in _ENDED
 
 
-def submit(script: str, run: Runner = run) -> str:
+def submit(script: str) -> str:
     """Submits a batch script; returns the number of its job.
 
     Raises
@@ -62,33 +59,32 @@ def submit(script: str, run: Runner = run) -> str:
     return number
 
 
-def states(ids: Iterable[str], run: Runner = run) -> dict[str, str]:
+def states(ids: Iterable[str]) -> dict[str, str]:
     """The state of each job, in Slurm's words, or `GONE`; jobs without an answer are left out.
 
     The queue knows waiting and running jobs, the controller those that ended lately, the accounting
     all others.
     """
-    wanted = list(ids)
     status, text, _ = run(["squeue", "--noheader", "--states=all", "--format=%A %T"])
     if status:
         return {}  # the controller is away: ask again later
     listed = dict(line.split()[:2] for line in text.splitlines() if len(line.split()) >= 2)
     out = {}
-    for job in wanted:
-        state = listed.get(job) or _controller(job, run) or _accounting(job, run)
+    for job in ids:
+        state = listed.get(job) or _controller(job) or _accounting(job)
         if state is not None:
             out[job] = state
     return out
 
 
-def _controller(job: str, run: Runner) -> str:
+def _controller(job: str) -> str:
     """The state according to slurmctld; empty where it has forgotten the job."""
     _, text, _ = run(["scontrol", "show", "job", job, "--oneliner"])
     found = re.search(r"\bJobState=(\w+)", text)
     return found[1] if found else ""
 
 
-def _accounting(job: str, run: Runner) -> str | None:
+def _accounting(job: str) -> str | None:
     """The state according to the accounting.
 
     `GONE` where there is no accounting or no entry, None where the accounting does not answer.

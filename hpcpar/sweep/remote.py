@@ -35,26 +35,25 @@ def write(study: Study, slurm: Slurm, cases: Sequence[Case], one_allocation: boo
     return out
 
 
-def submit(study: Study, scripts: dict[BatchJob, str], states: States,
-           run: queue.Runner = queue.run) -> list[str]:
+def submit(study: Study, scripts: dict[BatchJob, str], states: States) -> list[str]:
     """Submits scripts and writes the cases' status; returns the jobs' numbers."""
     out = []
     for job, path in scripts.items():
         for case in job.cases:
-            folder.remove(study.folder(case), (folder.EXIT, folder.RECORD, folder.LOG))
-        number = queue.submit(path, run)
+            folder.clear(study.folder(case))
+        number = queue.submit(path)
         out.append(number)
         for case in job.cases:
-            states[case] = replace(states[case], state=SUBMITTED, reason="", job=number)
-            folder.write_status(study.folder(case), states[case])
+            status = replace(states[case], state=SUBMITTED, reason="", job=number)
+            states[case] = folder.write_status(study.folder(case), status)
     return out
 
 
 class SlurmWatcher:
     """Polls submitted cases until each has ended."""
 
-    def __init__(self, study: Study, states: States, run: queue.Runner = queue.run) -> None:
-        self.study, self.states, self._run = study, states, run
+    def __init__(self, study: Study, states: States) -> None:
+        self.study, self.states = study, states
         self._missed: dict[Case, int] = {}
 
     @property
@@ -69,7 +68,7 @@ class SlurmWatcher:
 
     def poll(self) -> tuple[list[Case], dict[str, str]]:
         """Collects the cases that have ended; returns them, and the states of all open jobs."""
-        states = queue.states(self.jobs, self._run)
+        states = queue.states(self.jobs)
         out = []
         for case in self.open:
             status, path = self.states[case], self.study.folder(case)
@@ -80,8 +79,7 @@ class SlurmWatcher:
                 if self._missed[case] < _POLLS:
                     continue
                 why = f"job {status.job} ended ({job}) before this case did"
-            self.states[case] = finished(self.study, case, status, why)
-            folder.write_status(path, self.states[case])
+            self.states[case] = folder.write_status(path, finished(self.study, case, status, why))
             out.append(case)
         return out, states
 
@@ -89,12 +87,7 @@ class SlurmWatcher:
              waiting: Callable[[dict[str, str]], None]) -> None:
         """Waits until every case has ended.
 
-        Parameters
-        ----------
-        ended : callable
-            Called with every case that has ended.
-        waiting : callable
-            Called between polls with the states of jobs.
+        Calls `ended` with every case, and between polls `waiting` with the states of jobs.
         """
         pause = _FIRST_S
         while self.open:

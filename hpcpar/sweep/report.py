@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcpar.errors import InputError
-from hpcpar.report import points as table
+from hpcpar.report import sweep_points as table
 from hpcpar.report.pictures import pyplot
-from hpcpar.report.points import Point
 from hpcpar.report.sweep_html import page
 from hpcpar.report.sweep_plots import pictures
+from hpcpar.report.sweep_points import Point
 from hpcpar.sweep import folder
 from hpcpar.sweep.collect import points
 from hpcpar.sweep.folder import Status
@@ -39,15 +39,7 @@ def settings(study: Study) -> list[tuple[str, str]]:
 
 def write(study: Study, states: Mapping[Case, Status],
           nodes: Mapping[int, int]) -> tuple[list[Point], dict[str, Any], str]:
-    """Writes the report.
-
-    Returns
-    -------
-    list of Point
-    dict
-        The JSON document.
-    str
-        Why there are no pictures; empty where there are.
+    """Writes the report; returns its points, its JSON document, and why there are no pictures.
 
     Raises
     ------

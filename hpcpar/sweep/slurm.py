@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from importlib import metadata
 from typing import Any
 
@@ -22,38 +22,28 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 @dataclass(frozen=True)
 class Slurm:
-    """Options of a Slurm job; an empty string or 0 leaves them to the site.
-
-    Attributes
-    ----------
-    time : str
-        Limit of a job, as Slurm writes it.
-    nodes : int
-        Nodes of every job, for any number of ranks (instead of `ranks_per_node`).
-    gpus_per_rank : int
-        Defaults to 1 with ``--device gpu``.
-    mpi : str
-        Value of ``srun --mpi``; the default suits the installed MPI library.
-    modules : tuple of str
-        Modules to load.
-    setup : tuple of str
-        Shell lines before the runs.
-    sbatch, srun : tuple of str
-        Further options of sbatch and srun.
-    """
+    """Options of a Slurm job; an empty string or 0 leaves them to the site."""
 
     account: str = ""
     partition: str = ""
+    #: Limit of a job, as Slurm writes it.
     time: str = ""
     constraint: str = ""
+    #: Value of ``srun --mpi``; the default suits the installed MPI library.
     mpi: str = ""
+    #: Nodes of every job, for any number of ranks (instead of `ranks_per_node`).
     nodes: int = 0
     ranks_per_node: int = 0
     cpus_per_rank: int = 0
+    #: Defaults to 1 with ``--device gpu``.
     gpus_per_rank: int = 0
+    #: Modules to load.
     modules: tuple[str, ...] = ()
+    #: Further options of sbatch.
     sbatch: tuple[str, ...] = ()
+    #: Shell lines before the runs.
     setup: tuple[str, ...] = ()
+    #: Further options of srun.
     srun: tuple[str, ...] = ()
 
     def nodes_for(self, ranks: int) -> int:
@@ -85,28 +75,20 @@ def _fault(name: str, value: Any) -> str:
     if isinstance(default, tuple):
         fine = (isinstance(value, list | tuple)
                 and all(isinstance(v, str) and "\n" not in v for v in value))
-        what = "a list of strings, one line each"
-    elif isinstance(default, int):
-        fine = isinstance(value, int) and not isinstance(value, bool) and value > 0
-        what = "a whole number of at least 1"
-    elif name == "time":
+        return "" if fine else "a list of strings, one line each"
+    if isinstance(default, int):
+        return "" if type(value) is int and value > 0 else "a whole number of at least 1"
+    if name == "time":
         fine = isinstance(value, str) and _TIME.fullmatch(value) is not None
-        what = 'a time as Slurm writes it, as in "00:30:00"'
-    else:
-        fine = isinstance(value, str) and bool(value) and not re.search(r"\s", value)
-        what = "a string without blanks"
-    return "" if fine else what
+        return "" if fine else 'a time as Slurm writes it, as in "00:30:00"'
+    fine = isinstance(value, str) and bool(value) and not re.search(r"\s", value)
+    return "" if fine else "a string without blanks"
 
 
 def read(path: str, given: Mapping[str, Any]) -> Slurm:
     """Merges the options of a TOML file with those of the command line, which win.
 
-    Parameters
-    ----------
-    path : str
-        The TOML file; empty for none.
-    given : mapping
-        Options of the command line; None for those that are not given.
+    An empty path stands for no file, None for an option that is not given.
 
     Raises
     ------
@@ -124,19 +106,19 @@ def read(path: str, given: Mapping[str, Any]) -> Slurm:
             raise InputError(
                 f"Slurm options {path} are not TOML ({err}); docs/sweep.md has an example") from err
     wanted = {name: value for name, value in given.items() if value is not None}
-    for source in (values, wanted):
+    known = [f.name for f in fields(Slurm)]
+    for where, source in ((f"in {path}", values), ("of Slurm", wanted)):
         for name, value in source.items():
-            where = f"in {path}" if source is values else "of Slurm"
-            if name not in {f.name for f in fields(Slurm)}:
-                raise unknown(f"option {where}", name, (f.name for f in fields(Slurm)))
+            if name not in known:
+                raise unknown(f"option {where}", name, known)
             fault = _fault(name, value)
             if fault:
                 raise InputError(f"option {name} {where} is {value!r}; give {fault}")
-    merged: dict[str, Any] = values | wanted
+    merged = values | wanted
     for name, value in merged.items():
         if isinstance(value, list):  # both count
             merged[name] = (*values.get(name, ()), *wanted.get(name, ()))
-    out = replace(Slurm(), **merged)
+    out = Slurm(**merged)
     if out.nodes and out.ranks_per_node:
         raise InputError(f"nodes {out.nodes} and ranks_per_node {out.ranks_per_node}: one follows "
                          "from the other; give one of the two")
@@ -159,9 +141,7 @@ def seconds(time: str) -> float:
         raise InputError(f"time '{time}'; give one as Slurm writes it, as in 00:30:00")
     days, *rest = found.groups()
     parts = [int(p) for p in rest if p is not None]
-    if days is not None:
-        hours, minutes, secs = (*parts, 0, 0)[:3]
-        return float(((int(days) * 24 + hours) * 60 + minutes) * 60 + secs)
-    if len(parts) < 3:
-        parts = [0, *parts, *[0] * (2 - len(parts))]
-    return float((parts[0] * 60 + parts[1]) * 60 + parts[2])
+    if days is None and len(parts) < 3:  # minutes come first
+        parts = [0, *parts]
+    hours, minutes, secs = (*parts, 0, 0)[:3]
+    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + secs)

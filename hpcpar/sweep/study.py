@@ -20,18 +20,12 @@ KINDS = ("strong", "weak")
 
 @dataclass(frozen=True)
 class Case:
-    """One plan to run.
+    """One plan to run."""
 
-    Attributes
-    ----------
-    strategy : str
-        The requested name, or ``auto``.
-    batch : int
-        Mini-batch over all ranks.
-    """
-
+    #: The requested name, or ``auto``.
     strategy: str
     ranks: int
+    #: Mini-batch over all ranks.
     batch: int
 
     @property
@@ -42,37 +36,27 @@ class Case:
 
 @dataclass(frozen=True)
 class Study:
-    """A scaling study.
+    """A scaling study."""
 
-    Attributes
-    ----------
-    kind : str
-        ``strong``: `batch` is the mini-batch over all ranks; ``weak``: the mini-batch per rank.
-    planning : dict
-        Options of `hpcpar.search.auto.task`.
-    data : str
-        The data file; `samples` is its number of training samples.
-    steps, epochs : int
-        Length of every run; `steps` overrides `epochs` unless it is 0.
-    out : str
-        The folder of the sweep, as an absolute path.
-    direct : bool
-        Whether GPU buffers are handed to MPI.
-    """
-
+    #: ``strong``: `batch` is the mini-batch over all ranks; ``weak``: the mini-batch per rank.
     kind: str
     spec: NetworkSpec
     machine: Machine
     ranks: tuple[int, ...]
     strategies: tuple[str, ...]
     batch: int
+    #: Options of `hpcpar.search.auto.task`.
     planning: dict[str, Any]
+    #: The data file, and its number of training samples.
     data: str
     samples: int
+    #: Length of every run; `steps` overrides `epochs` unless it is 0.
     steps: int
     epochs: int
     device: str
+    #: The folder of the sweep, as an absolute path.
     out: str
+    #: Whether GPU buffers are handed to MPI.
     direct: bool = False
 
     def cases(self) -> list[Case]:

@@ -184,20 +184,20 @@ def test_unreadable_files(tmp_path: Path) -> None:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
-    data.add(parser.add_subparsers())
+    data.add(parser)
     path = str(tmp_path / "s.h5")
 
     def run(*words: str) -> str:
-        args = parser.parse_args(["data", *words])
-        assert args.run(args) == 0
+        args = parser.parse_args(words)
+        assert data.main(args) == 0
         return capsys.readouterr().out
 
     assert run("synthetic", path, "--input", "2x6x5", "--classes", "3", "--samples", "9") == ""
     info = json.loads(run("info", path, "--json"))
     assert info["images"] == {"shape": [9, 2, 6, 5], "dtype": "uint8"} and info["classes"] == 3
     assert run("synthetic", path, "--input", "2x6x5x4", "--targets", "3", "--samples", "9") == ""
-    args = parser.parse_args(["data", "info", path])
-    assert args.run(args) == 0
+    args = parser.parse_args(["info", path])
+    assert data.main(args) == 0
     assert "9 images 2x6x5x4 uint8, 3 targets, synthetic" in capsys.readouterr().err
     for words, message in (("--input", "2x6"),
                            "is not an image shape"), (("--classes", "3", "--targets", "4"),

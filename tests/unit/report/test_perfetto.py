@@ -83,7 +83,7 @@ def of(events: list[dict[str, Any]], ph: str, **where: Any) -> list[dict[str, An
 
 
 def test_names_of_processes_and_threads() -> None:
-    events = perfetto.trace([prediction(), prediction(strategy="owt", ranks=1)])["traceEvents"]
+    events = list(perfetto.trace([prediction(), prediction(strategy="owt", ranks=1)]))
     names = {e["pid"]: e["args"]["name"] for e in of(events, "M", name="process_name")}
     assert names == {1: "vgg16 data, 4 ranks", 2: "vgg16 owt, 1 rank"}
     threads = {e["tid"]: e["args"]["name"] for e in of(events, "M", name="thread_name", pid=1)}
@@ -91,7 +91,7 @@ def test_names_of_processes_and_threads() -> None:
 
 
 def test_steps_in_microseconds_in_order_without_the_empty_ones() -> None:
-    events = of(perfetto.trace([prediction()])["traceEvents"], "X")
+    events = of(list(perfetto.trace([prediction()])), "X")
     assert [e["name"] for e in events] == [*[r[0] for r in ROWS if r[4] > r[3]][:5],
                                            "conv backward", "sum fc", "sum conv"]
     assert [e["ts"] for e in events] == sorted(e["ts"] for e in events)
@@ -109,13 +109,13 @@ def test_slices_of_a_thread_never_overlap() -> None:
     rounding.
     """
     rows = [(f"s{i}", "forward", "compute", i / 7, (i + 1) / 7, 0.0, 0) for i in range(200)]
-    events = of(perfetto.trace([prediction(rows, 200 / 7)])["traceEvents"], "X")
+    events = of(list(perfetto.trace([prediction(rows, 200 / 7)])), "X")
     for a, b in pairwise(events):
         assert round(1000 * a["ts"]) + round(1000 * a["dur"]) == round(1000 * b["ts"])
 
 
 def test_arrows_lead_from_an_exposed_communication_to_what_waited() -> None:
-    events = perfetto.trace([prediction()])["traceEvents"]
+    events = list(perfetto.trace([prediction()]))
     starts, ends = of(events, "s"), of(events, "f")
     # not the hidden one, nor the one that only the end waits for
     assert len(starts) == len(ends) == 1
@@ -136,7 +136,8 @@ def test_pauses_of_computing() -> None:
 def test_file_is_whole_or_absent(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     perfetto.save([prediction()], str(path))
-    assert json.loads(path.read_text()) == json.loads(json.dumps(perfetto.trace([prediction()])))
+    assert json.loads(path.read_text()) == json.loads(json.dumps(
+        {"traceEvents": list(perfetto.trace([prediction()])), "displayTimeUnit": "ms"}))
     before = path.read_text()
     bad = prediction((("x", "forward", "compute", 0.0, math.inf, 0.0, 0),), math.inf)
     with pytest.raises(InputError, match="not finite"):
@@ -187,7 +188,7 @@ def test_streams_of_a_pipeline_are_its_stages() -> None:
     prediction: Any = Prediction("net", "pipeline", "local", 2, 0, tuple(steps), line)
     assert list(perfetto.streams(prediction).values()) == ["stage 0 compute", "stage 0 node",
                                                            "stage 1 compute"]
-    found = of(perfetto.trace([prediction])["traceEvents"], "X")
+    found = of(list(perfetto.trace([prediction])), "X")
     assert [(e["tid"], e["ts"], e["dur"], e["args"]["microbatch"]) for e in found] == [
         (0, 0.0, 1000.0, 0), (0, 1000.0, 1000.0, 1), (1, 1000.0, 500.0, 0), (2, 1500.0, 1500.0, 0),
         (2, 3000.0, 1500.0, 1)]

@@ -16,12 +16,13 @@ import pytest
 from hpcpar.cli.main import main
 from hpcpar.plan import plan as plans
 from hpcpar.report import perfetto
-from hpcpar.report.late_senders import origin, partners
+from hpcpar.report.late_senders import partners
 from hpcpar.report.measured_trace import measured
-from hpcpar.report.recorded import simulated
+from hpcpar.report.recorded_prediction import recorded_prediction
 from hpcpar.schedule.steps import Step
 from hpcpar.train import record
 from hpcpar.train.record import RunRecord
+from hpcpar.train.recorded_run import recorded_run
 from tests.unit.played import Lasts, lenet, play
 from tests.unit.trace_format import check
 
@@ -48,9 +49,8 @@ def jittered(name: str) -> RunRecord:
 
 def both(name: str, iterations: int = 2) -> list[dict[str, Any]]:
     run = jittered(name)
-    line = simulated(run)
-    assert line is not None
-    return [*perfetto.events(1, line, "simulated"), *measured(run, 2, iterations)]
+    return [*perfetto.events(1, recorded_prediction(run), "simulated"),
+            *measured(run, 2, iterations)]
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -81,8 +81,7 @@ def test_ranks_lie_on_one_clock() -> None:
     """
     plan = PLANS["spatial"]
     run = play(plan, lasts(), ahead_s=5.0, drift=1e-3).record
-    events, source = measured(run, 2, 3), origin(run)
-    assert source is not None
+    events, source = measured(run, 2, 3), recorded_run(run)
     first = [e["ts"] for e in events if e["ph"] == "X" and e["name"] == "iteration 3"]
     assert len(first) == 3 and max(first) - min(first) < 2e4
     ends = {(e["id"], e["ph"]): e for e in events if e["ph"] in "sf"}
@@ -118,7 +117,6 @@ def test_only_the_last_iterations() -> None:
     names = [e["name"] for e in measured(run, 2, 3) if e["ph"] == "X" and e["cat"] == "iteration"
              and e["tid"] == 0]
     assert names == ["iteration 1", "iteration 4", "iteration 5"]
-    assert measured(replace(run, start_s=None), 2, 3) == []
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,12 +140,12 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check(alone)
     assert {e["pid"] for e in alone} == {1}
 
-    record.write(path, replace(run, start_s=None))
-    capsys.readouterr()
-    assert main(["trace", path, "-o", str(out)]) == 0
-    assert "the record lacks times at which steps began" in capsys.readouterr().err
-    record.write(path, replace(run, start_s=None, prediction={}))
-    for words, message in (([path], "neither times"), ([], "give either"),
+    damaged = str(tmp_path / "damaged.h5")
+    record.write(damaged, replace(run, prediction={}))
+    old = str(tmp_path / "old.h5")
+    record.write(old, replace(run, start_s=None))
+    for words, message in (([old], "has no times at which steps began; run again"),
+                           ([damaged], "is not whole"), ([], "give either"),
                            ([path, "--plan", file], "give either"),
                            ([path, "--machine", "local"], "goes with --plan")):
         capsys.readouterr()

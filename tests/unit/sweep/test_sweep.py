@@ -20,8 +20,15 @@ from hpcpar.data.synthetic import synthetic
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans
 from hpcpar.report import pictures
-from hpcpar.report.points import IterationParts, Point, base, efficiency, mean_accuracy, speedup
-from hpcpar.sweep import folder, local, lock
+from hpcpar.report.sweep_points import (
+    IterationParts,
+    Point,
+    base,
+    efficiency,
+    mean_accuracy,
+    speedup,
+)
+from hpcpar.sweep import folder, local
 from hpcpar.train import record
 
 #: Iterations that the pretended ranks record; their median is the largest of three ranks' times.
@@ -47,7 +54,10 @@ def pretend(words: list[str], seconds: float) -> None:
         record.RunRecord(plans.to_json(plan), record.steps_of(schedule),
                          [record.RankInfo("here", 1, 1, "cpu", 1)] * ranks,
                          np.repeat(times[:, :, None] / s, s, axis=2), times, sent, sent,
-                         np.ones(ITERATIONS), prediction=prediction, warmup=2, samples=640),
+                         np.ones(ITERATIONS), prediction=prediction, warmup=2, samples=640,
+                         kept=np.zeros(0, int), clock=np.zeros((ranks, 2, 3)),
+                         begin_s=np.zeros((ranks, 0)), start_s=np.zeros((ranks, 0, s)),
+                         end_s=np.zeros((ranks, 0, s)), wait_s=np.zeros((ranks, 0, s))),
     )
 
 
@@ -217,7 +227,7 @@ def test_a_dry_run_runs_nothing(sweep: Sweep, launcher: Launcher, tmp_path: Path
     ("options", "said"),
     [(("--strategies", ","), "names none"), (("--strategies", "dota"), "did you mean 'data'"),
      (("--launcher", "slrum"), "did you mean 'slurm'"),
-     (("--overlap", "al"), "unknown --overlap 'al'"),
+     (("--overlap", "al"), "argument --overlap: unknown value 'al'"),
      (("--input", "1x9x9"), "holds images 1x8x8, the network takes 1x9x9"),
      (("--time", "soon"), "00:30:00"), (("--data", "none.h5"), "none.h5")],
 )
@@ -227,7 +237,7 @@ def test_wrong_options_are_named(sweep: Sweep, options: tuple[str, str], said: s
 
 def test_one_sweep_at_a_time(sweep: Sweep, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with lock.alone(str(tmp_path / "out")):
+    with folder.alone(str(tmp_path / "out")):
         assert sweep()[0] == 2 and "another sweep is at work" in sweep.said  # type: ignore[attr-defined]
 
 

@@ -49,8 +49,10 @@ class Site:
         (Site(squeue=(1, "", "slurm_load_jobs error: Unable to contact slurm controller")), None),
     ],
 )
-def test_the_state_of_a_job(site: Site, state: str | None) -> None:
-    assert queue.states(["7"], site).get("7") == state
+def test_the_state_of_a_job(site: Site, state: str | None,
+                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "run", site)
+    assert queue.states(["7"]).get("7") == state
 
 
 def test_only_ended_jobs_are_ended() -> None:
@@ -60,11 +62,13 @@ def test_only_ended_jobs_are_ended() -> None:
                                             "SUSPENDED", "REQUEUED", ""))
 
 
-def test_submitting() -> None:
-    assert queue.submit("p4.sbatch", lambda command: (0, "41;cluster\n", "")) == "41"
+def test_submitting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "run", lambda command: (0, "41;cluster\n", ""))
+    assert queue.submit("p4.sbatch") == "41"
+    refused = "sbatch: error: invalid partition specified: x"
+    monkeypatch.setattr(queue, "run", lambda command: (1, "", refused))
     with pytest.raises(InputError, match=r"does not take p4\.sbatch \(invalid partition"):
-        queue.submit("p4.sbatch",
-                     lambda command: (1, "", "sbatch: error: invalid partition specified: x"))
+        queue.submit("p4.sbatch")
 
 
 def test_no_slurm_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +77,8 @@ def test_no_slurm_here(monkeypatch: pytest.MonkeyPatch) -> None:
         queue.states(["7"])
 
 
-def test_a_case_fails_only_when_its_job_is_surely_over(tmp_path: Path) -> None:
+def test_a_case_fails_only_when_its_job_is_surely_over(tmp_path: Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     """Not while Slurm is silent, nor at the first look after the end: its last files may be late.
     """
     case, study = Case("data", 2, 64), replace(STUDY, out=str(tmp_path))
@@ -83,7 +88,8 @@ def test_a_case_fails_only_when_its_job_is_surely_over(tmp_path: Path) -> None:
     Path(study.job_log("7")).write_text("module: no such module\n")
     states = {case: Status(SUBMITTED, job="7")}
     site = Site(squeue=(1, "", "timed out"))
-    watch = remote.SlurmWatcher(study, states, site)
+    monkeypatch.setattr(queue, "run", site)
+    watch = remote.SlurmWatcher(study, states)
     for _ in range(9):
         assert watch.poll() == ([], {})
     site.answers["squeue"] = (0, "", "")
@@ -95,14 +101,15 @@ def test_a_case_fails_only_when_its_job_is_surely_over(tmp_path: Path) -> None:
     assert folder.read_status(str(path)) == states[case] and not watch.open
 
 
-def test_a_case_with_a_status_has_ended_whatever_slurm_says(tmp_path: Path) -> None:
+def test_a_case_with_a_status_has_ended_whatever_slurm_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case, study = Case("data", 2, 64), replace(STUDY, out=str(tmp_path))
     path = Path(study.folder(case))
     path.mkdir(parents=True)
     (path / "exit").write_text("9\n")
     (path / "log").write_text("starting\nhpcpar: no room left\nsrun: error: task 0\n")
     states = {case: Status(SUBMITTED, job="7")}
-    assert remote.SlurmWatcher(study, states, Site(squeue=(0, "7 RUNNING\n", ""))).poll()[0] == [
-        case
-    ]
+    monkeypatch.setattr(queue, "run", Site(squeue=(0, "7 RUNNING\n", "")))
+    assert remote.SlurmWatcher(study, states).poll()[0] == [case]
     assert states[case].reason == "exit status 9: no room left"

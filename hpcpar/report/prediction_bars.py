@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcpar.cost.price_plan import Prediction
 from hpcpar.errors import InputError
-from hpcpar.report.pictures import pyplot, save
+from hpcpar.report.pictures import panels, pyplot, save
 
 #: Parts of an iteration from the bottom of a bar, and their style.
 PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -36,8 +36,7 @@ def fill_bar(axes: Any, at: float, width: float, values: Sequence[float],
 def parts_s(p: Prediction) -> tuple[float, float, float, float]:
     """The parts of an iteration (s), in the order of `PARTS`.
 
-    They are computing, exposed batch-parallel communication (gradients), other exposed
-    communication, and a pipeline's bubble.
+    Communication is the exposed one; that of gradients is batch-parallel.
     """
     gradient = sum(s.exposed_s for s in p.of_stage(p.longest_stage) if s.is_comm
                    and s.phase == "gradient")
@@ -85,8 +84,6 @@ def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path
 
     Parameters
     ----------
-    predictions : sequence of Prediction
-        In the order of the bars.
     data : mapping
         Data parallelism by number of ranks: the reference for the speedups printed over the best
         bar (in parentheses: of communication).
@@ -103,19 +100,13 @@ def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path
                          "or a larger batch")
     plt = pyplot()
     ranks = sorted({p.ranks for p in predictions})
-    across = min(4, len(ranks))
-    down = -(-len(ranks) // across)
-    figure, grid = plt.subplots(down, across, figsize=(3.4 * across, 3.1 * down + 0.6),
-                                squeeze=False, layout="constrained")
-    for axes in grid.flat[len(ranks):]:
-        axes.set_visible(False)
+    figure, grid = panels(plt, len(ranks), 3.4, 3.1, 0.6)
     for axes, p in zip(grid.flat, ranks, strict=False):
         _panel(axes, p, [x for x in predictions if x.ranks == p], data.get(p))
     first = predictions[0]
     handles = [plt.Rectangle((0, 0), 1, 1, **style) for _, style in PARTS]
     figure.legend(handles, [name for name, _ in PARTS], loc="outside lower center",
-                  ncols=len(PARTS),
-                  fontsize=8, frameon=False)
+                  ncols=len(PARTS), fontsize=8, frameon=False)
     figure.suptitle(
         f"{first.network}, batch {first.batch}, {first.machine}, overlap {first.overlap}",
         fontsize=10)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcpar.report.compare import Times
+from hpcpar.report.rows import Times
 
 #: The two sides of every point.
 SIDES = ("predicted", "measured")
@@ -16,14 +16,12 @@ SIDES = ("predicted", "measured")
 class IterationParts:
     """An iteration and its parts (s).
 
-    They are computing, exposed communication of gradients, other exposed communication, and a
-    pipeline's bubble.
-
     The parts of a measured iteration need not add up to it (`hpcpar.report.compare`).
     """
 
     iteration_s: float
     compute_s: float
+    #: Exposed communication of gradients, and of everything else.
     gradient_s: float
     other_s: float
     bubble_s: float = 0.0
@@ -31,35 +29,25 @@ class IterationParts:
 
 @dataclass(frozen=True)
 class Point:
-    """One case of the study.
-
-    Attributes
-    ----------
-    strategy, chosen : str
-        The requested strategy, and the plan's (they differ for ``auto``); `chosen` is empty without
-        a plan.
-    batches : int
-        Iterations of an epoch.
-    state, reason : str
-        One of `hpcpar.sweep.folder.STATES`, and why it was skipped or failed.
-    same_as : str
-        The case that ran the same plan.
-    low_s, high_s : float
-        10th and 90th percentile of the measured iterations.
-    """
+    """One case of the study."""
 
     case: str
+    #: The requested strategy, and the plan's (empty without a plan); they differ for ``auto``.
     strategy: str
     chosen: str
     ranks: int
     batch: int
     nodes: int
+    #: Iterations of an epoch.
     batches: int
+    #: One of `hpcpar.sweep.folder.STATES`, and why it was skipped or failed.
     state: str
     reason: str = ""
+    #: The case that ran the same plan.
     same_as: str = ""
     predicted: IterationParts | None = None
     measured: IterationParts | None = None
+    #: 10th and 90th percentile of the measured iterations.
     low_s: float = 0.0
     high_s: float = 0.0
 
@@ -87,9 +75,9 @@ class Point:
 
 def base(points: Sequence[Point], side: str) -> Point | None:
     """The reference of speedups: the fastest point on the smallest number of ranks."""
-    times = [(p.ranks, parts.iteration_s, i) for i, p in enumerate(points)
-             if (parts := p.side(side)) is not None]
-    return points[min(times)[-1]] if times else None
+    known = [(p.ranks, parts.iteration_s, i) for i, p in enumerate(points)
+             for parts in [p.side(side)] if parts is not None]
+    return points[min(known)[-1]] if known else None
 
 
 def speedup(point: Point, over: Point | None, side: str) -> float | None:
@@ -113,24 +101,19 @@ def mean_accuracy(points: Sequence[Point]) -> float | None:
 
 
 def _point_json(p: Point, over: dict[str, Point | None]) -> dict[str, Any]:
-    out: dict[str, Any] = {
-        name: getattr(p, name)
-        for name in ("case", "strategy", "chosen", "ranks", "batch", "nodes", "batches", "state",
-                     "reason", "same_as", "accuracy")
-    }
+    names = ("case", "strategy", "chosen", "ranks", "batch", "nodes", "batches", "state", "reason",
+             "same_as", "accuracy")
+    out: dict[str, Any] = {name: getattr(p, name) for name in names}
     for side in SIDES:
         parts = p.side(side)
-        if parts is None:
-            out[side] = None
-            continue
-        out[side] = {"iteration_s": parts.iteration_s, "epoch_s": p.epoch_s(side),
-                     "compute_s": parts.compute_s, "gradient_s": parts.gradient_s,
-                     "other_communication_s": parts.other_s, "bubble_s": parts.bubble_s,
-                     "speedup": speedup(p, over[side], side),
-                     "efficiency": efficiency(p, over[side], side),
-                     "node_hours": p.node_hours(side)}
+        out[side] = None if parts is None else {
+            "iteration_s": parts.iteration_s, "epoch_s": p.epoch_s(side),
+            "compute_s": parts.compute_s, "gradient_s": parts.gradient_s,
+            "other_communication_s": parts.other_s, "bubble_s": parts.bubble_s,
+            "speedup": speedup(p, over[side], side), "efficiency": efficiency(p, over[side], side),
+            "node_hours": p.node_hours(side)}
     if p.measured is not None:
-        out["measured"]["iteration_p10_s"], out["measured"]["iteration_p90_s"] = p.low_s, p.high_s
+        out["measured"] |= {"iteration_p10_s": p.low_s, "iteration_p90_s": p.high_s}
     return out
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hpcpar.errors import InputError
@@ -60,8 +61,8 @@ def in_order(spans: Sequence[Event]) -> list[Event]:
     return sorted(spans, key=lambda event: (event["ts"], event["tid"], -event["dur"]))
 
 
-def save(events: Sequence[Event], path: str) -> None:
-    """Write a trace (whole or not at all).
+def write(events: Iterable[Event], path: str) -> None:
+    """Writes a trace atomically.
 
     Raises
     ------
@@ -70,9 +71,9 @@ def save(events: Sequence[Event], path: str) -> None:
     """
     temporary = f"{path}.tmp{os.getpid()}"
     try:
-        text = json.dumps(document(events), allow_nan=False)
+        document = {"traceEvents": list(events), "displayTimeUnit": "ms"}
         with open(temporary, "w", encoding="utf-8") as f:
-            f.write(text)
+            json.dump(document, f, allow_nan=False)
         os.replace(temporary, path)
     except (ValueError, OverflowError) as err:
         raise InputError(f"cannot write timeline {path}: a time is not finite ({err}); "
@@ -81,10 +82,5 @@ def save(events: Sequence[Event], path: str) -> None:
         raise InputError(f"cannot write timeline {path}: {err.strerror}; "
                          "choose a folder that exists, with room") from err
     finally:
-        if os.path.exists(temporary):
+        with suppress(OSError):
             os.unlink(temporary)
-
-
-def document(events: Sequence[Event]) -> dict[str, Any]:
-    """The whole file's content."""
-    return {"traceEvents": list(events), "displayTimeUnit": "ms"}
