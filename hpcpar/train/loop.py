@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,8 +76,8 @@ class Training(Job):
         step, sgd, sums = self.start, self.options.sgd, self.sums()
         program = self.executor.training
         assert program is not None
-        with prefetch(self.loader, step // per_epoch, step % per_epoch,
-                      self.steps - step) as batches:
+        with closing(prefetch(self.loader, step // per_epoch, step % per_epoch,
+                              self.steps - step)) as batches:
             for batch in batches:
                 self.communicator.trace.clear()
                 begin = time.perf_counter()
