@@ -155,8 +155,8 @@ def separate_worlds(size: int, library: str) -> str | None:
         return None
     wanted = "pmix" if library.startswith("Open MPI") else "pmi2"
     return (f"the launcher started {os.environ[name]} processes ({name}) but MPI sees separate "
-            "worlds of 1: launcher and MPI library do not match; use the mpiexec of the library that mpi4py "
-            f"uses, or under Slurm srun --mpi={wanted} "
+            "worlds of 1: launcher and MPI library do not match; use the mpiexec of the library "
+            f"that mpi4py uses, or under Slurm srun --mpi={wanted} "
             f"(mpi4py uses {' '.join(library.replace(',', ' ').split()[:4])})")
 
 
