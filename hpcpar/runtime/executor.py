@@ -23,11 +23,11 @@ from hpcpar.runtime.optimizer import Rule
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.runtime.passes import Pass, Passes
 from hpcpar.runtime.program import Program
-from hpcpar.runtime.tensors import Tensors
 from hpcpar.schedule.memory_plan.plan import plan_memory
 from hpcpar.schedule.memory_plan.rank_steps import lives
+from hpcpar.schedule.memory_plan.tensors import Role, TensorRef
 from hpcpar.schedule.memory_plan.weights import weight_roles
-from hpcpar.schedule.steps import Comm, Schedule
+from hpcpar.schedule.steps import Comm, Phase, Schedule
 
 #: Steps of the forward-only schedule use tags beyond those of the training schedule.
 _TAGS = 1 << 14
@@ -163,14 +163,12 @@ class Executor:
 
     def _bind_messages(self, programs: Sequence[Program]) -> tuple[int, int]:
         """Bind the communication steps; returns bytes as `message_buffers.place`."""
-        tensors = Tensors(self.plan, self.planned, self._arena, self._passes, self.parameters,
-                          self._buckets, self._sums)
         made: list[tuple[int, Buffers]] = []
         for number, program in enumerate(programs):
             for i in program.steps.until:
                 step = program.schedule.steps[i]
                 assert isinstance(step, Comm)
-                made.append((number, self.communicator.prepare(step, *tensors.of(step))))
+                made.append((number, self.communicator.prepare(step, *self._moved(step))))
         flights = [[self.planned.in_flight(number, b.step.index)] for number, b in made]
         sizes = message_buffers.place(
             self.backend, [b for _, b in made], self.planned.moments(flights))
@@ -179,6 +177,33 @@ class Executor:
             transfer = self.communicator.connect(buffers, tags)
             programs[number].transfers[buffers.step.index] = transfer
         return sizes
+
+    def _moved(self, step: Comm) -> tuple[Array, Array]:
+        """The arrays before and after a communication step."""
+        if step.phase is Phase.LOSS:
+            fc_pass = self.plan.fc_passes > 1
+            sums = self.part(step.layer, step.part).sums if fc_pass else self._sums
+            return sums[: 2 * step.source.holds(self.rank)], sums
+        if step.phase is Phase.GRADIENT and step.index in self._buckets:
+            return self._buckets[step.index], self._buckets[step.index]
+        if step.phase in (Phase.GRADIENT, Phase.UPDATE):
+            return self._moved_weights(step)
+        ref = TensorRef.of(step)
+        if ref.role is Role.MOMENTS:
+            op = self.part(ref.layer, step.part).ops[ref.layer]
+            return (op.moments_gradient if ref.gradient else op.moments,) * 2
+        before, after = self.planned.tensors.moved(step)
+        return self._arena.array(before), self._arena.array(after)
+
+    def _moved_weights(self, step: Comm) -> tuple[Array, Array]:
+        """A layer's gradient before and after its sum, or its weights before and after a gather."""
+        p, is_gradient = self.parameters[step.layer], step.phase is Phase.GRADIENT
+        flat = p.grad if is_gradient else p.flat
+        if is_gradient and self.plan.synchronisation == "allreduce":
+            return flat, flat
+        whole = p.matrix(flat)
+        own = p.updated(flat) if self.plan.synchronisation == "sharded" else whole
+        return (whole, own) if is_gradient else (own, whole)
 
     def _load(self, part: int) -> None:
         """Put a micro-batch's images in place."""
