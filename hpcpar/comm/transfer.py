@@ -85,7 +85,7 @@ class Transfer:
 
     @property
     def advanced(self) -> int:
-        """How far the step has come: grows with everything that happens in it."""
+        """Progress of the step: grows with everything that happens in it."""
         return self._posted + self._done
 
     def awaited(self) -> tuple[int, ...]:
@@ -150,7 +150,7 @@ class LibraryTransfer:
 
     @property
     def advanced(self) -> int:
-        """Nothing before its end; see `tells`."""
+        """Always 0; see `tells`."""
         return 0
 
     def awaited(self) -> tuple[int, ...]:

@@ -107,7 +107,7 @@ class World:
         """Run `action` on every rank; if it raises an error of the user's on any, every rank raises
         that of the lowest one.
 
-        Whatever can fail on some ranks only (a file missing on one node) goes through here before
+        Actions that can fail on some ranks only (a file missing on one node) go through here before
         the first message.
         """
         error: InputError | RunError | None = None

@@ -79,7 +79,8 @@ class Passes:
     all : list of Pass
         In the order of the memory plan's.
     aside : dict
-        Where further micro-batches compute gradients of weights before they are added, by layer.
+        Weights with the buffer in which further micro-batches compute gradients before these are
+        added, by layer.
     """
 
     def __init__(self, network: Network, plan: Plan, backend: Backend, communicator: Communicator,

@@ -19,7 +19,7 @@ from hpcpar.train.job import Job, JobMeasurements, JobOptions
 
 @dataclass(frozen=True)
 class Seen:
-    """What has been seen so far: passes (batches) of `passes`, their mean loss and, where classes
+    """State of an inference: passes (batches) done of `passes`, their mean loss and, where classes
     are told apart, accuracy.
     """
 

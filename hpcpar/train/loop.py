@@ -23,12 +23,12 @@ from hpcpar.train.job import Job, JobMeasurements, JobOptions
 
 @dataclass
 class Progress:
-    """What the loop tells while it runs (the same on every rank).
+    """State of the loop that it tells while it runs (the same on every rank).
 
     Attributes
     ----------
     train_accuracy, test_accuracy : float or None
-        Where the network tells classes apart.
+        Fractions; None unless the network tells classes apart.
     test_loss : float or None
         Mean over the held-out part, where there is one.
     """

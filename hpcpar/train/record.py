@@ -96,7 +96,7 @@ class StepInfo:
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Where a rank ran; `threads` is its BLAS's, `peak_memory_bytes` its process's or device's."""
+    """Host and process of a rank; `threads` of its BLAS, peak memory of its process or device."""
 
     hostname: str
     pid: int

@@ -150,7 +150,7 @@ class Operator:
         """The gradient of the weights from inputs and dy (and `moments_gradient`, batch
         normalisation); overwritten, not added.
 
-        Of batch normalisation by the whole batch only `moments_gradient` is made here: see
+        Batch normalisation by the whole batch makes only `moments_gradient` here: see
         `finish_weight`.
         """
         if self.empty:
