@@ -9,14 +9,16 @@ import numpy as np
 
 from hpcpar.comm.world import World
 from hpcpar.errors import RunError, on_all_ranks
+from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Schedule
 
 
 def agree(world: World, schedule: Schedule) -> None:
     """Compare every communication step with those of all other ranks.
 
-    Equal steps have equal messages at both ends. Where all is well, two collectives of one number
-    run.
+    The messages between two ranks are compared from both ends too. This finds messages that one
+    rank sends and the other does not expect, or expects with another size. Where all is well, four
+    small collectives run, of at most one number for each pair of ranks.
 
     Raises
     ------
@@ -28,6 +30,14 @@ def agree(world: World, schedule: Schedule) -> None:
     whole = zlib.crc32(own.tobytes())
     if world.least(whole) != world.most(whole):
         raise on_all_ranks(RunError(_difference(world, steps, own)))
+    sent, expected = _messages(world, steps)
+    told = np.empty_like(sent)
+    world.comm.Alltoall(sent, told)
+    wrong = [int(peer) for peer in np.flatnonzero(told != expected)]
+    found = next((text for text in world.comm.allgather(_unexpected(world, steps, wrong)) if text),
+                 None)
+    if found is not None:
+        raise on_all_ranks(RunError(found))
 
 
 def _told(step: Comm | None) -> str:
@@ -58,3 +68,36 @@ def _difference(world: World, steps: tuple[Comm, ...], own: np.ndarray) -> str:
     return (f"the ranks' schedules differ: {who} {texts[odd[0]]} as communication number {at}, "
             f"{world.size - len(odd)} of {world.size} ranks {rest}; "
             "start every rank with the same plan file and the same hpcpar")
+
+
+def _messages(world: World, steps: tuple[Comm, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Digests of the messages that this rank sends to every peer, and of those it expects."""
+    sent, expected = np.zeros(world.size, np.int64), np.zeros(world.size, np.int64)
+    for step in steps:
+        ex = exchange(step, world.rank)
+        for digests, ends in ((sent, "sends"), (expected, "recvs")):
+            for r in ex.rounds:
+                for m in getattr(r, ends):
+                    peer = ex.peers[m.peer]
+                    digests[peer] = zlib.crc32(f"{step.index} {m.stop - m.start}".encode(),
+                                               int(digests[peer]))
+    return sent, expected
+
+
+def _unexpected(world: World, steps: tuple[Comm, ...], wrong: list[int]) -> str:
+    """Error message with the first step whose expected messages a peer does not send."""
+    for step in steps if wrong else ():
+        for peer in wrong:
+            mine, theirs = exchange(step, world.rank), exchange(step, peer)
+            expected = [m.stop - m.start for r in mine.rounds for m in r.recvs
+                        if mine.peers[m.peer] == peer]
+            coming = [m.stop - m.start for r in theirs.rounds for m in r.sends
+                      if theirs.peers[m.peer] == world.rank]
+            if expected != coming:
+                return (f"rank {world.rank} expects messages of {expected} items from rank {peer} "
+                        f"in {_told(step)}, which sends {coming}; this is a fault of hpcpar: "
+                        "please report it with the plan file")
+    if not wrong:
+        return ""
+    return (f"rank {world.rank} and rank {wrong[0]} do not agree on the sizes of their "
+            "messages")
