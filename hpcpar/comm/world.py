@@ -77,7 +77,7 @@ class World:
 
     def gather_array(self, array: np.ndarray) -> np.ndarray | None:
         """Equal-shaped arrays of every rank stacked on rank 0."""
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
         out = np.empty((self.size, *array.shape), array.dtype) if self.rank == 0 else None
         self.comm.Gather(array, out, root=0)
         return out
