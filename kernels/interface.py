@@ -32,6 +32,12 @@ Pads = tuple[Pair, ...]
 Tick = Callable[[], None]
 
 
+def address(array: Array) -> int:
+    """Address of an array's first item, on the host or on the device."""
+    on_host = isinstance(array, np.ndarray)
+    return int(array.__array_interface__["data"][0] if on_host else array.data.ptr)
+
+
 @dataclass(frozen=True)
 class Segment:
     """One group of a convolution in local channel indices.

@@ -51,7 +51,7 @@ def _dots(a: Array, b: Array) -> Array:
     return np.matmul(a[:, :, None, :], b[:, :, :, None]).sum(axis=(0, 2, 3))
 
 
-def channel_moments(x: Array, out: Array, scratch: Scratch) -> None:
+def channel_moments(scratch: Scratch, x: Array, out: Array) -> None:
     """See `Backend.channel_moments`."""
     out[...] = 0
     for block in _blocks(x):
@@ -60,8 +60,8 @@ def channel_moments(x: Array, out: Array, scratch: Scratch) -> None:
         out[block[1], 1] += _dots(wide, wide)
 
 
-def channel_moments_backward(x: Array, dy: Array, mean: Array, inv_std: Array, out: Array,
-                             scratch: Scratch) -> None:
+def channel_moments_backward(scratch: Scratch, x: Array, dy: Array, mean: Array, inv_std: Array,
+                             out: Array) -> None:
     """See `Backend.channel_moments_backward`."""
     out[...] = 0
     for block in _blocks(x):
@@ -100,8 +100,8 @@ def batchnorm_forward(x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
         part += addend[block[1]]
 
 
-def batchnorm_backward(x: Array, dy: Array, mean: Array, inv_std: Array, w: Array, sums: Array,
-                       count: int, dx: Array, scratch: Scratch) -> None:
+def batchnorm_backward(scratch: Scratch, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
+                       sums: Array, count: int, dx: Array) -> None:
     """See `Backend.batchnorm_backward`."""
     # dx = dy_factor * dy + x_factor * x + addend, with coefficients rounded from float64.
     dy_factor = inv_std * w

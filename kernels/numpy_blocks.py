@@ -50,7 +50,7 @@ class Scratch:
         return np.ndarray(shape, dtype, self._buffers[name], offset, strides)
 
     @property
-    def nbytes(self) -> int:
+    def scratch_bytes(self) -> int:
         """Size of all buffers in bytes."""
         return sum(buffer.nbytes for buffer in self._buffers.values())
 

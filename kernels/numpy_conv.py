@@ -87,8 +87,8 @@ def _groups(x: Ints, w: Ints, y: Ints, spec: ConvSpec, limit: int, item: int,
     return tuple(groups)
 
 
-def conv_forward(x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
-                 scratch: Scratch, tick: Tick | None) -> None:
+def conv_forward(scratch: Scratch, x: Array, w: Array, bias: Array | None, spec: ConvSpec,
+                 out: Array, tick: Tick | None = None) -> None:
     """See `Backend.conv_forward`."""
     for group in _groups(x.shape, w.shape, out.shape, spec, COLUMN_BYTES, out.itemsize):
         taps = w[group.weights].transpose(2, 3, 4, 1, 0)
@@ -96,8 +96,8 @@ def conv_forward(x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Ar
                    group.outputs, scratch, tick)
 
 
-def conv_backward_data(dy: Array, w: Array, spec: ConvSpec, dx: Array, scratch: Scratch,
-                       tick: Tick | None) -> None:
+def conv_backward_data(scratch: Scratch, dy: Array, w: Array, spec: ConvSpec, dx: Array,
+                       tick: Tick | None = None) -> None:
     """See `Backend.conv_backward_data`."""
     # The adjoint of a correlation with stride 1 is a correlation of dy with the rotated kernel.
     adjoint = spec.stride == (1,) * len(spec.stride)
@@ -115,8 +115,8 @@ def conv_backward_data(dy: Array, w: Array, spec: ConvSpec, dx: Array, scratch: 
             _scatter(dy, w[group.weights].transpose(2, 0, 3, 4, 1), group, dx, scratch, tick)
 
 
-def conv_backward_weight(x: Array, dy: Array, spec: ConvSpec, dw: Array, dbias: Array | None,
-                         scratch: Scratch, tick: Tick | None) -> None:
+def conv_backward_weight(scratch: Scratch, x: Array, dy: Array, spec: ConvSpec, dw: Array,
+                         dbias: Array | None, tick: Tick | None = None) -> None:
     """See `Backend.conv_backward_weight`."""
     for group in _groups(x.shape, dw.shape, dy.shape, spec, WEIGHT_COLUMN_BYTES, dw.itemsize):
         _weight_gradient(x, dy, group, dw[group.weights],

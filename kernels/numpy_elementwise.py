@@ -22,11 +22,13 @@ def relu_backward(out: Array, dy: Array, dx: Array) -> None:
         np.bitwise_and(g.view(bits), keep, out=d.view(bits))
 
 
-def dropout_mask(key: int, start: tuple[int, ...], extent: tuple[int, ...], rate: float, out: Array,
-                 scratch: Scratch) -> None:
-    """See `Backend.dropout_mask`; `out` has the shape of the block."""
+def dropout_mask(scratch: Scratch, key: int, start: tuple[int, ...], shape: tuple[int, ...],
+                 extent: tuple[int, ...], rate: float, out: Array) -> None:
+    """See `Backend.dropout_mask`."""
     if out.size == 0:
         return
+    # `out` may be the flattened block: the same elements in row-major order.
+    block = out if tuple(out.shape) == tuple(shape) else np.empty(shape, out.dtype)
     steps = [math.prod(extent[axis + 1 :]) for axis in range(len(extent))]
     flat_start = sum(s * step for s, step in zip(start, steps, strict=True))
     # The counter of an element is key + (1 + global index) * golden modulo 2**64, a sum of one term
@@ -35,7 +37,9 @@ def dropout_mask(key: int, start: tuple[int, ...], extent: tuple[int, ...], rate
     # uniform is a multiple of 2**-53, so uniform >= rate is a comparison of integers.
     threshold = np.uint64(math.ceil(rate * 2**53))
     keep = 1.0 / (1.0 - rate) if rate < 1 else 0.0
-    _fill_mask(out, [step * _GOLDEN % _WORD for step in steps], origin, threshold, keep, scratch)
+    _fill_mask(block, [step * _GOLDEN % _WORD for step in steps], origin, threshold, keep, scratch)
+    if block is not out:
+        out[...] = block.reshape(out.shape)
 
 
 def _fill_mask(out: Array, steps: list[int], origin: int, threshold: np.uint64, keep: float,

@@ -16,9 +16,10 @@ PART_FLOPS, PART_BYTES = 1 << 29, 1 << 25
 MANY_ROWS = 128
 
 
-def gemm(left: Array, right: Array, out: Array, tick: Tick | None) -> None:
-    """out = left @ right, split by rows, or by columns if rows are few, to call `tick`."""
-    left, right = blas_input(left), blas_input(right)
+def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False,
+         tick: Tick | None = None) -> None:
+    """See `Backend.gemm`; split by rows, or by columns if rows are few, to call `tick`."""
+    left, right = blas_input(a.T if transpose_a else a), blas_input(b.T if transpose_b else b)
     parts = _parts(left, right) if tick is not None else 1
     columns = out.shape[0] < MANY_ROWS * parts
     extent = out.shape[int(columns)]

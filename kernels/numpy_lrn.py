@@ -10,8 +10,8 @@ from hpcpar.kernels.interface import Array
 from hpcpar.kernels.numpy_blocks import BLOCK_ITEMS, Scratch
 
 
-def lrn_forward(x: Array, offset: int, size: int, alpha: float, beta: float, k: float, out: Array,
-                scale: Array, scratch: Scratch) -> None:
+def lrn_forward(scratch: Scratch, x: Array, offset: int, size: int, alpha: float, beta: float,
+                k: float, out: Array, scale: Array) -> None:
     """See `Backend.lrn_forward`."""
     channels = out.shape[1]
     for image in range(x.shape[0] if out.size else 0):
@@ -28,8 +28,8 @@ def lrn_forward(x: Array, offset: int, size: int, alpha: float, beta: float, k: 
                       out=out[image, :, r])
 
 
-def lrn_backward(x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int,
-                 alpha: float, beta: float, dx: Array, scratch: Scratch) -> None:
+def lrn_backward(scratch: Scratch, x: Array, out: Array, scale: Array, dy: Array, offset: int,
+                 size: int, alpha: float, beta: float, dx: Array) -> None:
     """See `Backend.lrn_backward`."""
     channels, owned = x.shape[1], out.shape[1]
     if out.size == 0:

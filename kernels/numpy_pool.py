@@ -17,7 +17,7 @@ from hpcpar.kernels.numpy_blocks import Scratch, flat_blocks
 from hpcpar.kernels.numpy_pool_windows import pool_blocks, scatter_index
 
 
-def maxpool_forward(x: Array, spec: PoolSpec, out: Array, argmax: Array, scratch: Scratch) -> None:
+def maxpool_forward(scratch: Scratch, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
     """See `Backend.maxpool_forward`."""
     # Bytes are fast to compare and merge; large windows need two per offset.
     kind = np.int8 if math.prod(spec.kernel) <= 127 else np.int16
@@ -97,8 +97,8 @@ def maxpool_backward(dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> Non
         np.add.at(flat, index.reshape(-1), gradient.reshape(-1))
 
 
-def avgpool_forward(x: Array, spec: PoolSpec, scales: Sequence[Array], out: Array,
-                    scratch: Scratch) -> None:
+def avgpool_forward(scratch: Scratch, x: Array, spec: PoolSpec, scales: Sequence[Array],
+                    out: Array) -> None:
     """See `Backend.avgpool_forward`."""
     if x.size == 0:
         out[...] = 0
@@ -118,8 +118,8 @@ def avgpool_forward(x: Array, spec: PoolSpec, scales: Sequence[Array], out: Arra
             values = sums
 
 
-def avgpool_backward(dy: Array, spec: PoolSpec, scales: Sequence[Array], dx: Array,
-                     scratch: Scratch) -> None:
+def avgpool_backward(scratch: Scratch, dy: Array, spec: PoolSpec, scales: Sequence[Array],
+                     dx: Array) -> None:
     """See `Backend.avgpool_backward`."""
     dx[...] = 0
     for n, c, _, block in pool_blocks(dx.shape, dy.shape, spec).each():

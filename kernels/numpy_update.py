@@ -10,8 +10,8 @@ from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_blocks import Scratch, flat_blocks, ticking
 
 
-def sgd_update(w: Array, grad: Array, velocity: Array | None, rate: float, momentum: float,
-               decay: float, scratch: Scratch, tick: Tick | None) -> None:
+def sgd_update(scratch: Scratch, w: Array, grad: Array, velocity: Array | None, rate: float,
+               momentum: float, decay: float, tick: Tick | None = None) -> None:
     """See `Backend.sgd_update`."""
     arrays = (w, grad) if velocity is None else (w, grad, velocity)
     for w_part, g_part, *v_part in ticking(flat_blocks(*arrays), tick):
@@ -24,9 +24,9 @@ def sgd_update(w: Array, grad: Array, velocity: Array | None, rate: float, momen
         w_part += step
 
 
-def adam_update(w: Array, grad: Array, first: Array, second: Array, rate: float, beta1: float,
-                beta2: float, eps: float, step: int, decay: float, scratch: Scratch,
-                tick: Tick | None) -> None:
+def adam_update(scratch: Scratch, w: Array, grad: Array, first: Array, second: Array, rate: float,
+                beta1: float, beta2: float, eps: float, step: int, decay: float,
+                tick: Tick | None = None) -> None:
     """See `Backend.adam_update`."""
     rate /= 1 - beta1**step
     spread = 1 / math.sqrt(1 - beta2**step)

@@ -7,15 +7,10 @@ from typing import Any
 import numpy as np
 
 from hpcpar.errors import RunError
-from hpcpar.kernels.interface import Array, Backend
+from hpcpar.kernels.interface import Array, Backend, address
 from hpcpar.plan.boxes import Box, items, local, shape
 from hpcpar.schedule.exchange import Exchange, Piece
 from hpcpar.schedule.steps import Comm, Kind
-
-
-def contiguous(array: Array) -> bool:
-    """True for arrays whose items lie in one run of memory."""
-    return bool(array.flags.c_contiguous)
 
 
 class Buffers:
@@ -56,20 +51,18 @@ class Buffers:
         self.dtype = held.dtype
         self.on_host = type(held) is np.ndarray
         self.staged = not self.on_host and not direct
+        #: True where messages lie in the device's memory.
+        self.on_device = not self.on_host and direct
         self._views: list[tuple[int, int, Array]] = []
         self._packs: list[tuple[Array, Piece]] = []
         self._unpacks: list[tuple[Array, Piece | None, Array | None]] = []
         self.wire: Any = None
         self._landing: Any = None
+        self._scratch: Array = None
         self.wire_items = self._allreduce() if step.kind is Kind.ALLREDUCE else self._pieces()
         self.landing_items = sum(landing_slots(step, ex).values())
 
     # -- set-up ------------------------------------------------------------------------------------
-    @property
-    def on_device(self) -> bool:
-        """True where messages lie in the device's memory."""
-        return not self.on_host and not self.staged
-
     def place(self, flat: Any) -> None:
         """Use a flat array of `wire_items + landing_items` items."""
         wire, self._landing = flat[:self.wire_items], flat[self.wire_items:]
@@ -84,7 +77,7 @@ class Buffers:
         return out
 
     def _allreduce(self) -> int:
-        if not contiguous(self.held):
+        if not self.held.flags.c_contiguous:
             raise RunError(f"step {self.step.index} ({self.step.label}): "
                            "an allreduce needs a contiguous array")
         self._flat = self.held.reshape(-1)
@@ -96,7 +89,7 @@ class Buffers:
         views = self.on_host and (step.group is None or step.algorithm == "ring")
         for p in ex.pack:
             view = self.held[local(p.box, self.held_box)]
-            if views and contiguous(view):
+            if views and view.flags.c_contiguous:
                 self._views.append((p.start, p.stop, view.reshape(-1)))
             else:
                 self._packs.append((view, p))
@@ -110,18 +103,18 @@ class Buffers:
                 target = self.wanted[local(u.box, self.wanted_box)]
                 # a message from another pipeline stage may arrive while the micro-batch before
                 # still uses the array
-                if views and not step.reduce and not step.between and contiguous(target):
+                if views and not step.reduce and not step.between and target.flags.c_contiguous:
                     self._views.append((u.start, u.stop, target.reshape(-1)))
                 else:
                     self._unpacks.append((target, u, None))
             else:
                 self._local(u)
+        pieces = [p for _, p in self._packs] + [p for _, p, _ in self._unpacks if p]
+        if self.staged:
+            largest = max((p.stop - p.start for p in pieces), default=0)
+            self._scratch = self.backend.empty((largest,), self.dtype)
         in_place = {(a, b) for a, b, _ in self._views}
-        on_wire = [p for _, p in self._packs] + [p for _, p, _ in self._unpacks if p
-                                                 and (p.start, p.stop) not in in_place]
-        largest = max([p.stop - p.start for _, p in self._packs]
-                      + [p.stop - p.start for _, p, _ in self._unpacks if p], default=0)
-        self._scratch = self.backend.empty((largest,), self.dtype) if self.staged else None
+        on_wire = self._packs or any((p.start, p.stop) not in in_place for p in pieces)
         return ex.wire_items if on_wire else 0
 
     def _local(self, box: Box) -> None:
@@ -155,18 +148,17 @@ class Buffers:
             self.backend.to_host(self._flat, self.wire)
         for view, p in self._packs:
             if self.staged:
-                assert self._scratch is not None
                 self.backend.pack(view, self._scratch[: p.stop - p.start])
                 self.backend.to_host(self._scratch[: p.stop - p.start], self.wire[p.start:p.stop])
             else:
                 self.backend.pack(view, self.wire[p.start:p.stop])
         if not self.accumulates and not self.step.between:
-            self._place()
-        if not self.on_host and not self.staged:
+            self._copy_own()
+        if self.on_device:
             self.backend.synchronize()  # MPI does not wait for CUDA streams
 
-    def _place(self) -> None:
-        """Copy what stays on this rank."""
+    def _copy_own(self) -> None:
+        """Copy the parts that stay on this rank."""
         for target, piece, source in self._unpacks:
             if piece is None:
                 target[...] = source
@@ -181,8 +173,8 @@ class Buffers:
             return
         add = self.accumulates
         if self.step.between and not add:
-            self._place()
-        if add and not self._own_in_place:
+            self._copy_own()
+        if add and not _share(self.held, self.wanted):
             self.wanted[...] = 0
         for target, piece, source in self._unpacks:
             if piece is None:
@@ -191,17 +183,12 @@ class Buffers:
                 continue
             flat = self.span(piece.start, piece.stop)
             if self.staged:
-                assert self._scratch is not None
                 self.backend.to_device(flat, self._scratch[: flat.size])
                 flat = self._scratch[: flat.size]
             if add:
                 self.backend.unpack_add(flat, target)
             else:
                 self.backend.unpack(flat, target)
-
-    @property
-    def _own_in_place(self) -> bool:
-        return _share(self.held, self.wanted)
 
 
 def landing_slots(step: Comm, ex: Exchange) -> dict[tuple[int, int], int]:
@@ -229,7 +216,7 @@ def _share(a: Array, b: Array) -> bool:
 
 def _extent(a: Array) -> tuple[int, int]:
     """Addresses of the first byte of a device array, and of the one after its last."""
-    start = int(a.data.ptr)
+    start = address(a)
     if not a.size:
         return start, start
     last = sum((n - 1) * stride for n, stride in zip(a.shape, a.strides, strict=True))
@@ -238,11 +225,4 @@ def _extent(a: Array) -> tuple[int, int]:
 
 def _same_memory(a: Array, b: Array) -> bool:
     """True where two equal-shaped views are the very same items."""
-    if a.size == 0:
-        return True
-    return bool(_address(a) == _address(b) and a.strides == b.strides)
-
-
-def _address(a: Array) -> int:
-    on_host = isinstance(a, np.ndarray)
-    return int(a.__array_interface__["data"][0] if on_host else a.data.ptr)
+    return a.size == 0 or (address(a) == address(b) and bool(a.strides == b.strides))

@@ -77,7 +77,7 @@ class Transfer:
                 return False
             for place, target in self._sums[self._done]:
                 target += place
-            if self._sums[self._done] and not self.buffers.on_host and not self.buffers.staged:
+            if self._sums[self._done] and self.buffers.on_device:
                 self.buffers.backend.synchronize()
             self._done += 1
             self._post()
@@ -85,7 +85,7 @@ class Transfer:
 
     @property
     def advanced(self) -> int:
-        """How far the step has come: grows with everything that happens in it."""
+        """Progress of the step: grows with everything that happens in it."""
         return self._posted + self._done
 
     def awaited(self) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ class Transfer:
 class LibraryTransfer:
     """A collective done by the MPI library itself (``--collectives mpi``), nonblocking."""
 
-    #: What the library does in between is not ours to see.
+    #: False: the library does not show its progress.
     tells = False
 
     def __init__(self, step: Comm, ex: Exchange, buffers: Buffers, world: World, group: Any,
@@ -150,7 +150,7 @@ class LibraryTransfer:
 
     @property
     def advanced(self) -> int:
-        """Nothing before its end; see `tells`."""
+        """Always 0; see `tells`."""
         return 0
 
     def awaited(self) -> tuple[int, ...]:

@@ -69,9 +69,7 @@ class World:
         self.comm.Barrier()
 
     def gather(self, value: T) -> list[T] | None:
-        """Small values of every rank on rank 0 (not for arrays of an iteration: those travel by
-        steps).
-        """
+        """Small values of every rank on rank 0; an iteration's arrays travel by steps."""
         return self.comm.gather(value, root=0)
 
     def bcast(self, value: T) -> T:
@@ -79,23 +77,18 @@ class World:
 
     def gather_array(self, array: np.ndarray) -> np.ndarray | None:
         """Equal-shaped arrays of every rank stacked on rank 0."""
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
         out = np.empty((self.size, *array.shape), array.dtype) if self.rank == 0 else None
         self.comm.Gather(array, out, root=0)
         return out
 
     def least(self, value: float) -> float:
         """The smallest value of all ranks."""
-        return self._reduce(value, self.mpi.MIN)
+        return self.comm.allreduce(value, op=self.mpi.MIN)
 
     def most(self, value: float) -> float:
         """The largest value of all ranks."""
-        return self._reduce(value, self.mpi.MAX)
-
-    def _reduce(self, value: float, op: Any) -> float:
-        out = np.array([value], np.float64)
-        self.comm.Allreduce(self.mpi.IN_PLACE, out, op=op)
-        return float(out[0])
+        return self.comm.allreduce(value, op=self.mpi.MAX)
 
     def most_of_each(self, values: np.ndarray) -> np.ndarray:
         """The largest of all ranks for every entry (NaN is no number to compare)."""
@@ -114,7 +107,7 @@ class World:
         """Run `action` on every rank; if it raises an error of the user's on any, every rank raises
         that of the lowest one.
 
-        Whatever can fail on some ranks only (a file missing on one node) goes through here before
+        Actions that can fail on some ranks only (a file missing on one node) go through here before
         the first message.
         """
         error: InputError | RunError | None = None
@@ -152,30 +145,19 @@ class World:
         self.comm.Abort(1)
 
 
-def told_size() -> tuple[str, int] | None:
-    """The size of the job as the launcher tells it, and the variable that says so; None where
-    nothing is told.
-    """
-    return next(((name, int(os.environ[name])) for name in _SIZE_VARIABLES
-                 if os.environ.get(name, "").isdigit()), None)
-
-
 def separate_worlds(size: int, library: str) -> str | None:
-    """What is wrong, and what to do, where the launcher started several processes and each has come
-    up as a world of its own.
+    """The fault and its remedy where the launcher started several processes and each is a world of
+    its own; None where all is well.
     """
-    told = told_size()
+    name = next((v for v in _SIZE_VARIABLES if os.environ.get(v, "").isdigit()), "SLURM_NTASKS")
     # a batch script's own processes see the size of its allocation
-    if size != 1 or told is None or told[1] <= 1 or told[0] == "SLURM_NTASKS":
+    if size != 1 or name == "SLURM_NTASKS" or int(os.environ[name]) <= 1:
         return None
     wanted = "pmix" if library.startswith("Open MPI") else "pmi2"
-    return (
-        f"the launcher started {told[1]} processes ({told[0]}) but MPI sees separate worlds of 1: "
-        "launcher and MPI "
-        "library do not match; use the mpiexec of the library that mpi4py uses, or under Slurm "
-        f"srun --mpi={wanted} "
-        f"(mpi4py uses {' '.join(library.replace(',', ' ').split()[:4])})"
-    )
+    return (f"the launcher started {os.environ[name]} processes ({name}) but MPI sees separate "
+            "worlds of 1: launcher and MPI library do not match; use the mpiexec of the library "
+            f"that mpi4py uses, or under Slurm srun --mpi={wanted} "
+            f"(mpi4py uses {' '.join(library.replace(',', ' ').split()[:4])})")
 
 
 @lru_cache(maxsize=1)

@@ -65,6 +65,12 @@ def open_hdf5(path: str, what: str, remedy: str) -> h5py.File:
     raise InputError(f"{what} {path} {fault}; {remedy}")
 
 
+def attributes(group: h5py.Group) -> dict[str, Any]:
+    """Attributes as plain numbers, strings and lists."""
+    return {name: value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+            for name, value in group.attrs.items()}
+
+
 @contextmanager
 def replacing(path: str, what: str) -> Iterator[h5py.File]:
     """A new HDF5 file that atomically replaces `path` on success and is deleted on failure."""
@@ -216,8 +222,6 @@ def info(path: str) -> dict[str, Any]:
             found = open_split(f, path, prefix, truth)
             for name, dataset in ("images", found.images), (truth, found.truth):
                 out[prefix + name] = {"shape": list(dataset.shape), "dtype": str(dataset.dtype)}
-        for name in ("source", "classes", "mean", "scale"):
-            if name in f.attrs:
-                value = f.attrs[name]
-                out[name] = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-        return out
+        known = attributes(f)
+        return out | {name: known[name] for name in ("source", "classes", "mean", "scale")
+                      if name in known}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from types import TracebackType
 from typing import Any
 
@@ -78,7 +77,6 @@ class Loader:
         self._truth_box: Box = labels if isinstance(labels[0], tuple) else (labels,)
         self.dtype, self.seed, self.split = np.dtype(dtype), seed, split
         self.shuffle = shuffle and split == "train"
-        self._lock = threading.Lock()
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
         self._file = open_hdf5(path, "data file", REMEDY)
         try:
@@ -159,15 +157,13 @@ class Loader:
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """Indices of the samples [N] in the order of an epoch."""
-        with self._lock:
-            if self._order[0] != epoch:
-                if self.shuffle:
-                    key = np.array([self.seed % 2**64, epoch], np.uint64)
-                    order = np.random.Generator(np.random.Philox(key=key)).permutation(self.samples)
-                else:
-                    order = np.arange(self.samples)
-                self._order = (epoch, order)
-            return self._order[1]
+        if self._order[0] != epoch:
+            order = np.arange(self.samples)
+            if self.shuffle:
+                key = np.array([self.seed % 2**64, epoch], np.uint64)
+                order = np.random.Generator(np.random.Philox(key=key)).permutation(order)
+            self._order = (epoch, order)
+        return self._order[1]
 
     def batch(self, epoch: int, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """The rank's images [n, c, ...] and labels [n], or targets [n, outputs], of a batch.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 
 from hpcpar.data.dataset import (
     BLOCK_BYTES,
-    DatasetSplit,
     Progress,
     create_split,
     held_out,
@@ -61,24 +59,33 @@ def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *
                          "with; give a smaller one")
     dtype = "u1" if pixels.dtype == np.uint8 else "f4"
     shape = pixels.shape[1:]
-    moments = _PixelMoments.of(shape[0])
+    sums, squares = np.zeros((2, shape[0]), np.int64)
     block = max(1, BLOCK_BYTES // (math.prod(shape) * pixels.itemsize))
     with replacing(path, "data file") as f:
-        writers = []
+        splits = []
         for prefix, chosen in ("", ~test), ("test_", test):
             if chosen.any():
                 split = create_split(f, prefix, int(chosen.sum()), shape, dtype, outputs)
                 split.truth[...] = known[chosen]
-                writers.append(_SplitWriter(split, chosen))
+                splits.append((split, chosen))
         for start in range(0, len(known), block):
             piece = np.asarray(pixels[start : start + block], dtype)
-            for writer in writers:
-                writer.write(piece, start)
+            stop = start + len(piece)
+            for split, chosen in splits:
+                first, last = int(chosen[:start].sum()), int(chosen[:stop].sum())
+                split.images[first:last] = piece[chosen[start:stop]]
             if dtype == "u1":
-                moments.add(piece[~test[start : start + block]])
+                flat = piece[~test[start:stop]].reshape(-1, shape[0], math.prod(shape[1:]))
+                sums += flat.sum((0, 2), dtype=np.int64)
+                squares += np.einsum("nci,nci->c", flat, flat, dtype=np.int64, casting="unsafe")
             if progress:
-                progress(min(len(known), start + block), len(known))
-        mean, scale = moments.normalisation()
+                progress(stop, len(known))
+        mean, scale = np.zeros(shape[0]), np.ones(shape[0])
+        if dtype == "u1":
+            count = int((~test).sum()) * math.prod(shape[1:])
+            mean = sums / count
+            spread = np.sqrt(np.maximum(squares / count - mean**2, 0))
+            scale = 1 / np.maximum(spread, 1.0)  # a constant channel stays finite
         f.attrs.update(source=f"NumPy files {os.path.basename(images)}, {os.path.basename(truth)}",
                        mean=mean, scale=scale)
         if not outputs:
@@ -132,45 +139,3 @@ def _classes(path: str, labels: NDArray[Any], classes: int | None) -> int:
         raise InputError(f"{path} holds labels from {labels.min()} to {labels.max()}; {classes} "
                          f"classes are numbered 0 to {classes - 1}")
     return classes
-
-
-@dataclass
-class _SplitWriter:
-    """Writes those samples of a file that belong to a split, given by the mask `chosen`."""
-
-    split: DatasetSplit
-    chosen: NDArray[np.bool_]
-    written: int = 0
-
-    def write(self, piece: NDArray[Any], start: int) -> None:
-        """Append the samples of the split from a piece that begins at sample `start`."""
-        samples = piece[self.chosen[start : start + len(piece)]]
-        self.split.images[self.written : self.written + len(samples)] = samples
-        self.written += len(samples)
-
-
-@dataclass
-class _PixelMoments:
-    """Exact sums of pixels and their squares per channel, for the normalisation."""
-
-    sums: NDArray[np.int64]
-    squares: NDArray[np.int64]
-    count: int = 0
-
-    @classmethod
-    def of(cls, channels: int) -> _PixelMoments:
-        return cls(np.zeros(channels, np.int64), np.zeros(channels, np.int64))
-
-    def add(self, pixels: NDArray[np.uint8]) -> None:
-        flat = pixels.reshape(*pixels.shape[:2], -1)
-        self.sums += flat.sum((0, 2), dtype=np.int64)
-        self.squares += np.einsum("nci,nci->c", flat, flat, dtype=np.int64, casting="unsafe")
-        self.count += len(flat) * flat.shape[2]
-
-    def normalisation(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Mean and scale per channel; (0, 1) without pixels."""
-        if not self.count:
-            return np.zeros(len(self.sums)), np.ones(len(self.sums))
-        mean = self.sums / self.count
-        spread = np.sqrt(np.maximum(self.squares / self.count - mean**2, 0))
-        return mean, 1 / np.maximum(spread, 1.0)  # a constant channel stays finite

@@ -16,7 +16,6 @@ from hpcpar.network.receptive_field import Relation, Same
 
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
-Triple = tuple[int, int, int]
 
 #: Axis names of a tensor by its number of dimensions, the sample axis included.
 AXES: dict[int, tuple[str, ...]] = {
@@ -58,6 +57,7 @@ class Layer:
     #: True for matrix products of weights and inputs: convolutions and linear layers, the layers
     #: i = 1..L of the papers.
     is_matmul: ClassVar[bool] = False
+    has_weights: ClassVar[bool] = False
     #: True if the layer reads two or more inputs.
     merges: ClassVar[bool] = False
 
@@ -99,10 +99,6 @@ class Layer:
     def forward_flops(self, x: Shape) -> float:
         """Flops of the forward pass for one sample."""
         return float(math.prod(self.output_shape(x)))
-
-    @property
-    def has_weights(self) -> bool:
-        return False
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from hpcpar.network.base import AXES, Input, Layer, Pair, Shape, Triple, axes_of
+from hpcpar.network.base import AXES, Input, Layer, Pair, Shape, axes_of
 from hpcpar.network.loss import LogisticCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from hpcpar.network.matmul_layers import Conv, Conv2d, Conv3d, Linear
 from hpcpar.network.merge import Add, Concat
 from hpcpar.network.norm import LRN, BatchNorm
 from hpcpar.network.pointwise import Dropout, Flatten, ReLU
 from hpcpar.network.pool import (
+    AvgPool,
     AvgPool2d,
     AvgPool3d,
     GlobalAvgPool,
     MaxPool2d,
     MaxPool3d,
     Pool,
-    Pool2d,
-    Pool3d,
 )
 from hpcpar.network.windowed import Windowed
 
@@ -24,6 +23,7 @@ __all__ = [
     "AXES",
     "LRN",
     "Add",
+    "AvgPool",
     "AvgPool2d",
     "AvgPool3d",
     "BatchNorm",
@@ -44,12 +44,9 @@ __all__ = [
     "MeanSquaredError",
     "Pair",
     "Pool",
-    "Pool2d",
-    "Pool3d",
     "ReLU",
     "Shape",
     "SoftmaxCrossEntropy",
-    "Triple",
     "Windowed",
     "axes_of",
 ]

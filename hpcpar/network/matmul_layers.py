@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpcpar.errors import InputError
-from hpcpar.network.base import Layer, Pair, Shape, Triple, need_features, need_image
+from hpcpar.network.base import Layer, Shape, need_features, need_image
 from hpcpar.network.receptive_field import Full, Groups, Relation, Same
 from hpcpar.network.windowed import Windowed
 
@@ -29,14 +29,15 @@ class Conv(Windowed):
     """
 
     out_channels: int = 1
-    kernel: Shape = (1, 1)
-    stride: Shape = (1, 1)
-    padding: Shape = (0, 0)
-    dilation: Shape = (1, 1)
+    kernel: Shape = (1,)
+    stride: Shape = (1,)
+    padding: Shape = (0,)
+    dilation: Shape = (1,)
     groups: int = 1
     bias: bool = True
     window_options: ClassVar[tuple[str, ...]] = ("kernel", "stride", "padding", "dilation")
     is_matmul: ClassVar[bool] = True
+    has_weights: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,19 +71,11 @@ class Conv(Windowed):
     def forward_flops(self, x: Shape) -> float:
         return 2.0 * math.prod(self.output_shape(x)[1:]) * math.prod(self.weight_shape(x))
 
-    @property
-    def has_weights(self) -> bool:
-        return True
-
 
 @dataclass(frozen=True)
 class Conv2d(Conv):
     """Convolution of images ``(C, H, W)``."""
 
-    kernel: Pair = (1, 1)
-    stride: Pair = (1, 1)
-    padding: Pair = (0, 0)
-    dilation: Pair = (1, 1)
     kind: ClassVar[str] = "conv2d"
 
 
@@ -90,10 +83,6 @@ class Conv2d(Conv):
 class Conv3d(Conv):
     """Convolution of volumes ``(C, D, H, W)``."""
 
-    kernel: Triple = (1, 1, 1)
-    stride: Triple = (1, 1, 1)
-    padding: Triple = (0, 0, 0)
-    dilation: Triple = (1, 1, 1)
     kind: ClassVar[str] = "conv3d"
     dimensions: ClassVar[int] = 3
 
@@ -106,6 +95,7 @@ class Linear(Layer):
     bias: bool = True
     kind: ClassVar[str] = "linear"
     is_matmul: ClassVar[bool] = True
+    has_weights: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.out_features < 1:
@@ -127,7 +117,3 @@ class Linear(Layer):
 
     def forward_flops(self, x: Shape) -> float:
         return 2.0 * math.prod(self.weight_shape(x))
-
-    @property
-    def has_weights(self) -> bool:
-        return True

@@ -53,6 +53,7 @@ class BatchNorm(Layer):
     eps: float = 1e-5
     momentum: float = 0.1
     kind: ClassVar[str] = "batchnorm"
+    has_weights: ClassVar[bool] = True
     elementwise: ClassVar[bool] = True
 
     def weight_shape(self, x: Shape) -> Shape:
@@ -68,7 +69,3 @@ class BatchNorm(Layer):
     def forward_flops(self, x: Shape) -> float:
         """Five flops per element: three for sum and sum of squares, two for the affine map."""
         return 5.0 * math.prod(x)
-
-    @property
-    def has_weights(self) -> bool:
-        return True

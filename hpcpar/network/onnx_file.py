@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, cast
 
 import numpy as np
@@ -36,12 +37,18 @@ class Constant:
         return Constant(value.shape, lambda: value)
 
 
-Attribute = float | bytes | Sequence[int] | Sequence[float] | Constant
+Attribute = float | bytes | Sequence[int] | Sequence[float]
 
 
 @dataclass(frozen=True)
 class Node:
-    """One operator. Only its first output may be used."""
+    """One operator. Only its first output may be used.
+
+    Attributes
+    ----------
+    compute : callable
+        The first output from the values of all inputs, by ONNX's reference evaluator.
+    """
 
     op: str
     name: str
@@ -49,6 +56,7 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Attribute]
     path: str
+    compute: Callable[[Sequence[Array | None]], Array]
 
     def integer(self, key: str, default: int | None = None) -> int:
         """An integer attribute, required unless it has a default."""
@@ -97,6 +105,15 @@ class TensorProto(Protocol):
     def dims(self) -> Iterable[int]: ...
 
 
+class NodeProto(Protocol):
+    """The part of ``onnx.NodeProto`` that is read."""
+
+    @property
+    def input(self) -> Sequence[str]: ...
+    @property
+    def output(self) -> Sequence[str]: ...
+
+
 def read(path: str) -> OnnxFile:
     """Read a file.
 
@@ -108,19 +125,26 @@ def read(path: str) -> OnnxFile:
     """
     try:
         onnx = importlib.import_module("onnx")
-        numpy_helper = importlib.import_module("onnx.numpy_helper")
+        evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator
     except ImportError as err:
         raise InputError(
             f"reading '{path}' needs the package onnx: pip install hpcpar[onnx]") from err
     try:
-        graph = onnx.load(path, load_external_data=False).graph
+        model = onnx.load(path, load_external_data=False)
     except OSError as err:
         raise InputError(f"cannot read '{path}': {err.strerror or err}") from err
     except Exception as err:  # protobuf's exceptions differ by version
         raise InputError(f"'{path}' is not an ONNX file") from err
 
     def constant(tensor: TensorProto) -> Constant:
-        return Constant(tuple(tensor.dims), lambda: np.asarray(numpy_helper.to_array(tensor)))
+        return Constant(tuple(tensor.dims), lambda: np.asarray(onnx.numpy_helper.to_array(tensor)))
+
+    graph, opsets = model.graph, {each.domain: each.version for each in model.opset_import}
+
+    def compute(node: NodeProto, values: Sequence[Array | None]) -> Array:
+        alone = onnx.helper.make_graph([node], "node", [], [])
+        feeds = dict(zip(node.input, values, strict=True))
+        return np.asarray(evaluator(alone, opsets=opsets).run([node.output[0]], feeds)[0])
 
     constants = {tensor.name: constant(tensor) for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
@@ -132,11 +156,10 @@ def read(path: str) -> OnnxFile:
     nodes = []
     for i, node in enumerate(graph.node):
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        if node.op_type == "Constant" and "value" in attributes:
-            attributes["value"] = constant(attributes["value"])
         op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         name = node.name or f"{node.op_type.lower()}{i}"
-        nodes.append(Node(op, name, tuple(node.input), tuple(node.output), attributes, path))
+        nodes.append(Node(op, name, tuple(node.input), tuple(node.output), attributes, path,
+                          partial(compute, node)))
     dims = tuple(d.dim_value or None for d in inputs[0].type.tensor_type.shape.dim)
     output = graph.output[0].name
     return OnnxFile(path, _live_nodes(nodes, output), constants, inputs[0].name, dims, output)

@@ -29,8 +29,9 @@ from hpcpar.network.layers import (
     ReLU,
 )
 from hpcpar.network.onnx_file import Array, Constant, Node, OnnxFile
-from hpcpar.network.onnx_fold import BATCH, fold, literal
 
+#: Placeholder for the number of samples in shapes, whatever the file was exported with.
+BATCH = -(1 << 40)
 #: Advice in the error for some common operators without a layer.
 REMEDIES = {
     "LeakyRelu": "use ReLU",
@@ -69,12 +70,10 @@ class OnnxImporter:
         output = node.outputs[0]
         if output in self.layer_names:  # a bias that `_matmul` merged into its layer
             return
-        if node.op == "Constant":
-            self.constants[output] = literal(node)
-        elif node.op == "Shape":
+        if node.op == "Shape":
             self.constants[output] = self._shape(node)
-        elif node.inputs and all(i in self.constants or not i for i in node.inputs):
-            self.constants[output] = fold(node, [self.constants.get(i) for i in node.inputs])
+        elif all(i in self.constants or not i for i in node.inputs):
+            self.constants[output] = self._fold(node)
         elif node.op in OPERATORS:
             self.layer_names[output] = OPERATORS[node.op](self, node)
         else:
@@ -85,6 +84,26 @@ class OnnxImporter:
         shape = np.array([BATCH, *self.sample_shape(node)])
         start = node.integer("start", 0)
         return Constant.of(shape[start:node.integer("end", len(shape))])
+
+    def _fold(self, node: Node) -> Constant:
+        """The output of a node whose inputs are all constants, or left out.
+
+        Exporters compute the target of a reshape from shapes. Weights stay unread: they may lie in
+        an external file.
+        """
+        constants = [self.constants.get(name) for name in node.inputs]
+        if constants and constants[0] is not None:
+            dims, read = constants[0].dims, constants[0].read
+            if node.op == "Identity":
+                return constants[0]
+            if node.op == "Transpose":
+                order = node.integers("perm", range(len(dims))[::-1])
+                return Constant(tuple(dims[i] for i in order), lambda: np.transpose(read(), order))
+        try:
+            return Constant.of(node.compute([None if c is None else c.read() for c in constants]))
+        except Exception as err:  # the values may not fit the operator in many ways
+            why = " ".join(str(err).split())
+            raise node.error(f"cannot be computed from constants ({why})") from err
 
     def source(self, node: Node, which: int = 0) -> str:
         """Name of the layer that produces an input of the node."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpcpar.errors import InputError
-from hpcpar.network.base import Layer, Pair, Shape, Triple, need_image
+from hpcpar.network.base import Layer, Shape, need_image
 from hpcpar.network.receptive_field import Full, Relation, Same
 from hpcpar.network.windowed import Windowed
 
@@ -24,9 +24,9 @@ class Pool(Windowed):
         Whether a last window that only begins inside the image counts, as in PyTorch.
     """
 
-    kernel: Shape = (2, 2)
-    stride: Shape = (2, 2)
-    padding: Shape = (0, 0)
+    kernel: Shape = (2,)
+    stride: Shape = (2,)
+    padding: Shape = (0,)
     ceil_mode: bool = False
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
@@ -44,52 +44,40 @@ class Pool(Windowed):
 
 
 @dataclass(frozen=True)
-class Pool2d(Pool):
-    """Pooling of images ``(C, H, W)``."""
-
-    kernel: Pair = (2, 2)
-    stride: Pair = (2, 2)
-    padding: Pair = (0, 0)
-
-
-@dataclass(frozen=True)
-class Pool3d(Pool):
-    """Pooling of volumes ``(C, D, H, W)``."""
-
-    kernel: Triple = (2, 2, 2)
-    stride: Triple = (2, 2, 2)
-    padding: Triple = (0, 0, 0)
-    dimensions: ClassVar[int] = 3
-
-
-@dataclass(frozen=True)
-class MaxPool2d(Pool2d):
-    """Maximum pooling; padding never wins."""
+class MaxPool2d(Pool):
+    """Maximum pooling of images ``(C, H, W)``; padding never wins."""
 
     kind: ClassVar[str] = "maxpool2d"
 
 
 @dataclass(frozen=True)
-class AvgPool2d(Pool2d):
+class MaxPool3d(Pool):
+    """Maximum pooling of volumes ``(C, D, H, W)``; padding never wins."""
+
+    kind: ClassVar[str] = "maxpool3d"
+    dimensions: ClassVar[int] = 3
+
+
+@dataclass(frozen=True)
+class AvgPool(Pool):
     """Average pooling; `count_include_pad` as in PyTorch."""
 
     count_include_pad: bool = True
+
+
+@dataclass(frozen=True)
+class AvgPool2d(AvgPool):
+    """Average pooling of images ``(C, H, W)``."""
+
     kind: ClassVar[str] = "avgpool2d"
 
 
 @dataclass(frozen=True)
-class MaxPool3d(Pool3d):
-    """Maximum pooling; padding never wins."""
+class AvgPool3d(AvgPool):
+    """Average pooling of volumes ``(C, D, H, W)``."""
 
-    kind: ClassVar[str] = "maxpool3d"
-
-
-@dataclass(frozen=True)
-class AvgPool3d(Pool3d):
-    """Average pooling; `count_include_pad` as in PyTorch."""
-
-    count_include_pad: bool = True
     kind: ClassVar[str] = "avgpool3d"
+    dimensions: ClassVar[int] = 3
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ class Windowed(Layer):
     def __post_init__(self) -> None:
         for name in self.window_options:
             given = getattr(self, name)
-            value = (given,) * self.dimensions if isinstance(given, int) else tuple(given)
+            value = (given,) if isinstance(given, int) else tuple(given)
+            value *= self.dimensions if len(value) == 1 else 1
             object.__setattr__(self, name, value)
             least = 0 if name == "padding" else 1
             valid = all(isinstance(v, int) and v >= least for v in value)

@@ -1,4 +1,4 @@
-"""What a rank does at each compute step of a schedule."""
+"""Actions of a rank at the compute steps of a schedule."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Actions:
         self._unfinished: dict[str, Pass] = {}
 
     def of(self, step: Compute) -> Action:
-        """What a compute step calls."""
+        """The action of a compute step."""
         here = self.passes.find(step.layer, step.part)
         if step.op is Op.UPDATE:
             return partial(self._update, step.layer, step.part)
@@ -115,10 +115,9 @@ class Actions:
     # -- backward ----------------------------------------------------------------------------------
     def _backward(self, step: Compute, here: Pass) -> Action:
         op, blocks = here.ops[step.layer], here.blocks[step.layer]
-        begins = []
-        for which, dout in blocks.begins.items():
-            e = here.edges[step.layer][which]
-            begins.append((dout, self._overlap(e, dout, blocks.dxs[which])))
+        edges = here.edges[step.layer]
+        begins = [(dout, self._overlap(edges[which], dout, blocks.dxs[which]))
+                  for which, dout in blocks.begins.items()]
 
         def action() -> None:
             for dout in blocks.clears:

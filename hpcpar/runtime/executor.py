@@ -1,5 +1,4 @@
-"""The executor: plans a rank's memory, binds a schedule to it, and runs the schedule step by step.
-"""
+"""The executor: one rank's program in three acts, `plan_memory`, `bind` and `run`."""
 
 from __future__ import annotations
 
@@ -15,7 +14,6 @@ from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.communicator import Communicator
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Layer, MeanSquaredError
 from hpcpar.plan.boxes import Box
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
@@ -25,11 +23,11 @@ from hpcpar.runtime.optimizer import Rule
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.runtime.passes import Pass, Passes
 from hpcpar.runtime.program import Program
-from hpcpar.runtime.tensors import Tensors
 from hpcpar.schedule.memory_plan.plan import plan_memory
 from hpcpar.schedule.memory_plan.rank_steps import lives
+from hpcpar.schedule.memory_plan.tensors import Role, TensorRef
 from hpcpar.schedule.memory_plan.weights import weight_roles
-from hpcpar.schedule.steps import Comm, Schedule
+from hpcpar.schedule.steps import Comm, Phase, Schedule
 
 #: Steps of the forward-only schedule use tags beyond those of the training schedule.
 _TAGS = 1 << 14
@@ -48,9 +46,9 @@ class MemoryUse:
 
 
 class Executor:
-    """One rank of a run, in three acts: its memory is planned (`plan_memory`), arrays are made and
-    steps are bound to them, and then `iterate` and `evaluate` run them. All ranks make it at the
-    same time: they compare their schedules.
+    """One rank of a run, in three acts: `plan_memory` lays out its memory, `bind` makes the arrays
+    and binds the steps to them, and `iterate` and `evaluate` `run` the steps. All ranks make it at
+    the same time: they compare their schedules.
 
     Parameters
     ----------
@@ -72,7 +70,7 @@ class Executor:
     training, evaluation : Program or None
         The bound schedules.
     image_box : Box
-        What this rank reads of a sample.
+        The part of a sample that this rank reads.
     image_rows : numpy.ndarray
         Places in the mini-batch of the samples that it reads.
     memory : MemoryUse
@@ -87,26 +85,34 @@ class Executor:
         for each in given:
             communicator.agree(each)
         self.planned = plan_memory(network, plan, self.rank, given, training=schedule is not None)
+        programs = self.bind(schedule, seed)
+        self.training = programs[0] if schedule is not None else None
+        self.evaluation = programs[-1] if evaluation is not None else None
+
+    # -- binding -----------------------------------------------------------------------------------
+    def bind(self, schedule: Schedule | None, seed: int) -> list[Program]:
+        """Make the arrays of the planned memory, and bind the steps of every program to them."""
+        network, plan, backend = self.network, self.plan, self.backend
         self.rule = Rule(plan.optimizer)
         self._sums = np.zeros(2)
         self._images: NDArray[np.generic] = np.zeros(0)
         self._buckets: dict[int, Array] = {}
         self.parameters = self._make_parameters(schedule, seed)
         self._arena = Arena(backend, self.planned)
-        self._passes = Passes(network, plan, backend, communicator, self.planned, self._arena,
+        self._passes = Passes(network, plan, backend, self.communicator, self.planned, self._arena,
                               self.parameters, seed, schedule is not None)
         several = plan.fc_passes > 1
         self.passes = self._passes.all[:1] if several else self._passes.all
         self.fc_passes = self._passes.all[1:] if several else []
-        self._make_labels()
         self._set_images()
         self._actions = Actions(network, plan, backend, self.rank, self._passes, self.parameters,
-                                self.rule, self._sums, communicator.progress)
-        programs = self._bind()
-        self.training = programs[0] if schedule is not None else None
-        self.evaluation = programs[-1] if evaluation is not None else None
+                                self.rule, self._sums, self.communicator.progress)
+        programs = [self._bind_compute(number) for number in range(len(self.planned.programs))]
+        messages_bytes, flying_bytes = self._bind_messages(programs)
+        alive_bytes = self.planned.peak().amount * plan.item_bytes
+        self.memory = MemoryUse(alive_bytes, self._arena.laid_bytes, flying_bytes, messages_bytes)
+        return programs
 
-    # -- weights and inputs ------------------------------------------------------------------------
     def _make_parameters(self, schedule: Schedule | None, seed: int) -> dict[str, Parameters]:
         places = self._place_gradients(schedule)
         roles = weight_roles(self.network, self.plan, schedule, self.rank)
@@ -131,29 +137,8 @@ class Executor:
                 out[name], at = whole[at:at + size], at + size
         return out
 
-    @property
-    def _last_passes(self) -> list[Pass]:
-        """Those that have the loss."""
-        return self.fc_passes or self.passes
-
-    @property
-    def _loss_layer(self) -> Layer:
-        return self.network.layers[-1]
-
-    def _make_labels(self) -> None:
-        """Arrays of classes, or of this rank's part of the targets."""
-        self._targets: slice | None = None
-        if isinstance(self._loss_layer, MeanSquaredError):
-            self._targets = slice(*self._last_passes[0].ops[self._loss_layer.name].ctx.own[1])
-        for p in self._last_passes:
-            if self._targets is None:
-                p.labels = self.backend.zeros((len(p.rows),), np.int64)
-            else:
-                outputs = self._targets.stop - self._targets.start
-                p.labels = self.backend.zeros((len(p.rows), outputs), self.plan.dtype)
-
     def _set_images(self) -> None:
-        """Which samples this rank reads, and the rows of each micro-batch among them."""
+        """Set the samples that this rank reads, and the rows of each micro-batch among them."""
         first = self.network.layers[0]
         config = self.plan.configs[first.name]
         boxes = [owned(self.network, first, config, p.samples).box(self.rank) for p in self.passes]
@@ -164,34 +149,26 @@ class Executor:
                                for r, end in zip(rows, ends, strict=True)]
         self.image_rows = np.concatenate(rows)
 
-    # -- binding -----------------------------------------------------------------------------------
-    def _bind(self) -> list[Program]:
-        """Bind the schedules to arrays: compute steps, images, messages."""
-        programs = [Program(steps, self.communicator, self._arena.clears(number))
-                    for number, steps in enumerate(self.planned.programs)]
-        for program in programs:
-            for i in program.steps.mine:
-                step = program.schedule.steps[i]
-                if not isinstance(step, Comm):
-                    program.actions[i] = self._actions.of(step)
-            if not self.fc_passes:
-                program.before |= {i: partial(self._load, part)
-                                   for i, part in program.steps.loads.items()}
-        messages_bytes, flying_bytes = self._bind_messages(programs)
-        alive_bytes = self.planned.peak().amount * self.plan.item_bytes
-        self.memory = MemoryUse(alive_bytes, self._arena.laid_bytes, flying_bytes, messages_bytes)
-        return programs
+    def _bind_compute(self, number: int) -> Program:
+        """A program with its compute steps and images bound."""
+        steps = self.planned.programs[number]
+        program = Program(steps, self.communicator, self._arena.clears(number))
+        for i in steps.mine:
+            step = program.schedule.steps[i]
+            if not isinstance(step, Comm):
+                program.actions[i] = self._actions.of(step)
+        if not self.fc_passes:
+            program.before = {i: partial(self._load, part) for i, part in steps.loads.items()}
+        return program
 
     def _bind_messages(self, programs: Sequence[Program]) -> tuple[int, int]:
         """Bind the communication steps; returns bytes as `message_buffers.place`."""
-        tensors = Tensors(self.plan, self.planned, self._arena, self._passes, self.parameters,
-                          self._buckets, self._sums)
         made: list[tuple[int, Buffers]] = []
         for number, program in enumerate(programs):
             for i in program.steps.until:
                 step = program.schedule.steps[i]
                 assert isinstance(step, Comm)
-                made.append((number, self.communicator.prepare(step, *tensors.of(step))))
+                made.append((number, self.communicator.prepare(step, *self._moved(step))))
         flights = [[self.planned.in_flight(number, b.step.index)] for number, b in made]
         sizes = message_buffers.place(
             self.backend, [b for _, b in made], self.planned.moments(flights))
@@ -200,6 +177,33 @@ class Executor:
             transfer = self.communicator.connect(buffers, tags)
             programs[number].transfers[buffers.step.index] = transfer
         return sizes
+
+    def _moved(self, step: Comm) -> tuple[Array, Array]:
+        """The arrays before and after a communication step."""
+        if step.phase is Phase.LOSS:
+            fc_pass = self.plan.fc_passes > 1
+            sums = self.part(step.layer, step.part).sums if fc_pass else self._sums
+            return sums[: 2 * step.source.holds(self.rank)], sums
+        if step.phase is Phase.GRADIENT and step.index in self._buckets:
+            return self._buckets[step.index], self._buckets[step.index]
+        if step.phase in (Phase.GRADIENT, Phase.UPDATE):
+            return self._moved_weights(step)
+        ref = TensorRef.of(step)
+        if ref.role is Role.MOMENTS:
+            op = self.part(ref.layer, step.part).ops[ref.layer]
+            return (op.moments_gradient if ref.gradient else op.moments,) * 2
+        before, after = self.planned.tensors.moved(step)
+        return self._arena.array(before), self._arena.array(after)
+
+    def _moved_weights(self, step: Comm) -> tuple[Array, Array]:
+        """A layer's gradient before and after its sum, or its weights before and after a gather."""
+        p, is_gradient = self.parameters[step.layer], step.phase is Phase.GRADIENT
+        flat = p.grad if is_gradient else p.flat
+        if is_gradient and self.plan.synchronisation == "allreduce":
+            return flat, flat
+        whole = p.matrix(flat)
+        own = p.updated(flat) if self.plan.synchronisation == "sharded" else whole
+        return (whole, own) if is_gradient else (own, whole)
 
     def _load(self, part: int) -> None:
         """Put a micro-batch's images in place."""
@@ -255,25 +259,26 @@ class Executor:
         assert self.training is not None
         self.rule.set(rate, momentum, decay)
         self._actions.step, self._actions.training = step, True
-        return self._run(self.training, images, labels)
+        return self.run(self.training, images, labels)
 
     def evaluate(self, images: NDArray[np.generic],
                  labels: NDArray[np.generic]) -> tuple[float, float]:
         """Loss and correct samples of a batch, without training; labels of -1 do not count."""
         assert self.evaluation is not None
         self._actions.step, self._actions.training = 0, False
-        return self._run(self.evaluation, images, labels)
+        return self.run(self.evaluation, images, labels)
 
-    def _run(self, program: Program, images: NDArray[np.generic],
-             labels: NDArray[np.generic]) -> tuple[float, float]:
+    def run(self, program: Program, images: NDArray[np.generic],
+            labels: NDArray[np.generic]) -> tuple[float, float]:
+        """Loss and correct samples of a batch, after every step of a program."""
         self._images = images
         self._sums[:] = 0
         if self.fc_passes:
             self._load(0)
-        for p in self._last_passes:
+        for p in self.fc_passes or self.passes:
             rows = labels[p.rows]
-            if self._targets is not None:
-                rows = np.ascontiguousarray(rows[:, self._targets])
+            if p.outputs is not None:
+                rows = np.ascontiguousarray(rows[:, p.outputs])
             p.sums[:] = 0
             self.backend.to_device(rows, p.labels)
         program.run()

@@ -1,5 +1,5 @@
-"""Where values stop being finite: found in the iteration in which it happens, as weights and memory
-are overwritten after it.
+"""The layer whose values stop being finite: found in the iteration in which it happens, as weights
+and memory are overwritten after it.
 """
 
 from __future__ import annotations

@@ -14,34 +14,31 @@ from hpcpar.runtime.program import Program
 from hpcpar.schedule.memory_plan.tensors import Role, TensorRef
 from hpcpar.schedule.steps import Comm, Op, Phase, Step
 
-#: What is copied: a layer's output, or its gradient.
-OUTPUT, GRADIENT = False, True
-
 
 class Watch:
-    """Copies of what a program makes, each taken when it is complete, in the last micro-batch or FC
-    pass.
+    """Copies of a program's outputs and gradients, each taken when it is complete, in the last
+    micro-batch or FC pass.
 
     Attributes
     ----------
     outputs, gradients : dict
-        What this rank owns of a layer's output, and of its gradient, on the host, by the layer's
-        name.
+        The part of a layer's output that this rank owns, and of its gradient, on the host, by the
+        layer's name.
     """
 
-    def __init__(self, executor: Executor, program: Program) -> None:
+    def __init__(self, executor: Executor, program: Program | None) -> None:
+        assert program is not None
         self.executor, self.program = executor, program
         self.outputs: dict[str, np.ndarray] = {}
         self.gradients: dict[str, np.ndarray] = {}
+        #: (layer, True for its gradient), by the step before which it is copied; -1: never.
         self._due: dict[int, list[tuple[str, bool]]] = defaultdict(list)
         self._steps = [program.schedule.steps[i] for i in program.steps.mine]
         self._end = len(program.schedule.steps)
         for layer in executor.network.layers[:-1]:
             if executor.lives(layer.name):
-                self._due[self._made(layer.name)].append((layer.name, OUTPUT))
-                at = self._returned(layer.name)
-                if at is not None:
-                    self._due[at].append((layer.name, GRADIENT))
+                self._due[self._made(layer.name)].append((layer.name, False))
+                self._due[self._returned(layer.name)].append((layer.name, True))
         program.watch = self._look
 
     def close(self) -> None:
@@ -72,15 +69,17 @@ class Watch:
             return step.index + 1
         return self.program.steps.until[step.index] if _is_of_output(step) else 0
 
-    def _returned(self, layer: str) -> int | None:
-        """The step before which the gradient of the output is complete: the first that reads it."""
+    def _returned(self, layer: str) -> int:
+        """The step before which the gradient of the output is complete: the first that reads it, -1
+        where there is none.
+        """
         part = self.executor.last_part(layer).part
         for s in self._steps:
             if s.phase is not Phase.BACKWARD or s.layer != layer or s.part != part:
                 continue
             if _is_of_output(s) if isinstance(s, Comm) else s.op is not Op.ACCUMULATE:
                 return s.index
-        return None
+        return -1
 
 
 def _is_of_output(step: Comm) -> bool:

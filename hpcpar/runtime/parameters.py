@@ -29,7 +29,7 @@ class Parameters:
     updates : bool
         False where another rank, the parameter server, updates.
     grad : array, optional
-        Where the gradient shall lie: in a bucket beside others.
+        Memory of the gradient: in a bucket beside others.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Parameters:
         The optimiser's (a velocity, or two moments), of what this rank updates: `updated` of
         `flat`.
     shard : Box or None
-        What this rank updates of `flat`, seen as a matrix of a line for each row; None: all.
+        The part of `flat` that this rank updates, as a matrix with a line for each row; None: all.
     weight, bias, dweight, dbias : array
         Views of `flat` and `grad` in the kernels' shapes; biases are None for layers without. Parts
         of a cut reduction (k) beyond the first have a bias too, but do not add it: there `bias` is

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from hpcpar.comm.communicator import Communicator
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Layer, Loss
+from hpcpar.network.layers import Layer, Loss, MeanSquaredError
+from hpcpar.plan.boxes import shape
 from hpcpar.plan.layout import partial
 from hpcpar.plan.plan import Plan
 from hpcpar.runtime.arena import Arena
@@ -35,7 +36,9 @@ class Pass:
     rows : numpy.ndarray
         Places in the mini-batch of the samples whose labels the loss layer reads here.
     labels : array
-        Their labels.
+        Their labels [samples], or the targets [samples, own outputs].
+    outputs : slice or None
+        The outputs whose targets the loss layer reads here; None for labels.
     sums : numpy.ndarray
         (loss, correct samples) of this rank's share.
     """
@@ -45,6 +48,7 @@ class Pass:
     ops: dict[str, Operator] = field(default_factory=dict)
     rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     labels: Array = None
+    outputs: slice | None = None
     sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(2))
 
     @property
@@ -75,7 +79,8 @@ class Passes:
     all : list of Pass
         In the order of the memory plan's.
     aside : dict
-        Where further micro-batches compute gradients of weights before they are added, by layer.
+        Weights with the buffer in which further micro-batches compute gradients before these are
+        added, by layer.
     """
 
     def __init__(self, network: Network, plan: Plan, backend: Backend, communicator: Communicator,
@@ -108,9 +113,15 @@ class Passes:
             if key not in self._ops:
                 self._ops[key] = self._op(layer, made)
             made.ops[layer.name] = self._ops[key]
-        if isinstance(layers[-1], Loss):
-            first, last = made.ops[layers[-1].name].ctx.own[0]
-            made.rows = planned.samples.places(np.arange(first, last))
+        loss = layers[-1]
+        if isinstance(loss, Loss):
+            samples, outputs = made.ops[loss.name].ctx.own
+            made.rows = made.place(np.arange(*samples))
+            if isinstance(loss, MeanSquaredError):
+                made.outputs = slice(*outputs)
+                made.labels = self.backend.zeros(shape((samples, outputs)), self.plan.dtype)
+            else:
+                made.labels = self.backend.zeros((len(made.rows),), np.int64)
         return made
 
     def _op(self, layer: Layer, made: Pass) -> Operator:

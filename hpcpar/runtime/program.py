@@ -29,9 +29,9 @@ class Program:
     waited_s : numpy.ndarray
         [steps] how long the program stood still at a communication's end.
     actions, transfers : dict
-        What a compute step calls, and what a communication step starts.
+        The function of a compute step, and the transfer of a communication step.
     before : dict
-        What is done before a step, outside its time.
+        The function to call before a step, outside its time.
     clears : dict
         Arrays that must be zero at a step, and whose memory others have used.
     watch : callable or None

@@ -4,6 +4,8 @@ over a long run.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,9 +62,9 @@ class Stamps:
         if len(self.kept) > self._most:
             self._stride *= 2
             chosen = [i for i, n in enumerate(self.kept) if n // _TOGETHER % self._stride == 0]
-            self.kept, self.begin_s = [self.kept[i]
-                                       for i in chosen], [self.begin_s[i] for i in chosen]
-            for values in (self.starts_s, self.ends_s, self.waits_s):
+            kept: tuple[list[Any], ...] = (self.kept, self.begin_s, self.starts_s, self.ends_s,
+                                           self.waits_s)
+            for values in kept:
                 values[:] = [values[i] for i in chosen]
 
     def close(self) -> NDArray[np.float64] | None:

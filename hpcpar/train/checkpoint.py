@@ -20,7 +20,6 @@ attributes of group ``state``         step, epoch, batch_in_epoch, seed, network
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import h5py
@@ -28,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import hpcpar
-from hpcpar.data.dataset import open_hdf5, reason, replacing
+from hpcpar.data.dataset import attributes, open_hdf5, reason, replacing
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
@@ -44,28 +43,6 @@ _REMEDY = "write one with: hpcpar run ... --checkpoint FILE"
 STATES = ("", "_second")
 #: Running statistics of batch normalisation.
 RUNNING = ("running_mean", "running_variance")
-
-
-@dataclass(frozen=True)
-class ParameterRows:
-    """ParameterRows of a layer's parameters and of the optimiser's state.
-
-    Attributes
-    ----------
-    weight : ndarray
-        [rows, ...].
-    bias : ndarray or None
-        [rows]; None for a layer without bias.
-    state : tuple of (ndarray or None, ndarray or None)
-        State of weight and of bias for each of `STATES`; None where the file has none.
-    running : ndarray or None
-        [2, rows] mean and variance of batch normalisation.
-    """
-
-    weight: NDArray[Any]
-    bias: NDArray[Any] | None
-    state: tuple[tuple[NDArray[Any] | None, NDArray[Any] | None], ...]
-    running: NDArray[Any] | None
 
 
 #: Names ``<layer>/weight`` and ``<layer>/bias`` with global arrays.
@@ -87,9 +64,6 @@ def write(path: str, params: Tensors, velocities: Tensors, state: Mapping[str, A
     InputError
         The file cannot be written.
     """
-    missing = [name for name in STATE if name not in state]
-    if missing:
-        raise ValueError(f"the state of a checkpoint lacks {', '.join(missing)}")
     with replacing(path, "checkpoint") as f:
         for group, tensors in (("params", params), ("optimizer", velocities)):
             f.create_group(group)
@@ -114,47 +88,28 @@ def _open(path: str) -> h5py.File:
     return f
 
 
-def _plain(value: Any) -> Any:
-    """An attribute as a plain number, string or tuple."""
-    if isinstance(value, np.ndarray):
-        return tuple(value.tolist())
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def read_state(path: str) -> dict[str, Any]:
-    """The attributes of ``state`` as plain numbers, strings and tuples.
-
-    Raises
-    ------
-    InputError
-        Missing, damaged, not a checkpoint, or of another version.
-    """
-    with _open(path) as f:
-        state = {name: _plain(value) for name, value in f["state"].attrs.items()}
-    missing = [name for name in STATE if name not in state]
-    if missing:
-        raise InputError(f"checkpoint {path} lacks the state {', '.join(missing)}; {_REMEDY}")
-    return state
-
-
 def check(path: str, network: Network) -> dict[str, Any]:
     """Checks that a checkpoint belongs to this network, and returns its state.
 
     Raises
     ------
     InputError
-        As `read_state`; another network, image shape or number of classes; a layer that is missing
-        or has another shape.
+        Missing, damaged, not a checkpoint, or of another version; another network, image shape or
+        number of classes; a layer that is missing or has another shape.
     """
-    state = read_state(path)
-    want = {"network": network.name, "shape": tuple(network.image_shape),
-            "classes": network.classes}
-    for name, value in want.items():
-        if state[name] != value:
-            raise InputError(f"checkpoint {path} is of {name} {state[name]}, the plan is for "
-                             f"{name} {value}; resume it with a plan of its own network, shape "
-                             "and classes")
     with _open(path) as f:
+        state = attributes(f["state"])
+        missing = [name for name in STATE if name not in state]
+        if missing:
+            raise InputError(f"checkpoint {path} lacks the state {', '.join(missing)}; {_REMEDY}")
+        state["shape"] = tuple(state["shape"])
+        want = {"network": network.name, "shape": tuple(network.image_shape),
+                "classes": network.classes}
+        for name, value in want.items():
+            if state[name] != value:
+                raise InputError(f"checkpoint {path} is of {name} {state[name]}, the plan is for "
+                                 f"{name} {value}; resume it with a plan of its own network, shape "
+                                 "and classes")
         for layer in network.weighted:
             _check_tensors(f, path, network, layer)
     return state
@@ -181,8 +136,11 @@ def _check_tensors(f: h5py.File, path: str, network: Network, layer: Layer) -> N
                              "network")
 
 
-def resume_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike) -> ParameterRows:
-    """Reads rows ``start:stop`` of a layer's tensors: those of one rank that resumes.
+def resume_rows(path: str, layer: str, start: int, stop: int,
+                dtype: DTypeLike) -> dict[str, NDArray[Any]]:
+    """Rows ``start:stop`` of a layer's tensors, those of one rank that resumes.
+
+    Their names are those of the file without the layer: ``params/weight``, ``optimizer/bias``.
 
     Raises
     ------
@@ -190,33 +148,20 @@ def resume_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike) 
         The file is damaged, lacks the layer, or the layer has fewer rows.
     """
     with _open(path) as f:
-
-        def rows(name: str) -> NDArray[Any] | None:
-            return _read_rows(f, path, name, start, stop, dtype)
-
-        weight = rows(f"params/{layer}/weight")
-        if weight is None:
+        if layer not in f["params"]:
             known = ", ".join(f["params"])
             raise InputError(f"checkpoint {path} has no layer '{layer}' (it has {known}); use a "
                              "checkpoint of this network")
-        state = tuple((rows(f"optimizer/{layer}/weight{suffix}"),
-                       rows(f"optimizer/{layer}/bias{suffix}")) for suffix in STATES)
-        mean, variance = (rows(f"params/{layer}/{name}") for name in RUNNING)
-        running = None if mean is None or variance is None else np.stack([mean, variance])
-        return ParameterRows(weight, rows(f"params/{layer}/bias"), state, running)
-
-
-def _read_rows(f: h5py.File, path: str, name: str, start: int, stop: int,
-               dtype: DTypeLike) -> NDArray[Any] | None:
-    """ParameterRows of one data set; None where the file has none of this name."""
-    dataset = f.get(name)
-    if dataset is None:
-        return None
-    if not 0 <= start <= stop <= dataset.shape[0]:
-        raise InputError(f"checkpoint {path}: '{name}' has {dataset.shape[0]} rows, rows {start} "
-                         f"to {stop} are wanted; use a checkpoint of this network")
-    try:
-        return dataset[start:stop].astype(dtype, copy=False)
-    except OSError as err:
-        raise InputError(f"checkpoint {path} is damaged at '{name}' ({reason(err)}); use another "
-                         "one") from err
+        rows = {}
+        for group in "params", "optimizer":
+            for name, dataset in f.get(f"{group}/{layer}", {}).items():
+                if not 0 <= start <= stop <= dataset.shape[0]:
+                    raise InputError(
+                        f"checkpoint {path}: '{dataset.name}' has {dataset.shape[0]} rows, rows "
+                        f"{start} to {stop} are wanted; use a checkpoint of this network")
+                try:
+                    rows[f"{group}/{name}"] = dataset[start:stop].astype(dtype, copy=False)
+                except OSError as err:
+                    raise InputError(f"checkpoint {path} is damaged at '{dataset.name}' "
+                                     f"({reason(err)}); use another one") from err
+        return rows

@@ -25,32 +25,28 @@ def peak_memory_bytes() -> int:
 def record(world: World, job: Job, device: str, prediction: dict[str, Any], machine: dict[str, Any],
            started: str, command: str) -> RunRecord | None:
     """The record of a finished job on rank 0, None on the others. Collective over all ranks."""
-    measured, node = job.measured, fullest_node(world, device)
+    measured, stamps, node = job.measured, job.stamps, fullest_node(world, device)
     threads = int(os.environ.get("OPENBLAS_NUM_THREADS", "0"))
     ranks = world.gather(RankInfo(world.hostname, os.getpid(), threads, device,
                                   peak_memory_bytes()))
-    seconds = world.gather_array(np.array(measured.seconds, np.float32))
-    iteration_s = world.gather_array(np.array(measured.iteration_s, np.float64))
-    sent = world.gather_array(measured.sent_bytes)
-    messages = world.gather_array(measured.messages)
-    memory_bytes = world.gather(job.executor.memory_bytes)
-    stamps = job.stamps
     clock = stamps.close()
-    begin_s = world.gather_array(np.array(stamps.begin_s))
-    start_s, end_s, wait_s = (world.gather_array(np.array(each))
-                              for each in (stamps.starts_s, stamps.ends_s, stamps.waits_s))
-    if ranks is None or seconds is None or iteration_s is None or sent is None or messages is None:
+    own = {"seconds": measured.seconds, "iteration_s": measured.iteration_s,
+           "sent_bytes": measured.sent_bytes, "messages": measured.messages,
+           "memory_bytes": job.executor.memory_bytes, "begin_s": stamps.begin_s,
+           "start_s": stamps.starts_s, "end_s": stamps.ends_s, "wait_s": stamps.waits_s}
+    arrays: dict[str, Any] = {name: world.gather_array(np.array(value))
+                              for name, value in own.items()}
+    if ranks is None:
         return None
     versions = {
         "python": platform.python_version(), "numpy": np.__version__, "h5py": h5py.__version__,
         "mpi4py": world.version, "mpi": world.library, "platform": platform.platform(),
     }
-    return RunRecord(to_json(job.plan), steps_of(job.schedule), ranks, seconds, iteration_s, sent,
-                     messages, np.array(measured.loss), np.array(measured.train_accuracy),
-                     np.array(measured.test_accuracy), np.array(measured.test_loss),
-                     prediction=prediction, machine=machine, versions=versions, started=started,
-                     command=command, warmup=min(5, len(measured.loss) // 5),
+    return RunRecord(to_json(job.plan), steps_of(job.schedule), ranks, loss=np.array(measured.loss),
+                     train_accuracy=np.array(measured.train_accuracy),
+                     test_accuracy=np.array(measured.test_accuracy),
+                     test_loss=np.array(measured.test_loss), kept=np.array(stamps.kept),
+                     clock=clock, prediction=prediction, machine=machine, versions=versions,
+                     started=started, command=command, warmup=min(5, len(measured.loss) // 5),
                      samples=measured.samples, node_ranks=node.ranks, node_cores=node.cores,
-                     memory_bytes=np.array(memory_bytes),
-                     kept=np.array(stamps.kept), clock=clock, begin_s=begin_s, start_s=start_s,
-                     end_s=end_s, wait_s=wait_s)
+                     **arrays)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from hpcpar.comm import trace
@@ -18,7 +19,7 @@ from hpcpar.train.job import Job, JobMeasurements, JobOptions
 
 @dataclass(frozen=True)
 class Seen:
-    """What has been seen so far: passes (batches) of `passes`, their mean loss and, where classes
+    """State of an inference: passes (batches) done of `passes`, their mean loss and, where classes
     are told apart, accuracy.
     """
 
@@ -52,7 +53,7 @@ class Inference(Job):
         sums, passes, batch = self.sums(), self.loader.batches_per_epoch, int(self.plan.batch)
         program = self.executor.evaluation
         assert program is not None
-        with prefetch(self.loader) as batches:
+        with closing(prefetch(self.loader)) as batches:
             for i, now in enumerate(batches):
                 self.communicator.trace.clear()
                 begin = time.perf_counter()

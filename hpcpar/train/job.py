@@ -1,5 +1,5 @@
-"""What every run on the ranks has: schedules bound, weights made or read, data opened, and what is
-measured.
+"""The common part of all runs on the ranks: schedules bound, weights made or read, data opened, and
+measurements.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hpcpar.train import checkpoint, global_tensors
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What a run is told besides its plan.
+    """Options of a run.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Job:
     Attributes
     ----------
     schedule : Schedule
-        What is run and measured: the training iteration, or the forward pass.
+        The schedule that is measured: the training iteration, or the forward pass.
 
     Raises
     ------

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +23,12 @@ from hpcpar.train.job import Job, JobMeasurements, JobOptions
 
 @dataclass
 class Progress:
-    """What the loop tells while it runs (the same on every rank).
+    """State of the loop that it tells while it runs (the same on every rank).
 
     Attributes
     ----------
     train_accuracy, test_accuracy : float or None
-        Where the network tells classes apart.
+        Fractions; None unless the network tells classes apart.
     test_loss : float or None
         Mean over the held-out part, where there is one.
     """
@@ -75,8 +76,8 @@ class Training(Job):
         step, sgd, sums = self.start, self.options.sgd, self.sums()
         program = self.executor.training
         assert program is not None
-        with prefetch(self.loader, step // per_epoch, step % per_epoch,
-                      self.steps - step) as batches:
+        with closing(prefetch(self.loader, step // per_epoch, step % per_epoch,
+                              self.steps - step)) as batches:
             for batch in batches:
                 self.communicator.trace.clear()
                 begin = time.perf_counter()

@@ -37,7 +37,7 @@ K kept iterations, E epochs. Schema version 1:
 ``test_accuracy``                                      not measured
 ``test_loss``               [E] float64, optional      likewise, mean over the held-out samples
 attributes                                             hpcpar_record, started (ISO), command,
-                                                       warmup, samples
+                                                       warmup, samples, node_ranks, node_cores
 ==========================  =========================  ============================================
 """
 
@@ -61,14 +61,16 @@ VERSION = 1
 
 _REMEDY = "write one with: hpcpar run ... --out FILE"
 _JSON = ("plan", "prediction", "machine", "versions")
-_ARRAYS = {"seconds": "f4", "iteration_s": "f8", "sent_bytes": "i8", "messages": "i8", "loss": "f8",
-           "train_accuracy": "f8", "test_accuracy": "f8"}
+#: Type and axes of every array, by the letters of the table above.
+_ARRAYS = {"seconds": ("f4", "RIS"), "iteration_s": ("f8", "RI"), "sent_bytes": ("i8", "RS"),
+           "messages": ("i8", "RS"), "loss": ("f8", "I"), "train_accuracy": ("f8", "E"),
+           "test_accuracy": ("f8", "E")}
 #: Arrays that a record may lack.
-_OPTIONAL = {"test_loss": "f8", "memory_bytes": "i8", "kept": "i8",
-             "clock": "f8", "begin_s": "f8", "start_s": "f4", "end_s": "f4", "wait_s": "f4"}
-_ATTRIBUTES = ("started", "command", "warmup", "samples")
-#: Attributes that records of earlier versions lack: 0 there.
-_COUNTS = ("node_ranks", "node_cores")
+_OPTIONAL = {"test_loss": ("f8", "E"), "memory_bytes": ("i8", "R"), "kept": ("i8", "K"),
+             "clock": ("f8", "R23"), "begin_s": ("f8", "RK"), "start_s": ("f4", "RKS"),
+             "end_s": ("f4", "RKS"), "wait_s": ("f4", "RKS")}
+_TEXTS = ("started", "command")
+_COUNTS = ("warmup", "samples", "node_ranks", "node_cores")
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class StepInfo:
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Where a rank ran; `threads` is its BLAS's, `peak_memory_bytes` its process's or device's."""
+    """Host and process of a rank; `threads` of its BLAS, peak memory of its process or device."""
 
     hostname: str
     pid: int
@@ -186,17 +188,18 @@ def steps_of(schedule: Schedule) -> list[StepInfo]:
 
 def _faults(record: RunRecord) -> list[str]:
     """Descriptions of arrays whose shapes contradict each other."""
-    r, s = len(record.ranks), len(record.steps)
-    i = record.iteration_s.shape[1] if record.iteration_s.ndim == 2 else -1
-    want: dict[str, tuple[int, ...]] = {"iteration_s": (r, i), "seconds": (r, i, s),
-                                        "sent_bytes": (r, s), "messages": (r, s), "loss": (i,)}
-    k = i if record.kept is None else len(record.kept)
-    known = {"memory_bytes": (r,), "clock": (r, 2, 3), "begin_s": (r, k), "start_s": (r, k, s),
-             "end_s": (r, k, s), "wait_s": (r, k, s)}
-    want |= {name: shape for name, shape in known.items() if getattr(record, name) is not None}
-    have = {name: getattr(record, name).shape for name in want}
-    return [f"{name} {have[name]} instead of {shape}" for name, shape in want.items()
-            if have[name] != shape]
+    iterations = np.atleast_1d(record.iteration_s).shape[-1]
+    sizes = {"R": len(record.ranks), "I": iterations, "S": len(record.steps),
+             "K": iterations if record.kept is None else record.kept.size, "2": 2, "3": 3}
+    faults = []
+    for name, (_, axes) in (_ARRAYS | _OPTIONAL).items():
+        array = getattr(record, name)
+        if array is None or axes == "E":  # the epochs are known from these arrays alone
+            continue
+        shape = tuple(sizes[axis] for axis in axes)
+        if array.shape != shape:
+            faults.append(f"{name} {array.shape} instead of {shape}")
+    return faults
 
 
 Entry = TypeVar("Entry", StepInfo, RankInfo)
@@ -210,15 +213,10 @@ def _table(entries: Iterable[StepInfo] | Iterable[RankInfo],
 
 
 def _entries(dataset: h5py.Dataset, of: type[Entry]) -> list[Entry]:
-    names = [f.name for f in fields(of)]
-    rows = dataset[...]
-    if rows.dtype.names is None or set(rows.dtype.names) != set(names):
-        raise KeyError(dataset.name)
     entries = []
-    for row in rows:
-        values: dict[str, Any] = {name: row[name].decode() if isinstance(row[name], bytes)
-                                  else int(row[name]) for name in names}
-        entries.append(of(**values))
+    for row in dataset[...].tolist():
+        plain: list[Any] = [v.decode() if isinstance(v, bytes) else v for v in row]
+        entries.append(of(**dict(zip(dataset.dtype.names, plain, strict=True))))
     return entries
 
 
@@ -235,20 +233,18 @@ def write(path: str, record: RunRecord) -> None:
         raise ValueError(f"run record with {'; '.join(faults)}")
     with replacing(path, "run record") as f:
         f.attrs["hpcpar_record"] = VERSION
-        for name in (*_ATTRIBUTES, *_COUNTS):
+        for name in (*_TEXTS, *_COUNTS):
             f.attrs[name] = getattr(record, name)
         for name in _JSON:  # as data sets: an attribute holds at most 64 KB
             f.create_dataset(name, data=json.dumps(getattr(record, name)),
                              dtype=h5py.string_dtype())
         f.create_dataset("ranks", data=_table(record.ranks, RankInfo))
         f.create_dataset("steps", data=_table(record.steps, StepInfo))
-        for name, kind in _ARRAYS.items():
-            f.create_dataset(name, data=np.asarray(getattr(record, name), kind))
-        for name, kind in _OPTIONAL.items():
+        for name, (kind, axes) in (_ARRAYS | _OPTIONAL).items():
             if getattr(record, name) is not None:
                 # step times differ little from iteration to iteration
                 packed = {"compression": "gzip", "compression_opts": 1,
-                          "shuffle": True} if kind == "f4" else {}
+                          "shuffle": True} if axes == "RKS" else {}
                 f.create_dataset(name, data=np.asarray(getattr(record, name), kind), **packed)
 
 
@@ -270,11 +266,9 @@ def read(path: str) -> RunRecord:
         try:
             values: dict[str, Any] = {name: json.loads(f[name][()]) for name in _JSON}
             values |= {name: f[name][...] for name in _ARRAYS}
-            values |= {name: f.attrs[name] for name in _ATTRIBUTES}
             values |= {name: f[name][...] if name in f else None for name in _OPTIONAL}
-            values |= {name: f.attrs.get(name, 0) for name in _COUNTS}
-            for name in ("warmup", "samples", *_COUNTS):
-                values[name] = int(values[name])
+            values |= {name: f.attrs[name] for name in _TEXTS}
+            values |= {name: int(f.attrs[name]) for name in _COUNTS}
             record = RunRecord(steps=_entries(f["steps"], StepInfo),
                                ranks=_entries(f["ranks"], RankInfo), path=path, **values)
         except OSError as err:

@@ -23,10 +23,11 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.observe import Watch, on_host
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.schedule.pipeline_order import switch
+from hpcpar.schedule.steps import Schedule
 from hpcpar.train.job import require_ranks
 from hpcpar.train.verify_batches import Data
 
-#: What is compared of a layer; weights and biases count as one tensor.
+#: Compared tensors of a layer; weights and biases count as one tensor.
 QUANTITIES = ("output", "gradient", "weight_gradient", "weight", "running_statistics")
 #: Largest relative difference that may come from the order of sums, by type.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
@@ -36,17 +37,15 @@ ADAM_TOLERANCES = {"float64": 1e-4, "float32": 1e-1}
 TINY = 1e-300
 
 
-def whole_gradient(plan: Plan, executor: Executor, layer: Layer) -> bool:
+def whole_gradient(plan: Plan, schedule: Schedule, layer: Layer) -> bool:
     """True where a rank ends with the whole sum of a layer's gradient."""
-    assert executor.training is not None
-    sums = (s for s in executor.training.schedule.comms if layer.name in s.covers)
-    return plan.synchronisation == "allreduce" or not any(sums)
+    is_summed = any(layer.name in step.covers for step in schedule.comms)
+    return plan.synchronisation == "allreduce" or not is_summed
 
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """What a verification is told besides its plan; `data` is a file, or empty for random numbers.
-    """
+    """Options of a verification; `data` is a file, or empty for random numbers."""
 
     data: str = ""
     steps: int = 3
@@ -67,7 +66,7 @@ class Difference:
 
 @dataclass
 class Result:
-    """What was compared.
+    """The result of a verification.
 
     Attributes
     ----------
@@ -105,9 +104,8 @@ def comparable(network: Network, plan: Plan, dtype: str) -> Plan:
     """
     if plan.fc_passes > 1 and any(isinstance(layer, Dropout)
                               for layer in network.layers[:switch(network)]):
-        raise InputError(
-            f"the plan has {plan.fc_passes} FC passes and the network dropout before them, "
-                         "which falls on other samples in a serial run; verify it with the "
+        raise InputError(f"the plan has {plan.fc_passes} FC passes and the network dropout before "
+                         "them, which falls on other samples in a serial run; verify it with the "
                          "strategy owt")
     return replace(plan, dtype=dtype, batch_norm="sync")
 
@@ -117,11 +115,6 @@ def serial_plan(plan: Plan) -> Plan:
     configs = {name: Config() for name in plan.configs}
     return replace(plan, ranks=1, strategy="serial", configs=configs, switch="each",
                    synchronisation="allreduce")
-
-
-def _watch(executor: Executor) -> Watch:
-    assert executor.training is not None
-    return Watch(executor, executor.training)
 
 
 class Verification:
@@ -156,8 +149,10 @@ class Verification:
         self.data = world.agree(lambda: Data(self.executor, options.data, options.seed,
                                              np.arange(batch)))
         self.serial = self._serial(backend) if world.rank == 0 else None
-        self.watch = _watch(self.executor)
-        self.serial_watch = _watch(self.serial[0]) if self.serial is not None else None
+        self.watch = Watch(self.executor, self.executor.training)
+        self.serial_watch = None
+        if self.serial is not None:
+            self.serial_watch = Watch(self.serial[0], self.serial[0].training)
         self.result = Result([layer.name for layer in network.layers],
                              np.full((len(network.layers), len(QUANTITIES)), -1.0))
 
@@ -240,7 +235,7 @@ class Verification:
         places = [(rows, slice(*p.columns)) if len(shapes[0]) > 1 else (rows,), (rows,)]
         theirs = self.serial[0].parameters[layer.name] if self.serial is not None else None
         pairs = [("weight", "flat")]
-        if whole_gradient(self.plan, self.executor, layer):
+        if whole_gradient(self.plan, self.schedule, layer):
             pairs.append(("weight_gradient", "grad"))
         for quantity, name in pairs:
             parts = (None,) * 2 if theirs is None else theirs.split(getattr(theirs, name))

@@ -24,7 +24,7 @@ class Data:
     path : str
         A data file; empty for random numbers, which depend on the seed and the sample alone.
     order : numpy.ndarray
-        Which sample of the mini-batch stands at each place of the executor's. Where it is mixed,
+        The sample of the mini-batch at each place of the executor's. Where the order is mixed,
         the executor reads all of the images.
 
     Raises

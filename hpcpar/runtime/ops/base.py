@@ -1,11 +1,11 @@
-"""What every layer on a block has in common."""
+"""Base class of the layers on a block, and what they work with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from hpcpar.kernels.interface import Array, Backend
+from hpcpar.kernels.interface import Array, Backend, address
 from hpcpar.network.layers import Layer, Shape
 from hpcpar.plan.boxes import Box, items
 from hpcpar.runtime.parameters import Parameters
@@ -14,7 +14,7 @@ from hpcpar.schedule.memory_plan.blocks import Blocks
 
 @dataclass
 class Context:
-    """What a layer on a block works with.
+    """Everything that a layer on a block works with.
 
     Attributes
     ----------
@@ -50,12 +50,12 @@ class Context:
     #: The iteration, set before each one.
     step: int = 0
     training: bool = True
-    #: In the backward pass, for what it reads: statistics and running statistics are as they were.
+    #: True in a recomputed forward pass: statistics and running statistics stay as they were.
     again: bool = False
     #: Factor of the loss's gradient (1 / samples whose mean is minimised).
     scale: float = 0.0
     labels: Array = None
-    sums: Array = field(default=None)
+    sums: Array = None
 
     @property
     def need(self) -> Box:
@@ -89,19 +89,47 @@ class Operator:
         self.blocks = ctx.blocks
         self.empty = items(ctx.own) == 0
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the layer's own arrays: places of maxima, scales, masks, statistics."""
+        own = (a for a in vars(self).values() if hasattr(a, "nbytes"))
+        return sum(int(a.nbytes) for a in own)
+
+    @property
+    def parameters(self) -> Parameters:
+        """The layer's weights and their gradients."""
+        assert self.ctx.parameters is not None
+        return self.ctx.parameters
+
+    @property
+    def x(self) -> Array:
+        """The first input."""
+        return self.blocks.x
+
+    @property
+    def dx(self) -> Array:
+        """The gradient of the first input."""
+        return self.blocks.dx
+
+    @property
+    def y(self) -> Array:
+        """The output."""
+        return self.blocks.y
+
+    @property
+    def dy(self) -> Array:
+        """The gradient of the output."""
+        return self.blocks.dy
+
+    # -- steps -------------------------------------------------------------------------------------
     def statistics(self) -> None:
         """`moments` of this rank's block (batch normalisation)."""
         raise NotImplementedError
 
-    @property
-    def kept_bytes(self) -> int:
-        """Of arrays that the layer keeps for itself: places of maxima, scales, masks, statistics.
-        """
-        own = (a for a in vars(self).values() if hasattr(a, "nbytes"))
-        return sum(int(a.nbytes) for a in own)
-
     def forward(self) -> None:
         """y from the inputs."""
+        if not self.empty:
+            self._forward()
 
     def interior(self, box: Box) -> None:
         """y on `box` only (convolutions, while a halo travels)."""
@@ -111,14 +139,24 @@ class Operator:
         """The gradients of the inputs from dy: every array of `blocks.dxs` that is not None is
         overwritten.
         """
+        if not self.empty:
+            self._backward()
+            return
+        for dx in self.blocks.dxs:
+            if dx is not None:
+                dx[...] = 0
 
     def backward_weight(self) -> None:
         """The gradient of the weights from inputs and dy (and `moments_gradient`, batch
         normalisation); overwritten, not added.
 
-        Of batch normalisation by the whole batch only `moments_gradient` is made here: see
+        Batch normalisation by the whole batch makes only `moments_gradient` here: see
         `finish_weight`.
         """
+        if self.empty:
+            self.parameters.grad[...] = 0
+        else:
+            self._backward_weight()
 
     def finish_weight(self) -> None:
         """Write what must wait for sums over ranks into the gradient of the weights; called before
@@ -129,3 +167,25 @@ class Operator:
         `backward`: a layer before which nothing is trained has no backward step, yet gradients of
         its weights. Every other layer has nothing to finish.
         """
+
+    # -- on blocks that are not empty --------------------------------------------------------------
+    def _forward(self) -> None:
+        raise NotImplementedError
+
+    def _backward(self) -> None:
+        raise NotImplementedError
+
+    def _backward_weight(self) -> None:
+        raise NotImplementedError
+
+    def _clear_unread(self, inner: tuple[slice, ...]) -> None:
+        """Zero dx where the windows of this rank read only a part of the input, `inner`."""
+        if self.dx[inner].shape != self.dx.shape:
+            self.dx[...] = 0
+
+    def _move(self, x: Array, out: Array) -> None:
+        """Copy, unless both are the same memory: blocks that begin at one place never differ
+        elsewhere.
+        """
+        if address(x) != address(out):
+            self.backend.copy(x, out)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from hpcpar.network.layers import (
     LRN,
     Add,
-    AvgPool2d,
-    AvgPool3d,
+    AvgPool,
     BatchNorm,
     Concat,
-    Conv2d,
-    Conv3d,
+    Conv,
     Dropout,
     Flatten,
     GlobalAvgPool,
@@ -31,13 +29,11 @@ from hpcpar.runtime.ops.pointwise import DropoutOp, FlattenOp, ReLUOp
 from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, MaxPoolOp
 
 OPS: dict[type[Layer], type[Operator]] = {
-    Conv2d: ConvOp,
-    Conv3d: ConvOp,
+    Conv: ConvOp,
     Linear: LinearOp,
     MaxPool2d: MaxPoolOp,
     MaxPool3d: MaxPoolOp,
-    AvgPool2d: AvgPoolOp,
-    AvgPool3d: AvgPoolOp,
+    AvgPool: AvgPoolOp,
     GlobalAvgPool: GlobalAvgPoolOp,
     ReLU: ReLUOp,
     Dropout: DropoutOp,
@@ -46,9 +42,10 @@ OPS: dict[type[Layer], type[Operator]] = {
     BatchNorm: BatchNormOp,
     Add: AddOp,
     Concat: ConcatOp,
+    Loss: LossOp,
 }
 
 
 def build(ctx: Context) -> Operator:
     """The op of a layer."""
-    return LossOp(ctx) if isinstance(ctx.layer, Loss) else OPS[type(ctx.layer)](ctx)
+    return next(op for layer, op in OPS.items() if isinstance(ctx.layer, layer))(ctx)

@@ -19,16 +19,10 @@ class ConvOp(Operator):
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
-        assert isinstance(ctx.layer, Conv) and ctx.parameters is not None
-        self.layer, self.parameters = ctx.layer, ctx.parameters
-        #: Worked out once for each box: the parts of an output whose halo travels are computed in
-        #: every iteration.
-        self._calls: dict[Box, _Call | None] = {}
-        self._whole = self._call(ctx.own)
-        dx = self.blocks.dx
-        # inputs that no window of this rank reads get no gradient from it
-        self._dx_partial = dx is not None and self._whole is not None and dx[
-            self._whole[0]].shape != dx.shape
+        assert isinstance(ctx.layer, Conv)
+        self.layer = ctx.layer
+        #: By box: the parts of an output whose halo travels are computed in every iteration.
+        self._calls: dict[Box, _Call] = {}
 
     def _segments(self) -> tuple[Segment, ...]:
         """The groups that this rank's channels belong to, in local indices."""
@@ -36,8 +30,8 @@ class ConvOp(Operator):
         if layer.groups == 1:
             # all inputs that are here, which may be some of them only (k)
             return (Segment(0, need[1] - need[0], 0, own[1] - own[0]),)
-        per_out, per_in = layer.out_channels // layer.groups, self.ctx.input_shape[
-            0] // layer.groups
+        per_out = layer.out_channels // layer.groups
+        per_in = self.ctx.input_shape[0] // layer.groups
         out = []
         for g in range(own[0] // per_out, -(-own[1] // per_out)):
             start, stop = max(own[0], g * per_out), min(own[1], (g + 1) * per_out)
@@ -45,47 +39,33 @@ class ConvOp(Operator):
                                stop - own[0]))
         return tuple(out)
 
-    def _call(self, box: Box) -> _Call | None:
-        """What the outputs in `box` take; None where there are none."""
-        if items(box) == 0:
-            return None
-        layer, need = self.layer, self.ctx.need
-        inner, pads = reaches(layer.windows(), box, need, self.ctx.input_shape[1:])
-        spec = ConvSpec(layer.stride, layer.dilation, pads, self._segments())
-        return (slice(None), slice(None), *inner), local(box, self.ctx.own), spec
+    def _call(self, box: Box) -> _Call:
+        if box not in self._calls:
+            layer, ctx = self.layer, self.ctx
+            inner, pads = reaches(layer.windows(), box, ctx.need, ctx.input_shape[1:])
+            spec = ConvSpec(layer.stride, layer.dilation, pads, self._segments())
+            self._calls[box] = inner, local(box, ctx.own), spec
+        return self._calls[box]
 
-    def forward(self) -> None:
-        self._run(self._whole)
+    def _forward(self) -> None:
+        self.interior(self.ctx.own)
 
     def interior(self, box: Box) -> None:
-        if box not in self._calls:
-            self._calls[box] = self._call(box)
-        self._run(self._calls[box])
-
-    def _run(self, call: _Call | None) -> None:
-        if call is None:
+        if items(box) == 0:
             return
-        x, y, p = self.blocks.x, self.blocks.y, self.parameters
-        assert x is not None and y is not None
-        self.backend.conv_forward(x[call[0]], p.weight, p.bias, call[2], y[call[1]], self.ctx.tick)
-
-    def backward(self) -> None:
-        dx, dy = self.blocks.dx, self.blocks.dy
-        assert dx is not None
-        if self._whole is None:
-            dx[...] = 0
-            return
-        if self._dx_partial:
-            dx[...] = 0
-        self.backend.conv_backward_data(dy, self.parameters.weight, self._whole[2],
-                                        dx[self._whole[0]], self.ctx.tick)
-
-    def backward_weight(self) -> None:
+        inner, outputs, spec = self._call(box)
         p = self.parameters
-        if self._whole is None:
-            p.grad[...] = 0
-            return
-        x = self.blocks.x
-        assert x is not None
-        self.backend.conv_backward_weight(x[self._whole[0]], self.blocks.dy, self._whole[2],
-                                          p.dweight, p.dbias, self.ctx.tick)
+        self.backend.conv_forward(self.x[inner], p.weight, p.bias, spec, self.y[outputs],
+                                  self.ctx.tick)
+
+    def _backward(self) -> None:
+        inner, _, spec = self._call(self.ctx.own)
+        self._clear_unread(inner)
+        self.backend.conv_backward_data(self.dy, self.parameters.weight, spec, self.dx[inner],
+                                        self.ctx.tick)
+
+    def _backward_weight(self) -> None:
+        inner, _, spec = self._call(self.ctx.own)
+        p = self.parameters
+        self.backend.conv_backward_weight(self.x[inner], self.dy, spec, p.dweight, p.dbias,
+                                          self.ctx.tick)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcpar.runtime.ops.base import Context, Operator
+from hpcpar.runtime.ops.base import Operator
 
 
 class LinearOp(Operator):
@@ -10,32 +10,17 @@ class LinearOp(Operator):
     has (k: a partial sum).
     """
 
-    def __init__(self, ctx: Context) -> None:
-        super().__init__(ctx)
-        assert ctx.parameters is not None
-        self.parameters = ctx.parameters
-
-    def forward(self) -> None:
-        if self.empty:
-            return
-        p, b = self.parameters, self.blocks
-        self.backend.gemm(b.x, p.weight, b.y, transpose_b=True, tick=self.ctx.tick)
+    def _forward(self) -> None:
+        p = self.parameters
+        self.backend.gemm(self.x, p.weight, self.y, transpose_b=True, tick=self.ctx.tick)
         if p.bias is not None:
-            self.backend.add_bias(b.y, p.bias)
+            self.backend.add_bias(self.y, p.bias)
 
-    def backward(self) -> None:
-        dx = self.blocks.dx
-        assert dx is not None
-        if self.empty:
-            dx[...] = 0
-        else:
-            self.backend.gemm(self.blocks.dy, self.parameters.weight, dx, tick=self.ctx.tick)
+    def _backward(self) -> None:
+        self.backend.gemm(self.dy, self.parameters.weight, self.dx, tick=self.ctx.tick)
 
-    def backward_weight(self) -> None:
-        p, b = self.parameters, self.blocks
-        if self.empty:
-            p.grad[...] = 0
-            return
-        self.backend.gemm(b.dy, b.x, p.dweight, transpose_a=True, tick=self.ctx.tick)
+    def _backward_weight(self) -> None:
+        p = self.parameters
+        self.backend.gemm(self.dy, self.x, p.dweight, transpose_a=True, tick=self.ctx.tick)
         if p.dbias is not None:
-            self.backend.sum_samples(b.dy, p.dbias)
+            self.backend.sum_samples(self.dy, p.dbias)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import Concat
 from hpcpar.plan.boxes import items
-from hpcpar.runtime.ops.arrays import same_start
 from hpcpar.runtime.ops.base import Context, Operator
 
 
 class AddOp(Operator):
     """Sum of the inputs; y may be the first input's memory, and each gradient that of dy."""
 
-    def forward(self) -> None:
-        if self.empty:
-            return
+    def _forward(self) -> None:
         first, second, *others = self.blocks.xs
-        self.backend.add(first, second, self.blocks.y)
+        self.backend.add(first, second, self.y)
         for x in others:
-            self.backend.accumulate(x, self.blocks.y)
+            self.backend.accumulate(x, self.y)
 
-    def backward(self) -> None:
+    def _backward(self) -> None:
         for dx in self.blocks.dxs:
-            if dx is not None and not self.empty and not same_start(dx, self.blocks.dy):
-                self.backend.copy(self.blocks.dy, dx)
+            if dx is not None:
+                self._move(self.dy, dx)
 
 
 class ConcatOp(Operator):
@@ -37,21 +33,17 @@ class ConcatOp(Operator):
         self._parts: list[tuple[int, slice]] = []
         start = 0
         for which, (extent, need) in enumerate(zip(ctx.layer.channels, ctx.needs, strict=True)):
-            if items(need) and not self.empty:
+            if items(need):
                 lo, hi = (start + channel - ctx.own[1][0] for channel in need[1])
                 self._parts.append((which, slice(lo, hi)))
             start += extent
 
-    def forward(self) -> None:
+    def _forward(self) -> None:
         for which, channels in self._parts:
-            self._move(self.blocks.xs[which], self.blocks.y[:, channels])  # type: ignore[index]
+            self._move(self.blocks.xs[which], self.y[:, channels])
 
-    def backward(self) -> None:
+    def _backward(self) -> None:
         for which, channels in self._parts:
             dx = self.blocks.dxs[which]
             if dx is not None:
-                self._move(self.blocks.dy[:, channels], dx)  # type: ignore[index]
-
-    def _move(self, x: Array, out: Array) -> None:
-        if not same_start(x, out):
-            self.backend.copy(x, out)
+                self._move(self.dy[:, channels], dx)

@@ -19,21 +19,17 @@ class LRNOp(Operator):
         assert isinstance(ctx.layer, LRN)
         self.layer = ctx.layer
         self.offset = ctx.own[1][0] - ctx.need[1][0]
-        self.scale = ctx.backend.empty(shape(ctx.own), ctx.blocks.y.dtype)  # type: ignore[union-attr]
+        self.scale = ctx.backend.empty(shape(ctx.own), self.y.dtype)
 
-    def forward(self) -> None:
+    def _forward(self) -> None:
         a = self.layer
-        if not self.empty:
-            self.backend.lrn_forward(self.blocks.x, self.offset, a.size, a.alpha, a.beta, a.k,
-                                     self.blocks.y, self.scale)
+        self.backend.lrn_forward(self.x, self.offset, a.size, a.alpha, a.beta, a.k, self.y,
+                                 self.scale)
 
-    def backward(self) -> None:
-        a, b = self.layer, self.blocks
-        if self.empty:
-            b.dx[...] = 0  # type: ignore[index]
-        else:
-            self.backend.lrn_backward(b.x, b.y, self.scale, b.dy, self.offset, a.size, a.alpha,
-                                      a.beta, b.dx)
+    def _backward(self) -> None:
+        a = self.layer
+        self.backend.lrn_backward(self.x, self.y, self.scale, self.dy, self.offset, a.size,
+                                  a.alpha, a.beta, self.dx)
 
 
 class BatchNormOp(Operator):
@@ -49,8 +45,8 @@ class BatchNormOp(Operator):
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
-        assert isinstance(ctx.layer, BatchNorm) and ctx.parameters is not None
-        self.layer, self.parameters = ctx.layer, ctx.parameters
+        assert isinstance(ctx.layer, BatchNorm)
+        self.layer = ctx.layer
         own = shape(ctx.own)
         channels = own[1]
         #: Items per channel that the statistics come from.
@@ -65,37 +61,35 @@ class BatchNormOp(Operator):
         if self.empty:
             self.moments[...] = 0
         else:
-            self.backend.channel_moments(self.blocks.x, self.moments)
+            self.backend.channel_moments(self.x, self.moments)
 
     def forward(self) -> None:
-        ctx, a, p, b = self.ctx, self.layer, self.parameters, self.blocks
+        ctx, a, p = self.ctx, self.layer, self.parameters
         if not ctx.training:
             self.backend.batchnorm_running(p.buffers, a.eps, self.mean, self.inv_std)
         elif self.count and not ctx.again:
             self.backend.batchnorm_statistics(self.moments, self.count, a.eps, self.mean,
                                               self.inv_std, p.buffers, a.momentum)
         if not self.empty:
-            self.backend.batchnorm_forward(b.x, self.mean, self.inv_std, p.weight, p.bias, b.y)
+            self.backend.batchnorm_forward(self.x, self.mean, self.inv_std, p.weight, p.bias,
+                                           self.y)
 
     def backward_weight(self) -> None:
         """`moments_gradient` of this rank's block; by local statistics also the gradients of weight
         and bias.
         """
-        b = self.blocks
         if self.empty:
             self.moments_gradient[...] = 0
         else:
-            self.backend.channel_moments_backward(b.x, b.dy, self.mean, self.inv_std,
+            self.backend.channel_moments_backward(self.x, self.dy, self.mean, self.inv_std,
                                                   self.moments_gradient)
         if self.ctx.local_statistics:
             self._write()
 
-    def backward(self) -> None:
-        b = self.blocks
-        if not self.empty:
-            sums, weight = self.moments_gradient, self.parameters.weight
-            self.backend.batchnorm_backward(b.x, b.dy, self.mean, self.inv_std, weight, sums,
-                                            self.count, b.dx)
+    def _backward(self) -> None:
+        self.backend.batchnorm_backward(self.x, self.dy, self.mean, self.inv_std,
+                                        self.parameters.weight, self.moments_gradient, self.count,
+                                        self.dx)
 
     def finish_weight(self) -> None:
         """By the whole batch: the gradients of weight and bias from the `moments_gradient` of all

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from hpcpar.network.layers import Dropout
 from hpcpar.plan.boxes import shape
-from hpcpar.runtime.ops.arrays import same_start
 from hpcpar.runtime.ops.base import Context, Operator
 
 
 class ReLUOp(Operator):
     """max(x, 0), in place where the storage allows."""
 
-    def forward(self) -> None:
-        self.backend.relu_forward(self.blocks.x, self.blocks.y)
+    def _forward(self) -> None:
+        self.backend.relu_forward(self.x, self.y)
 
-    def backward(self) -> None:
-        self.backend.relu_backward(self.blocks.y, self.blocks.dy, self.blocks.dx)
+    def _backward(self) -> None:
+        self.backend.relu_backward(self.y, self.dy, self.dx)
 
 
 class DropoutOp(Operator):
@@ -23,26 +22,22 @@ class DropoutOp(Operator):
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
-        self.mask = ctx.backend.empty(shape(ctx.own), ctx.blocks.y.dtype)  # type: ignore[union-attr]
+        self.mask = ctx.backend.empty(shape(ctx.own), self.y.dtype)
 
-    def forward(self) -> None:
+    def _forward(self) -> None:
         ctx = self.ctx
         assert isinstance(ctx.layer, Dropout)
         if not ctx.training:
-            if not self.empty and not same_start(self.blocks.x, self.blocks.y):
-                self.backend.copy(self.blocks.x, self.blocks.y)
-            return
-        if self.empty:
+            self._move(self.x, self.y)
             return
         start = tuple(lo for lo, _ in ctx.own)
         key = mask_key(ctx.seed, ctx.step, ctx.position)
         self.backend.dropout_mask(key, start, self.mask.shape, (ctx.batch, *ctx.input_shape),
                                   ctx.layer.rate, self.mask)
-        self.backend.multiply(self.blocks.x, self.mask, self.blocks.y)
+        self.backend.multiply(self.x, self.mask, self.y)
 
-    def backward(self) -> None:
-        if not self.empty:
-            self.backend.multiply(self.blocks.dy, self.mask, self.blocks.dx)
+    def _backward(self) -> None:
+        self.backend.multiply(self.dy, self.mask, self.dx)
 
 
 def mask_key(seed: int, step: int, position: int) -> int:
@@ -56,16 +51,8 @@ def mask_key(seed: int, step: int, position: int) -> int:
 class FlattenOp(Operator):
     """A change of shape; copies only where the storage could not share memory."""
 
-    def __init__(self, ctx: Context) -> None:
-        super().__init__(ctx)
-        b = ctx.blocks
-        self._shared = b.x is not None and b.y is not None and same_start(b.x, b.y)
-        self._shared_back = b.dx is None or same_start(b.dx, b.dy)
+    def _forward(self) -> None:
+        self._move(self.x.reshape(self.y.shape), self.y)
 
-    def forward(self) -> None:
-        if not self._shared and not self.empty:
-            self.backend.copy(self.blocks.x.reshape(self.blocks.y.shape), self.blocks.y)  # type: ignore[union-attr]
-
-    def backward(self) -> None:
-        if not self._shared_back and not self.empty:
-            self.backend.copy(self.blocks.dy.reshape(self.blocks.dx.shape), self.blocks.dx)  # type: ignore[union-attr]
+    def _backward(self) -> None:
+        self._move(self.dy.reshape(self.dx.shape), self.dx)

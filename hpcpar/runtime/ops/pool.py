@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from hpcpar.kernels.interface import PoolSpec
-from hpcpar.network.layers import AvgPool2d, AvgPool3d, Pool
+from hpcpar.kernels.interface import Array, PoolSpec
+from hpcpar.network.layers import AvgPool, Pool
 from hpcpar.network.receptive_field import Window
 from hpcpar.plan.boxes import Interval, shape
 from hpcpar.runtime.ops.base import Context, Operator
@@ -17,23 +15,10 @@ from hpcpar.runtime.ops.windows import reaches
 class _PoolOp(Operator):
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
-        assert isinstance(ctx.layer, Pool)
-        self.layer = ctx.layer
-        if self.empty:
-            return
-        inner, pads = reaches(self.layer.windows(), ctx.own, ctx.need, ctx.input_shape[1:])
-        self.inner = (slice(None), slice(None), *inner)
-        self.spec = PoolSpec(self.layer.kernel, self.layer.stride, pads)
-        dx = self.blocks.dx
-        self._dx_partial = dx is not None and dx[self.inner].shape != dx.shape
-
-    def _clear(self) -> bool:
-        """Zero what no window reads; True where there is nothing else to do."""
-        dx = self.blocks.dx
-        assert dx is not None
-        if self.empty or self._dx_partial:
-            dx[...] = 0
-        return self.empty
+        layer = ctx.layer
+        assert isinstance(layer, Pool)
+        self.inner, pads = reaches(layer.windows(), ctx.own, ctx.need, ctx.input_shape[1:])
+        self.spec = PoolSpec(layer.kernel, layer.stride, pads)
 
 
 class MaxPoolOp(_PoolOp):
@@ -43,17 +28,12 @@ class MaxPoolOp(_PoolOp):
         super().__init__(ctx)
         self.argmax = ctx.backend.empty(shape(ctx.own), np.int16)
 
-    def forward(self) -> None:
-        if not self.empty:
-            x = self.blocks.x
-            assert x is not None
-            self.backend.maxpool_forward(x[self.inner], self.spec, self.blocks.y, self.argmax)
+    def _forward(self) -> None:
+        self.backend.maxpool_forward(self.x[self.inner], self.spec, self.y, self.argmax)
 
-    def backward(self) -> None:
-        if not self._clear():
-            dx = self.blocks.dx
-            assert dx is not None
-            self.backend.maxpool_backward(self.blocks.dy, self.argmax, self.spec, dx[self.inner])
+    def _backward(self) -> None:
+        self._clear_unread(self.inner)
+        self.backend.maxpool_backward(self.dy, self.argmax, self.spec, self.dx[self.inner])
 
 
 class AvgPoolOp(_PoolOp):
@@ -61,45 +41,32 @@ class AvgPoolOp(_PoolOp):
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
-        if self.empty:
-            return
         layer = ctx.layer
-        assert isinstance(layer, AvgPool2d | AvgPool3d)
-        self.scales: list[Any] = []
+        assert isinstance(layer, AvgPool)
+        self.scales: list[Array] = []
         for window, out, extent in zip(layer.windows(), ctx.own[2:], ctx.input_shape[1:],
                                        strict=True):
             host = _scale(window, out, extent, layer.count_include_pad)
-            scale = ctx.backend.empty(host.shape, ctx.blocks.y.dtype)  # type: ignore[union-attr]
+            scale = ctx.backend.empty(host.shape, self.y.dtype)
             ctx.backend.to_device(host.astype(scale.dtype), scale)
             self.scales.append(scale)
 
-    def forward(self) -> None:
-        if not self.empty:
-            x = self.blocks.x
-            assert x is not None
-            self.backend.avgpool_forward(x[self.inner], self.spec, self.scales, self.blocks.y)
+    def _forward(self) -> None:
+        self.backend.avgpool_forward(self.x[self.inner], self.spec, self.scales, self.y)
 
-    def backward(self) -> None:
-        if not self._clear():
-            dx = self.blocks.dx
-            assert dx is not None
-            self.backend.avgpool_backward(self.blocks.dy, self.spec, self.scales, dx[self.inner])
+    def _backward(self) -> None:
+        self._clear_unread(self.inner)
+        self.backend.avgpool_backward(self.dy, self.spec, self.scales, self.dx[self.inner])
 
 
 class GlobalAvgPoolOp(Operator):
     """Mean of whole images, which every rank that owns an output needs."""
 
-    def forward(self) -> None:
-        if not self.empty:
-            self.backend.global_avgpool_forward(self.blocks.x, self.blocks.y)
+    def _forward(self) -> None:
+        self.backend.global_avgpool_forward(self.x, self.y)
 
-    def backward(self) -> None:
-        dx = self.blocks.dx
-        assert dx is not None
-        if self.empty:
-            dx[...] = 0
-        else:
-            self.backend.global_avgpool_backward(self.blocks.dy, dx)
+    def _backward(self) -> None:
+        self.backend.global_avgpool_backward(self.dy, self.dx)
 
 
 def _scale(window: Window, out: Interval, extent: int, count_pad: bool) -> np.ndarray:

@@ -6,15 +6,15 @@ from hpcpar.network.receptive_field import Window
 from hpcpar.plan.boxes import Box, Interval
 
 
-def reach(window: Window, out: Interval, need: Interval, extent: int) -> tuple[slice, Interval]:
-    """(slice of the needed interval that outputs `out` read, padding before and after it)."""
-    lo, hi = window.needed(*out, extent)
-    return slice(lo - need[0], hi - need[0]), window.pads(*out, extent)
-
-
 def reaches(windows: tuple[Window, ...], out: Box, need: Box,
             extents: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[Interval, ...]]:
-    """`reach` for every image axis (boxes are N C H W or N C D H W)."""
-    pairs = [reach(w, o, n, e) for w, o, n, e in zip(windows, out[2:], need[2:], extents,
-                                                     strict=True)]
-    return tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
+    """(index of the inputs that outputs `out` read in the box `need`, padding of each image axis).
+
+    Boxes are N C H W or N C D H W; `extents` are those of the image.
+    """
+    inner, pads = [slice(None), slice(None)], []
+    for window, outputs, needed, extent in zip(windows, out[2:], need[2:], extents, strict=True):
+        lo, hi = window.needed(*outputs, extent)
+        inner.append(slice(lo - needed[0], hi - needed[0]))
+        pads.append(window.pads(*outputs, extent))
+    return tuple(inner), tuple(pads)

@@ -116,7 +116,7 @@ def allocated(plan: Plan, schedule: Schedule, rank: int,
     weights = sum(p.flat.nbytes + p.grad.nbytes + (0 if p.buffers is None else p.buffers.nbytes)
                   for p in made.parameters.values())
     aside = {id(op.parameters.grad): op.parameters.grad for p in made.passes
-             for op in p.ops.values() if hasattr(op, "parameters")}
+             for op in p.ops.values() if op.ctx.parameters is not None}
     weights += sum(g.nbytes for g in aside.values()
                    if all(g is not p.grad for p in made.parameters.values()))
     state = sum(array.nbytes for p in made.parameters.values() for array in p.state)

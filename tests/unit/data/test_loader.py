@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from hpcpar.data import loader as loaders
 from hpcpar.data.loader import NO_LABEL, NO_TARGET, Loader
-from hpcpar.data.prefetch import Prefetch, prefetch
+from hpcpar.data.prefetch import prefetch
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
@@ -197,7 +198,7 @@ def test_an_empty_box_reads_nothing_and_finds_the_same_faults(path: str, tmp_pat
     with Loader(path, box, (0, 0), 4) as loader, Loader(path, whole(4), (0, 4), 4) as other:
         assert loader.batches_per_epoch == other.batches_per_epoch and np.array_equal(
             loader.order(1), other.order(1))
-        with prefetch(loader, count=9) as batches:
+        with closing(prefetch(loader, count=9)) as batches:
             assert all(b.images.shape == tuple(stop - start for start, stop in box)
                        and len(b.labels) == 0 for b in batches)
     for bad, options in ((make(tmp_path / "e.h5", labels=np.arange(SAMPLES)), {}),
@@ -255,21 +256,21 @@ def test_chunked_files_and_disagreeing_intervals(tmp_path: Path) -> None:
 
 def test_prefetch_equals_direct(path: str) -> None:
     with Loader(path, whole(5), (1, 4), 5) as loader:
-        with prefetch(loader, 1, 2, count=7) as ahead:
+        with closing(prefetch(loader, 1, 2, count=7)) as ahead:
             got = list(ahead)
         assert [(b.epoch, b.index) for b in got] == [(1, 2), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3),
                                                      (3, 0)]
         for b in got:
             images, labels = loader.batch(b.epoch, b.index)
             assert np.array_equal(b.images, images) and np.array_equal(b.labels, labels)
-        with prefetch(loader, 0, 1) as rest:
+        with closing(prefetch(loader, 0, 1)) as rest:
             assert len(list(rest)) == 3
 
 
 def test_prefetch_stops_in_the_middle(path: str) -> None:
     before = threading.active_count()
     with Loader(path, whole(2), (0, 2), 2) as loader:
-        ahead = prefetch(loader, count=1000, depth=1)
+        ahead = prefetch(loader, count=1000)
         next(ahead)
         ahead.close()
         assert threading.active_count() == before and list(ahead) == []
@@ -282,7 +283,8 @@ def test_prefetch_hands_on_errors(path: str) -> None:
                 raise InputError("no more")
             return super().batch(epoch, index)
 
-    with Broken(path, whole(2), (0, 2), 2) as loader, Prefetch(loader, 0, 0, 9) as ahead:
+    with Broken(path, whole(2), (0, 2), 2) as loader:
+        ahead = prefetch(loader, count=9)
         assert [next(ahead).index, next(ahead).index] == [0, 1]
         with pytest.raises(InputError, match="no more"):
             next(ahead)

@@ -57,15 +57,6 @@ def test_round_trip(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
 
 
-def test_records_without_the_number_of_cores(tmp_path: Path) -> None:
-    path = str(tmp_path / "run.h5")
-    record.write(path, sample())
-    with h5py.File(path, "a") as f:
-        del f.attrs["node_ranks"], f.attrs["node_cores"]
-    got = record.read(path)
-    assert (got.node_ranks, got.node_cores) == (0, 0)
-
-
 def test_without_starts_and_after_too_long_a_warmup(tmp_path: Path) -> None:
     path = str(tmp_path / "run.h5")
     record.write(path, replace(sample(), start_s=None, test_loss=None, warmup=9))
