@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,8 +15,11 @@ from hpcpar.errors import InputError, unknown
 from hpcpar.network.builtin import network as builtin
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Config, Ints
-from hpcpar.plan.strategies import configurations, plan_options
+from hpcpar.plan.strategies import StrategyOptions, configurations, plan_options
 from hpcpar.plan.strategy_request import Configs
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 #: Version of the plan file; a reader refuses any other.
 VERSION = 1
@@ -102,7 +105,7 @@ class Plan:
     overlap: str = "full"
     collectives: str = "auto"
     dtype: str = "float32"
-    machine: dict[str, Any] = field(default_factory=dict, hash=False)
+    machine: dict[str, object] = field(default_factory=dict, hash=False)
     synchronisation: str = "allreduce"
     batch_norm: str = "sync"
     microbatches: int = 1
@@ -148,8 +151,23 @@ class Plan:
         return DTYPES[self.dtype]
 
 
+class PlanOptions(StrategyOptions, total=False):
+    """Options of `Plan`."""
+
+    overlap: str
+    collectives: str
+    dtype: str
+    machine: dict[str, object]
+    synchronisation: str
+    batch_norm: str
+    optimizer: str
+    order: str
+    bucket_bytes: int
+    recompute: int
+
+
 def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gather: str = "lazy",
-              network: Network | None = None, **options: Any) -> Plan:
+              network: Network | None = None, **options: Unpack[PlanOptions]) -> Plan:
     """Makes the plan of a named strategy.
 
     Parameters
@@ -164,7 +182,7 @@ def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gathe
                 **(plan_options(strategy, ranks, batch) | options))
 
 
-def to_json(plan: Plan) -> dict[str, Any]:
+def to_json(plan: Plan) -> dict[str, object]:
     """The plan as JSON data."""
     out = asdict(plan)
     plain = asdict(Config())
@@ -173,7 +191,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
     return {"hpcpar_plan": VERSION, **out}
 
 
-def from_json(data: Any, where: str) -> Plan:
+def from_json(data: object, where: str) -> Plan:
     """Checks JSON data and returns its plan; `where` names the source in messages.
 
     Raises
@@ -191,8 +209,8 @@ def from_json(data: Any, where: str) -> Plan:
     try:
         spec = NetworkSpec(data["network"]["name"], tuple(data["network"]["shape"]),
                            data["network"]["classes"])
-        rest: dict[str, Any] = {FORMER_NAMES.get(str(k), str(k)): v for k, v in data.items()
-                                if k not in ("hpcpar_plan", "network", "configs")}
+        rest = {FORMER_NAMES.get(str(k), str(k)): v for k, v in data.items()
+                if k not in ("hpcpar_plan", "network", "configs")}
         plan = Plan(network=spec,
                     configs={name: Config(**c) for name, c in data["configs"].items()}, **rest)
     except (KeyError, TypeError) as err:

@@ -33,7 +33,7 @@ class Simulated(Protocol):
     @property
     def steps(self) -> Sequence[StepCost]: ...
     @property
-    def timeline(self) -> Timeline: ...
+    def timeline(self) -> Timeline[float]: ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Stream:
         return self.name == COMPUTE
 
 
-def stream_of(step: StepCost, when: Span) -> Stream:
+def stream_of(step: StepCost, when: Span[float]) -> Stream:
     """The stream of a step."""
     return Stream(step.stage, when.stream)
 

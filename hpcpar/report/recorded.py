@@ -19,7 +19,7 @@ class Recorded:
     strategy: str
     ranks: int
     steps: tuple[StepCost, ...]
-    timeline: Timeline
+    timeline: Timeline[float]
 
 
 def simulated(record: RunRecord) -> Recorded | None:

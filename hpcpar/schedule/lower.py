@@ -64,17 +64,10 @@ def samples_of(plan: Plan, part: int) -> int:
     return stop - start
 
 
-def outlines(network: Network, plan: Plan, choose: Chooser, *, training: bool = True,
-             largest: Outline | None = None) -> list[Outline]:
-    """The outline of every micro-batch; equally large ones share it. The last is the largest.
-
-    Parameters
-    ----------
-    largest : Outline, optional
-        That of the largest, where it is at hand.
-    """
-    if largest is None:
-        largest = outline(network, plan, choose, training=training)
+def outlines(network: Network, plan: Plan, choose: Chooser, *,
+             training: bool = True) -> list[Outline]:
+    """The outline of every micro-batch; equally large ones share it. The last is the largest."""
+    largest = outline(network, plan, choose, training=training)
     known = {np.asarray(plan.samples_of_a_pass).tobytes(): largest}
     out = []
     for part in range(plan.microbatches):

@@ -246,7 +246,7 @@ class Workload:
         for own, need, made in zip(e.owned.axes, e.needed.axes, out.axes, strict=True):
             if made.name in "dhw" and np.any(np.greater(out.degree(made), 1)):
                 along = functools.partial(interior_fraction, own, need, made)
-                fraction = fraction * tabulate(along, out.degree(made))
+                fraction = fraction * tabulate(along, out.degree(made), np.float64)
         return fraction
 
 

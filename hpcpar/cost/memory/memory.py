@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -55,15 +54,15 @@ class Memory:
         Communication buffers.
     """
 
-    weights_bytes: Any
-    optimizer_bytes: Any
-    activations_bytes: Any
-    gradients_bytes: Any
-    kept_bytes: Any
-    wire_bytes: Any
+    weights_bytes: Ints
+    optimizer_bytes: Ints
+    activations_bytes: Ints
+    gradients_bytes: Ints
+    kept_bytes: Ints
+    wire_bytes: Ints
 
     @property
-    def total_bytes(self) -> Any:
+    def total_bytes(self) -> Ints:
         constant = self.weights_bytes + self.optimizer_bytes + self.kept_bytes
         return constant + self.activations_bytes + self.gradients_bytes + self.wire_bytes
 
@@ -196,7 +195,7 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
     return held + Memory(0, 0, values, gradients, kept, 0)
 
 
-def _entry(values: Any, at: Place) -> Any:
+def _entry(values: Ints, at: Place) -> Ints:
     return values if at is None else entry(values, at)
 
 
@@ -213,12 +212,12 @@ def edge_memory(network: Network, plan: Plan, e: Edge, ends: Ends | None = None)
         ends = Ends.of(e, owned(network, e.consumer, plan.configs[e.consumer.name],
                                 plan.samples_of_a_pass))
     shared = len(network.consumers[e.producer.name]) > 1
-    backward: Any = gradients(network, ends, e) if e.producer.name in network.trained else 0
+    backward: Ints = gradients(network, ends, e) if e.producer.name in network.trained else 0
     return Memory(0, 0, values(ends, e, shared) * plan.item_bytes, backward * plan.item_bytes,
                   0, 0)
 
 
-def wire_bytes(step: Move, through_bytes: Any) -> Any:
+def wire_bytes(step: Move, through_bytes: Ints) -> Ints:
     """Wire buffer of a step on the largest rank.
 
     Parameters
@@ -232,8 +231,8 @@ def wire_bytes(step: Move, through_bytes: Any) -> Any:
                        step.item_bytes, through_bytes)
 
 
-def wire_buffer(code: Any, group: Any, held: Any, wanted: Any, item_bytes: int,
-                through_bytes: Any) -> Any:
+def wire_buffer(code: Ints, group: Ints, held: Ints, wanted: Ints, item_bytes: int,
+                through_bytes: Ints) -> Ints:
     """None for an allreduce, the whole box of a gather, what comes and goes of the rest.
 
     A server receives everyone's gradients, and keeps what it sends to all.
@@ -265,7 +264,7 @@ def message_bytes(step: Move, moved_bytes: MovedBytes) -> Ints:
     return wire_bytes(step, moved_bytes[step.key][1]) + landing_bytes(step)
 
 
-def landing_bytes(step: Move) -> Any:
+def landing_bytes(step: Move) -> Ints:
     """Where messages land on the largest rank that are added to what it has: of a ring one block,
     of Bruck's up to half of them.
     """

@@ -65,7 +65,7 @@ def halo_of(own: Layout, need: Layout) -> Halo:
     for a, b, largest in zip(own.axes, need.axes, need.largest, strict=True):
         degree = need.degree(b)
         if isinstance(b.relation, Window) and np.any(np.greater(degree, 1)):
-            out.axes.append(tabulate(partial(axis_halo, a, b), degree))
+            out.axes.append(tabulate(partial(axis_halo, a, b), degree, np.int64))
             out.mesh_axes.append(need.mesh_axes[b.name])
         else:
             rest = rest * largest
