@@ -15,13 +15,14 @@ from hpcpar.network.builtin import NETWORKS, defaults
 from hpcpar.network.layers import Shape
 from hpcpar.plan.plan import (
     BATCH_NORMS,
+    CHOICES,
     COLLECTIVES,
     DTYPES,
     OPTIMIZERS,
     ORDERS,
-    OVERLAPS,
     SYNCHRONISATIONS,
     NetworkSpec,
+    Overlap,
 )
 from hpcpar.plan.strategies import GATHER_SYNONYMS, GATHERS
 
@@ -74,7 +75,7 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gather", metavar="|".join(GATHERS),
                         help="when activations split by channel are gathered (default lazy: "
                         "just before a layer needs them whole)")
-    parser.add_argument("--overlap", metavar="|".join(OVERLAPS),
+    parser.add_argument("--overlap", metavar="|".join(Overlap),
                         help="what communication may hide behind computing (default full)")
     parser.add_argument(
         "--collectives", default="auto", metavar="|".join(COLLECTIVES),
@@ -140,7 +141,7 @@ def planning(args: argparse.Namespace) -> dict[str, Any]:
     paper = args.accounting == "paper"
     out = {
         "gather": GATHER_SYNONYMS.get(args.gather, args.gather) or ("eager" if paper else "lazy"),
-        "overlap": args.overlap or ("none" if paper else "full"),
+        "overlap": args.overlap or (Overlap.NONE if paper else Overlap.FULL),
         "collectives": args.collectives,
         "dtype": args.dtype,
         "accounting": args.accounting,
@@ -150,7 +151,7 @@ def planning(args: argparse.Namespace) -> dict[str, Any]:
         "order": args.order,
     }
     for name, value in out.items():
-        if value not in KNOWN[name]:
+        if value not in tuple(KNOWN[name]):
             raise unknown(f"--{name.replace('_', '-')}", value, KNOWN[name])
     bucket_bytes = 0 if args.bucket is None and paper else args.bucket
     if bucket_bytes is not None and bucket_bytes < 0:
@@ -162,11 +163,7 @@ def planning(args: argparse.Namespace) -> dict[str, Any]:
 
 
 #: Values that an option may have.
-KNOWN: dict[str, tuple[str, ...]] = {"gather": GATHERS, "overlap": OVERLAPS,
-                                     "collectives": COLLECTIVES, "dtype": tuple(DTYPES),
-                                     "accounting": ACCOUNTINGS, "synchronisation": SYNCHRONISATIONS,
-                                     "batch_norm": BATCH_NORMS, "optimizer": tuple(OPTIMIZERS),
-                                     "order": ORDERS}
+KNOWN = {**CHOICES, "gather": GATHERS, "accounting": ACCOUNTINGS}
 
 
 def pricing(args: argparse.Namespace) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from hpcpar.errors import InputError, RunError, unknown
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError
-from hpcpar.plan.plan import DTYPES, OVERLAPS
+from hpcpar.plan.plan import DTYPES, Overlap
 from hpcpar.report.sweep_table import show_points
 from hpcpar.report.tables import say
 from hpcpar.search.scaling import node_ranks
@@ -53,7 +53,7 @@ def add(subparsers: Any) -> None:
                        help="each at each size; 'grid:*' stands for every grid (default auto,data)")
         p.add_argument("--batch", type=options.positive, required=True, metavar="B",
                        help=f"samples of a mini-batch, {what}")
-        p.add_argument("--overlap", default="full", metavar="|".join(OVERLAPS),
+        p.add_argument("--overlap", default="full", metavar="|".join(Overlap),
                        help="what communication may hide behind computing (default full)")
         p.add_argument("--dtype", default="float32", metavar="|".join(DTYPES),
                        help="type of activations and weights (default float32)")
@@ -123,8 +123,8 @@ SLURM = ("account", "partition", "time", "constraint", "nodes", "ranks_per_node"
 
 def main(args: argparse.Namespace) -> int:
     """Runs the command."""
-    for name, known in (("overlap", OVERLAPS), ("dtype", tuple(DTYPES)), ("launcher", LAUNCHERS),
-                        ("device", ("cpu", "gpu"))):
+    for name, known in (("overlap", tuple(Overlap)), ("dtype", tuple(DTYPES)),
+                        ("launcher", LAUNCHERS), ("device", ("cpu", "gpu"))):
         if getattr(args, name) not in known:
             raise unknown(f"--{name}", getattr(args, name), known)
     options.check_direct(args)

@@ -14,7 +14,7 @@ from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
 from hpcpar.cost.timeline.overlap import Span, StageTime, Timeline
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Phase
 
@@ -112,7 +112,7 @@ class Prediction:
     strategy: str
     ranks: int
     batch: int
-    overlap: str
+    overlap: Overlap
     accounting: str
     iteration_s: float
     epoch_s: float | None

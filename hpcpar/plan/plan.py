@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,20 @@ if TYPE_CHECKING:
 
 #: Version of the plan file; a reader refuses any other.
 VERSION = 1
-#: Communication that may overlap with compute: none, the allreduces of gradients, or also halos and
-#: activation gradients.
-OVERLAPS = ("none", "gradient", "full")
+
+
+class Overlap(str, Enum):
+    """Communication that may overlap with compute: none, the allreduces of gradients, or also halos
+    and activation gradients.
+    """
+
+    NONE = "none"
+    GRADIENT = "gradient"
+    FULL = "full"
+
+    __str__ = str.__str__
+
+
 DTYPES = {"float32": 4, "float64": 8}
 #: Algorithm of every collective. ``auto`` leaves the choice to the cost model, ``tree`` is
 #: recursive doubling and Bruck, ``mpi`` is the MPI library's own.
@@ -47,7 +59,7 @@ ORDERS = ("gpipe", "1f1b")
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}
 #: Options of plan files of earlier versions, and their names today.
 FORMER_NAMES = {"turns": "fc_passes"}
-CHOICES: dict[str, Iterable[str]] = {"overlap": OVERLAPS, "collectives": COLLECTIVES,
+CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": COLLECTIVES,
                                      "dtype": DTYPES, "synchronisation": SYNCHRONISATIONS,
                                      "batch_norm": BATCH_NORMS, "switch": SWITCHES,
                                      "optimizer": OPTIMIZERS, "order": ORDERS}
@@ -77,7 +89,7 @@ class Plan:
     configs : dict
         Configuration of every layer.
     overlap, collectives, synchronisation, batch_norm, switch, optimizer, order : str
-        One of `OVERLAPS`, `COLLECTIVES`, `SYNCHRONISATIONS`, `BATCH_NORMS`, `SWITCHES`,
+        One of `Overlap`, `COLLECTIVES`, `SYNCHRONISATIONS`, `BATCH_NORMS`, `SWITCHES`,
         `OPTIMIZERS`, `ORDERS`.
     dtype : str
         Type of activations and weights.
@@ -102,7 +114,7 @@ class Plan:
     batch: Ints
     strategy: str
     configs: Configs = field(hash=False)
-    overlap: str = "full"
+    overlap: Overlap = Overlap.FULL
     collectives: str = "auto"
     dtype: str = "float32"
     machine: dict[str, object] = field(default_factory=dict, hash=False)
@@ -118,8 +130,11 @@ class Plan:
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise unknown(name, getattr(self, name), known)
+            value = getattr(self, name)
+            if value not in tuple(known):
+                raise unknown(name, value, known)
+            if isinstance(known, type):
+                object.__setattr__(self, name, known(value))  # callers may give a name
         if np.any(np.less(self.batch, 1)) or np.any(np.less(self.ranks, 1)):
             raise InputError(
                 f"plan of {self.ranks} ranks and batch {self.batch}: both must be at least 1")
@@ -154,7 +169,7 @@ class Plan:
 class PlanOptions(StrategyOptions, total=False):
     """Options of `Plan`."""
 
-    overlap: str
+    overlap: Overlap
     collectives: str
     dtype: str
     machine: dict[str, object]

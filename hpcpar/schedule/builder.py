@@ -13,7 +13,7 @@ from hpcpar.network.layers import BatchNorm, Conv, Layer
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Config, Flags, Ints
 from hpcpar.plan.layout import Layout, owned, partial
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.buckets import Buckets, Pending
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.emitter import Emitter
@@ -47,7 +47,7 @@ class Builder(Emitter):
                  training: bool = True) -> None:
         super().__init__(network, plan, choose)
         self.training, self.trains = training, network.trained
-        self.full = plan.overlap == "full"
+        self.full = plan.overlap is Overlap.FULL
         self._received: set[str] = set()
 
     @cached_property
@@ -171,7 +171,7 @@ class Builder(Emitter):
 
     def finish(self, sums: Move | None) -> None:
         """Wait for the loss at the end of the iteration."""
-        if self.plan.overlap != "none":
+        if self.plan.overlap is not Overlap.NONE:
             self.wait(sums)
 
     # -- backward ----------------------------------------------------------------------------------

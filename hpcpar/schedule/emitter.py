@@ -10,7 +10,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Flags, Ints, Names
 from hpcpar.plan.layout import Layout
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.edges import Edges
 from hpcpar.schedule.outline_steps import (
     CHEAPEST,
@@ -80,11 +80,12 @@ class Emitter:
 
     def wait(self, move: Move | None) -> None:
         """The next step needs the result of `move`."""
-        if move is not None and (move.needed_by == NOT_YET or self.plan.overlap != "none"):
+        overlaps = self.plan.overlap is not Overlap.NONE
+        if move is not None and (overlaps or move.needed_by == NOT_YET):
             move.needed_by = len(self.steps)
 
     def alone(self, move: Move | None) -> Move | None:
         """Without overlap, the next step waits for a movement, even if it is a movement itself."""
-        if self.plan.overlap == "none":
+        if self.plan.overlap is Overlap.NONE:
             self.wait(move)
         return move

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.layout import parameters, shards
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.buckets import Pending, bucket_layout
 from hpcpar.schedule.emitter import Emitter
 from hpcpar.schedule.outline_steps import NOT_YET, Move
@@ -48,14 +48,15 @@ def gradient(b: Emitter, layers: tuple[Layer, ...]) -> Move | None:
 def update(b: Emitter, pending: list[Pending]) -> None:
     """Update every weight once its gradient is summed, then distribute sharded or served ones."""
     out: list[Move | None] = []
+    overlaps = b.plan.overlap is not Overlap.NONE
     for p in pending:
-        if b.plan.overlap != "none" and not (p.move is not None and p.move.needed_by != NOT_YET):
+        if overlaps and (p.move is None or p.move.needed_by == NOT_YET):
             b.wait(p.move)
         b.compute(Phase.UPDATE, p.layer, Op.UPDATE, 1)
         out.append(hand_out(b, p.layer) if p.move is not None else None)
-        if b.plan.overlap == "none":
+        if not overlaps:
             b.wait(out[-1])
-    if b.plan.overlap != "none":
+    if overlaps:
         for given in out:
             b.wait(given)
 

@@ -10,6 +10,7 @@ from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
+from hpcpar.plan.plan import Overlap
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
 
@@ -34,7 +35,7 @@ class WhatIf:
 
 #: Options that may help: description, option of `Plan`, value.
 _OPTIONS = (
-    ("overlap communication with computing (--overlap full)", "overlap", "full"),
+    ("overlap communication with computing (--overlap full)", "overlap", Overlap.FULL),
     ("let the cost model choose collectives (--collectives auto)", "collectives", "auto"),
     ("shard the weight update (--synchronisation sharded)", "synchronisation", "sharded"),
     ("batch normalisation by local statistics (--batch-norm local: other results)", "batch_norm",
