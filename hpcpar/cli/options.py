@@ -20,9 +20,9 @@ from hpcpar.plan.plan import (
     DTYPES,
     OPTIMIZERS,
     ORDERS,
-    SYNCHRONISATIONS,
     NetworkSpec,
     Overlap,
+    Synchronisation,
 )
 from hpcpar.plan.strategies import GATHER_SYNONYMS, GATHERS
 
@@ -84,7 +84,7 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="float32", metavar="|".join(DTYPES),
                         help="type of activations and weights (default float32)")
     parser.add_argument("--synchronisation", default="allreduce",
-                        metavar="|".join(SYNCHRONISATIONS),
+                        metavar="|".join(Synchronisation),
                         help="how weights are kept alike (default allreduce)")
     parser.add_argument("--optimizer", default="momentum", metavar="|".join(OPTIMIZERS),
                         help="what updates the weights (default momentum)")

@@ -38,14 +38,22 @@ class Overlap(str, Enum):
     __str__ = str.__str__
 
 
+class Synchronisation(str, Enum):
+    """How replicated weights stay equal: an allreduce of their gradients; every rank reduces and
+    updates a shard, which is then gathered; or one rank updates them all (the parameter server).
+    """
+
+    ALLREDUCE = "allreduce"
+    SHARDED = "sharded"
+    SERVER = "server"
+
+    __str__ = str.__str__
+
+
 DTYPES = {"float32": 4, "float64": 8}
 #: Algorithm of every collective. ``auto`` leaves the choice to the cost model, ``tree`` is
 #: recursive doubling and Bruck, ``mpi`` is the MPI library's own.
 COLLECTIVES = ("auto", "ring", "tree", "mpi")
-#: How replicated weights stay equal: an allreduce of their gradients; every rank reduces and
-#: updates a shard, which is then gathered (``sharded``); or one rank updates them all (``server``,
-#: the parameter server).
-SYNCHRONISATIONS = ("allreduce", "sharded", "server")
 #: Statistics of batch normalisation: over the whole batch (equal to serial training), or over each
 #: rank's samples.
 BATCH_NORMS = ("sync", "local")
@@ -60,7 +68,7 @@ OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}
 #: Options of plan files of earlier versions, and their names today.
 FORMER_NAMES = {"turns": "fc_passes"}
 CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": COLLECTIVES,
-                                     "dtype": DTYPES, "synchronisation": SYNCHRONISATIONS,
+                                     "dtype": DTYPES, "synchronisation": Synchronisation,
                                      "batch_norm": BATCH_NORMS, "switch": SWITCHES,
                                      "optimizer": OPTIMIZERS, "order": ORDERS}
 
@@ -89,7 +97,7 @@ class Plan:
     configs : dict
         Configuration of every layer.
     overlap, collectives, synchronisation, batch_norm, switch, optimizer, order : str
-        One of `Overlap`, `COLLECTIVES`, `SYNCHRONISATIONS`, `BATCH_NORMS`, `SWITCHES`,
+        One of `Overlap`, `COLLECTIVES`, `Synchronisation`, `BATCH_NORMS`, `SWITCHES`,
         `OPTIMIZERS`, `ORDERS`.
     dtype : str
         Type of activations and weights.
@@ -118,7 +126,7 @@ class Plan:
     collectives: str = "auto"
     dtype: str = "float32"
     machine: dict[str, object] = field(default_factory=dict, hash=False)
-    synchronisation: str = "allreduce"
+    synchronisation: Synchronisation = Synchronisation.ALLREDUCE
     batch_norm: str = "sync"
     microbatches: int = 1
     fc_passes: int = 1
@@ -173,7 +181,7 @@ class PlanOptions(StrategyOptions, total=False):
     collectives: str
     dtype: str
     machine: dict[str, object]
-    synchronisation: str
+    synchronisation: Synchronisation
     batch_norm: str
     optimizer: str
     order: str

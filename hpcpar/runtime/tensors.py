@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.kernels.interface import Array
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.runtime.arena import Arena
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.runtime.passes import Passes
@@ -33,6 +33,7 @@ class Tensors:
                  sums: NDArray[np.float64]) -> None:
         self.plan, self.memory, self.arena, self.passes = plan, memory, arena, passes
         self.parameters, self.buckets, self.sums = parameters, buckets, sums
+        self._sharded = plan.synchronisation is Synchronisation.SHARDED
 
     def of(self, step: Comm) -> tuple[Array, Array]:
         """The arrays before and after a communication step."""
@@ -45,7 +46,7 @@ class Tensors:
         if step.phase is Phase.UPDATE:
             p = self.parameters[step.layer]
             whole = p.matrix(p.flat)
-            return p.updated(p.flat) if self.plan.synchronisation == "sharded" else whole, whole
+            return p.updated(p.flat) if self._sharded else whole, whole
         ref = TensorRef.of(step)
         if ref.role is Role.MOMENTS:
             op = self.passes.find(ref.layer, step.part).ops[ref.layer]
@@ -58,7 +59,7 @@ class Tensors:
         if step.index in self.buckets:
             return self.buckets[step.index], self.buckets[step.index]
         p = self.parameters[step.layer]
-        if self.plan.synchronisation == "allreduce":
+        if self.plan.synchronisation is Synchronisation.ALLREDUCE:
             return p.grad, p.grad
         whole = p.matrix(p.grad)
-        return whole, p.updated(p.grad) if self.plan.synchronisation == "sharded" else whole
+        return whole, p.updated(p.grad) if self._sharded else whole

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.layout import parameters, shards
-from hpcpar.plan.plan import Overlap, Plan
+from hpcpar.plan.plan import Overlap, Plan, Synchronisation
 from hpcpar.schedule.buckets import Pending, bucket_layout
 from hpcpar.schedule.emitter import Emitter
 from hpcpar.schedule.outline_steps import NOT_YET, Move
@@ -16,6 +16,9 @@ from hpcpar.schedule.steps import Kind, Op, Phase
 
 #: Axes along which a weight's gradient is a partial sum: all but channels.
 SUMMED = ("n", "d", "h", "w")
+#: The collective that sums a weight's gradient.
+SUMS = {Synchronisation.ALLREDUCE: Kind.ALLREDUCE, Synchronisation.SHARDED: Kind.REDUCE_SCATTER,
+        Synchronisation.SERVER: Kind.REDUCE}
 
 
 def gradient_axes(layer: Layer, plan: Plan) -> tuple[MeshAxis, ...]:
@@ -29,8 +32,8 @@ def gradient(b: Emitter, layers: tuple[Layer, ...]) -> Move | None:
     hold parts of the sum.
     """
     layer = layers[-1]
-    config, how = b.plan.configs[layer.name], b.plan.synchronisation
-    kind = {"allreduce": Kind.ALLREDUCE, "sharded": Kind.REDUCE_SCATTER, "server": Kind.REDUCE}[how]
+    config = b.plan.configs[layer.name]
+    kind = SUMS[b.plan.synchronisation]
     key: Hashable
     if len(layers) == 1:
         layout, key = parameters(b.network, layer, config), ("weight", b.edges.key(layer, 0))
@@ -63,10 +66,10 @@ def update(b: Emitter, pending: list[Pending]) -> None:
 
 def hand_out(b: Emitter, layer: Layer) -> Move | None:
     """Send updated weights to the ranks that did not update them."""
-    if b.plan.synchronisation == "allreduce":
+    if b.plan.synchronisation is Synchronisation.ALLREDUCE:
         return None
     layout = parameters(b.network, layer, b.plan.configs[layer.name])
-    sharded = b.plan.synchronisation == "sharded"
+    sharded = b.plan.synchronisation is Synchronisation.SHARDED
     part = shards(b.network, layer, b.plan.configs[layer.name]) if sharded else layout
     pattern = collective_along(Kind.ALLGATHER if sharded else Kind.BROADCAST,
                                b.plan.configs[layer.name], SUMMED)

@@ -10,7 +10,7 @@ from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import Overlap
+from hpcpar.plan.plan import Overlap, Synchronisation
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
 
@@ -37,7 +37,8 @@ class WhatIf:
 _OPTIONS = (
     ("overlap communication with computing (--overlap full)", "overlap", Overlap.FULL),
     ("let the cost model choose collectives (--collectives auto)", "collectives", "auto"),
-    ("shard the weight update (--synchronisation sharded)", "synchronisation", "sharded"),
+    ("shard the weight update (--synchronisation sharded)", "synchronisation",
+     Synchronisation.SHARDED),
     ("batch normalisation by local statistics (--batch-norm local: other results)", "batch_norm",
      "local"),
 )

@@ -18,7 +18,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Dropout, Layer
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.observe import Watch, on_host
 from hpcpar.runtime.optimizer import SGD
@@ -40,7 +40,7 @@ def whole_gradient(plan: Plan, executor: Executor, layer: Layer) -> bool:
     """True where a rank ends with the whole sum of a layer's gradient."""
     assert executor.training is not None
     sums = (s for s in executor.training.schedule.comms if layer.name in s.covers)
-    return plan.synchronisation == "allreduce" or not any(sums)
+    return plan.synchronisation is Synchronisation.ALLREDUCE or not any(sums)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def serial_plan(plan: Plan) -> Plan:
     """The same training on one rank."""
     configs = {name: Config() for name in plan.configs}
     return replace(plan, ranks=1, strategy="serial", configs=configs, switch="each",
-                   synchronisation="allreduce")
+                   synchronisation=Synchronisation.ALLREDUCE)
 
 
 def _watch(executor: Executor) -> Watch:

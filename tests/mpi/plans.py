@@ -16,7 +16,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Layer, SoftmaxCrossEntropy
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.layout import owned
-from hpcpar.plan.plan import ORDERS, SYNCHRONISATIONS, NetworkSpec, Overlap, Plan
+from hpcpar.plan.plan import ORDERS, NetworkSpec, Overlap, Plan, Synchronisation
 from hpcpar.plan.stages import cuts, stages
 from tests.mpi.graphs import LEAST_VALUES
 
@@ -66,7 +66,8 @@ def random_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
     configs = {layer.name: random_config(network, layer, ranks, rng, reductions)
                for layer in network.layers}
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    ways = SYNCHRONISATIONS if max(c.k for c in configs.values()) == 1 else SYNCHRONISATIONS[:1]
+    cut = any(c.k > 1 for c in configs.values())
+    ways = [Synchronisation.ALLREDUCE] if cut else list(Synchronisation)
     plan = Plan(spec, ranks, batch, "random", configs, dtype="float64",
                 overlap=str(rng.choice(list(Overlap))),
                 collectives=str(rng.choice(ALGORITHMS)), synchronisation=str(rng.choice(ways)),

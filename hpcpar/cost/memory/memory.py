@@ -17,7 +17,7 @@ from hpcpar.plan.axis import entry
 from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
-from hpcpar.plan.plan import OPTIMIZERS, Plan
+from hpcpar.plan.plan import OPTIMIZERS, Plan, Synchronisation
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import CODES, Kind
@@ -151,7 +151,7 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
     if training and updates:
         # synchronised batch normalisation has its gradient from sums that all ranks know
         sums_known = isinstance(layer, BatchNorm) and plan.batch_norm == "sync"
-        sharded = plan.synchronisation == "sharded" and not sums_known
+        sharded = plan.synchronisation is Synchronisation.SHARDED and not sums_known
         mine = boxes.items(shards(network, layer, config)) if sharded else count
         state = OPTIMIZERS[plan.optimizer] * mine
     return Memory(values * plan.item_bytes, state * plan.item_bytes, 0, 0, 0, 0)
