@@ -19,9 +19,9 @@ from hpcpar.plan.plan import (
     COLLECTIVES,
     DTYPES,
     OPTIMIZERS,
-    ORDERS,
     NetworkSpec,
     Overlap,
+    PipelineOrder,
     Synchronisation,
 )
 from hpcpar.plan.strategies import GATHER_SYNONYMS, GATHERS
@@ -91,7 +91,7 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--microbatches", type=positive, metavar="M",
                         help="parts of the mini-batch in time (default: of a pipeline, four "
                         "times its stages; else 1)")
-    parser.add_argument("--order", default="gpipe", metavar="|".join(ORDERS),
+    parser.add_argument("--order", default="gpipe", metavar="|".join(PipelineOrder),
                         help="of a pipeline's micro-batches: all forward first, or "
                         "one forward, one backward, which keeps fewer activations (default gpipe)")
     parser.add_argument("--bucket", type=int, metavar="BYTES",

@@ -50,6 +50,17 @@ class Synchronisation(str, Enum):
     __str__ = str.__str__
 
 
+class PipelineOrder(str, Enum):
+    """Order of a stage's micro-batches: all forward, then all backward (GPipe), or one forward, one
+    backward.
+    """
+
+    GPIPE = "gpipe"
+    ONE_FORWARD_ONE_BACKWARD = "1f1b"
+
+    __str__ = str.__str__
+
+
 DTYPES = {"float32": 4, "float64": 8}
 #: Algorithm of every collective. ``auto`` leaves the choice to the cost model, ``tree`` is
 #: recursive doubling and Bruck, ``mpi`` is the MPI library's own.
@@ -60,9 +71,6 @@ BATCH_NORMS = ("sync", "local")
 #: Samples of one fully connected pass: some of every rank's (OWT's scheme c), or all of one rank's
 #: (scheme b).
 SWITCHES = ("each", "one")
-#: Order of a stage's micro-batches: all forward, then all backward (GPipe), or one forward, one
-#: backward.
-ORDERS = ("gpipe", "1f1b")
 #: State values per weight: none, a velocity, two moments.
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}
 #: Options of plan files of earlier versions, and their names today.
@@ -70,7 +78,7 @@ FORMER_NAMES = {"turns": "fc_passes"}
 CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": COLLECTIVES,
                                      "dtype": DTYPES, "synchronisation": Synchronisation,
                                      "batch_norm": BATCH_NORMS, "switch": SWITCHES,
-                                     "optimizer": OPTIMIZERS, "order": ORDERS}
+                                     "optimizer": OPTIMIZERS, "order": PipelineOrder}
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,7 @@ class Plan:
         Configuration of every layer.
     overlap, collectives, synchronisation, batch_norm, switch, optimizer, order : str
         One of `Overlap`, `COLLECTIVES`, `Synchronisation`, `BATCH_NORMS`, `SWITCHES`,
-        `OPTIMIZERS`, `ORDERS`.
+        `OPTIMIZERS`, `PipelineOrder`.
     dtype : str
         Type of activations and weights.
     microbatches : int
@@ -132,7 +140,7 @@ class Plan:
     fc_passes: int = 1
     switch: str = "each"
     optimizer: str = "momentum"
-    order: str = "gpipe"
+    order: PipelineOrder = PipelineOrder.GPIPE
     bucket_bytes: int = 0
     recompute: int = 0
 
@@ -184,7 +192,7 @@ class PlanOptions(StrategyOptions, total=False):
     synchronisation: Synchronisation
     batch_norm: str
     optimizer: str
-    order: str
+    order: PipelineOrder
     bucket_bytes: int
     recompute: int
 

@@ -16,7 +16,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Layer, SoftmaxCrossEntropy
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.layout import owned
-from hpcpar.plan.plan import ORDERS, NetworkSpec, Overlap, Plan, Synchronisation
+from hpcpar.plan.plan import NetworkSpec, Overlap, PipelineOrder, Plan, Synchronisation
 from hpcpar.plan.stages import cuts, stages
 from tests.mpi.graphs import LEAST_VALUES
 
@@ -77,7 +77,7 @@ def random_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
     if rng.random() < 0.4 and fewest_values(network, local) >= LEAST_VALUES:
         return local
     parts = replace(plan, microbatches=min(batch, int(rng.integers(1, 5))),
-                    order=str(rng.choice(ORDERS)))
+                    order=str(rng.choice(list(PipelineOrder))))
     return parts if fewest_values(network, parts) >= LEAST_VALUES else plan
 
 
@@ -98,7 +98,7 @@ def staged_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
                                    first=place[layer.name] * each) for layer in network.layers}
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = Plan(spec, ranks, batch, "pipeline", configs, dtype="float64",
-                overlap=str(rng.choice(list(Overlap))), order=str(rng.choice(ORDERS)),
+                overlap=str(rng.choice(list(Overlap))), order=str(rng.choice(list(PipelineOrder))),
                 recompute=again(configs))
     parts = replace(plan, microbatches=min(batch, int(rng.integers(2, 6))))
     return parts if fewest_values(network, parts) >= LEAST_VALUES else plan

@@ -18,7 +18,7 @@ from hpcpar.cost.memory.memory import (
 )
 from hpcpar.cost.memory.ranks import large_ranks
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import PipelineOrder, Plan
 from hpcpar.schedule.edges import Edges
 from hpcpar.schedule.lower import freeze, lower
 from hpcpar.schedule.memory_plan.peak import peak
@@ -85,7 +85,7 @@ def _shortened(network: Network, plan: Plan) -> list[Plan]:
     with two numbers of them, as it grows by the same with each (GPipe).
     """
     stages = len(firsts(network, plan))
-    counts = [2, 3] if plan.order == "gpipe" else [stages + 1]
+    counts = [2, 3] if plan.order is PipelineOrder.GPIPE else [stages + 1]
     if plan.microbatches <= counts[-1]:
         return [plan]
     samples = int(plan.samples_of_a_pass)
