@@ -16,9 +16,9 @@ from hpcpar.network.layers import Shape
 from hpcpar.plan.plan import (
     BATCH_NORMS,
     CHOICES,
-    COLLECTIVES,
     DTYPES,
     OPTIMIZERS,
+    Collectives,
     NetworkSpec,
     Overlap,
     PipelineOrder,
@@ -78,7 +78,7 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overlap", metavar="|".join(Overlap),
                         help="what communication may hide behind computing (default full)")
     parser.add_argument(
-        "--collectives", default="auto", metavar="|".join(COLLECTIVES),
+        "--collectives", default="auto", metavar="|".join(Collectives),
         help="who chooses the algorithms of collectives (default auto: the cost model)",
     )
     parser.add_argument("--dtype", default="float32", metavar="|".join(DTYPES),

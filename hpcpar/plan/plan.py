@@ -38,6 +38,19 @@ class Overlap(str, Enum):
     __str__ = str.__str__
 
 
+class Collectives(str, Enum):
+    """Algorithms of collectives: those that the cost model finds cheapest, rings, recursive
+    doubling and Bruck, or the MPI library's own.
+    """
+
+    AUTO = "auto"
+    RING = "ring"
+    TREE = "tree"
+    MPI = "mpi"
+
+    __str__ = str.__str__
+
+
 class Synchronisation(str, Enum):
     """How replicated weights stay equal: an allreduce of their gradients; every rank reduces and
     updates a shard, which is then gathered; or one rank updates them all (the parameter server).
@@ -62,9 +75,6 @@ class PipelineOrder(str, Enum):
 
 
 DTYPES = {"float32": 4, "float64": 8}
-#: Algorithm of every collective. ``auto`` leaves the choice to the cost model, ``tree`` is
-#: recursive doubling and Bruck, ``mpi`` is the MPI library's own.
-COLLECTIVES = ("auto", "ring", "tree", "mpi")
 #: Statistics of batch normalisation: over the whole batch (equal to serial training), or over each
 #: rank's samples.
 BATCH_NORMS = ("sync", "local")
@@ -75,7 +85,7 @@ SWITCHES = ("each", "one")
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}
 #: Options of plan files of earlier versions, and their names today.
 FORMER_NAMES = {"turns": "fc_passes"}
-CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": COLLECTIVES,
+CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": Collectives,
                                      "dtype": DTYPES, "synchronisation": Synchronisation,
                                      "batch_norm": BATCH_NORMS, "switch": SWITCHES,
                                      "optimizer": OPTIMIZERS, "order": PipelineOrder}
@@ -105,7 +115,7 @@ class Plan:
     configs : dict
         Configuration of every layer.
     overlap, collectives, synchronisation, batch_norm, switch, optimizer, order : str
-        One of `Overlap`, `COLLECTIVES`, `Synchronisation`, `BATCH_NORMS`, `SWITCHES`,
+        One of `Overlap`, `Collectives`, `Synchronisation`, `BATCH_NORMS`, `SWITCHES`,
         `OPTIMIZERS`, `PipelineOrder`.
     dtype : str
         Type of activations and weights.
@@ -131,7 +141,7 @@ class Plan:
     strategy: str
     configs: Configs = field(hash=False)
     overlap: Overlap = Overlap.FULL
-    collectives: str = "auto"
+    collectives: Collectives = Collectives.AUTO
     dtype: str = "float32"
     machine: dict[str, object] = field(default_factory=dict, hash=False)
     synchronisation: Synchronisation = Synchronisation.ALLREDUCE
@@ -186,7 +196,7 @@ class PlanOptions(StrategyOptions, total=False):
     """Options of `Plan`."""
 
     overlap: Overlap
-    collectives: str
+    collectives: Collectives
     dtype: str
     machine: dict[str, object]
     synchronisation: Synchronisation

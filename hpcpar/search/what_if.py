@@ -10,7 +10,7 @@ from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import Overlap, Synchronisation
+from hpcpar.plan.plan import Collectives, Overlap, Synchronisation
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
 
@@ -36,7 +36,8 @@ class WhatIf:
 #: Options that may help: description, option of `Plan`, value.
 _OPTIONS = (
     ("overlap communication with computing (--overlap full)", "overlap", Overlap.FULL),
-    ("let the cost model choose collectives (--collectives auto)", "collectives", "auto"),
+    ("let the cost model choose collectives (--collectives auto)", "collectives",
+     Collectives.AUTO),
     ("shard the weight update (--synchronisation sharded)", "synchronisation",
      Synchronisation.SHARDED),
     ("batch normalisation by local statistics (--batch-norm local: other results)", "batch_norm",

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from hpcpar.cost.network.collectives import Routed, collective_s
 from hpcpar.cost.network.contention import NetworkModel, Route, route
-from hpcpar.errors import unknown
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
-from hpcpar.plan.plan import COLLECTIVES, Plan
+from hpcpar.plan.plan import Collectives, Plan
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.outline_steps import CHEAPEST, DIRECT, Chooser, Move, Quote
@@ -46,13 +45,13 @@ def kinds_of(step: Move) -> list[Kind]:
     return [kind for code, kind in enumerate(KINDS) if kind is not None and counts[code]]
 
 
-def allowed(kind: Kind, collectives: str) -> Sequence[str]:
+def allowed(kind: Kind, collectives: Collectives) -> Sequence[str]:
     """The algorithms that a plan's option `collectives` allows for a kind of collective."""
     if kind in (Kind.REDUCE, Kind.BROADCAST):
         return ("direct",)
-    if collectives == "auto":
+    if collectives is Collectives.AUTO:
         return ALGORITHMS[kind]
-    return (TREE[kind] if collectives == "tree" else collectives,)
+    return (TREE[kind] if collectives is Collectives.TREE else collectives.value,)
 
 
 def offers(
@@ -87,7 +86,7 @@ def cheapest(
     return names[best], segments[best], every.min(axis=0)
 
 
-def chooser(machine: Machine, collectives: str = "auto",
+def chooser(machine: Machine, collectives: Collectives,
             network_model: NetworkModel | None = None) -> Chooser:
     """A function that chooses the algorithm and the segments of a collective step.
 
@@ -95,16 +94,11 @@ def chooser(machine: Machine, collectives: str = "auto",
     ----------
     network_model : NetworkModel, optional
         The machine's levels as arrays; made from `machine` if not given.
-    collectives : str
-        ``auto`` (cheapest), ``ring``, ``tree`` (recursive doubling and Bruck) or ``mpi`` (the
-        library's own).
     """
-    if collectives not in COLLECTIVES:
-        raise unknown("collectives", collectives, COLLECTIVES)
     known = NetworkModel(machine) if network_model is None else network_model
 
     def choose(step: Move) -> tuple[Names, Ints]:
-        if collectives == "mpi":
+        if collectives is Collectives.MPI:
             return "mpi", 1
         name: Names = "direct"
         segments: Ints = 1
@@ -125,7 +119,7 @@ def chooser(machine: Machine, collectives: str = "auto",
 
 
 def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
-                   collectives: str) -> Chooser:
+                   collectives: Collectives) -> Chooser:
     """A chooser for steps that are only priced: it quotes the cheapest time without a name.
 
     Parameters

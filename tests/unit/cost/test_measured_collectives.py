@@ -80,7 +80,7 @@ def test_a_slow_algorithm_is_not_chosen() -> None:
         network = plan.network.build()
         from hpcpar.schedule.outline import outline
 
-        found = outline(network, plan, chooser(machine))
+        found = outline(network, plan, chooser(machine, plan.collectives))
         return {str(step.algorithm) for step in found.steps if hasattr(step, "algorithm")
                 and step.phase.value == "gradient"}
 
