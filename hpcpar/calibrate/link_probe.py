@@ -23,7 +23,7 @@ from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
-from hpcpar.schedule.steps import Comm, Group, Kind, Phase
+from hpcpar.schedule.steps import Algorithm, Comm, Group, Kind, Phase
 
 #: Bytes of one ring message, from latency-bound to bandwidth-bound.
 PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
@@ -62,7 +62,7 @@ class Steps:
         self.communicator, self.rank = communicator, communicator.world.rank
         self._count = 0
 
-    def action(self, kind: Kind, algorithm: str, config: Config, axis: str, n_bytes: int,
+    def action(self, kind: Kind, algorithm: Algorithm, config: Config, axis: str, n_bytes: int,
                only: int | None = None) -> Callable[[], None]:
         """One collective, all groups at work at once; or one group alone, that of rank `only`.
 
@@ -84,7 +84,7 @@ class Steps:
 
         return run
 
-    def bind(self, kind: Kind, algorithm: str, config: Config, axis: str,
+    def bind(self, kind: Kind, algorithm: Algorithm, config: Config, axis: str,
              n_bytes: int) -> Transfer | LibraryTransfer:
         """A collective on buffers of its own."""
         mesh_axis = config.mesh_axes[axis]
@@ -108,7 +108,7 @@ class Steps:
         """Messages from rank to rank, between buffers of their own."""
         i, self._count = self._count, self._count + 1
         step = Comm(i, Phase.FORWARD, "probe", "probe", kind, source, destination, False, None,
-                    "direct",
+                    Algorithm.DIRECT,
                     1, ITEM, i + 1)
         held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32")
                         for layout in (source, destination))
@@ -162,7 +162,8 @@ class LevelProbe:
         self.pieces = [piece for piece in PIECES if piece * self.p <= MOST_BYTES]
 
         def ring(piece: int, only: int | None = None) -> Timer:
-            return timer(steps.action(Kind.ALLGATHER, "ring", config, axis, self.p * piece, only))
+            return timer(steps.action(Kind.ALLGATHER, Algorithm.RING, config, axis,
+                                      self.p * piece, only))
 
         self.messages = [ring(piece) for piece in self.pieces]
         self.alone = [ring(piece, 0) for piece in self.pieces] if inside > 1 else []
@@ -174,7 +175,7 @@ class LevelProbe:
                 timer(steps.action(kind, algorithm, config, axis, n)) for n in self.buffers
             ]
             for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)
-            for algorithm in (*ALGORITHMS[kind], "mpi")
+            for algorithm in (*ALGORITHMS[kind], Algorithm.MPI)
         }
 
     @property
@@ -219,7 +220,7 @@ class LevelProbe:
             model = [float(collective_s(kind, algorithm, self.p, n, 1, way, machine.add_s_per_byte))
                      for n in sizes]
             times = tuple(g.seconds / m for g, m in zip(timers, model, strict=True))
-            out.append(Factors(self.name, kind.value, algorithm, sizes, times))
+            out.append(Factors(self.name, kind.value, algorithm.value, sizes, times))
         return out
 
 
@@ -233,7 +234,7 @@ class Hiding:
     def __init__(self, steps: Steps, backend: Backend, timer: MakeTimer) -> None:
         communicator = steps.communicator
         world = communicator.world
-        transfer = steps.bind(Kind.ALLREDUCE, "ring", Config(n=world.size), "n", LONG_BYTES)
+        transfer = steps.bind(Kind.ALLREDUCE, Algorithm.RING, Config(n=world.size), "n", LONG_BYTES)
         a, b, c = (backend.zeros((256, 256), "float32") for _ in range(3))
 
         def product() -> None:

@@ -21,7 +21,7 @@ from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.pipeline_order import firsts
-from hpcpar.schedule.steps import Comm, Kind, Phase, Schedule
+from hpcpar.schedule.steps import Algorithm, Comm, Kind, Phase, Schedule
 from hpcpar.train.record import RunRecord, steps_of
 
 
@@ -72,7 +72,7 @@ def partners(step: Comm, rank: int) -> tuple[int, ...]:
     """
     ex = exchange(step, rank)
     rooted = step.kind in (Kind.REDUCE, Kind.BROADCAST)
-    if step.algorithm == "mpi" or (step.group is not None and not rooted):
+    if step.algorithm is Algorithm.MPI or (step.group is not None and not rooted):
         return tuple(peer for peer in ex.peers if peer != rank)
     return tuple(sorted({ex.peers[m.peer] for r in ex.rounds for m in (*r.recvs, *r.sends)}))
 

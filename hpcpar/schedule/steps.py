@@ -41,6 +41,20 @@ class Kind(str, Enum):
     BROADCAST = "broadcast"
 
 
+class Algorithm(str, Enum):
+    """Algorithm of a communication step: point to point, three of collectives, or the MPI library's
+    own.
+    """
+
+    DIRECT = "direct"
+    RING = "ring"
+    DOUBLING = "doubling"
+    BRUCK = "bruck"
+    MPI = "mpi"
+
+    __str__ = str.__str__
+
+
 #: Kinds as small numbers, for arrays of many cases; 0 means no communication.
 CODES = {kind: np.int8(code) for code, kind in enumerate(Kind, 1)}
 
@@ -128,9 +142,6 @@ class Comm:
     group : Group or None
         Members of a collective. None for point-to-point patterns (halo, redistribute), whose
         messages follow from the boxes.
-    algorithm : str
-        ``direct`` (point to point), ``ring``, ``doubling``, ``bruck`` or ``mpi`` (the library's
-        own).
     segments : int
         Pieces that each message of a ring is cut into, so that summing one overlaps the transfer of
         the next.
@@ -155,7 +166,7 @@ class Comm:
     destination: Layout
     reduce: bool
     group: Group | None
-    algorithm: str
+    algorithm: Algorithm
     segments: int
     item_bytes: int
     needed_by: int

@@ -20,7 +20,7 @@ from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan, Synchronisation
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline_steps import Move
-from hpcpar.schedule.steps import CODES, Kind
+from hpcpar.schedule.steps import CODES, Algorithm, Kind
 
 #: Bytes of a pooling window's index.
 INDEX_BYTES = 2
@@ -270,13 +270,13 @@ def landing_bytes(step: Move) -> Ints:
     """
     group = math.prod(d.size for d in step.pattern.mesh_axes)
     code = np.asarray(step.pattern.code)
-    ring, n = np.equal(step.algorithm, "ring"), step.source.largest_items
+    ring, n = np.equal(step.algorithm, Algorithm.RING), step.source.largest_items
     block = -(-n // np.maximum(group, 1))
-    both = np.where(ring, block, np.where(np.equal(step.algorithm, "doubling"), n, 0))
+    both = np.where(ring, block, np.where(np.equal(step.algorithm, Algorithm.DOUBLING), n, 0))
     pairs = zip(step.source.largest, step.destination.largest, strict=True)
     halves = [np.where(np.equal(h, w), w, -(-h * (group // 2) // group)) for h, w in pairs]
-    scatter = np.where(ring | np.equal(step.algorithm, "mpi"), step.destination.largest_items,
-                       math.prod(halves))
+    scatter = np.where(ring | np.equal(step.algorithm, Algorithm.MPI),
+                       step.destination.largest_items, math.prod(halves))
     items = np.where(code == CODES[Kind.ALLREDUCE], both,
                      np.where(code == CODES[Kind.REDUCE_SCATTER], scatter, 0))
     return np.where(np.greater(group, 1), items, 0) * step.item_bytes

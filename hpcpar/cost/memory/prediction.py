@@ -26,7 +26,7 @@ from hpcpar.schedule.memory_plan.plan import MemoryPlan, plan_memory
 from hpcpar.schedule.memory_plan.weights import weight_roles
 from hpcpar.schedule.outline_steps import Move, Outline
 from hpcpar.schedule.pipeline_order import firsts
-from hpcpar.schedule.steps import Comm, Phase, Schedule
+from hpcpar.schedule.steps import Algorithm, Comm, Phase, Schedule
 
 #: Bytes of the messages of a movement, by its phase, layer and tensor.
 MessageBytes = Mapping[tuple[Phase, str, str], int]
@@ -101,7 +101,7 @@ class _Passes:
         self.edges = out.edges if plan is out.plan else Edges(network, plan)
         self.schedule: Schedule = freeze(plan, [out],
                                          training) if plan.microbatches == 1 else lower(
-            network, plan, lambda move: ("ring", 1), training=training)
+            network, plan, lambda move: (Algorithm.RING, 1), training=training)
 
     def of(self, rank: int) -> RankMemory:
         """The memory of a rank, layer by layer."""

@@ -20,7 +20,7 @@ from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.outline_steps import CHEAPEST, DIRECT, Chooser, Move, Quote
 from hpcpar.schedule.pattern import KINDS
-from hpcpar.schedule.steps import CODES, Kind, Schedule
+from hpcpar.schedule.steps import CODES, Algorithm, Kind, Schedule
 
 #: Least size and greatest number of the pieces of a ring's message. In smaller pieces latency costs
 #: more than pipelining gains; one or two pieces are nearly always fastest, eight are slower
@@ -29,7 +29,8 @@ LEAST_PIECE_BYTES = 512 * 1024
 MOST_SEGMENTS = 4
 
 #: The algorithms of logarithmically many rounds.
-TREE = {Kind.ALLREDUCE: "doubling", Kind.ALLGATHER: "bruck", Kind.REDUCE_SCATTER: "bruck"}
+TREE = {Kind.ALLREDUCE: Algorithm.DOUBLING, Kind.ALLGATHER: Algorithm.BRUCK,
+        Kind.REDUCE_SCATTER: Algorithm.BRUCK}
 
 
 def collective_bytes(step: Move) -> Ints:
@@ -45,25 +46,25 @@ def kinds_of(step: Move) -> list[Kind]:
     return [kind for code, kind in enumerate(KINDS) if kind is not None and counts[code]]
 
 
-def allowed(kind: Kind, collectives: Collectives) -> Sequence[str]:
+def allowed(kind: Kind, collectives: Collectives) -> Sequence[Algorithm]:
     """The algorithms that a plan's option `collectives` allows for a kind of collective."""
     if kind in (Kind.REDUCE, Kind.BROADCAST):
-        return ("direct",)
+        return (Algorithm.DIRECT,)
     if collectives is Collectives.AUTO:
         return ALGORITHMS[kind]
-    return (TREE[kind] if collectives is Collectives.TREE else collectives.value,)
+    return (TREE[kind] if collectives is Collectives.TREE else Algorithm(collectives.value),)
 
 
 def offers(
     kind: Kind, p: Ints, n_bytes: Numbers, routed: Routed, add_s_per_byte: float,
-    names: Sequence[str],
-) -> tuple[list[tuple[str, int]], list[Floats]]:
+    names: Sequence[Algorithm],
+) -> tuple[list[tuple[Algorithm, int]], list[Floats]]:
     """All choices of (algorithm, segments), and the seconds of each.
 
     A ring has 1, 2 or 4 segments. Where pieces get too small, its time is infinite.
     """
     choices = [(name, s) for name in names
-               for s in ((1, 2, MOST_SEGMENTS) if name == "ring" else (1,))]
+               for s in ((1, 2, MOST_SEGMENTS) if name is Algorithm.RING else (1,))]
     seconds = []
     for name, segments in choices:
         cost = collective_s(kind, name, p, n_bytes, segments, routed, add_s_per_byte)
@@ -75,7 +76,7 @@ def offers(
 
 def cheapest(
     kind: Kind, p: Ints, n_bytes: Numbers, routed: Routed, add_s_per_byte: float,
-    allowed: Sequence[str],
+    allowed: Sequence[Algorithm],
 ) -> tuple[NDArray[np.str_], NDArray[np.int64], NDArray[np.float64]]:
     """The cheapest of the `allowed` algorithms, its number of segments and its seconds."""
     choices, seconds = offers(kind, p, n_bytes, routed, add_s_per_byte, allowed)
@@ -99,8 +100,8 @@ def chooser(machine: Machine, collectives: Collectives,
 
     def choose(step: Move) -> tuple[Names, Ints]:
         if collectives is Collectives.MPI:
-            return "mpi", 1
-        name: Names = "direct"
+            return Algorithm.MPI, 1
+        name: Names = Algorithm.DIRECT
         segments: Ints = 1
         quoted: dict[Kind, Floats] = {}
         way = route(known, step.pattern.mesh_axes, step.source.config.ranks)
