@@ -23,7 +23,7 @@ from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
-from hpcpar.schedule.steps import Algorithm, Comm, Group, Kind, Phase
+from hpcpar.schedule.steps import Algorithm, Comm, Group, Kind, Phase, Role, TensorRef
 
 #: Bytes of one ring message, from latency-bound to bandwidth-bound.
 PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
@@ -44,6 +44,8 @@ MUCH, LITTLE = 1.5, 0.25
 SLOWEST = 0.01
 #: Bytes of a number that is sent.
 ITEM = 4
+#: The tensor that a probe's steps move, for their messages of errors.
+PROBED = TensorRef("probe", Role.OUTPUT)
 #: Makes a timer of an action.
 MakeTimer = Callable[[Callable[[], None]], Timer]
 #: About what a core keeps in caches of its own.
@@ -95,7 +97,7 @@ class Steps:
         source = cut if kind is Kind.ALLGATHER else whole
         destination = cut if kind is Kind.REDUCE_SCATTER else whole
         i, self._count = self._count, self._count + 1
-        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, source, destination,
+        step = Comm(i, Phase.FORWARD, "probe", PROBED, kind, source, destination,
                     kind is not Kind.ALLGATHER, Group((mesh_axis,)), algorithm, 1, ITEM, i + 1)
         backend = self.communicator.backend
         buffer = backend.zeros((items,), "float32")
@@ -107,9 +109,8 @@ class Steps:
     def direct(self, kind: Kind, source: Layout, destination: Layout) -> Transfer | LibraryTransfer:
         """Messages from rank to rank, between buffers of their own."""
         i, self._count = self._count, self._count + 1
-        step = Comm(i, Phase.FORWARD, "probe", "probe", kind, source, destination, False, None,
-                    Algorithm.DIRECT,
-                    1, ITEM, i + 1)
+        step = Comm(i, Phase.FORWARD, "probe", PROBED, kind, source, destination, False, None,
+                    Algorithm.DIRECT, 1, ITEM, i + 1)
         held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32")
                         for layout in (source, destination))
         return self.communicator.bind(step, held, wanted)

@@ -13,8 +13,7 @@ from hpcpar.runtime.arena import Arena
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.runtime.passes import Passes
 from hpcpar.schedule.memory_plan.plan import MemoryPlan
-from hpcpar.schedule.memory_plan.tensors import Role, TensorRef
-from hpcpar.schedule.steps import Comm, Phase
+from hpcpar.schedule.steps import Comm, Phase, Role
 
 
 class Tensors:
@@ -47,7 +46,7 @@ class Tensors:
             p = self.parameters[step.layer]
             whole = p.matrix(p.flat)
             return p.updated(p.flat) if self._sharded else whole, whole
-        ref = TensorRef.of(step)
+        ref = step.tensor
         if ref.role is Role.MOMENTS:
             op = self.passes.find(ref.layer, step.part).ops[ref.layer]
             return (op.moments_gradient if ref.gradient else op.moments,) * 2

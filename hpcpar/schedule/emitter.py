@@ -23,7 +23,7 @@ from hpcpar.schedule.outline_steps import (
     Task,
 )
 from hpcpar.schedule.pattern import Pattern
-from hpcpar.schedule.steps import Algorithm, Op, Phase
+from hpcpar.schedule.steps import Algorithm, Op, Phase, TensorRef
 
 
 class Emitter:
@@ -49,13 +49,13 @@ class Emitter:
         self._chosen: dict[Hashable, tuple[Names, Ints, Quote | None]] = {}
 
     def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True,
-                tensor: str = "") -> None:
+                tensor: TensorRef | None = None) -> None:
         """Append a computation, unless no case has it."""
         if present is True or np.asarray(present).any():
             self.steps.append(Task(phase, layer, op, batch, present, self.part, tensor))
 
     def move(
-        self, phase: Phase, layer: str, tensor: str, pattern: Pattern, source: Layout,
+        self, phase: Phase, layer: str, tensor: TensorRef, pattern: Pattern, source: Layout,
         destination: Layout, key: Hashable, item_bytes: int | None = None, root: int = 0,
     ) -> Move | None:
         """Append a movement; None if nothing moves in any case."""

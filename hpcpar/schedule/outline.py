@@ -104,10 +104,9 @@ def _fc_passes(b: Builder, layers: Sequence[Layer], training: bool) -> None:
         if training:
             pending = b.backward(layers[1:], samples)
             b.compute(Phase.BACKWARD, first, Op.BACKWARD, samples)
-            tensor = f"{edge.tensor}.gradient"
             key = (edge.key, plan.switch)
-            returned.append(b.move(Phase.BACKWARD, first.name, tensor, back, edge.needed, layout,
-                                   key, root=root(number)))
+            returned.append(b.move(Phase.BACKWARD, first.name, edge.gradient, back, edge.needed,
+                                   layout, key, root=root(number)))
             if not beside:
                 b.wait(returned[-1])
             if first.has_weights:

@@ -72,6 +72,39 @@ class Op(str, Enum):
     UPDATE = "update"
 
 
+class Role(str, Enum):
+    """The part of a tensor in its layer."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    MOMENTS = "moments"
+    WEIGHT = "weight"
+    LOSS = "loss"
+    LOSS_EVERYWHERE = "loss everywhere"
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """A tensor of a layer, or its gradient.
+
+    Attributes
+    ----------
+    layer : str
+        Empty for the loss, which is the network's.
+    input : int
+        Index among the layer's inputs.
+    """
+
+    layer: str
+    role: Role
+    input: int = 0
+    gradient: bool = False
+
+    def __str__(self) -> str:
+        name = f"{self.layer}.{self.role.value}" if self.layer else self.role.value
+        return f"{name}{self.input or ''}{'.gradient' if self.gradient else ''}"
+
+
 @dataclass(frozen=True)
 class Group:
     """Ranks that communicate with each other: those that differ in the given coordinates only.
@@ -113,8 +146,8 @@ class Compute:
     ----------
     part : int
         Index of the micro-batch, or of the pass through the fully-connected layers.
-    tensor : str
-        For `Op.ACCUMULATE`, the input whose gradient is added; else empty.
+    tensor : TensorRef or None
+        For `Op.ACCUMULATE`, the input whose gradient is added.
     """
 
     index: int
@@ -122,7 +155,7 @@ class Compute:
     layer: str
     op: Op
     part: int = 0
-    tensor: str = ""
+    tensor: TensorRef | None = None
 
     @property
     def label(self) -> str:
@@ -160,7 +193,7 @@ class Comm:
     index: int
     phase: Phase
     layer: str
-    tensor: str
+    tensor: TensorRef
     kind: Kind
     source: Layout
     destination: Layout

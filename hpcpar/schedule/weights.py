@@ -12,7 +12,7 @@ from hpcpar.schedule.buckets import Pending, bucket_layout
 from hpcpar.schedule.emitter import Emitter
 from hpcpar.schedule.outline_steps import NOT_YET, Move
 from hpcpar.schedule.pattern import collective_along
-from hpcpar.schedule.steps import Kind, Op, Phase
+from hpcpar.schedule.steps import Kind, Op, Phase, Role, TensorRef
 
 #: Axes along which a weight's gradient is a partial sum: all but channels.
 SUMMED = ("n", "d", "h", "w")
@@ -41,7 +41,8 @@ def gradient(b: Emitter, layers: tuple[Layer, ...]) -> Move | None:
         layout = bucket_layout(b.network, b.plan, layers)
         key = ("bucket", layout.axes[0].extent, config.key)
     total = shards(b.network, layer, config) if kind is Kind.REDUCE_SCATTER else layout
-    tensor, pattern = f"{layer.name}.weight.gradient", collective_along(kind, config, SUMMED)
+    tensor = TensorRef(layer.name, Role.WEIGHT, gradient=True)
+    pattern = collective_along(kind, config, SUMMED)
     move = b.alone(b.move(Phase.GRADIENT, layer.name, tensor, pattern, layout, total, key))
     if move is not None:
         move.covers = tuple(other.name for other in layers)
@@ -74,4 +75,5 @@ def hand_out(b: Emitter, layer: Layer) -> Move | None:
     pattern = collective_along(Kind.ALLGATHER if sharded else Kind.BROADCAST,
                                b.plan.configs[layer.name], SUMMED)
     key = ("weight out", b.edges.key(layer, 0))
-    return b.move(Phase.UPDATE, layer.name, f"{layer.name}.weight", pattern, part, layout, key)
+    tensor = TensorRef(layer.name, Role.WEIGHT)
+    return b.move(Phase.UPDATE, layer.name, tensor, pattern, part, layout, key)

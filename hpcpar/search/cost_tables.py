@@ -30,7 +30,7 @@ from hpcpar.schedule.builder import Builder
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline_steps import Move, Task
 from hpcpar.schedule.pattern import NOTHING
-from hpcpar.schedule.steps import Phase
+from hpcpar.schedule.steps import Phase, TensorRef
 from hpcpar.search.tables import Link, Table, Unit
 
 
@@ -137,7 +137,7 @@ class TableMaker:
         pricer = self._pricer(b)
         seconds, hideable = np.zeros(shape), np.zeros(shape)
         measured: Flags = np.bool_(bool(self.machine.compute))
-        buffers: dict[str, Numbers] = {}
+        buffers: dict[TensorRef, Numbers] = {}
         for step in steps:
             price = pricer.price(step)
             seconds += repeats(self.plan, step.phase) * price.seconds

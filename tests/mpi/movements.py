@@ -17,7 +17,9 @@ from hpcpar.plan.layout import Layout
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.messages import counts
 from hpcpar.schedule.pattern import Pattern
-from hpcpar.schedule.steps import Algorithm, Comm, Kind, Phase
+from hpcpar.schedule.steps import Algorithm, Comm, Kind, Phase, Role, TensorRef
+
+TENSOR = TensorRef("test", Role.OUTPUT)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def step(pattern: Pattern, source: Layout | Boxes, destination: Layout | Boxes,
     if group is not None:
         group = replace(group, first=int(source.config.first) if isinstance(source, Layout) else 0)
         algorithm = ALGORITHMS.get(pattern.kind, (Algorithm.DIRECT,))[0]
-    return Comm(index, Phase.FORWARD, "test", "tensor", pattern.kind, source, destination,  # type: ignore[arg-type]
+    return Comm(index, Phase.FORWARD, "test", TENSOR, pattern.kind, source, destination,  # type: ignore[arg-type]
                 bool(pattern.reduce), group, algorithm, 1, 8, index + 1)
 
 

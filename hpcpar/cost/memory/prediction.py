@@ -26,10 +26,10 @@ from hpcpar.schedule.memory_plan.plan import MemoryPlan, plan_memory
 from hpcpar.schedule.memory_plan.weights import weight_roles
 from hpcpar.schedule.outline_steps import Move, Outline
 from hpcpar.schedule.pipeline_order import firsts
-from hpcpar.schedule.steps import Algorithm, Comm, Phase, Schedule
+from hpcpar.schedule.steps import Algorithm, Comm, Phase, Schedule, TensorRef
 
 #: Bytes of the messages of a movement, by its phase, layer and tensor.
-MessageBytes = Mapping[tuple[Phase, str, str], int]
+MessageBytes = Mapping[tuple[Phase, str, TensorRef], int]
 
 
 @dataclass(frozen=True)
