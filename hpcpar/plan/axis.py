@@ -101,11 +101,3 @@ def tabulate(function: Callable[[int], float | IntArray], degree: Ints,
     values, positions = np.unique(degree, return_inverse=True)
     table = np.array([function(value) for value in values.tolist()], dtype)
     return table[positions.reshape(degree.shape)]
-
-
-def entry(values: Ints, at: tuple[int | NDArray[np.intp], ...]) -> Ints:
-    """Entries of an array that is broadcast to the shape that `at` indexes."""
-    if not isinstance(values, np.ndarray) or not values.shape:
-        return values
-    trailing = at[-values.ndim:]
-    return values[tuple(i if n > 1 else 0 for n, i in zip(values.shape, trailing, strict=True))]

@@ -13,7 +13,6 @@ import numpy as np
 from hpcpar.cost.memory.sizes import Ends, gradients, values, where
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import LRN, BatchNorm, Dropout, Layer, MaxPool2d, MaxPool3d
-from hpcpar.plan.axis import entry
 from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
@@ -27,8 +26,6 @@ INDEX_BYTES = 2
 #: Of batch normalisation, for each channel: two sums and their gradients, mean and deviation, as
 #: float64.
 MOMENTS_BYTES = 48
-#: The place of a case of a family; None for all.
-Place = tuple[int, ...] | None
 #: Of each movement from rank to rank, by its key: bytes that the busiest rank sends, and bytes that
 #: go through the buffers of one at most.
 MovedBytes = Mapping[Hashable, tuple[Ints, Ints]]
@@ -100,22 +97,13 @@ NOTHING = Memory(0, 0, 0, 0, 0, 0)
 
 
 class Largest:
-    """The largest box of every layout: for all cases of a family, or for one.
-
-    Parameters
-    ----------
-    at : tuple of int, optional
-        The place of a case of a family.
-    """
-
-    def __init__(self, at: Place = None) -> None:
-        self._at = at
+    """The largest box of every layout."""
 
     def extents(self, layout: Layout) -> tuple[Ints, ...]:
-        return tuple(_entry(extent, self._at) for extent in layout.largest)
+        return layout.largest
 
     def items(self, layout: Layout) -> Ints:
-        return _entry(layout.largest_items, self._at)
+        return layout.largest_items
 
 
 class OfRank:
@@ -170,24 +158,18 @@ def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: Ints, boxes:
     return 0
 
 
-def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True,
-                 at: Place = None) -> Memory:
+def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:
     """What a layer's own configuration decides: what is there all the time, and outputs that
     several layers read.
-
-    Parameters
-    ----------
-    at : tuple of int, optional
-        The place of a case of a family, of all by default.
     """
-    config, size, boxes = plan.configs[layer.name], plan.item_bytes, Largest(at)
+    config, size, boxes = plan.configs[layer.name], plan.item_bytes, Largest()
     samples = plan.samples_of_a_pass
     several = len(network.consumers[layer.name]) > 1
     values = boxes.items(owned(network, layer, config, samples)) * size if several else 0
     gradients = values if training and layer.name in network.trained else 0
     if config.reduces:
         parts = boxes.items(partial(network, layer, config, samples))
-        summed = where(np.greater(_entry(config.k, at), 1), parts, 0) * size
+        summed = where(np.greater(config.k, 1), parts, 0) * size
         values = values + summed
         gradients = gradients + (summed if training and config.scatter else 0)
     kept = kept_bytes(network, plan, layer, samples, boxes, training)
@@ -195,22 +177,12 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
     return held + Memory(0, 0, values, gradients, kept, 0)
 
 
-def _entry(values: Ints, at: Place) -> Ints:
-    return values if at is None else entry(values, at)
-
-
-def edge_memory(network: Network, plan: Plan, e: Edge, ends: Ends | None = None) -> Memory:
+def edge_memory(network: Network, plan: Plan, e: Edge) -> Memory:
     """What the configurations at both ends of an edge decide: the consumer's input, and the
     producer's output where it alone reads it.
-
-    Parameters
-    ----------
-    ends : Ends, optional
-        Where they are at hand.
     """
-    if ends is None:
-        ends = Ends.of(e, owned(network, e.consumer, plan.configs[e.consumer.name],
-                                plan.samples_of_a_pass))
+    ends = Ends.of(e, owned(network, e.consumer, plan.configs[e.consumer.name],
+                            plan.samples_of_a_pass))
     shared = len(network.consumers[e.producer.name]) > 1
     backward: Ints = gradients(network, ends, e) if e.producer.name in network.trained else 0
     return Memory(0, 0, values(ends, e, shared) * plan.item_bytes, backward * plan.item_bytes,

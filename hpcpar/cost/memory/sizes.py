@@ -10,7 +10,6 @@ import numpy as np
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Loss
-from hpcpar.plan.axis import entry
 from hpcpar.plan.config import Flags, Ints
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.aliasing import begins_sum, in_place, passes_gradient
@@ -41,11 +40,6 @@ class Ends:
         """Those of an edge, and of what ranks own of the consumer's output."""
         codes = (np.asarray(pattern.code) for pattern in (e.forward, e.backward))
         return cls(e.needed.largest_items, e.owned.largest_items, made.largest_items, *codes)
-
-    def at(self, place: tuple[int, ...]) -> Ends:
-        """Those of a case of a family."""
-        return Ends(*(entry(value, place) for value in (self.need, self.own, self.made,
-                                                        self.forward, self.backward)))
 
 
 def where(flag: Flags, yes: Ints, no: Ints) -> Ints:
