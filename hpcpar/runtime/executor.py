@@ -178,7 +178,7 @@ class Executor:
                 program.before |= {i: partial(self._load, part)
                                    for i, part in program.steps.loads.items()}
         messages_bytes, flying_bytes = self._bind_messages(programs)
-        alive_bytes = self.planned.peak().amount * self.plan.item_bytes
+        alive_bytes = sum(b.items for b in self.planned.peak()) * self.plan.item_bytes
         self.memory = MemoryUse(alive_bytes, self._arena.laid_bytes, flying_bytes, messages_bytes)
         return programs
 

@@ -21,7 +21,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import PipelineOrder, Plan
 from hpcpar.schedule.edges import Edges
 from hpcpar.schedule.lower import freeze, lower
-from hpcpar.schedule.memory_plan.peak import peak
+from hpcpar.schedule.memory_plan.packing import peak
 from hpcpar.schedule.memory_plan.plan import MemoryPlan, plan_memory
 from hpcpar.schedule.memory_plan.weights import weight_roles
 from hpcpar.schedule.outline_steps import Move, Outline
@@ -109,7 +109,7 @@ class _Passes:
                               training=self.training, edges=self.edges)
         layers = self._constants(planned)
         item_bytes = self.plan.item_bytes
-        for buffer in planned.peak().alive:
+        for buffer in planned.peak():
             size = buffer.items * item_bytes
             held = Memory(0, 0, 0, size, 0, 0) if buffer.gradient else Memory(0, 0, size, 0, 0, 0)
             layers[buffer.layer] = layers[buffer.layer] + held
@@ -144,9 +144,10 @@ class _Passes:
         for i in steps.until:
             step = steps.schedule.steps[i]
             assert isinstance(step, Comm)
-            size = self.sizes[step.phase, step.layer, step.tensor]
-            flights.append(((step, size), size, [planned.in_flight(0, i)]))
-        return list(peak(flights).alive)
+            flights.append((step, self.sizes[step.phase, step.layer, step.tensor]))
+        alive = planned.moments([[planned.in_flight(0, i)] for i in steps.until])
+        _, moment = peak([size for _, size in flights], alive)
+        return [flight for flight, bits in zip(flights, alive, strict=True) if bits >> moment & 1]
 
     def _without_images(self, layers: dict[str, Memory]) -> dict[str, Memory]:
         """Images count for the first layer that reads them."""
