@@ -52,7 +52,7 @@ def mpi_contestants(size: int) -> dict[str, Job]:
     from hpcpar.plan.axis import Axis
     from hpcpar.plan.config import Config, MeshAxis
     from hpcpar.plan.layout import Layout
-    from hpcpar.schedule.steps import Comm, Group, Kind, Phase
+    from hpcpar.schedule.steps import Algorithm, Comm, Group, Kind, Phase, Role, TensorRef
 
     w, backend = world(), NumpyBackend()
     p, items = w.size, size // 4
@@ -65,11 +65,11 @@ def mpi_contestants(size: int) -> dict[str, Job]:
     arrays = {"allreduce": (full, full), "allgather": (full[own], full),
               "reduce_scatter": (full, part)}
     communicator = Communicator(w, backend)
-    group = Group((MeshAxis(1, p),))
+    group, tensor = Group((MeshAxis(1, p),)), TensorRef("bench", Role.OUTPUT)
 
     def ours(index: int, kind: str, algorithm: str, segments: int) -> Job:
-        step = Comm(index, Phase.GRADIENT, "bench", "x", Kind(kind), *layouts[kind],
-                    kind != "allgather", group, algorithm, segments, 4, index + 1)
+        step = Comm(index, Phase.GRADIENT, "bench", tensor, Kind(kind), *layouts[kind],
+                    kind != "allgather", group, Algorithm(algorithm), segments, 4, index + 1)
         transfer = communicator.bind(step, *arrays[kind])
 
         def run() -> None:

@@ -156,7 +156,7 @@ class Calibration:
         for plan in plans:
             found = price(plan.network.build(), plan, machine)
             visit_s = max(compute_probe.VISIT_S, compute_probe.FEWEST * found.compute_s)
-            weights_s = found.memory.weights_bytes * _WEIGHTS_S_PER_BYTE
+            weights_s = int(found.memory.weights_bytes) * _WEIGHTS_S_PER_BYTE
             total += 2 * found.compute_s + visit_s + weights_s
         return ROUNDS * total
 

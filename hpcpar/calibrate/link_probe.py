@@ -23,7 +23,7 @@ from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
-from hpcpar.schedule.steps import Comm, Group, Kind, Phase
+from hpcpar.schedule.steps import Algorithm, Comm, Group, Kind, Phase, Role, TensorRef
 
 #: Bytes of one ring message, from latency-bound to bandwidth-bound.
 PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
@@ -44,6 +44,8 @@ MUCH, LITTLE = 1.5, 0.25
 SLOWEST = 0.01
 #: Bytes of a number that is sent.
 ITEM = 4
+#: The tensor that a probe's steps move, for their messages of errors.
+PROBED = TensorRef("probe", Role.OUTPUT)
 MakeTimer = Callable[[Callable[[], None]], Timer]
 #: Size of a core's own caches, about.
 CACHE_BYTES = 1 << 20
@@ -61,7 +63,7 @@ class Steps:
         self.communicator, self.rank = communicator, communicator.world.rank
         self._count = 0
 
-    def action(self, kind: Kind, algorithm: str, config: Config, axis: str, n_bytes: int,
+    def action(self, kind: Kind, algorithm: Algorithm, config: Config, axis: str, n_bytes: int,
                only: int | None = None) -> Callable[[], None]:
         """One collective, all groups at work at once; or one group alone, that of rank `only`."""
         transfer = self.bind(kind, algorithm, config, axis, n_bytes)
@@ -77,7 +79,7 @@ class Steps:
 
         return run
 
-    def bind(self, kind: Kind, algorithm: str, config: Config, axis: str,
+    def bind(self, kind: Kind, algorithm: Algorithm, config: Config, axis: str,
              n_bytes: int) -> Transfer | LibraryTransfer:
         """A collective on a whole buffer of `n_bytes` of its own."""
         mesh_axis = config.mesh_axes[axis]
@@ -100,14 +102,14 @@ class Steps:
         """Messages from rank to rank, between buffers of their own."""
         held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32")
                         for layout in (source, destination))
-        step = self._step(kind, source, destination, None, "direct")
+        step = self._step(kind, source, destination, None, Algorithm.DIRECT)
         return self.communicator.bind(step, held, wanted)
 
     def _step(self, kind: Kind, source: Layout, destination: Layout, group: Group | None,
-              algorithm: str) -> Comm:
+              algorithm: Algorithm) -> Comm:
         i, self._count = self._count, self._count + 1
         sums = kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER)
-        return Comm(i, Phase.FORWARD, "probe", "probe", kind, source, destination, sums, group,
+        return Comm(i, Phase.FORWARD, "probe", PROBED, kind, source, destination, sums, group,
                     algorithm, 1, ITEM, i + 1)
 
 
@@ -156,7 +158,8 @@ class LevelProbe:
         self.pieces = [piece for piece in PIECES if piece * self.p <= MOST_BYTES]
 
         def ring(piece: int, only: int | None = None) -> Timer:
-            return timer(steps.action(Kind.ALLGATHER, "ring", config, axis, self.p * piece, only))
+            return timer(steps.action(Kind.ALLGATHER, Algorithm.RING, config, axis,
+                                      self.p * piece, only))
 
         self.messages = [ring(piece) for piece in self.pieces]
         self.alone = [ring(piece, 0) for piece in self.pieces] if inside > 1 else []
@@ -168,7 +171,7 @@ class LevelProbe:
                 timer(steps.action(kind, algorithm, config, axis, n)) for n in self.buffers
             ]
             for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)
-            for algorithm in (*ALGORITHMS[kind], "mpi")
+            for algorithm in (*ALGORITHMS[kind], Algorithm.MPI)
         }
 
     @property
@@ -213,7 +216,7 @@ class LevelProbe:
             model = [float(collective_s(kind, algorithm, self.p, n, 1, way, machine.add_s_per_byte))
                      for n in sizes]
             times = tuple(g.seconds / m for g, m in zip(timers, model, strict=True))
-            out.append(Factors(self.name, kind.value, algorithm, sizes, times))
+            out.append(Factors(self.name, kind.value, algorithm.value, sizes, times))
         return out
 
 
@@ -227,7 +230,7 @@ class Hiding:
     def __init__(self, steps: Steps, backend: Backend, timer: MakeTimer) -> None:
         communicator = steps.communicator
         world = communicator.world
-        transfer = steps.bind(Kind.ALLREDUCE, "ring", Config(n=world.size), "n", LONG_BYTES)
+        transfer = steps.bind(Kind.ALLREDUCE, Algorithm.RING, Config(n=world.size), "n", LONG_BYTES)
         a, b, c = (backend.zeros((256, 256), "float32") for _ in range(3))
 
         def product() -> None:

@@ -19,14 +19,14 @@ from hpcpar.network.builtin import NETWORKS, defaults
 from hpcpar.network.layers import Shape
 from hpcpar.plan.plan import (
     BATCH_NORMS,
-    COLLECTIVES,
     DTYPES,
     OPTIMIZERS,
-    ORDERS,
-    OVERLAPS,
-    SYNCHRONISATIONS,
+    Collectives,
     NetworkSpec,
+    Overlap,
+    PipelineOrder,
     Plan,
+    Synchronisation,
 )
 from hpcpar.plan.strategies import GATHER_SYNONYMS, GATHERS
 
@@ -124,7 +124,7 @@ def add_direct(parser: argparse.ArgumentParser) -> None:
 
 def add_types(parser: argparse.ArgumentParser) -> None:
     """Adds --overlap and --dtype."""
-    parser.add_argument("--overlap", **one_of(OVERLAPS),
+    parser.add_argument("--overlap", **one_of(Overlap),
                         help="what communication may hide behind computing (default full)")
     parser.add_argument("--dtype", default="float32", **one_of(DTYPES),
                         help="type of activations and weights (default float32)")
@@ -137,17 +137,17 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
                         "just before a layer needs them whole)")
     add_types(parser)
     parser.add_argument(
-        "--collectives", default="auto", **one_of(COLLECTIVES),
+        "--collectives", default="auto", **one_of(Collectives),
         help="who chooses the algorithms of collectives (default auto: the cost model)",
     )
-    parser.add_argument("--synchronisation", default="allreduce", **one_of(SYNCHRONISATIONS),
+    parser.add_argument("--synchronisation", default="allreduce", **one_of(Synchronisation),
                         help="how weights are kept alike (default allreduce)")
     parser.add_argument("--optimizer", default="momentum", **one_of(OPTIMIZERS),
                         help="what updates the weights (default momentum)")
     parser.add_argument("--microbatches", type=positive, metavar="M",
                         help="parts of the mini-batch in time (default: of a pipeline, four "
                         "times its stages; else 1)")
-    parser.add_argument("--order", default="gpipe", **one_of(ORDERS),
+    parser.add_argument("--order", default="gpipe", **one_of(PipelineOrder),
                         help="of a pipeline's micro-batches: all forward first, or "
                         "one forward, one backward, which keeps fewer activations (default gpipe)")
     parser.add_argument("--bucket", type=natural, metavar="BYTES",
@@ -199,7 +199,7 @@ def planning(args: argparse.Namespace) -> dict[str, Any]:
              "order", "microbatches", "recompute")
     return {name: getattr(args, name) for name in names} | pricing(args) | {
         "gather": args.gather or ("eager" if paper else "lazy"),
-        "overlap": args.overlap or ("none" if paper else "full"),
+        "overlap": args.overlap or (Overlap.NONE if paper else Overlap.FULL),
         "bucket_bytes": 0 if args.bucket is None and paper else args.bucket,
     }
 

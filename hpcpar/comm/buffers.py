@@ -10,7 +10,7 @@ from hpcpar.errors import RunError
 from hpcpar.kernels.interface import Array, Backend, address
 from hpcpar.plan.boxes import Box, items, local, shape
 from hpcpar.schedule.exchange import Exchange, Piece
-from hpcpar.schedule.steps import Comm, Kind
+from hpcpar.schedule.steps import Algorithm, Comm, Kind
 
 
 class Buffers:
@@ -86,7 +86,7 @@ class Buffers:
     def _pieces(self) -> int:
         ex, step = self.ex, self.step
         # a span of several blocks (Bruck, the library) needs them side by side
-        views = self.on_host and (step.group is None or step.algorithm == "ring")
+        views = self.on_host and (step.group is None or step.algorithm is Algorithm.RING)
         for p in ex.pack:
             view = self.held[local(p.box, self.held_box)]
             if views and view.flags.c_contiguous:
@@ -196,7 +196,7 @@ def landing_slots(step: Comm, ex: Exchange) -> dict[tuple[int, int], int]:
 
     At most `segments` rounds are in flight; they use the buffers cyclically.
     """
-    if step.algorithm == "mpi" and len(ex.peers) > 1:
+    if step.algorithm is Algorithm.MPI and len(ex.peers) > 1:
         own = ex.unpack[0] if step.kind is Kind.REDUCE_SCATTER else None
         return {(0, 0): own.stop - own.start} if isinstance(own, Piece) else {}
     out: dict[tuple[int, int], int] = {}

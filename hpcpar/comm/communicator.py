@@ -19,7 +19,7 @@ from hpcpar.comm.world import World
 from hpcpar.errors import InputError
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.steps import Comm, Schedule
+from hpcpar.schedule.steps import Algorithm, Comm, Schedule
 
 #: Seconds after which a wait without any progress ends the job (0: never), and how many unless the
 #: environment says so.
@@ -95,7 +95,7 @@ class Communicator:
         Every rank connects the steps of a schedule in the same order.
         """
         step, ex = buffers.step, buffers.ex
-        if step.algorithm == "mpi" and len(ex.peers) > 1:
+        if step.algorithm is Algorithm.MPI and len(ex.peers) > 1:
             return LibraryTransfer(step, ex, buffers, self.world, self._group(ex.peers), self.trace)
         return Transfer(step, ex, buffers, self.world, self._comm, tag_base + step.index,
                         self.trace)

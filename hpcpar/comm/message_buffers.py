@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcpar.comm.buffers import Buffers
 from hpcpar.kernels.interface import Backend
-from hpcpar.schedule.memory_plan.packing import ALIGNMENT_BYTES, most, pack
+from hpcpar.schedule.memory_plan.packing import ALIGNMENT_BYTES, pack, peak
 
 
 def place(backend: Backend, buffers: Sequence[Buffers], moments: Sequence[int]) -> tuple[int, int]:
@@ -32,7 +32,7 @@ def place(backend: Backend, buffers: Sequence[Buffers], moments: Sequence[int]) 
         for (b, _), at in zip(here, places, strict=True):
             b.place(slab[at:at + _bytes(b)].view(b.dtype))
         total += size
-        flying += most([_bytes(b) for b, _ in here], alive)
+        flying += peak([_bytes(b) for b, _ in here], alive)[0]
     return total, flying
 
 

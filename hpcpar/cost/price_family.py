@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from hpcpar.errors import InputError, unknown
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
+from hpcpar.plan.config import Floats, Ints
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.lower import Entry, listed, outlines
@@ -71,28 +72,39 @@ class Costs:
         The outline of the largest micro-batch.
     """
 
-    iteration_s: Any
-    compute_s: Any
-    communication_s: Any
-    exposed_communication_s: Any
-    bubble_s: Any
-    measured_compute: Any
-    communication_bytes: Any
-    io_s: Any
+    iteration_s: Floats
+    compute_s: Floats
+    communication_s: Floats
+    exposed_communication_s: Floats
+    bubble_s: Floats
+    measured_compute: Floats
+    communication_bytes: Ints
+    io_s: Floats
     memory: Memory
     moved_bytes: MovedBytes
     entries: tuple[Entry, ...]
     steps: tuple[StepPrice, ...]
-    timeline: Timeline
+    timeline: Timeline[Floats]
     out: Outline
 
-    def seconds_of_layers(self) -> dict[str, Any]:
+    def seconds_of_layers(self) -> dict[str, Floats]:
         """Seconds that each layer computes in an iteration, the plain sum over its steps."""
-        found: dict[str, Any] = {layer.name: 0.0 for layer in self.out.edges.network.layers}
+        found: dict[str, Floats] = {layer.name: 0.0 for layer in self.out.edges.network.layers}
         for entry, price in zip(self.entries, self.steps, strict=True):
             if isinstance(entry.step, Task):
                 found[entry.step.layer.name] += price.seconds
         return found
+
+
+class PriceOptions(TypedDict, total=False):
+    """Options of `price_family`."""
+
+    accounting: str
+    contention: float | None
+    gamma: float
+    training: bool
+    io_bytes_per_s: float | None
+    io_item_bytes: float
 
 
 def price_family(
@@ -106,7 +118,6 @@ def price_family(
     training: bool = True,
     io_bytes_per_s: float | None = None,
     io_item_bytes: float = 1.0,
-    out: Outline | None = None,
 ) -> Costs:
     """Price a plan, or every case of a family.
 
@@ -127,8 +138,6 @@ def price_family(
         Rate at which a rank reads its part of the images, and bytes of a stored value (1: uint8).
         They are read while the iteration before is computed, so only what exceeds it counts. None:
         reading is not counted.
-    out : Outline, optional
-        The plan's outline, where it is at hand.
     """
     if accounting not in ACCOUNTINGS:
         raise unknown("accounting", accounting, ACCOUNTINGS)
@@ -141,14 +150,14 @@ def price_family(
     else:
         own = files.from_dict(plan.machine, "the plan's machine") if plan.machine else machine
         choose = chooser(own, plan.collectives)
-    each = outlines(network, plan, choose, training=training, largest=out)
+    each = outlines(network, plan, choose, training=training)
     out = each[-1]
     paper = accounting == "paper"
     priced: dict[Task | Move, StepPrice] = {}
     for one in dict.fromkeys(each):
         pricer = StepPricer(network, plan, machine, network_model, one.edges, paper)
         priced |= {step: pricer.price(step) for step in one.steps}
-    io_s: Any = 0.0
+    io_s: Floats = 0.0
     if io_bytes_per_s is not None:
         images = network.layers[0]
         io_s = owned(network, images, plan.configs[images.name],
@@ -164,7 +173,7 @@ def price_family(
 
 
 def _total(machine: Machine, out: Outline, entries: Sequence[Entry], prices: Sequence[StepPrice],
-           held: Memory, moved: MovedBytes, io_s: Any) -> Costs:
+           held: Memory, moved: MovedBytes, io_s: Floats) -> Costs:
     items = [_item(machine, entry, price) for entry, price in zip(entries, prices, strict=True)]
     line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
     sums = [_Sums() for _ in line.stages]
@@ -174,9 +183,9 @@ def _total(machine: Machine, out: Outline, entries: Sequence[Entry], prices: Seq
             sums[entry.receivers[0]].communication_s += item.seconds
     longest = 0
     if len(sums) > 1:
-        longest = int(np.argmax([stage.compute_s for stage in sums]))
+        longest = int(np.argmax([float(stage.compute_s) for stage in sums]))
     stage, waited = sums[longest], line.stages[longest]
-    sent: Any = sums[0].sent_bytes
+    sent: Ints = sums[0].sent_bytes
     for other in sums[1:]:
         sent = np.maximum(sent, other.sent_bytes)
     return Costs(np.maximum(line.total_s, io_s), stage.compute_s, stage.communication_s,
@@ -202,10 +211,10 @@ def _item(machine: Machine, entry: Entry, price: StepPrice) -> Item:
 class _Sums:
     """Sums over the steps of a stage."""
 
-    compute_s: Any = 0.0
-    measured_s: Any = 0.0
-    communication_s: Any = 0.0
-    sent_bytes: Any = 0
+    compute_s: Floats = 0.0
+    measured_s: Floats = 0.0
+    communication_s: Floats = 0.0
+    sent_bytes: Ints = 0
 
     def add(self, item: Item, price: StepPrice) -> None:
         """Count a step that the stage does, or sends."""
@@ -218,7 +227,7 @@ class _Sums:
             self.sent_bytes = self.sent_bytes + price.sent_bytes
 
     @property
-    def measured(self) -> Any:
+    def measured(self) -> Floats:
         """Part of the computing that was measured."""
         some = np.greater(self.compute_s, 0)
         return np.where(some, self.measured_s / np.where(some, self.compute_s, 1.0), 0.0)

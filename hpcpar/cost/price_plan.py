@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.memory.prediction import RankMemory, rank_memories
 from hpcpar.cost.memory.process import ProcessMemory, process_memory
-from hpcpar.cost.network.algorithm_choice import chooser
-from hpcpar.cost.price_family import Costs, price_family
+from hpcpar.cost.price_family import Costs, PriceOptions, price_family
 from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
-from hpcpar.cost.timeline.overlap import Span, Timeline
-from hpcpar.machine import files
+from hpcpar.cost.timeline.overlap import Span, StageTime, Timeline
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import Plan
-from hpcpar.schedule.outline import outline
-from hpcpar.schedule.outline_steps import Move, Outline
+from hpcpar.plan.plan import Overlap, Plan
+from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Phase
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Prediction:
     strategy: str
     ranks: int
     batch: int
-    overlap: str
+    overlap: Overlap
     accounting: str
     iteration_s: float
     epoch_s: float | None
@@ -129,7 +129,7 @@ class Prediction:
     process: ProcessMemory
     layers: tuple[LayerCost, ...]
     steps: tuple[StepCost, ...]
-    timeline: Timeline
+    timeline: Timeline[float]
 
     @property
     def memory_bytes(self) -> int:
@@ -150,7 +150,7 @@ class Prediction:
     def of_stage(self, stage: int) -> tuple[StepCost, ...]:
         """The steps of a stage, messages from others too, with what is exposed there."""
         waits = self.timeline.stages[stage].exposed_s
-        return tuple(replace(s, exposed_s=float(waits.get(s.index, 0.0))) if s.is_comm else s
+        return tuple(replace(s, exposed_s=waits.get(s.index, 0.0)) if s.is_comm else s
                      for s in self.steps if s.stage == stage or s.index in waits)
 
     @property
@@ -165,13 +165,13 @@ class Prediction:
                 row["exposed_communication_s"] += step.exposed_s
         return out
 
-    def to_json(self, steps: bool = False) -> dict[str, Any]:
+    def to_json(self, steps: bool = False) -> dict[str, object]:
         """Plain data, the contract of ``--json``."""
         names = ("network", "machine", "strategy", "ranks", "batch", "overlap", "accounting",
                  "iteration_s", "epoch_s", "compute_s", "communication_s",
                  "exposed_communication_s", "bubble_s", "measured_compute", "communication_bytes",
                  "io_s", "memory_bytes", "fits")
-        out: dict[str, Any] = {name: getattr(self, name) for name in names}
+        out: dict[str, object] = {name: getattr(self, name) for name in names}
         out["memory"] = asdict(self.memory)
         out["process_bytes"] = self.process.total_bytes
         out["process"] = asdict(self.process)
@@ -183,14 +183,8 @@ class Prediction:
         return out
 
 
-def outline_for(network: Network, plan: Plan, training: bool = True) -> Outline:
-    """The outline of a plan, with the algorithms that its own machine makes cheapest."""
-    machine = files.from_dict(plan.machine, "the plan's machine")
-    return outline(network, plan, chooser(machine, plan.collectives), training=training)
-
-
 def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None = None,
-          **options: Any) -> Prediction:
+          **options: Unpack[PriceOptions]) -> Prediction:
     """Price a plan.
 
     Parameters
@@ -200,15 +194,14 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
     samples : int, optional
         Samples of an epoch, for `epoch_s`.
     options
-        Those of `price_family`: accounting, contention, gamma, training, io_bytes_per_s,
-        io_item_bytes, out.
+        Those of `price_family`.
     """
     costs = price_family(network, plan, machine, **options)
     return detailed(network, plan, machine, costs, samples=samples, **options)
 
 
 def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
-             samples: int | None = None, **options: Any) -> Prediction:
+             samples: int | None = None, **options: Unpack[PriceOptions]) -> Prediction:
     """The prediction of a plan from its `costs`; the other parameters are those of `price`."""
     line = costs.timeline
     traffic = _traffic(costs, int(plan.ranks))
@@ -219,6 +212,8 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         stream = names[int(cost.level)] if step.is_comm else span.stream
         spans.append(Span(float(span.start_s), float(span.end_s), stream))
     waits = tuple(step.exposed_s if step.is_comm else 0.0 for step in steps)
+    stages = tuple(StageTime({i: float(seconds) for i, seconds in stage.exposed_s.items()},
+                             float(stage.bubble_s)) for stage in line.stages)
     total = float(costs.iteration_s)
     held = max(_ranks(network, plan, costs, options), key=lambda rank: rank.total.total_bytes)
     gamma = options.get("gamma", 1.0)
@@ -232,19 +227,19 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         float(costs.measured_compute), traffic.n_bytes, float(costs.io_s),
         held.total.scaled(gamma), machine.device.memory_bytes, process_memory(network, plan),
         _layers(network, plan, costs, traffic, steps, held_by_layer), steps,
-        Timeline(tuple(spans), waits, float(line.total_s), line.stages),
+        Timeline(tuple(spans), waits, float(line.total_s), stages),
     )
 
 
 def memory_of_ranks(network: Network, plan: Plan, costs: Costs,
-                    **options: Any) -> Iterator[Memory]:
+                    **options: Unpack[PriceOptions]) -> Iterator[Memory]:
     """The memory of ranks among which is the largest; the options are those of `price_family`."""
     for rank in _ranks(network, plan, costs, options):
         yield rank.total.scaled(options.get("gamma", 1.0))
 
 
 def _ranks(network: Network, plan: Plan, costs: Costs,
-           options: dict[str, Any]) -> Iterator[RankMemory]:
+           options: PriceOptions) -> Iterator[RankMemory]:
     return rank_memories(network, plan, costs.out, costs.moved_bytes,
                          training=options.get("training", True))
 

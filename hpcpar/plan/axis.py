@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from hpcpar.plan.config import Ints
 
 SAME = Same()
 IntArray: TypeAlias = NDArray[np.int64]
+Value = TypeVar("Value", np.int64, np.float64, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def all_intervals(axis: Axis, parts: int) -> tuple[IntArray, IntArray]:
     return intervals(axis, parts, np.arange(parts))
 
 
-def tabulate(function: Callable[[int], float | IntArray], degree: Ints) -> np.ndarray:
+def tabulate(function: Callable[[int], float | IntArray], degree: Ints,
+             dtype: type[Value]) -> NDArray[Value]:
     """``function(degree)`` for every case; called once for each degree that occurs.
 
     Returns
@@ -95,15 +97,7 @@ def tabulate(function: Callable[[int], float | IntArray], degree: Ints) -> np.nd
         Shape of `degree`, then the shape of the function's value.
     """
     if not isinstance(degree, np.ndarray):
-        return np.asarray(function(degree))
+        return np.asarray(function(degree), dtype)
     values, positions = np.unique(degree, return_inverse=True)
-    table = np.array([function(value) for value in values.tolist()])
+    table = np.array([function(value) for value in values.tolist()], dtype)
     return table[positions.reshape(degree.shape)]
-
-
-def entry(values: Ints, at: tuple[int | NDArray[np.intp], ...]) -> Ints:
-    """Entries of an array that is broadcast to the shape that `at` indexes."""
-    if not isinstance(values, np.ndarray) or not values.shape:
-        return values
-    trailing = at[-values.ndim:]
-    return values[tuple(i if n > 1 else 0 for n, i in zip(values.shape, trailing, strict=True))]

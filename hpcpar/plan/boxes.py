@@ -58,6 +58,6 @@ def contains(outer: Box, inner: Box) -> bool:
                                     for p, q in zip(outer, inner, strict=True))
 
 
-def local(box: Box, origin: Box) -> tuple[slice, ...]:
+def local(box: Box, origin: Box) -> tuple[slice[int, int, int], ...]:
     """Slices that select `box` in the array of box `origin`."""
     return tuple(slice(b[0] - o[0], b[1] - o[0]) for b, o in zip(box, origin, strict=True))

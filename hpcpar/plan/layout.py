@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+import numpy as np
+
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, axes_of
 from hpcpar.network.receptive_field import Columns, Full, Same
@@ -168,7 +170,7 @@ def _largest(axis: Axis, degree: Ints) -> Ints:
     if isinstance(axis.relation, Columns):
         outputs = largest_part(axis.out_extent, degree, axis.granule)
         return outputs * axis.relation.size + axis.relation.bias
-    return tabulate(functools.partial(_widest, axis), degree)
+    return tabulate(functools.partial(_widest, axis), degree, np.int64)
 
 
 @lru_cache(maxsize=50_000)

@@ -6,8 +6,9 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,39 +16,79 @@ from hpcpar.errors import InputError, unknown
 from hpcpar.network.builtin import network as builtin
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Config, Ints
-from hpcpar.plan.strategies import configurations, plan_options
+from hpcpar.plan.strategies import StrategyOptions, configurations, plan_options
 from hpcpar.plan.strategy_request import Configs
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 #: Version of the plan file; a reader refuses any other.
 VERSION = 1
-#: Communication that may overlap with compute: none, the allreduces of gradients, or also halos and
-#: activation gradients.
-OVERLAPS = ("none", "gradient", "full")
+
+
+class Overlap(str, Enum):
+    """Communication that may overlap with compute: none, the allreduces of gradients, or also halos
+    and activation gradients.
+    """
+
+    NONE = "none"
+    GRADIENT = "gradient"
+    FULL = "full"
+
+    __str__ = str.__str__
+
+
+class Collectives(str, Enum):
+    """Algorithms of collectives: those that the cost model finds cheapest, rings, recursive
+    doubling and Bruck, or the MPI library's own.
+    """
+
+    AUTO = "auto"
+    RING = "ring"
+    TREE = "tree"
+    MPI = "mpi"
+
+    __str__ = str.__str__
+
+
+class Synchronisation(str, Enum):
+    """How replicated weights stay equal: an allreduce of their gradients; every rank reduces and
+    updates a shard, which is then gathered; or one rank updates them all (the parameter server).
+    """
+
+    ALLREDUCE = "allreduce"
+    SHARDED = "sharded"
+    SERVER = "server"
+
+    __str__ = str.__str__
+
+
+class PipelineOrder(str, Enum):
+    """Order of a stage's micro-batches: all forward, then all backward (GPipe), or one forward, one
+    backward.
+    """
+
+    GPIPE = "gpipe"
+    ONE_FORWARD_ONE_BACKWARD = "1f1b"
+
+    __str__ = str.__str__
+
+
 DTYPES = {"float32": 4, "float64": 8}
-#: Algorithm of every collective. ``auto`` leaves the choice to the cost model, ``tree`` is
-#: recursive doubling and Bruck, ``mpi`` is the MPI library's own.
-COLLECTIVES = ("auto", "ring", "tree", "mpi")
-#: How replicated weights stay equal: an allreduce of their gradients; every rank reduces and
-#: updates a shard, which is then gathered (``sharded``); or one rank updates them all (``server``,
-#: the parameter server).
-SYNCHRONISATIONS = ("allreduce", "sharded", "server")
 #: Statistics of batch normalisation: over the whole batch (equal to serial training), or over each
 #: rank's samples.
 BATCH_NORMS = ("sync", "local")
 #: Samples of one fully connected pass: some of every rank's (OWT's scheme c), or all of one rank's
 #: (scheme b).
 SWITCHES = ("each", "one")
-#: Order of a stage's micro-batches: all forward, then all backward (GPipe), or one forward, one
-#: backward.
-ORDERS = ("gpipe", "1f1b")
 #: State values per weight: none, a velocity, two moments.
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}
 #: Options of plan files of earlier versions, and their names today.
 FORMER_NAMES = {"turns": "fc_passes"}
-CHOICES: dict[str, Iterable[str]] = {"overlap": OVERLAPS, "collectives": COLLECTIVES,
-                                     "dtype": DTYPES, "synchronisation": SYNCHRONISATIONS,
+CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": Collectives,
+                                     "dtype": DTYPES, "synchronisation": Synchronisation,
                                      "batch_norm": BATCH_NORMS, "switch": SWITCHES,
-                                     "optimizer": OPTIMIZERS, "order": ORDERS}
+                                     "optimizer": OPTIMIZERS, "order": PipelineOrder}
 
 
 @dataclass(frozen=True)
@@ -74,8 +115,8 @@ class Plan:
     configs : dict
         Configuration of every layer.
     overlap, collectives, synchronisation, batch_norm, switch, optimizer, order : str
-        One of `OVERLAPS`, `COLLECTIVES`, `SYNCHRONISATIONS`, `BATCH_NORMS`, `SWITCHES`,
-        `OPTIMIZERS`, `ORDERS`.
+        One of `Overlap`, `Collectives`, `Synchronisation`, `BATCH_NORMS`, `SWITCHES`,
+        `OPTIMIZERS`, `PipelineOrder`.
     dtype : str
         Type of activations and weights.
     microbatches : int
@@ -99,24 +140,27 @@ class Plan:
     batch: Ints
     strategy: str
     configs: Configs = field(hash=False)
-    overlap: str = "full"
-    collectives: str = "auto"
+    overlap: Overlap = Overlap.FULL
+    collectives: Collectives = Collectives.AUTO
     dtype: str = "float32"
-    machine: dict[str, Any] = field(default_factory=dict, hash=False)
-    synchronisation: str = "allreduce"
+    machine: dict[str, object] = field(default_factory=dict, hash=False)
+    synchronisation: Synchronisation = Synchronisation.ALLREDUCE
     batch_norm: str = "sync"
     microbatches: int = 1
     fc_passes: int = 1
     switch: str = "each"
     optimizer: str = "momentum"
-    order: str = "gpipe"
+    order: PipelineOrder = PipelineOrder.GPIPE
     bucket_bytes: int = 0
     recompute: int = 0
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise unknown(name, getattr(self, name), known)
+            value = getattr(self, name)
+            if value not in tuple(known):
+                raise unknown(name, value, known)
+            if isinstance(known, type):
+                object.__setattr__(self, name, known(value))  # callers may give a name
         if np.any(np.less(self.batch, 1)) or np.any(np.less(self.ranks, 1)):
             raise InputError(
                 f"plan of {self.ranks} ranks and batch {self.batch}: both must be at least 1")
@@ -148,8 +192,23 @@ class Plan:
         return DTYPES[self.dtype]
 
 
+class PlanOptions(StrategyOptions, total=False):
+    """Options of `Plan`."""
+
+    overlap: Overlap
+    collectives: Collectives
+    dtype: str
+    machine: dict[str, object]
+    synchronisation: Synchronisation
+    batch_norm: str
+    optimizer: str
+    order: PipelineOrder
+    bucket_bytes: int
+    recompute: int
+
+
 def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gather: str = "lazy",
-              network: Network | None = None, **options: Any) -> Plan:
+              network: Network | None = None, **options: Unpack[PlanOptions]) -> Plan:
     """Makes the plan of a named strategy.
 
     Parameters
@@ -164,7 +223,7 @@ def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gathe
                 **(plan_options(strategy, ranks, batch) | options))
 
 
-def to_json(plan: Plan) -> dict[str, Any]:
+def to_json(plan: Plan) -> dict[str, object]:
     """The plan as JSON data."""
     out = asdict(plan)
     plain = asdict(Config())
@@ -173,7 +232,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
     return {"hpcpar_plan": VERSION, **out}
 
 
-def from_json(data: Any, where: str) -> Plan:
+def from_json(data: object, where: str) -> Plan:
     """Checks JSON data and returns its plan; `where` names the source in messages.
 
     Raises
@@ -191,8 +250,8 @@ def from_json(data: Any, where: str) -> Plan:
     try:
         spec = NetworkSpec(data["network"]["name"], tuple(data["network"]["shape"]),
                            data["network"]["classes"])
-        rest: dict[str, Any] = {FORMER_NAMES.get(str(k), str(k)): v for k, v in data.items()
-                                if k not in ("hpcpar_plan", "network", "configs")}
+        rest = {FORMER_NAMES.get(str(k), str(k)): v for k, v in data.items()
+                if k not in ("hpcpar_plan", "network", "configs")}
         plan = Plan(network=spec,
                     configs={name: Config(**c) for name, c in data["configs"].items()}, **rest)
     except (KeyError, TypeError) as err:

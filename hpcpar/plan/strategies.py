@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import TypedDict
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.network.graph import Network
@@ -46,6 +47,14 @@ GATHER_SYNONYMS = {"late": "lazy", "layer": "eager"}
 #: One weird trick makes one pass per rank: on more ranks than this the passes are too short to be
 #: worth trying.
 MOST_FC_PASSES = 16
+
+class StrategyOptions(TypedDict, total=False):
+    """Options of `Plan` that a strategy may fix."""
+
+    microbatches: int
+    fc_passes: int
+    switch: str
+
 
 _Fill = Callable[[StrategyRequest], Configs]
 #: name -> (the function that fills in configurations, whether it takes a grid: no, yes or may)
@@ -159,7 +168,7 @@ def together(plans: Sequence[Configs]) -> Configs:
     return joined
 
 
-def plan_options(strategy: str, ranks: int, batch: int) -> dict[str, int | str]:
+def plan_options(strategy: str, ranks: int, batch: int) -> StrategyOptions:
     """Options of `Plan` that a strategy fixes: micro-batches of a pipeline, fc passes of OWT."""
     name, grid = parse(strategy)
     if name == "pipeline":

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hpcpar.comm.clock_sync import common
 from hpcpar.errors import InputError
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.steps import Comm, Kind, Phase
+from hpcpar.schedule.steps import Algorithm, Comm, Kind, Phase
 from hpcpar.train.record import RunRecord
 from hpcpar.train.recorded_run import RecordedRun, recorded_run
 
@@ -46,7 +46,7 @@ def partners(step: Comm, rank: int) -> tuple[int, ...]:
     """
     ex = exchange(step, rank)
     rooted = step.kind in (Kind.REDUCE, Kind.BROADCAST)
-    if step.algorithm == "mpi" or (step.group is not None and not rooted):
+    if step.algorithm is Algorithm.MPI or (step.group is not None and not rooted):
         return tuple(peer for peer in ex.peers if peer != rank)
     return tuple(sorted({ex.peers[m.peer] for r in ex.rounds for m in (*r.recvs, *r.sends)}))
 

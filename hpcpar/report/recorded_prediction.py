@@ -27,7 +27,7 @@ class RecordedPrediction:
     #: Size of the largest rank's arrays.
     memory_bytes: int
     steps: tuple[StepCost, ...]
-    timeline: Timeline
+    timeline: Timeline[float]
 
 
 def recorded_prediction(record: RunRecord) -> RecordedPrediction:

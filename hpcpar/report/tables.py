@@ -179,7 +179,7 @@ def schedule_rows(schedule: Schedule, prediction: Prediction) -> list[dict[str, 
         row: dict[str, Any] = {"index": step.index, "phase": step.phase.value, "layer": step.layer}
         if isinstance(step, Comm):
             row |= {
-                "kind": step.kind.value, "tensor": step.tensor,
+                "kind": step.kind.value, "tensor": str(step.tensor),
                 "group": step.group.size if step.group else None,
                 "algorithm": step.algorithm, "segments": step.segments, "messages": cost.messages,
                 "sent_bytes": cost.sent_bytes, "needed_by": step.needed_by,

@@ -19,7 +19,6 @@ from hpcpar.runtime.parameters import Parameters
 from hpcpar.runtime.passes import Pass, Passes
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.interior import interior, strips
-from hpcpar.schedule.memory_plan.tensors import TensorRef
 from hpcpar.schedule.pipeline_order import switch
 from hpcpar.schedule.steps import Compute, Op, Phase
 
@@ -142,7 +141,8 @@ class Actions:
 
     def _accumulation(self, step: Compute) -> Action:
         """Adds the gradient from one of several readers to the owner's."""
-        ref = TensorRef.of(step)
+        ref = step.tensor
+        assert ref is not None
         here = self.passes.find(ref.layer, step.part)
         blocks, e = here.blocks[ref.layer], here.edges[ref.layer][ref.input]
         dout = self.passes.find(step.layer, step.part).blocks[step.layer].dout

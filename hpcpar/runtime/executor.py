@@ -16,7 +16,7 @@ from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import Box
 from hpcpar.plan.layout import owned
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.runtime.actions import Actions
 from hpcpar.runtime.arena import Arena
 from hpcpar.runtime.optimizer import Rule
@@ -25,9 +25,8 @@ from hpcpar.runtime.passes import Pass, Passes
 from hpcpar.runtime.program import Program
 from hpcpar.schedule.memory_plan.plan import plan_memory
 from hpcpar.schedule.memory_plan.rank_steps import lives
-from hpcpar.schedule.memory_plan.tensors import Role, TensorRef
 from hpcpar.schedule.memory_plan.weights import weight_roles
-from hpcpar.schedule.steps import Comm, Phase, Schedule
+from hpcpar.schedule.steps import Comm, Phase, Role, Schedule
 
 #: Steps of the forward-only schedule use tags beyond those of the training schedule.
 _TAGS = 1 << 14
@@ -109,7 +108,7 @@ class Executor:
                                 self.rule, self._sums, self.communicator.progress)
         programs = [self._bind_compute(number) for number in range(len(self.planned.programs))]
         messages_bytes, flying_bytes = self._bind_messages(programs)
-        alive_bytes = self.planned.peak().amount * plan.item_bytes
+        alive_bytes = sum(b.items for b in self.planned.peak()) * plan.item_bytes
         self.memory = MemoryUse(alive_bytes, self._arena.laid_bytes, flying_bytes, messages_bytes)
         return programs
 
@@ -188,7 +187,7 @@ class Executor:
             return self._buckets[step.index], self._buckets[step.index]
         if step.phase in (Phase.GRADIENT, Phase.UPDATE):
             return self._moved_weights(step)
-        ref = TensorRef.of(step)
+        ref = step.tensor
         if ref.role is Role.MOMENTS:
             op = self.part(ref.layer, step.part).ops[ref.layer]
             return (op.moments_gradient if ref.gradient else op.moments,) * 2
@@ -199,10 +198,10 @@ class Executor:
         """A layer's gradient before and after its sum, or its weights before and after a gather."""
         p, is_gradient = self.parameters[step.layer], step.phase is Phase.GRADIENT
         flat = p.grad if is_gradient else p.flat
-        if is_gradient and self.plan.synchronisation == "allreduce":
+        if is_gradient and self.plan.synchronisation is Synchronisation.ALLREDUCE:
             return flat, flat
         whole = p.matrix(flat)
-        own = p.updated(flat) if self.plan.synchronisation == "sharded" else whole
+        own = p.updated(flat) if self.plan.synchronisation is Synchronisation.SHARDED else whole
         return (whole, own) if is_gradient else (own, whole)
 
     def _load(self, part: int) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.program import Program
-from hpcpar.schedule.memory_plan.tensors import Role, TensorRef
-from hpcpar.schedule.steps import Comm, Op, Phase, Step
+from hpcpar.schedule.steps import Comm, Op, Phase, Role, Step
 
 
 class Watch:
@@ -67,7 +66,7 @@ class Watch:
         """The step before which a step of a layer has written the output, where it does."""
         if not isinstance(step, Comm):
             return step.index + 1
-        return self.program.steps.until[step.index] if _is_of_output(step) else 0
+        return self.program.steps.until[step.index] if step.tensor.role is Role.OUTPUT else 0
 
     def _returned(self, layer: str) -> int:
         """The step before which the gradient of the output is complete: the first that reads it, -1
@@ -77,13 +76,9 @@ class Watch:
         for s in self._steps:
             if s.phase is not Phase.BACKWARD or s.layer != layer or s.part != part:
                 continue
-            if _is_of_output(s) if isinstance(s, Comm) else s.op is not Op.ACCUMULATE:
+            if s.tensor.role is Role.OUTPUT if isinstance(s, Comm) else s.op is not Op.ACCUMULATE:
                 return s.index
         return -1
-
-
-def _is_of_output(step: Comm) -> bool:
-    return TensorRef.of(step).role is Role.OUTPUT
 
 
 def on_host(backend: Backend, array: Array) -> np.ndarray:

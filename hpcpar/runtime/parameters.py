@@ -14,7 +14,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Layer
 from hpcpar.plan.boxes import Box, Interval, shape
 from hpcpar.plan.layout import Layout, parameters, shards
-from hpcpar.plan.plan import OPTIMIZERS, Plan
+from hpcpar.plan.plan import OPTIMIZERS, Plan, Synchronisation
 
 
 class Parameters:
@@ -71,7 +71,7 @@ class Parameters:
         self.dweight, self.dbias = self.split(self.grad)
         if self.layout.holds(rank) and config.coordinate("k", rank):
             self.bias = None
-        cut = reduced and plan.synchronisation == "sharded"
+        cut = reduced and plan.synchronisation is Synchronisation.SHARDED
         self.shard: Box | None = shards(network, layer, config).box(rank) if cut else None
         self.updates = updates and bool(self.flat.size)
         held = shape(self.shard) if self.shard is not None else self.flat.shape

@@ -9,7 +9,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.layout import Layout
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.schedule.outline_steps import Move
 
 
@@ -51,9 +51,9 @@ class Buckets:
 
     def _joins(self, layer: Layer) -> bool:
         """True where the layer may share a bucket: every rank has its whole gradient."""
-        if self.plan.synchronisation != "allreduce" or self.plan.bucket_bytes == 0:
-            return False
-        return not self.plan.configs[layer.name].cuts_channels
+        allreduces = self.plan.synchronisation is Synchronisation.ALLREDUCE
+        return (allreduces and self.plan.bucket_bytes > 0
+                and not self.plan.configs[layer.name].cuts_channels)
 
     def _fits(self, layer: Layer, size: int) -> bool:
         """True where a layer may join the open bucket: the same ranks sum it."""

@@ -13,14 +13,14 @@ from hpcpar.network.layers import BatchNorm, Conv, Layer
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Config, Flags, Ints
 from hpcpar.plan.layout import Layout, owned, partial
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.buckets import Buckets, Pending
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.emitter import Emitter
 from hpcpar.schedule.outline_steps import Chooser, Move
 from hpcpar.schedule.pattern import NOTHING, Pattern, collective_along
 from hpcpar.schedule.recompute import Recompute, recompute
-from hpcpar.schedule.steps import CODES, Kind, Op, Phase
+from hpcpar.schedule.steps import CODES, Kind, Op, Phase, Role, TensorRef
 from hpcpar.schedule.weights import SUMMED, gradient, update
 
 #: Item size of sums of squares, which need float64 and are few.
@@ -47,7 +47,7 @@ class Builder(Emitter):
                  training: bool = True) -> None:
         super().__init__(network, plan, choose)
         self.training, self.trains = training, network.trained
-        self.full = plan.overlap == "full"
+        self.full = plan.overlap is Overlap.FULL
         self._received: set[str] = set()
 
     @cached_property
@@ -124,7 +124,7 @@ class Builder(Emitter):
             return None
         layout = moments_layout(self.network, self.plan, layer)
         pattern = collective_along(Kind.ALLREDUCE, self.plan.configs[layer.name], SUMMED)
-        tensor = f"{layer.name}.moments{'.gradient' if phase is Phase.BACKWARD else ''}"
+        tensor = TensorRef(layer.name, Role.MOMENTS, gradient=phase is Phase.BACKWARD)
         return self.move(phase, layer.name, tensor, pattern, layout, layout,
                          ("moments", self.edges.key(layer, 0)), MOMENT_BYTES)
 
@@ -142,14 +142,14 @@ class Builder(Emitter):
         parts = partial(self.network, layer, config, batch)
         whole = owned(self.network, layer, config, batch)
         key = ("sum", self.edges.key(layer, batch))
+        tensor = TensorRef(layer.name, Role.OUTPUT, gradient=phase is Phase.BACKWARD)
         if phase is Phase.BACKWARD:
             gathers = config.scatter
             pattern = collective_along(Kind.ALLGATHER, config, ("k",)) if gathers else NOTHING
-            return self.move(Phase.BACKWARD, layer.name, f"{layer.name}.output.gradient", pattern,
-                             whole, parts, key)
+            return self.move(phase, layer.name, tensor, pattern, whole, parts, key)
         kind = Kind.REDUCE_SCATTER if config.scatter else Kind.ALLREDUCE
         pattern = collective_along(kind, config, ("k",))
-        return self.move(phase, layer.name, f"{layer.name}.output", pattern, parts, whole, key)
+        return self.move(phase, layer.name, tensor, pattern, parts, whole, key)
 
     def loss(self, batch: Ints) -> Move | None:
         """Sum the loss over the ranks that hold parts of it, and send it to all other ranks."""
@@ -158,7 +158,8 @@ class Builder(Emitter):
         layout = loss_layout(plan, last)
         pattern = collective_along(Kind.ALLREDUCE, config, ("n", "c"))
         key = ("loss", self.edges.key(last, batch))
-        sums = self.alone(self.move(Phase.LOSS, last.name, "loss", pattern, layout, layout, key,
+        tensor = TensorRef("", Role.LOSS)
+        sums = self.alone(self.move(Phase.LOSS, last.name, tensor, pattern, layout, layout, key,
                                     item_bytes=8))
         some = np.not_equal(config.ranks, plan.ranks)
         if not np.any(some):
@@ -166,12 +167,13 @@ class Builder(Emitter):
         self.wait(sums)
         everyone = Layout(Config(replicas=plan.ranks), layout.axes)
         told = Pattern(some * np.int8(CODES[Kind.REDISTRIBUTE]))
-        return self.alone(self.move(Phase.LOSS, last.name, "loss everywhere", told, layout,
-                                    everyone, (*key, "told"), item_bytes=8))
+        tensor = TensorRef("", Role.LOSS_EVERYWHERE)
+        return self.alone(self.move(Phase.LOSS, last.name, tensor, told, layout, everyone,
+                                    (*key, "told"), item_bytes=8))
 
     def finish(self, sums: Move | None) -> None:
         """Wait for the loss at the end of the iteration."""
-        if self.plan.overlap != "none":
+        if self.plan.overlap is not Overlap.NONE:
             self.wait(sums)
 
     # -- backward ----------------------------------------------------------------------------------
@@ -230,7 +232,7 @@ class Builder(Emitter):
 
     def give_back(self, e: Edge) -> Move | None:
         """Sum the gradients of needed boxes onto owned ones."""
-        return self.alone(self.move(Phase.BACKWARD, e.consumer.name, f"{e.tensor}.gradient",
+        return self.alone(self.move(Phase.BACKWARD, e.consumer.name, e.gradient,
                                     e.backward, e.needed, e.owned, e.key))
 
     def arrive(self, back: list[tuple[Edge, Move | None]], batch: Ints) -> None:

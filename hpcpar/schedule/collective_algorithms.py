@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcpar.plan.boxes import block
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import Algorithm, Kind
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def bruck_reduce_scatter(sizes: tuple[int, ...], me: int) -> list[Round]:
     return [Round(r.recvs, r.sends, True, i - 1) for i, r in enumerate(reversed(forward))]
 
 
-def collective(kind: Kind, algorithm: str, sizes: tuple[int, ...], me: int,
+def collective(kind: Kind, algorithm: Algorithm, sizes: tuple[int, ...], me: int,
                segments: int) -> list[Round]:
     """Rounds of member `me` of a collective.
 
@@ -182,21 +182,21 @@ def collective(kind: Kind, algorithm: str, sizes: tuple[int, ...], me: int,
         buffer's size.
     """
     if kind is Kind.ALLREDUCE:
-        if algorithm == "doubling":
+        if algorithm is Algorithm.DOUBLING:
             return doubling_allreduce(len(sizes), me, sizes[0])
         return ring_allreduce(len(sizes), me, sizes[0], segments)
     if kind is Kind.ALLGATHER:
-        if algorithm == "bruck":
+        if algorithm is Algorithm.BRUCK:
             return bruck_allgather(sizes, me)
         return ring_allgather(sizes, me, segments)
-    if algorithm == "bruck":
+    if algorithm is Algorithm.BRUCK:
         return bruck_reduce_scatter(sizes, me)
     return ring_reduce_scatter(sizes, me, segments)
 
 
-#: Algorithms of each collective, besides 'mpi', the library's own.
-ALGORITHMS: dict[Kind, tuple[str, ...]] = {
-    Kind.ALLREDUCE: ("ring", "doubling"),
-    Kind.ALLGATHER: ("ring", "bruck"),
-    Kind.REDUCE_SCATTER: ("ring", "bruck"),
+#: Algorithms of each collective, besides the MPI library's own.
+ALGORITHMS: dict[Kind, tuple[Algorithm, ...]] = {
+    Kind.ALLREDUCE: (Algorithm.RING, Algorithm.DOUBLING),
+    Kind.ALLGATHER: (Algorithm.RING, Algorithm.BRUCK),
+    Kind.REDUCE_SCATTER: (Algorithm.RING, Algorithm.BRUCK),
 }

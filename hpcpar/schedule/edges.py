@@ -11,6 +11,7 @@ from hpcpar.plan.config import Ints, value_key
 from hpcpar.plan.layout import Layout, needed, owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.pattern import Pattern, patterns
+from hpcpar.schedule.steps import Role, TensorRef
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,14 @@ class Edge:
     key: Hashable
 
     @property
-    def tensor(self) -> str:
-        """The name of the consumer's input."""
-        return f"{self.consumer.name}.input{self.which if self.which else ''}"
+    def tensor(self) -> TensorRef:
+        """The consumer's input."""
+        return TensorRef(self.consumer.name, Role.INPUT, self.which)
+
+    @property
+    def gradient(self) -> TensorRef:
+        """The gradient of the consumer's input."""
+        return TensorRef(self.consumer.name, Role.INPUT, self.which, True)
 
 
 class Edges:

@@ -10,7 +10,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Flags, Ints, Names
 from hpcpar.plan.layout import Layout
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.edges import Edges
 from hpcpar.schedule.outline_steps import (
     CHEAPEST,
@@ -23,7 +23,7 @@ from hpcpar.schedule.outline_steps import (
     Task,
 )
 from hpcpar.schedule.pattern import Pattern
-from hpcpar.schedule.steps import Op, Phase
+from hpcpar.schedule.steps import Algorithm, Op, Phase, TensorRef
 
 
 class Emitter:
@@ -49,13 +49,13 @@ class Emitter:
         self._chosen: dict[Hashable, tuple[Names, Ints, Quote | None]] = {}
 
     def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True,
-                tensor: str = "") -> None:
+                tensor: TensorRef | None = None) -> None:
         """Append a computation, unless no case has it."""
         if present is True or np.asarray(present).any():
             self.steps.append(Task(phase, layer, op, batch, present, self.part, tensor))
 
     def move(
-        self, phase: Phase, layer: str, tensor: str, pattern: Pattern, source: Layout,
+        self, phase: Phase, layer: str, tensor: TensorRef, pattern: Pattern, source: Layout,
         destination: Layout, key: Hashable, item_bytes: int | None = None, root: int = 0,
     ) -> Move | None:
         """Append a movement; None if nothing moves in any case."""
@@ -73,18 +73,19 @@ class Emitter:
             if algorithm is CHEAPEST:
                 step.algorithm = CHEAPEST
             else:
-                step.algorithm = np.where(direct, "direct", algorithm)
+                step.algorithm = np.where(direct, Algorithm.DIRECT, algorithm)
                 step.segments = np.where(direct, 1, segments)
         self.steps.append(step)
         return step
 
     def wait(self, move: Move | None) -> None:
         """The next step needs the result of `move`."""
-        if move is not None and (move.needed_by == NOT_YET or self.plan.overlap != "none"):
+        overlaps = self.plan.overlap is not Overlap.NONE
+        if move is not None and (overlaps or move.needed_by == NOT_YET):
             move.needed_by = len(self.steps)
 
     def alone(self, move: Move | None) -> Move | None:
         """Without overlap, the next step waits for a movement, even if it is a movement itself."""
-        if self.plan.overlap == "none":
+        if self.plan.overlap is Overlap.NONE:
             self.wait(move)
         return move

@@ -19,7 +19,7 @@ from hpcpar.plan.plan import Plan
 from hpcpar.schedule.outline import outline
 from hpcpar.schedule.outline_steps import Chooser, Move, Outline, Task
 from hpcpar.schedule.pipeline_order import cells, firsts, stage_of
-from hpcpar.schedule.steps import PASSES, Comm, Compute, Group, Phase, Schedule, Step
+from hpcpar.schedule.steps import PASSES, Algorithm, Comm, Compute, Group, Phase, Schedule, Step
 
 
 class Entry(NamedTuple):
@@ -64,17 +64,10 @@ def samples_of(plan: Plan, part: int) -> int:
     return stop - start
 
 
-def outlines(network: Network, plan: Plan, choose: Chooser, *, training: bool = True,
-             largest: Outline | None = None) -> list[Outline]:
-    """The outline of every micro-batch; equally large ones share it. The last is the largest.
-
-    Parameters
-    ----------
-    largest : Outline, optional
-        That of the largest, where it is at hand.
-    """
-    if largest is None:
-        largest = outline(network, plan, choose, training=training)
+def outlines(network: Network, plan: Plan, choose: Chooser, *,
+             training: bool = True) -> list[Outline]:
+    """The outline of every micro-batch; equally large ones share it. The last is the largest."""
+    largest = outline(network, plan, choose, training=training)
     known = {np.asarray(plan.samples_of_a_pass).tobytes(): largest}
     out = []
     for part in range(plan.microbatches):
@@ -212,6 +205,6 @@ def frozen_movement(step: Move, index: int = 0, part: int = 0, needed_by: int = 
         group = Group(group.mesh_axes, int(step.source.config.first))
     return Comm(
         index, step.phase, step.layer, step.tensor, kind, step.source, step.destination,
-        bool(step.pattern.reduce), group, str(step.algorithm), int(step.segments), step.item_bytes,
-        needed_by, part, step.root, step.covers,
+        bool(step.pattern.reduce), group, Algorithm(str(step.algorithm)), int(step.segments),
+        step.item_bytes, needed_by, part, step.root, step.covers,
     )

@@ -12,7 +12,7 @@ from hpcpar.plan.boxes import items
 from hpcpar.schedule.collective_algorithms import Message, Round, collective
 from hpcpar.schedule.exchange import NOTHING, Exchange, Piece
 from hpcpar.schedule.halo_exchange import point_to_point
-from hpcpar.schedule.steps import Comm, Kind
+from hpcpar.schedule.steps import Algorithm, Comm, Kind
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def _blocks(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
     sizes = tuple(items(box) for box in boxes)
     me = peers.index(rank)
     # our own algorithms want the member's own block first, MPI wants the group's order
-    first = 0 if step.algorithm == "mpi" else me
+    first = 0 if step.algorithm is Algorithm.MPI else me
     at = 0
     pieces: dict[int, Piece] = {}
     for j in range(len(peers)):
@@ -98,7 +98,7 @@ def _broadcast(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
 
 
 def _rounds(step: Comm, sizes: tuple[int, ...], me: int) -> tuple[Round, ...]:
-    if step.algorithm == "mpi" or len(sizes) == 1:
+    if step.algorithm is Algorithm.MPI or len(sizes) == 1:
         return ()
     return tuple(collective(step.kind, step.algorithm, sizes, me, step.segments))
 
@@ -110,7 +110,7 @@ def counts(step: Comm, rank: int) -> Counts:
     the messages inside are not visible.
     """
     ex = exchange(step, rank)
-    if step.algorithm == "mpi" and len(ex.peers) > 1:
+    if step.algorithm is Algorithm.MPI and len(ex.peers) > 1:
         return Counts(1, items(step.source_box(rank)) * step.item_bytes)
     sent = [m for r in ex.rounds for m in r.sends]
     return Counts(len(sent), sum(m.stop - m.start for m in sent) * step.item_bytes)

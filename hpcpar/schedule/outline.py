@@ -15,7 +15,7 @@ from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, SoftmaxCrossEntropy
 from hpcpar.plan.config import Ints
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.buckets import Pending
 from hpcpar.schedule.builder import Builder
 from hpcpar.schedule.outline_steps import Chooser, Move, Outline
@@ -31,7 +31,7 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
 
     Forward, every layer's needed boxes are made from the owned ones of the layers before; backward,
     the adjoint movements sum gradients of needed boxes onto owned ones; each layer's weight
-    gradient is summed as soon as it is complete. Under ``overlap="full"`` a halo travels while the
+    gradient is summed as soon as it is complete. Under `Overlap.FULL` a halo travels while the
     interior of its convolution is computed, and the gradient of a layer's input while that of its
     weights is; under ``"gradient"`` or ``"full"`` the weights' gradients travel until their update.
 
@@ -79,7 +79,7 @@ def _fc_passes(b: Builder, layers: Sequence[Layer], training: bool) -> None:
         mesh_axes = (plan.configs[edge.producer.name].mesh_axes["n"],)
         there, back = collective(Kind.BROADCAST, mesh_axes), collective(Kind.REDUCE, mesh_axes)
     layout = edge.needed if plan.switch == "one" else edge.owned
-    beside = plan.overlap == "full"
+    beside = plan.overlap is Overlap.FULL
 
     def fetch(number: int) -> Move | None:
         now, b.part = b.part, number
@@ -104,10 +104,9 @@ def _fc_passes(b: Builder, layers: Sequence[Layer], training: bool) -> None:
         if training:
             pending = b.backward(layers[1:], samples)
             b.compute(Phase.BACKWARD, first, Op.BACKWARD, samples)
-            tensor = f"{edge.tensor}.gradient"
             key = (edge.key, plan.switch)
-            returned.append(b.move(Phase.BACKWARD, first.name, tensor, back, edge.needed, layout,
-                                   key, root=root(number)))
+            returned.append(b.move(Phase.BACKWARD, first.name, edge.gradient, back, edge.needed,
+                                   layout, key, root=root(number)))
             if not beside:
                 b.wait(returned[-1])
             if first.has_weights:

@@ -13,7 +13,7 @@ from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edges
 from hpcpar.schedule.pattern import Pattern
-from hpcpar.schedule.steps import CODES, Kind, Op, Phase
+from hpcpar.schedule.steps import CODES, Algorithm, Kind, Op, Phase, TensorRef
 
 #: `Move.needed_by` of a movement that no step waits for yet.
 NOT_YET = -1
@@ -34,7 +34,7 @@ class Task:
     batch: Ints
     present: Flags = True
     part: int = 0
-    tensor: str = ""
+    tensor: TensorRef | None = None
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class Move:
 
     phase: Phase
     layer: str
-    tensor: str
+    tensor: TensorRef
     source: Layout
     destination: Layout
     pattern: Pattern
     item_bytes: int
     key: Hashable
-    algorithm: Names = "direct"
+    algorithm: Names = Algorithm.DIRECT
     segments: Ints = 1
     quote: Quote | None = None
     needed_by: int = NOT_YET

@@ -177,7 +177,7 @@ def relate(owned: Layout, needed: Layout, a: Axis, b: Axis) -> AxisRelation:
     inexact: Flags = False
     halo = np.logical_not(want.exact) & want.regular
     if np.any(halo):
-        held = tabulate(partial(_holds_needed, a, b), want.parts)
+        held = tabulate(partial(_holds_needed, a, b), want.parts, np.bool_)
         same_cut = (np.equal(want.mesh_axis.stride, have.mesh_axis.stride)
                     & np.equal(want.parts, have.parts))
         irregular = irregular | (halo & ~same_cut)

@@ -14,7 +14,7 @@ import numpy as np
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Ints
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import PipelineOrder, Plan
 from hpcpar.schedule.steps import Phase
 
 
@@ -57,22 +57,15 @@ class Cell:
     part: int
 
 
-def in_flight(order: str, stages: int, stage: int, parts: int) -> int:
+def in_flight(order: PipelineOrder, stages: int, stage: int, parts: int) -> int:
     """Micro-batches whose activations a stage keeps at most: all of them (GPipe), or one for each
     stage from here to the end.
     """
-    return parts if order == "gpipe" else min(parts, stages - stage)
+    return parts if order is PipelineOrder.GPIPE else min(parts, stages - stage)
 
 
-def cells(order: str, stages: int, parts: int, training: bool = True) -> list[Cell]:
-    """The passes of all stages in an order in which each comes after those that it waits for.
-
-    Parameters
-    ----------
-    order : str
-        ``gpipe``: all micro-batches forward, then all backward; ``1f1b``: backward as soon as can
-        be, one forward, one backward.
-    """
+def cells(order: PipelineOrder, stages: int, parts: int, training: bool = True) -> list[Cell]:
+    """The passes of all stages in an order in which each comes after those that it waits for."""
     own = [_of_stage(order, stages, s, parts, training) for s in range(stages)]
     out: list[Cell] = []
     done: set[Cell] = set()
@@ -84,11 +77,12 @@ def cells(order: str, stages: int, parts: int, training: bool = True) -> list[Ce
     return out
 
 
-def _of_stage(order: str, stages: int, stage: int, parts: int, training: bool) -> list[Cell]:
+def _of_stage(order: PipelineOrder, stages: int, stage: int, parts: int,
+              training: bool) -> list[Cell]:
     """The passes of a stage in its own order."""
     forward = [Cell(stage, Phase.FORWARD, m) for m in range(parts)]
     backward = [Cell(stage, Phase.BACKWARD, m) for m in range(parts)] if training else []
-    if not training or order == "gpipe":
+    if not training or order is PipelineOrder.GPIPE:
         return forward + backward
     ahead = in_flight(order, stages, stage, parts)
     mixed = forward[:ahead]

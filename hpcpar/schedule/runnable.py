@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Layer
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.schedule.pipeline_order import switch
 
 
@@ -23,7 +23,7 @@ def require(network: Network, plan: Plan) -> None:
         raise InputError(
             f"a batch of {plan.batch} samples cannot be cut into {plan.microbatches} "
             f"micro-batches: some would be empty; use at most {plan.batch}")
-    if plan.synchronisation != "allreduce":
+    if plan.synchronisation is not Synchronisation.ALLREDUCE:
         cut = next((name for name, config in plan.configs.items() if config.k > 1), None)
         if cut is not None:
             raise InputError(

@@ -17,7 +17,7 @@ from hpcpar.plan.boxes import block
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.collective_algorithms import collective
 from hpcpar.schedule.pattern import ONE
-from hpcpar.schedule.steps import Comm, Group, Kind, Schedule
+from hpcpar.schedule.steps import Algorithm, Comm, Group, Kind, Schedule
 
 Counts = NDArray[np.int64]
 #: Rows of the matrix of all rank pairs that are computed at once, to bound memory.
@@ -175,7 +175,7 @@ def _positions(group: Group, rank: Counts) -> tuple[Counts, Counts]:
 
 
 @lru_cache(maxsize=2_000)
-def _of_members(kind: Kind, algorithm: str, sizes: tuple[int, ...], segments: int, root: int
+def _of_members(kind: Kind, algorithm: Algorithm, sizes: tuple[int, ...], segments: int, root: int
                 ) -> tuple[Counts, Counts]:
     """Messages and items that each member of a group sends, by position.
 
@@ -188,13 +188,13 @@ def _of_members(kind: Kind, algorithm: str, sizes: tuple[int, ...], segments: in
     none = np.zeros(p, np.int64)
     if p == 1:
         return none, none
-    if algorithm == "mpi":
+    if algorithm is Algorithm.MPI:
         return none + 1, n if kind is not Kind.REDUCE_SCATTER else none + n.sum()
     if kind is Kind.REDUCE or kind is Kind.BROADCAST:
         at_root = np.arange(p) == root
         sends = (n > 0) * (at_root * (p - 1) if kind is Kind.BROADCAST else ~at_root)
         return sends, sends * n
-    if algorithm == "ring":
+    if algorithm is Algorithm.RING:
         return _ring(kind, n, segments)
     rounds = [collective(kind, algorithm, sizes, me, segments) for me in range(p)]
     sends = [[m.stop - m.start for r in mine for m in r.sends] for mine in rounds]

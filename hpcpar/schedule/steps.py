@@ -41,6 +41,20 @@ class Kind(str, Enum):
     BROADCAST = "broadcast"
 
 
+class Algorithm(str, Enum):
+    """Algorithm of a communication step: point to point, three of collectives, or the MPI library's
+    own.
+    """
+
+    DIRECT = "direct"
+    RING = "ring"
+    DOUBLING = "doubling"
+    BRUCK = "bruck"
+    MPI = "mpi"
+
+    __str__ = str.__str__
+
+
 #: Kinds as small numbers, for arrays of many cases; 0 means no communication.
 CODES = {kind: np.int8(code) for code, kind in enumerate(Kind, 1)}
 
@@ -56,6 +70,39 @@ class Op(str, Enum):
     BACKWARD_WEIGHT = "backward_weight"
     ACCUMULATE = "accumulate"
     UPDATE = "update"
+
+
+class Role(str, Enum):
+    """The part of a tensor in its layer."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    MOMENTS = "moments"
+    WEIGHT = "weight"
+    LOSS = "loss"
+    LOSS_EVERYWHERE = "loss everywhere"
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """A tensor of a layer, or its gradient.
+
+    Attributes
+    ----------
+    layer : str
+        Empty for the loss, which is the network's.
+    input : int
+        Index among the layer's inputs.
+    """
+
+    layer: str
+    role: Role
+    input: int = 0
+    gradient: bool = False
+
+    def __str__(self) -> str:
+        name = f"{self.layer}.{self.role.value}" if self.layer else self.role.value
+        return f"{name}{self.input or ''}{'.gradient' if self.gradient else ''}"
 
 
 @dataclass(frozen=True)
@@ -99,8 +146,8 @@ class Compute:
     ----------
     part : int
         Index of the micro-batch, or of the pass through the fully-connected layers.
-    tensor : str
-        For `Op.ACCUMULATE`, the input whose gradient is added; else empty.
+    tensor : TensorRef or None
+        For `Op.ACCUMULATE`, the input whose gradient is added.
     """
 
     index: int
@@ -108,7 +155,7 @@ class Compute:
     layer: str
     op: Op
     part: int = 0
-    tensor: str = ""
+    tensor: TensorRef | None = None
 
     @property
     def label(self) -> str:
@@ -128,9 +175,6 @@ class Comm:
     group : Group or None
         Members of a collective. None for point-to-point patterns (halo, redistribute), whose
         messages follow from the boxes.
-    algorithm : str
-        ``direct`` (point to point), ``ring``, ``doubling``, ``bruck`` or ``mpi`` (the library's
-        own).
     segments : int
         Pieces that each message of a ring is cut into, so that summing one overlaps the transfer of
         the next.
@@ -149,13 +193,13 @@ class Comm:
     index: int
     phase: Phase
     layer: str
-    tensor: str
+    tensor: TensorRef
     kind: Kind
     source: Layout
     destination: Layout
     reduce: bool
     group: Group | None
-    algorithm: str
+    algorithm: Algorithm
     segments: int
     item_bytes: int
     needed_by: int

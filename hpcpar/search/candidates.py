@@ -16,7 +16,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Ints
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import configurations, parse, plan_options, together
+from hpcpar.plan.strategies import configurations, parse, together
 from hpcpar.plan.strategy_request import Configs
 from hpcpar.search.balance import balanced
 
@@ -227,9 +227,8 @@ def alone(task: PlanningTask, strategy: str) -> Candidate:
 
 
 def _alone(task: PlanningTask, strategy: str) -> Candidate:
-    options = plan_options(strategy, task.ranks, task.batch) | task.plan_options
     plan = make_plan(task.spec, strategy, task.ranks, task.batch, gather=task.gather,
-                     network=task.network, machine=files.to_dict(task.machine), **options)
+                     network=task.network, machine=files.to_dict(task.machine), **task.plan_options)
     return _balanced(task, plan)
 
 

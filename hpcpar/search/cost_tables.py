@@ -24,13 +24,13 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, Loss
 from hpcpar.plan.config import Config, Flags, Numbers
 from hpcpar.plan.layout import owned
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.aliasing import begins_sum, in_place, passes_gradient
 from hpcpar.schedule.builder import Builder
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline_steps import Move, Task
 from hpcpar.schedule.pattern import NOTHING
-from hpcpar.schedule.steps import Phase
+from hpcpar.schedule.steps import Phase, TensorRef
 from hpcpar.search.tables import Link, Table, Unit
 
 
@@ -51,7 +51,7 @@ class TableMaker:
     def __init__(self, network: Network, plan: Plan, machine: Machine,
                  contention: float | None = None, gamma: float = 1.0) -> None:
         self.network, self.machine, self.gamma = network, machine, gamma
-        self.plan = replace(plan, overlap="none", configs={}, machine={})
+        self.plan = replace(plan, overlap=Overlap.NONE, configs={}, machine={})
         self.network_model = NetworkModel(machine, contention)
         # a plan's algorithms are chosen without a given contention
         plain = self.network_model if contention is None else NetworkModel(machine)
@@ -137,7 +137,7 @@ class TableMaker:
         pricer = self._pricer(b)
         seconds, hideable = np.zeros(shape), np.zeros(shape)
         measured: Flags = np.bool_(bool(self.machine.compute))
-        buffers: dict[str, Numbers] = {}
+        buffers: dict[TensorRef, Numbers] = {}
         for step in steps:
             price = pricer.price(step)
             seconds += repeats(self.plan, step.phase) * price.seconds

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hpcpar.errors import InputError
+from hpcpar.plan.plan import Overlap
 from hpcpar.search.candidates import Candidate, PlanningTask, best_of, of_plan
 from hpcpar.search.local_search import improve
 from hpcpar.search.table_search import HIDDEN, Search, SearchResult
@@ -49,7 +50,7 @@ def plan_layerwise(task: PlanningTask) -> LayerwisePlan:
     _check(task)
     search = _search(task)
     result = search.best()
-    if search.plan.overlap == "none":
+    if search.plan.overlap is Overlap.NONE:
         return LayerwisePlan(of_plan(task, result.plan), result, search)
     start = _fastest_with_hidden(task, search, result)
     return LayerwisePlan(improve(search, start), result, search)

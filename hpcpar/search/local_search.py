@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.cost.price_family import price_family
-from hpcpar.plan.config import Config
+from hpcpar.plan.config import Config, Numbers
 from hpcpar.plan.strategy_request import Configs
 from hpcpar.search.candidates import Candidate, of_plan
 from hpcpar.search.space import Space
@@ -129,7 +129,8 @@ def _best_first(search: Search, candidate: Candidate, cases: Rows) -> NDArray[np
     task = candidate.task
     plan = replace(candidate.plan, configs=configs)
     costs = price_family(task.network, plan, task.machine, **task.price_options)
-    limit, held = task.machine.device.memory_bytes, costs.memory.total_bytes
+    limit = task.machine.device.memory_bytes
+    held: Numbers = costs.memory.total_bytes
     if np.any(held > limit):
         # plans that differ in a few layers need about the same part of their bounds
         held = held * (candidate.memory_bytes / candidate.bound_bytes)

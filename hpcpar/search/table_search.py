@@ -21,7 +21,7 @@ from hpcpar.cost.price_plan import memory_of_ranks
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.plan.plan import NetworkSpec, Plan, Synchronisation
 from hpcpar.search.cost_tables import TableMaker
 from hpcpar.search.edge_elimination import Eliminations, count_eliminations
 from hpcpar.search.memory_limit import fastest_within, minimise
@@ -103,7 +103,7 @@ class Search:
         self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=files.to_dict(machine),
                          **options)
         self.table_maker = TableMaker(network, self.plan, machine, contention, gamma)
-        reductions = self.plan.synchronisation == "allreduce"
+        reductions = self.plan.synchronisation is Synchronisation.ALLREDUCE
         self.units = units(network, Spaces(network, ranks, batch, machine, reductions))
         self.edges = layer_edges(network, self.units)
         self.eliminations = count_eliminations(len(network.layers), _layer_pairs(network))

@@ -10,6 +10,7 @@ from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
+from hpcpar.plan.plan import Collectives, Overlap, Synchronisation
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
 
@@ -34,9 +35,11 @@ class WhatIf:
 
 #: Options that may help: description, option of `Plan`, value.
 _OPTIONS = (
-    ("overlap communication with computing (--overlap full)", "overlap", "full"),
-    ("let the cost model choose collectives (--collectives auto)", "collectives", "auto"),
-    ("shard the weight update (--synchronisation sharded)", "synchronisation", "sharded"),
+    ("overlap communication with computing (--overlap full)", "overlap", Overlap.FULL),
+    ("let the cost model choose collectives (--collectives auto)", "collectives",
+     Collectives.AUTO),
+    ("shard the weight update (--synchronisation sharded)", "synchronisation",
+     Synchronisation.SHARDED),
     ("batch normalisation by local statistics (--batch-norm local: other results)", "batch_norm",
      "local"),
 )

@@ -18,7 +18,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Dropout, Layer
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.observe import Watch, on_host
 from hpcpar.runtime.optimizer import SGD
@@ -40,7 +40,7 @@ TINY = 1e-300
 def whole_gradient(plan: Plan, schedule: Schedule, layer: Layer) -> bool:
     """True where a rank ends with the whole sum of a layer's gradient."""
     is_summed = any(layer.name in step.covers for step in schedule.comms)
-    return plan.synchronisation == "allreduce" or not is_summed
+    return plan.synchronisation is Synchronisation.ALLREDUCE or not is_summed
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def serial_plan(plan: Plan) -> Plan:
     """The same training on one rank."""
     configs = {name: Config() for name in plan.configs}
     return replace(plan, ranks=1, strategy="serial", configs=configs, switch="each",
-                   synchronisation="allreduce")
+                   synchronisation=Synchronisation.ALLREDUCE)
 
 
 class Verification:

@@ -17,7 +17,9 @@ from hpcpar.plan.layout import Layout
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.messages import counts
 from hpcpar.schedule.pattern import Pattern
-from hpcpar.schedule.steps import Comm, Kind, Phase
+from hpcpar.schedule.steps import Algorithm, Comm, Kind, Phase, Role, TensorRef
+
+TENSOR = TensorRef("test", Role.OUTPUT)
 
 
 @dataclass(frozen=True)
@@ -45,22 +47,22 @@ def step(pattern: Pattern, source: Layout | Boxes, destination: Layout | Boxes,
          index: int = 0) -> Comm:
     """The communication step of a pattern, in float64."""
     assert pattern.kind is not None
-    group, algorithm = pattern.group, "direct"
+    group, algorithm = pattern.group, Algorithm.DIRECT
     if group is not None:
         group = replace(group, first=int(source.config.first) if isinstance(source, Layout) else 0)
-        algorithm = ALGORITHMS.get(pattern.kind, ("direct",))[0]
-    return Comm(index, Phase.FORWARD, "test", "tensor", pattern.kind, source, destination,  # type: ignore[arg-type]
+        algorithm = ALGORITHMS.get(pattern.kind, (Algorithm.DIRECT,))[0]
+    return Comm(index, Phase.FORWARD, "test", TENSOR, pattern.kind, source, destination,  # type: ignore[arg-type]
                 bool(pattern.reduce), group, algorithm, 1, 8, index + 1)
 
 
 def variants(base: Comm) -> list[Comm]:
     """The step with every algorithm that its kind may use, rings in 1 to 4 segments."""
-    if base.algorithm == "direct":
+    if base.algorithm == Algorithm.DIRECT:
         return [base]
-    out = [replace(base, algorithm="mpi")]
+    out = [replace(base, algorithm=Algorithm.MPI)]
     for algorithm in ALGORITHMS[base.kind]:
         out += [replace(base, algorithm=algorithm, segments=s)
-                for s in ((1, 2, 3, 4) if algorithm == "ring" else (1,))]
+                for s in ((1, 2, 3, 4) if algorithm == Algorithm.RING else (1,))]
     return out
 
 

@@ -16,7 +16,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Layer, SoftmaxCrossEntropy
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.layout import owned
-from hpcpar.plan.plan import ORDERS, OVERLAPS, SYNCHRONISATIONS, NetworkSpec, Plan
+from hpcpar.plan.plan import NetworkSpec, Overlap, PipelineOrder, Plan, Synchronisation
 from hpcpar.plan.stages import cuts, stages
 from tests.mpi.graphs import LEAST_VALUES
 
@@ -66,9 +66,10 @@ def random_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
     configs = {layer.name: random_config(network, layer, ranks, rng, reductions)
                for layer in network.layers}
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    ways = SYNCHRONISATIONS if max(c.k for c in configs.values()) == 1 else SYNCHRONISATIONS[:1]
+    cut = any(c.k > 1 for c in configs.values())
+    ways = [Synchronisation.ALLREDUCE] if cut else list(Synchronisation)
     plan = Plan(spec, ranks, batch, "random", configs, dtype="float64",
-                overlap=str(rng.choice(OVERLAPS)),
+                overlap=str(rng.choice(list(Overlap))),
                 collectives=str(rng.choice(ALGORITHMS)), synchronisation=str(rng.choice(ways)),
                 optimizer=str(rng.choice(OPTIMIZERS_DRAWN)),
                 bucket_bytes=int(rng.choice([0, 400, 1 << 20])), recompute=again(configs))
@@ -76,7 +77,7 @@ def random_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
     if rng.random() < 0.4 and fewest_values(network, local) >= LEAST_VALUES:
         return local
     parts = replace(plan, microbatches=min(batch, int(rng.integers(1, 5))),
-                    order=str(rng.choice(ORDERS)))
+                    order=str(rng.choice(list(PipelineOrder))))
     return parts if fewest_values(network, parts) >= LEAST_VALUES else plan
 
 
@@ -97,7 +98,7 @@ def staged_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
                                    first=place[layer.name] * each) for layer in network.layers}
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = Plan(spec, ranks, batch, "pipeline", configs, dtype="float64",
-                overlap=str(rng.choice(OVERLAPS)), order=str(rng.choice(ORDERS)),
+                overlap=str(rng.choice(list(Overlap))), order=str(rng.choice(list(PipelineOrder))),
                 recompute=again(configs))
     parts = replace(plan, microbatches=min(batch, int(rng.integers(2, 6))))
     return parts if fewest_values(network, parts) >= LEAST_VALUES else plan

@@ -23,7 +23,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Linear, MaxPool2d, ReLU, SoftmaxCrossEntropy
 from hpcpar.plan.boxes import local
 from hpcpar.plan.config import Config
-from hpcpar.plan.plan import ORDERS, NetworkSpec, Plan
+from hpcpar.plan.plan import NetworkSpec, PipelineOrder, Plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
 
@@ -76,7 +76,7 @@ def losses(net: Network, plan: Plan, communicator: Communicator, lagging: bool) 
     return out
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", PipelineOrder)
 @pytest.mark.parametrize("where", FIRST)
 def test_what_waits_to_be_sent_is_kept(where: str, order: str, communicator: Communicator) -> None:
     net = network()

@@ -21,7 +21,7 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import Algorithm, Kind
 from tests.strategies import one_pass
 
 
@@ -71,7 +71,7 @@ def test_links_are_measured_as_runs_use_them(direct: bool) -> None:
     w = world()
     steps = Steps(Communicator(w, PretendedGpu(), direct))
     for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER) if w.size > 1 else ():
-        transfer = steps.bind(kind, "ring", Config(n=w.size), "n", 4096)
+        transfer = steps.bind(kind, Algorithm.RING, Config(n=w.size), "n", 4096)
         assert isinstance(transfer, Transfer) and transfer.buffers.on_device is direct
         steps.communicator.start(transfer)
         steps.communicator.wait(transfer)

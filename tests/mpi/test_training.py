@@ -17,14 +17,14 @@ from hpcpar.comm.world import world
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import SoftmaxCrossEntropy
 from hpcpar.plan.config import PLACEMENTS, Config
-from hpcpar.plan.plan import OVERLAPS, NetworkSpec, Plan
+from hpcpar.plan.plan import NetworkSpec, Overlap, Plan
 from hpcpar.plan.strategies import GATHERS, configurations
 from hpcpar.plan.strategy_request import Configs
 from tests.strategies import one_pass
 
 P = world().size
 #: Everything that a strategy may be combined with.
-VARIANTS = list(itertools.product(GATHERS, OVERLAPS, CHOOSERS))
+VARIANTS = list(itertools.product(GATHERS, Overlap, CHOOSERS))
 #: Random networks per rank count (others on every count), and variants of each strategy on each
 #: network.
 RANDOM, TAKEN = {1: (12, 3), 2: (10, 4), 3: (8, 3), 4: (6, 2), 6: (3, 1)}.get(P, (2, 1))

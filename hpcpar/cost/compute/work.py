@@ -19,7 +19,7 @@ from hpcpar.network.layers import LRN, Add, BatchNorm, Concat, Conv, Flatten, La
 from hpcpar.plan.axis import Axis, tabulate
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
 from hpcpar.plan.layout import owned, parameters, partial, shards
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.interior import inner
 from hpcpar.schedule.steps import Compute, Op
@@ -170,7 +170,7 @@ class Workload:
     def _update(self, layer: Layer) -> Work:
         """The update of a layer's weights by the optimiser."""
         plan, config = self.plan, self.plan.configs[layer.name]
-        if plan.synchronisation == "sharded":
+        if plan.synchronisation is Synchronisation.SHARDED:
             count = shards(self.network, layer, config).largest_items
         else:
             count = self._weights(layer)
@@ -246,7 +246,7 @@ class Workload:
         for own, need, made in zip(e.owned.axes, e.needed.axes, out.axes, strict=True):
             if made.name in "dhw" and np.any(np.greater(out.degree(made), 1)):
                 along = functools.partial(interior_fraction, own, need, made)
-                fraction = fraction * tabulate(along, out.degree(made))
+                fraction = fraction * tabulate(along, out.degree(made), np.float64)
         return fraction
 
 

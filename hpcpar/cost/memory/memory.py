@@ -7,29 +7,25 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from hpcpar.cost.memory.sizes import Ends, gradients, values, where
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import LRN, BatchNorm, Dropout, Layer, MaxPool2d, MaxPool3d
-from hpcpar.plan.axis import entry
 from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
-from hpcpar.plan.plan import OPTIMIZERS, Plan
+from hpcpar.plan.plan import OPTIMIZERS, Plan, Synchronisation
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline_steps import Move
-from hpcpar.schedule.steps import CODES, Kind
+from hpcpar.schedule.steps import CODES, Algorithm, Kind
 
 #: Bytes of a pooling window's index.
 INDEX_BYTES = 2
 #: Of batch normalisation, for each channel: two sums and their gradients, mean and deviation, as
 #: float64.
 MOMENTS_BYTES = 48
-#: The place of a case of a family; None for all.
-Place = tuple[int, ...] | None
 #: Of each movement from rank to rank, by its key: bytes that the busiest rank sends, and bytes that
 #: go through the buffers of one at most.
 MovedBytes = Mapping[Hashable, tuple[Ints, Ints]]
@@ -55,15 +51,15 @@ class Memory:
         Communication buffers.
     """
 
-    weights_bytes: Any
-    optimizer_bytes: Any
-    activations_bytes: Any
-    gradients_bytes: Any
-    kept_bytes: Any
-    wire_bytes: Any
+    weights_bytes: Ints
+    optimizer_bytes: Ints
+    activations_bytes: Ints
+    gradients_bytes: Ints
+    kept_bytes: Ints
+    wire_bytes: Ints
 
     @property
-    def total_bytes(self) -> Any:
+    def total_bytes(self) -> Ints:
         constant = self.weights_bytes + self.optimizer_bytes + self.kept_bytes
         return constant + self.activations_bytes + self.gradients_bytes + self.wire_bytes
 
@@ -101,22 +97,13 @@ NOTHING = Memory(0, 0, 0, 0, 0, 0)
 
 
 class Largest:
-    """The largest box of every layout: for all cases of a family, or for one.
-
-    Parameters
-    ----------
-    at : tuple of int, optional
-        The place of a case of a family.
-    """
-
-    def __init__(self, at: Place = None) -> None:
-        self._at = at
+    """The largest box of every layout."""
 
     def extents(self, layout: Layout) -> tuple[Ints, ...]:
-        return tuple(_entry(extent, self._at) for extent in layout.largest)
+        return layout.largest
 
     def items(self, layout: Layout) -> Ints:
-        return _entry(layout.largest_items, self._at)
+        return layout.largest_items
 
 
 class OfRank:
@@ -152,7 +139,7 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
     if training and updates:
         # synchronised batch normalisation has its gradient from sums that all ranks know
         sums_known = isinstance(layer, BatchNorm) and plan.batch_norm == "sync"
-        sharded = plan.synchronisation == "sharded" and not sums_known
+        sharded = plan.synchronisation is Synchronisation.SHARDED and not sums_known
         mine = boxes.items(shards(network, layer, config)) if sharded else count
         state = OPTIMIZERS[plan.optimizer] * mine
     return Memory(values * plan.item_bytes, state * plan.item_bytes, 0, 0, 0, 0)
@@ -171,24 +158,18 @@ def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: Ints, boxes:
     return 0
 
 
-def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True,
-                 at: Place = None) -> Memory:
+def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:
     """What a layer's own configuration decides: what is there all the time, and outputs that
     several layers read.
-
-    Parameters
-    ----------
-    at : tuple of int, optional
-        The place of a case of a family, of all by default.
     """
-    config, size, boxes = plan.configs[layer.name], plan.item_bytes, Largest(at)
+    config, size, boxes = plan.configs[layer.name], plan.item_bytes, Largest()
     samples = plan.samples_of_a_pass
     several = len(network.consumers[layer.name]) > 1
     values = boxes.items(owned(network, layer, config, samples)) * size if several else 0
     gradients = values if training and layer.name in network.trained else 0
     if config.reduces:
         parts = boxes.items(partial(network, layer, config, samples))
-        summed = where(np.greater(_entry(config.k, at), 1), parts, 0) * size
+        summed = where(np.greater(config.k, 1), parts, 0) * size
         values = values + summed
         gradients = gradients + (summed if training and config.scatter else 0)
     kept = kept_bytes(network, plan, layer, samples, boxes, training)
@@ -196,29 +177,19 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
     return held + Memory(0, 0, values, gradients, kept, 0)
 
 
-def _entry(values: Any, at: Place) -> Any:
-    return values if at is None else entry(values, at)
-
-
-def edge_memory(network: Network, plan: Plan, e: Edge, ends: Ends | None = None) -> Memory:
+def edge_memory(network: Network, plan: Plan, e: Edge) -> Memory:
     """What the configurations at both ends of an edge decide: the consumer's input, and the
     producer's output where it alone reads it.
-
-    Parameters
-    ----------
-    ends : Ends, optional
-        Where they are at hand.
     """
-    if ends is None:
-        ends = Ends.of(e, owned(network, e.consumer, plan.configs[e.consumer.name],
-                                plan.samples_of_a_pass))
+    ends = Ends.of(e, owned(network, e.consumer, plan.configs[e.consumer.name],
+                            plan.samples_of_a_pass))
     shared = len(network.consumers[e.producer.name]) > 1
-    backward: Any = gradients(network, ends, e) if e.producer.name in network.trained else 0
+    backward: Ints = gradients(network, ends, e) if e.producer.name in network.trained else 0
     return Memory(0, 0, values(ends, e, shared) * plan.item_bytes, backward * plan.item_bytes,
                   0, 0)
 
 
-def wire_bytes(step: Move, through_bytes: Any) -> Any:
+def wire_bytes(step: Move, through_bytes: Ints) -> Ints:
     """Wire buffer of a step on the largest rank.
 
     Parameters
@@ -232,8 +203,8 @@ def wire_bytes(step: Move, through_bytes: Any) -> Any:
                        step.item_bytes, through_bytes)
 
 
-def wire_buffer(code: Any, group: Any, held: Any, wanted: Any, item_bytes: int,
-                through_bytes: Any) -> Any:
+def wire_buffer(code: Ints, group: Ints, held: Ints, wanted: Ints, item_bytes: int,
+                through_bytes: Ints) -> Ints:
     """None for an allreduce, the whole box of a gather, what comes and goes of the rest.
 
     A server receives everyone's gradients, and keeps what it sends to all.
@@ -265,19 +236,19 @@ def message_bytes(step: Move, moved_bytes: MovedBytes) -> Ints:
     return wire_bytes(step, moved_bytes[step.key][1]) + landing_bytes(step)
 
 
-def landing_bytes(step: Move) -> Any:
+def landing_bytes(step: Move) -> Ints:
     """Where messages land on the largest rank that are added to what it has: of a ring one block,
     of Bruck's up to half of them.
     """
     group = math.prod(d.size for d in step.pattern.mesh_axes)
     code = np.asarray(step.pattern.code)
-    ring, n = np.equal(step.algorithm, "ring"), step.source.largest_items
+    ring, n = np.equal(step.algorithm, Algorithm.RING), step.source.largest_items
     block = -(-n // np.maximum(group, 1))
-    both = np.where(ring, block, np.where(np.equal(step.algorithm, "doubling"), n, 0))
+    both = np.where(ring, block, np.where(np.equal(step.algorithm, Algorithm.DOUBLING), n, 0))
     pairs = zip(step.source.largest, step.destination.largest, strict=True)
     halves = [np.where(np.equal(h, w), w, -(-h * (group // 2) // group)) for h, w in pairs]
-    scatter = np.where(ring | np.equal(step.algorithm, "mpi"), step.destination.largest_items,
-                       math.prod(halves))
+    scatter = np.where(ring | np.equal(step.algorithm, Algorithm.MPI),
+                       step.destination.largest_items, math.prod(halves))
     items = np.where(code == CODES[Kind.ALLREDUCE], both,
                      np.where(code == CODES[Kind.REDUCE_SCATTER], scatter, 0))
     return np.where(np.greater(group, 1), items, 0) * step.item_bytes

@@ -18,18 +18,18 @@ from hpcpar.cost.memory.memory import (
 )
 from hpcpar.cost.memory.ranks import large_ranks
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import PipelineOrder, Plan
 from hpcpar.schedule.edges import Edges
 from hpcpar.schedule.lower import freeze, lower
-from hpcpar.schedule.memory_plan.peak import peak
+from hpcpar.schedule.memory_plan.packing import peak
 from hpcpar.schedule.memory_plan.plan import MemoryPlan, plan_memory
 from hpcpar.schedule.memory_plan.weights import weight_roles
 from hpcpar.schedule.outline_steps import Move, Outline
 from hpcpar.schedule.pipeline_order import firsts
-from hpcpar.schedule.steps import Comm, Phase, Schedule
+from hpcpar.schedule.steps import Algorithm, Comm, Phase, Schedule, TensorRef
 
 #: Bytes of the messages of a movement, by its phase, layer and tensor.
-MessageBytes = Mapping[tuple[Phase, str, str], int]
+MessageBytes = Mapping[tuple[Phase, str, TensorRef], int]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _shortened(network: Network, plan: Plan) -> list[Plan]:
     with two numbers of them, as it grows by the same with each (GPipe).
     """
     stages = len(firsts(network, plan))
-    counts = [2, 3] if plan.order == "gpipe" else [stages + 1]
+    counts = [2, 3] if plan.order is PipelineOrder.GPIPE else [stages + 1]
     if plan.microbatches <= counts[-1]:
         return [plan]
     samples = int(plan.samples_of_a_pass)
@@ -99,7 +99,7 @@ class _Passes:
         self.edges = out.edges if plan is out.plan else Edges(network, plan)
         self.schedule: Schedule = freeze(plan, [out],
                                          training) if plan.microbatches == 1 else lower(
-            network, plan, lambda move: ("ring", 1), training=training)
+            network, plan, lambda move: (Algorithm.RING, 1), training=training)
 
     def of(self, rank: int) -> RankMemory:
         """The memory of a rank, layer by layer."""
@@ -107,7 +107,7 @@ class _Passes:
                               training=self.training, edges=self.edges)
         layers = self._constants(planned)
         item_bytes = self.plan.item_bytes
-        for buffer in planned.peak().alive:
+        for buffer in planned.peak():
             size = buffer.items * item_bytes
             held = Memory(0, 0, 0, size, 0, 0) if buffer.gradient else Memory(0, 0, size, 0, 0, 0)
             layers[buffer.layer] = layers[buffer.layer] + held
@@ -142,9 +142,10 @@ class _Passes:
         for i in steps.until:
             step = steps.schedule.steps[i]
             assert isinstance(step, Comm)
-            size = self.sizes[step.phase, step.layer, step.tensor]
-            flights.append(((step, size), size, [planned.in_flight(0, i)]))
-        return list(peak(flights).alive)
+            flights.append((step, self.sizes[step.phase, step.layer, step.tensor]))
+        alive = planned.moments([[planned.in_flight(0, i)] for i in steps.until])
+        _, moment = peak([size for _, size in flights], alive)
+        return [flight for flight, bits in zip(flights, alive, strict=True) if bits >> moment & 1]
 
     def _without_images(self, layers: dict[str, Memory]) -> dict[str, Memory]:
         """Images count for the first layer that reads them."""

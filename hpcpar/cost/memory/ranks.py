@@ -13,7 +13,7 @@ from hpcpar.network.layers import Layer
 from hpcpar.plan.axis import all_intervals
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout, parameters, shards
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.memory_plan.passes import micro_batches_in_flight
 
@@ -59,7 +59,7 @@ def _weights(network: Network, plan: Plan, layer: Layer) -> list[Layout]:
     """What ranks hold and what they update of a layer's weights."""
     config = plan.configs[layer.name]
     layouts = [parameters(network, layer, config)]
-    if plan.synchronisation == "sharded":
+    if plan.synchronisation is Synchronisation.SHARDED:
         layouts.append(shards(network, layer, config))
     return layouts
 

@@ -5,13 +5,12 @@ family.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Loss
-from hpcpar.plan.axis import entry
+from hpcpar.plan.config import Flags, Ints
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.aliasing import begins_sum, in_place, passes_gradient
 from hpcpar.schedule.edges import Edge
@@ -30,11 +29,11 @@ class Ends:
         How the tensor and its gradient move.
     """
 
-    need: Any
-    own: Any
-    made: Any
-    forward: Any
-    backward: Any
+    need: Ints
+    own: Ints
+    made: Ints
+    forward: Ints
+    backward: Ints
 
     @classmethod
     def of(cls, e: Edge, made: Layout) -> Ends:
@@ -42,20 +41,15 @@ class Ends:
         codes = (np.asarray(pattern.code) for pattern in (e.forward, e.backward))
         return cls(e.needed.largest_items, e.owned.largest_items, made.largest_items, *codes)
 
-    def at(self, place: tuple[int, ...]) -> Ends:
-        """Those of a case of a family."""
-        return Ends(*(entry(value, place) for value in (self.need, self.own, self.made,
-                                                        self.forward, self.backward)))
 
-
-def where(flag: Any, yes: Any, no: Any) -> Any:
+def where(flag: Flags, yes: Ints, no: Ints) -> Ints:
     """As NumPy's; of a single case without making an array."""
     if isinstance(flag, np.ndarray) and flag.ndim:
         return np.where(flag, yes, no)
     return yes if flag else no
 
 
-def values(ends: Ends, e: Edge, shared: bool) -> Any:
+def values(ends: Ends, e: Edge, shared: bool) -> Ints:
     """Items of the consumer's input and the producer's output; where several layers read the
     output (`shared`), it lies elsewhere.
     """
@@ -72,7 +66,7 @@ def values(ends: Ends, e: Edge, shared: bool) -> Any:
     return where(still, unmoved, where(inside, moved, moved + own))
 
 
-def gradients(network: Network, ends: Ends, e: Edge) -> Any:
+def gradients(network: Network, ends: Ends, e: Edge) -> Ints:
     """Items of the gradients of the consumer's input and of the producer's output."""
     need, own, code = ends.need, ends.own, ends.backward
     if len(network.consumers[e.producer.name]) > 1:
@@ -85,7 +79,7 @@ def gradients(network: Network, ends: Ends, e: Edge) -> Any:
     return where(part, own, apart)
 
 
-def _one_of_many(network: Network, ends: Ends, e: Edge) -> Any:
+def _one_of_many(network: Network, ends: Ends, e: Edge) -> Ints:
     """The gradient that one of several readers gives: the first goes where the sum is made, which
     is elsewhere.
     """

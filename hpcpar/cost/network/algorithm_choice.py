@@ -11,17 +11,16 @@ from numpy.typing import NDArray
 
 from hpcpar.cost.network.collectives import Routed, collective_s
 from hpcpar.cost.network.contention import NetworkModel, Route, route
-from hpcpar.errors import unknown
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
-from hpcpar.plan.plan import COLLECTIVES, Plan
+from hpcpar.plan.plan import Collectives, Plan
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.outline_steps import CHEAPEST, DIRECT, Chooser, Move, Quote
 from hpcpar.schedule.pattern import KINDS
-from hpcpar.schedule.steps import CODES, Kind, Schedule
+from hpcpar.schedule.steps import CODES, Algorithm, Kind, Schedule
 
 #: Least size and greatest number of the pieces of a ring's message. In smaller pieces latency costs
 #: more than pipelining gains; one or two pieces are nearly always fastest, eight are slower
@@ -30,7 +29,8 @@ LEAST_PIECE_BYTES = 512 * 1024
 MOST_SEGMENTS = 4
 
 #: The algorithms of logarithmically many rounds.
-TREE = {Kind.ALLREDUCE: "doubling", Kind.ALLGATHER: "bruck", Kind.REDUCE_SCATTER: "bruck"}
+TREE = {Kind.ALLREDUCE: Algorithm.DOUBLING, Kind.ALLGATHER: Algorithm.BRUCK,
+        Kind.REDUCE_SCATTER: Algorithm.BRUCK}
 
 
 def collective_bytes(step: Move) -> Ints:
@@ -46,19 +46,19 @@ def kinds_of(step: Move) -> list[Kind]:
     return [kind for code, kind in enumerate(KINDS) if kind is not None and counts[code]]
 
 
-def allowed(kind: Kind, collectives: str) -> Sequence[str]:
+def allowed(kind: Kind, collectives: Collectives) -> Sequence[Algorithm]:
     """The algorithms that a plan's option `collectives` allows for a kind of collective."""
     if kind in (Kind.REDUCE, Kind.BROADCAST):
-        return ("direct",)
-    if collectives == "auto":
+        return (Algorithm.DIRECT,)
+    if collectives is Collectives.AUTO:
         return ALGORITHMS[kind]
-    return (TREE[kind] if collectives == "tree" else collectives,)
+    return (TREE[kind] if collectives is Collectives.TREE else Algorithm(collectives.value),)
 
 
 def offers(
     kind: Kind, p: Ints, n_bytes: Numbers, routed: Routed, add_s_per_byte: float,
-    names: Sequence[str],
-) -> tuple[list[tuple[str, int]], list[Floats]]:
+    names: Sequence[Algorithm],
+) -> tuple[list[tuple[Algorithm, int]], list[Floats]]:
     """All choices of (algorithm, segments), and the seconds of each.
 
     A ring has 1, 2 or 4 segments. Where pieces get too small, its time is infinite; a number of
@@ -66,18 +66,19 @@ def offers(
     """
     choices = [(name, 1) for name in names]
     seconds = [collective_s(kind, name, p, n_bytes, 1, routed, add_s_per_byte) for name in names]
-    for segments in (2, MOST_SEGMENTS) if "ring" in names else ():
+    for segments in (2, MOST_SEGMENTS) if Algorithm.RING in names else ():
         too_small = n_bytes / (p * segments) < LEAST_PIECE_BYTES
         if not np.all(too_small):
-            cost = collective_s(kind, "ring", p, n_bytes, segments, routed, add_s_per_byte)
-            choices.append(("ring", segments))
+            cost = collective_s(kind, Algorithm.RING, p, n_bytes, segments, routed,
+                                add_s_per_byte)
+            choices.append((Algorithm.RING, segments))
             seconds.append(np.where(too_small, np.inf, cost))
     return choices, seconds
 
 
 def cheapest(
     kind: Kind, p: Ints, n_bytes: Numbers, routed: Routed, add_s_per_byte: float,
-    allowed: Sequence[str],
+    allowed: Sequence[Algorithm],
 ) -> tuple[NDArray[np.str_], NDArray[np.int64], NDArray[np.float64]]:
     """The cheapest of the `allowed` algorithms, its number of segments and its seconds."""
     choices, seconds = offers(kind, p, n_bytes, routed, add_s_per_byte, allowed)
@@ -88,7 +89,7 @@ def cheapest(
     return names[best], segments[best], every.min(axis=0)
 
 
-def chooser(machine: Machine, collectives: str = "auto",
+def chooser(machine: Machine, collectives: Collectives,
             network_model: NetworkModel | None = None) -> Chooser:
     """A function that chooses the algorithm and the segments of a collective step.
 
@@ -96,18 +97,13 @@ def chooser(machine: Machine, collectives: str = "auto",
     ----------
     network_model : NetworkModel, optional
         The machine's levels as arrays; made from `machine` if not given.
-    collectives : str
-        ``auto`` (cheapest), ``ring``, ``tree`` (recursive doubling and Bruck) or ``mpi`` (the
-        library's own).
     """
-    if collectives not in COLLECTIVES:
-        raise unknown("collectives", collectives, COLLECTIVES)
     known = NetworkModel(machine) if network_model is None else network_model
 
     def choose(step: Move) -> tuple[Names, Ints]:
-        if collectives == "mpi":
-            return "mpi", 1
-        name: Names = "direct"
+        if collectives is Collectives.MPI:
+            return Algorithm.MPI, 1
+        name: Names = Algorithm.DIRECT
         segments: Ints = 1
         quoted: dict[Kind, Floats] = {}
         way = route(known, step.pattern.mesh_axes, step.source.config.ranks)
@@ -126,7 +122,7 @@ def chooser(machine: Machine, collectives: str = "auto",
 
 
 def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
-                   collectives: str) -> Chooser:
+                   collectives: Collectives) -> Chooser:
     """A chooser for steps that are only priced: it quotes the cheapest time without a name.
 
     Parameters

@@ -35,7 +35,7 @@ from hpcpar.cost.network.contention import Links, doublings
 from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import Algorithm, Kind
 
 
 class Routed(Protocol):
@@ -49,10 +49,10 @@ class Routed(Protocol):
 
     def hop(self, doubling: int) -> Links: ...
 
-    def factor(self, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats | None: ...
+    def factor(self, kind: Kind, algorithm: Algorithm, n_bytes: Numbers) -> Floats | None: ...
 
 
-def collective_s(kind: Kind, algorithm: str, p: Ints, n_bytes: Numbers, segments: Ints,
+def collective_s(kind: Kind, algorithm: Algorithm, p: Ints, n_bytes: Numbers, segments: Ints,
                  route: Routed, add_s_per_byte: float = 0.0) -> Floats:
     """Seconds of a collective.
 
@@ -75,18 +75,18 @@ def collective_s(kind: Kind, algorithm: str, p: Ints, n_bytes: Numbers, segments
     return seconds if factor is None else seconds * factor
 
 
-def _model_s(kind: Kind, algorithm: str, p: Ints, n_bytes: Numbers, segments: Ints, route: Routed,
-             add_s_per_byte: float) -> Floats:
+def _model_s(kind: Kind, algorithm: Algorithm, p: Ints, n_bytes: Numbers, segments: Ints,
+             route: Routed, add_s_per_byte: float) -> Floats:
     """Seconds by the formulas above."""
-    if algorithm == "mpi":
+    if algorithm is Algorithm.MPI:
         every = [_model_s(kind, name, p, n_bytes, segments, route, add_s_per_byte)
                  for name in ALGORITHMS[kind]]
         return np.minimum(every[0], every[1])
-    if algorithm == "ring":
+    if algorithm is Algorithm.RING:
         seconds = _ring_s(kind, p, n_bytes, segments, route.far, add_s_per_byte)
-    elif algorithm == "doubling":
+    elif algorithm is Algorithm.DOUBLING:
         seconds = _doubling_s(p, n_bytes, route) + summing_rounds(p) * n_bytes * add_s_per_byte
-    elif algorithm == "bruck":
+    elif algorithm is Algorithm.BRUCK:
         seconds = _bruck_s(p, n_bytes, route)
         if kind is Kind.REDUCE_SCATTER:
             seconds = seconds + n_bytes * (p - 1) / p * add_s_per_byte
@@ -159,7 +159,7 @@ def paper_s(kind: Kind, p: Ints, n_bytes: Numbers, links: Links) -> Floats:
     return 2 * once if kind is Kind.ALLREDUCE else once
 
 
-def sent(kind: Kind, algorithm: str, p: Ints, items: Ints, least: Ints, segments: Ints
+def sent(kind: Kind, algorithm: Algorithm, p: Ints, items: Ints, least: Ints, segments: Ints
          ) -> tuple[Ints, Ints]:
     """Messages and items of the member that sends most.
 
@@ -174,16 +174,16 @@ def sent(kind: Kind, algorithm: str, p: Ints, items: Ints, least: Ints, segments
         The smallest block of an allgather or reduce-scatter.
     """
     # the library's collective counts as one message with the member's own contribution
-    if algorithm == "mpi":
+    if algorithm is Algorithm.MPI:
         messages: Ints = np.minimum(1, p - 1)
         return messages, np.where(np.equal(p, 1), 0, items)
     if kind in (Kind.REDUCE, Kind.BROADCAST):
         count: Ints = np.minimum(1, p - 1) if kind is Kind.REDUCE else p - 1
         return count, count * items
-    if algorithm == "doubling":
+    if algorithm is Algorithm.DOUBLING:
         messages = doubling_rounds(p) - np.greater(p, np.left_shift(1, log2_floor(p)))
         return messages, messages * items
-    if algorithm == "bruck":
+    if algorithm is Algorithm.BRUCK:
         return log2_ceil(p), items - least
     if kind is Kind.ALLREDUCE:
         pieces = np.minimum(segments, np.maximum(1, items // p))

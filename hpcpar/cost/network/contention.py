@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hpcpar.machine.model import Level, Machine
 from hpcpar.plan.config import Floats, Ints, MeshAxis, Numbers
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import Algorithm, Kind
 
 #: From the ranks of a unit to the messages that leave it at the same time.
 Flows: TypeAlias = Callable[[Ints], Numbers]
@@ -50,7 +50,7 @@ class Links:
         """Seconds of one message."""
         return self.latency_s(message_bytes) + self.beta_s_per_byte * message_bytes
 
-    def factor(self, kind: Kind, algorithm: str, n_bytes: Numbers) -> None:
+    def factor(self, kind: Kind, algorithm: Algorithm, n_bytes: Numbers) -> None:
         """Nothing is known of collectives."""
         return
 
@@ -122,12 +122,12 @@ class NetworkModel:
         small = alpha if self.plain else self._small[index]
         return Links(alpha, beta, small, self._bytes[index])
 
-    def factor(self, index: Ints, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats:
+    def factor(self, index: Ints, kind: Kind, algorithm: Algorithm, n_bytes: Numbers) -> Floats:
         """Measured over modelled time of a collective or point-to-point movement; 1 if unknown."""
         factor: Floats = 1.0
         log_bytes = np.log(np.maximum(n_bytes, 1))
         for known in self.machine.collectives:
-            if (known.kind, known.algorithm) != (kind.value, algorithm):
+            if (known.kind, known.algorithm) != (kind.value, algorithm.value):
                 continue
             if known.level in self._names:
                 here = np.equal(index, self._names.index(known.level))
@@ -192,7 +192,7 @@ class Route:
             self._hops[doubling] = self.network_model.alone or self._hop(doubling)
         return self._hops[doubling]
 
-    def factor(self, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats | None:
+    def factor(self, kind: Kind, algorithm: Algorithm, n_bytes: Numbers) -> Floats | None:
         """Measured over modelled time of a collective; None where nothing was measured."""
         if not self.network_model.machine.collectives:
             return None

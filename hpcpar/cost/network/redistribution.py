@@ -12,7 +12,7 @@ from hpcpar.cost.network.volumes import Volumes, ends, volumes
 from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.outline_steps import Move
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import Algorithm, Kind
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def redistribution_s(found: Volumes, sending: Spread, receiving: Spread, item_by
                          receiving.seconds(received, found.messages_received))
     seconds = seconds + received * s_per_byte + sent * network_model.machine.copy_s_per_byte
     most = np.maximum(sent, received)
-    return seconds * network_model.factor(sending.level, Kind.REDISTRIBUTE, "direct", most)
+    return seconds * network_model.factor(sending.level, Kind.REDISTRIBUTE, Algorithm.DIRECT, most)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.outline_steps import CHEAPEST, Move
 from hpcpar.schedule.pattern import cut
-from hpcpar.schedule.steps import CODES, Kind, Phase
+from hpcpar.schedule.steps import CODES, Algorithm, Kind, Phase
 
 
 @dataclass(frozen=True)
@@ -85,29 +85,30 @@ def _collective(kind: Kind, step: Move, machine: Machine, network_model: Network
         assert quote is not None
         return CollectivePrice(copied(kind, quote.seconds[kind], n, machine, way))
     out = CollectivePrice(0.0)
-    for name in np.unique(step.algorithm).tolist():
-        if name == "direct" and kind not in (Kind.REDUCE, Kind.BROADCAST):
+    for algorithm in map(Algorithm, np.unique(step.algorithm).tolist()):
+        if algorithm is Algorithm.DIRECT and kind not in (Kind.REDUCE, Kind.BROADCAST):
             continue  # the halos and redistributions of other cases
-        here = np.equal(step.algorithm, name)
+        here = np.equal(step.algorithm, algorithm)
         if quote is not None:
             cost = quote.seconds[kind]
         else:
-            cost = collective_s(kind, name, way.p, n, step.segments, way, machine.add_s_per_byte)
-        messages, items = _sent(kind, name, step, way.p)
+            cost = collective_s(kind, algorithm, way.p, n, step.segments, way,
+                                machine.add_s_per_byte)
+        messages, items = _sent(kind, algorithm, step, way.p)
         out = CollectivePrice(np.where(here, cost, out.seconds),
                               np.where(here, messages, out.messages),
                               np.where(here, items, out.items))
     return CollectivePrice(copied(kind, out.seconds, n, machine, way), out.messages, out.items)
 
 
-def _sent(kind: Kind, algorithm: str, step: Move, p: Ints) -> tuple[Ints, Ints]:
+def _sent(kind: Kind, algorithm: Algorithm, step: Move, p: Ints) -> tuple[Ints, Ints]:
     """Messages and items that the busiest member of a collective sends."""
     gathers = kind is Kind.ALLGATHER
     parts, whole = (step.source, step.destination) if gathers else (step.destination, step.source)
     items = collective_bytes(step) // step.item_bytes
     messages, sent_items = sent(kind, algorithm, p, items, _least_items(parts, whole),
                                 step.segments)
-    if algorithm == "mpi" and gathers:
+    if algorithm is Algorithm.MPI and gathers:
         sent_items = np.where(np.equal(p, 1), 0, parts.largest_items)
     return messages, sent_items
 

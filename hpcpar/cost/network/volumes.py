@@ -121,7 +121,7 @@ def _crossing(mine: Layout, boxes: Intervals, other: Layout, times: Numbers, kep
         if not np.ndim(parts) and parts == 1:
             continue
         if not covers_once(b.relation):
-            cover = cover * tabulate(partial(_cover, b), parts)
+            cover = cover * tabulate(partial(_cover, b), parts, np.float64)
         count = count * _touched(a, b, mine.degree(a), parts, (stop - start).max(axis=0))
     crossing = np.asarray(items * cover - kept).max(axis=0)
     return crossing, np.where(crossing > 0, np.maximum(1, count - keeps), 0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
 
 import numpy as np
 
+from hpcpar.plan.config import Floats
 
-def later(a: Any, b: Any) -> Any:
+
+def later(a: Floats, b: Floats) -> Floats:
     """The later of two times, in every case."""
     return max(a, b) if isinstance(a, float) and isinstance(b, float) else np.maximum(a, b)
 
@@ -26,12 +28,12 @@ class ProgramClock:
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
-        self.program_s: Any = 0.0
-        self.network_s: Any = 0.0
-        self.marks_s: dict[Any, Any] = {}
-        self._open: dict[Any, Any] = {}
+        self.program_s: Floats = 0.0
+        self.network_s: Floats = 0.0
+        self.marks_s: dict[Hashable, Floats] = {}
+        self._open: dict[Hashable, Floats] = {}
 
-    def mark(self, key: Any, at_s: Any) -> None:
+    def mark(self, key: Hashable, at_s: Floats) -> None:
         """Ask when the network's clock shows a time, now or later."""
         self.marks_s[key] = at_s
         if self.rate < 1.0:
@@ -39,15 +41,15 @@ class ProgramClock:
             self.marks_s[key] = np.where(np.less_equal(at_s, self.network_s), self.program_s,
                                          np.inf)
 
-    def compute(self, seconds: Any) -> None:
+    def compute(self, seconds: Floats) -> None:
         """The program computes."""
         self._advance(seconds, self.rate)
 
-    def drive(self, seconds: Any) -> None:
+    def drive(self, seconds: Floats) -> None:
         """The program is busy with messages, or stands still."""
         self._advance(seconds, 1.0)
 
-    def reach(self, at_s: Any) -> Any:
+    def reach(self, at_s: Floats) -> Floats:
         """The program waits until the network's clock shows a time; returns how long (0 where that
         is past).
         """
@@ -58,7 +60,7 @@ class ProgramClock:
             self._advance(left, 1.0)
         return left
 
-    def _advance(self, seconds: Any, rate: float) -> None:
+    def _advance(self, seconds: Floats, rate: float) -> None:
         before_s, self.program_s = self.program_s, self.program_s + seconds
         if self.rate == 1.0:
             self.network_s = self.program_s

@@ -16,11 +16,15 @@ import bisect
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from hpcpar.cost.timeline.clock import ProgramClock, later
+from hpcpar.plan.config import Floats, Ints
+
+#: A time: `float` of one plan, `Floats` of a family.
+Seconds = TypeVar("Seconds", bound=Floats)
 
 
 class Item(NamedTuple):
@@ -41,27 +45,27 @@ class Item(NamedTuple):
         Of a message between stages: the part in which the links are free for the next one.
     """
 
-    seconds: Any
+    seconds: Floats
     needed_by: int | None = None
-    level: Any = 0
+    level: Ints = 0
     stage: int = 0
     receivers: tuple[int, ...] = (0,)
     latency_s: float = 0.0
 
 
 @dataclass(frozen=True)
-class Span:
+class Span(Generic[Seconds]):
     """When a step ran (s from the start of the iteration), and on which stream: ``compute`` or a
     level of the machine.
     """
 
-    start_s: Any
-    end_s: Any
+    start_s: Seconds
+    end_s: Seconds
     stream: str = "compute"
 
 
 @dataclass(frozen=True)
-class StageTime:
+class StageTime(Generic[Seconds]):
     """Where the program of a stage stands still in an iteration.
 
     Attributes
@@ -72,12 +76,12 @@ class StageTime:
         While other stages compute, or their programs are busy.
     """
 
-    exposed_s: dict[int, Any]
-    bubble_s: Any
+    exposed_s: dict[int, Seconds]
+    bubble_s: Seconds
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(Generic[Seconds]):
     """An iteration in time.
 
     Attributes
@@ -91,13 +95,13 @@ class Timeline:
     stages : tuple of StageTime
     """
 
-    spans: tuple[Span, ...]
-    waits_s: tuple[Any, ...]
-    total_s: Any
-    stages: tuple[StageTime, ...] = ()
+    spans: tuple[Span[Seconds], ...]
+    waits_s: tuple[Seconds, ...]
+    total_s: Seconds
+    stages: tuple[StageTime[Seconds], ...] = ()
 
     @property
-    def exposed_s(self) -> Any:
+    def exposed_s(self) -> Floats:
         """Communication that no computing hides (s), of all stages."""
         return sum(self.waits_s)
 
@@ -113,20 +117,19 @@ class _Stage:
 
     def __init__(self, hidden: float, levels: int, rate: float) -> None:
         self.clock = ProgramClock(rate)
-        self.exposed_s: dict[int, Any] = {}
-        self.bubble_s: Any = 0.0
+        self.exposed_s: dict[int, Floats] = {}
+        self.bubble_s: Floats = 0.0
         self._busy = 1.0 - hidden
-        self._free: list[Any] = [0.0] * levels  # when the links are free, on the network's clock
-        self._ends: dict[int, Any] = {}
+        self._free: list[Floats] = [0.0] * levels  # when the links are free, on the network's clock
+        self._ends: dict[int, Floats] = {}
 
-    def start(self, i: int, item: Item) -> tuple[Any, Any]:
+    def start(self, i: int, item: Item) -> tuple[Floats, Floats]:
         """Start communication `i`; returns when it begins and ends on the program's clock, at its
         full rate.
         """
         clock, cost = self.clock, item.seconds
         ahead = clock.program_s - clock.network_s
-        alike = isinstance(item.level, int)  # in all cases
-        free = self._free[item.level] if alike else np.choose(item.level, self._free)
+        free = self._free_s(item.level)
         begin = later(clock.network_s, free)
         end = begin + cost
         clock.mark((i, "begin"), begin)
@@ -140,14 +143,19 @@ class _Stage:
             self._expose(i, share * self._busy * cost)
         return begin + ahead, end + ahead
 
-    def _occupy(self, level: Any, until: Any) -> None:
+    def _free_s(self, level: Ints) -> Floats:
+        if isinstance(level, int):  # the same in all cases
+            return self._free[level]
+        return np.choose(level, [np.asarray(free) for free in self._free])
+
+    def _occupy(self, level: Ints, until: Floats) -> None:
         if isinstance(level, int):
             self._free[level] = later(self._free[level], until)
             return
         for here, free in enumerate(self._free):
             self._free[here] = np.where(np.equal(level, here), np.maximum(free, until), free)
 
-    def _expose(self, i: int, seconds: Any) -> None:
+    def _expose(self, i: int, seconds: Floats) -> None:
         """The program is busy with communication `i`."""
         self.clock.drive(seconds)
         self.exposed_s[i] = self.exposed_s.get(i, 0.0) + seconds
@@ -156,20 +164,20 @@ class _Stage:
         """Wait for a communication that this stage started."""
         self.exposed_s[i] = self.exposed_s.get(i, 0.0) + self.clock.reach(self._ends[i])
 
-    def receive(self, i: int, item: Item, begin_s: float, end_s: float) -> None:
+    def receive(self, i: int, item: Item, begin_s: Floats, end_s: Floats) -> None:
         """Wait for a communication from another stage: until it is under way, that is the bubble.
         What is told to all stages is waited for, but is the sender's.
         """
         if len(item.receivers) > 1:
-            self.idle(max(end_s - self.clock.program_s, 0.0))
+            self.idle(later(end_s - self.clock.program_s, 0.0))
             return
         busy_s = self._busy * item.seconds / 2
-        still_s = max(end_s - busy_s - self.clock.program_s, 0.0)
-        coming_s = min(still_s, max(end_s - begin_s - 2 * busy_s, 0.0))
+        still_s = later(end_s - busy_s - self.clock.program_s, 0.0)
+        coming_s = np.minimum(still_s, later(end_s - begin_s - 2 * busy_s, 0.0))
         self.idle(still_s - coming_s)
         self._expose(i, coming_s + busy_s)
 
-    def idle(self, seconds: Any) -> None:
+    def idle(self, seconds: Floats) -> None:
         """Stand still for other stages."""
         self.clock.drive(seconds)
         self.bubble_s = self.bubble_s + seconds
@@ -191,7 +199,7 @@ def _waits(items: Sequence[Item], stages: int) -> list[dict[int, list[int]]]:
 
 
 def timeline(items: Sequence[Item], hidden: float = 1.0, levels: int = 1,
-             rate: float = 1.0) -> Timeline:
+             rate: float = 1.0) -> Timeline[Floats]:
     """Lay the steps out in time.
 
     Parameters
@@ -209,8 +217,8 @@ def timeline(items: Sequence[Item], hidden: float = 1.0, levels: int = 1,
     count = 1 + max((item.stage for item in items), default=0)
     stages = [_Stage(hidden, levels, rate) for _ in range(count)]
     waits = _waits(items, count)
-    sent_s: dict[int, tuple[Any, Any]] = {}  # communications: begin and end
-    begins: list[Any] = []
+    sent_s: dict[int, tuple[Floats, Floats]] = {}  # communications: begin and end
+    begins: list[Floats] = []
 
     def wait(number: int, at: int) -> None:
         for i in waits[number].pop(at, ()):
@@ -227,13 +235,14 @@ def timeline(items: Sequence[Item], hidden: float = 1.0, levels: int = 1,
             stage.clock.compute(item.seconds)
         else:
             sent_s[i] = stage.start(i, item)
-    total: Any = 0.0
+    total: Floats = 0.0
     for number, stage in enumerate(stages):
         wait(number, len(items))
         total = later(total, stage.clock.program_s)
     for stage in stages if count > 1 else ():
         stage.idle(total - stage.clock.program_s)
-    spans, waited = [], [0.0] * len(items)
+    spans: list[Span[Floats]] = []
+    waited: list[Floats] = [0.0] * len(items)
     for i, (item, begin) in enumerate(zip(items, begins, strict=True)):
         marks = stages[item.stage].clock.marks_s
         if item.needed_by is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 import random
 from collections import defaultdict
 from collections.abc import Sequence
@@ -44,7 +43,7 @@ def pack(sizes: Sequence[int], alive: Sequence[int]) -> tuple[list[int], int]:
         sorted(there, key=lambda i: (-alive[i].bit_count(), -sizes[i], i)),
         sorted(there, key=lambda i: (-alive[i].bit_count() * sizes[i], i)),
     ]
-    least, best, order = most(sizes, alive), _Layout([], 1 << 62), orders[0]
+    least, best, order = peak(sizes, alive)[0], _Layout([], 1 << 62), orders[0]
     for tried in orders:
         found = _fit(sizes, alive, tried, best.total - 1)
         if found is not None:
@@ -93,8 +92,8 @@ def _fit(sizes: Sequence[int], alive: Sequence[int], order: Sequence[int],
     return _Layout(places, total)
 
 
-def most(sizes: Sequence[int], alive: Sequence[int]) -> int:
-    """What is alive at once at the most."""
+def peak(sizes: Sequence[int], alive: Sequence[int]) -> tuple[int, int]:
+    """The most that is alive at once, and the first moment at which it is."""
     changes: dict[int, int] = defaultdict(int)
     for size, life in zip(sizes, alive, strict=True):
         at = 0
@@ -105,4 +104,9 @@ def most(sizes: Sequence[int], alive: Sequence[int]) -> int:
             changes[at + gap] += size
             changes[at + gap + length] -= size
             at, life = at + gap + length, life >> length
-    return max(itertools.accumulate(changes[at] for at in sorted(changes)), default=0)
+    now = most = first = 0
+    for moment in sorted(changes):
+        now += changes[moment]
+        if now > most:
+            most, first = now, moment
+    return most, first

@@ -14,9 +14,8 @@ from hpcpar.plan.boxes import Interval
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edges
 from hpcpar.schedule.memory_plan.liveness import add_lives
-from hpcpar.schedule.memory_plan.packing import ALIGNMENT_BYTES, pack
+from hpcpar.schedule.memory_plan.packing import ALIGNMENT_BYTES, pack, peak
 from hpcpar.schedule.memory_plan.passes import PassPlans
-from hpcpar.schedule.memory_plan.peak import Peak, peak
 from hpcpar.schedule.memory_plan.rank_steps import RankSteps, rank_steps
 from hpcpar.schedule.memory_plan.tensors import StepTensors
 from hpcpar.schedule.memory_plan.views import Buffer, Life, PlannedBuffers
@@ -66,9 +65,11 @@ class MemoryPlan:
     programs: tuple[RankSteps, ...]
     buffers: tuple[Buffer, ...]
 
-    def peak(self) -> Peak[Buffer]:
-        """The moment at which most items are alive."""
-        return peak((b, b.items, b.lives) for b in self.buffers)
+    def peak(self) -> tuple[Buffer, ...]:
+        """The buffers that are alive at the moment of most items."""
+        alive = self.moments([b.lives for b in self.buffers])
+        _, moment = peak([b.items for b in self.buffers], alive)
+        return tuple(b for b, bits in zip(self.buffers, alive, strict=True) if bits >> moment & 1)
 
     def place(self) -> Places:
         """Pack the buffers: those that are never alive together may share a place."""

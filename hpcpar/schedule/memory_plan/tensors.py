@@ -4,43 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.aliasing import reads_input, reads_output
 from hpcpar.schedule.memory_plan.passes import PassPlan, PassPlans
 from hpcpar.schedule.memory_plan.views import View
-from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase
-
-
-class Role(str, Enum):
-    """What a tensor is to its layer."""
-
-    INPUT = "input"
-    OUTPUT = "output"
-    MOMENTS = "moments"
-
-
-@dataclass(frozen=True)
-class TensorRef:
-    """A tensor of a pass: a layer's input number `input`, its output, or its moments (batch
-    normalisation); or the gradient.
-    """
-
-    layer: str
-    role: Role
-    input: int
-    gradient: bool
-
-    @classmethod
-    def of(cls, step: Comm | Compute) -> TensorRef:
-        """The tensor that a movement moves, or that an accumulation adds."""
-        whole = step.tensor.removesuffix(".gradient")
-        layer, _, what = whole.rpartition(".")
-        role = Role.INPUT if what.startswith(Role.INPUT.value) else Role(what)
-        which = int(what.removeprefix(Role.INPUT.value) or 0) if role is Role.INPUT else 0
-        return cls(layer, role, which, whole != step.tensor)
+from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Role
 
 
 @dataclass(frozen=True)
@@ -59,12 +29,12 @@ class StepTensors:
 
     def producer(self, step: Comm) -> str:
         """The layer whose output a movement of an input moves."""
-        ref = TensorRef.of(step)
+        ref = step.tensor
         return self.network.by_name[ref.layer].inputs[ref.input]
 
     def moved(self, step: Comm) -> tuple[View, View]:
         """The views before and after a movement of an input or output, or of its gradient."""
-        ref = TensorRef.of(step)
+        ref = step.tensor
         here = self.passes.find(ref.layer, step.part)
         blocks = here.blocks[ref.layer]
         if ref.role is Role.OUTPUT:
@@ -117,14 +87,15 @@ class StepTensors:
 
     def _moves_blocks(self, step: Comm) -> bool:
         """False for moments, and for a gradient that is sent to where nothing is trained."""
-        ref = TensorRef.of(step)
+        ref = step.tensor
         if ref.role is Role.INPUT and ref.gradient:
             blocks = self.passes.find(ref.layer, step.part).blocks[ref.layer]
             return blocks.dxs[ref.input] is not None
         return ref.role is not Role.MOMENTS
 
     def _accumulated(self, step: Compute) -> Iterator[Touch]:
-        ref = TensorRef.of(step)
+        ref = step.tensor
+        assert ref is not None
         blocks = self.passes.find(ref.layer, step.part).blocks[ref.layer]
         yield Touch(self.passes.find(step.layer, step.part).blocks[step.layer].dout)
         yield Touch(blocks.arriving.get(ref.input))

@@ -55,7 +55,7 @@ class Crop:
     of: Box
 
     @property
-    def slices(self) -> tuple[slice, ...]:
+    def slices(self) -> tuple[slice[int, int, int], ...]:
         return local(self.part, self.of)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.schedule.steps import Schedule
 
 
@@ -32,7 +32,7 @@ def weight_roles(network: Network, plan: Plan, schedule: Schedule | None,
     roles = {layer.name: WeightRole(False, training) for layer in network.weighted}
     for step in schedule.comms if schedule is not None else ():
         updates = True
-        if step.covers and plan.synchronisation == "server":
+        if step.covers and plan.synchronisation is Synchronisation.SERVER:
             assert step.group is not None
             holds = step.source.holds(rank)
             updates = holds and step.group.members(rank)[step.root] == rank

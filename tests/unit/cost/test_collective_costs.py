@@ -26,7 +26,7 @@ from hpcpar.machine.model import Level
 from hpcpar.plan.boxes import block
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.schedule.collective_algorithms import ALGORITHMS, Round, collective
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import Algorithm, Kind
 
 LOCAL = files.load("local")
 CORI = files.load("cori-knl")
@@ -65,8 +65,8 @@ def test_sent_of_a_family_is_that_of_each_case() -> None:
     """Members, items and segments may be arrays."""
     p, n, segments = np.array([1, 2, 5, 8, 8]), np.array([10, 10, 1003, 64, 4096]), np.array(
         [1, 2, 1, 4, 4])
-    for kind, name in [*CASES, (Kind.REDUCE, "direct"), (Kind.BROADCAST, "direct"),
-                       (Kind.ALLGATHER, "mpi")]:
+    for kind, name in [*CASES, (Kind.REDUCE, Algorithm.DIRECT), (Kind.BROADCAST, Algorithm.DIRECT),
+                       (Kind.ALLGATHER, Algorithm.MPI)]:
         together = sent(kind, name, p, n, n // p, segments)
         for i in range(len(p)):
             alone = sent(kind, name, int(p[i]), int(n[i]), int(n[i] // p[i]), int(segments[i]))
@@ -103,45 +103,46 @@ def test_seconds_count_the_rounds_and_their_bytes(kind: Kind, name: str, p: int)
 
 def test_ring_formulas() -> None:
     level = Links.of(Level("", 0, 3e-6, 2e-9))
-    assert collective_s(Kind.ALLREDUCE, "ring", 8, 1e6, 1,
+    assert collective_s(Kind.ALLREDUCE, Algorithm.RING, 8, 1e6, 1,
                         level) == pytest.approx(2 * 7 * (3e-6 + 1e6 / 8 * 2e-9))
-    assert collective_s(Kind.ALLREDUCE, "ring", 8, 1e6, 4,
+    assert collective_s(Kind.ALLREDUCE, Algorithm.RING, 8, 1e6, 4,
                         level) == pytest.approx(2 * 7 * (4 * 3e-6 + 1e6 / 8 * 2e-9))
-    assert collective_s(Kind.ALLGATHER, "ring", 8, 1e6, 1,
+    assert collective_s(Kind.ALLGATHER, Algorithm.RING, 8, 1e6, 1,
                         level) == pytest.approx(7 * (3e-6 + 1e6 / 8 * 2e-9))
     assert paper_s(Kind.ALLGATHER, 5, 1e6, level) == pytest.approx(3 * 3e-6 + 4 / 5 * 1e6 * 2e-9)
     assert paper_s(Kind.ALLREDUCE, 5, 1e6, level) == 2 * paper_s(Kind.ALLGATHER, 5, 1e6, level)
-    assert collective_s(Kind.ALLREDUCE, "ring", 1, 1e6, 1,
+    assert collective_s(Kind.ALLREDUCE, Algorithm.RING, 1, 1e6, 1,
                         level) == paper_s(Kind.ALLREDUCE, 1, 1e6, level) == 0
     # one member's link, message by message
     for kind, sums in ((Kind.REDUCE, 1), (Kind.BROADCAST, 0)):
-        assert collective_s(kind, "direct", 8, 1e6, 1, level,
+        assert collective_s(kind, Algorithm.DIRECT, 8, 1e6, 1, level,
                             1e-9) == pytest.approx(7 * (3e-6 + 1e6 * (2e-9 + sums * 1e-9)))
-    tree = collective_s(Kind.ALLREDUCE, "doubling", 8, 100, 1, level)
-    assert collective_s(Kind.ALLREDUCE, "mpi", 8, 100, 1,
-                        level) == tree < collective_s(Kind.ALLREDUCE, "ring", 8, 100, 1, level)
+    tree = collective_s(Kind.ALLREDUCE, Algorithm.DOUBLING, 8, 100, 1, level)
+    ring = collective_s(Kind.ALLREDUCE, Algorithm.RING, 8, 100, 1, level)
+    assert collective_s(Kind.ALLREDUCE, Algorithm.MPI, 8, 100, 1, level) == tree < ring
 
 
 def test_segments_hide_sums() -> None:
     level = Links.of(Level("", 0, 1e-6, 1e-9))
-    one = collective_s(Kind.ALLREDUCE, "ring", 4, 6.4e7, 1, level, 5e-10)
-    four = collective_s(Kind.ALLREDUCE, "ring", 4, 6.4e7, 4, level, 5e-10)
-    bare = collective_s(Kind.ALLREDUCE, "ring", 4, 6.4e7, 4, level, 0.0)
+    one = collective_s(Kind.ALLREDUCE, Algorithm.RING, 4, 6.4e7, 1, level, 5e-10)
+    four = collective_s(Kind.ALLREDUCE, Algorithm.RING, 4, 6.4e7, 4, level, 5e-10)
+    bare = collective_s(Kind.ALLREDUCE, Algorithm.RING, 4, 6.4e7, 4, level, 0.0)
     assert bare < four < one
 
 
 def test_choices() -> None:
     level = Links.of(Level("", 0, 2e-6, 1e-9))
-    name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 16, level, 1e-10, ("ring", "doubling"))
+    either = ALGORITHMS[Kind.ALLREDUCE]
+    name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 16, level, 1e-10, either)
     assert (name, segments) == ("doubling",
                                 1) and seconds == collective_s(
-                                    Kind.ALLREDUCE, "doubling", 8, 16, 1, level, 1e-10)
-    name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 10**9, level, 1e-9, ("ring", "doubling"))
+                                    Kind.ALLREDUCE, Algorithm.DOUBLING, 8, 16, 1, level, 1e-10)
+    name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 10**9, level, 1e-9, either)
     assert (name, segments) == ("ring", MOST_SEGMENTS)
-    assert seconds == min(collective_s(Kind.ALLREDUCE, "ring", 8, 10**9, s, level, 1e-9)
+    assert seconds == min(collective_s(Kind.ALLREDUCE, Algorithm.RING, 8, 10**9, s, level, 1e-9)
                           for s in (1, 2, 4))
     for n in (10**5, 10**6, 10**7):
-        _, segments, _ = cheapest(Kind.ALLREDUCE, 8, n, level, 1e-9, ("ring",))
+        _, segments, _ = cheapest(Kind.ALLREDUCE, 8, n, level, 1e-9, (Algorithm.RING,))
         assert segments == 1 or n / 8 / segments >= LEAST_PIECE_BYTES
     network = SMALL.build()
     for collectives, allowed in (("ring", {"ring"}), ("tree", {"doubling", "bruck"}),

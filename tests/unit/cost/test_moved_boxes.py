@@ -45,7 +45,7 @@ def test_backward_bytes_are_intersections(seed: int, ranks: int) -> None:
     network, plan = random_plan(seed, ranks)
     steps = {s.tensor: s for s in steps_of(seed, ranks) if s.phase is Phase.BACKWARD}
     for (e,) in edges(network, plan).values():
-        step = steps.get(f"{e.tensor}.gradient")
+        step = steps.get(e.gradient)
         if step is None:
             continue
         got, missing = received(step, ranks), lacking_sums(network, e, ranks)
@@ -69,5 +69,5 @@ def test_nothing_is_missing_where_no_gradient_moves(seed: int, ranks: int) -> No
     first = network.layers.index(network.weighted[0])
     for layer in network.layers[first + 1:]:
         (e,) = edges(network, plan)[layer.name]
-        if f"{e.tensor}.gradient" not in steps:
+        if e.gradient not in steps:
             assert not any(lacking_sums(network, e, ranks)), e.tensor

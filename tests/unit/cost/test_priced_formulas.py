@@ -27,7 +27,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from hpcpar.cost.price_plan import Prediction, StepCost, outline_for, price
+from hpcpar.cost.price_plan import Prediction, StepCost, price
 from hpcpar.machine import files
 from hpcpar.machine.model import Device, Level, Machine
 from hpcpar.network.builder import Chain
@@ -320,13 +320,12 @@ def test_slower_links_never_help(spec: NetworkSpec, plan: tuple[str, int], batch
                                  machine: Machine, alpha: float, beta: float) -> None:
     """Iteration time grows with alpha, with beta and with phi (of the same schedule)."""
     network, made = BUILT[spec.name], planned(spec, *plan, batch, machine)
-    out = outline_for(network, made)
-    before = price(network, made, machine, out=out).iteration_s * (1 - 1e-12)
+    before = price(network, made, machine).iteration_s * (1 - 1e-12)
     for slower in ({"alpha_s": alpha}, {"beta_s_per_byte": beta}):
         levels = tuple(replace(level, **{k: getattr(level, k) * v for k, v in slower.items()})
                        for level in machine.levels)
-        assert price(network, made, replace(machine, levels=levels), out=out).iteration_s >= before
-    shared = [price(network, made, machine, contention=phi, out=out).iteration_s
+        assert price(network, made, replace(machine, levels=levels)).iteration_s >= before
+    shared = [price(network, made, machine, contention=phi).iteration_s
               for phi in sorted((1.0, alpha, beta))]
     assert all(a <= b * (1 + 1e-12) for a, b in pairwise(shared))
 

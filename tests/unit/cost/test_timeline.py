@@ -94,7 +94,7 @@ def test_a_family_in_time_is_each_of_its_cases(hidden: float, rate: float) -> No
              for s, t, v in zip(shape, seconds, levels, strict=True)]
     together = timeline(items, hidden, 3, rate)
 
-    def alone(j: int) -> Timeline:
+    def alone(j: int) -> Timeline[float]:
         return timeline([Item(t[j], s.needed_by, v[j])
                          for s, t, v in zip(shape, seconds, levels, strict=True)], hidden, 3, rate)
 

@@ -12,7 +12,7 @@ from hpcpar.network import layers
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, SoftmaxCrossEntropy
 from hpcpar.plan.layout import owned
-from hpcpar.plan.plan import BATCH_NORMS, OVERLAPS, SYNCHRONISATIONS
+from hpcpar.plan.plan import BATCH_NORMS, Overlap, Synchronisation
 from tests.mpi.networks import FIXED, MORE, NOISY, by_name, graph_seeds, random_graph, rate, sample
 from tests.mpi.plans import describe, fewest_values, random_plan, statistics_blocks
 from tests.reference import Reference
@@ -68,7 +68,7 @@ def test_plans_have_everything(ranks: int) -> None:
         assert plan.synchronisation == "allreduce" or all(c.k == 1 for c in plan.configs.values())
         assert plan.batch_norm == "sync" or fewest_values(network, plan) >= 4
         assert all(name in describe(plan) for name in plan.configs)
-    assert set(OVERLAPS) | set(SYNCHRONISATIONS) | set(BATCH_NORMS) <= set(found)
+    assert set(Overlap) | set(Synchronisation) | set(BATCH_NORMS) <= set(found)
     if ranks > 1:
         assert {"n", "c", "d", "h", "w", "k", "replicas", "elsewhere"} <= set(found)
 

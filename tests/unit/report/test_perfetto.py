@@ -44,7 +44,7 @@ class Prediction:
     ranks: int
     communication_bytes: int
     steps: tuple[Step, ...]
-    timeline: Timeline
+    timeline: Timeline[float]
 
 
 #: label, phase, stream, start and end (ms), wait (ms), bytes: an exposed gather before fc, a hidden

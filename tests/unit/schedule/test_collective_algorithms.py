@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from hpcpar.schedule.collective_algorithms import ALGORITHMS, Round, collective
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import Algorithm, Kind
 
 VARIANTS = [
     (kind, name, s) for kind, names in ALGORITHMS.items() for name in names
@@ -133,7 +133,7 @@ def rotated(blocks: list[np.ndarray], me: int) -> np.ndarray:
     return np.concatenate([blocks[(me + j) % len(blocks)] for j in range(len(blocks))])
 
 
-def run(kind: Kind, algorithm: str, segments: int, sizes: tuple[int, ...],
+def run(kind: Kind, algorithm: Algorithm, segments: int, sizes: tuple[int, ...],
         fraction: bool = False) -> tuple[Simulation, list[np.ndarray]]:
     """Execute a collective on random values; whole numbers are summed exactly. Gives each member's
     values too.
@@ -159,7 +159,7 @@ def run(kind: Kind, algorithm: str, segments: int, sizes: tuple[int, ...],
 
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("kind", "algorithm", "segments"), VARIANTS)
-def test_results(kind: Kind, algorithm: str, segments: int, p: int) -> None:
+def test_results(kind: Kind, algorithm: Algorithm, segments: int, p: int) -> None:
     for sizes in size_lists(kind, p):
         simulation, values = run(kind, algorithm, segments, sizes)
         at = np.cumsum((0, *sizes))
@@ -178,7 +178,7 @@ def test_results(kind: Kind, algorithm: str, segments: int, p: int) -> None:
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("algorithm", "segments"),
                          [v[1:] for v in VARIANTS if v[0] is Kind.ALLREDUCE])
-def test_all_members_get_the_same_bits(algorithm: str, segments: int, p: int) -> None:
+def test_all_members_get_the_same_bits(algorithm: Algorithm, segments: int, p: int) -> None:
     simulation, values = run(Kind.ALLREDUCE, algorithm, segments, (5 * p + 3,) * p, fraction=True)
     first = simulation.members[0].wire
     np.testing.assert_allclose(first, np.sum(values, axis=0), rtol=0, atol=1e-13)
@@ -189,7 +189,7 @@ def test_all_members_get_the_same_bits(algorithm: str, segments: int, p: int) ->
 @pytest.mark.parametrize("p", MEMBERS)
 def test_the_order_of_progress_does_not_change_sums(p: int) -> None:
     """Two runs on the same ranks give the same bits, whoever is faster."""
-    for algorithm, segments in (("ring", 3), ("doubling", 1)):
+    for algorithm, segments in ((Algorithm.RING, 3), (Algorithm.DOUBLING, 1)):
         results = set()
         for seed in range(4):
             rng = np.random.default_rng(p)
@@ -202,7 +202,7 @@ def test_the_order_of_progress_does_not_change_sums(p: int) -> None:
         assert len(results) == 1
 
 
-def sent(kind: Kind, algorithm: str, sizes: tuple[int, ...],
+def sent(kind: Kind, algorithm: Algorithm, sizes: tuple[int, ...],
          segments: int) -> list[tuple[int, int]]:
     """(messages, items) that each member sends."""
     out = []
@@ -214,7 +214,7 @@ def sent(kind: Kind, algorithm: str, sizes: tuple[int, ...],
 
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("kind", "algorithm", "segments"), VARIANTS)
-def test_counts_of_equal_blocks(kind: Kind, algorithm: str, segments: int, p: int) -> None:
+def test_counts_of_equal_blocks(kind: Kind, algorithm: Algorithm, segments: int, p: int) -> None:
     """Thakur, Rabenseifner and Gropp (2005): rings of p - 1 turns, trees of ceil(log2 p), and the
     least number of items.
     """
@@ -236,7 +236,7 @@ def test_counts_of_equal_blocks(kind: Kind, algorithm: str, segments: int, p: in
 
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("kind", "algorithm", "segments"), VARIANTS)
-def test_items_of_any_blocks(kind: Kind, algorithm: str, segments: int, p: int) -> None:
+def test_items_of_any_blocks(kind: Kind, algorithm: Algorithm, segments: int, p: int) -> None:
     """All members together: every block crosses p - 1 links, once to be gathered and once to be
     summed.
     """
@@ -255,5 +255,5 @@ def test_segments_overlap(kind: Kind, segments: int, p: int) -> None:
     enough for no more.
     """
     sizes = (8 * p,) * p if kind is Kind.ALLREDUCE else (8,) * p
-    simulation, _ = run(kind, "ring", segments, sizes)
+    simulation, _ = run(kind, Algorithm.RING, segments, sizes)
     assert {m.most_in_flight for m in simulation.members} == {segments}

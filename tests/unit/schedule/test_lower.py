@@ -21,7 +21,7 @@ from hpcpar.schedule.exchange import Piece
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.outline_steps import Move
-from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Schedule
+from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Role, Schedule
 from tests.strategies import whole_sums
 from tests.unit.brute import random_plan
 
@@ -237,7 +237,7 @@ def test_forward_bytes_are_what_ranks_lack(seed: int, ranks: int) -> None:
     for choose in (ring, tree):
         received = {name: [0] * ranks for name in lacking}
         for step in lower(network, plan, choose, training=False).comms:
-            if step.phase is Phase.FORWARD and step.tensor.startswith(f"{step.layer}.input"):
+            if step.phase is Phase.FORWARD and step.tensor.role is Role.INPUT:
                 for (_, rank), sizes in messages(step, ranks)[1].items():
                     received[step.layer][rank] += sum(sizes)
         assert received == lacking
@@ -270,8 +270,8 @@ def test_partial_sums_are_added_over_all_input_channels(seed: int, ranks: int) -
     steps = lowered(seed, ranks, tree).comms
     for layer in network.matmul_layers:
         config = plan.configs[layer.name]
-        there = [s for s in steps if s.tensor == f"{layer.name}.output"]
-        back = [s for s in steps if s.tensor == f"{layer.name}.output.gradient"]
+        there = [s for s in steps if str(s.tensor) == f"{layer.name}.output"]
+        back = [s for s in steps if str(s.tensor) == f"{layer.name}.output.gradient"]
         assert (len(there), len(back)) == ((1, int(config.scatter)) if config.k > 1 else (0, 0))
         for step in there + back:
             assert step.group is not None and step.group.size == config.k

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import pytest
 
-from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.cost.price_plan import outline_for, price
+from hpcpar.cost.network.algorithm_choice import chooser, schedule_for
+from hpcpar.cost.price_plan import price
 from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
 from hpcpar.errors import InputError
 from hpcpar.machine import files
@@ -18,9 +18,11 @@ from hpcpar.network.builder import Chain, Graph
 from hpcpar.network.builtin import network as builtin
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Add, Conv2d, GlobalAvgPool, Linear, ReLU, SoftmaxCrossEntropy
+from hpcpar.plan.config import Floats
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.stages import cuts, stages, work
 from hpcpar.schedule.lower import listed, samples_of
+from hpcpar.schedule.outline import outline
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Phase
 from tests.mpi.networks import random_network
@@ -129,13 +131,14 @@ def uniform(layers: int) -> Network:
 
 
 def laid_out(p: int, micro: int, forward_s: list[float], backward_s: list[float], hop_s: float,
-             update_s: float = 0.0, hidden: float = 1.0, order: str = "gpipe") -> Timeline:
+             update_s: float = 0.0, hidden: float = 1.0, order: str = "gpipe") -> Timeline[Floats]:
     """A pipeline of p stages whose times are given, whatever their layers take."""
     network = uniform(p)
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = make_plan(spec, f"pipeline:{p}x1", p, 4 * micro, network=network,
                      machine=files.to_dict(MACHINE), microbatches=micro, order=order)
-    entries = listed(plan, [outline_for(network, plan)] * micro)
+    steps = outline(network, plan, chooser(MACHINE, plan.collectives))
+    entries = listed(plan, [steps] * micro)
     seconds = {Phase.FORWARD: forward_s, Phase.BACKWARD: backward_s, Phase.UPDATE: [update_s] * p}
     items, seen = [], set()
     for e in entries:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory, wire_bytes
+from hpcpar.cost.network.algorithm_choice import chooser
 from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.network.transfer import traffic
 from hpcpar.cost.price_family import price_family
-from hpcpar.cost.price_plan import outline_for, price
+from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.machine.model import Factors, Machine
 from hpcpar.network import builtin
@@ -37,6 +38,7 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
 )
 from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.schedule.outline import outline
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.search import table_search
 from hpcpar.search.table_search import Search
@@ -156,7 +158,7 @@ def check(found: Search, seed: int = 0, **priced: Any) -> None:
 
 def apart_bytes(net: Network, plan: Plan, found: Search, priced: dict[str, Any]) -> int:
     """What all arrays of a plan take, each in a place of its own."""
-    out = outline_for(net, plan)
+    out = outline(net, plan, chooser(found.machine, plan.collectives))
     network_model = NetworkModel(found.machine, priced.get("contention"))
     moved = {}
     for step in out.steps:
