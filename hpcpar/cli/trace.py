@@ -43,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
     simulated: perfetto.Simulated
     measured: list[Event] = []
     if args.record is not None:
-        from hpcpar.report.measured_trace import measured as measured_events
+        from hpcpar.report.perfetto_measured import measured as measured_events
         from hpcpar.report.recorded_prediction import recorded_prediction
         from hpcpar.train.record import read
 

@@ -17,7 +17,7 @@ from hpcpar.cli.main import main
 from hpcpar.plan import plan as plans
 from hpcpar.report import perfetto
 from hpcpar.report.late_senders import partners
-from hpcpar.report.measured_trace import measured
+from hpcpar.report.perfetto_measured import measured
 from hpcpar.report.recorded_prediction import recorded_prediction
 from hpcpar.schedule.steps import Step
 from hpcpar.train import record
