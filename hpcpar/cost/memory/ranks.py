@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
-from hpcpar.plan.axis import all_intervals
+from hpcpar.plan.axis import intervals
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout, parameters, shards
 from hpcpar.plan.plan import Plan, Synchronisation
@@ -96,7 +96,7 @@ class _Boxes:
         for axis in layout.axes:
             mesh_axis = layout.mesh_axes.get(axis.name)
             part = np.zeros_like(at) if mesh_axis is None else np.asarray(mesh_axis.of(at))
-            start, stop = all_intervals(axis, 1 if mesh_axis is None else int(mesh_axis.size))
-            self.starts.append(np.where(lives, start[part], 0))
-            self.extents.append(np.where(lives, (stop - start)[part], 0))
+            start, stop = intervals(axis, 1 if mesh_axis is None else int(mesh_axis.size), part)
+            self.starts.append(np.where(lives, start, 0))
+            self.extents.append(np.where(lives, stop - start, 0))
             self.items = self.items * self.extents[-1]
