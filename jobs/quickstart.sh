@@ -25,7 +25,7 @@ run hpcpar plan "${lenet[@]}" --ranks "$ranks" --machine $out/machine.toml --sam
   -o $out/plan.json
 run hpcpar predict --plan $out/plan.json --machine $out/machine.toml --samples 1438
 run mpiexec -n "$ranks" hpcpar run --plan $out/plan.json --data $out/digits.h5 \
-  --epochs 30 --rate 0.02 --decay 0.01 --seed 3 \
+  --epochs 30 --rate 0.02 --decay 0.01 --schedule cosine --seed 3 \
   --out $out/run.h5 --checkpoint $out/weights.h5 --json >$out/run.json
 run hpcpar compare $out/run.h5 --plot $out/compare.png
 

@@ -10,8 +10,8 @@ import numpy as np
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Dropout, Input, Layer, MeanSquaredError
 from hpcpar.plan.boxes import block
+from hpcpar.runtime import parameters
 from hpcpar.runtime.ops.pointwise import mask_key
-from hpcpar.runtime.parameters import initial_rows
 from hpcpar.schedule.pipeline_order import switch
 
 #: Function (layer, samples of the pass) -> blocks with their own normalisation statistics (see
@@ -63,9 +63,8 @@ class Reference:
             optimizer, microbatches, fc_passes, blocks)
         self.weights: dict[str, list[Any]] = {}
         self.running: dict[str, np.ndarray] = {}
-        for i, layer in enumerate(network.layers):
-            if layer.has_weights:
-                self.weights[layer.name] = [t.requires_grad_() for t in self._initial(i, layer)]
+        for layer in network.weighted:
+            self.weights[layer.name] = [t.requires_grad_() for t in self._initial(layer)]
         self._moments = {k: [[torch.zeros_like(t) for t in v] for _ in range(2)]
                          for k, v in self.weights.items()}
         self._updates = dict.fromkeys(self.weights, 0)
@@ -74,13 +73,15 @@ class Reference:
         self.gradients: dict[str, np.ndarray] = {}
         self.weight_gradients: dict[str, list[np.ndarray]] = {}
 
-    def _initial(self, position: int, layer: Layer) -> list[Any]:
-        """Initial weight and bias: ones and zeros for a normalisation, else as in every plan."""
+    def _initial(self, layer: Layer) -> list[Any]:
+        """Initial weight and bias, as in every plan."""
         torch, shape = self.torch, layer.weight_shape(self.network.input_shape(layer))
         if isinstance(layer, BatchNorm):
-            return [torch.ones(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)]
-        out = [torch.from_numpy(initial_rows(self.seed, position, 0, shape[0], shape[1:],
-                                             "float64"))]
+            scale = parameters.initial_scale(self.network, layer)
+            return [torch.full(shape, scale, dtype=torch.float64),
+                    torch.zeros(shape, dtype=torch.float64)]
+        rows = parameters.initial_rows(self.network, layer, self.seed, 0, shape[0], "float64")
+        out = [torch.from_numpy(rows)]
         if layer.bias_shape(self.network.input_shape(layer)):
             out.append(torch.zeros(shape[0], dtype=torch.float64))
         return out

@@ -21,7 +21,7 @@ from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
-from hpcpar.runtime.optimizer import SGD
+from hpcpar.runtime.optimizer import SGD, WARMUP, RateSchedule
 from hpcpar.schedule.runnable import require
 from hpcpar.train import collect, record
 from hpcpar.train.inference import Inference
@@ -30,7 +30,8 @@ from hpcpar.train.loop import Training
 
 #: Options that only a training has, and their values where they are not given.
 TRAINING: dict[str, Any] = {"epochs": 1, "steps": 0, "checkpoint": "", "rate": 0.01,
-                            "momentum": 0.9, "decay": 0.0005}
+                            "momentum": 0.9, "decay": 0.0005, "schedule": (RateSchedule.STEP, 30),
+                            "warmup": None}
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -46,7 +47,13 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--out", default="", help="write the record of the run here (HDF5)")
     p.add_argument("--checkpoint", help="write weights and state here after every epoch (HDF5)")
     p.add_argument("--resume", default="", help="go on from this checkpoint, made under any plan")
-    p.add_argument("--rate", type=float, help="learning rate (default 0.01)")
+    p.add_argument("--rate", type=float, help="learning rate after the warm-up (default 0.01)")
+    p.add_argument("--schedule", type=_schedule, metavar="|".join(RateSchedule),
+                   help="how the rate falls: not at all; by 10 every 30 epochs (step:N: every N); "
+                   "as half a cosine; by 6.3 after each quarter of the training (default step)")
+    p.add_argument("--warmup", type=options.natural, metavar="N",
+                   help="iterations in which the rate grows from 0 (default: a quarter of an "
+                   f"epoch, at most {WARMUP})")
     p.add_argument("--momentum", type=float, help="of SGD, or Adam's first beta (default 0.9)")
     p.add_argument("--decay", type=float, help="weight decay (default 0.0005)")
     p.add_argument("--seed", type=int, default=0,
@@ -55,6 +62,15 @@ def add(p: argparse.ArgumentParser) -> None:
                    help="machine that the prediction in the record is for (default: the plan's)")
     options.add_direct(p)
     options.add_json(p)
+
+
+def _schedule(text: str) -> tuple[RateSchedule, int]:
+    """A schedule of the learning rate, and the epochs of a step."""
+    name, colon, epochs = text.partition(":")
+    value = options.one_of(RateSchedule)["type"](name)
+    if colon and value != RateSchedule.STEP:
+        raise argparse.ArgumentTypeError(f"'{text}': only step takes a number, as in step:30")
+    return RateSchedule(value), options.positive(epochs) if colon else 30
 
 
 def main(args: argparse.Namespace) -> int:
@@ -134,7 +150,11 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOp
     if args.forward_only and given:
         raise InputError(f"--{next(iter(given))} is of a training, but --forward-only does not "
                          "train; leave one of them out")
-    epochs, steps, checkpoint, rate, momentum, decay = (TRAINING | given).values()
+    training = TRAINING | given
+    epochs, steps, checkpoint = (training[name] for name in ("epochs", "steps", "checkpoint"))
+    schedule, step_epochs = training["schedule"]
+    sgd = SGD(training["rate"], training["momentum"], training["decay"], schedule, step_epochs,
+              training["warmup"])
     for path in (args.out, checkpoint):
         if path and not os.access(os.path.dirname(path) or ".", os.W_OK):
             raise InputError(f"cannot write {path}: its folder is missing or not writable; make "
@@ -143,8 +163,7 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOp
     require(plan.network.build(), plan)
     machine = options.machine_of(args.machine, plan, args.plan)
     return plan, machine, backend(args.device), JobOptions(
-        args.data, epochs, steps, checkpoint, args.resume, args.seed, SGD(rate, momentum, decay),
-        args.direct)
+        args.data, epochs, steps, checkpoint, args.resume, args.seed, sgd, args.direct)
 
 
 def _last(values: list[float]) -> float | None:

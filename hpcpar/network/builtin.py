@@ -14,7 +14,7 @@ from hpcpar.network.inception import inception_v3
 from hpcpar.network.layers import Shape
 from hpcpar.network.resnet import resnet50, resnet152
 from hpcpar.network.small import lenet5, mlp
-from hpcpar.network.vgg import vgg16
+from hpcpar.network.vgg import vgg16, vgg16_bn
 
 #: name -> (builder, default shape of a sample, default classes)
 NETWORKS: dict[str, tuple[Callable[[Shape, int], Network], Shape, int]] = {
@@ -23,6 +23,7 @@ NETWORKS: dict[str, tuple[Callable[[Shape, int], Network], Shape, int]] = {
     "alexnet": (alexnet, (3, 227, 227), 1000),
     "alexnet-owt": (alexnet_owt, (3, 224, 224), 1000),
     "vgg16": (vgg16, (3, 224, 224), 1000),
+    "vgg16_bn": (vgg16_bn, (3, 224, 224), 1000),
     "resnet50": (resnet50, (3, 224, 224), 1000),
     "resnet152": (resnet152, (3, 224, 224), 1000),
     "inception_v3": (inception_v3, (3, 299, 299), 1000),

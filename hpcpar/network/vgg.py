@@ -1,10 +1,11 @@
-"""VGG-16."""
+"""VGG-16, as published and with batch normalisation."""
 
 from __future__ import annotations
 
 from hpcpar.network.builder import Chain
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
+    BatchNorm,
     Conv2d,
     Dropout,
     Flatten,
@@ -21,10 +22,24 @@ def vgg16(shape: Shape, classes: int) -> Network:
 
     It has 138,357,544 parameters at 1000 classes and images of 224 x 224.
     """
-    net = Chain("vgg16", shape)
+    return _vgg16("vgg16", shape, classes, normalised=False)
+
+
+def vgg16_bn(shape: Shape, classes: int) -> Network:
+    """VGG-16 with batch normalisation after every convolution, as torchvision's.
+
+    It has 138,365,992 parameters at 1000 classes and images of 224 x 224.
+    """
+    return _vgg16("vgg16_bn", shape, classes, normalised=True)
+
+
+def _vgg16(name: str, shape: Shape, classes: int, normalised: bool) -> Network:
+    net = Chain(name, shape)
     for stage, (depth, filters) in enumerate(((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)), 1):
         for i in range(1, depth + 1):
             net.add(Conv2d, f"conv{stage}_{i}", out_channels=filters, kernel=3, padding=1)
+            if normalised:
+                net.add(BatchNorm, f"bn{stage}_{i}")
             net.add(ReLU, f"relu{stage}_{i}")
         net.add(MaxPool2d, f"pool{stage}")
     net.add(Flatten, "flatten")

@@ -280,7 +280,9 @@ class Executor:
                 rows = np.ascontiguousarray(rows[:, p.outputs])
             p.sums[:] = 0
             self.backend.to_device(rows, p.labels)
-        program.run()
+        # a number that is not finite shows in the loss; its reader says which layer it came from
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            program.run()
         if self.fc_passes:
             losses, correct = np.stack([p.sums for p in self.fc_passes]).T
             self._sums[:] = losses.mean(), correct.sum()

@@ -1,13 +1,33 @@
-"""SGD with momentum and weight decay, OWT's update rule, and its learning-rate steps."""
+"""The update of weights (SGD with momentum and weight decay, or Adam), and the schedule of the
+learning rate.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from enum import Enum
 
 from hpcpar.errors import InputError
 from hpcpar.kernels.interface import Backend, Tick
 from hpcpar.plan.plan import OPTIMIZERS
 from hpcpar.runtime.parameters import Parameters
+
+#: Iterations in which the learning rate grows at first, at most.
+WARMUP = 100
+
+
+class RateSchedule(str, Enum):
+    """How the learning rate falls: not at all, by 10 after some epochs, as half a cosine to 0 at
+    the end of the training, or by 250 ** (1/3) after each quarter of it (OWT).
+    """
+
+    CONSTANT = "constant"
+    STEP = "step"
+    COSINE = "cosine"
+    OWT = "owt"
+
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True)
@@ -17,29 +37,45 @@ class SGD:
     Attributes
     ----------
     rate : float
-        Learning rate of the first epoch.
-    steps : tuple of float
-        Fractions of the training after each of which the rate is multiplied by `factor` (OWT: 0.25,
-        0.5, 0.75 and 250 ** (-1/3)).
+        Learning rate after the warm-up.
+    schedule : RateSchedule
+        How it falls.
+    step_epochs : int
+        Epochs after each of which `RateSchedule.STEP` divides it by 10.
+    warmup : int or None
+        Iterations in which the rate grows to `rate`; None: a quarter of an epoch, but at most
+        `WARMUP`.
     """
 
     rate: float = 0.01
     momentum: float = 0.9
     decay: float = 0.0005
-    steps: tuple[float, ...] = (0.25, 0.5, 0.75)
-    factor: float = 250.0 ** (-1 / 3)
+    schedule: RateSchedule = RateSchedule.STEP
+    step_epochs: int = 30
+    warmup: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rate < 0 or not 0 <= self.momentum < 1 or self.decay < 0:
+        if (self.rate < 0 or not 0 <= self.momentum < 1 or self.decay < 0 or self.step_epochs < 1
+            or (self.warmup or 0) < 0):
             raise InputError(
-                f"SGD with rate {self.rate}, momentum {self.momentum}, decay {self.decay}: "
-                "rate and decay may not be negative, "
-                "momentum must be at least 0 and below 1"
+                f"SGD with rate {self.rate}, momentum {self.momentum}, decay {self.decay}, steps "
+                f"of {self.step_epochs} epochs, warm-up {self.warmup}: rate, decay and warm-up may "
+                "not be negative, momentum must be at least 0 and below 1, steps of at least 1 "
+                "epoch"
             )
 
-    def rate_at(self, done: float) -> float:
-        """The learning rate when the fraction `done` of the training is over."""
-        return self.rate * self.factor ** sum(done >= at for at in self.steps)
+    def rate_at(self, step: int, steps: int, epoch_steps: int) -> float:
+        """The learning rate of iteration `step` of `steps`; an epoch has `epoch_steps` of them."""
+        warmup = min(WARMUP, epoch_steps // 4) if self.warmup is None else self.warmup
+        if step < warmup:
+            return self.rate * (step + 1) / warmup
+        if self.schedule is RateSchedule.STEP:
+            return self.rate / 10 ** (step // (self.step_epochs * epoch_steps))
+        if self.schedule is RateSchedule.COSINE:
+            return self.rate * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
+        if self.schedule is RateSchedule.OWT:
+            return self.rate * 250 ** (-(4 * step // steps) / 3)
+        return self.rate
 
 
 class Rule:

@@ -6,15 +6,21 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm, Layer
+from hpcpar.network.layers import Add, BatchNorm, Layer
 from hpcpar.plan.boxes import Box, Interval, shape
 from hpcpar.plan.layout import Layout, parameters, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan, Synchronisation
+
+#: Part of He's deviation that the classifier starts with: all classes start nearly alike, so the
+#: first loss is about ln(classes).
+CLASSIFIER = 0.1
 
 
 class Parameters:
@@ -81,10 +87,9 @@ class Parameters:
         if isinstance(layer, BatchNorm):
             self.buffers = backend.zeros((2, rows), plan.dtype)
             self.buffers[1] = 1
-            self.weight[...] = 1
+            self.weight[...] = initial_scale(network, layer)
         elif self.flat.size:
-            host = initial_rows(seed, network.layers.index(layer), self.start, self.stop, whole[1:],
-                                plan.dtype)
+            host = initial_rows(network, layer, seed, self.start, self.stop, plan.dtype)
             backend.to_device(np.ascontiguousarray(host[:, self.columns[0]:self.columns[1]]),
                               self.weight)
 
@@ -127,20 +132,29 @@ def columns(layout: Layout, whole: tuple[int, ...], rank: int) -> Interval:
     return first // size, max(first, last - bias) // size
 
 
-def initial_rows(seed: int, position: int, start: int, stop: int, row: tuple[int, ...],
-                 dtype: str) -> np.ndarray:
-    """Initial weights of some rows: He's normal for ReLU networks, drawn row by row so that every
-    plan starts alike.
-
-    Parameters
-    ----------
-    position : int
-        The layer's place in the network; with `seed` and the row's number it fixes the random
-        stream.
+def initial_scale(network: Network, layer: BatchNorm) -> float:
+    """Initial scale of a normalisation: 0 at the end of a residual branch, so that each block
+    starts as its shortcut (Goyal et al. 2017, section 5.1); else 1.
     """
-    fan_in = math.prod(row)
+    readers = [network.by_name[name] for name in network.consumers[layer.name]]
+    ends = any(isinstance(reader, Add) and reader.inputs[0] == layer.name for reader in readers)
+    return 0.0 if ends else 1.0
+
+
+def initial_rows(network: Network, layer: Layer, seed: int, start: int, stop: int,
+                 dtype: str) -> NDArray[Any]:
+    """Initial weights of some rows of a layer: normal, of He's deviation for ReLU networks.
+
+    The classifier, the last layer with weights, starts at `CLASSIFIER` of it. Each row has a random
+    stream of its own, so every plan starts alike.
+    """
+    row = layer.weight_shape(network.input_shape(layer))[1:]
+    deviation = math.sqrt(2.0 / math.prod(row))
+    if layer is network.weighted[-1]:
+        deviation *= CLASSIFIER
+    position = network.layers.index(layer)
     out = np.empty((stop - start, *row), dtype)
     for i in range(start, stop):
         stream = np.random.Generator(np.random.Philox(key=[seed, (position << 32) + i]))
-        out[i - start] = stream.standard_normal(row) * math.sqrt(2.0 / fan_in)
+        out[i - start] = stream.standard_normal(row) * deviation
     return out

@@ -81,7 +81,7 @@ class Training(Job):
             for batch in batches:
                 self.communicator.trace.clear()
                 begin = time.perf_counter()
-                rate = sgd.rate_at(step / self.steps)
+                rate = sgd.rate_at(step, self.steps, per_epoch)
                 loss, right = self.executor.iterate(batch.images, batch.labels, step, rate,
                                                     sgd.momentum, sgd.decay)
                 self.timed(program, begin, loss, step)

@@ -19,7 +19,7 @@ Make = Callable[..., Path]
 #: Every kind of strategy on 4 ranks.
 STRATEGIES = ["data", "filter", "spatial", "owt", "grid:2x2", "grid-fc:2x2", "domain:2x2",
               "domain:4x1", "ds:2x2", "df:2x2"]
-TRAINING = ("--epochs", 12, "--rate", 0.015, "--decay", 0.01, "--seed", 5)
+TRAINING = ("--epochs", 12, "--rate", 0.015, "--decay", 0.01, "--schedule", "owt", "--seed", 5)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,6 @@ def test_checkpoint_resumes_under_another_plan(hpcpar: Run, plan: Make, digits: 
     whole = summary(hpcpar(2, "run", "--plan", plan(2, "filter", dtype="float64"), "--epochs", 3,
                            *words))["losses"]
     save = tmp_path / "c.h5"
-    # the learning rate follows the whole training's length, so the first part is cut short by a
-    # checkpoint, not by --epochs
     first = hpcpar(2, "run", "--plan", plan(2, "filter", dtype="float64"), "--epochs", 3,
                    "--checkpoint", save, *words)
     assert summary(first)["losses"] == whole
@@ -82,7 +80,7 @@ def test_killed_training_continues_the_curve(mpiexec: str, hpcpar: Run, plan: Ma
     if nothing had happened.
     """
     save = tmp_path / "c.h5"
-    words = ("--data", digits, "--rate", 0.04, "--epochs", 8, "--json")
+    words = ("--data", digits, "--rate", 0.04, "--epochs", 8, "--schedule", "owt", "--json")
     whole = summary(hpcpar(2, "run", "--plan", plan(2, "data", dtype="float64"), *words))["losses"]
     arguments = ["run", "--plan", plan(2, "data", dtype="float64"), *words, "--checkpoint", save]
     command = [mpiexec, "-n", "2", sys.executable, "-m", "hpcpar", *map(str, arguments)]
@@ -100,3 +98,24 @@ def test_killed_training_continues_the_curve(mpiexec: str, hpcpar: Run, plan: Ma
     rest = summary(hpcpar(4, "run", "--plan", plan(4, "domain:2x2", dtype="float64"), "--resume",
                           kept, *words))["losses"]
     np.testing.assert_allclose(rest, whole[done:], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("network", "shape"), [("lenet5", "1x28x28"), ("resnet50", "3x32x32")])
+def test_the_defaults_train(network: str, shape: str, hpcpar: Run, tmp_path: Path) -> None:
+    """Above 60% of held-out images in three epochs, without an option."""
+    data, made = tmp_path / "data.h5", tmp_path / "plan.json"
+    assert not hpcpar(0, "data", "synthetic", data, "--input", shape, "--classes", 10, "--samples",
+                      512, "--test-samples", 128).returncode
+    assert not hpcpar(0, "plan", "--network", network, "--input", shape, "--classes", 10,
+                      "--ranks", 2, "--batch", 16, "-o", made).returncode
+    done = summary(hpcpar(2, "run", "--plan", made, "--data", data, "--epochs", 3, "--json",
+                          timeout=200))
+    assert done["test_accuracy"] > 0.6
+
+
+def test_a_loss_that_is_not_finite_names_a_layer(hpcpar: Run, plan: Make, digits: Path) -> None:
+    """In one line: NumPy does not warn of it before."""
+    done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--steps", 9, "--rate",
+                  1e9, "--warmup", 0)
+    assert done.returncode == 1 and "Warning" not in done.stderr
+    assert "the loss is nan at step" in done.stderr and "output of layer '" in done.stderr

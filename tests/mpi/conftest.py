@@ -34,6 +34,7 @@ pytest.register_assert_rewrite("comparison")
 from hpcpar.comm.communicator import Communicator  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
 from hpcpar.kernels import backend  # noqa: E402
+from hpcpar.runtime import parameters  # noqa: E402
 
 #: A test that takes longer is stuck. Below pytest-timeout's limit, which would end the test on one
 #: rank only.
@@ -157,3 +158,9 @@ def communicator(request: pytest.FixtureRequest) -> Communicator:
     if lockstep.communicator is None:
         lockstep.communicator = Communicator(world(), backend("cpu"))
     return lockstep.communicator
+
+
+@pytest.fixture(autouse=True)
+def every_branch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Normalisations that start at 0 would leave residual branches without gradients at first."""
+    monkeypatch.setattr(parameters, "initial_scale", lambda network, layer: 1.0)

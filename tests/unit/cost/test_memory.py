@@ -20,6 +20,7 @@ from hpcpar.cost.price_plan import price
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.runtime import parameters
 from hpcpar.runtime.executor import Executor
@@ -70,8 +71,9 @@ class Recorder(NumpyBackend):
 def no_initial_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing them would take most of the time."""
 
-    def nothing(seed: int, position: int, start: int, stop: int, row: tuple[int, ...],
+    def nothing(network: Network, layer: Layer, seed: int, start: int, stop: int,
                 dtype: str) -> np.ndarray:
+        row = layer.weight_shape(network.input_shape(layer))[1:]
         return np.broadcast_to(np.zeros((), dtype), (stop - start, *row))
 
     monkeypatch.setattr(parameters, "initial_rows", nothing)

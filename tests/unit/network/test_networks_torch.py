@@ -86,11 +86,15 @@ def alexnet(filters: tuple[int, ...], groups: int, padding: int) -> Any:
     )
 
 
-def vgg16() -> Any:
+def vgg16(normalised: bool = False) -> Any:
     layers: list[Any] = []
     before = 3
     for width in (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0):
-        layers += [nn.Conv2d(before, width, 3, 1, 1), nn.ReLU()] if width else [nn.MaxPool2d(2)]
+        if width:
+            layers += [nn.Conv2d(before, width, 3, 1, 1),
+                       *([nn.BatchNorm2d(width)] if normalised else []), nn.ReLU()]
+        else:
+            layers.append(nn.MaxPool2d(2))
         before = width or before
     return plain(*layers, *classifier(512 * 49, 1000))
 
@@ -282,6 +286,7 @@ MODELS: dict[str, tuple[Callable[[], Any], int]] = {
     "alexnet": (lambda: alexnet((96, 256, 384, 384, 256), 2, 0), 227),
     "alexnet-owt": (lambda: alexnet((64, 192, 384, 384, 256), 1, 2), 224),
     "vgg16": (vgg16, 224),
+    "vgg16_bn": (lambda: vgg16(True), 224),
     "resnet50": (lambda: resnet(3, 4, 6, 3), 224),
     "resnet152": (lambda: resnet(3, 8, 36, 3), 224),
     "inception_v3": (inception_v3, 299),

@@ -1,0 +1,33 @@
+"""Initial weights: what a network knows before its first iteration."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hpcpar.network.builtin import NETWORKS
+from hpcpar.network.layers import LogisticCrossEntropy, Shape
+from hpcpar.plan.plan import NetworkSpec
+
+#: Image sizes that every layer of the network fits, small ones.
+SIZES = {"lenet5": 28, "mlp": 28, "inception_v3": 75, "alexnet": 67, "alexnet-owt": 67}
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "cosmoflow"])
+def test_the_first_loss_is_that_of_a_guess(name: str) -> None:
+    """The loss of equal odds, within 15%: the classes start nearly alike."""
+    pytest.importorskip("torch", reason="the reference is PyTorch's")
+    from tests.reference import Reference
+
+    usual, classes = NETWORKS[name][1], 10
+    size = SIZES.get(name, 32)
+    shape: Shape = (usual[0], *(size for _ in usual[1:]))
+    network = NetworkSpec(name, shape, classes).build()
+    rng = np.random.default_rng(0)
+    images, labels = rng.standard_normal((16, *shape)), rng.integers(0, classes, 16)
+    logistic = isinstance(network.layers[-1], LogisticCrossEntropy)
+    guess = classes * math.log(2) if logistic else math.log(classes)
+    first = Reference(network, 0).iterate(images, labels, 0, 0.0, 0.9, 0.0)
+    assert first == pytest.approx(guess, rel=0.15)

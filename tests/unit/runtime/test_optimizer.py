@@ -1,0 +1,49 @@
+"""The schedule of the learning rate."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcpar.errors import InputError
+from hpcpar.runtime.optimizer import SGD, WARMUP, RateSchedule
+
+
+def rates(sgd: SGD, steps: int, epoch_steps: int) -> list[float]:
+    return [sgd.rate_at(step, steps, epoch_steps) for step in range(steps)]
+
+
+def test_the_rate_grows_in_the_first_quarter_of_an_epoch() -> None:
+    found = rates(SGD(0.8), 32, 16)
+    assert found == pytest.approx([0.2, 0.4, 0.6] + 29 * [0.8])
+    long = [SGD(1.0).rate_at(step, 10**6, 10**5) for step in (WARMUP - 2, WARMUP)]
+    assert long[0] < 1.0 == long[1]
+    assert rates(SGD(0.8, warmup=0), 32, 16) == pytest.approx(32 * [0.8])
+
+
+def test_short_trainings_have_the_rate_of_long_ones() -> None:
+    """The default does not depend on the length: who goes on with more epochs trains alike."""
+    assert rates(SGD(), 40, 20) == rates(SGD(), 400, 20)[:40]
+
+
+def test_steps_are_counted_in_epochs() -> None:
+    found = rates(SGD(1.0, step_epochs=2, warmup=0), 20, 4)
+    assert found == pytest.approx(8 * [1.0] + 8 * [0.1] + 4 * [0.01])
+
+
+def test_a_cosine_ends_at_zero() -> None:
+    found = rates(SGD(1.0, schedule=RateSchedule.COSINE, warmup=2), 102, 10)
+    assert found[:3] == pytest.approx([0.5, 1.0, 1.0]) and found[52] == pytest.approx(0.5)
+    assert sorted(found[2:], reverse=True) == found[2:] and 0 < found[-1] < 1e-3
+
+
+def test_one_weird_trick_decays_after_each_quarter() -> None:
+    found = rates(SGD(1.0, schedule=RateSchedule.OWT, warmup=0), 8, 8)
+    assert found == pytest.approx([250 ** (-i / 3) for i in (0, 0, 1, 1, 2, 2, 3, 3)])
+    assert rates(SGD(1.0, schedule=RateSchedule.CONSTANT, warmup=0), 8, 1) == 8 * [1.0]
+
+
+@pytest.mark.parametrize("wrong", [{"rate": -1}, {"momentum": 1}, {"step_epochs": 0},
+                                   {"warmup": -1}])
+def test_what_cannot_be_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="SGD with"):
+        SGD(**wrong)  # type: ignore[arg-type]
