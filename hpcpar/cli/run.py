@@ -28,10 +28,9 @@ from hpcpar.train.inference import Inference
 from hpcpar.train.job import JobOptions
 from hpcpar.train.loop import Training
 
-#: Options that only a training has, and their values where they are not given.
-TRAINING: dict[str, Any] = {"epochs": 1, "steps": 0, "checkpoint": "", "rate": 0.01,
-                            "momentum": 0.9, "decay": 0.0005, "schedule": (RateSchedule.STEP, 30),
-                            "warmup": None}
+#: Options that only a training has: those of `JobOptions`, and those of `SGD`.
+LENGTH = ("epochs", "steps", "checkpoint")
+UPDATE = ("rate", "momentum", "decay", "schedule", "warmup")
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -64,13 +63,14 @@ def add(p: argparse.ArgumentParser) -> None:
     options.add_json(p)
 
 
-def _schedule(text: str) -> tuple[RateSchedule, int]:
-    """A schedule of the learning rate, and the epochs of a step."""
+def _schedule(text: str) -> dict[str, Any]:
+    """The options of `SGD` that a schedule of the learning rate stands for."""
     name, colon, epochs = text.partition(":")
     value = options.one_of(RateSchedule)["type"](name)
     if colon and value != RateSchedule.STEP:
         raise argparse.ArgumentTypeError(f"'{text}': only step takes a number, as in step:30")
-    return RateSchedule(value), options.positive(epochs) if colon else 30
+    schedule = {"schedule": RateSchedule(value)}
+    return schedule | {"step_epochs": options.positive(epochs)} if colon else schedule
 
 
 def main(args: argparse.Namespace) -> int:
@@ -146,16 +146,15 @@ def _summary(job: Training | Inference, run: record.RunRecord,
 def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOptions]:
     """Reads and checks everything that needs no communication."""
     options.check_direct(args)
-    given = {name: getattr(args, name) for name in TRAINING if getattr(args, name) is not None}
+    length, update = ({name: getattr(args, name) for name in names
+                       if getattr(args, name) is not None} for names in (LENGTH, UPDATE))
+    given = length | update
     if args.forward_only and given:
         raise InputError(f"--{next(iter(given))} is of a training, but --forward-only does not "
                          "train; leave one of them out")
-    training = TRAINING | given
-    epochs, steps, checkpoint = (training[name] for name in ("epochs", "steps", "checkpoint"))
-    schedule, step_epochs = training["schedule"]
-    sgd = SGD(training["rate"], training["momentum"], training["decay"], schedule, step_epochs,
-              training["warmup"])
-    for path in (args.out, checkpoint):
+    schedule = update.pop("schedule", {})
+    sgd = SGD(**update, **schedule)
+    for path in (args.out, length.get("checkpoint", "")):
         if path and not os.access(os.path.dirname(path) or ".", os.W_OK):
             raise InputError(f"cannot write {path}: its folder is missing or not writable; make "
                              "it, or choose another place")
@@ -163,7 +162,7 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOp
     require(plan.network.build(), plan)
     machine = options.machine_of(args.machine, plan, args.plan)
     return plan, machine, backend(args.device), JobOptions(
-        args.data, epochs, steps, checkpoint, args.resume, args.seed, sgd, args.direct)
+        args.data, resume=args.resume, seed=args.seed, sgd=sgd, direct=args.direct, **length)
 
 
 def _last(values: list[float]) -> float | None:

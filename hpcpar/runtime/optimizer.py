@@ -70,7 +70,7 @@ class SGD:
         if step < warmup:
             return self.rate * (step + 1) / warmup
         if self.schedule is RateSchedule.STEP:
-            return self.rate / 10 ** (step // (self.step_epochs * epoch_steps))
+            return self.rate * 0.1 ** (step // (self.step_epochs * epoch_steps))
         if self.schedule is RateSchedule.COSINE:
             return self.rate * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
         if self.schedule is RateSchedule.OWT:

@@ -137,7 +137,7 @@ def initial_scale(network: Network, layer: BatchNorm) -> float:
     starts as its shortcut (Goyal et al. 2017, section 5.1); else 1.
     """
     readers = [network.by_name[name] for name in network.consumers[layer.name]]
-    ends = any(isinstance(reader, Add) and reader.inputs[0] == layer.name for reader in readers)
+    ends = all(isinstance(reader, Add) and reader.inputs[0] == layer.name for reader in readers)
     return 0.0 if ends else 1.0
 
 

@@ -51,7 +51,7 @@ def step(pattern: Pattern, source: Layout | Boxes, destination: Layout | Boxes,
     if group is not None:
         group = replace(group, first=int(source.config.first) if isinstance(source, Layout) else 0)
         algorithm = ALGORITHMS.get(pattern.kind, (Algorithm.DIRECT,))[0]
-    return Comm(index, Phase.FORWARD, "test", TENSOR, pattern.kind, source, destination,  # type: ignore[arg-type]
+    return Comm(index, Phase.FORWARD, "test", TENSOR, pattern.kind, source, destination,
                 bool(pattern.reduce), group, algorithm, 1, 8, index + 1)
 
 

@@ -1,4 +1,4 @@
-"""A family of plans priced in one go costs in each case what the plan costs alone."""
+"""A family of plans priced at once costs in each case what the plan costs alone."""
 
 from __future__ import annotations
 

@@ -8,11 +8,22 @@ import numpy as np
 import pytest
 
 from hpcpar.network.builtin import NETWORKS
-from hpcpar.network.layers import LogisticCrossEntropy, Shape
+from hpcpar.network.layers import BatchNorm, LogisticCrossEntropy, Shape
 from hpcpar.plan.plan import NetworkSpec
+from hpcpar.runtime.parameters import initial_scale
 
 #: Image sizes that every layer of the network fits, small ones.
 SIZES = {"lenet5": 28, "mlp": 28, "inception_v3": 75, "alexnet": 67, "alexnet-owt": 67}
+
+
+def test_residual_branches_start_at_zero() -> None:
+    """The last normalisation of each of ResNet-50's 16 blocks, and no other."""
+    network = NetworkSpec("resnet50", (3, 32, 32), 10).build()
+    scales = {layer.name: initial_scale(network, layer) for layer in network.layers
+              if isinstance(layer, BatchNorm)}
+    zero = [name for name, scale in scales.items() if scale == 0.0]
+    assert len(zero) == 16 and all(name.endswith("conv3.bn") for name in zero)
+    assert {scale for name, scale in scales.items() if name not in zero} == {1.0}
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name != "cosmoflow"])

@@ -28,6 +28,7 @@ def test_short_trainings_have_the_rate_of_long_ones() -> None:
 def test_steps_are_counted_in_epochs() -> None:
     found = rates(SGD(1.0, step_epochs=2, warmup=0), 20, 4)
     assert found == pytest.approx(8 * [1.0] + 8 * [0.1] + 4 * [0.01])
+    assert SGD(step_epochs=1).rate_at(4000, 4001, 10) == 0.0  # 400 steps: it underflows
 
 
 def test_a_cosine_ends_at_zero() -> None:
