@@ -1,1 +1,1 @@
-"""What a schedule costs: communication, computation, memory, and the timeline of an iteration."""
+"""The cost of a schedule: communication, computation, memory, and the timeline of an iteration."""

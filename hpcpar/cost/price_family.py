@@ -38,7 +38,7 @@ ACCOUNTINGS = ("schedule", "paper")
 
 @dataclass(frozen=True)
 class Costs:
-    """What the cases of a family of plans cost on a machine; arrays with an entry for each case.
+    """Costs of the cases of a family of plans on a machine; arrays with an entry for each case.
 
     Of a pipeline, what is computed, communicated and waited for is that of the stage that computes
     longest.

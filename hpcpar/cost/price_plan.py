@@ -80,7 +80,7 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a plan costs on a machine.
+    """The price of a plan on a machine.
 
     Attributes
     ----------

@@ -19,7 +19,7 @@ MOST_RANKS = 1024
 
 @dataclass(frozen=True)
 class RankTraffic:
-    """What the rank that sends most sends.
+    """Traffic of the rank that sends most.
 
     Attributes
     ----------

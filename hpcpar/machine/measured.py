@@ -32,7 +32,7 @@ class Time(NamedTuple):
 
 
 def line_of(key: str) -> tuple[str, int]:
-    """What a key is without its number of samples, and that number."""
+    """A key without its number of samples, and that number."""
     found = _SAMPLES.search(key)
     if found is None:
         return key, 0
@@ -62,8 +62,8 @@ class Measured:
         self._lines = {line: np.array(sorted(each), float).T for line, each in points.items()}
 
     def time(self, key: str) -> Time | None:
-        """Of a key, or of others that differ in the number of samples alone; None where nothing is
-        known.
+        """The seconds of a key, or of others that differ in the number of samples alone; None
+        where nothing is known.
 
         Between two measured numbers of samples the time is that of the straight line through them.
         Beyond them it changes as the number does, but for the constant part that the line through

@@ -1,1 +1,1 @@
-"""What a plan implies: the steps of an iteration, and the one lowering that makes them."""
+"""The consequences of a plan: the steps of an iteration, and the one lowering that makes them."""

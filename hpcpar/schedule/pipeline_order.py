@@ -50,7 +50,7 @@ def stage_of(starts: Sequence[int], rank: Ints) -> int:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a stage does at a time: the forward or the backward pass of a micro-batch."""
+    """One task of a stage: the forward or the backward pass of a micro-batch."""
 
     stage: int
     phase: Phase
@@ -93,7 +93,7 @@ def _of_stage(order: PipelineOrder, stages: int, stage: int, parts: int,
 
 
 def _before(cell: Cell, stages: int) -> set[Cell]:
-    """What a pass waits for of other stages."""
+    """The passes of other stages that a pass waits for."""
     if cell.phase is Phase.FORWARD:
         return {Cell(cell.stage - 1, Phase.FORWARD, cell.part)} if cell.stage else set()
     return {Cell(cell.stage + 1, Phase.BACKWARD, cell.part)} if cell.stage < stages - 1 else set()

@@ -75,7 +75,7 @@ def _edges_of(network: Network, plan: Plan, out: Outline) -> Iterable[Edge]:
 
 
 def _aliasing(network: Network, e: Edge) -> tuple[object, ...]:
-    """What the memory of an edge depends on besides shapes and configurations."""
+    """Everything that the memory of an edge depends on besides shapes and configurations."""
     readers = network.consumers[e.producer.name]
     return (type(e.producer), len(readers) > 1, readers[-1] == e.consumer.name,
             e.consumer.inputs.index(e.producer.name) == e.which, e.producer.name in network.trained)

@@ -147,7 +147,7 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
 
 def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: Ints, boxes: Largest | OfRank,
                training: bool = True) -> Ints:
-    """What a layer keeps of a pass of `samples` for its backward pass."""
+    """Bytes that a layer keeps of a pass of `samples` for its backward pass."""
     y = owned(network, layer, plan.configs[layer.name], samples)
     if isinstance(layer, BatchNorm):
         return MOMENTS_BYTES * boxes.extents(y)[1]
@@ -159,8 +159,8 @@ def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: Ints, boxes:
 
 
 def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:
-    """What a layer's own configuration decides: what is there all the time, and outputs that
-    several layers read.
+    """The memory that a layer's own configuration decides: what is there all the time, and
+    outputs that several layers read.
     """
     config, size, boxes = plan.configs[layer.name], plan.item_bytes, Largest()
     samples = plan.samples_of_a_pass
@@ -178,8 +178,8 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
 
 
 def edge_memory(network: Network, plan: Plan, e: Edge) -> Memory:
-    """What the configurations at both ends of an edge decide: the consumer's input, and the
-    producer's output where it alone reads it.
+    """The memory that the configurations at both ends of an edge decide: the consumer's input,
+    and the producer's output where it alone reads it.
     """
     ends = Ends.of(e, owned(network, e.consumer, plan.configs[e.consumer.name],
                             plan.samples_of_a_pass))

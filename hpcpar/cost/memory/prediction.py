@@ -116,7 +116,7 @@ class _Passes:
         return RankMemory(rank, self._without_images(layers))
 
     def _constants(self, planned: MemoryPlan) -> dict[str, Memory]:
-        """What is there all the time."""
+        """The memory that is there all the time."""
         network, plan, boxes = self.network, self.plan, OfRank(planned.rank)
         roles = weight_roles(network, plan, self.schedule if self.training else None, planned.rank)
         layers = {layer.name: NOTHING for layer in network.layers}

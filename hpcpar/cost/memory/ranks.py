@@ -56,7 +56,7 @@ def large_ranks(network: Network, plan: Plan, edges: Edges) -> list[int]:
 
 
 def _weights(network: Network, plan: Plan, layer: Layer) -> list[Layout]:
-    """What ranks hold and what they update of a layer's weights."""
+    """Layouts of the weights of a layer that ranks hold, and that they update."""
     config = plan.configs[layer.name]
     layouts = [parameters(network, layer, config)]
     if plan.synchronisation is Synchronisation.SHARDED:

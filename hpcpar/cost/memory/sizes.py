@@ -19,7 +19,7 @@ from hpcpar.schedule.steps import CODES, Kind
 
 @dataclass(frozen=True)
 class Ends:
-    """What decides the memory of an edge: largest boxes, and codes of movements.
+    """Everything that decides the memory of an edge: largest boxes, and codes of movements.
 
     Attributes
     ----------

@@ -32,7 +32,7 @@ RECEIVING, SENDING, BOTH = range(3)
 
 @dataclass(frozen=True)
 class Halo:
-    """What a halo exchange, and its adjoint, moves.
+    """The movement of a halo exchange and of its adjoint.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ def halo_of(own: Layout, need: Layout) -> Halo:
 
 @lru_cache(maxsize=50_000)
 def axis_halo(own: Axis, need: Axis, parts: int) -> IntArray:
-    """What the busiest parts of an axis move.
+    """Items that the busiest parts of an axis move.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def axis_halo(own: Axis, need: Axis, parts: int) -> IntArray:
 
 @dataclass
 class NeighbourSums:
-    """What a part does over all of its neighbours: seconds, messages and items."""
+    """Traffic of a part with all of its neighbours: seconds, messages and items."""
 
     seconds: Floats = 0.0
     messages: Ints = 0
@@ -143,7 +143,7 @@ def halo_s(received: NeighbourSums, sent: NeighbourSums, level: Ints, item_bytes
 
 def neighbours(halo: Halo, item_bytes: Ints, network_model: NetworkModel,
                ranks: Ints) -> tuple[NeighbourSums, NeighbourSums, Ints]:
-    """What the busiest part receives, what the busiest sends, and the level that is crossed.
+    """Traffic of the part that receives most, and of the one that sends most; the level it crosses.
 
     Each combination of sides (below, above or neither along every axis) is one neighbour.
     """

@@ -1,4 +1,4 @@
-"""What a rank does with the weights of each layer: sum gradients over ranks, update."""
+"""Roles of a rank for the weights of each layer: sum gradients over ranks, update."""
 
 from __future__ import annotations
 
