@@ -29,8 +29,8 @@ def priced() -> Prediction:
 @pytest.mark.parametrize(("value", "text"), [
     (19 * 3600 + 40 * 60, "19 h 40 min"), (200, "3 min 20 s"), (0.0767, "76.7 ms"),
     (4.25, "4.25 s"), (59.99, "59.99 s"), (59.999, "1 min"), (119.7, "2 min"),
-    (3599.4, "59 min 59 s"), (3599.7, "1 h"), (7170, "2 h"), (353_000, "98 h 3 min"), (-200, "-3 min 20 s"), (0.0, "0"),
-    (3e-9, "3 ns"), (None, "-"),
+    (3599.4, "59 min 59 s"), (3599.7, "1 h"), (7170, "2 h"), (353_000, "98 h 3 min"),
+    (-200, "-3 min 20 s"), (0.0, "0"), (3e-9, "3 ns"), (None, "-"),
 ])
 def test_times_are_as_people_say_them(value: float | None, text: str) -> None:
     assert seconds(value) == text
