@@ -5,7 +5,7 @@ from __future__ import annotations
 import hpcpar
 
 project = "hpcpar"
-author = copyright = "the hpcpar authors"  # noqa: A001
+author = copyright = "the hpcpar authors"
 version = release = hpcpar.__version__
 extensions = ["myst_nb", "sphinxarg.ext", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["conf.py"]
