@@ -27,7 +27,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         return sub
 
     made = "the file to make (replaced if it is there)"
-    kind("digits", "scikit-learn's bundled 1,797 handwritten digits of 8x8, a fifth held out", made)
+    sub = kind("digits", "scikit-learn's bundled 1,797 handwritten digits, a fifth held out", made)
+    sub.add_argument("--size", type=options.positive, default=8, metavar="N",
+                     help="enlarge the 8x8 pixels to NxN (default 8)")
     sub = kind(
         "synthetic",
         "random images or volumes of any shape, with a pattern of their class or of their targets",
@@ -89,7 +91,7 @@ def _truth(info: dict[str, Any]) -> str:
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
     if args.kind == "digits":
-        dataset.digits(args.file)
+        dataset.digits(args.file, args.size)
     elif args.kind == "synthetic":
         with _progress(args.file) as progress:
             synthetic(args.file, args.input, args.classes, args.samples, args.seed,

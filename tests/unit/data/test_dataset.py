@@ -39,6 +39,16 @@ def test_digits_hold_out_a_fifth_of_every_class(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["digits.h5"]
 
 
+def test_digits_are_enlarged_by_repeating_pixels(tmp_path: Path) -> None:
+    small, large = str(tmp_path / "8.h5"), str(tmp_path / "20.h5")
+    dataset.digits(small)
+    dataset.digits(large, 20)
+    at = np.arange(20) * 8 // 20
+    with h5py.File(small) as a, h5py.File(large) as b:
+        assert b["images"].shape[1:] == (1, 20, 20)
+        assert np.array_equal(b["test_images"], a["test_images"][...][:, :, at][..., at])
+
+
 def test_digits_without_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
