@@ -113,7 +113,7 @@ def _print_json(candidates: list[Candidate], result: SearchResult | None,
 def _show(title: str, candidates: list[Candidate], result: SearchResult | None,
           schedule: Schedule | None, wide: bool) -> None:
     predictions = [c.prediction for c in candidates[:SHOWN]]
-    show_predictions(title, predictions, wide, candidates[0].local_statistics_s)
+    show_predictions(title, predictions, wide, candidates[0])
     show_layers(predictions[0], wide)
     if result is not None:
         tables.show_line(_search_line(result))

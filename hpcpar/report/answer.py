@@ -81,8 +81,8 @@ def of_scaling(choice: Scale | None, epochs: float) -> str:
 
 
 def of_predictions(predictions: Sequence[Prediction], epochs: float) -> str:
-    """The fastest that fits, or the only one."""
-    best = min(predictions, key=lambda p: (not p.fits, p.iteration_s))
+    """The fastest that fits, by time for a sample, or the only one."""
+    best = min(predictions, key=lambda p: (not p.fits, p.iteration_s / p.batch))
     return of_plan(best, epochs, choice=len(predictions) > 1)
 
 

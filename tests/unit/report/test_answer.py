@@ -62,6 +62,8 @@ def test_the_fastest_prediction_is_the_answer(priced: Prediction) -> None:
     fast = replace(priced, iteration_s=0.01, strategy="df:4x8/outer")
     assert answer.of_predictions([priced, fast], 1).startswith(
         "Use 32 GPUs of abci-v100, data and filter parallel (df:4x8/outer): 10 ms an iteration")
+    weak = replace(priced, iteration_s=0.2, batch=2048)
+    assert "200 ms an iteration of 2048" in answer.of_predictions([priced, weak], 1)
     assert answer.of_predictions([priced], 1).startswith("32 GPUs of abci-v100, data parallel: ")
 
 
