@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import LRN, Add, BatchNorm, Concat, Conv, Flatten, Layer, Loss, Pool
 from hpcpar.plan.axis import Axis, tabulate
@@ -96,7 +97,7 @@ class Work:
 
 
 def _shape(s: Shape) -> str:
-    return "x".join(str(int(v)) for v in s)
+    return shape_text(map(int, s))
 
 
 def _options(network: Network, layer: Layer, x: Shape) -> Names:
