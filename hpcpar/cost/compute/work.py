@@ -15,7 +15,18 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import LRN, Add, BatchNorm, Concat, Conv, Flatten, Layer, Loss, Pool
+from hpcpar.network.layers import (
+    GELU,
+    LRN,
+    Add,
+    BatchNorm,
+    Concat,
+    Conv,
+    Flatten,
+    Layer,
+    Loss,
+    Pool,
+)
 from hpcpar.plan.axis import Axis, tabulate
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
 from hpcpar.plan.layout import owned, parameters, partial, shards
@@ -100,7 +111,7 @@ def _shape(s: Shape) -> str:
 
 
 def _options(network: Network, layer: Layer, x: Shape) -> Names:
-    """Window, groups of the local block, or number of channels that are normalised together."""
+    """Window, groups of the local block, channels that are normalised together, or variant."""
     if isinstance(layer, Conv):
         whole = network.input_shape(layer)[0]
         text = f" k={_shape(layer.kernel)} s={_shape(layer.stride)} d={_shape(layer.dilation)} g="
@@ -112,6 +123,8 @@ def _options(network: Network, layer: Layer, x: Shape) -> Names:
         return np.array([f"{text}{g}" for g in groups.ravel()]).reshape(groups.shape)
     if isinstance(layer, Pool):
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
+    if isinstance(layer, GELU):
+        return " tanh" if layer.tanh else ""
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
 
 
