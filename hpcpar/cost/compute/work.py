@@ -15,18 +15,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import (
-    GELU,
-    LRN,
-    Add,
-    BatchNorm,
-    Concat,
-    Conv,
-    Flatten,
-    Layer,
-    Loss,
-    Pool,
-)
+from hpcpar.network.layers import LRN, Add, BatchNorm, Concat, Conv, Flatten, Layer, Loss, Pool
 from hpcpar.plan.axis import Axis, tabulate
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
 from hpcpar.plan.layout import owned, parameters, partial, shards
@@ -123,8 +112,8 @@ def _options(network: Network, layer: Layer, x: Shape) -> Names:
         return np.array([f"{text}{g}" for g in groups.ravel()]).reshape(groups.shape)
     if isinstance(layer, Pool):
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
-    if isinstance(layer, GELU):
-        return " tanh" if layer.tanh else ""
+    if getattr(layer, "tanh", False):  # of GELU
+        return " tanh"
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
 
 

@@ -20,7 +20,6 @@ from hpcpar.network.layers import (
     MaxPool2d,
     MaxPool3d,
     Multiply,
-    ReLU,
 )
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.conv import ConvOp
@@ -28,7 +27,7 @@ from hpcpar.runtime.ops.linear import LinearOp
 from hpcpar.runtime.ops.loss import LossOp
 from hpcpar.runtime.ops.merge import AddOp, ConcatOp, MultiplyOp
 from hpcpar.runtime.ops.norm import BatchNormOp, LRNOp
-from hpcpar.runtime.ops.pointwise import ActivationOp, DropoutOp, FlattenOp, ReLUOp
+from hpcpar.runtime.ops.pointwise import ActivationOp, DropoutOp, FlattenOp
 from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, GlobalMaxPoolOp, MaxPoolOp
 
 OPS: dict[type[Layer], type[Operator]] = {
@@ -39,7 +38,6 @@ OPS: dict[type[Layer], type[Operator]] = {
     AvgPool: AvgPoolOp,
     GlobalAvgPool: GlobalAvgPoolOp,
     GlobalMaxPool: GlobalMaxPoolOp,
-    ReLU: ReLUOp,
     Activation: ActivationOp,
     Dropout: DropoutOp,
     Flatten: FlattenOp,
