@@ -101,7 +101,7 @@ def _shape(s: Shape) -> str:
 
 
 def _options(network: Network, layer: Layer, x: Shape) -> Names:
-    """Window, groups of the local block, or number of channels that are normalised together."""
+    """Window, groups of the local block, channels that are normalised together, or variant."""
     if isinstance(layer, Conv):
         whole = network.input_shape(layer)[0]
         text = f" k={_shape(layer.kernel)} s={_shape(layer.stride)} d={_shape(layer.dilation)} g="
@@ -113,6 +113,8 @@ def _options(network: Network, layer: Layer, x: Shape) -> Names:
         return np.array([f"{text}{g}" for g in groups.ravel()]).reshape(groups.shape)
     if isinstance(layer, Pool):
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
+    if getattr(layer, "tanh", False):  # of GELU
+        return " tanh"
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
 
 
