@@ -13,7 +13,6 @@ import pytest
 import hpcpar
 from hpcpar.cli.progress import ProgressBar
 
-
 ROOT = Path(hpcpar.__file__).parents[1]
 
 
