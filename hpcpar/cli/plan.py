@@ -71,7 +71,8 @@ def main(args: argparse.Namespace) -> int:
     elif args.csv:
         options.print_csv(c.prediction.to_json() for c in candidates)
     else:
-        tables.show_line(answer.of_plan(best.prediction, args.epochs))
+        tables.show_line(answer.of_plan(best.prediction, args.epochs,
+                                        choice=len(candidates) > 1))
         title = f"{spec.name} on {args.ranks} ranks of {machine.name}, batch {args.batch}"
         if len(candidates) > 1:
             title += f": best of {len(candidates)} strategies, searched in {search_s:.2f} s"

@@ -11,6 +11,7 @@ import pytest
 from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.plan.strategies import STRATEGIES
 from hpcpar.report import answer
 from hpcpar.report.rows import Times
 from hpcpar.report.tables import seconds
@@ -46,6 +47,13 @@ def test_a_plan_names_machine_strategy_time_and_cost(priced: Prediction) -> None
     single = replace(priced, ranks=1, processor="core", epoch_s=None, training=False)
     assert answer.of_plan(single) == (
         "Use 1 core of abci-v100, data parallel: 100 ms a forward pass of 512")
+
+
+def test_strategies_in_words() -> None:
+    told = {name: answer.words(name) for name in ("layerwise", "owt-b", "grid:2x4/outer", "mine:1")}
+    assert told == {"layerwise": "layer by layer", "owt-b": "one weird trick, scheme b",
+                    "grid:2x4/outer": "1.5D grid (grid:2x4/outer)", "mine:1": "mine:1"}
+    assert all(answer.words(name) != name for name in STRATEGIES)
 
 
 def test_what_does_not_fit_is_not_advised(priced: Prediction) -> None:

@@ -89,6 +89,17 @@ def test_predictions_on_a_terminal_of_80_columns() -> None:
         assert row.split()[-1] in ("yes", "no") and " GB" in row
 
 
+def test_explanations_are_read_whole_at_80_columns(capsys: pytest.CaptureFixture[str],
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers keep their columns; reasons are folded."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*PREDICT, "--strategy", "data", "--explain"]) == 0
+    told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= 80 and "…" not in told
+    row = next(line for line in told.splitlines() if line.startswith("gradient exchange"))
+    assert re.match(r"gradient exchange +\d[\d.]* ms +\d[\d.]*% +\d+ steps, at", row)
+
+
 def test_csv_has_every_number_raw(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*PREDICT, "--csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
