@@ -15,7 +15,7 @@ from hpcpar.cost.price_family import ACCOUNTINGS
 from hpcpar.errors import InputError, unknown
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
-from hpcpar.network.builtin import NETWORKS, defaults
+from hpcpar.network.builtin import NETWORKS, network
 from hpcpar.network.layers import Shape
 from hpcpar.plan.plan import (
     BATCH_NORMS,
@@ -29,6 +29,7 @@ from hpcpar.plan.plan import (
     Synchronisation,
 )
 from hpcpar.plan.strategies import GATHER_SYNONYMS, GATHERS
+from hpcpar.report.tables import say
 
 #: Default samples of an epoch: ImageNet as the papers count it, MNIST for small images.
 IMAGENET_SAMPLES = 1_200_000
@@ -91,7 +92,8 @@ def image(text: str) -> Shape:
 def add_network(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """Adds --network, --input and --classes."""
     parser.add_argument("--network", required=required, metavar="NAME",
-                        help=f"one of {', '.join(NETWORKS)}; module:function; or a .onnx file")
+                        help=f"one of {', '.join(NETWORKS)}; file.py:function or module:function, "
+                        "which returns a network or a PyTorch module; or a .onnx file")
     add_shape(parser)
 
 
@@ -212,10 +214,10 @@ def pricing(args: argparse.Namespace) -> dict[str, Any]:
 
 def network_spec(name: str, shape: Shape | None, classes: int | None) -> NetworkSpec:
     """The network named by the options; shape and classes default to its usual ones."""
-    usual_shape, usual_classes = defaults(name)
-    spec = NetworkSpec(name, shape or usual_shape, classes or usual_classes)
-    spec.build()
-    return spec
+    net = network(name, shape, classes)
+    for note in net.notes:
+        say(f"note: {note}")
+    return NetworkSpec(name, net.image_shape, net.classes)
 
 
 def machine_of(name: str | None, plan: Plan, path: str) -> Machine:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from hpcpar.errors import InputError
@@ -15,6 +15,11 @@ from hpcpar.network.receptive_field import Same
 class Network:
     """Layers in the order of execution; the first is the input, the last the loss.
 
+    Attributes
+    ----------
+    notes : tuple of str
+        Where an imported network differs from its source, a line each.
+
     Raises
     ------
     InputError
@@ -24,6 +29,7 @@ class Network:
 
     name: str
     layers: tuple[Layer, ...]
+    notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self._check_ends()
