@@ -159,11 +159,11 @@ class Backend(ABC):
 
     @abstractmethod
     def add_bias(self, y: Array, bias: Array) -> None:
-        """y[n, o] += bias[o], y [N, O]."""
+        """y[n, o, ...] += bias[o], y [N, O, ...]."""
 
     @abstractmethod
     def sum_samples(self, dy: Array, out: Array) -> None:
-        """out[o] = sum over n of dy[n, o]."""
+        """out[o] = sum of dy[n, o, ...] over samples and image, dy [N, O, ...]."""
 
     # -- pooling -----------------------------------------------------------------------------------
     @abstractmethod

@@ -17,6 +17,7 @@ from hpcpar.network.pool import (
     MaxPool3d,
     Pool,
 )
+from hpcpar.network.transposed import ConvTranspose, ConvTranspose2d, ConvTranspose3d
 from hpcpar.network.windowed import Windowed
 
 __all__ = [
@@ -31,6 +32,9 @@ __all__ = [
     "Conv",
     "Conv2d",
     "Conv3d",
+    "ConvTranspose",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "Dropout",
     "Flatten",
     "GlobalAvgPool",

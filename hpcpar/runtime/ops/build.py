@@ -9,6 +9,7 @@ from hpcpar.network.layers import (
     BatchNorm,
     Concat,
     Conv,
+    ConvTranspose,
     Dropout,
     Flatten,
     GlobalAvgPool,
@@ -20,7 +21,7 @@ from hpcpar.network.layers import (
     ReLU,
 )
 from hpcpar.runtime.ops.base import Context, Operator
-from hpcpar.runtime.ops.conv import ConvOp
+from hpcpar.runtime.ops.conv import ConvOp, ConvTransposeOp
 from hpcpar.runtime.ops.linear import LinearOp
 from hpcpar.runtime.ops.loss import LossOp
 from hpcpar.runtime.ops.merge import AddOp, ConcatOp
@@ -29,6 +30,7 @@ from hpcpar.runtime.ops.pointwise import DropoutOp, FlattenOp, ReLUOp
 from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, MaxPoolOp
 
 OPS: dict[type[Layer], type[Operator]] = {
+    ConvTranspose: ConvTransposeOp,
     Conv: ConvOp,
     Linear: LinearOp,
     MaxPool2d: MaxPoolOp,

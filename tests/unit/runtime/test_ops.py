@@ -27,6 +27,8 @@ from hpcpar.network.layers import (  # noqa: E402
     Concat,
     Conv2d,
     Conv3d,
+    ConvTranspose2d,
+    ConvTranspose3d,
     GlobalAvgPool,
     Layer,
     Linear,
@@ -34,6 +36,7 @@ from hpcpar.network.layers import (  # noqa: E402
     MaxPool3d,
 )
 from hpcpar.plan.boxes import block  # noqa: E402
+from tests.reference_layers import torch_weight  # noqa: E402
 
 F = torch.nn.functional
 
@@ -141,6 +144,28 @@ PRODUCTS: dict[str, tuple[Layer, Callable[..., Any], tuple[int, ...]]] = {
                groups=2),
         lambda x, w, b: F.conv3d(x, w, b, 1, (1, 2, 0), (3, 2, 1), 2), (4, 7, 6, 5),
     ),
+    "transposed": (
+        ConvTranspose2d("t", out_channels=6, kernel=(3, 2), stride=(2, 3), padding=(1, 0),
+                        output_padding=(1, 2)),
+        lambda x, w, b: F.conv_transpose2d(x, torch_weight(w, 1), b, (2, 3), (1, 0), (1, 2)),
+        (4, 5, 4),
+    ),
+    "transposed groups": (
+        ConvTranspose2d("t", out_channels=6, kernel=3, padding=(1, 0), dilation=2, groups=2,
+                        output_padding=(0, 1)),
+        lambda x, w, b: F.conv_transpose2d(x, torch_weight(w, 2), b, 1, (1, 0), (0, 1), 2, 2),
+        (4, 6, 5),
+    ),
+    "transposed with gaps": (
+        ConvTranspose2d("t", out_channels=3, kernel=(1, 2), stride=(3, 4)),
+        lambda x, w, b: F.conv_transpose2d(x, torch_weight(w, 1), b, (3, 4)), (2, 4, 3),
+    ),
+    "transposed volumes": (
+        ConvTranspose3d("t", out_channels=5, kernel=(2, 3, 2), stride=(2, 1, 2),
+                        padding=(0, 2, 1)),
+        lambda x, w, b: F.conv_transpose3d(x, torch_weight(w, 1), b, (2, 1, 2), (0, 2, 1)),
+        (4, 3, 5, 4),
+    ),
     "linear": (Linear("f", out_features=6), lambda x, w, b: F.linear(x, w, b), (7,)),
 }
 
@@ -179,7 +204,7 @@ def test_product(kind: str, cuts: tuple[int, ...], dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("parts", [2, 3, 9])
-@pytest.mark.parametrize("kind", ["conv2d", "conv3d", "linear"])
+@pytest.mark.parametrize("kind", ["conv2d", "conv3d", "transposed", "transposed volumes", "linear"])
 def test_product_with_a_cut_reduction(kind: str, parts: int, dtype: Any) -> None:
     """Each part has some of the input channels, the first the bias; the outputs are partial sums.
     """
