@@ -17,6 +17,7 @@ from hpcpar.network.pool import (
     MaxPool3d,
     Pool,
 )
+from hpcpar.network.resample import Pad, Resampled, Upsample
 from hpcpar.network.transposed import ConvTranspose, ConvTranspose2d, ConvTranspose3d
 from hpcpar.network.windowed import Windowed
 
@@ -46,11 +47,14 @@ __all__ = [
     "MaxPool2d",
     "MaxPool3d",
     "MeanSquaredError",
+    "Pad",
     "Pair",
     "Pool",
     "ReLU",
+    "Resampled",
     "Shape",
     "SoftmaxCrossEntropy",
+    "Upsample",
     "Windowed",
     "axes_of",
 ]

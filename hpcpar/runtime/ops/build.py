@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hpcpar.network.layers import (
     LRN,
     Add,
@@ -19,6 +21,7 @@ from hpcpar.network.layers import (
     MaxPool2d,
     MaxPool3d,
     ReLU,
+    Resampled,
 )
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.conv import ConvOp, ConvTransposeOp
@@ -28,14 +31,16 @@ from hpcpar.runtime.ops.merge import AddOp, ConcatOp
 from hpcpar.runtime.ops.norm import BatchNormOp, LRNOp
 from hpcpar.runtime.ops.pointwise import DropoutOp, FlattenOp, ReLUOp
 from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, MaxPoolOp
+from hpcpar.runtime.ops.resample import resampled
 
-OPS: dict[type[Layer], type[Operator]] = {
+OPS: dict[type[Layer], Callable[[Context], Operator]] = {
     ConvTranspose: ConvTransposeOp,
     Conv: ConvOp,
     Linear: LinearOp,
     MaxPool2d: MaxPoolOp,
     MaxPool3d: MaxPoolOp,
     AvgPool: AvgPoolOp,
+    Resampled: resampled,
     GlobalAvgPool: GlobalAvgPoolOp,
     ReLU: ReLUOp,
     Dropout: DropoutOp,
