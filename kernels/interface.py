@@ -159,11 +159,11 @@ class Backend(ABC):
 
     @abstractmethod
     def add_bias(self, y: Array, bias: Array) -> None:
-        """y[n, o] += bias[o], y [N, O]."""
+        """y[n, o, ...] += bias[o], y [N, O, ...]."""
 
     @abstractmethod
     def sum_samples(self, dy: Array, out: Array) -> None:
-        """out[o] = sum over n of dy[n, o]."""
+        """out[o] = sum of dy[n, o, ...] over samples and image, dy [N, O, ...]."""
 
     # -- pooling -----------------------------------------------------------------------------------
     @abstractmethod
@@ -198,6 +198,24 @@ class Backend(ABC):
     @abstractmethod
     def global_avgpool_backward(self, dy: Array, dx: Array) -> None:
         """dx [N, C, ...] = dy [N, C] / number of pixels."""
+
+    def weighted_sums(self, x: Array, axes: Sequence[tuple[Array, Array] | None],
+                      out: Array) -> None:
+        """out = x, of which along each image axis index i is replaced by a sum of some indices.
+
+        With (index, weight) [taps, outputs] of an axis: out[.., i] = sum over t of
+        weight[t, i] * x[.., index[t, i]]; None leaves the axis as it is. out is not x.
+        """
+        for axis, taps in enumerate(axes, 2):
+            if taps is not None:
+                shape = (-1, *(1,) * (x.ndim - 1 - axis))
+                terms = (x.take(index, axis) * weight.reshape(shape)
+                         for index, weight in zip(*taps, strict=True))
+                total = next(terms)
+                for term in terms:
+                    total += term
+                x = total
+        out[...] = x
 
     # -- batch normalisation -----------------------------------------------------------------------
     @abstractmethod

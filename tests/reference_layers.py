@@ -15,6 +15,7 @@ from hpcpar.network.layers import (
     Concat,
     Conv2d,
     Conv3d,
+    ConvTranspose,
     Flatten,
     GlobalAvgPool,
     Layer,
@@ -48,6 +49,11 @@ def dropout_mask(key: int, shape: tuple[int, ...], rate: float) -> np.ndarray:
 def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
     """Output of a layer without training-specific behaviour; `weights` are (weight, bias)."""
     x = xs[0]
+    if isinstance(layer, ConvTranspose):
+        transposed = f.conv_transpose2d if layer.dimensions == 2 else f.conv_transpose3d
+        return transposed(x, torch_weight(weights[0], layer.groups),
+                          weights[1] if layer.bias else None, layer.stride, layer.padding,
+                          layer.output_padding, layer.groups, layer.dilation)
     if isinstance(layer, Conv2d | Conv3d):
         conv = f.conv2d if isinstance(layer, Conv2d) else f.conv3d
         bias = weights[1] if layer.bias else None
@@ -71,6 +77,13 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
     simple = {ReLU: f.relu, Flatten: lambda t: t.flatten(1),
               GlobalAvgPool: lambda t: t.flatten(2).mean(2)}
     return simple[type(layer)](x)
+
+
+def torch_weight(weight: Any, groups: int) -> Any:
+    """PyTorch's weight [in, out / groups, ...] of a transposed convolution."""
+    out, per_group, *kernel = weight.shape
+    grouped = weight.reshape(groups, out // groups, per_group, *kernel).swapaxes(1, 2)
+    return grouped.reshape(groups * per_group, out // groups, *kernel)
 
 
 def average(layer: AvgPool3d, x: Any) -> Any:

@@ -17,6 +17,8 @@ from hpcpar.network.pool import (
     MaxPool3d,
     Pool,
 )
+from hpcpar.network.resample import Pad, Resampled, Upsample
+from hpcpar.network.transposed import ConvTranspose, ConvTranspose2d, ConvTranspose3d
 from hpcpar.network.windowed import Windowed
 
 __all__ = [
@@ -31,6 +33,9 @@ __all__ = [
     "Conv",
     "Conv2d",
     "Conv3d",
+    "ConvTranspose",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "Dropout",
     "Flatten",
     "GlobalAvgPool",
@@ -42,11 +47,14 @@ __all__ = [
     "MaxPool2d",
     "MaxPool3d",
     "MeanSquaredError",
+    "Pad",
     "Pair",
     "Pool",
     "ReLU",
+    "Resampled",
     "Shape",
     "SoftmaxCrossEntropy",
+    "Upsample",
     "Windowed",
     "axes_of",
 ]

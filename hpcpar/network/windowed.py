@@ -22,15 +22,19 @@ class Windowed(Layer):
 
     def __post_init__(self) -> None:
         for name in self.window_options:
-            given = getattr(self, name)
-            value = (given,) if isinstance(given, int) else tuple(given)
-            value *= self.dimensions if len(value) == 1 else 1
-            object.__setattr__(self, name, value)
-            least = 0 if name == "padding" else 1
-            valid = all(isinstance(v, int) and v >= least for v in value)
-            if len(value) != self.dimensions or not valid:
-                raise InputError(f"layer '{self.name}' ({self.kind}): {name}={given}; give "
-                                 f"{self.dimensions} whole numbers of at least {least}")
+            self._set_per_axis(name)
+
+    def _set_per_axis(self, name: str) -> None:
+        """Check a field, and replace one number by one per image axis."""
+        given = getattr(self, name)
+        value = (given,) if isinstance(given, int) else tuple(given)
+        value *= self.dimensions if len(value) == 1 else 1
+        object.__setattr__(self, name, value)
+        least = 0 if name.endswith("padding") else 1
+        valid = all(isinstance(v, int) and v >= least for v in value)
+        if len(value) != self.dimensions or not valid:
+            raise InputError(f"layer '{self.name}' ({self.kind}): {name}={given}; give "
+                             f"{self.dimensions} whole numbers of at least {least}")
 
     @cached_property
     def _windows(self) -> dict[str, Window]:

@@ -15,7 +15,19 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import LRN, Add, BatchNorm, Concat, Conv, Flatten, Layer, Loss, Pool
+from hpcpar.network.layers import (
+    LRN,
+    Add,
+    BatchNorm,
+    Concat,
+    Conv,
+    Flatten,
+    Layer,
+    Loss,
+    Pool,
+    Resampled,
+    Upsample,
+)
 from hpcpar.plan.axis import Axis, tabulate
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
 from hpcpar.plan.layout import owned, parameters, partial, shards
@@ -112,6 +124,8 @@ def _options(network: Network, layer: Layer, x: Shape) -> Names:
         return np.array([f"{text}{g}" for g in groups.ravel()]).reshape(groups.shape)
     if isinstance(layer, Pool):
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
+    if isinstance(layer, Upsample):
+        return f" s={_shape(layer.scale)} {layer.mode}"
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
 
 
@@ -233,6 +247,8 @@ class Workload:
             return float(flops) * local.n_first, values * local.n_first
         if isinstance(layer, Concat):
             return 0.0 * n_y, 2 * n_y
+        if isinstance(layer, Resampled):
+            return local.flops, n_x + n_y
         if back and not layer.is_matmul:
             # the gradients come on top of what the forward pass kept
             gradients = n_y if layer.elementwise or isinstance(layer, Loss) else n_x + n_y

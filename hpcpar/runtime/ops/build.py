@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hpcpar.network.layers import (
     LRN,
     Add,
@@ -9,6 +11,7 @@ from hpcpar.network.layers import (
     BatchNorm,
     Concat,
     Conv,
+    ConvTranspose,
     Dropout,
     Flatten,
     GlobalAvgPool,
@@ -18,22 +21,26 @@ from hpcpar.network.layers import (
     MaxPool2d,
     MaxPool3d,
     ReLU,
+    Resampled,
 )
 from hpcpar.runtime.ops.base import Context, Operator
-from hpcpar.runtime.ops.conv import ConvOp
+from hpcpar.runtime.ops.conv import ConvOp, ConvTransposeOp
 from hpcpar.runtime.ops.linear import LinearOp
 from hpcpar.runtime.ops.loss import LossOp
 from hpcpar.runtime.ops.merge import AddOp, ConcatOp
 from hpcpar.runtime.ops.norm import BatchNormOp, LRNOp
 from hpcpar.runtime.ops.pointwise import DropoutOp, FlattenOp, ReLUOp
 from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, MaxPoolOp
+from hpcpar.runtime.ops.resample import resampled
 
-OPS: dict[type[Layer], type[Operator]] = {
+OPS: dict[type[Layer], Callable[[Context], Operator]] = {
+    ConvTranspose: ConvTransposeOp,
     Conv: ConvOp,
     Linear: LinearOp,
     MaxPool2d: MaxPoolOp,
     MaxPool3d: MaxPoolOp,
     AvgPool: AvgPoolOp,
+    Resampled: resampled,
     GlobalAvgPool: GlobalAvgPoolOp,
     ReLU: ReLUOp,
     Dropout: DropoutOp,

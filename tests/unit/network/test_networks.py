@@ -31,7 +31,18 @@ from hpcpar.network.layers import (
     ReLU,
     SoftmaxCrossEntropy,
 )
-from hpcpar.network.receptive_field import Full, Granule, Groups, Offset, Relation, Same, Window
+from hpcpar.network.receptive_field import (
+    Full,
+    Granule,
+    Groups,
+    Interpolated,
+    Offset,
+    Periodic,
+    Relation,
+    Same,
+    Transposed,
+    Window,
+)
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=120, database=None)
 
@@ -40,6 +51,9 @@ RELATIONS: st.SearchStrategy[Relation] = st.one_of(
     st.just(Same()),
     st.just(Full()),
     st.builds(Window, SMALL, SMALL, st.integers(0, 4), st.integers(1, 3)),
+    st.builds(Transposed, SMALL, SMALL, st.integers(0, 4), st.integers(1, 3)),
+    st.builds(Interpolated, SMALL, SMALL, st.integers(-4, 4), st.integers(1, 2)),
+    st.builds(Periodic, st.integers(0, 4)),
     st.builds(Groups, SMALL, SMALL, SMALL),
     st.builds(Granule, SMALL),
     st.builds(Offset, st.integers(0, 12), st.integers(1, 12)),
