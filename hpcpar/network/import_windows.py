@@ -55,8 +55,7 @@ def _padded(imp: Importer, node: Node, at: WindowPlaces) -> tuple[str, Shape]:
     """
     if at.before == at.after:
         return imp.source(node), at.before
-    return (imp.add(layers.Pad, node, suffix=".pad", before=at.before, after=at.after),
-            (0,) * len(at.before))
+    return imp.pad(node, at.before, at.after, suffix=".pad"), (0,) * len(at.before)
 
 
 def convolution(imp: Importer, node: Node) -> str:
@@ -170,8 +169,7 @@ def pad(imp: Importer, node: Node) -> str:
     if any(ends[0] + ends[1]) or min(before + after, default=-1) < 0:
         raise node.error(f"pads {list(pads)} are not supported; pad image axes only, by numbers of "
                          "at least 0")
-    return imp.add(layers.Pad, node, before=before, after=after,
-                   mode="periodic" if mode == "wrap" else "constant")
+    return imp.pad(node, before, after, "periodic" if mode == "wrap" else "constant")
 
 
 def resize(imp: Importer, node: Node) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from hpcpar.errors import InputError
 from hpcpar.network.base import Layer, Shape, shape_text
 from hpcpar.network.builder import Graph, Option
+from hpcpar.network.layers import Pad
 from hpcpar.network.operations import Array, Constant, Node, NodeError, Operations
 
 #: Placeholder for the number of samples in shapes, whatever the source was exported with.
@@ -219,12 +220,21 @@ class Importer:
         """Note where a layer differs from its source."""
         self._remarks.append(node.error(why))
 
-    def add(self, layer: type[Layer], node: Node, after: Sequence[str] = (), suffix: str = "",
-            **options: Option | str) -> str:
+    def add(self, layer: type[Layer], node: Node, sources: Sequence[str] = (), suffix: str = "",
+            **options: Option) -> str:
         """Add a layer named after the node; it reads the node's first input by default."""
-        inputs = tuple(after) or self.source(node)
+        inputs = tuple(sources) or self.source(node)
         try:
             return self.graph.add(layer, self._name(node, suffix), after=inputs, **options)
+        except InputError as err:
+            raise node.error(str(err)) from err
+
+    def pad(self, node: Node, before: Shape, after: Shape, mode: str = "constant",
+            suffix: str = "") -> str:
+        """Add a padding of the node's first input."""
+        name = self._name(node, suffix)
+        try:
+            return self.graph.append(Pad(name, (self.source(node),), before, after, mode))
         except InputError as err:
             raise node.error(str(err)) from err
 

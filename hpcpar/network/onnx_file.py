@@ -103,7 +103,8 @@ def read(path: str) -> Operations:
         nodes.append(Node(op, name, tuple(node.input), tuple(node.output), attributes,
                           partial(compute, node), folded))
     dims = tuple(d.dim_value or None for d in inputs[0].type.tensor_type.shape.dim)
-    return Operations(f"'{path}'", tuple(nodes), constants, inputs[0].name, dims, graph.output[0].name)
+    return Operations(f"'{path}'", tuple(nodes), constants, inputs[0].name, dims,
+                      graph.output[0].name)
 
 
 def _plain(value: Attribute) -> Attribute:

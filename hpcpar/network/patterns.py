@@ -27,10 +27,11 @@ def _lrn(window: Template) -> Template:
     return ("Div", "x", ("Pow", ("Add", ("Mul", window, "$alpha"), "$k"), "$beta"))
 
 
+_LRN_INPUTS = ("x", "pads", "$alpha", "$beta", "$k")
 #: Operator, its template, and the names of its inputs.
 PATTERNS: tuple[tuple[str, Template, tuple[str, ...]], ...] = (
-    ("LRN", _lrn(("Reshape", ("Reshape|Squeeze", _WINDOW))), ("x", "pads", "$alpha", "$beta", "$k")),
-    ("LRN", _lrn(("Squeeze", _WINDOW)), ("x", "pads", "$alpha", "$beta", "$k")),
+    ("LRN", _lrn(("Reshape", ("Reshape|Squeeze", _WINDOW))), _LRN_INPUTS),
+    ("LRN", _lrn(("Reshape|Squeeze", _WINDOW)), _LRN_INPUTS),
     ("Gelu", ("Mul", ("Mul", "x", _ERF), 0.5), ("x",)),
     ("Gelu", ("Mul", "x", ("Mul", _ERF2, 0.5)), ("x",)),
     ("Gelu", ("Mul", ("Mul", "x", 0.5), _ERF2), ("x",)),

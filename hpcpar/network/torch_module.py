@@ -195,7 +195,8 @@ class _Reader:
             self.input = fx.name
             self.shapes[fx.name] = _sample(fx)
             return
-        tensor = self.program.state_dict.get(fqn, self.program.constants.get(fqn))
+        stored = self.program.state_dict
+        tensor = stored[fqn] if fqn in stored else self.program.constants[fqn]
         remark = "has requires_grad=False" if fqn in self._origins else "is a buffer"
         if tensor.requires_grad:
             remark = ""
@@ -247,7 +248,7 @@ class _Reader:
     def _append(self, fx: FxNode, op: str, inputs: tuple[str, ...],
                 attributes: Mapping[str, Attribute]) -> None:
         stack = cast(Mapping[str, tuple[str, object]], fx.meta.get("nn_module_stack", {}))
-        path = next(reversed(stack.values()))[0] if stack else ""
+        path = list(stack.values())[-1][0] if stack else ""
         name = fx.name.replace("__", "_").rstrip("_")
         self.nodes.append(Node(op, f"{path}/{name}" if path else name, inputs, (fx.name,),
                                attributes))
@@ -264,7 +265,8 @@ class _Reader:
         """After an operator in place its argument has the new value."""
         changed = cast(FxNode, fx.args[0])
         views = [user for user in changed.users if user is not fx and _is_view(user)]
-        if views or (_is_view(changed) and len(cast(FxNode, changed.args[0]).users) > 1):
+        base = cast(FxNode, changed.args[0]) if _is_view(changed) else None
+        if views or (base is not None and len(base.users) > 1):
             raise InputError(f"module '{self.name}': '{fx.name}' changes a tensor in place that "
                              "has another shape elsewhere; use the operator that returns a new one")
         self.tensors[changed] = fx.name
