@@ -82,9 +82,9 @@ def transposed(imp: Importer, node: Node) -> str:
     x, groups = imp.sample_shape(node), node.integer("group", 1)
     n = len(weight.dims) - 2
     at = _places(node, weight.dims[2:], x)
-    if at.before != at.after or node.integers("output_shape") or "auto_pad" in node.attributes:
-        if node.text("auto_pad", "NOTSET") != "NOTSET" or at.before != at.after:
-            raise node.error("only padding that is the same at both ends is supported")
+    sized = node.integers("output_shape") or node.text("auto_pad", "NOTSET") != "NOTSET"
+    if at.before != at.after or sized:
+        raise node.error("only padding that is given and the same at both ends is supported")
     if x[0] != weight.dims[0]:
         raise node.error(f"has weights for {weight.dims[0]} channels, its input has {x[0]}; give "
                          "--input with as many, or leave it out")
@@ -113,7 +113,7 @@ def pool(imp: Importer, node: Node) -> str:
                                   "ceil_mode": bool(node.integer("ceil_mode", 0))}
     if average:
         options["count_include_pad"] = include
-    return imp.add(kind, node, [source], **options)
+    return imp.add(kind, node, [source], "", **options)
 
 
 def pool_all(imp: Importer, node: Node) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from hpcpar.network import cosmoflow, inception, resnet, vgg
+from hpcpar.network import cosmoflow, inception, mobilenet, resnet, vgg
 from hpcpar.network.builder import Chain, Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
@@ -28,7 +28,7 @@ from hpcpar.network.small import lenet5
 
 def narrow(network: Network, factor: int) -> Network:
     """The same layers with so many times fewer filters and features; the last layer keeps its
-    outputs.
+    outputs. A depthwise convolution stays one.
     """
     net = Graph(f"small-{network.name}", network.image_shape)
     for layer in network.layers[1:]:
@@ -37,6 +37,8 @@ def narrow(network: Network, factor: int) -> Network:
         for width in ("out_channels", "out_features"):
             if width in options and layer is not network.matmul_layers[-1]:
                 options[width] = max(1, options[width] // factor)
+        if 1 < options.get("groups", 1) == network.input_shape(layer)[0]:
+            options["groups"] = options["out_channels"] = net.shapes[layer.inputs[0]][0]
         net.add(type(layer), layer.name, after=layer.inputs, **options)
     return net.build()
 
@@ -70,6 +72,12 @@ def small_resnet() -> Network:
     return narrow(resnet._resnet("resnet", (3, 35, 30), 10, (1, 2, 1)), 8)
 
 
+def small_mobilenet() -> Network:
+    """Inverted residuals with and without expansion, stride and shortcut."""
+    stages = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 1, 2))
+    return narrow(mobilenet.inverted_residuals("mobilenet", (3, 35, 30), 10, stages, 32, 128), 4)
+
+
 def small_inception() -> Network:
     """A stem and the blocks A (average pooling in a branch), B (strides), C (1x7 and 7x1) and E
     (branches that end in two).
@@ -95,5 +103,6 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "vgg": (lambda: narrow(vgg.vgg16((3, 38, 33), 10), 16), 4),
     "resnet": (small_resnet, 6),
     "inception": (small_inception, 5),
+    "mobilenet": (small_mobilenet, 6),
     "cosmoflow": (lambda: narrow(cosmoflow.cosmoflow((2, 18, 17, 16), 3), 8), 5),
 }

@@ -16,6 +16,7 @@ import numpy as np
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
+    GELU,
     LRN,
     Add,
     BatchNorm,
@@ -112,7 +113,7 @@ def _shape(s: Shape) -> str:
 
 
 def _options(network: Network, layer: Layer, x: Shape) -> Names:
-    """Window, groups of the local block, or number of channels that are normalised together."""
+    """Window, groups of the local block, channels that are normalised together, or variant."""
     if isinstance(layer, Conv):
         whole = network.input_shape(layer)[0]
         text = f" k={_shape(layer.kernel)} s={_shape(layer.stride)} d={_shape(layer.dilation)} g="
@@ -126,6 +127,8 @@ def _options(network: Network, layer: Layer, x: Shape) -> Names:
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
     if isinstance(layer, Upsample):
         return f" s={_shape(layer.scale)} {layer.mode}"
+    if isinstance(layer, GELU):
+        return " tanh" if layer.tanh else ""
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
 
 

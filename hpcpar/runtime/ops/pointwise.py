@@ -1,8 +1,8 @@
-"""ReLU, dropout and flatten on a block."""
+"""Activation functions, dropout and flatten on a block."""
 
 from __future__ import annotations
 
-from hpcpar.network.layers import Dropout
+from hpcpar.network.layers import Activation, Dropout
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
 
@@ -15,6 +15,23 @@ class ReLUOp(Operator):
 
     def _backward(self) -> None:
         self.backend.relu_backward(self.y, self.dy, self.dx)
+
+
+class ActivationOp(Operator):
+    """y = f(x), in place where the storage allows."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        assert isinstance(ctx.layer, Activation)
+        self.layer = ctx.layer
+
+    def _forward(self) -> None:
+        self.backend.activation_forward(self.layer.function, self.layer.numbers, self.x, self.y)
+
+    def _backward(self) -> None:
+        kept = self.x if self.layer.keeps == "input" else self.y
+        self.backend.activation_backward(self.layer.function, self.layer.numbers, kept, self.dy,
+                                         self.dx)
 
 
 class DropoutOp(Operator):
