@@ -104,6 +104,15 @@ class Network:
         """Number of outputs."""
         return self.shapes[self.layers[-1].name][0]
 
+    @property
+    def truth_shape(self) -> Shape:
+        """Shape of a sample's ground truth: () for a label, (outputs,) for targets; with the
+        image's extents after it if each pixel has its own.
+        """
+        last = self.layers[-1]
+        assert isinstance(last, Loss)
+        return last.truth_shape(self.shapes[last.name])
+
     @cached_property
     def weighted(self) -> tuple[Layer, ...]:
         """Layers with parameters in order, batch normalisation included."""

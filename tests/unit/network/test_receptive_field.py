@@ -1,4 +1,4 @@
-"""Receptive fields of transposed convolutions, interpolation and periodic borders by brute force."""
+"""Receptive fields of transposed convolutions, interpolation and padding by brute force."""
 
 from __future__ import annotations
 
