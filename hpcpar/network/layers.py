@@ -6,7 +6,7 @@ from hpcpar.network.base import AXES, Input, Layer, Pair, Shape, axes_of
 from hpcpar.network.loss import LogisticCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from hpcpar.network.matmul_layers import Conv, Conv2d, Conv3d, Linear
 from hpcpar.network.merge import Add, Concat
-from hpcpar.network.norm import LRN, BatchNorm
+from hpcpar.network.norm import LRN, BatchNorm, GroupNorm, LayerNorm, Normalisation, SampleNorm
 from hpcpar.network.pointwise import Dropout, Flatten, ReLU
 from hpcpar.network.pool import (
     AvgPool,
@@ -34,17 +34,21 @@ __all__ = [
     "Dropout",
     "Flatten",
     "GlobalAvgPool",
+    "GroupNorm",
     "Input",
     "Layer",
+    "LayerNorm",
     "Linear",
     "LogisticCrossEntropy",
     "Loss",
     "MaxPool2d",
     "MaxPool3d",
     "MeanSquaredError",
+    "Normalisation",
     "Pair",
     "Pool",
     "ReLU",
+    "SampleNorm",
     "Shape",
     "SoftmaxCrossEntropy",
     "Windowed",

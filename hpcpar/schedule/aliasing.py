@@ -6,7 +6,17 @@ The executor's memory and the predicted memory both follow these rules.
 from __future__ import annotations
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import LRN, Add, BatchNorm, Conv, Dropout, Flatten, Layer, Linear, ReLU
+from hpcpar.network.layers import (
+    LRN,
+    Add,
+    Conv,
+    Dropout,
+    Flatten,
+    Layer,
+    Linear,
+    Normalisation,
+    ReLU,
+)
 
 
 def in_place(layer: Layer, producer: Layer) -> bool:
@@ -14,7 +24,7 @@ def in_place(layer: Layer, producer: Layer) -> bool:
     overwrites.
     """
     if isinstance(layer, ReLU):
-        return isinstance(producer, Conv | Linear | BatchNorm | Add)
+        return isinstance(producer, Conv | Linear | Normalisation | Add)
     # a dropped element is zero in the output of the ReLU before it, but its gradient is zero as
     # well
     return isinstance(layer, Flatten) or (isinstance(layer, Dropout) and isinstance(producer, ReLU))
@@ -28,7 +38,7 @@ def passes_gradient(layer: Layer) -> bool:
 def reads_input(layer: Layer) -> bool:
     """True where the backward pass reads the layer's input; poolings keep places, dropout its mask.
     """
-    return isinstance(layer, Conv | Linear | BatchNorm | LRN)
+    return isinstance(layer, Conv | Linear | Normalisation | LRN)
 
 
 def reads_output(layer: Layer) -> bool:

@@ -12,7 +12,9 @@ from hpcpar.network.layers import (
     Dropout,
     Flatten,
     GlobalAvgPool,
+    GroupNorm,
     Layer,
+    LayerNorm,
     Linear,
     Loss,
     MaxPool2d,
@@ -27,6 +29,7 @@ from hpcpar.runtime.ops.merge import AddOp, ConcatOp
 from hpcpar.runtime.ops.norm import BatchNormOp, LRNOp
 from hpcpar.runtime.ops.pointwise import DropoutOp, FlattenOp, ReLUOp
 from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, MaxPoolOp
+from hpcpar.runtime.ops.sample_norm import GroupNormOp, LayerNormOp
 
 OPS: dict[type[Layer], type[Operator]] = {
     Conv: ConvOp,
@@ -40,6 +43,8 @@ OPS: dict[type[Layer], type[Operator]] = {
     Flatten: FlattenOp,
     LRN: LRNOp,
     BatchNorm: BatchNormOp,
+    GroupNorm: GroupNormOp,
+    LayerNorm: LayerNormOp,
     Add: AddOp,
     Concat: ConcatOp,
     Loss: LossOp,
