@@ -265,10 +265,10 @@ class Backend(ABC):
     @abstractmethod
     def batchnorm_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
                            sums: Array, count: int, dx: Array) -> None:
-        """dx = w * inv_std * (dy - sums[:, 0] / count - (x - mean) * inv_std * sums[:, 1] / count).
+        """dx = inv_std * (w * dy - (sums[:, 0] + (x - mean) * inv_std * sums[:, 1]) / count).
 
-        `sums` [C, 2] is the sum of `channel_moments_backward` over all ranks, and `count` the
-        number of items per channel behind the statistics. dx may be dy.
+        `sums` [C, 2] are those of `channel_moments_backward` for w * dy in place of dy, over all
+        items behind the statistics, and `count` is their number. dx may be dy.
         """
 
     # -- local response normalisation and elementwise ----------------------------------------------

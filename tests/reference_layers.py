@@ -20,7 +20,9 @@ from hpcpar.network.layers import (
     Flatten,
     GlobalAvgPool,
     GlobalMaxPool,
+    GroupNorm,
     Layer,
+    LayerNorm,
     Linear,
     LogisticCrossEntropy,
     MaxPool2d,
@@ -72,6 +74,10 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
         return average(layer, x)
     if isinstance(layer, LRN):
         return f.local_response_norm(x, layer.size, layer.alpha, layer.beta, layer.k)
+    if isinstance(layer, GroupNorm):
+        return f.group_norm(x, layer.groups, *(weights or (None, None)), layer.eps)
+    if isinstance(layer, LayerNorm):
+        return f.layer_norm(x, x.shape[1:], *(weights or (None, None)), layer.eps)
     if isinstance(layer, Concat):
         return torch.cat(xs, 1)
     if isinstance(layer, Add):
@@ -159,7 +165,8 @@ def normalise(x: Any, gamma: Any, beta: Any, eps: float,
 
 
 def scaled(x: Any, mean: Any, variance: Any, gamma: Any, beta: Any, eps: float) -> Any:
-    """(x - mean) / sqrt(variance + eps) * gamma + beta, all of them [C]."""
+    """(x - mean) / sqrt(variance + eps) * gamma + beta, all of them [C] or the last two numbers."""
     shape = (1, -1, *(1,) * (x.ndim - 2))
     factor = gamma / torch.sqrt(variance + eps)
-    return (x - mean.reshape(shape)) * factor.reshape(shape) + beta.reshape(shape)
+    addend = torch.as_tensor(beta, dtype=x.dtype)
+    return (x - mean.reshape(shape)) * factor.reshape(shape) + addend.reshape(shape)

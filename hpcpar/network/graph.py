@@ -115,8 +115,14 @@ class Network:
 
     @cached_property
     def weighted(self) -> tuple[Layer, ...]:
-        """Layers with parameters in order, batch normalisation included."""
+        """Layers with parameters in order, normalisations included."""
         return tuple(layer for layer in self.layers if layer.has_weights)
+
+    @cached_property
+    def stateful(self) -> tuple[Layer, ...]:
+        """Layers with parameters or running statistics in order."""
+        return tuple(layer for layer in self.layers
+                     if layer.has_weights or layer.buffers(self.input_shape(layer)))
 
     @cached_property
     def trained(self) -> frozenset[str]:

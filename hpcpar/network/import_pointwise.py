@@ -7,10 +7,23 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpcpar.network import layers
 from hpcpar.network.base import shape_text
 from hpcpar.network.importer import Importer
-from hpcpar.network.layers import LRN, Add, BatchNorm, Dropout, Layer, ReLU
+from hpcpar.network.layers import (
+    GELU,
+    LRN,
+    Add,
+    Affine,
+    BatchNorm,
+    Clip,
+    Dropout,
+    GroupNorm,
+    Layer,
+    LayerNorm,
+    LeakyReLU,
+    Multiply,
+    ReLU,
+)
 from hpcpar.network.operations import Node
 
 
@@ -21,12 +34,12 @@ def plain(kind: type[Layer]) -> Callable[[Importer, Node], str]:
 
 def leaky_relu(imp: Importer, node: Node) -> str:
     """LeakyRelu."""
-    return imp.add(layers.LeakyReLU, node, slope=node.number("alpha", 0.01))
+    return imp.add(LeakyReLU, node, slope=node.number("alpha", 0.01))
 
 
 def gelu(imp: Importer, node: Node) -> str:
     """Gelu, exact or by tanh."""
-    return imp.add(layers.GELU, node, tanh=node.text("approximate", "none") == "tanh")
+    return imp.add(GELU, node, tanh=node.text("approximate", "none") == "tanh")
 
 
 def clip(imp: Importer, node: Node) -> str:
@@ -35,21 +48,21 @@ def clip(imp: Importer, node: Node) -> str:
     high = imp.number(node, 2, node.number("max", math.inf))
     if (low, high) == (0, math.inf):
         return imp.add(ReLU, node)
-    return imp.add(layers.Clip, node, low=low, high=high)
+    return imp.add(Clip, node, low=low, high=high)
 
 
 def hard_sigmoid(imp: Importer, node: Node, suffix: str = "") -> str:
     """HardSigmoid: clip(alpha x + beta, 0, 1)."""
     alpha, beta = node.number("alpha", 0.2), node.number("beta", 0.5)
-    line = imp.add(layers.Affine, node, suffix=f"{suffix}.line", scale=alpha, shift=beta)
-    return imp.add(layers.Clip, node, [line], suffix, low=0.0, high=1.0)
+    line = imp.add(Affine, node, suffix=f"{suffix}.line", scale=alpha, shift=beta)
+    return imp.add(Clip, node, [line], suffix, low=0.0, high=1.0)
 
 
 def hard_swish(imp: Importer, node: Node) -> str:
     """HardSwish: x clip(x / 6 + 1 / 2, 0, 1)."""
     inner = Node(node.op, node.name, node.inputs, node.outputs, {"alpha": 1 / 6, "beta": 0.5})
     gate = hard_sigmoid(imp, inner, ".gate")
-    return imp.add(layers.Multiply, node, [imp.source(node), gate])
+    return imp.add(Multiply, node, [imp.source(node), gate])
 
 
 def dropout(imp: Importer, node: Node) -> str:
@@ -72,7 +85,7 @@ def _scalar(imp: Importer, node: Node) -> tuple[int, float] | None:
 
 def _affine(imp: Importer, node: Node, which: int, scale: float, shift: float,
             suffix: str = "") -> str:
-    return imp.add(layers.Affine, node, [imp.source(node, which)], suffix, scale=scale,
+    return imp.add(Affine, node, [imp.source(node, which)], suffix, scale=scale,
                    shift=shift)
 
 
@@ -103,7 +116,7 @@ def multiply(imp: Importer, node: Node) -> str:
     if scalar:
         return _affine(imp, node, 1 - scalar[0], scalar[1], 0.0)
     first, second = sorted((0, 1), key=lambda i: -len(imp.sample_shape(node, i)))
-    return imp.add(layers.Multiply, node, [imp.source(node, first), imp.source(node, second)])
+    return imp.add(Multiply, node, [imp.source(node, first), imp.source(node, second)])
 
 
 def divide(imp: Importer, node: Node) -> str:
@@ -137,7 +150,7 @@ def lrn(imp: Importer, node: Node) -> str:
     return imp.add(LRN, node, size=size, alpha=alpha, beta=beta, k=k)
 
 
-def _affine_weights(imp: Importer, node: Node, identity: bool = True) -> bool:
+def _affine_weights(imp: Importer, node: Node) -> bool:
     """Whether a normalisation has a scale and a shift to train: without, exporters write ones and
     zeros, literally.
     """
@@ -152,17 +165,16 @@ def _affine_weights(imp: Importer, node: Node, identity: bool = True) -> bool:
     return True
 
 
-def _options(imp: Importer, node: Node) -> dict[str, float]:
-    """Options of any normalisation."""
-    affine = {} if _affine_weights(imp, node) else {"affine": False}
-    return {"eps": node.number("epsilon", 1e-5), **affine}
+def _normalisation(imp: Importer, node: Node, kind: type[Layer], **options: float) -> str:
+    return imp.add(kind, node, (), "", eps=node.number("epsilon", 1e-5),
+                   affine=_affine_weights(imp, node), **options)
 
 
 def batch_norm(imp: Importer, node: Node) -> str:
     """BatchNormalization."""
     # ONNX's momentum weights the old mean, PyTorch's (and ours) the new batch.
     momentum = round(1 - node.number("momentum", 0.9), 6)
-    return imp.add(BatchNorm, node, momentum=momentum, **_options(imp, node))
+    return _normalisation(imp, node, BatchNorm, momentum=momentum)
 
 
 def group_norm(imp: Importer, node: Node) -> str:
@@ -174,7 +186,7 @@ def group_norm(imp: Importer, node: Node) -> str:
     if scale is not None and math.prod(scale.dims) != channels:
         raise node.error(f"has {math.prod(scale.dims)} scales for {channels} channels; export it "
                          "with one of each channel (opset 21)")
-    return imp.add(layers.GroupNorm, node, groups=groups, **_options(imp, node))
+    return _normalisation(imp, node, GroupNorm, groups=groups)
 
 
 def layer_norm(imp: Importer, node: Node) -> str:
@@ -184,4 +196,4 @@ def layer_norm(imp: Importer, node: Node) -> str:
     if axis % (len(x) + 1) != 1 or (scale is not None and scale.dims != x):
         raise node.error(f"only the normalisation of whole samples {shape_text(x)} is supported; "
                          "use that, or a group normalisation")
-    return imp.add(layers.LayerNorm, node, **_options(imp, node))
+    return _normalisation(imp, node, LayerNorm)

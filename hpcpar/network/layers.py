@@ -6,7 +6,7 @@ from hpcpar.network.base import AXES, Input, Layer, Pair, Shape, axes_of
 from hpcpar.network.loss import LogisticCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from hpcpar.network.matmul_layers import Conv, Conv2d, Conv3d, Linear
 from hpcpar.network.merge import Add, Concat, Multiply
-from hpcpar.network.norm import LRN, BatchNorm
+from hpcpar.network.norm import LRN, BatchNorm, GroupNorm, LayerNorm, Normalisation, SampleNorm
 from hpcpar.network.pointwise import (
     GELU,
     Activation,
@@ -57,8 +57,10 @@ __all__ = [
     "Flatten",
     "GlobalAvgPool",
     "GlobalMaxPool",
+    "GroupNorm",
     "Input",
     "Layer",
+    "LayerNorm",
     "LeakyReLU",
     "Linear",
     "LogisticCrossEntropy",
@@ -67,11 +69,13 @@ __all__ = [
     "MaxPool3d",
     "MeanSquaredError",
     "Multiply",
+    "Normalisation",
     "Pad",
     "Pair",
     "Pool",
     "ReLU",
     "Resampled",
+    "SampleNorm",
     "Shape",
     "SiLU",
     "Sigmoid",

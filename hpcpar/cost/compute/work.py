@@ -19,12 +19,12 @@ from hpcpar.network.layers import (
     GELU,
     LRN,
     Add,
-    BatchNorm,
     Concat,
     Conv,
     Flatten,
     Layer,
     Loss,
+    Normalisation,
     Pool,
     Resampled,
     Upsample,
@@ -40,8 +40,8 @@ from hpcpar.schedule.steps import Compute, Op
 #: Values moved per weight by an update (weight, gradient and state read, weight and state written),
 #: and flops.
 UPDATE = {"sgd": (3, 3), "momentum": (5, 5), "adam": (7, 12)}
-#: Values moved per element of the input or of the output, and flops per element, of batch
-#: normalisation's parts.
+#: Values moved per element of the input or of the output, and flops per element, of the parts of a
+#: normalisation by mean and variance.
 NORM = {Op.STATISTICS: (1, 3), Op.FORWARD: (2, 2), Op.BACKWARD_WEIGHT: (2, 3), Op.BACKWARD: (3, 5)}
 
 Shape: TypeAlias = tuple[Ints, ...]
@@ -245,7 +245,7 @@ class Workload:
         back, n_x, n_y = op is Op.BACKWARD, local.n_x, local.n_y
         if isinstance(layer, Flatten) or (isinstance(layer, Add) and back):
             return 0.0 * n_y, 0 * n_y
-        if isinstance(layer, BatchNorm):
+        if isinstance(layer, Normalisation):
             values, flops = NORM[op]
             return float(flops) * local.n_first, values * local.n_first
         if isinstance(layer, Concat):

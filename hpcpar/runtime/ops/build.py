@@ -17,7 +17,9 @@ from hpcpar.network.layers import (
     Flatten,
     GlobalAvgPool,
     GlobalMaxPool,
+    GroupNorm,
     Layer,
+    LayerNorm,
     Linear,
     Loss,
     MaxPool2d,
@@ -35,6 +37,7 @@ from hpcpar.runtime.ops.norm import BatchNormOp, LRNOp
 from hpcpar.runtime.ops.pointwise import ActivationOp, DropoutOp, FlattenOp, ReLUOp
 from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, GlobalMaxPoolOp, MaxPoolOp
 from hpcpar.runtime.ops.resample import resampled
+from hpcpar.runtime.ops.sample_norm import GroupNormOp, LayerNormOp
 
 OPS: dict[type[Layer], Callable[[Context], Operator]] = {
     ConvTranspose: ConvTransposeOp,
@@ -52,6 +55,8 @@ OPS: dict[type[Layer], Callable[[Context], Operator]] = {
     Flatten: FlattenOp,
     LRN: LRNOp,
     BatchNorm: BatchNormOp,
+    GroupNorm: GroupNormOp,
+    LayerNorm: LayerNormOp,
     Add: AddOp,
     Multiply: MultiplyOp,
     Concat: ConcatOp,

@@ -34,7 +34,9 @@ from hpcpar.network.layers import (  # noqa: E402
     ConvTranspose3d,
     GlobalAvgPool,
     GlobalMaxPool,
+    GroupNorm,
     Layer,
+    LayerNorm,
     LeakyReLU,
     Linear,
     MaxPool2d,
@@ -331,7 +333,8 @@ def test_interior_and_strips_make_the_block(kind: str) -> None:
 def test_every_layer_kind_is_tested_or_elementwise() -> None:
     from hpcpar.runtime.ops.build import OPS
 
-    tested = {type(layer) for layer, *_ in (*PLAIN.values(), *PRODUCTS.values())} | {BatchNorm}
+    tested = {type(layer) for layer, *_ in (*PLAIN.values(), *PRODUCTS.values())} | {
+        BatchNorm, GroupNorm, LayerNorm}
     untested = {kind.__name__ for kind in OPS if not any(issubclass(t, kind) for t in tested)}
     assert untested == {"ReLU", "Dropout", "Flatten", "Loss"}
 
