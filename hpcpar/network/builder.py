@@ -77,6 +77,9 @@ class Graph:
         if after is None:
             after = self.last
         inputs = (after,) if isinstance(after, str) else tuple(after)
+        if name in self.shapes:
+            raise InputError(
+                f"network '{self.name}' has two layers named '{name}'; names must differ")
         if layer is Concat:
             options.setdefault("channels",
                                tuple(self.shapes[i][0] for i in inputs if i in self.shapes))
@@ -85,23 +88,10 @@ class Graph:
         except TypeError as err:
             raise InputError(f"network '{self.name}', layer '{name}' ({layer.kind}): {err}; see "
                              f"the fields of {layer.__name__}") from err
-        return self.append(new)
-
-    def append(self, layer: Layer) -> str:
-        """Append a layer with its inputs; the way for fields named as an argument of `add`.
-
-        Raises
-        ------
-        InputError
-            As in `add`.
-        """
-        if layer.name in self.shapes:
-            raise InputError(f"network '{self.name}' has two layers named '{layer.name}'; names "
-                             "must differ")
-        check_inputs(layer, self.shapes)
-        self.shapes[layer.name] = layer.output_shape(*(self.shapes[i] for i in layer.inputs))
-        self.layers.append(layer)
-        return layer.name
+        check_inputs(new, self.shapes)
+        self.shapes[name] = new.output_shape(*(self.shapes[i] for i in inputs))
+        self.layers.append(new)
+        return name
 
     def build(self) -> Network:
         """The checked network."""

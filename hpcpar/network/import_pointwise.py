@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpcpar.network.base import shape_text
+from hpcpar.network.base import image_of, shape_text
 from hpcpar.network.importer import Importer
 from hpcpar.network.layers import (
     GELU,
@@ -192,8 +192,8 @@ def group_norm(imp: Importer, node: Node) -> str:
 def layer_norm(imp: Importer, node: Node) -> str:
     """LayerNormalization of whole samples."""
     x, scale = imp.sample_shape(node), imp.constant(node, 1)
-    axis = node.integer("axis", -1)
-    if axis % (len(x) + 1) != 1 or (scale is not None and scale.dims != x):
+    axis = imp.axis(node, node.integer("axis", -1))
+    if axis != 1 or (scale is not None and image_of(scale.dims) != x):
         raise node.error(f"only the normalisation of whole samples {shape_text(x)} is supported; "
                          "use that, or a group normalisation")
     return _normalisation(imp, node, LayerNorm)

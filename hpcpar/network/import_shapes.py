@@ -15,10 +15,10 @@ from hpcpar.network.operations import Node
 
 def flatten(imp: Importer, node: Node) -> str:
     """Flatten, from the channels on."""
-    x, axis = imp.sample_shape(node), node.integer("axis", 1)
-    if axis % (len(x) + 1) != 1 and len(x) > 1:
+    axis = node.integer("axis", 1)
+    if imp.axis(node, axis) != 1:
         raise node.error(f"axis {axis} is not supported, only 1")
-    return imp.source(node) if len(x) == 1 else imp.add(Flatten, node)
+    return imp.add(Flatten, node) if imp.is_image(node) else imp.source(node)
 
 
 def reshape(imp: Importer, node: Node) -> str:
@@ -31,7 +31,7 @@ def reshape(imp: Importer, node: Node) -> str:
         if kept[1:] == [size] and len(x) > 1:
             return imp.add(Flatten, node)
         pixel = len(x) == 1 and kept[1] == size and set(kept[2:]) <= {1, -1}
-        if pixel or kept[1:] == list(x):
+        if pixel or kept[1:] == [*x[:1], *imp.pixels(node)]:
             return imp.source(node)
     shown = shape_text(tuple("N" if t == BATCH else t for t in target))
     raise node.error(f"a reshape of samples {shape_text(x)} to {shown} is not supported, "
@@ -95,16 +95,15 @@ def concat(imp: Importer, node: Node) -> str:
     axis = node.integer("axis")
     if len(node.inputs) == 1:
         return imp.source(node)
-    if axis % max(len(imp.sample_shape(node)) + 1, node.integer("rank", 2)) != 1:
+    if imp.axis(node, axis) != 1:
         raise node.error(f"axis {axis} is not supported, only channels (1)")
     return imp.add(Concat, node, [imp.source(node, i) for i in range(len(node.inputs))])
 
 
 def softmax(imp: Importer, node: Node) -> str:
     """Softmax, LogSoftmax at the end: part of the loss."""
-    x = imp.sample_shape(node)
-    axis = node.integer("axis", -1)
-    if node.outputs[0] != imp.operations.output or axis % (len(x) + 1) != 1:
+    axis = imp.axis(node, node.integer("axis", -1))
+    if node.outputs[0] != imp.operations.output or axis != 1:
         raise node.error("is supported only at the end, over channels, where it belongs to the "
                          "loss")
     return imp.source(node)

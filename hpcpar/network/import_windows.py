@@ -9,7 +9,7 @@ from hpcpar.network import layers
 from hpcpar.network.base import Layer, Shape, shape_text
 from hpcpar.network.builder import Option
 from hpcpar.network.importer import Importer
-from hpcpar.network.layers import GlobalAvgPool, Linear
+from hpcpar.network.layers import GlobalAvgPool, GlobalMaxPool, Linear, Pad, Upsample
 from hpcpar.network.operations import Node
 
 
@@ -23,8 +23,8 @@ class WindowPlaces(NamedTuple):
     after: Shape
 
 
-def _places(node: Node, kernel: Shape, x: Shape) -> WindowPlaces:
-    """Windows of a node over samples of shape `x`."""
+def _places(imp: Importer, node: Node, kernel: Shape) -> WindowPlaces:
+    """Windows of a node."""
     n, auto = len(kernel), node.text("auto_pad", "NOTSET")
     ones = (1,) * n
     stride, dilation = node.integers("strides", ones), node.integers("dilations", ones)
@@ -33,7 +33,7 @@ def _places(node: Node, kernel: Shape, x: Shape) -> WindowPlaces:
     if auto != "NOTSET":
         before = after = (0,) * n
     if auto.startswith("SAME"):
-        windows = zip(x[1:], kernel, stride, dilation, strict=False)
+        windows = zip(imp.pixels(node), kernel, stride, dilation, strict=False)
         totals = [max((-(-size // s) - 1) * s + d * (k - 1) + 1 - size, 0)
                   for size, k, s, d in windows]
         less, more = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
@@ -55,7 +55,8 @@ def _padded(imp: Importer, node: Node, at: WindowPlaces) -> tuple[str, Shape]:
     """
     if at.before == at.after:
         return imp.source(node), at.before
-    return imp.pad(node, at.before, at.after, suffix=".pad"), (0,) * len(at.before)
+    return (imp.add(Pad, node, (), ".pad", begin=at.before, end=at.after),
+            (0,) * len(at.before))
 
 
 def convolution(imp: Importer, node: Node) -> str:
@@ -66,7 +67,7 @@ def convolution(imp: Importer, node: Node) -> str:
     if x[0] != weight.dims[1] * groups:
         raise node.error(f"has weights for {weight.dims[1] * groups} channels, its input has "
                          f"{x[0]}; give --input with as many, or leave it out")
-    at = _places(node, weight.dims[2:], x)
+    at = _places(imp, node, weight.dims[2:])
     if len(x) == 1 and groups == math.prod(at.kernel) == 1 and not any(at.before + at.after):
         return imp.add(Linear, node, out_features=weight.dims[0], bias=bool(bias))
     kind = _layer(node, "Conv", n)
@@ -81,7 +82,7 @@ def transposed(imp: Importer, node: Node) -> str:
     weight, *bias = imp.weights(node, 1, 2)
     x, groups = imp.sample_shape(node), node.integer("group", 1)
     n = len(weight.dims) - 2
-    at = _places(node, weight.dims[2:], x)
+    at = _places(imp, node, weight.dims[2:])
     sized = node.integers("output_shape") or node.text("auto_pad", "NOTSET") != "NOTSET"
     if at.before != at.after or sized:
         raise node.error("only padding that is given and the same at both ends is supported")
@@ -97,7 +98,7 @@ def transposed(imp: Importer, node: Node) -> str:
 def pool(imp: Importer, node: Node) -> str:
     """MaxPool, AveragePool; a window of one pixel is left out."""
     kernel, average = node.integers("kernel_shape"), node.op == "AveragePool"
-    at = _places(node, kernel, imp.sample_shape(node))
+    at = _places(imp, node, kernel)
     if set(at.dilation) != {1}:
         raise node.error(f"dilations {list(at.dilation)} are not supported in pooling; leave them "
                          "out")
@@ -118,43 +119,42 @@ def pool(imp: Importer, node: Node) -> str:
 
 def pool_all(imp: Importer, node: Node) -> str:
     """The average or the maximum of whole images; features stay as they are."""
-    x = imp.sample_shape(node)
     if node.op.startswith("Reduce"):
         axes = list(node.integers("axes"))
         value = None if axes else imp.value(node, 1)
         axes = axes if value is None else value.tolist()
-        rank = node.integer("rank", max(len(x) + 1, 3))
-        if not axes or {a % rank for a in axes} != set(range(2, rank)):
+        whole = set(range(2, imp.dimensions + 2))
+        if {imp.axis(node, a) for a in axes} != whole:
             what = "mean" if node.op == "ReduceMean" else "maximum"
             raise node.error(
                 f"the {what} over axes {axes} is not supported, only over all axes of an image")
-    if len(x) == 1:
+    if not imp.is_image(node):
         return imp.source(node)
     average = node.op in ("ReduceMean", "GlobalAveragePool")
-    return imp.add(GlobalAvgPool if average else layers.GlobalMaxPool, node)
+    return imp.add(GlobalAvgPool if average else GlobalMaxPool, node)
 
 
 def adaptive(imp: Importer, node: Node) -> str:
     """Adaptive pooling to an image size that divides the input's."""
-    x, size = imp.sample_shape(node), node.integers("output_size")
+    image, size = imp.pixels(node), node.integers("output_size")
     average = node.op == "AdaptiveAveragePool"
     if set(size) == {1}:
         whole = "GlobalAveragePool" if average else "GlobalMaxPool"
         return pool_all(imp, Node(whole, node.name, node.inputs, node.outputs, {}))
-    if size == x[1:]:
+    if size == image:
         return imp.source(node)
-    if len(size) != len(x) - 1 or any(n % s for n, s in zip(x[1:], size, strict=True)):
-        raise node.error(f"images {shape_text(x[1:])} cannot be cut into {shape_text(size)} equal "
+    if len(size) != len(image) or any(n % s for n, s in zip(image, size, strict=True)):
+        raise node.error(f"images {shape_text(image)} cannot be cut into {shape_text(size)} equal "
                          "windows; use a size that divides the image")
-    kernel = tuple(n // s for n, s in zip(x[1:], size, strict=True))
+    kernel = tuple(n // s for n, s in zip(image, size, strict=True))
     kind = _layer(node, "AvgPool" if average else "MaxPool", len(size))
     return imp.add(kind, node, kernel=kernel, stride=kernel)
 
 
 def pad(imp: Importer, node: Node) -> str:
     """Pad: zeros, or the opposite side of the image."""
-    x, mode = imp.sample_shape(node), node.text("mode", "constant")
-    rank, value, named = len(x) + 1, imp.value(node, 1), imp.value(node, 3)
+    rank, mode = imp.dimensions + 2, node.text("mode", "constant")
+    value, named = imp.value(node, 1), imp.value(node, 3)
     pads = node.integers("pads") if value is None else tuple(value.tolist())
     axes = range(rank) if named is None else [int(a) % rank for a in named.tolist()]
     ends = dict.fromkeys(range(rank), (0, 0))
@@ -169,16 +169,17 @@ def pad(imp: Importer, node: Node) -> str:
     if any(ends[0] + ends[1]) or min(before + after, default=-1) < 0:
         raise node.error(f"pads {list(pads)} are not supported; pad image axes only, by numbers of "
                          "at least 0")
-    return imp.pad(node, before, after, "periodic" if mode == "wrap" else "constant")
+    return imp.add(Pad, node, (), "", begin=before, end=after,
+                   mode="periodic" if mode == "wrap" else "constant")
 
 
 def resize(imp: Importer, node: Node) -> str:
     """Resize, Upsample: nearest or linear, by whole factors."""
-    x = imp.sample_shape(node)
+    image = imp.pixels(node)
     last = 1 if node.op == "Upsample" else 2
     scales, sizes = imp.value(node, last), imp.value(node, 3)
     if sizes is not None and sizes.size:
-        factors = [size / have for size, have in zip(sizes.tolist()[2:], x[1:], strict=False)]
+        factors = [size / have for size, have in zip(sizes.tolist()[2:], image, strict=False)]
     else:
         factors = [] if scales is None else scales.tolist()[2:]
     mode = node.text("mode", "nearest")
@@ -191,9 +192,9 @@ def resize(imp: Importer, node: Node) -> str:
     else:
         fits = (mode, where, nearest) in known
     scale = tuple(int(f) for f in factors)
-    if not fits or not scale or list(scale) != factors or min(scale) < 1:
+    if not fits or len(scale) != len(image) or list(scale) != factors or min(scale) < 1:
         raise node.error(
             f"factors {[round(f, 3) for f in factors]} of mode '{mode}' ({where}, {nearest}) are "
             "not supported; use whole factors, and nearest or linear interpolation as PyTorch's")
-    return imp.add(layers.Upsample, node, scale=scale, mode=mode,
+    return imp.add(Upsample, node, scale=scale, mode=mode,
                    align_corners=where == "align_corners")

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hpcpar.errors import InputError
-from hpcpar.network.base import Layer, Shape, shape_text
+from hpcpar.network.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.builder import Graph, Option
-from hpcpar.network.layers import Pad
 from hpcpar.network.operations import Array, Constant, Node, NodeError, Operations
 
 #: Placeholder for the number of samples in shapes, whatever the source was exported with.
@@ -53,6 +52,8 @@ class Importer:
     def __init__(self, operations: Operations, graph: Graph,
                  operators: Mapping[str, Callable[[Importer, Node], str]]) -> None:
         self.operations, self.graph, self.operators = operations, graph, operators
+        #: Image axes of the source's tensors; signals (C, W) are images with one row here.
+        self.dimensions = len(operations.input_dims) - 2
         self.layer_names: dict[str, str] = {operations.input: graph.last}
         self.constants: dict[str, Constant] = dict(operations.constants)
         self.readers: dict[str, list[Node]] = {}
@@ -107,16 +108,16 @@ class Importer:
 
     def _check_shape(self, node: Node) -> None:
         """Compare a layer's shape with the source's; features may be images of one pixel there."""
-        wanted = self.operations.shapes.get(node.outputs[0])
+        wanted = image_of(self.operations.shapes.get(node.outputs[0], ()))
         shape = self.graph.shapes[self.layer_names[node.outputs[0]]]
-        if wanted is not None and shape != wanted:
+        if wanted and shape != wanted:
             pixel = len(shape) == 1 and wanted[:1] == shape and math.prod(wanted[1:]) == 1
             if not pixel:
                 raise node.error(f"gives samples {shape_text(wanted)} in the source, as a layer "
                                  f"{shape_text(shape)}; this use of it is not supported")
 
     def _shape(self, node: Node) -> Constant:
-        shape = np.array([BATCH, *self.sample_shape(node)])
+        shape = np.array([BATCH, *self.sample_shape(node)[:1], *self.pixels(node)])
         start = node.integer("start", 0)
         return Constant.of(shape[start:node.integer("end", len(shape))])
 
@@ -159,6 +160,19 @@ class Importer:
     def sample_shape(self, node: Node, which: int = 0) -> Shape:
         """Sample shape of an input of the node."""
         return self.graph.shapes[self.source(node, which)]
+
+    def pixels(self, node: Node) -> Shape:
+        """Extents of the image axes of the node's first input, as the source has them."""
+        return self.sample_shape(node)[-self.dimensions:] if self.is_image(node) else ()
+
+    def is_image(self, node: Node) -> bool:
+        """Whether the node's first input has image axes."""
+        return len(self.sample_shape(node)) > 1
+
+    def axis(self, node: Node, axis: int) -> int:
+        """Number of an axis of the node's first input, from 0."""
+        rank = self.dimensions + 2 if self.is_image(node) else 2
+        return axis if axis >= 0 else axis + rank
 
     def constant(self, node: Node, which: int) -> Constant | None:
         """An input that must be a constant; None if it is left out."""
@@ -226,15 +240,6 @@ class Importer:
         inputs = tuple(sources) or self.source(node)
         try:
             return self.graph.add(layer, self._name(node, suffix), after=inputs, **options)
-        except InputError as err:
-            raise node.error(str(err)) from err
-
-    def pad(self, node: Node, before: Shape, after: Shape, mode: str = "constant",
-            suffix: str = "") -> str:
-        """Add a padding of the node's first input."""
-        name = self._name(node, suffix)
-        try:
-            return self.graph.append(Pad(name, (self.source(node),), before, after, mode))
         except InputError as err:
             raise node.error(str(err)) from err
 

@@ -209,7 +209,7 @@ class _Reader:
         self.tensors[fx] = fx.name
         self.shapes[fx.name] = _sample(fx)
         if fx.target is operator.getitem:
-            source, which = cast(tuple[FxNode, int], fx.args)
+            source, which = cast(tuple[FxNode, int], tuple(fx.args))
             self._append(fx, "Identity" if which == 0 else "second output of an operator",
                          (self.tensors[source],), {})
             return

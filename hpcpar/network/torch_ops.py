@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from hpcpar.network.base import Shape
-from hpcpar.network.operations import Attribute, Constant
+from hpcpar.network.operations import Array, Attribute, Constant
 
 #: Operators that keep all values; only the shape of their result says what they do.
 RESHAPES = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view")
@@ -52,7 +52,7 @@ class Call:
             return value
         return self.literal(np.asarray(value))
 
-    def literal(self, value: np.ndarray) -> str:
+    def literal(self, value: Array) -> str:
         """Name of a constant of this value."""
         name = f"{self.result}.{len(self.literals)}"
         self.literals[name] = Constant.of(value)
@@ -134,9 +134,11 @@ def _adaptive(op: str) -> Translation:
 
 def _over(op: str) -> Translation:
     """A reduction over axes."""
-    return lambda call: (op, call.tensors("self"), {
-        "axes": tuple(np.atleast_1d(cast(Sequence[int], call.values["dim"])).tolist()),
-        "rank": len(call.input_shape) + 1})
+    def translate(call: Call) -> Words:
+        axes = np.atleast_1d(cast(Sequence[int], call.values["dim"])).tolist()
+        rank = len(call.input_shape) + 1
+        return op, call.tensors("self"), {"axes": tuple(a % rank for a in axes)}
+    return translate
 
 
 def _norm(op: str, **attributes: str) -> Translation:
@@ -145,7 +147,8 @@ def _norm(op: str, **attributes: str) -> Translation:
         if "momentum" in found:
             found["momentum"] = 1 - call.number("momentum")
         if op == "LayerNormalization":
-            found["axis"] = -len(cast(Sequence[int], call.values["normalized_shape"]))
+            axes = len(cast(Sequence[int], call.values["normalized_shape"]))
+            found["axis"] = len(call.shape) + 1 - axes
         return op, call.tensors("input", "weight", "bias"), found
     return translate
 
@@ -161,7 +164,7 @@ def _sum(op: str) -> Translation:
 def _concat(call: Call) -> Words:
     rank = len(call.shape) + 1
     names = cast(Sequence[str], call.values["tensors"])
-    return "Concat", tuple(names), {"axis": int(call.number("dim")) % rank, "rank": rank}
+    return "Concat", tuple(names), {"axis": int(call.number("dim")) % rank}
 
 
 def _pad(call: Call) -> Words:
