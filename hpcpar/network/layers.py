@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from hpcpar.network.base import AXES, Input, Layer, Pair, Shape, axes_of
+from hpcpar.network.base import AXES, Input, Layer, Pair, Shape, axes_of, image_of
 from hpcpar.network.loss import LogisticCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
-from hpcpar.network.matmul_layers import Conv, Conv2d, Conv3d, Linear
+from hpcpar.network.matmul_layers import Conv, Conv1d, Conv2d, Conv3d, Linear
 from hpcpar.network.merge import Add, Concat
 from hpcpar.network.norm import LRN, BatchNorm
 from hpcpar.network.pointwise import Dropout, Flatten, ReLU
 from hpcpar.network.pool import (
     AvgPool,
+    AvgPool1d,
     AvgPool2d,
     AvgPool3d,
     GlobalAvgPool,
+    MaxPool1d,
     MaxPool2d,
     MaxPool3d,
     Pool,
@@ -26,11 +28,13 @@ __all__ = [
     "LRN",
     "Add",
     "AvgPool",
+    "AvgPool1d",
     "AvgPool2d",
     "AvgPool3d",
     "BatchNorm",
     "Concat",
     "Conv",
+    "Conv1d",
     "Conv2d",
     "Conv3d",
     "ConvTranspose",
@@ -44,6 +48,7 @@ __all__ = [
     "Linear",
     "LogisticCrossEntropy",
     "Loss",
+    "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
     "MeanSquaredError",
@@ -57,4 +62,5 @@ __all__ = [
     "Upsample",
     "Windowed",
     "axes_of",
+    "image_of",
 ]

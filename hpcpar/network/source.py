@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from hpcpar.errors import InputError, unknown
-from hpcpar.network.base import Shape, shape_text
+from hpcpar.network.base import Shape, image_of, shape_text
 from hpcpar.network.graph import Network
 
 
@@ -42,7 +42,7 @@ def load(name: str, shape: Shape | None = None, classes: int | None = None) -> N
     else:
         options: dict[str, object] = {"shape": shape, "classes": classes}
         net = _call(name, {key: value for key, value in options.items() if value is not None})
-    if shape is not None and net.image_shape != tuple(shape):
+    if shape is not None and net.image_shape != image_of(shape):
         raise InputError(f"network '{name}' takes inputs {shape_text(net.image_shape)}, not "
                          f"{shape_text(shape)}; leave --input out, or give its function a "
                          "parameter 'shape'")
