@@ -29,6 +29,8 @@ from hpcpar.network.layers import (
     MaxPool3d,
     MeanSquaredError,
     Multiply,
+    Pad,
+    Upsample,
 )
 
 f = torch.nn.functional
@@ -58,6 +60,14 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
         return transposed(x, torch_weight(weights[0], layer.groups),
                           weights[1] if layer.bias else None, layer.stride, layer.padding,
                           layer.output_padding, layer.groups, layer.dilation)
+    if isinstance(layer, Upsample):
+        kind = {2: "bilinear", 3: "trilinear"}[len(layer.scale)]
+        linear = {"mode": kind, "align_corners": layer.align_corners}
+        return f.interpolate(x, scale_factor=tuple(map(float, layer.scale)),
+                             **(linear if layer.mode == "linear" else {}))
+    if isinstance(layer, Pad):
+        amounts = [n for ends in reversed(layer.amounts(tuple(x.shape[1:]))) for n in ends]
+        return f.pad(x, amounts, "circular" if layer.mode == "periodic" else "constant")
     if isinstance(layer, Conv2d | Conv3d):
         conv = f.conv2d if isinstance(layer, Conv2d) else f.conv3d
         bias = weights[1] if layer.bias else None
@@ -131,11 +141,11 @@ def loss(layer: Layer, scores: Any, targets: np.ndarray, samples: int) -> Any:
     """Sum of the loss over the given samples, divided by `samples`, the mini-batch size."""
     y = torch.from_numpy(targets)
     if isinstance(layer, MeanSquaredError):
-        return f.mse_loss(scores, y, reduction="sum") / (samples * scores.shape[1])
+        return f.mse_loss(scores, y, reduction="sum") / (samples * scores[0].numel())
     if isinstance(layer, LogisticCrossEntropy):
         target = f.one_hot(y, scores.shape[1]).to(scores.dtype)
         return f.binary_cross_entropy_with_logits(scores, target, reduction="sum") / samples
-    return f.cross_entropy(scores, y, reduction="sum") / samples
+    return f.cross_entropy(scores, y, reduction="sum") / (samples * scores[0, 0].numel())
 
 
 def normalise(x: Any, gamma: Any, beta: Any, eps: float,

@@ -83,10 +83,10 @@ def amount(text: str) -> float:
 
 
 def image(text: str) -> Shape:
-    """An image shape, CxHxW or CxDxHxW."""
-    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2,3}", text) is None:
+    """An image shape, CxHxW, CxDxHxW or CxW."""
+    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,3}", text) is None:
         raise argparse.ArgumentTypeError(f"'{text}' is not an image shape CxHxW, as in 3x224x224 "
-                                         "(or CxDxHxW, as in 4x128x128x128)")
+                                         "(or CxDxHxW, as in 4x128x128x128, or CxW, as in 6x400)")
     return tuple(int(part) for part in text.split("x"))
 
 
@@ -101,7 +101,7 @@ def add_network(parser: argparse.ArgumentParser, required: bool = True) -> None:
 def add_shape(parser: argparse.ArgumentParser) -> None:
     """Adds --input and --classes."""
     parser.add_argument("--input", type=image, metavar="CxHxW",
-                        help="image shape, CxDxHxW for volumes (default: the network's usual one)")
+                        help="image shape, CxDxHxW for volumes, CxW for signals (default: the network's usual one)")
     parser.add_argument("--classes", type=positive, metavar="N",
                         help="number of classes (default: the network's usual one)")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hpcpar.network.base import AXES, Input, Layer, Pair, Shape, axes_of
+from hpcpar.network.base import AXES, Input, Layer, Pair, Shape, axes_of, image_of
 from hpcpar.network.loss import LogisticCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
-from hpcpar.network.matmul_layers import Conv, Conv2d, Conv3d, Linear
+from hpcpar.network.matmul_layers import Conv, Conv1d, Conv2d, Conv3d, Linear
 from hpcpar.network.merge import Add, Concat, Multiply
 from hpcpar.network.norm import LRN, BatchNorm, GroupNorm, LayerNorm, Normalisation, SampleNorm
 from hpcpar.network.pointwise import (
@@ -22,10 +22,12 @@ from hpcpar.network.pointwise import (
 )
 from hpcpar.network.pool import (
     AvgPool,
+    AvgPool1d,
     AvgPool2d,
     AvgPool3d,
     GlobalAvgPool,
     GlobalMaxPool,
+    MaxPool1d,
     MaxPool2d,
     MaxPool3d,
     Pool,
@@ -42,12 +44,14 @@ __all__ = [
     "Add",
     "Affine",
     "AvgPool",
+    "AvgPool1d",
     "AvgPool2d",
     "AvgPool3d",
     "BatchNorm",
     "Clip",
     "Concat",
     "Conv",
+    "Conv1d",
     "Conv2d",
     "Conv3d",
     "ConvTranspose",
@@ -65,6 +69,7 @@ __all__ = [
     "Linear",
     "LogisticCrossEntropy",
     "Loss",
+    "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
     "MeanSquaredError",
@@ -84,4 +89,5 @@ __all__ = [
     "Upsample",
     "Windowed",
     "axes_of",
+    "image_of",
 ]

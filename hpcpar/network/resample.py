@@ -127,14 +127,14 @@ class Pad(Resampled):
 
     Attributes
     ----------
-    before, after : tuple of int
-        Pixels added at the two ends of each image axis.
+    begin, end : tuple of int
+        Pixels added before and after each image axis.
     mode : {'constant', 'periodic'}
         Zeros, or the image repeated (PyTorch's circular).
     """
 
-    before: Shape = (0, 0)
-    after: Shape = (0, 0)
+    begin: Shape = (0, 0)
+    end: Shape = (0, 0)
     mode: str = "constant"
     kind: ClassVar[str] = "pad"
 
@@ -145,7 +145,7 @@ class Pad(Resampled):
 
     def amounts(self, x: Shape) -> tuple[Interval, ...]:
         """(before, after) of each image axis."""
-        ends = (_per_axis(self, name, x, 0) for name in ("before", "after"))
+        ends = (_per_axis(self, name, x, 0) for name in ("begin", "end"))
         return tuple(zip(*ends, strict=True))
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Protocol, cast
 
 from hpcpar.errors import InputError, one_line, unknown
-from hpcpar.network.base import Shape, shape_text
+from hpcpar.network.base import Shape, image_of, shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.torch_module import Module, from_torch, is_module
 
@@ -47,7 +47,7 @@ def load(name: str, shape: Shape | None = None, classes: int | None = None) -> N
         net = onnx.load(name, shape)
     else:
         net = _call(name, shape, classes)
-    if shape is not None and net.image_shape != tuple(shape):
+    if shape is not None and net.image_shape != image_of(shape):
         raise InputError(f"network '{name}' takes inputs {shape_text(net.image_shape)}, not "
                          f"{shape_text(shape)}; leave --input out, or give its function a "
                          "parameter 'shape'")
