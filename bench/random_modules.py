@@ -120,6 +120,13 @@ def unit(draw: Draw, shape: Shape, channels: int, stride: int = 1, *, kernel: in
     return nn.Sequential(*parts)
 
 
+class HardSigmoid(nn.Module):
+    """relu6(x + 3) / 6; PyTorch's own has its derivative, 1 / 6, in single precision."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.relu6(x + 3) / 6
+
+
 class Squeeze(nn.Module):
     """Squeeze-and-excitation."""
 
@@ -132,7 +139,7 @@ class Squeeze(nn.Module):
                                                                                   1)
         self.fc2: nn.Module = nn.Linear(inner, channels) if self.linear else conv(inner, channels,
                                                                                   1)
-        self.act, self.gate = draw.act(), nn.Hardsigmoid() if draw.chance(0.4) else nn.Sigmoid()
+        self.act, self.gate = draw.act(), HardSigmoid() if draw.chance(0.4) else nn.Sigmoid()
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.pool(x)

@@ -62,6 +62,9 @@ class Importer:
                 self.readers.setdefault(name, []).append(node)
         self._remarks: list[NodeError] = []
         self._owners: dict[str, Node] = {}
+        #: Modules with weights: other layers do not take their names.
+        self._modules = {name.rpartition(".")[0] for name in operations.constants
+                         if name.endswith(".weight")}
         self._lost: set[str] = set()
 
     def run(self) -> None:
@@ -256,11 +259,11 @@ class Importer:
                 parts.pop()
             parts.append(part)
         path = ".".join(parts) or node.op.lower()
-        names = (module if field == "weight" else "", ".".join(parts[:-1]), path)
+        own = module if field == "weight" else ""
         candidates = itertools.chain(
-            (name + suffix for name in names if name),
+            (name + suffix for name in (own, ".".join(parts[:-1]), path) if name),
             (f"{path}_{i}{suffix}" for i in itertools.count(2)))
-        taken = {"loss", *self.graph.shapes}
+        taken = {"loss", *self.graph.shapes, *(self._modules - {own})}
         return next(name for name in candidates if name not in taken)
 
 
