@@ -12,18 +12,23 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     GELU,
     LRN,
+    Add,
     Affine,
     BatchNorm,
     Conv2d,
+    Conv3d,
     Dropout,
     Flatten,
     GlobalAvgPool,
     GlobalMaxPool,
+    GroupNorm,
     Layer,
+    LayerNorm,
     LeakyReLU,
     Linear,
     LogisticCrossEntropy,
     MaxPool2d,
+    MeanSquaredError,
     Multiply,
     Pair,
     ReLU,
@@ -138,6 +143,41 @@ def small_inception() -> Network:
     return narrow(net.build(), 16)
 
 
+def norms() -> Network:
+    """All normalisations by mean and variance: groups of one channel, of several, of all; with and
+    without weights; of images and of features.
+    """
+    net = Chain("norms", (3, 11, 10))
+    kinds: list[tuple[type[Layer], dict[str, Any]]] = [
+        (GroupNorm, {"groups": 4}), (GroupNorm, {"groups": 8, "affine": False}), (LayerNorm, {}),
+        (BatchNorm, {"affine": False}), (GroupNorm, {"groups": 2, "affine": False})]
+    for i, (kind, options) in enumerate(kinds):
+        net.add(Conv2d, f"conv{i}", out_channels=8, kernel=3, stride=1 + i % 2, padding=1,
+                bias=False)
+        net.add(kind, f"norm{i}", **options).add(ReLU, f"relu{i}")
+    net.add(Flatten, "flatten").add(LayerNorm, "norm-flat")
+    net.add(Linear, "fc", out_features=12, bias=False).add(GroupNorm, "norm-fc", groups=3)
+    net.add(Linear, "last", out_features=5)
+    return net.add(SoftmaxCrossEntropy, "loss").build()
+
+
+def norms_of_volumes() -> Network:
+    """A residual block of volumes with group and layer normalisation."""
+    net = Graph("norms-of-volumes", (2, 6, 7, 5))
+    net.add(LayerNorm, "first")
+    net.add(Conv3d, "stem", out_channels=6, kernel=3, stride=2, padding=1, bias=False)
+    x = net.add(GroupNorm, "norm", groups=2)
+    net.add(ReLU, "relu")
+    net.add(Conv3d, "conv", out_channels=6, kernel=3, padding=1, bias=False)
+    y = net.add(GroupNorm, "norm2", groups=3)
+    net.add(Add, "sum", after=(y, x))
+    net.add(LayerNorm, "norm3", affine=False)
+    net.add(GlobalAvgPool, "pool")
+    net.add(Linear, "fc", out_features=3)
+    net.add(MeanSquaredError, "loss")
+    return net.build()
+
+
 #: name -> (builder, batch)
 SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "lenet5": (lambda: lenet5((1, 12, 11), 10), 7),
@@ -148,5 +188,7 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "inception": (small_inception, 5),
     "mobilenet": (small_mobilenet, 6),
     "gates": (gates, 6),
+    "norms": (norms, 6),
+    "norms of volumes": (norms_of_volumes, 5),
     "cosmoflow": (lambda: narrow(cosmoflow.cosmoflow((2, 18, 17, 16), 3), 8), 5),
 }

@@ -35,7 +35,18 @@ from hpcpar.network.layers import (
     ReLU,
     SoftmaxCrossEntropy,
 )
-from hpcpar.network.receptive_field import Full, Granule, Groups, Offset, Relation, Same, Window
+from hpcpar.network.receptive_field import (
+    Full,
+    Granule,
+    Groups,
+    Interpolated,
+    Offset,
+    Periodic,
+    Relation,
+    Same,
+    Transposed,
+    Window,
+)
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=120, database=None)
 
@@ -44,6 +55,9 @@ RELATIONS: st.SearchStrategy[Relation] = st.one_of(
     st.just(Same()),
     st.just(Full()),
     st.builds(Window, SMALL, SMALL, st.integers(0, 4), st.integers(1, 3)),
+    st.builds(Transposed, SMALL, SMALL, st.integers(0, 4), st.integers(1, 3)),
+    st.builds(Interpolated, SMALL, SMALL, st.integers(-4, 4), st.integers(1, 2)),
+    st.builds(Periodic, st.integers(0, 4)),
     st.builds(Groups, SMALL, SMALL, SMALL),
     st.builds(Granule, SMALL),
     st.builds(Offset, st.integers(0, 12), st.integers(1, 12)),
@@ -209,7 +223,6 @@ END = ((Flatten, "flat"), (Linear, "fc"), (SoftmaxCrossEntropy, "loss"))
         (((LeakyReLU, "a", None, {"slope": -0.1}),), "'a' (leaky_relu): slope=-0.1; give a number"),
         (((Clip, "a", None, {"low": 2.0, "high": 2.0}),), "low must be less than high"),
         (((Linear, "fc"),), "put a flatten before it"),
-        (((SoftmaxCrossEntropy, "loss"),), "put a flatten before it"),
         (((Conv2d, "c", None, {"kernel": (3, 3, 3)}),),
          "kernel=(3, 3, 3); give 2 whole numbers of at least 1"),
         (((Conv2d, "c", None, {"stride": 0}),), "stride=0; give 2"),
