@@ -39,7 +39,8 @@ def network(name: str, shape: Shape | None = None, classes: int | None = None) -
     name : str
         One of `NETWORKS`, ``module:function``, or the path of an ONNX file.
     shape : tuple of int, optional
-        Sample shape (C, H, W), (C, D, H, W) or (C, W); by default the one in `NETWORKS` or in the file.
+        Sample shape (C, H, W), (C, D, H, W) or (C, W); by default the one in `NETWORKS` or in the
+        file.
     classes : int, optional
         Number of outputs; by default the one in `NETWORKS` or in the file.
 
