@@ -14,6 +14,7 @@ from hpcpar.network.inception import inception_v3
 from hpcpar.network.layers import Shape
 from hpcpar.network.resnet import resnet50, resnet152
 from hpcpar.network.small import lenet5, mlp
+from hpcpar.network.unet import unet, unet3d
 from hpcpar.network.vgg import vgg16, vgg16_bn
 
 #: name -> (builder, default shape of a sample, default classes)
@@ -27,6 +28,8 @@ NETWORKS: dict[str, tuple[Callable[[Shape, int], Network], Shape, int]] = {
     "resnet50": (resnet50, (3, 224, 224), 1000),
     "resnet152": (resnet152, (3, 224, 224), 1000),
     "inception_v3": (inception_v3, (3, 299, 299), 1000),
+    "unet": (unet, (3, 256, 256), 2),
+    "unet3d": (unet3d, (1, 64, 64, 64), 3),
     "cosmoflow": (cosmoflow, (4, 128, 128, 128), 4),
 }
 
