@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -247,7 +248,7 @@ class UNet(nn.Module):
                      for i in (inside, out))
             return plain(*(layer for part in parts for layer in part))
 
-        pairs = list(zip(widths, widths[1:], strict=False))
+        pairs = list(itertools.pairwise(widths))
         self.first = block(channels, widths[0])
         self.pool = getattr(nn, f"MaxPool{axes}d")(2)
         self.downs = nn.ModuleList(block(a, b) for a, b in pairs)
