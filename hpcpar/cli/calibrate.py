@@ -8,6 +8,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from hpcpar.api.checks import check_direct
+from hpcpar.api.sources import network_of
 from hpcpar.calibrate.calibrate import calibrate
 from hpcpar.calibrate.refine import refine
 from hpcpar.cli import options
@@ -45,7 +47,7 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backend]:
-    options.check_direct(args)
+    check_direct(args.device, args.direct)
     chosen = [plans.load(path) for path in args.plans]
     for path, plan in zip(args.plans, chosen, strict=True):
         if plan.ranks != ranks:
@@ -55,7 +57,7 @@ def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backe
         if not args.batch:
             raise InputError("--network needs --batch: compute steps are measured at the sizes "
                              "that they will have")
-        spec = options.network_spec(args.network, args.input, args.classes)
+        spec, _ = network_of(args.network, args.input, args.classes)
         machine = files.to_dict(files.load("local"))
         for strategy in args.strategy.split(",") if args.strategy else named(ranks):
             chosen.append(plans.make_plan(spec, strategy, ranks, args.batch, dtype=args.dtype,

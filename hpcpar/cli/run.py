@@ -10,6 +10,7 @@ import statistics
 import sys
 from typing import Any
 
+from hpcpar.api.checks import check_direct
 from hpcpar.cli import options
 from hpcpar.cli.progress import ProgressLines, RunProgress
 from hpcpar.comm.cores import fullest_node
@@ -145,7 +146,7 @@ def _summary(job: Training | Inference, run: record.RunRecord,
 
 def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOptions]:
     """Reads and checks everything that needs no communication."""
-    options.check_direct(args)
+    check_direct(args.device, args.direct)
     length, update = ({name: getattr(args, name) for name in names
                        if getattr(args, name) is not None} for names in (LENGTH, UPDATE))
     given = length | update

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcpar.cost.price_plan import Prediction
 from hpcpar.errors import InputError
-from hpcpar.report.pictures import panels, pyplot, save
+from hpcpar.report.pictures import finish, panels, pyplot
 
 #: Parts of an iteration from the bottom of a bar, and their style.
 PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -79,16 +79,17 @@ def _panel(axes: Any, ranks: int, predictions: Sequence[Prediction],
                       fontsize=8, weight="bold", arrowprops={"arrowstyle": "-", "linewidth": 0.6})
 
 
-def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path: str) -> None:
-    """Writes stacked bars, one panel per number of ranks.
+def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction],
+         path: str | None = None) -> Any:
+    """Draws stacked bars, one panel per number of ranks; returns the figure.
 
     Parameters
     ----------
     data : mapping
         Data parallelism by number of ranks: the reference for the speedups printed over the best
         bar (in parentheses: of communication).
-    path : str
-        Its suffix chooses PNG, PDF or SVG.
+    path : str, optional
+        File that is written; its suffix chooses PNG, PDF or SVG.
 
     Raises
     ------
@@ -110,4 +111,4 @@ def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path
     figure.suptitle(
         f"{first.network}, batch {first.batch}, {first.machine}, overlap {first.overlap}",
         fontsize=10)
-    save(plt, figure, path, 150)
+    return finish(plt, figure, path, 150)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcpar.report.pictures import panels, pyplot, save
+from hpcpar.errors import InputError, unknown
+from hpcpar.report.pictures import finish, panels, pyplot, save
 from hpcpar.report.prediction_bars import PARTS, fill_bar
 from hpcpar.report.sweep_points import Point, base, efficiency
 
 #: Colours (Okabe and Ito) and markers of strategies, in their order.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+#: The pictures, and their headings.
+PICTURES = {"time": "Time of an iteration", "efficiency": "Parallel efficiency",
+            "parts": "Computing and exposed communication", "node-hours": "Cost of an epoch"}
 #: Formats of each picture.
 SUFFIXES = (".png", ".svg")
 _WIDTH, _HEIGHT, _DPI = 7.2, 4.6, 150
@@ -180,6 +184,43 @@ def _bars_figure(plt: Any, points: Sequence[Point]) -> Any:
     return figure
 
 
+def _draw(plt: Any, points: Sequence[Point], name: str, title: str, weak: bool) -> Any:
+    """The figure of one of `PICTURES`."""
+    known = [p for p in points if p.predicted is not None]
+    if not known:
+        raise InputError(f"{title}: nothing can run, so there is nothing to draw")
+    if name == "parts":
+        figure = _bars_figure(plt, known)
+        figure.suptitle(f"{PICTURES[name]}: {title}", fontsize=10)
+        return figure
+    figure, axes = plt.subplots(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+    if name == "time":
+        _time(axes, known, weak)
+    elif name == "efficiency":
+        _efficiency(axes, known)
+    else:
+        _node_hours(axes, known)
+    _ranks_axis(axes, known)
+    _legend(plt, axes, known)
+    axes.set_title(f"{PICTURES[name]}: {title}", fontsize=10)
+    return figure
+
+
+def picture(points: Sequence[Point], name: str, title: str, weak: bool,
+            path: str | None = None) -> Any:
+    """Draws one of `PICTURES`, into a file where a path is given; returns the figure.
+
+    Raises
+    ------
+    InputError
+        An unknown name, no point with a prediction, no matplotlib, or the file cannot be written.
+    """
+    if name not in PICTURES:
+        raise unknown("picture", name, PICTURES)
+    plt = pyplot()
+    return finish(plt, _draw(plt, points, name, title, weak), path, _DPI)
+
+
 def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list[tuple[str, str]]:
     """Draws all pictures; returns the name without suffix, and the heading, of each.
 
@@ -196,26 +237,10 @@ def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list
         No matplotlib, or a file cannot be written.
     """
     plt = pyplot()
-    known = [p for p in points if p.predicted is not None]
-    single: list[tuple[str, str, Callable[[Any], None]]] = [
-        ("time", "Time of an iteration", lambda axes: _time(axes, known, weak)),
-        ("efficiency", "Parallel efficiency", lambda axes: _efficiency(axes, known)),
-        ("node-hours", "Cost of an epoch", lambda axes: _node_hours(axes, known)),
-    ]
-    figures = []
-    for name, heading, draw in single:
-        figure, axes = plt.subplots(figsize=(_WIDTH, _HEIGHT), layout="constrained")
-        draw(axes)
-        _ranks_axis(axes, known)
-        _legend(plt, axes, known)
-        axes.set_title(f"{heading}: {title}", fontsize=10)
-        figures.append((name, heading, figure))
-    bars = _bars_figure(plt, known)
-    bars.suptitle(f"Computing and exposed communication: {title}", fontsize=10)
-    figures.insert(2, ("parts", "Computing and exposed communication", bars))
-    for name, _, figure in figures:
+    for name in PICTURES:
+        figure = _draw(plt, points, name, title, weak)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once for all formats
         for suffix in SUFFIXES:
             save(plt, figure, f"{stem}{name}{suffix}", _DPI)
-    return [(name, heading) for name, heading, _ in figures]
+    return list(PICTURES.items())

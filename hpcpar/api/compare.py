@@ -1,0 +1,76 @@
+"""Runs compared with their predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpcpar.api.results import Record, TableResult
+from hpcpar.api.sources import load_record
+from hpcpar.errors import InputError
+from hpcpar.report import compare as comparison
+from hpcpar.report.rows import Row
+from hpcpar.report.tables import percent, seconds
+
+if TYPE_CHECKING:
+    from hpcpar.train.record import RunRecord
+
+
+@dataclass(frozen=True, repr=False)
+class CompareResult(TableResult):
+    """Predicted and measured times of runs, in the order given."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def mean_accuracy(self) -> float | None:
+        """Mean accuracy of the iteration, 0 to 1, as ParaDL defines it."""
+        return comparison.mean_accuracy(self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``hpcpar compare --json``."""
+        return comparison.to_json(self.rows)
+
+    def records(self) -> Sequence[Record]:
+        """One row a run."""
+        return [{"run": row.file, "network": row.network, "strategy": row.strategy,
+                 "ranks": row.ranks, "batch": row.record.plan["batch"],
+                 "predicted_s": row.iteration.predicted_s, "measured_s": row.iteration.measured_s,
+                 "accuracy": row.iteration.accuracy} for row in self.rows]
+
+    def plot(self, path: str | None = None) -> Any:
+        """Draws phases, losses, layers and deviations, into a file where a path is given; returns
+        the figure.
+        """
+        from hpcpar.report.compare_plot import plot
+
+        return plot(self.rows, path)
+
+    def __repr__(self) -> str:
+        if len(self.rows) > 1:
+            return f"{len(self.rows)} runs, mean accuracy {percent(self.mean_accuracy)}"
+        row = self.rows[0]
+        t = row.iteration
+        return (f"{row.network}, {row.strategy} on {row.ranks} ranks: predicted "
+                f"{seconds(t.predicted_s)}, measured {seconds(t.measured_s)} an iteration, "
+                f"accuracy {percent(t.accuracy)}")
+
+
+def compare(*records: str | RunRecord) -> CompareResult:
+    """Compares runs with their predictions.
+
+    Parameters
+    ----------
+    records : str or RunRecord
+        Records, or the files that ``hpcpar run --out`` wrote.
+
+    Raises
+    ------
+    InputError
+        A file cannot be read, or there is no record.
+    """
+    if not records:
+        raise InputError("no record to compare; give files that 'hpcpar run --out' wrote")
+    loaded = [load_record(r) if isinstance(r, str) else r for r in records]
+    return CompareResult(tuple(comparison.compare(loaded)))
