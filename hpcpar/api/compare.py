@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcpar.api.results import Record, TableResult
-from hpcpar.api.sources import load_record
 from hpcpar.errors import InputError
 from hpcpar.report import compare as comparison
+from hpcpar.report import compare_plot
 from hpcpar.report.rows import Row
 from hpcpar.report.tables import percent, seconds
-
-if TYPE_CHECKING:
-    from hpcpar.train.record import RunRecord
+from hpcpar.train.record import RunRecord, read
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,37 +38,27 @@ class CompareResult(TableResult):
                  "accuracy": row.iteration.accuracy} for row in self.rows]
 
     def plot(self, path: str | None = None) -> Any:
-        """Draws phases, losses, layers and deviations, into a file where a path is given; returns
-        the figure.
-        """
-        from hpcpar.report.compare_plot import plot
-
-        return plot(self.rows, path)
+        """Draws the comparison, into the file `path` if given; returns the figure."""
+        return compare_plot.plot(self.rows, path)
 
     def __repr__(self) -> str:
         if len(self.rows) > 1:
             return f"{len(self.rows)} runs, mean accuracy {percent(self.mean_accuracy)}"
-        row = self.rows[0]
-        t = row.iteration
+        row, t = self.rows[0], self.rows[0].iteration
         return (f"{row.network}, {row.strategy} on {row.ranks} ranks: predicted "
                 f"{seconds(t.predicted_s)}, measured {seconds(t.measured_s)} an iteration, "
                 f"accuracy {percent(t.accuracy)}")
 
 
 def compare(*records: str | RunRecord) -> CompareResult:
-    """Compares runs with their predictions.
-
-    Parameters
-    ----------
-    records : str or RunRecord
-        Records, or the files that ``hpcpar run --out`` wrote.
+    """Compares runs with their predictions; the arguments are record files, or records.
 
     Raises
     ------
     InputError
-        A file cannot be read, or there is no record.
+        There is no record, or one cannot be read.
     """
     if not records:
         raise InputError("no record to compare; give files that 'hpcpar run --out' wrote")
-    loaded = [load_record(r) if isinstance(r, str) else r for r in records]
+    loaded = [read(r) if isinstance(r, str) else r for r in records]
     return CompareResult(tuple(comparison.compare(loaded)))

@@ -6,8 +6,8 @@ import math
 import os
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from hpcpar.api.checks import (
     DEVICES,
@@ -21,15 +21,16 @@ from hpcpar.api.checks import (
 )
 from hpcpar.api.options import PlanningOptions
 from hpcpar.api.results import Record, TableResult
-from hpcpar.api.sources import machine_of, network_of
+from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError, unknown
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError, Shape
 from hpcpar.plan import plan as plans
-from hpcpar.report.sweep_plots import picture
-from hpcpar.report.sweep_points import Point, mean_accuracy
+from hpcpar.report.pictures import finish, pyplot
+from hpcpar.report.sweep_plots import DPI, PICTURES, figures
+from hpcpar.report.sweep_points import SIDES, Point, mean_accuracy
 from hpcpar.report.tables import percent
 from hpcpar.search.scaling import node_ranks
 from hpcpar.sweep import folder, local, planning, remote, report
@@ -39,16 +40,13 @@ from hpcpar.sweep.scripts import BatchJob
 from hpcpar.sweep.slurm import Slurm, read, seconds
 from hpcpar.sweep.study import KINDS, Case, Study
 
-if TYPE_CHECKING:
-    from hpcpar.api.sources import MachineLike, NetworkLike
-
 LAUNCHERS = ("local", "slurm")
 #: Iterations of a run without steps and epochs.
 STEPS = 30
 #: Mini-batches in synthetic data.
 BATCHES = 4
-#: Planning options of a study.
-_PLANNING = ("overlap", "dtype")
+#: Planning options of a study, and the options of Slurm.
+_PLANNING, _SLURM = ("overlap", "dtype"), tuple(f.name for f in fields(Slurm))
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,64 +55,51 @@ class SweepResult(TableResult):
 
     Attributes
     ----------
-    document : dict
-        The document of ``hpcpar sweep --json``, which is also in the folder.
+    title : str
+        One line that names the study.
+    page : str
+        Path of the report.
     note : str
-        Why there are no pictures; empty where there are.
-    commands, scripts : tuple of str
-        Of a dry run: the commands, or the paths of the batch scripts.
+        Why it has no pictures; empty where it has.
+    dry_run : dict
+        Of a dry run: the ``commands``, or the paths of the batch ``scripts``.
     """
 
     study: Study
+    title: str
     states: dict[Case, Status]
     points: tuple[Point, ...]
     document: dict[str, Any]
+    page: str
     note: str = ""
-    commands: tuple[str, ...] = ()
-    scripts: tuple[str, ...] = ()
-
-    @property
-    def title(self) -> str:
-        """One line that names the study."""
-        return report.title(self.study)
-
-    @property
-    def page(self) -> str:
-        """The path of the report."""
-        return os.path.join(self.study.out, report.PAGE)
-
-    @property
-    def failed(self) -> list[Case]:
-        """The cases that failed."""
-        return [case for case, status in self.states.items() if status.state == FAILED]
+    dry_run: dict[str, list[str]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``hpcpar sweep --json``."""
-        dry = {"commands": list(self.commands), "scripts": list(self.scripts)}
-        return self.document | {name: lines for name, lines in dry.items() if lines}
+        return self.document | self.dry_run
 
     def records(self) -> Sequence[Record]:
         """One row a case."""
-        out: list[Record] = []
-        for p in self.document["points"]:
-            row = {name: p[name] for name in ("strategy", "ranks", "batch", "state", "accuracy")}
-            for side in ("predicted", "measured"):
-                for name in ("iteration_s", "speedup", "efficiency", "node_hours"):
-                    row[f"{side}_{name}"] = p[side] and p[side][name]
-            out.append(row)
-        return out
+        return [{name: p[name] for name in ("strategy", "ranks", "batch", "state", "accuracy")}
+                | {f"{side}_{name}": p[side] and p[side][name] for side in SIDES
+                   for name in ("iteration_s", "speedup", "efficiency", "node_hours")}
+                for p in self.document["points"]]
 
     def plot(self, path: str | None = None, name: str = "time") -> Any:
-        """Draws a picture, ``time``, ``efficiency``, ``node-hours`` or ``parts``, into a file where
-        a path is given; returns the figure.
+        """Draws ``time``, ``efficiency``, ``parts`` or ``node-hours``, into the file `path` if
+        given; returns the figure.
         """
-        return picture(self.points, name, self.title, self.study.kind == "weak", path)
+        if name not in PICTURES:
+            raise unknown("picture", name, PICTURES)
+        if not any(p.predicted for p in self.points):
+            raise InputError(f"{self.title}: nothing can run, so there is nothing to draw")
+        drawn = figures(self.points, self.title, self.study.kind == "weak")
+        return finish(pyplot(), drawn[name], path, DPI)
 
     def __repr__(self) -> str:
         done = sum(p.measured is not None for p in self.points)
-        accuracy = mean_accuracy(self.points)
-        mean = "" if accuracy is None else f", mean accuracy {percent(accuracy)}"
-        return f"{self.title}\n{done} of {len(self.points)} cases measured{mean}"
+        return (f"{self.title}\n{done} of {len(self.points)} cases measured, mean accuracy "
+                f"{percent(mean_accuracy(self.points))}")
 
 
 def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int], batch: int, out: str,
@@ -126,26 +111,14 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int], bat
           **options: Any) -> SweepResult:
     """Runs a scaling study, or goes on where it stopped.
 
+    Arguments are the options of ``hpcpar sweep``, by the same names and with the same defaults.
+
     Parameters
     ----------
     kind : str
-        ``strong``: `batch` is over all ranks, the same at every size; ``weak``: of each rank.
-    network, machine, input
+        ``strong`` or ``weak``.
+    network, machine
         As in `hpcpar.plan`.
-    out : str
-        Folder of the study.
-    steps, epochs : int, optional
-        Length of every run, one of the two; by default 30 iterations.
-    data : str
-        Data file; by default synthetic data is made.
-    retry : bool
-        Also runs again what has failed.
-    dry_run : bool
-        Plans only.
-    launcher : str
-        ``local`` starts ranks here, by `mpiexec`; ``slurm`` submits batch jobs.
-    slurm : str
-        TOML file with options of Slurm.
     options
         ``overlap``, ``dtype``, and those of `hpcpar.sweep.slurm.Slurm`.
 
@@ -155,11 +128,10 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int], bat
         An argument is not possible, or the folder is of another study.
     """
     check_direct(argument("device", OneOf(DEVICES), device), direct)
-    jobs = [f.name for f in fields(Slurm)]
     for name in options:
-        if name not in (*jobs, *_PLANNING):
-            raise unknown("option", name, (*jobs, *_PLANNING))
-    asked = read(slurm, {name: value for name, value in options.items() if name in jobs})
+        if name not in (*_SLURM, *_PLANNING):
+            raise unknown("option", name, (*_SLURM, *_PLANNING))
+    asked = read(slurm, {k: v for k, v in options.items() if k in _SLURM})
     if steps is not None and epochs is not None:
         raise InputError("argument epochs: not allowed with argument steps")
     here = argument("launcher", OneOf(LAUNCHERS), launcher) == "local"
@@ -191,10 +163,13 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int], bat
             _run_here(study, states, todo, launch, asked, tell)
         elif not dry_run:
             _run_by_slurm(study, states, scripts, no_wait, tell)
-    commands = [shlex.join(local.command(study, case, launch)) for case in todo if here]
     points, document, note = report.write(study, states, _nodes(study, asked, here))
-    return SweepResult(study, states, tuple(points), document, note,
-                       *((tuple(commands), tuple(scripts.values())) if dry_run else ()))
+    dry: dict[str, list[str]] = {}
+    if dry_run:
+        commands = [shlex.join(local.command(study, case, launch)) for case in todo if here]
+        dry = {"commands": commands} if here else {"scripts": [*scripts.values()]}
+    return SweepResult(study, report.title(study), states, tuple(points), document,
+                       os.path.join(out, report.PAGE), note, dry)
 
 
 def _nodes(study: Study, asked: Slurm, here: bool) -> dict[int, int]:

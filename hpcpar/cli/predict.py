@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
     elif result.predictions:
         _show(result, args)
     for case in result.skipped:
-        tables.say(f"note: skipped {case.strategy} on {case.ranks} ranks: {case.reason}")
+        tables.say(f"note: skipped {case['strategy']} on {case['ranks']} ranks: {case['reason']}")
     if args.plot:
         result.plot(args.plot)
         tables.say(f"wrote {args.plot}")

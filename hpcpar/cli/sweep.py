@@ -7,11 +7,12 @@ import signal
 from types import FrameType
 from typing import NoReturn
 
-from hpcpar.api.sweep import BATCHES, LAUNCHERS, STEPS, SweepResult, sweep
+from hpcpar.api.sweep import BATCHES, LAUNCHERS, STEPS, sweep
 from hpcpar.cli import options
 from hpcpar.errors import RunError
 from hpcpar.report.sweep_table import show_points
 from hpcpar.report.tables import say
+from hpcpar.sweep.folder import FAILED
 from hpcpar.sweep.study import KINDS
 
 
@@ -99,14 +100,14 @@ def main(args: argparse.Namespace) -> int:
         options.print_json(result.to_json())
     else:
         show_points(result.title, result.points)
-        _print(result)
+        _print(result.dry_run)
     if result.note:
         say(result.note)
     say(f"report: {result.page}")
-    if result.failed:
-        raise RunError(f"{len(result.failed)} of {len(result.states)} cases failed "
-                       f"({', '.join(case.name for case in result.failed)}); --retry runs them "
-                       "again")
+    failed = [case.name for case, status in result.states.items() if status.state == FAILED]
+    if failed:
+        raise RunError(f"{len(failed)} of {len(result.states)} cases failed ({', '.join(failed)}); "
+                       "--retry runs them again")
     return 0
 
 
@@ -114,10 +115,10 @@ def _interrupt(sign: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _print(result: SweepResult) -> None:
+def _print(dry: dict[str, list[str]]) -> None:
     """Prints the commands, or the scripts, of a dry run."""
-    for line in result.commands:
+    for line in dry.get("commands", ()):
         print(line)
-    for path in result.scripts:
+    for path in dry.get("scripts", ()):
         with open(path, encoding="utf-8") as f:
             print(f"# {path}\n{f.read()}")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcpar.errors import InputError, unknown
-from hpcpar.report.pictures import finish, panels, pyplot, save
+from hpcpar.report.pictures import panels, pyplot, save
 from hpcpar.report.prediction_bars import PARTS, fill_bar
 from hpcpar.report.sweep_points import IterationParts, Point, base, efficiency
 
@@ -18,7 +17,7 @@ PICTURES = {"time": "Time of an iteration", "efficiency": "Parallel efficiency",
             "parts": "Computing and exposed communication", "node-hours": "Cost of an epoch"}
 #: Formats of each picture.
 SUFFIXES = (".png", ".svg")
-_WIDTH, _HEIGHT, _DPI = 7.2, 4.6, 150
+_WIDTH, _HEIGHT, DPI = 7.2, 4.6, 150
 #: Horizontal distance between strategies' points, in widths of the picture: error bars must not
 #: overlap.
 _ASIDE = 0.024
@@ -186,41 +185,30 @@ def _bars_figure(plt: Any, points: Sequence[Point]) -> Any:
     return figure
 
 
-def _draw(plt: Any, points: Sequence[Point], name: str, title: str, weak: bool) -> Any:
-    """The figure of one of `PICTURES`."""
-    known = [p for p in points if p.predicted is not None]
-    if not known:
-        raise InputError(f"{title}: nothing can run, so there is nothing to draw")
-    if name == "parts":
-        figure = _bars_figure(plt, known)
-        figure.suptitle(f"{PICTURES[name]}: {title}", fontsize=10)
-        return figure
-    figure, axes = plt.subplots(figsize=(_WIDTH, _HEIGHT), layout="constrained")
-    if name == "time":
-        _time(axes, known, weak)
-    elif name == "efficiency":
-        _efficiency(axes, known)
-    else:
-        _node_hours(axes, known)
-    _ranks_axis(axes, known)
-    _legend(plt, axes, known)
-    axes.set_title(f"{PICTURES[name]}: {title}", fontsize=10)
-    return figure
-
-
-def picture(points: Sequence[Point], name: str, title: str, weak: bool,
-            path: str | None = None) -> Any:
-    """Draws one of `PICTURES`, into a file where a path is given; returns the figure.
+def figures(points: Sequence[Point], title: str, weak: bool) -> dict[str, Any]:
+    """Draws the figures of `PICTURES`, of points of which one at least has a prediction.
 
     Raises
     ------
     InputError
-        An unknown name, no point with a prediction, no matplotlib, or the file cannot be written.
+        No matplotlib.
     """
-    if name not in PICTURES:
-        raise unknown("picture", name, PICTURES)
     plt = pyplot()
-    return finish(plt, _draw(plt, points, name, title, weak), path, _DPI)
+    known = [p for p in points if p.predicted is not None]
+    draws: dict[str, Callable[[Any], None]] = {
+        "time": lambda axes: _time(axes, known, weak),
+        "efficiency": lambda axes: _efficiency(axes, known),
+        "node-hours": lambda axes: _node_hours(axes, known),
+    }
+    out = {"parts": _bars_figure(plt, known)}
+    out["parts"].suptitle(f"{PICTURES['parts']}: {title}", fontsize=10)
+    for name, draw in draws.items():
+        out[name], axes = plt.subplots(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+        draw(axes)
+        _ranks_axis(axes, known)
+        _legend(plt, axes, known)
+        axes.set_title(f"{PICTURES[name]}: {title}", fontsize=10)
+    return out
 
 
 def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list[tuple[str, str]]:
@@ -228,8 +216,6 @@ def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list
 
     Parameters
     ----------
-    points : sequence of Point
-        At least one must have a prediction.
     stem : str
         Prefix of the file names (a folder and a separator).
 
@@ -238,11 +224,9 @@ def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list
     InputError
         No matplotlib, or a file cannot be written.
     """
-    plt = pyplot()
-    for name in PICTURES:
-        figure = _draw(plt, points, name, title, weak)
+    for name, figure in figures(points, title, weak).items():
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once for all formats
         for suffix in SUFFIXES:
-            save(plt, figure, f"{stem}{name}{suffix}", _DPI)
+            save(pyplot(), figure, f"{stem}{name}{suffix}", DPI)
     return list(PICTURES.items())
