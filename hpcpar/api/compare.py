@@ -10,8 +10,8 @@ from hpcpar.api.results import Record, TableResult
 from hpcpar.errors import InputError
 from hpcpar.report import compare as comparison
 from hpcpar.report import compare_plot
+from hpcpar.report.answer import of_comparison
 from hpcpar.report.rows import Row
-from hpcpar.report.tables import percent, seconds
 from hpcpar.train.record import RunRecord, read
 
 
@@ -20,6 +20,11 @@ class CompareResult(TableResult):
     """Predicted and measured times of runs, in the order given."""
 
     rows: tuple[Row, ...]
+
+    @property
+    def answer(self) -> str:
+        """The accuracy in one sentence."""
+        return of_comparison(self.rows, self.mean_accuracy)
 
     @property
     def mean_accuracy(self) -> float | None:
@@ -40,14 +45,6 @@ class CompareResult(TableResult):
     def plot(self, path: str | None = None) -> Any:
         """Draws the comparison, into the file `path` if given; returns the figure."""
         return compare_plot.plot(self.rows, path)
-
-    def __repr__(self) -> str:
-        if len(self.rows) > 1:
-            return f"{len(self.rows)} runs, mean accuracy {percent(self.mean_accuracy)}"
-        row, t = self.rows[0], self.rows[0].iteration
-        return (f"{row.network}, {row.strategy} on {row.ranks} ranks: predicted "
-                f"{seconds(t.predicted_s)}, measured {seconds(t.measured_s)} an iteration, "
-                f"accuracy {percent(t.accuracy)}")
 
 
 def compare(*records: str | RunRecord) -> CompareResult:

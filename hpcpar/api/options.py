@@ -77,6 +77,8 @@ class PlanningOptions:
     batch_norm: str = _option(
         Plan.batch_norm, OneOf(BATCH_NORMS),
         "statistics of the whole batch, or of each rank's part (default %(default)s)")
+    epochs: float = _option(
+        1.0, amount, "epochs of the whole training (default %(default)g)", "N")
     samples: int | None = _option(
         None, positive, f"samples of an epoch (default: {IMAGENET_SAMPLES}, the papers' ImageNet, "
         f"for images of 64 pixels and more, else {MNIST_SAMPLES}, MNIST)", "N")

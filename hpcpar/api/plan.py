@@ -19,7 +19,8 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
-from hpcpar.report import prediction_bars, tables
+from hpcpar.report import answer, prediction_bars
+from hpcpar.report.prediction_tables import schedule_rows
 from hpcpar.schedule.runnable import runs
 from hpcpar.schedule.steps import Schedule
 from hpcpar.search import auto
@@ -42,11 +43,19 @@ class PlanResult(TableResult):
         The outcome of the layer-wise search, where that was asked for.
     search_s : float
         Time that planning took.
+    epochs : float
+        Length of the training.
     """
 
     candidates: tuple[Candidate, ...]
     search: SearchResult | None
     search_s: float
+    epochs: float = 1.0
+
+    @property
+    def answer(self) -> str:
+        """The plan to take, in one sentence."""
+        return answer.of_plan(self.prediction, self.epochs)
 
     @property
     def best(self) -> Candidate:
@@ -87,7 +96,7 @@ class PlanResult(TableResult):
             {"strategy": c.strategy, "iteration_s": c.iteration_s, "fits": c.fits}
             for c in self.candidates[1:]]
         if schedule:
-            data["schedule"] = tables.schedule_rows(self.schedule, self.prediction)
+            data["schedule"] = schedule_rows(self.schedule, self.prediction)
         return data
 
     def records(self) -> Sequence[Record]:
@@ -97,12 +106,6 @@ class PlanResult(TableResult):
     def plot(self, path: str | None = None) -> Any:
         """Draws the best plans, into the file `path` if given; returns the figure."""
         return prediction_bars.bars([c.prediction for c in self.candidates[:SHOWN]], {}, path)
-
-    def __repr__(self) -> str:
-        p = self.prediction
-        return (f"{p.network} on {p.ranks} ranks of {p.machine}, batch {p.batch}: {p.strategy}, "
-                f"the best of {len(self.candidates)}\n{tables.seconds(p.iteration_s)} an iteration, "
-                f"{tables.amount(p.memory_bytes)} a rank{'' if p.fits else ', which does not fit'}")
 
 
 def plan(network: NetworkLike, ranks: int, batch: int, machine: MachineLike = "local",
@@ -128,11 +131,12 @@ def plan(network: NetworkLike, ranks: int, batch: int, machine: MachineLike = "l
     """
     ranks, batch = argument("ranks", positive, ranks), argument("batch", positive, batch)
     spec, net = network_of(network, input, classes)
-    chosen = PlanningOptions.of(options).planning(spec)
+    chosen = PlanningOptions.of(options)
     where = machine_of(machine)
     begin = time.perf_counter()
-    candidates, search = _candidates(net, spec, strategy, ranks, batch, where, **chosen)
-    return PlanResult(tuple(candidates), search, time.perf_counter() - begin)
+    candidates, search = _candidates(net, spec, strategy, ranks, batch, where,
+                                     **chosen.planning(spec))
+    return PlanResult(tuple(candidates), search, time.perf_counter() - begin, chosen.epochs)
 
 
 def _candidates(network: Network, spec: NetworkSpec, strategy: str, ranks: int, batch: int,

@@ -24,8 +24,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
-from hpcpar.report import perfetto, prediction_bars, timeline_plot
-from hpcpar.report.tables import seconds
+from hpcpar.report import answer, perfetto, prediction_bars, timeline_plot
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, alone
 from hpcpar.search.explain import Explanation
@@ -52,6 +51,8 @@ class PredictResult(TableResult):
         Efficiency and cost of each candidate, where a condition was given.
     choice : Scale or None
         The one that meets the conditions.
+    epochs : float
+        Length of the training.
     """
 
     predictions: tuple[Prediction, ...]
@@ -60,6 +61,16 @@ class PredictResult(TableResult):
     explanations: tuple[Explanation, ...] = ()
     scales: tuple[Scale, ...] = ()
     choice: Scale | None = None
+    epochs: float = 1.0
+
+    @property
+    def answer(self) -> str:
+        """The choice, or the fastest that fits, in one sentence."""
+        if not self.predictions:
+            return "Every strategy was skipped: use a larger batch or fewer ranks"
+        if self.scales:
+            return answer.of_scaling(self.choice, self.epochs)
+        return answer.of_predictions(self.predictions, self.epochs)
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``hpcpar predict --json``."""
@@ -67,7 +78,7 @@ class PredictResult(TableResult):
         documents: list[dict[str, Any]] = [p.to_json(steps=single) for p in self.predictions]
         for data, explanation in zip(documents, self.explanations, strict=False):
             data["explain"] = explanation.to_json()
-        document = {"predictions": documents, "skipped": list(self.skipped)}
+        document: dict[str, Any] = {"predictions": documents, "skipped": list(self.skipped)}
         if single and not self.scales:
             document = documents[0]
         if self.scales:
@@ -96,19 +107,6 @@ class PredictResult(TableResult):
         """Writes the simulated timelines for ui.perfetto.dev or chrome://tracing."""
         perfetto.save(self.predictions, path)
 
-    def __repr__(self) -> str:
-        lines = [f"{len(self.predictions)} predictions, {len(self.skipped)} skipped"]
-        fits = [p for p in self.predictions if p.fits]
-        if fits:
-            p = min(fits, key=lambda p: p.iteration_s / p.batch)
-            lines[0] += (f"; {p.network} on {p.machine}: fastest {p.strategy} on {p.ranks} ranks, "
-                         f"{seconds(p.iteration_s)} an iteration")
-        if self.choice is not None:
-            s = self.choice
-            lines.append(f"choice: {s.candidate.strategy} on {s.ranks} ranks, {seconds(s.run_s)}, "
-                         f"{s.node_hours:.4g} node-hours, {s.efficiency:.1%} efficiency")
-        return "\n".join(lines)
-
 
 def predict(network: NetworkLike | None = None, ranks: int | str | Iterable[int] | None = None,
             batch: int | None = None, machine: MachineLike | None = None,
@@ -116,8 +114,7 @@ def predict(network: NetworkLike | None = None, ranks: int | str | Iterable[int]
             batch_per_rank: int | None = None, input: Shape | str | None = None,
             classes: int | None = None, forward_only: bool = False, explain: bool = False,
             efficiency: float | None = None, deadline: float | None = None,
-            node_hours: float | None = None, epochs: float = 1.0,
-            **options: Any) -> PredictResult:
+            node_hours: float | None = None, **options: Any) -> PredictResult:
     """Prices strategies on numbers of ranks, or a plan.
 
     Arguments are the options of ``hpcpar predict``, by the same names and with the same defaults.
@@ -145,7 +142,6 @@ def predict(network: NetworkLike | None = None, ranks: int | str | Iterable[int]
     conditions = {"efficiency": optional("efficiency", fraction, efficiency),
                   "deadline_s": None if hours is None else 3600 * hours,
                   "node_hours": optional("node_hours", amount, node_hours)}
-    epochs = argument("epochs", amount, epochs)
     if plan is not None:
         _refuse("--plan and {} exclude each other: the plan file fixes it", network=network,
                 input=input, classes=classes, ranks=ranks, batch=batch,
@@ -153,7 +149,8 @@ def predict(network: NetworkLike | None = None, ranks: int | str | Iterable[int]
         _refuse("{} compares strategies and ranks: give --network, --ranks and --batch, not --plan",
                 efficiency=efficiency, deadline=deadline, node_hours=node_hours,
                 explain=explain or None)
-        return PredictResult((_price_plan(plan, machine, chosen, not forward_only),))
+        priced = _price_plan(plan, machine, chosen, training=not forward_only)
+        return PredictResult((priced,), epochs=chosen.epochs)
     asked = any(value is not None for value in conditions.values())
     ranks = USUAL_RANKS if ranks is None and asked else ranks
     if network is None or ranks is None:
@@ -169,11 +166,11 @@ def predict(network: NetworkLike | None = None, ranks: int | str | Iterable[int]
     candidates, skipped = _price(
         net, spec, sizes, names(strategy), machine_of(machine or "local"),
         training=not forward_only, **chosen.planning(spec))
-    scales = _scales(candidates, share, epochs) if asked else []
+    scales = _scales(candidates, share, chosen.epochs) if asked else []
     return PredictResult(
         tuple(c.prediction for c in candidates), tuple(candidates), tuple(skipped),
         tuple(limitations(net, c) for c in candidates) if explain else (), tuple(scales),
-        best_ranks(scales, **conditions))
+        best_ranks(scales, **conditions), chosen.epochs)
 
 
 def _refuse(message: str, **given: object) -> None:
@@ -201,7 +198,9 @@ def _scales(candidates: list[Candidate], batch: int, epochs: float) -> list[Scal
 def _price_plan(given: str | Plan | PlanResult, machine: MachineLike | None,
                 chosen: PlanningOptions, training: bool) -> Prediction:
     where = f"plan file {given}" if isinstance(given, str) else "the plan"
-    plan = plans.load(given) if isinstance(given, str) else getattr(given, "plan", given)
+    if isinstance(given, PlanResult):
+        given = given.plan
+    plan = plans.load(given) if isinstance(given, str) else given
     on = machine_of_plan(plan, where) if machine is None else machine_of(machine)
     return price(plan.network.build(), plan, on, samples=chosen.epoch_samples(plan.network),
                  accounting=chosen.accounting, training=training, **chosen.pricing)

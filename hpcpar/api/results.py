@@ -20,7 +20,15 @@ _SHOWN = 20
 
 
 class TableResult:
-    """A result whose repr is a line or two; its table has a row for each record."""
+    """A result of which the repr is the answer, and the table has a row for each record."""
+
+    @property
+    def answer(self) -> str:
+        """The result in one sentence."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.answer
 
     def records(self) -> Sequence[Record]:
         """The rows of the table."""
@@ -48,9 +56,8 @@ class TableResult:
         rows += [("td", [_cell(*item) for item in row.items()]) for row in records[:_SHOWN]]
         lines = ["".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in rows]
         table = "\n".join(f"<tr>{line}</tr>" for line in lines)
-        text = escape(repr(self)).replace("\n", "<br>")
         more = f"<p>and {len(records) - _SHOWN} more</p>" if len(records) > _SHOWN else ""
-        return f"<p>{text}</p>\n<table>\n{table}\n</table>{more}"
+        return f"<p>{escape(self.answer)}</p>\n<table>\n{table}\n</table>{more}"
 
 
 def _head(name: str) -> str:

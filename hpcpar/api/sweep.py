@@ -30,8 +30,8 @@ from hpcpar.network.layers import MeanSquaredError, Shape
 from hpcpar.plan import plan as plans
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.sweep_plots import DPI, PICTURES, figures
-from hpcpar.report.sweep_points import SIDES, Point, mean_accuracy
-from hpcpar.report.tables import percent
+from hpcpar.report.sweep_points import SIDES, Point
+from hpcpar.report.sweep_table import conclusion
 from hpcpar.search.scaling import node_ranks
 from hpcpar.sweep import folder, local, planning, remote, report
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
@@ -74,6 +74,11 @@ class SweepResult(TableResult):
     note: str = ""
     dry_run: dict[str, list[str]] = field(default_factory=dict)
 
+    @property
+    def answer(self) -> str:
+        """The fastest case in one sentence."""
+        return conclusion(self.points)
+
     def to_json(self) -> dict[str, Any]:
         """The document of ``hpcpar sweep --json``."""
         return self.document | self.dry_run
@@ -95,11 +100,6 @@ class SweepResult(TableResult):
             raise InputError(f"{self.title}: nothing can run, so there is nothing to draw")
         drawn = figures(self.points, self.title, self.study.kind == "weak")
         return finish(pyplot(), drawn[name], path, DPI)
-
-    def __repr__(self) -> str:
-        done = sum(p.measured is not None for p in self.points)
-        return (f"{self.title}\n{done} of {len(self.points)} cases measured, mean accuracy "
-                f"{percent(mean_accuracy(self.points))}")
 
 
 def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int], batch: int, out: str,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -106,14 +107,44 @@ def add_planning(parser: argparse.ArgumentParser, names: Sequence[str] = ()) -> 
                 help=option.metadata["help"])
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Adds --json."""
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Adds --json, --csv and --wide."""
+    group = parser.add_argument_group("output")
+    form = group.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="everything, as one JSON document")
+    form.add_argument("--csv", action="store_true",
+                      help="everything in a row, as CSV with units in the names of columns")
+    form.add_argument("--wide", action="store_true",
+                      help="all columns of the tables, however narrow the terminal is")
 
 
 def machine_of(name: str | None, plan: Plan, path: str) -> Machine:
     """The machine `name`; without a name, that of the plan from the plan file `path`."""
     return files.load(name) if name else machine_of_plan(plan, f"plan file {path}")
+
+
+def print_csv(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Prints rows of plain data as CSV on stdout.
+
+    The columns are all keys, those of nested tables behind a point. The values of a list stand
+    behind each other; lists of tables are left out.
+    """
+    flat = [dict(_flat(row)) for row in rows]
+    names = dict.fromkeys(name for row in flat for name in row)
+    out = csv.DictWriter(sys.stdout, tuple(names), lineterminator="\n")
+    out.writeheader()
+    out.writerows(flat)
+
+
+def _flat(row: Mapping[str, Any], stem: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys and values of a row of nested tables."""
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{stem}{name}.")
+        elif not isinstance(value, list | tuple):
+            yield stem + name, value
+        elif not any(isinstance(item, Mapping) for item in value):
+            yield stem + name, " ".join(map(str, value))
 
 
 def print_json(data: Any) -> None:

@@ -7,6 +7,7 @@ import argparse
 from hpcpar.api.plan import SHOWN, PlanResult, plan
 from hpcpar.cli import options
 from hpcpar.report import tables
+from hpcpar.report.prediction_tables import show_layers, show_predictions, show_schedule
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.layerwise import least_memory
 from hpcpar.search.table_search import SearchResult
@@ -31,7 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "puts model groups across nodes (default %(default)s)",
     )
     options.add_planning(parser)
-    options.add_json(parser)
+    options.add_output(parser)
     parser.add_argument("-o", "--output", metavar="plan.json", help="write the plan file")
     parser.add_argument("--show-schedule", action="store_true",
                         help="list every step of an iteration")
@@ -45,24 +46,27 @@ def main(args: argparse.Namespace) -> int:
         result.save(args.output)
     if args.json:
         options.print_json(result.to_json(schedule=args.show_schedule))
+    elif args.csv:
+        options.print_csv(c.prediction.to_json() for c in result.candidates)
     else:
-        _show(result, args.show_schedule)
+        _show(result, args.show_schedule, args.wide)
     _notes(args, result.best)
     return 0
 
 
-def _show(result: PlanResult, schedule: bool) -> None:
+def _show(result: PlanResult, schedule: bool, wide: bool) -> None:
     predictions = [c.prediction for c in result.candidates[:SHOWN]]
     best, count = predictions[0], len(result.candidates)
     title = f"{best.network} on {best.ranks} ranks of {best.machine}, batch {best.batch}"
     if count > 1:
         title += f": best of {count} strategies, searched in {result.search_s:.2f} s"
-    tables.show_predictions(title, predictions)
-    tables.show_layers(best)
+    tables.show_line(result.answer)
+    show_predictions(title, predictions, wide, result.best.local_statistics_s)
+    show_layers(best, wide)
     if result.search is not None:
-        tables.say(_search_line(result.search))
+        tables.show_line(_search_line(result.search))
     if schedule:
-        tables.show_schedule(result.schedule, best)
+        show_schedule(result.schedule, best, wide)
 
 
 def _search_line(found: SearchResult) -> str:

@@ -10,6 +10,7 @@ import argparse
 from hpcpar.api.predict import PredictResult, predict
 from hpcpar.cli import options
 from hpcpar.report import scaling_table, tables
+from hpcpar.report.prediction_tables import show_layers, show_predictions
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,7 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="strategies; 'grid:*' stands for every grid, 'auto' for the "
                         "fastest that fits (default %(default)s)")
     options.add_planning(parser)
-    options.add_json(parser)
+    options.add_output(parser)
     parser.add_argument("--forward-only", action="store_true",
                         help="inference: the forward pass alone")
     parser.add_argument("--explain", action="store_true",
@@ -43,8 +44,6 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="choose the cheapest that trains all --epochs in this time")
     parser.add_argument("--node-hours", type=options.amount, metavar="H",
                         help="choose the fastest that trains all --epochs within this budget")
-    parser.add_argument("--epochs", type=options.amount, metavar="N",
-                        help="epochs of the whole training (default %(default)g)")
     parser.add_argument("--plot", metavar="FILE.png",
                         help="write a bar chart, one panel for each number of ranks")
     parser.add_argument(
@@ -61,6 +60,10 @@ def main(args: argparse.Namespace) -> int:
     result = predict(**options.arguments(args, predict))
     if args.json:
         options.print_json(result.to_json())
+    elif args.csv:
+        costs = [s.to_json() for s in result.scales] or [{}] * len(result.predictions)
+        options.print_csv(p.to_json() | cost
+                          for p, cost in zip(result.predictions, costs, strict=True))
     elif result.predictions:
         _show(result, args)
     for case in result.skipped:
@@ -82,11 +85,13 @@ def _show(result: PredictResult, args: argparse.Namespace) -> None:
     first = predictions[0]
     batches = {p.batch for p in predictions}
     batch = f"batch {first.batch}" if len(batches) == 1 else f"batch {args.batch_per_rank} a rank"
-    tables.show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
-                            predictions)
+    tables.show_line(result.answer)
+    local_s = result.candidates[0].local_statistics_s if result.candidates else None
+    show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
+                     predictions, args.wide, local_s)
     if len(predictions) == 1 and not explanations:
-        tables.show_layers(first)
+        show_layers(first, args.wide)
     for p, explanation in zip(predictions, explanations, strict=False):
-        scaling_table.show_explanation(p, explanation)
+        scaling_table.show_explanation(p, explanation, args.wide)
     if result.scales:
-        scaling_table.show_scaling(result.scales, result.choice, args.epochs)
+        scaling_table.show_scaling(result.scales, result.choice, args.epochs, args.wide)

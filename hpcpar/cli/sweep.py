@@ -58,7 +58,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         p.add_argument("--one-allocation", action="store_true",
                        help="Slurm: one job for all sizes (default: one for each)")
         _add_slurm(p)
-        options.add_json(p)
+        options.add_output(p)
         options.add_defaults(p, sweep)
 
 
@@ -98,8 +98,10 @@ def main(args: argparse.Namespace) -> int:
     result = sweep(**options.arguments(args, sweep))
     if args.json:
         options.print_json(result.to_json())
+    elif args.csv:
+        options.print_csv(result.document["points"])
     else:
-        show_points(result.title, result.points)
+        show_points(result.title, result.points, args.wide)
         _print(result.dry_run)
     if result.note:
         say(result.note)
