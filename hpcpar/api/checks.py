@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -17,11 +18,15 @@ T = TypeVar("T")
 DEVICES = ("cpu", "gpu")
 
 
+class ValueRefused(InputError, argparse.ArgumentTypeError):
+    """A value is not possible; argparse adds the name of the option."""
+
+
 def argument(name: str, check: Callable[[Any], T], value: object) -> T:
     """The checked value of an argument, which errors name."""
     try:
         return check(value)
-    except InputError as err:
+    except ValueRefused as err:
         raise InputError(f"argument {name}: {err}") from err
 
 
@@ -30,22 +35,21 @@ def optional(name: str, check: Callable[[Any], T], value: object) -> T | None:
     return None if value is None else argument(name, check, value)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class OneOf:
-    """Checks that a value is one of a few names; a synonym stands for the name that it maps to."""
+    """Checks that a value is one of a few names; synonyms map to names."""
 
     known: Iterable[str]
     synonyms: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.known)
+    def metavar(self) -> str:
+        return "|".join(self.known)
 
     def __call__(self, value: object) -> str:
-        text = str(value)
-        name = self.synonyms.get(text, text)
-        if name not in self.names:
-            raise unknown("value", text, self.names)
+        name = self.synonyms.get(str(value), str(value))
+        if name not in tuple(self.known):
+            raise ValueRefused(unknown("value", name, self.known))
         return name
 
 
@@ -56,59 +60,48 @@ def whole(least: int, value: object) -> int:
     except ValueError:
         number = least - 1
     if number < least:
-        raise InputError(f"'{value}' is not a whole number of at least {least}")
+        raise ValueRefused(f"'{value}' is not a whole number of at least {least}")
     return number
 
 
-natural = partial(whole, 0)
-positive = partial(whole, 1)
+natural, positive = partial(whole, 0), partial(whole, 1)
 
 
 def positives(value: object) -> list[int]:
-    """Whole numbers of at least 1: a list, one number, or text with commas."""
-    parts = value if isinstance(value, Iterable) and not isinstance(value, str) else (
-        str(value).split(","))
-    return [positive(str(part).strip()) for part in parts]
+    """Whole numbers of at least 1: one, several, or text with commas."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        value = str(value).split(",")
+    return [positive(str(part).strip()) for part in value]
 
 
 def names(value: str | Iterable[str]) -> list[str]:
-    """Names: a list, or text with commas."""
+    """Different names: several, or text with commas."""
     parts = value.split(",") if isinstance(value, str) else value
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
-def _number(value: object) -> float:
-    """A number, NaN where there is none."""
+def number(most: float, told: str, value: object) -> float:
+    """A number greater than 0 and at most `most`, or less than that where it is infinite."""
     try:
-        return float(str(value))
+        found = float(str(value))
     except ValueError:
-        return math.nan
+        found = math.nan
+    if not (0 < found <= most and found < math.inf):
+        raise ValueRefused(f"'{value}' is not {told}")
+    return found
 
 
-def amount(value: object) -> float:
-    """A finite number greater than 0."""
-    number = _number(value)
-    if not 0 < number < math.inf:
-        raise InputError(f"'{value}' is not a number greater than 0")
-    return number
+amount = partial(number, math.inf, "a number greater than 0")
+fraction = partial(number, 1.0, "a parallel efficiency between 0 and 1, as in 0.8")
 
 
-def fraction(value: object) -> float:
-    """A parallel efficiency."""
-    number = _number(value)
-    if not 0 < number <= 1:
-        raise InputError(f"'{value}' is not a parallel efficiency between 0 and 1, as in 0.8")
-    return number
-
-
-def image(value: object) -> Shape:
+def image(value: str | Iterable[int]) -> Shape:
     """An image shape: CxHxW, CxDxHxW, or its numbers."""
-    text = value if isinstance(value, str) or not isinstance(value, Iterable) else (
-        "x".join(map(str, value)))
-    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2,3}", str(text)) is None:
-        raise InputError(f"'{text}' is not an image shape CxHxW, as in 3x224x224 "
-                         "(or CxDxHxW, as in 4x128x128x128)")
-    return tuple(int(part) for part in str(text).split("x"))
+    text = value if isinstance(value, str) else "x".join(map(str, value))
+    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2,3}", text) is None:
+        raise ValueRefused(f"'{text}' is not an image shape CxHxW, as in 3x224x224 "
+                           "(or CxDxHxW, as in 4x128x128x128)")
+    return tuple(map(int, text.split("x")))
 
 
 def check_direct(device: str, direct: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from hpcpar.errors import InputError
 from hpcpar.report import compare as comparison
 from hpcpar.report import compare_plot
 from hpcpar.report.answer import of_comparison
+from hpcpar.report.compare_table import csv_rows
 from hpcpar.report.rows import Row
 from hpcpar.train.record import RunRecord, read
 
@@ -19,32 +19,33 @@ from hpcpar.train.record import RunRecord, read
 class CompareResult(TableResult):
     """Predicted and measured times of runs, in the order given."""
 
-    rows: tuple[Row, ...]
+    columns = ("file", "network", "strategy", "ranks", "predicted_s", "measured_s", "accuracy")
+    runs: tuple[Row, ...]
 
     @property
     def answer(self) -> str:
         """The accuracy in one sentence."""
-        return of_comparison(self.rows, self.mean_accuracy)
+        return of_comparison(self.runs, self.mean_accuracy)
 
     @property
     def mean_accuracy(self) -> float | None:
         """Mean accuracy of the iteration, 0 to 1, as ParaDL defines it."""
-        return comparison.mean_accuracy(self.rows)
+        return comparison.mean_accuracy(self.runs)
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``hpcpar compare --json``."""
-        return comparison.to_json(self.rows)
+        return comparison.to_json(self.runs)
 
-    def records(self) -> Sequence[Record]:
-        """One row a run."""
-        return [{"run": row.file, "network": row.network, "strategy": row.strategy,
-                 "ranks": row.ranks, "batch": row.record.plan["batch"],
-                 "predicted_s": row.iteration.predicted_s, "measured_s": row.iteration.measured_s,
-                 "accuracy": row.iteration.accuracy} for row in self.rows]
+    def rows(self) -> list[Record]:
+        """Every time of every run, as ``hpcpar compare --csv``."""
+        return list(csv_rows(self.runs))
+
+    def _shown(self) -> list[Record]:
+        return [row for row in self.rows() if row["of"] == "iteration"]
 
     def plot(self, path: str | None = None) -> Any:
         """Draws the comparison, into the file `path` if given; returns the figure."""
-        return compare_plot.plot(self.rows, path)
+        return compare_plot.plot(self.runs, path)
 
 
 def compare(*records: str | RunRecord) -> CompareResult:

@@ -29,9 +29,9 @@ MNIST_SAMPLES = 60_000
 
 def _option(default: object, check: Callable[[Any], object], help: str, metavar: str = "") -> Any:
     """A field with the check of its values, and its help on the command line."""
-    metavar = metavar or "|".join(getattr(check, "names", ()))
-    return field(default=default,
-                 metadata={"check": check, "help": help, "metavar": metavar})
+    if isinstance(check, OneOf):
+        metavar = check.metavar
+    return field(default=default, metadata={"check": check, "help": help, "metavar": metavar})
 
 
 @dataclass(frozen=True)

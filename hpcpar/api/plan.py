@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from hpcpar.api.checks import argument, positive
 from hpcpar.api.options import PlanningOptions
-from hpcpar.api.results import Record, TableResult, prediction_record
+from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_plan import Prediction
@@ -99,9 +98,9 @@ class PlanResult(TableResult):
             data["schedule"] = schedule_rows(self.schedule, self.prediction)
         return data
 
-    def records(self) -> Sequence[Record]:
-        """The price of every plan."""
-        return [prediction_record(c.prediction) for c in self.candidates]
+    def rows(self) -> list[Record]:
+        """The price of every plan, as ``hpcpar plan --csv``."""
+        return flat([c.prediction.to_json() for c in self.candidates])
 
     def plot(self, path: str | None = None) -> Any:
         """Draws the best plans, into the file `path` if given; returns the figure."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcpar.api.checks import amount, argument, fraction, names, optional, positive, positives
 from hpcpar.api.options import PlanningOptions
 from hpcpar.api.plan import PlanResult
-from hpcpar.api.results import Record, TableResult, prediction_record
+from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import (
     MachineLike,
     NetworkLike,
@@ -86,12 +86,10 @@ class PredictResult(TableResult):
                          "choice": self.choice.to_json() if self.choice else None}
         return document
 
-    def records(self) -> Sequence[Record]:
+    def rows(self) -> list[Record]:
         """The price of every plan, with its efficiency and cost where a condition was given."""
-        records = [prediction_record(p) for p in self.predictions]
-        for record, s in zip(records, self.scales, strict=False):
-            record |= {"efficiency": s.efficiency, "run_s": s.run_s, "node_hours": s.node_hours}
-        return records
+        costs = [s.to_json() for s in self.scales] or [{}] * len(self.predictions)
+        return flat([p.to_json() | cost for p, cost in zip(self.predictions, costs, strict=True)])
 
     def plot(self, path: str | None = None) -> Any:
         """Draws the predictions, into the file `path` if given; returns the figure."""

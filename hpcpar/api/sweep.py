@@ -20,7 +20,7 @@ from hpcpar.api.checks import (
     positives,
 )
 from hpcpar.api.options import PlanningOptions
-from hpcpar.api.results import Record, TableResult
+from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
@@ -30,7 +30,7 @@ from hpcpar.network.layers import MeanSquaredError, Shape
 from hpcpar.plan import plan as plans
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.sweep_plots import DPI, PICTURES, figures
-from hpcpar.report.sweep_points import SIDES, Point
+from hpcpar.report.sweep_points import Point
 from hpcpar.report.sweep_table import conclusion
 from hpcpar.search.scaling import node_ranks
 from hpcpar.sweep import folder, local, planning, remote, report
@@ -65,6 +65,8 @@ class SweepResult(TableResult):
         Of a dry run: the ``commands``, or the paths of the batch ``scripts``.
     """
 
+    columns = ("strategy", "ranks", "batch", "state", "predicted.iteration_s",
+               "measured.iteration_s", "accuracy", "measured.efficiency")
     study: Study
     title: str
     states: dict[Case, Status]
@@ -83,12 +85,9 @@ class SweepResult(TableResult):
         """The document of ``hpcpar sweep --json``."""
         return self.document | self.dry_run
 
-    def records(self) -> Sequence[Record]:
-        """One row a case."""
-        return [{name: p[name] for name in ("strategy", "ranks", "batch", "state", "accuracy")}
-                | {f"{side}_{name}": p[side] and p[side][name] for side in SIDES
-                   for name in ("iteration_s", "speedup", "efficiency", "node_hours")}
-                for p in self.document["points"]]
+    def rows(self) -> list[Record]:
+        """One row a case, as ``hpcpar sweep --csv``."""
+        return flat(self.document["points"])
 
     def plot(self, path: str | None = None, name: str = "time") -> Any:
         """Draws ``time``, ``efficiency``, ``parts`` or ``node-hours``, into the file `path` if

@@ -6,7 +6,7 @@ import argparse
 
 from hpcpar.api.compare import compare
 from hpcpar.cli import options
-from hpcpar.report.compare_table import csv_rows, show_rows
+from hpcpar.report.compare_table import show_rows
 from hpcpar.report.tables import say
 
 
@@ -29,9 +29,9 @@ def main(args: argparse.Namespace) -> int:
         options.print_json(result.to_json())
         return 0
     if args.csv:
-        options.print_csv(csv_rows(result.rows))
+        options.print_csv(result.rows())
         return 0
-    show_rows(result.rows, everything=args.all, wide=args.wide)
+    show_rows(result.runs, everything=args.all, wide=args.wide)
     if args.plot:
         say(f"plot: {args.plot}")
     return 0

@@ -7,12 +7,13 @@ import csv
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any
 
 from hpcpar.api import checks
 from hpcpar.api.options import PlanningOptions
+from hpcpar.api.results import flat
 from hpcpar.api.sources import machine_of_plan
 from hpcpar.errors import InputError
 from hpcpar.machine import files
@@ -21,28 +22,14 @@ from hpcpar.network.builtin import NETWORKS
 from hpcpar.plan.plan import Plan
 from hpcpar.sweep.slurm import Slurm
 
-T = TypeVar("T")
-
-
-def typed(check: Callable[[str], T]) -> Callable[[str], T]:
-    """A check of the interface as the ``type`` of an option."""
-    def convert(text: str) -> T:
-        try:
-            return check(text)
-        except InputError as err:
-            raise argparse.ArgumentTypeError(str(err)) from err
-    return convert
+natural, positive, positives = checks.natural, checks.positive, checks.positives
+amount, fraction, image = checks.amount, checks.fraction, checks.image
 
 
 def one_of(known: Iterable[str]) -> dict[str, Any]:
     """Arguments of `add_argument` for an option that has one of these values."""
     check = checks.OneOf(known)
-    return {"type": typed(check), "metavar": "|".join(check.names)}
-
-
-natural, positive, positives = (
-    typed(checks.natural), typed(checks.positive), typed(checks.positives))
-amount, fraction, image = typed(checks.amount), typed(checks.fraction), typed(checks.image)
+    return {"type": check, "metavar": check.metavar}
 
 
 def add_defaults(parser: argparse.ArgumentParser, function: Callable[..., object]) -> None:
@@ -103,7 +90,7 @@ def add_planning(parser: argparse.ArgumentParser, names: Sequence[str] = ()) -> 
         if not names or option.name in names:
             parser.add_argument(
                 f"--{option.name.replace('_', '-')}", default=option.default,
-                type=typed(option.metadata["check"]), metavar=option.metadata["metavar"],
+                type=option.metadata["check"], metavar=option.metadata["metavar"],
                 help=option.metadata["help"])
 
 
@@ -123,28 +110,13 @@ def machine_of(name: str | None, plan: Plan, path: str) -> Machine:
     return files.load(name) if name else machine_of_plan(plan, f"plan file {path}")
 
 
-def print_csv(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Prints rows of plain data as CSV on stdout.
-
-    The columns are all keys, those of nested tables behind a point. The values of a list stand
-    behind each other; lists of tables are left out.
-    """
-    flat = [dict(_flat(row)) for row in rows]
-    names = dict.fromkeys(name for row in flat for name in row)
+def print_csv(rows: Iterable[Mapping[str, object]]) -> None:
+    """Prints rows of nested tables as CSV on stdout; the columns are all their names."""
+    plain = flat(rows)
+    names = dict.fromkeys(name for row in plain for name in row)
     out = csv.DictWriter(sys.stdout, tuple(names), lineterminator="\n")
     out.writeheader()
-    out.writerows(flat)
-
-
-def _flat(row: Mapping[str, Any], stem: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys and values of a row of nested tables."""
-    for name, value in row.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{stem}{name}.")
-        elif not isinstance(value, list | tuple):
-            yield stem + name, value
-        elif not any(isinstance(item, Mapping) for item in value):
-            yield stem + name, " ".join(map(str, value))
+    out.writerows(plain)
 
 
 def print_json(data: Any) -> None:

@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         options.print_json(result.to_json(schedule=args.show_schedule))
     elif args.csv:
-        options.print_csv(c.prediction.to_json() for c in result.candidates)
+        options.print_csv(result.rows())
     else:
         _show(result, args.show_schedule, args.wide)
     _notes(args, result.best)

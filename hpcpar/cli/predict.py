@@ -61,9 +61,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         options.print_json(result.to_json())
     elif args.csv:
-        costs = [s.to_json() for s in result.scales] or [{}] * len(result.predictions)
-        options.print_csv(p.to_json() | cost
-                          for p, cost in zip(result.predictions, costs, strict=True))
+        options.print_csv(result.rows())
     elif result.predictions:
         _show(result, args)
     for case in result.skipped:

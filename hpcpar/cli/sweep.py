@@ -99,7 +99,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         options.print_json(result.to_json())
     elif args.csv:
-        options.print_csv(result.document["points"])
+        options.print_csv(result.rows())
     else:
         show_points(result.title, result.points, args.wide)
         _print(result.dry_run)
