@@ -36,6 +36,8 @@ for _package in ("plan", "sweep"):
 
 def __getattr__(name: str) -> object:
     """Loads a function of the interface when it is first used: importing hpcpar stays fast."""
+    if name == "network":  # for `hpcpar.network.from_torch`
+        return importlib.import_module("hpcpar.network")
     if name not in __all__:
         raise AttributeError(f"module 'hpcpar' has no attribute '{name}'")
     module, _, attribute = _DEFINED.get(name, f"api.{name}.{name}").rpartition(".")

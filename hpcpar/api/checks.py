@@ -96,11 +96,11 @@ fraction = partial(number, 1.0, "a parallel efficiency between 0 and 1, as in 0.
 
 
 def image(value: str | Iterable[int]) -> Shape:
-    """An image shape: CxHxW, CxDxHxW, or its numbers."""
+    """An image shape: CxHxW, CxDxHxW, CxW, or its numbers."""
     text = value if isinstance(value, str) else "x".join(map(str, value))
-    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2,3}", text) is None:
+    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,3}", text) is None:
         raise ValueRefused(f"'{text}' is not an image shape CxHxW, as in 3x224x224 "
-                           "(or CxDxHxW, as in 4x128x128x128)")
+                           "(or CxDxHxW, as in 4x128x128x128, or CxW, as in 6x400)")
     return tuple(map(int, text.split("x")))
 
 

@@ -48,14 +48,16 @@ def arguments(args: argparse.Namespace, function: Callable[..., object]) -> dict
 def add_network(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """Adds --network, --input and --classes."""
     parser.add_argument("--network", required=required, metavar="NAME",
-                        help=f"one of {', '.join(NETWORKS)}; module:function; or a .onnx file")
+                        help=f"one of {', '.join(NETWORKS)}; file.py:function or module:function, "
+                        "which returns a network or a PyTorch module; or a .onnx file")
     add_shape(parser)
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
     """Adds --input and --classes."""
     parser.add_argument("--input", type=image, metavar="CxHxW",
-                        help="image shape, CxDxHxW for volumes (default: the network's usual one)")
+                        help="image shape, CxDxHxW for volumes, CxW for signals (default: the "
+                        "network's usual one)")
     parser.add_argument("--classes", type=positive, metavar="N",
                         help="number of classes (default: the network's usual one)")
 

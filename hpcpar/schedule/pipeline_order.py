@@ -101,7 +101,9 @@ def _before(cell: Cell, stages: int) -> set[Cell]:
 
 def switch(network: Network) -> int:
     """Index of the first layer that reads features: where one weird trick changes from samples to
-    channels.
+    channels. The loss, where nothing reads features.
     """
-    at = next(i for i, layer in enumerate(network.layers) if len(network.shapes[layer.name]) == 1)
-    return min(at + 1, len(network.layers) - 1)
+    last = len(network.layers) - 1
+    at = next((i for i, layer in enumerate(network.layers)
+               if len(network.shapes[layer.name]) == 1), last)
+    return min(at + 1, last)
