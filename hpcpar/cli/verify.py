@@ -6,13 +6,13 @@ import argparse
 import sys
 
 from hpcpar.cli import options
-from hpcpar.cli.progress import ProgressBar
 from hpcpar.comm.world import World, world
 from hpcpar.errors import InputError
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
 from hpcpar.plan import plan as plans
 from hpcpar.report.answer import plural
+from hpcpar.report.progress import ProgressBar
 from hpcpar.report.verify import show_result, to_json
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.schedule.runnable import require
