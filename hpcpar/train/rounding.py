@@ -24,6 +24,9 @@ ULPS = 32
 FACTOR = 4.0
 #: Least tolerance in ulps: that of sums of very many numbers in another order.
 FLOOR_ULPS = 1000
+#: Least tolerance under Adam after an update, in learning rates per update: a weight whose gradient
+#: is mere rounding moves by the rate either way, and what follows moves with it.
+ADAM_STEPS = 10.0
 #: For tensors that are zero everywhere.
 TINY = 1e-300
 
@@ -45,16 +48,18 @@ class WatchedRun:
 
     def tensors(self, layer: Layer) -> Iterator[tuple[str, list[NDArray[Any]]]]:
         """The arrays of each quantity of a layer, on the host."""
-        backend = self.executor.backend
         for quantity, kept in (("output", self.watch.outputs), ("gradient", self.watch.gradients)):
             if layer.name in kept:
                 yield quantity, [kept[layer.name]]
-        p = self.executor.parameters.get(layer.name)
-        if p is None:
-            return
-        for quantity, flat in (("weight_gradient", p.grad), ("weight", p.flat)):
-            yield quantity, [on_host(backend, a) for a in p.split(flat) if a is not None]
-        if p.buffers is not None:
+        yield from self.weights(layer)
+
+    def weights(self, layer: Layer) -> Iterator[tuple[str, list[NDArray[Any]]]]:
+        """The same of the quantities that stay: weight and bias, and running statistics."""
+        p, backend = self.executor.parameters.get(layer.name), self.executor.backend
+        if p is not None and layer.has_weights:
+            for quantity, flat in (("weight_gradient", p.grad), ("weight", p.flat)):
+                yield quantity, [on_host(backend, a) for a in p.split(flat) if a is not None]
+        if p is not None and p.buffers is not None:
             yield "running_statistics", [on_host(backend, p.buffers)]
 
 

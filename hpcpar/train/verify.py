@@ -20,12 +20,12 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.runtime.executor import Executor
-from hpcpar.runtime.observe import on_host
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.schedule.pipeline_order import switch
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train.job import require_ranks
 from hpcpar.train.rounding import (
+    ADAM_STEPS,
     FACTOR,
     QUANTITIES,
     TINY,
@@ -234,6 +234,9 @@ class Verification:
         if self.perturbed is not None:
             other = self.perturbed.iterate(step, self.options.sgd)
             tolerance = tolerances(self.serial, self.perturbed)
+            if self.plan.optimizer == "adam":
+                least = np.where(np.array(QUANTITIES) == "weight", step + 1, step)
+                tolerance = np.maximum(tolerance, ADAM_STEPS * self.options.sgd.rate * least)
             tolerance[-1, 0] += FACTOR * abs(other - loss) / max(abs(loss), TINY)
         return loss, tolerance
 
@@ -244,9 +247,7 @@ class Verification:
         """
         now = np.full_like(self.result.worst, -1.0)
         for i, layer in enumerate(self.network.layers[:-1]):
-            for quantity, value in (*self._blocks(layer),
-                                    *(self._weights(layer) if layer.name in self.executor.parameters
-                                      else ())):
+            for quantity, value in (*self._blocks(layer), *self._weights(layer)):
                 now[i, QUANTITIES.index(quantity)] = value
         now[-1, 0] = abs(loss - expected) / max(abs(expected), TINY)
         now[np.isnan(now)] = np.inf
@@ -275,28 +276,23 @@ class Verification:
 
     def _weights(self, layer: Layer) -> Iterator[tuple[str, float]]:
         """Weights, their gradients, and running statistics."""
-        p, x = self.executor.parameters[layer.name], self.network.input_shape(layer)
-        shapes = [shape for shape in (layer.weight_shape(x), layer.bias_shape(x)) if shape]
+        p, x = self.executor.parameters.get(layer.name), self.network.input_shape(layer)
+        if p is None:
+            return
         rows = slice(p.start, p.stop)
-        places = [(rows, slice(*p.columns)) if len(p.weight_shape) > 1 else (rows,), (rows,)]
-        theirs = self.serial.executor.parameters[layer.name] if self.serial is not None else None
-        pairs = [("weight", "flat")] if shapes else []
-        if shapes and whole_gradient(self.plan, self.schedule, layer):
-            pairs.append(("weight_gradient", "grad"))
-        for quantity, name in pairs:
-            parts = (None,) * 2 if theirs is None else theirs.split(getattr(theirs, name))
-            expected = []
-            for part, shape in zip(parts, shapes, strict=False):
-                whole = None if part is None else on_host(self.executor.backend, part)
+        weight = (rows, slice(*p.columns)) if len(p.weight_shape) > 1 else (rows,)
+        of_weights = [(layer.weight_shape(x), weight), (layer.bias_shape(x), (rows,))]
+        of_statistics = [((2, x[0]), (slice(None), rows))]
+        theirs = {} if self.serial is None else dict(self.serial.weights(layer))
+        for quantity, found in self.trained.weights(layer):
+            if quantity == "weight_gradient" and not whole_gradient(self.plan, self.schedule,
+                                                                    layer):
+                continue
+            places = of_statistics if quantity == "running_statistics" else of_weights
+            expected, pieces = [], []
+            for i, (part, (shape, place)) in enumerate(zip(found, places, strict=False)):
+                whole = theirs[quantity][i] if theirs else None
                 expected.append(self.world.bcast_array(whole, shape, self.plan.dtype))
-            found = [on_host(self.executor.backend, a) for a in p.split(getattr(p, name))
-                     if a is not None]
-            some = p.flat.size > 0
-            pieces = [(f, e[place]) for f, e, place in zip(found, expected, places,
-                                                           strict=False)] if some else []
+                if part.size:
+                    pieces.append((part, expected[-1][place]))
             yield quantity, difference(pieces, expected)
-        if p.buffers is not None:
-            running = None if theirs is None else on_host(self.executor.backend, theirs.buffers)
-            whole = self.world.bcast_array(running, (2, x[0]), self.plan.dtype)
-            yield "running_statistics", difference([(on_host(self.executor.backend, p.buffers),
-                                                     whole[:, rows])], [whole])
