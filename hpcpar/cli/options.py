@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from hpcpar.cost.price_family import ACCOUNTINGS
 from hpcpar.errors import InputError, unknown
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
-from hpcpar.network.builtin import NETWORKS, defaults
+from hpcpar.network.builtin import NETWORKS, network
 from hpcpar.network.layers import Shape
 from hpcpar.plan.plan import (
     BATCH_NORMS,
@@ -29,6 +30,7 @@ from hpcpar.plan.plan import (
     Synchronisation,
 )
 from hpcpar.plan.strategies import GATHER_SYNONYMS, GATHERS
+from hpcpar.report.tables import say
 
 #: Default samples of an epoch: ImageNet as the papers count it, MNIST for small images.
 IMAGENET_SAMPLES = 1_200_000
@@ -81,24 +83,26 @@ def amount(text: str) -> float:
 
 
 def image(text: str) -> Shape:
-    """An image shape, CxHxW or CxDxHxW."""
-    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2,3}", text) is None:
+    """An image shape, CxHxW, CxDxHxW or CxW."""
+    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,3}", text) is None:
         raise argparse.ArgumentTypeError(f"'{text}' is not an image shape CxHxW, as in 3x224x224 "
-                                         "(or CxDxHxW, as in 4x128x128x128)")
+                                         "(or CxDxHxW, as in 4x128x128x128, or CxW, as in 6x400)")
     return tuple(int(part) for part in text.split("x"))
 
 
 def add_network(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """Adds --network, --input and --classes."""
     parser.add_argument("--network", required=required, metavar="NAME",
-                        help=f"one of {', '.join(NETWORKS)}; module:function; or a .onnx file")
+                        help=f"one of {', '.join(NETWORKS)}; file.py:function or module:function, "
+                        "which returns a network or a PyTorch module; or a .onnx file")
     add_shape(parser)
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
     """Adds --input and --classes."""
     parser.add_argument("--input", type=image, metavar="CxHxW",
-                        help="image shape, CxDxHxW for volumes (default: the network's usual one)")
+                        help="image shape, CxDxHxW for volumes, CxW for signals (default: the "
+                        "network's usual one)")
     parser.add_argument("--classes", type=positive, metavar="N",
                         help="number of classes (default: the network's usual one)")
 
@@ -161,6 +165,8 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch-norm", default="sync", **one_of(BATCH_NORMS),
                         help="statistics of the whole batch, or of each rank's part (default sync)")
+    parser.add_argument("--epochs", type=amount, default=1.0, metavar="N",
+                        help="epochs of the whole training (default 1)")
     parser.add_argument("--samples", type=positive, metavar="N",
                         help="samples of an epoch (default: 1200000, the papers' ImageNet, for "
                         "images of 64 pixels and more, else 60000, MNIST)")
@@ -179,12 +185,18 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
                         help="rate at which a rank reads its images (default: not counted)")
     parser.add_argument("--io-item-bytes", type=amount, default=1.0, metavar="N",
                         help="bytes of a stored value (default 1: uint8)")
-    add_json(parser)
+    add_output(parser)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Adds --json."""
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Adds --json, --csv and --wide."""
+    group = parser.add_argument_group("output")
+    form = group.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="everything, as one JSON document")
+    form.add_argument("--csv", action="store_true",
+                      help="everything in a row, as CSV with units in the names of columns")
+    form.add_argument("--wide", action="store_true",
+                      help="all columns of the tables, however narrow the terminal is")
 
 
 def samples(args: argparse.Namespace, spec: NetworkSpec) -> int:
@@ -212,10 +224,10 @@ def pricing(args: argparse.Namespace) -> dict[str, Any]:
 
 def network_spec(name: str, shape: Shape | None, classes: int | None) -> NetworkSpec:
     """The network named by the options; shape and classes default to its usual ones."""
-    usual_shape, usual_classes = defaults(name)
-    spec = NetworkSpec(name, shape or usual_shape, classes or usual_classes)
-    spec.build()
-    return spec
+    net = network(name, shape, classes)
+    for note in net.notes:
+        say(f"note: {note}")
+    return NetworkSpec(name, net.image_shape, net.classes)
 
 
 def machine_of(name: str | None, plan: Plan, path: str) -> Machine:
@@ -223,6 +235,30 @@ def machine_of(name: str | None, plan: Plan, path: str) -> Machine:
     if name:
         return files.load(name)
     return files.from_dict(plan.machine, f"the machine in plan file {path}")
+
+
+def print_csv(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Prints rows of plain data as CSV on stdout.
+
+    The columns are all keys, those of nested tables behind a point. The values of a list stand
+    behind each other; lists of tables are left out.
+    """
+    flat = [dict(_flat(row)) for row in rows]
+    names = dict.fromkeys(name for row in flat for name in row)
+    out = csv.DictWriter(sys.stdout, tuple(names), lineterminator="\n")
+    out.writeheader()
+    out.writerows(flat)
+
+
+def _flat(row: Mapping[str, Any], stem: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys and values of a row of nested tables."""
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{stem}{name}.")
+        elif not isinstance(value, list | tuple):
+            yield stem + name, value
+        elif not any(isinstance(item, Mapping) for item in value):
+            yield stem + name, " ".join(map(str, value))
 
 
 def print_json(data: Any) -> None:

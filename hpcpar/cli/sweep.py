@@ -17,6 +17,7 @@ from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError, RunError
 from hpcpar.machine import files
+from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError
 from hpcpar.report.sweep_table import show_points
@@ -74,13 +75,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         p.add_argument("--one-allocation", action="store_true",
                        help="Slurm: one job for all sizes (default: one for each)")
         _add_slurm(p)
-        options.add_json(p)
+        options.add_output(p)
 
 
 def _add_slurm(parser: argparse.ArgumentParser) -> None:
     """Adds the options that a TOML file may have as well."""
     parser.add_argument("--slurm", default="", metavar="FILE.toml",
-                        help="Slurm options (docs/sweep.md); those given here win")
+                        help="Slurm options (docs/reference/sweep.md); those given here win")
     parser.add_argument("--account", metavar="A", help="account that pays")
     parser.add_argument("--partition", metavar="Q", help="partition")
     parser.add_argument("--time", metavar="H:M:S",
@@ -148,8 +149,10 @@ def main(args: argparse.Namespace) -> int:
         points, document, missing = report.write(study, states, nodes)
     if args.json:
         options.print_json(document | dry)
+    elif args.csv:
+        options.print_csv(document["points"])
     else:
-        show_points(report.title(study), points)
+        show_points(report.title(study), points, args.wide)
         _print(dry)
     if missing:
         say(missing)
@@ -196,7 +199,8 @@ def _synthetic(network: Network, path: str, samples: int, dry: bool) -> int:
     if not dry:
         say(f"making {samples} synthetic images in {path}")
         targets = network.classes if isinstance(network.layers[-1], MeanSquaredError) else 0
-        synthetic(path, network.image_shape, network.classes, samples, targets=targets)
+        synthetic(path, network.image_shape, network.classes, samples, targets=targets,
+                  pixels=len(network.shapes[network.layers[-1].name]) > 1)
     return samples
 
 
@@ -204,7 +208,7 @@ def _samples(network: Network, path: str) -> int:
     """The number of samples of a data file; checks that it suits the network."""
     count, *shape = dataset.info(path)["images"]["shape"]
     if tuple(shape) != network.image_shape:
-        has, takes = ("x".join(map(str, s)) for s in (shape, network.image_shape))
+        has, takes = shape_text(shape), shape_text(network.image_shape)
         raise InputError(f"data file {path} holds images {has}, the network takes {takes}; make "
                          f"other data, or give --input {has}")
     return int(count)
