@@ -183,7 +183,7 @@ def group_norm(imp: Importer, node: Node) -> str:
     groups = channels if reshaped is None else int(reshaped.ravel()[1])
     groups = node.integer("num_groups", groups)
     scale = imp.constant(node, 1)
-    if scale is not None and math.prod(scale.dims) != channels:
+    if scale is not None and scale.origins and math.prod(scale.dims) != channels:
         raise node.error(f"has {math.prod(scale.dims)} scales for {channels} channels; export it "
                          "with one of each channel (opset 21)")
     return _normalisation(imp, node, GroupNorm, groups=groups)

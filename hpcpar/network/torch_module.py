@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, cast
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, cast
 
 from hpcpar.errors import InputError, one_line
 from hpcpar.network.base import Shape
@@ -16,28 +16,13 @@ from hpcpar.network.onnx_ops import build
 from hpcpar.network.operations import Array, Attribute, Constant, Node, Operations
 from hpcpar.network.torch_ops import RESHAPES, TRANSLATIONS, Call, Tensor
 
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Node as FxNode
+    from torch.nn import Module
+
 #: Samples that the module is traced with; layers know nothing of it.
 SAMPLES = 2
-
-
-class Parameter(Protocol):
-    """The part of ``torch.nn.Parameter`` that is read."""
-
-    @property
-    def dtype(self) -> object: ...
-    @property
-    def device(self) -> object: ...
-
-
-class Module(Protocol):
-    """The part of ``torch.nn.Module`` that is used."""
-
-    training: bool
-
-    def train(self, mode: bool = True) -> object: ...
-    def modules(self) -> Iterable[Module]: ...
-    def parameters(self) -> Iterable[Parameter]: ...
-    def named_parameters(self, *, remove_duplicate: bool) -> Iterable[tuple[str, Parameter]]: ...
 
 
 def is_module(value: object) -> bool:
@@ -89,66 +74,6 @@ def _trace(module: Module, shape: Shape) -> Operations:
         for part, mode in modes:
             part.training = mode
     return _Reader(program, module, name).read()
-
-
-class Argument(Protocol):
-    """The part of ``torch.Argument`` that is read."""
-
-    name: str
-    default_value: object
-
-
-class Schema(Protocol):
-    """The part of ``torch.FunctionSchema`` that is read."""
-
-    name: str
-    arguments: Sequence[Argument]
-
-
-class FxNode(Protocol):
-    """The part of ``torch.fx.Node`` that is read."""
-
-    name: str
-    op: str
-    target: object
-    args: Sequence[object]
-    kwargs: Mapping[str, object]
-    meta: Mapping[str, object]
-    users: Mapping[FxNode, None]
-
-
-class FxGraph(Protocol):
-    """The part of ``torch.fx.Graph`` that is read."""
-
-    nodes: Iterable[FxNode]
-
-
-class Stored(Protocol):
-    """The part of ``torch.Tensor`` that is read."""
-
-    shape: Sequence[int]
-    requires_grad: bool
-
-    def detach(self) -> Stored: ...
-    def cpu(self) -> Stored: ...
-    def numpy(self) -> Array: ...
-
-
-class Signature(Protocol):
-    """The part of ``torch.export.ExportGraphSignature`` that is read."""
-
-    inputs_to_parameters: Mapping[str, str]
-    inputs_to_buffers: Mapping[str, str]
-    inputs_to_lifted_tensor_constants: Mapping[str, str]
-
-
-class ExportedProgram(Protocol):
-    """The part of ``torch.export.ExportedProgram`` that is read."""
-
-    graph: FxGraph
-    graph_signature: Signature
-    state_dict: Mapping[str, Stored]
-    constants: Mapping[str, Stored]
 
 
 class _Reader:
@@ -226,7 +151,7 @@ class _Reader:
 
     def _arguments(self, fx: FxNode) -> tuple[Call, tuple[str, ...], bool]:
         """A call in our words, the tensors that it reads, and whether it works in place."""
-        schema = cast(Schema, getattr(fx.target, "_schema"))  # noqa: B009 - of any operator
+        schema = fx.target._schema
         values = {each.name: each.default_value for each in schema.arguments}
         values |= dict(zip(values, fx.args, strict=False)) | dict(fx.kwargs)
         given = {name: self._named(value) for name, value in values.items()}
