@@ -1,8 +1,8 @@
-// Activation functions and their gradients over strided boxes; see Backend.activation_forward for the formulas.
+// Activation functions and their gradients over strided boxes; Backend.activation_forward has the formulas.
 #include "common.cuh"
 
 // In the order of ACTIVATIONS in interface.py.
-enum Activation { LEAKY_RELU, CLIP, SIGMOID, TANH, SILU, GELU, GELU_TANH, AFFINE };
+enum Activation { RELU, LEAKY_RELU, CLIP, SIGMOID, TANH, SILU, GELU, AFFINE };
 
 DEVICE REAL act_sigmoid(REAL x) { return (REAL)1 / ((REAL)1 + exp(-x)); }
 DEVICE REAL act_normal(REAL x) { return ((REAL)1 + erf(x * (REAL)0.70710678118654752440)) / (REAL)2; }
@@ -10,34 +10,30 @@ DEVICE REAL act_tanh_of_gelu(REAL x) { return tanh((REAL)0.79788456080286535588 
 
 DEVICE REAL act_value(int function, REAL a, REAL b, REAL x) {
     switch (function) {
+        case RELU: return x < (REAL)0 ? (REAL)0 : x;
         case LEAKY_RELU: return x > (REAL)0 ? x : a * x;
         case CLIP: return x < a ? a : x > b ? b : x;
         case SIGMOID: return act_sigmoid(x);
         case TANH: return tanh(x);
         case SILU: return x * act_sigmoid(x);
-        case GELU: return x * act_normal(x);
-        case GELU_TANH: return x / (REAL)2 * ((REAL)1 + act_tanh_of_gelu(x));
+        case GELU: return x * (a > (REAL)0 ? ((REAL)1 + act_tanh_of_gelu(x)) / (REAL)2 : act_normal(x));
         default: return a * x + b;
     }
 }
 
-// dy f'(x), where `kept` is x of SILU, GELU and GELU_TANH, else f(x).
-DEVICE REAL act_gradient(int function, REAL a, REAL b, REAL kept, REAL dy) {
-    const REAL one = 1, k = kept;
+// k is x of SILU and GELU, else f(x).
+DEVICE REAL act_gradient(int function, REAL a, REAL b, REAL k, REAL dy) {
+    const REAL one = 1, s = act_sigmoid(k), t = act_tanh_of_gelu(k);
     switch (function) {
+        case RELU: return k > (REAL)0 ? dy : (REAL)0;
         case LEAKY_RELU: return k > (REAL)0 ? dy : a * dy;
         case CLIP: return k > a && k < b ? dy : (REAL)0;
         case SIGMOID: return dy * k * (one - k);
         case TANH: return dy * (one - k * k);
-        case SILU: {
-            const REAL s = act_sigmoid(k);
-            return dy * s * (one + k * (one - s));
-        }
-        case GELU: return dy * (act_normal(k) + k * exp(-k * k / (REAL)2) * (REAL)0.39894228040143267794);
-        case GELU_TANH: {
-            const REAL t = act_tanh_of_gelu(k), inner = (REAL)0.79788456080286535588 * (one + (REAL)0.134145 * k * k);
-            return dy * (one + t + k * (one - t * t) * inner) / (REAL)2;
-        }
+        case SILU: return dy * s * (one + k * (one - s));
+        case GELU:
+            if (a > (REAL)0) return dy * (one + t + k * (one - t * t) * (REAL)0.79788456080286535588 * (one + (REAL)0.134145 * k * k)) / (REAL)2;
+            return dy * (act_normal(k) + k * exp(-k * k / (REAL)2) * (REAL)0.39894228040143267794);
         default: return a * dy;
     }
 }

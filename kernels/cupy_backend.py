@@ -209,12 +209,6 @@ class CupyBackend(Backend):
                 float(alpha), float(beta))
         self._launch("lrn_backward", x.dtype, dx.size, args)
 
-    def relu_forward(self, x: Array, out: Array) -> None:
-        cp.maximum(x, 0, out=out)
-
-    def relu_backward(self, out: Array, dy: Array, dx: Array) -> None:
-        self._each("relu_backward", (out, dy, dx), ())
-
     def activation_forward(self, function: str, numbers: tuple[float, float], x: Array,
                            out: Array) -> None:
         self._each("activation_forward", (x, out), (ACTIVATIONS.index(function), *numbers))

@@ -24,7 +24,7 @@ import numpy as np
 
 Array = Any  #: numpy.ndarray or cupy.ndarray
 #: Functions of `Backend.activation_forward`, in the order of the enumeration in activation.cu.
-ACTIVATIONS = ("leaky_relu", "clip", "sigmoid", "tanh", "silu", "gelu", "gelu_tanh", "affine")
+ACTIVATIONS = ("relu", "leaky_relu", "clip", "sigmoid", "tanh", "silu", "gelu", "affine")
 Pair = tuple[int, int]
 #: One number per image axis.
 Ints = tuple[int, ...]
@@ -288,30 +288,22 @@ class Backend(ABC):
         """dx for each channel of x from the dy of the owned channels: a partial sum."""
 
     @abstractmethod
-    def relu_forward(self, x: Array, out: Array) -> None:
-        """out = max(x, 0); NaN stays NaN; out may be x."""
-
-    @abstractmethod
-    def relu_backward(self, out: Array, dy: Array, dx: Array) -> None:
-        """dx = dy where out > 0, else 0; dx may be dy."""
-
-    @abstractmethod
     def activation_forward(self, function: str, numbers: tuple[float, float], x: Array,
                            out: Array) -> None:
         """out = f(x) with numbers (a, b); NaN stays NaN; out may be x.
 
-        leaky_relu: x if x > 0, else a * x; clip: min(max(x, a), b); affine: a * x + b;
-        sigmoid: s(x) = 1 / (1 + exp(-x)); tanh; silu: x * s(x);
-        gelu: x * (1 + erf(x / sqrt(2))) / 2;
-        gelu_tanh: x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))) / 2.
+        relu: max(x, 0); leaky_relu: x if x > 0, else a * x; clip: min(max(x, a), b);
+        sigmoid: s(x) = 1 / (1 + exp(-x)); tanh; silu: x * s(x); affine: a * x + b;
+        gelu: x * (1 + erf(x / sqrt(2))) / 2, or with a = 1
+        x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))) / 2.
         """
 
     @abstractmethod
     def activation_backward(self, function: str, numbers: tuple[float, float], kept: Array,
                             dy: Array, dx: Array) -> None:
-        """dx = dy * f'(x); `kept` is x of silu, gelu and gelu_tanh, else f(x); dx may be dy.
+        """dx = dy * f'(x); `kept` is x of silu and gelu, else f(x); dx may be dy.
 
-        f' of leaky_relu at 0 is a, of clip at both bounds 0.
+        f' of relu at 0 is 0, of leaky_relu a, of clip at both bounds 0.
         """
 
     @abstractmethod

@@ -14,7 +14,7 @@ from hpcpar.kernels.numpy_elementwise import masked
 
 #: erf(t) is 1 in float64 from here on, and the nodes of its table in each unit of t.
 _ERF_END, _ERF_NODES = 6, 1024
-#: Factors of gelu_tanh.
+#: Factors of gelu by tanh.
 _ROOT, _CUBE = math.sqrt(2 / math.pi), 0.044715
 
 
@@ -56,13 +56,14 @@ def _tanh_of_gelu(x: Array) -> Array:
 
 #: (x, a, b, out), see `Backend.activation_forward`.
 _FORWARD: dict[str, Callable[[Array, float, float, Array], object]] = {
+    "relu": lambda x, a, b, y: np.maximum(x, 0, out=y),
     "leaky_relu": lambda x, a, b, y: np.copyto(y, np.where(x > 0, x, a * x)),
     "clip": lambda x, a, b, y: np.minimum(np.maximum(x, a, out=y), b, out=y),
     "sigmoid": lambda x, a, b, y: np.copyto(y, _sigmoid(x)),
     "tanh": lambda x, a, b, y: np.tanh(x, out=y),
     "silu": lambda x, a, b, y: np.multiply(x, _sigmoid(x), out=y),
-    "gelu": lambda x, a, b, y: np.multiply(x, _normal(x), out=y),
-    "gelu_tanh": lambda x, a, b, y: np.multiply(x / 2, 1 + _tanh_of_gelu(x), out=y),
+    "gelu": lambda x, a, b, y: np.multiply(x, (1 + _tanh_of_gelu(x)) / 2 if a else _normal(x),
+                                           out=y),
     "affine": lambda x, a, b, y: np.add(a * x, b, out=y),
 }
 
@@ -72,24 +73,22 @@ def _silu_slope(x: Array) -> Array:
     return s * (1 + x * (1 - s))
 
 
-def _gelu_slope(x: Array) -> Array:
-    return _normal(x) + x * np.exp(-x * x / 2) * (_ROOT / 2)
-
-
-def _gelu_tanh_slope(x: Array) -> Array:
+def _gelu_slope(x: Array, by_tanh: float) -> Array:
+    if not by_tanh:
+        return _normal(x) + x * np.exp(-x * x / 2) * (_ROOT / 2)
     t = _tanh_of_gelu(x)
     return (1 + t + x * (1 - t * t) * (_ROOT * (1 + 3 * _CUBE * x * x))) / 2
 
 
 #: (kept, a, b, dy, dx), see `Backend.activation_backward`.
 _BACKWARD: dict[str, Callable[[Array, float, float, Array, Array], object]] = {
+    "relu": lambda y, a, b, g, d: masked(y > 0, g, d),
     "leaky_relu": lambda y, a, b, g, d: np.copyto(d, np.where(y > 0, g, a * g)),
     "clip": lambda y, a, b, g, d: masked((y > a) & (y < b), g, d),
     "sigmoid": lambda y, a, b, g, d: np.multiply(g, y * (1 - y), out=d),
     "tanh": lambda y, a, b, g, d: np.multiply(g, 1 - y * y, out=d),
     "silu": lambda x, a, b, g, d: np.multiply(g, _silu_slope(x), out=d),
-    "gelu": lambda x, a, b, g, d: np.multiply(g, _gelu_slope(x), out=d),
-    "gelu_tanh": lambda x, a, b, g, d: np.multiply(g, _gelu_tanh_slope(x), out=d),
+    "gelu": lambda x, a, b, g, d: np.multiply(g, _gelu_slope(x, a), out=d),
     "affine": lambda _, a, b, g, d: np.multiply(g, a, out=d),
 }
 

@@ -94,10 +94,6 @@ class NumpyBackend(Scratch, Backend):
     lrn_forward = numpy_lrn.lrn_forward
     lrn_backward = numpy_lrn.lrn_backward
 
-    def relu_forward(self, x: Array, out: Array) -> None:
-        np.maximum(x, 0, out=out)
-
-    relu_backward = staticmethod(numpy_elementwise.relu_backward)
     activation_forward = staticmethod(numpy_activations.activation_forward)
     activation_backward = staticmethod(numpy_activations.activation_backward)
     dropout_mask = numpy_elementwise.dropout_mask

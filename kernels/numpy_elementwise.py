@@ -13,12 +13,6 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = 1 << 64
 
 
-def relu_backward(out: Array, dy: Array, dx: Array) -> None:
-    """See `Backend.relu_backward`."""
-    for y, g, d in flat_blocks(out, dy, dx):
-        masked(y > 0, g, d)
-
-
 def masked(keep: Array, x: Array, out: Array) -> None:
     """out = x where `keep`, else 0, by a bit mask, because 0 * infinity is NaN."""
     bits = np.dtype(f"i{out.itemsize}")

@@ -114,11 +114,11 @@ def activation(layer: Activation, x: Any) -> Any:
     a, b = layer.numbers
     functions = {
         "relu": f.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "silu": f.silu,
-        "gelu": f.gelu, "gelu_tanh": lambda t: f.gelu(t, approximate="tanh"),
+        "gelu": lambda t: f.gelu(t, approximate="tanh" if a else "none"),
         "leaky_relu": lambda t: f.leaky_relu(t, a), "clip": lambda t: f.hardtanh(t, a, b),
         "affine": lambda t: a * t + b,
     }
-    return functions[layer.function](x)
+    return functions[layer.kind](x)
 
 
 def average(layer: AvgPool3d, x: Any) -> Any:

@@ -8,27 +8,18 @@ from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     Add,
-    BatchNorm,
     Clip,
-    Conv2d,
     Dropout,
     GlobalAvgPool,
     Linear,
     Shape,
     SoftmaxCrossEntropy,
 )
+from hpcpar.network.resnet import conv_norm
 
 #: Expansion, output channels, blocks and stride of the first block of each stage.
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
           (6, 160, 3, 2), (6, 320, 1, 1))
-
-
-def _conv(net: Graph, name: str, filters: int, kernel: int = 1, stride: int = 1,
-          groups: int = 1) -> str:
-    """Convolution without bias, padded to keep the image size at stride 1, and its BatchNorm."""
-    net.add(Conv2d, name, out_channels=filters, kernel=kernel, stride=stride, padding=kernel // 2,
-            groups=groups, bias=False)
-    return net.add(BatchNorm, f"{name}.bn")
 
 
 def _block(net: Graph, name: str, expansion: int, filters: int, stride: int) -> None:
@@ -38,26 +29,25 @@ def _block(net: Graph, name: str, expansion: int, filters: int, stride: int) -> 
     channels = net.shapes[x][0]
     width = expansion * channels
     if expansion > 1:
-        _conv(net, f"{name}.expand", width)
+        conv_norm(net, f"{name}.expand", width, 1)
         net.add(Clip, f"{name}.relu1")
-    _conv(net, f"{name}.depthwise", width, 3, stride, width)
+    conv_norm(net, f"{name}.depthwise", width, 3, stride, groups=width)
     net.add(Clip, f"{name}.relu2")
-    y = _conv(net, f"{name}.project", filters)
+    y = conv_norm(net, f"{name}.project", filters, 1)
     if stride == 1 and filters == channels:
         net.add(Add, f"{name}.add", after=(y, x))
 
 
 def inverted_residuals(name: str, shape: Shape, classes: int,
-                       stages: Iterable[tuple[int, int, int, int]], stem: int = 32,
-                       features: int = 1280) -> Network:
+                       stages: Iterable[tuple[int, int, int, int]]) -> Network:
     """A network of `stages` (as `STAGES`) between a stem and a 1x1 convolution."""
     net = Graph(name, shape)
-    _conv(net, "conv1", stem, 3, 2)
+    conv_norm(net, "conv1", 32, 3, 2)
     net.add(Clip, "relu1")
     for stage, (expansion, filters, depth, stride) in enumerate(stages, 1):
         for i in range(depth):
             _block(net, f"stage{stage}.{i}", expansion, filters, stride if i == 0 else 1)
-    _conv(net, "conv2", features)
+    conv_norm(net, "conv2", 1280, 1)
     net.add(Clip, "relu2")
     net.add(GlobalAvgPool, "pool")
     net.add(Dropout, "drop", rate=0.2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from hpcpar.errors import InputError
@@ -13,21 +13,18 @@ from hpcpar.network.receptive_field import Full, Granule, Relation, Same
 
 @dataclass(frozen=True)
 class Activation(Layer):
-    """Base class of functions of one element: y = f(x)."""
+    """Base class of functions of one element, y = f(x); its fields are at most two numbers."""
 
     elementwise: ClassVar[bool] = True
     #: What the backward pass reads: ``"input"``, ``"output"`` or nothing.
     keeps: ClassVar[str] = "output"
 
     @property
-    def function(self) -> str:
-        """The function's name, one of `hpcpar.kernels.interface.ACTIVATIONS` (but of ReLU)."""
-        return self.kind
-
-    @property
     def numbers(self) -> tuple[float, float]:
-        """The numbers a and b of the function, 0 where it has none."""
-        return 0.0, 0.0
+        """The layer's own fields, 0 where there are none."""
+        own = [float(getattr(self, f.name)) for f in fields(self)[len(fields(Layer)):]]
+        a, b, *_ = (*own, 0.0, 0.0)
+        return a, b
 
 
 @dataclass(frozen=True)
@@ -49,10 +46,6 @@ class LeakyReLU(Activation):
             raise InputError(f"layer '{self.name}' (leaky_relu): slope={self.slope}; give a number "
                              "of at least 0")
 
-    @property
-    def numbers(self) -> tuple[float, float]:
-        return self.slope, 0.0
-
 
 @dataclass(frozen=True)
 class Clip(Activation):
@@ -66,10 +59,6 @@ class Clip(Activation):
         if not self.low < self.high:
             raise InputError(f"layer '{self.name}' (clip): low={self.low}, high={self.high}; low "
                              "must be less than high")
-
-    @property
-    def numbers(self) -> tuple[float, float]:
-        return self.low, self.high
 
 
 @dataclass(frozen=True)
@@ -102,10 +91,6 @@ class GELU(Activation):
     kind: ClassVar[str] = "gelu"
     keeps: ClassVar[str] = "input"
 
-    @property
-    def function(self) -> str:
-        return "gelu_tanh" if self.tanh else "gelu"
-
 
 @dataclass(frozen=True)
 class Affine(Activation):
@@ -115,10 +100,6 @@ class Affine(Activation):
     shift: float = 0.0
     kind: ClassVar[str] = "affine"
     keeps: ClassVar[str] = ""
-
-    @property
-    def numbers(self) -> tuple[float, float]:
-        return self.scale, self.shift
 
 
 @dataclass(frozen=True)

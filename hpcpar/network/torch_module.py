@@ -109,7 +109,7 @@ class _Reader:
                              "network has one output, leave auxiliary ones out")
         (output,) = outputs
         return Operations(f"module '{self.name}'", tuple(self.nodes), self.constants, self.input,
-                          (None, *self.shapes[self.input]), self.tensors[cast(FxNode, output)],
+                          (None, *self.shapes[self.input]), self.tensors[cast("FxNode", output)],
                           self.shapes, exact_sharing=True)
 
     def _placeholder(self, fx: FxNode) -> None:
@@ -134,7 +134,7 @@ class _Reader:
         self.tensors[fx] = fx.name
         self.shapes[fx.name] = _sample(fx)
         if fx.target is operator.getitem:
-            source, which = cast(tuple[FxNode, int], tuple(fx.args))
+            source, which = cast("tuple[FxNode, int]", tuple(fx.args))
             self._append(fx, "Identity" if which == 0 else "second output of an operator",
                          (self.tensors[source],), {})
             return
@@ -161,14 +161,14 @@ class _Reader:
                        if isinstance(v, Tensor))
         first = next((v for v in pytree_leaves(list(fx.args)) if v in self.tensors), fx)
         call = Call(name.removesuffix("_"), fx.name, given, _sample(fx),
-                    _sample(cast(FxNode, first)))
+                    _sample(cast("FxNode", first)))
         return call, inputs, name.endswith("_")
 
     def _named(self, value: object) -> object:
         """An argument with names of tensors."""
         if isinstance(value, list | tuple):
             return [self._named(each) for each in value]
-        return Tensor(self.tensors[cast(FxNode, value)]) if hasattr(value, "users") else value
+        return Tensor(self.tensors[cast("FxNode", value)]) if hasattr(value, "users") else value
 
     def _append(self, fx: FxNode, op: str, inputs: tuple[str, ...],
                 attributes: Mapping[str, Attribute]) -> None:
@@ -188,9 +188,9 @@ class _Reader:
 
     def _replace(self, fx: FxNode) -> None:
         """After an operator in place its argument has the new value."""
-        changed = cast(FxNode, fx.args[0])
+        changed = cast("FxNode", fx.args[0])
         views = [user for user in changed.users if user is not fx and _is_view(user)]
-        base = cast(FxNode, changed.args[0]) if _is_view(changed) else None
+        base = cast("FxNode", changed.args[0]) if _is_view(changed) else None
         if views or (base is not None and len(base.users) > 1):
             raise InputError(f"module '{self.name}': '{fx.name}' changes a tensor in place that "
                              "has another shape elsewhere; use the operator that returns a new one")

@@ -14,9 +14,9 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
-    GELU,
     LRN,
     Add,
     Concat,
@@ -109,7 +109,7 @@ class Work:
 
 
 def _shape(s: Shape) -> str:
-    return "x".join(str(int(v)) for v in s)
+    return shape_text(map(int, s))
 
 
 def _options(network: Network, layer: Layer, x: Shape) -> Names:
@@ -127,8 +127,8 @@ def _options(network: Network, layer: Layer, x: Shape) -> Names:
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
     if isinstance(layer, Upsample):
         return f" s={_shape(layer.scale)} {layer.mode}"
-    if isinstance(layer, GELU):
-        return " tanh" if layer.tanh else ""
+    if getattr(layer, "tanh", False):  # of GELU
+        return " tanh"
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
 
 

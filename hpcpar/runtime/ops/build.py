@@ -25,7 +25,6 @@ from hpcpar.network.layers import (
     MaxPool2d,
     MaxPool3d,
     Multiply,
-    ReLU,
     Resampled,
 )
 from hpcpar.runtime.ops.base import Context, Operator
@@ -34,7 +33,7 @@ from hpcpar.runtime.ops.linear import LinearOp
 from hpcpar.runtime.ops.loss import LossOp
 from hpcpar.runtime.ops.merge import AddOp, ConcatOp, MultiplyOp
 from hpcpar.runtime.ops.norm import BatchNormOp, LRNOp
-from hpcpar.runtime.ops.pointwise import ActivationOp, DropoutOp, FlattenOp, ReLUOp
+from hpcpar.runtime.ops.pointwise import ActivationOp, DropoutOp, FlattenOp
 from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, GlobalMaxPoolOp, MaxPoolOp
 from hpcpar.runtime.ops.resample import resampled
 from hpcpar.runtime.ops.sample_norm import GroupNormOp, LayerNormOp
@@ -49,7 +48,6 @@ OPS: dict[type[Layer], Callable[[Context], Operator]] = {
     Resampled: resampled,
     GlobalAvgPool: GlobalAvgPoolOp,
     GlobalMaxPool: GlobalMaxPoolOp,
-    ReLU: ReLUOp,
     Activation: ActivationOp,
     Dropout: DropoutOp,
     Flatten: FlattenOp,

@@ -7,16 +7,6 @@ from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
 
 
-class ReLUOp(Operator):
-    """max(x, 0), in place where the storage allows."""
-
-    def _forward(self) -> None:
-        self.backend.relu_forward(self.x, self.y)
-
-    def _backward(self) -> None:
-        self.backend.relu_backward(self.y, self.dy, self.dx)
-
-
 class ActivationOp(Operator):
     """y = f(x), in place where the storage allows."""
 
@@ -26,12 +16,12 @@ class ActivationOp(Operator):
         self.layer = ctx.layer
 
     def _forward(self) -> None:
-        self.backend.activation_forward(self.layer.function, self.layer.numbers, self.x, self.y)
+        self.backend.activation_forward(self.layer.kind, self.layer.numbers, self.x, self.y)
 
     def _backward(self) -> None:
-        kept = self.x if self.layer.keeps == "input" else self.y
-        self.backend.activation_backward(self.layer.function, self.layer.numbers, kept, self.dy,
-                                         self.dx)
+        f = self.layer
+        kept = self.x if f.keeps == "input" else self.y
+        self.backend.activation_backward(f.kind, f.numbers, kept, self.dy, self.dx)
 
 
 class DropoutOp(Operator):

@@ -43,6 +43,7 @@ from hpcpar.network.layers import (  # noqa: E402
     MaxPool3d,
     Multiply,
     Pad,
+    ReLU,
     Sigmoid,
     SiLU,
     Tanh,
@@ -113,6 +114,7 @@ PLAIN: dict[str, tuple[Layer, Callable[..., Any], list[tuple[int, ...]]]] = {
                         [(5, 4, 3)]),
     "globalmaxpool3d": (GlobalMaxPool("g"), lambda x: F.adaptive_max_pool3d(x, 1).flatten(1),
                         [(5, 4, 3, 2)]),
+    "relu": (ReLU("a"), F.relu, [(5, 4, 3)]),
     "leaky relu": (LeakyReLU("a", slope=0.2), lambda x: F.leaky_relu(x, 0.2), [(5, 4, 3)]),
     "relu6": (Clip("a", high=0.7), lambda x: F.hardtanh(x, 0, 0.7), [(5, 4, 3, 2)]),
     "silu": (SiLU("a"), F.silu, [(5, 4, 3)]),
@@ -171,7 +173,8 @@ def test_add_in_place_and_untrained_inputs() -> None:
     close(op.blocks.dxs[0], dy)
 
 
-@pytest.mark.parametrize("layer", [LeakyReLU("a"), Clip("a"), Sigmoid("a"), Tanh("a"), Affine("a")])
+@pytest.mark.parametrize("layer", [ReLU("a"), LeakyReLU("a"), Clip("a"), Sigmoid("a"), Tanh("a"),
+                                   Affine("a")])
 def test_activations_that_keep_no_input_work_in_place(layer: Layer) -> None:
     x, dy = random(0, (2, 3), np.float64), random(1, (2, 3), np.float64)
     ops = [make(layer, 2, [x], ((0, 2), (0, 3)), dy) for _ in range(2)]
@@ -336,7 +339,7 @@ def test_every_layer_kind_is_tested_or_elementwise() -> None:
     tested = {type(layer) for layer, *_ in (*PLAIN.values(), *PRODUCTS.values())} | {
         BatchNorm, GroupNorm, LayerNorm}
     untested = {kind.__name__ for kind in OPS if not any(issubclass(t, kind) for t in tested)}
-    assert untested == {"ReLU", "Dropout", "Flatten", "Loss"}
+    assert untested == {"Dropout", "Flatten", "Loss"}
 
 
 def test_long_kernels_tick() -> None:
