@@ -225,14 +225,14 @@ class Importer:
         found = [(i, constant) for i in which if (constant := self.constant(node, i)) is not None]
         if not found:
             raise node.error("has no weights")
-        for i, constant in found:
-            name = node.inputs[i]
+        for _, constant in found:
             for origin in sorted(constant.origins):
                 owner = self._owners.setdefault(origin, node)
                 if owner is not node:
                     self._shared(node, owner, origin, len(constant.dims))
             if constant.remark:
-                self.remark(node, f"'{name}' {constant.remark}; here it is trained")
+                self.remark(node, f"what it multiplies or adds {constant.remark}; here it is "
+                                  "trained")
         if node.folded:
             self.remark(node, "the exporter folded a batch normalisation into it, which is missing "
                               "here; give the PyTorch module itself as --network")
