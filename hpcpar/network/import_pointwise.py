@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -60,8 +61,7 @@ def hard_sigmoid(imp: Importer, node: Node, suffix: str = "") -> str:
 
 def hard_swish(imp: Importer, node: Node) -> str:
     """HardSwish: x clip(x / 6 + 1 / 2, 0, 1)."""
-    inner = Node(node.op, node.name, node.inputs, node.outputs, {"alpha": 1 / 6, "beta": 0.5})
-    gate = hard_sigmoid(imp, inner, ".gate")
+    gate = hard_sigmoid(imp, replace(node, attributes={"alpha": 1 / 6, "beta": 0.5}), ".gate")
     return imp.add(Multiply, node, [imp.source(node), gate])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +31,8 @@ from hpcpar.network.layers import (
 )
 
 onnx = pytest.importorskip("onnx", reason="ONNX files are read with the package onnx")
-helper = pytest.importorskip("onnx.helper")
 
-
-def export(path: Path, model: Any, shape: tuple[int, ...], *, train: bool = True,
-           dynamic: bool = False) -> str:
-    """ONNX file of a model, exported by PyTorch."""
-    import torch
-
-    mode = torch.onnx.TrainingMode.TRAINING if train else torch.onnx.TrainingMode.EVAL
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(model, (torch.zeros(2, *shape),), str(path), dynamo=False, training=mode,
-                          input_names=["x"], dynamic_axes={"x": {0: "n"}} if dynamic else None)
-    return str(path)
+from tests.unit.network.onnx_nodes import HEAD, Spec, export, write  # noqa: E402
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -125,33 +112,6 @@ def test_pytorchs_resnet_block_keeps_its_names(tmp_path: Path) -> None:
     net = network(export(tmp_path / "n.onnx", Net(), (3, 4, 4)))
     assert [layer.name for layer in net.layers] == ["input", "layer1.0.0", "layer1.0.1",
                                                     "ReduceMean", "fc", "loss"]
-
-
-Spec = list[tuple[Any, ...]]
-
-
-def write(path: Path, nodes: Spec, dims: Any = ("n", 3, 8, 8),
-          weights: dict[str, Any] | None = None, outputs: Any = ("y",)) -> str:
-    """An ONNX file of nodes (operator, inputs, outputs, attributes) and weights."""
-    made = []
-    for name, value in (weights or {}).items():
-        array = np.zeros(value, np.float32) if isinstance(value, tuple) else np.asarray(value)
-        made.append(onnx.numpy_helper.from_array(array, name))
-    graph = helper.make_graph(
-        [
-            helper.make_node(op, list(i), list(o), name=f"the_{op}", **(at[0] if at else {}))
-            for op, i, o, *at in nodes
-        ],
-        "graph",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, dims)],
-        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs],
-        made,
-    )
-    onnx.save(helper.make_model(graph), path)
-    return str(path)
-
-
-HEAD: Spec = [("Flatten", "h", "f"), ("Gemm", ("f", "w"), "y")]
 
 
 def test_operators_of_other_exporters(tmp_path: Path) -> None:
