@@ -101,7 +101,8 @@ def add_network(parser: argparse.ArgumentParser, required: bool = True) -> None:
 def add_shape(parser: argparse.ArgumentParser) -> None:
     """Adds --input and --classes."""
     parser.add_argument("--input", type=image, metavar="CxHxW",
-                        help="image shape, CxDxHxW for volumes, CxW for signals (default: the network's usual one)")
+                        help="image shape, CxDxHxW for volumes, CxW for signals (default: the "
+                        "network's usual one)")
     parser.add_argument("--classes", type=positive, metavar="N",
                         help="number of classes (default: the network's usual one)")
 

@@ -199,7 +199,8 @@ def _synthetic(network: Network, path: str, samples: int, dry: bool) -> int:
     if not dry:
         say(f"making {samples} synthetic images in {path}")
         targets = network.classes if isinstance(network.layers[-1], MeanSquaredError) else 0
-        synthetic(path, network.image_shape, network.classes, samples, targets=targets)
+        synthetic(path, network.image_shape, network.classes, samples, targets=targets,
+                  pixels=len(network.shapes[network.layers[-1].name]) > 1)
     return samples
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
+    GELU,
     LRN,
     Add,
     Concat,
@@ -127,8 +128,8 @@ def _options(network: Network, layer: Layer, x: Shape) -> Names:
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
     if isinstance(layer, Upsample):
         return f" s={_shape(layer.scale)} {layer.mode}"
-    if getattr(layer, "tanh", False):  # of GELU
-        return " tanh"
+    if isinstance(layer, GELU):
+        return " tanh" if layer.tanh else ""
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
 
 
