@@ -102,7 +102,7 @@ class Importer:
             self._lost_constants.add(output)
         elif node.op not in (*self.operators, "Shape") and not constant:
             key = node.op.lower().replace("_", "")
-            remedy = REMEDIES.get(key, "leave it out, or use one of docs/networks.md")
+            remedy = REMEDIES.get(key, "leave it out, or use one of docs/reference/networks.md")
             raise node.error(f"operator {node.op} is not supported; {remedy}")
         elif (self._lost | self._lost_constants).intersection(node.inputs):
             self._lost.update(node.outputs)

@@ -173,7 +173,7 @@ def test_another_image_size(tmp_path: Path) -> None:
         ([("Elu", "x", "h"), *HEAD],
          "node 'the_Elu' (Elu): operator Elu is not supported; use ReLU, LeakyReLU or SiLU"),
         ([("Sin", "x", "h"), *HEAD],
-         "operator Sin is not supported; leave it out, or use one of docs/networks.md"),
+         "operator Sin is not supported; leave it out, or use one of docs/reference/networks.md"),
         ([("MaxPool", "x", "h", {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1]}), *HEAD],
          "node 'the_MaxPool' (MaxPool): pads [0, 0, 1, 1] differ"),
         ([("Conv", ("x", "k"), "h", {"group": 2}), *HEAD],
