@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from hpcpar.cost.price_family import ACCOUNTINGS
+from hpcpar.data.augment import Augmentation
 from hpcpar.errors import InputError, unknown
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -47,6 +48,16 @@ def one_of(known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> d
         return value
 
     return {"type": check, "metavar": "|".join(names)}
+
+
+def add_augment(parser: argparse.ArgumentParser) -> None:
+    """Adds --augment."""
+    check = one_of(Augmentation)["type"]
+    parser.add_argument(
+        "--augment", default=(), metavar=",".join(Augmentation),
+        type=lambda text: tuple(Augmentation(check(word)) for word in text.split(",")),
+        help="train with random crops of images that are larger than the network's input, with "
+        "horizontal flips, or both; evaluation takes the centre")
 
 
 def whole(least: int, text: str) -> int:

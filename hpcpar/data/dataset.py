@@ -5,6 +5,7 @@
 ``labels`` [N]                    int64, 0 <= label < classes; for regression instead
 ``targets`` [N, outputs]          float32
 ``test_images``, ``test_labels``  optional held-out split (or ``test_targets``)
+``class_names`` [classes]         optional names of the labels
 attributes ``source, classes``    origin of the data, number of classes
 attributes ``mean, scale``        one number or one per channel: readers use (x - mean) * scale
 ================================  =============================================================
@@ -12,6 +13,7 @@ attributes ``mean, scale``        one number or one per channel: readers use (x 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -152,7 +154,7 @@ def open_split(f: h5py.File, path: str, prefix: str, truth: str) -> DatasetSplit
 
 
 def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], dtype: Any,
-           outputs: int = 0) -> DatasetSplit:
+           outputs: int = 0, grows: bool = False) -> DatasetSplit:
     """Create the two datasets of a split; a chunk has one sample and about 32 rows and planes.
 
     Parameters
@@ -161,23 +163,58 @@ def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], 
         Shape of a sample, channels first.
     outputs : int
         Number of targets per sample; 0 for labels.
+    grows : bool
+        The number of samples can be changed.
     """
     chunk = (1, shape[0], *(-(-e // -(-e // 32)) for e in shape[1:-1]), shape[-1])
     images = f.create_dataset(f"{prefix}images", (count, *shape), dtype,
-                              chunks=chunk if count else None)
+                              chunks=chunk if count else None,
+                              maxshape=(None, *shape) if grows else None)
     if outputs:
         return DatasetSplit(images, f.create_dataset(f"{prefix}targets", (count, outputs), "f4"))
-    return DatasetSplit(images, f.create_dataset(f"{prefix}labels", (count,), "i8"))
+    return DatasetSplit(images, f.create_dataset(f"{prefix}labels", (count,), "i8",
+                                                 maxshape=(None,) if grows else None))
 
 
 def held_out(labels: NDArray[np.int64], fraction: float) -> NDArray[np.bool_]:
-    """Mask [N] of a stratified test split: a random fraction of each class, by a fixed seed."""
+    """Mask [N] of a stratified test split: a random fraction of each class, by a fixed seed.
+
+    Raises
+    ------
+    InputError
+        The fraction is out of range or leaves no sample to train with.
+    """
+    if not 0 <= fraction < 1:
+        raise InputError(f"held-out fraction {fraction}: give a number of at least 0 and below 1")
     mask = np.zeros(len(labels), bool)
     rng = np.random.default_rng(_SPLIT_SEED)
     for label in np.unique(labels):
         samples = rng.permutation(np.flatnonzero(labels == label))
         mask[samples[: round(len(samples) * fraction)]] = True
+    if mask.all():
+        raise InputError(f"held-out fraction {fraction} leaves no image to train with; give a "
+                         "smaller one")
     return mask
+
+
+class ChannelStatistics:
+    """Mean and deviation of each channel of uint8 images, block by block."""
+
+    def __init__(self, channels: int) -> None:
+        self.count, (self.sums, self.squares) = 0, np.zeros((2, channels), np.int64)
+
+    def add(self, images: NDArray[np.uint8]) -> None:
+        """Images [n, C, ...]."""
+        flat = images.reshape(*images.shape[:2], math.prod(images.shape[2:]))
+        self.count += len(flat) * flat.shape[2]
+        self.sums += flat.sum((0, 2), dtype=np.int64)
+        self.squares += np.einsum("nci,nci->c", flat, flat, dtype=np.int64, casting="unsafe")
+
+    def normalisation(self) -> dict[str, NDArray[np.float64]]:
+        """Attributes ``mean`` and ``scale`` of a data file."""
+        mean = self.sums / self.count
+        spread = np.sqrt(np.maximum(self.squares / self.count - mean**2, 0))
+        return {"mean": mean, "scale": 1 / np.maximum(spread, 1.0)}  # a constant channel: finite
 
 
 def digits(path: str) -> None:

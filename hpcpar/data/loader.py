@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Collection
 from types import TracebackType
 from typing import Any
 
@@ -11,6 +12,7 @@ import h5py
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from hpcpar.data.augment import Augmentation, Crops
 from hpcpar.data.dataset import REMEDY, DatasetSplit, open_hdf5, open_split, reason
 from hpcpar.errors import InputError, unknown
 from hpcpar.plan.boxes import Box, Interval, items
@@ -51,12 +53,15 @@ class Loader:
         'all' iterates over the training split like a test split: each sample once, in the order of
         the file.
     shape : tuple of int, optional
-        Sample shape of the network, which the file must have.
+        Sample shape of the network, which the file must have; with `Augmentation.CROP` its images
+        may be larger.
     classes : int, optional
         Number of outputs of the network, to check labels or targets.
     rows : array of int, optional
         Ascending samples of a batch whose images are read, in place of the first interval of
         `box`, if they are not contiguous (some of each micro-batch).
+    augment : collection of Augmentation
+        Changes of the training images; the other splits get the centre of larger images.
 
     Raises
     ------
@@ -67,7 +72,8 @@ class Loader:
     def __init__(self, path: str, box: Box, labels: Interval | Box, batch: int,
                  dtype: DTypeLike = np.float32, seed: int = 0, shuffle: bool = True,
                  split: str = "train", *, shape: tuple[int, ...] | None = None,
-                 classes: int | None = None, rows: NDArray[np.int64] | None = None) -> None:
+                 classes: int | None = None, rows: NDArray[np.int64] | None = None,
+                 augment: Collection[Augmentation] = ()) -> None:
         if split not in ("train", "test", "all"):
             raise unknown("split", split, ("train", "test", "all"))
         self.path, self.batch_size = path, batch
@@ -80,7 +86,7 @@ class Loader:
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
         self._file = open_hdf5(path, "data file", REMEDY)
         try:
-            self._open(shape, classes)
+            self._open(shape, classes, augment)
         except OSError as err:
             self._file.close()
             raise InputError(f"data file {path} cannot be read ({reason(err)}); {REMEDY}") from err
@@ -88,16 +94,15 @@ class Loader:
             self._file.close()
             raise
 
-    def _open(self, shape: tuple[int, ...] | None, classes: int | None) -> None:
+    def _open(self, shape: tuple[int, ...] | None, classes: int | None,
+              augment: Collection[Augmentation]) -> None:
         """Find and check the datasets."""
         where = f"data file {self.path}"
         truth = "labels" if len(self._truth_box) == 1 else "targets"
         found = open_split(self._file, self.path, "test_" if self.split == "test" else "", truth)
-        self.samples, sample = found.samples, found.sample_shape
-        if shape is not None and sample != tuple(shape):
-            file, net = "x".join(map(str, sample)), "x".join(map(str, shape))
-            raise InputError(f"{where} holds images {file}, the network takes {net}; make other "
-                             f"data, or plan with --input {file}")
+        self.samples, stored = found.samples, found.sample_shape
+        sample = stored if shape is None else tuple(shape)
+        self._fits(stored, sample, Augmentation.CROP in augment)
         rows = (int(self._rows.min()), int(self._rows.max()) + 1) if len(self._rows) else (0, 0)
         if not _inside((rows, *self._box), (self.batch_size, *sample)):
             raise InputError(f"{where} holds images {sample}, the part {(rows, *self._box)} of a "
@@ -108,12 +113,33 @@ class Loader:
             raise InputError(f"{where} holds {self.samples} samples, fewer than one batch of "
                              f"{self.batch_size}; use a smaller --batch or more data")
         self._images = found.images
+        training = self.split == "train"
+        self._crops = Crops(stored[1:], sample[1:], augment if training else (), self.seed,
+                            self.samples)
+        #: Box of the stored images that is read: all that a rank may ever need of them.
+        self._stored = (self._box[0], *((0, e) for e in stored[1:]))
+        if not self._crops.random:
+            self._stored = (self._box[0], *self._crops.source(self._box[1:], self._crops.centre))
         self._resident: NDArray[Any] | None = None
-        if self.samples * items(self._box) * self._images.dtype.itemsize <= RESIDENT_BYTES:
-            self._resident = np.empty((self.samples, *shape_of(self._box)), self._images.dtype)
-            self._read(np.arange(self.samples), self._resident)
+        if self.samples * items(self._stored) * self._images.dtype.itemsize <= RESIDENT_BYTES:
+            every = np.empty((self.samples, *shape_of(self._stored)), self._images.dtype)
+            self._read(np.arange(self.samples), self._stored, every)
+            self._resident = every
         self._mean, self._scale = self._per_channel("mean", 0.0, sample), self._per_channel(
             "scale", 1.0, sample)
+
+    def _fits(self, stored: tuple[int, ...], sample: tuple[int, ...], crop: bool) -> None:
+        """Check the images' shape against the network's."""
+        larger = stored[:1] == sample[:1] and len(stored) == len(sample) and all(
+            a >= b for a, b in zip(stored, sample, strict=True))
+        file, net = "x".join(map(str, stored)), "x".join(map(str, sample))
+        where = f"data file {self.path} holds images {file}, the network takes {net}"
+        if stored != sample and not (larger and crop):
+            remedy = ", or crop them with --augment crop" if larger else ""
+            raise InputError(f"{where}; make other data, or plan with --input {file}{remedy}")
+        if stored == sample and crop and self.split == "train":
+            raise InputError(f"{where}: there is nothing to crop; make larger images, or leave "
+                             "crop out of --augment")
 
     def _labels(self, found: DatasetSplit, classes: int | None) -> NDArray[np.int64]:
         """All labels [N]."""
@@ -184,16 +210,31 @@ class Loader:
         images = np.zeros((len(self._rows), *shape_of(self._box)), self.dtype)
         if images.size:
             chosen = order[self._rows[self._rows < len(order)]]
-            if self._resident is not None:
-                raw = self._resident[chosen]
-            else:
-                raw = np.empty((len(chosen), *shape_of(self._box)), self._images.dtype)
-                self._read(chosen, raw)
-            normalise(raw, self._mean, self._scale, images[: len(chosen)])
+            normalise(self._raw(epoch, chosen), self._mean, self._scale, images[: len(chosen)])
         return images, labels
 
-    def _read(self, chosen: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Read samples to their positions in `out`, in the order of the file and in runs.
+    def _raw(self, epoch: int, chosen: NDArray[np.int64]) -> NDArray[Any]:
+        """Stored pixels [n, c, ...] of the rank's box of samples, cropped and flipped."""
+        if self._resident is not None and not self._crops.random:
+            return self._resident[chosen]
+        raw = np.empty((len(chosen), *shape_of(self._box)), self._images.dtype)
+        if not self._crops.random:
+            self._read(chosen, self._stored, raw)
+            return raw
+        drawn = self._crops.draw(epoch)[chosen]
+        for i in np.argsort(chosen):
+            box = self._crops.source(self._box[1:], drawn[i])
+            if self._resident is None:
+                self._read(chosen[i : i + 1], (self._box[0], *box), raw[i : i + 1])
+            else:
+                pixels = (slice(None), *(slice(*ends) for ends in box))
+                raw[i] = self._resident[chosen[i]][pixels]
+            if drawn[i, -1]:
+                raw[i] = raw[i, ..., ::-1]
+        return raw
+
+    def _read(self, chosen: NDArray[np.int64], box: Box, out: NDArray[Any]) -> None:
+        """Read a box of samples to their positions in `out`, in the order of the file and in runs.
 
         The low-level interface of h5py is used because its selection by a list takes milliseconds
         per sample on chunked data.
@@ -202,7 +243,7 @@ class Loader:
             return
         dataset = self._images.id
         space, kind = dataset.get_space(), h5py.h5t.py_create(out.dtype)
-        origin = tuple(start for start, _ in self._box)
+        origin = tuple(start for start, _ in box)
         positions = np.argsort(chosen)
         samples = chosen[positions]
         breaks = np.flatnonzero((np.diff(samples) != 1) | (np.diff(positions) != 1)) + 1

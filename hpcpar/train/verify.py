@@ -12,6 +12,7 @@ from hpcpar.comm import trace
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
 from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.data.augment import Augmentation
 from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
@@ -51,6 +52,7 @@ class VerifyOptions:
     steps: int = 3
     seed: int = 0
     sgd: SGD = field(default_factory=SGD)
+    augment: tuple[Augmentation, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class Verification:
         if fc_passes:
             self.order = np.concatenate([p.place(np.arange(p.samples)) for p in fc_passes])
         self.data = world.agree(lambda: Data(self.executor, options.data, options.seed,
-                                             np.arange(batch)))
+                                             np.arange(batch), options.augment))
         self.serial = self._serial(backend) if world.rank == 0 else None
         self.watch = Watch(self.executor, self.executor.training)
         self.serial_watch = None
@@ -161,7 +163,8 @@ class Verification:
         schedule = schedule_for(self.network, plan)
         executor = Executor(self.network, plan, schedule, Communicator(alone, backend), backend,
                             self.options.seed)
-        return executor, Data(executor, self.options.data, self.options.seed, self.order)
+        return executor, Data(executor, self.options.data, self.options.seed, self.order,
+                              self.options.augment)
 
     def run(self, tell: Callable[[int, Result], None]) -> Result:
         """All steps; `tell` hears of each.
