@@ -80,7 +80,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _add_slurm(parser: argparse.ArgumentParser) -> None:
     """Adds the options that a TOML file may have as well."""
     parser.add_argument("--slurm", default="", metavar="FILE.toml",
-                        help="Slurm options (docs/sweep.md); those given here win")
+                        help="Slurm options (docs/reference/sweep.md); those given here win")
     parser.add_argument("--account", metavar="A", help="account that pays")
     parser.add_argument("--partition", metavar="Q", help="partition")
     parser.add_argument("--time", metavar="H:M:S",

@@ -42,13 +42,35 @@ def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
     return table
 
 
+def conclusion(points: Sequence[Point]) -> str:
+    """The result of the study in a sentence: the fastest case, its efficiency, the accuracy."""
+    side = "measured" if any(p.measured for p in points) else "predicted"
+    timed = [(p.batch / parts.iteration_s, i) for i, p in enumerate(points)
+             if (parts := p.side(side)) is not None]
+    if not timed:
+        return "Nothing can run."
+    best = points[max(timed)[1]]
+    parts, over = best.side(side), base(points, side)
+    assert parts is not None
+    plan = "" if best.chosen == best.strategy else f" ({best.chosen})"
+    ranks = f"{best.ranks} rank{'s' if best.ranks > 1 else ''}"
+    text = (f"Fastest, as {side}: {best.strategy}{plan} on {ranks}, "
+            f"{seconds(parts.iteration_s)} an iteration of {best.batch} samples")
+    if over is not None and over.ranks < best.ranks:
+        text += (f", {speedup(best, over, side):.2f} times the speed of {over.ranks} "
+                 f"at {percent(efficiency(best, over, side))} parallel efficiency")
+    mean = mean_accuracy(points)
+    return f"{text}." + (f" Predictions are right to {percent(mean)}." if mean is not None else "")
+
+
 def notes(points: Sequence[Point]) -> list[str]:
     """Remarks under the table: mean accuracy, the base of speedups, and cases that did not run."""
     out = []
     mean = mean_accuracy(points)
     if mean is not None:
         runs = sum(p.accuracy is not None and not p.same_as for p in points)
-        out.append(f"mean accuracy of {runs} run{'s' if runs > 1 else ''}: {percent(mean)}")
+        out.append(f"accuracy over {runs} run{'s' if runs > 1 else ''}, the mean: {percent(mean)}; "
+                   "a measured time is the median of a run's iterations")
     over = base(points, "measured") or base(points, "predicted")
     if over is not None:
         out.append(f"speedup and efficiency are over {over.case}; node-hours are of an epoch; in "
