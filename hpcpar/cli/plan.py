@@ -12,7 +12,13 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
-from hpcpar.report import tables
+from hpcpar.report import answer, tables
+from hpcpar.report.prediction_tables import (
+    schedule_rows,
+    show_layers,
+    show_predictions,
+    show_schedule,
+)
 from hpcpar.schedule.runnable import runs
 from hpcpar.schedule.steps import Schedule
 from hpcpar.search import auto
@@ -62,11 +68,14 @@ def main(args: argparse.Namespace) -> int:
         plans.save(best.plan, args.output)
     if args.json:
         _print_json(candidates, result, schedule, search_s)
+    elif args.csv:
+        options.print_csv(c.prediction.to_json() for c in candidates)
     else:
+        tables.show_line(answer.of_plan(best.prediction, args.epochs))
         title = f"{spec.name} on {args.ranks} ranks of {machine.name}, batch {args.batch}"
         if len(candidates) > 1:
             title += f": best of {len(candidates)} strategies, searched in {search_s:.2f} s"
-        _show(title, candidates, result, schedule)
+        _show(title, candidates, result, schedule, args.wide)
     _notes(args, best)
     return 0
 
@@ -97,19 +106,19 @@ def _print_json(candidates: list[Candidate], result: SearchResult | None,
     data["alternatives"] = [{"strategy": c.strategy, "iteration_s": c.iteration_s, "fits": c.fits}
                             for c in others]
     if schedule is not None:
-        data["schedule"] = tables.schedule_rows(schedule, best.prediction)
+        data["schedule"] = schedule_rows(schedule, best.prediction)
     options.print_json(data)
 
 
 def _show(title: str, candidates: list[Candidate], result: SearchResult | None,
-          schedule: Schedule | None) -> None:
+          schedule: Schedule | None, wide: bool) -> None:
     predictions = [c.prediction for c in candidates[:SHOWN]]
-    tables.show_predictions(title, predictions)
-    tables.show_layers(predictions[0])
+    show_predictions(title, predictions, wide, candidates[0].local_statistics_s)
+    show_layers(predictions[0], wide)
     if result is not None:
-        tables.say(_search_line(result))
+        tables.show_line(_search_line(result))
     if schedule is not None:
-        tables.show_schedule(schedule, predictions[0])
+        show_schedule(schedule, predictions[0], wide)
 
 
 def _search_line(found: SearchResult) -> str:

@@ -74,7 +74,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         p.add_argument("--one-allocation", action="store_true",
                        help="Slurm: one job for all sizes (default: one for each)")
         _add_slurm(p)
-        options.add_json(p)
+        options.add_output(p)
 
 
 def _add_slurm(parser: argparse.ArgumentParser) -> None:
@@ -148,8 +148,10 @@ def main(args: argparse.Namespace) -> int:
         points, document, missing = report.write(study, states, nodes)
     if args.json:
         options.print_json(document | dry)
+    elif args.csv:
+        options.print_csv(document["points"])
     else:
-        show_points(report.title(study), points)
+        show_points(report.title(study), points, args.wide)
         _print(dry)
     if missing:
         say(missing)

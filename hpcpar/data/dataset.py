@@ -217,8 +217,13 @@ class ChannelStatistics:
         return {"mean": mean, "scale": 1 / np.maximum(spread, 1.0)}  # a constant channel: finite
 
 
-def digits(path: str) -> None:
+def digits(path: str, size: int = 8) -> None:
     """Write the handwritten digits of scikit-learn: 1,797 images of 8 x 8, a fifth held out.
+
+    Parameters
+    ----------
+    size : int
+        Height and width of the images, enlarged by repeating pixels.
 
     Raises
     ------
@@ -232,7 +237,8 @@ def digits(path: str) -> None:
                          "install 'hpcpar[digits]'") from err
     bunch = load_digits()
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(bunch.target))
-    pixels = bunch.images[order].astype(np.uint8)[:, None]
+    nearest = np.arange(size) * 8 // size
+    pixels = bunch.images[order].astype(np.uint8)[:, None, nearest][..., nearest]
     labels = bunch.target[order].astype(np.int64)
     test = held_out(labels, 0.2)
     with replacing(path, "data file") as f:

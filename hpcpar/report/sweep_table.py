@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcpar.report.sweep_points import Point, base, efficiency, mean_accuracy, speedup
-from hpcpar.report.tables import console, percent, say, seconds, show
+from hpcpar.report.tables import percent, seconds, show, show_line
 
 COLUMNS = ("P", "strategy", "plan", "batch", "iteration: predicted", "measured", "epoch: predicted",
-           "measured", "accuracy", "speedup", "efficiency", "node-hours")
+           "epoch: measured", "accuracy", "speedup", "efficiency", "node-hours")
 #: Number of first columns that are text.
 LEFT = 3
-#: Columns on a narrow terminal; the plan stands beside its strategy.
-_NARROW = {0: "P", 1: "strategy", 4: "predicted", 5: "measured", 8: "accuracy", 10: "efficiency"}
-_WIDE = 130
+#: Columns that a narrow table leaves out, the first one first.
+_DROPPED = ("node-hours", "epoch: predicted", "epoch: measured", "batch", "speedup", "plan")
 
 
 def _ratio(value: float | None, form: str) -> str:
@@ -83,16 +82,22 @@ def notes(points: Sequence[Point]) -> list[str]:
     return out + ([f"not finished: {', '.join(waiting)}"] if waiting else [])
 
 
-def show_points(title: str, points: Sequence[Point]) -> None:
-    """Prints the table and its notes."""
+def answer(points: Sequence[Point]) -> str:
+    """The case that trains fastest, as far as it is measured, else predicted."""
+    side = "measured" if any(p.measured for p in points) else "predicted"
+    epochs = {p: p.epoch_s(side) or 0.0 for p in points if p.side(side)}
+    best = min(epochs, key=lambda p: epochs[p])
+    return (f"Fastest ({side}): {best.chosen or best.strategy} on {best.ranks} "
+            f"rank{'s' * (best.ranks > 1)}, an epoch in {seconds(epochs[best])}")
+
+
+def show_points(title: str, points: Sequence[Point], wide: bool = False) -> None:
+    """Prints the answer, the table and its notes."""
     table = rows(points)
     if not table:
-        say(f"{title}: nothing can run")
-    elif console().width >= _WIDE:
-        show(title, COLUMNS, table, left=LEFT)
+        show_line(f"{title}: nothing can run")
     else:
-        table = [(row[0], f"{row[1]} ({row[2]})" if row[2] else row[1], *row[2:]) for row in table]
-        show(f"{title}: iterations", tuple(_NARROW.values()),
-             [[row[i] for i in _NARROW] for row in table], left=2)
+        show_line(answer(points))
+        show(title, COLUMNS, table, left=LEFT, drop=_DROPPED, wide=wide)
     for line in notes(points):
-        say(line)
+        show_line(line)
