@@ -44,33 +44,24 @@ class Crops:
         spare = np.subtract(stored, taken)
         crops, flips = (kind in augment for kind in Augmentation)
         #: Bounds, both included, of the position along each axis and of the flip.
-        self._low = np.append(spare * 0 if crops else spare // 2, 0)
-        self._high = np.append(spare if crops else spare // 2, int(flips))
+        self.low = np.append(spare * 0 if crops else spare // 2, 0)
+        self.high = np.append(spare if crops else spare // 2, int(flips))
+        #: Whether samples differ; else all have `low`.
+        self.random = bool((self.low < self.high).any())
         self._drawn: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
-
-    @property
-    def random(self) -> bool:
-        """Whether samples differ."""
-        return bool((self._low < self._high).any())
-
-    @property
-    def centre(self) -> NDArray[np.int64]:
-        """The draw of every sample where nothing is random."""
-        return self._low
 
     def draw(self, epoch: int) -> NDArray[np.int64]:
         """Position along each axis and flip (0 or 1) [samples, axes + 1] in an epoch."""
         if self._drawn[0] != epoch:
             rng = np.random.default_rng([self.seed % 2**64, epoch, _STREAM])
-            size = (self.samples, len(self._low))
-            self._drawn = epoch, rng.integers(self._low, self._high, size, endpoint=True)
+            self._drawn = epoch, rng.integers(self.low, self.high,
+                                              (self.samples, len(self.low)), endpoint=True)
         return self._drawn[1]
 
     def source(self, box: Box, drawn: NDArray[np.int64]) -> Box:
         """The box of the stored image (without channels) that holds a box of the network's."""
         *position, flip = drawn.tolist()
-        *before, (first, last) = box
+        first, last = box[-1]
         if flip:
-            first, last = self.width - last, self.width - first
-        return tuple((at + a, at + b)
-                     for at, (a, b) in zip(position, (*before, (first, last)), strict=True))
+            box = (*box[:-1], (self.width - last, self.width - first))
+        return tuple((at + a, at + b) for at, (a, b) in zip(position, box, strict=True))

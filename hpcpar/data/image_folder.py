@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from hpcpar.data.dataset import (
     Progress,
     create_split,
     held_out,
-    reason,
     replacing,
 )
 from hpcpar.errors import InputError
@@ -26,21 +24,10 @@ from hpcpar.errors import InputError
 TEST_FRACTION = 0.2
 #: File names that count as images; others in the folders are passed over.
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".tif", ".tiff", ".webp", ".gif")
-#: Folders of the held-out part beside ``train``; the first that is there is taken.
-HELD_OUT = ("val", "test")
 #: Pillow's modes by number of channels.
 MODES = {1: "L", 3: "RGB"}
-
-
-@dataclass(frozen=True)
-class _ImageFiles:
-    """Paths and labels of the images of a split."""
-
-    paths: NDArray[np.object_]
-    labels: NDArray[np.int64]
-
-    def of(self, chosen: NDArray[np.bool_] | slice) -> _ImageFiles:
-        return _ImageFiles(self.paths[chosen], self.labels[chosen])
+#: Paths of images and their labels.
+ImageFiles = list[tuple[str, int]]
 
 
 def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
@@ -71,41 +58,41 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
         Pillow is missing, the folder has another layout, an image cannot be read, or the file
         cannot be written.
     """
-    _require_pillow()
+    try:
+        import PIL  # noqa: F401
+    except ImportError as err:
+        raise InputError(f"images need Pillow ({err}); install it with: pip install "
+                         "'hpcpar[images]'") from err
     if len(shape) != 3 or shape[0] not in MODES:
         raise InputError(f"images {'x'.join(map(str, shape))}: give 3xHxW (colour) or 1xHxW (grey)")
-    if os.path.isdir(path):
-        raise InputError(f"{path} is a folder; give the file to make first: hpcpar data images "
-                         "FILE.h5 FOLDER")
     names, splits = _splits(folder, test_fraction)
-    total, tried, skipped = sum(len(s.paths) for s in splits.values()), 0, list[str]()
+    total, tried, skipped = sum(map(len, splits.values())), 0, list[str]()
     block = max(1, BLOCK_BYTES // math.prod(shape))
     with (replacing(path, "data file") as f,
           ThreadPoolExecutor(len(os.sched_getaffinity(0)), "hpcpar-images") as pool):
         for prefix, files in splits.items():
-            split, done = create_split(f, prefix, len(files.paths), shape, "u1", grows=True), 0
+            split, done = create_split(f, prefix, len(files), shape, "u1", grows=True), 0
             statistics = ChannelStatistics(shape[0])
-            for start in range(0, len(files.paths), block):
-                some = files.of(slice(start, start + block))
-                read = list(pool.map(lambda file: _pixels(file, shape), some.paths))
+            for start in range(0, len(files), block):
+                some = files[start : start + block]
+                read = list(pool.map(lambda file: _pixels(file[0], shape), some))
                 faults = [pixels for pixels in read if isinstance(pixels, InputError)]
                 if faults and not skip_damaged:
                     raise faults[0]
                 skipped += map(str, faults)
-                whole = [not isinstance(pixels, InputError) for pixels in read]
-                piece = np.array([p for p in read if not isinstance(p, InputError)], np.uint8)
-                piece = piece.reshape(-1, *shape)
-                stop = done + len(piece)
-                split.images[done:stop], split.truth[done:stop] = piece, some.labels[whole]
-                statistics.add(piece)
-                done, tried = stop, tried + len(read)
+                whole = [(pixels, label) for pixels, (_, label) in zip(read, some, strict=True)
+                         if not isinstance(pixels, InputError)]
+                for i, (pixels, label) in enumerate(whole, done):
+                    split.images[i], split.truth[i] = pixels, label
+                    statistics.add(pixels[None])
+                done, tried = done + len(whole), tried + len(read)
                 if progress:
                     progress(tried, total)
             split.images.resize(done, 0)
             split.truth.resize(done, 0)
+            if not prefix and not done:
+                raise InputError(f"no image of {folder} can be read; {skipped[0]}")
             if not prefix:
-                if not done:
-                    raise InputError(f"no image of {folder} can be read; {skipped[0]}")
                 f.attrs.update(statistics.normalisation())
         f["class_names"] = names
         f.attrs.update(source=f"images of {os.path.basename(os.path.abspath(folder))}",
@@ -113,35 +100,27 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
     return skipped
 
 
-def _require_pillow() -> None:
-    try:
-        import PIL.Image  # noqa: F401
-    except ImportError as err:
-        raise InputError(f"images need Pillow ({err}); install it with: pip install "
-                         "'hpcpar[images]'") from err
-
-
-def _splits(folder: str, test_fraction: float | None) -> tuple[list[str], dict[str, _ImageFiles]]:
+def _splits(folder: str, test_fraction: float | None) -> tuple[list[str], dict[str, ImageFiles]]:
     """Names of the classes, and the files of each split by its prefix in the data file."""
     root, held = Path(folder), None
-    if not root.is_dir():
-        raise InputError(f"{folder} is no folder; give one that has a folder of images for each "
-                         "class")
     if _folders(root / "train"):
-        held = next((root / name for name in HELD_OUT if _folders(root / name)), None)
+        held = next((root / name for name in ("val", "test") if _folders(root / name)), None)
         root /= "train"
     names = _folders(root)
     if not names:
-        raise InputError(f"{folder} has no folders; make one for each class, with its images")
+        raise InputError(f"{folder} has no folders of images, one for each class; write: hpcpar "
+                         "data images FILE.h5 FOLDER")
     train = _files(root, names)
-    empty = np.flatnonzero(np.bincount(train.labels, minlength=len(names)) == 0)
-    if empty.size:
+    labels = np.array([label for _, label in train], np.int64)
+    empty = sorted({*range(len(names))} - {*labels.tolist()})
+    if empty:
         raise InputError(f"{root / names[empty[0]]} has no images ({', '.join(SUFFIXES)}); add "
                          "some, or remove that folder")
     if held is None:
-        test = held_out(train.labels, TEST_FRACTION if test_fraction is None else test_fraction)
-        splits = {"": train.of(~test), "test_": train.of(test)}
-        return names, {prefix: files for prefix, files in splits.items() if len(files.paths)}
+        test = held_out(labels, TEST_FRACTION if test_fraction is None else test_fraction)
+        parts = {prefix: [train[i] for i in np.flatnonzero(chosen)]
+                 for prefix, chosen in (("", ~test), ("test_", test))}
+        return names, {prefix: files for prefix, files in parts.items() if files}
     if test_fraction is not None:
         raise InputError(f"{held} is the held-out part; leave out --test-fraction")
     unknown = sorted({*_folders(held)} - {*names})
@@ -152,24 +131,14 @@ def _splits(folder: str, test_fraction: float | None) -> tuple[list[str], dict[s
 
 def _folders(root: Path) -> list[str]:
     """Sorted names of the folders in a folder; none where it is missing."""
-    if not root.is_dir():
-        return []
-    try:
-        return sorted(p.name for p in root.iterdir() if p.is_dir() and p.name[0] != ".")
-    except OSError as err:
-        raise InputError(f"cannot read {root}: {reason(err)}; make it readable") from err
+    return sorted(p.name for p in root.glob("*/") if p.is_dir() and p.name[0] != ".")
 
 
-def _files(root: Path, names: list[str]) -> _ImageFiles:
+def _files(root: Path, names: list[str]) -> ImageFiles:
     """The images in the folders of the classes, in sorted order."""
-    paths, labels = list[str](), list[int]()
-    for label, name in enumerate(names):
-        for place, folders, files in os.walk(root / name, followlinks=True):
-            folders.sort()
-            found = sorted(file for file in files if file.lower().endswith(SUFFIXES))
-            paths += (os.path.join(place, file) for file in found)
-            labels += [label] * len(found)
-    return _ImageFiles(np.array(paths, object), np.array(labels, np.int64))
+    return [(path, label) for label, name in enumerate(names) for path in sorted(
+        os.path.join(place, file) for place, _, files in os.walk(root / name, followlinks=True)
+        for file in files if file.lower().endswith(SUFFIXES))]
 
 
 def _pixels(path: str, shape: tuple[int, ...]) -> NDArray[np.uint8] | InputError:
@@ -185,20 +154,18 @@ def _pixels(path: str, shape: tuple[int, ...]) -> NDArray[np.uint8] | InputError
         with Image.open(path) as opened:
             image = ImageOps.exif_transpose(opened)
             image.load()
+        if image.mode[0] in "IF":
+            raise ValueError(f"its pixels have more than 8 bits, {image.mode}")
     except Exception as err:  # readers of damaged files raise exceptions of all kinds
         fault = str(err).splitlines()[0] if str(err) else type(err).__name__
         return InputError(f"{path} cannot be read as an image ({fault}); mend or remove it, or "
                           "leave such out with --skip-damaged")
-    if image.mode[0] in "IF":
-        return InputError(f"{path} has pixels of more than 8 bits ({image.mode}); convert it to 8 "
-                          "bits, or leave such out with --skip-damaged")
     if image.mode == "P":  # a palette may hold transparent colours
         image = image.convert("RGBA")
-    image = image.convert(MODES[channels])
     wide = image.width * height >= image.height * width
     size = ((image.width * height // image.height, height) if wide
             else (width, image.height * width // image.width))
-    image = image.resize(size, Image.Resampling.BILINEAR)
+    image = image.convert(MODES[channels]).resize(size, Image.Resampling.BILINEAR)
     left, top = (size[0] - width) // 2, (size[1] - height) // 2
     pixels = np.asarray(image)[top : top + height, left : left + width]
     return pixels.reshape(height, width, channels).transpose(2, 0, 1)

@@ -119,7 +119,7 @@ class Loader:
         #: Box of the stored images that is read: all that a rank may ever need of them.
         self._stored = (self._box[0], *((0, e) for e in stored[1:]))
         if not self._crops.random:
-            self._stored = (self._box[0], *self._crops.source(self._box[1:], self._crops.centre))
+            self._stored = (self._box[0], *self._crops.source(self._box[1:], self._crops.low))
         self._resident: NDArray[Any] | None = None
         if self.samples * items(self._stored) * self._images.dtype.itemsize <= RESIDENT_BYTES:
             every = np.empty((self.samples, *shape_of(self._stored)), self._images.dtype)
