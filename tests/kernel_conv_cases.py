@@ -203,6 +203,20 @@ def test_conv_empty(backend: Backend, images: int, channels: int, filters: int, 
     check(dbias, fetch(dy).sum(axis=(0, *range(2, 2 + axes))))
 
 
+def test_conv_without_output_columns(backend: Backend) -> None:
+    """A stride beyond the window: from no columns the reach is negative."""
+    spec = ConvSpec((3, 3), (1, 1), ((0, 0), (0, 0)), (Segment(0, 2, 0, 2),))
+    x, dy = place(backend, random(0, (2, 2, 4, 5), np.float32)), np.zeros((2, 2, 2, 0), np.float32)
+    w, dw = place(backend, random(1, (2, 2, 1, 1), np.float32)), blank(backend, (2, 2, 1, 1),
+                                                                       np.float32)
+    dx, dbias = blank(backend, x.shape, np.float32), blank(backend, (2,), np.float32)
+    backend.conv_forward(x, w, None, spec, place(backend, dy))
+    backend.conv_backward_data(place(backend, dy), w, spec, dx)
+    backend.conv_backward_weight(x, place(backend, dy), spec, dw, dbias)
+    for zeros in dx, dw, dbias:
+        check(zeros, np.zeros(zeros.shape))
+
+
 def test_conv_unowned_group(backend: Backend) -> None:
     """A block with inputs but without segments has a zero gradient."""
     spec = ConvSpec((1, 1), (1, 1), ((1, 1), (1, 1)), ())

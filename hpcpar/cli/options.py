@@ -17,7 +17,7 @@ from hpcpar.data.augment import Augmentation
 from hpcpar.errors import InputError, unknown
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
-from hpcpar.network.builtin import NETWORKS, defaults
+from hpcpar.network.builtin import NETWORKS, network
 from hpcpar.network.layers import Shape
 from hpcpar.plan.plan import (
     BATCH_NORMS,
@@ -31,6 +31,7 @@ from hpcpar.plan.plan import (
     Synchronisation,
 )
 from hpcpar.plan.strategies import GATHER_SYNONYMS, GATHERS
+from hpcpar.report.tables import say
 
 #: Default samples of an epoch: ImageNet as the papers count it, MNIST for small images.
 IMAGENET_SAMPLES = 1_200_000
@@ -93,24 +94,26 @@ def amount(text: str) -> float:
 
 
 def image(text: str) -> Shape:
-    """An image shape, CxHxW or CxDxHxW."""
-    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2,3}", text) is None:
+    """An image shape, CxHxW, CxDxHxW or CxW."""
+    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,3}", text) is None:
         raise argparse.ArgumentTypeError(f"'{text}' is not an image shape CxHxW, as in 3x224x224 "
-                                         "(or CxDxHxW, as in 4x128x128x128)")
+                                         "(or CxDxHxW, as in 4x128x128x128, or CxW, as in 6x400)")
     return tuple(int(part) for part in text.split("x"))
 
 
 def add_network(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """Adds --network, --input and --classes."""
     parser.add_argument("--network", required=required, metavar="NAME",
-                        help=f"one of {', '.join(NETWORKS)}; module:function; or a .onnx file")
+                        help=f"one of {', '.join(NETWORKS)}; file.py:function or module:function, "
+                        "which returns a network or a PyTorch module; or a .onnx file")
     add_shape(parser)
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
     """Adds --input and --classes."""
     parser.add_argument("--input", type=image, metavar="CxHxW",
-                        help="image shape, CxDxHxW for volumes (default: the network's usual one)")
+                        help="image shape, CxDxHxW for volumes, CxW for signals (default: the "
+                        "network's usual one)")
     parser.add_argument("--classes", type=positive, metavar="N",
                         help="number of classes (default: the network's usual one)")
 
@@ -232,10 +235,10 @@ def pricing(args: argparse.Namespace) -> dict[str, Any]:
 
 def network_spec(name: str, shape: Shape | None, classes: int | None) -> NetworkSpec:
     """The network named by the options; shape and classes default to its usual ones."""
-    usual_shape, usual_classes = defaults(name)
-    spec = NetworkSpec(name, shape or usual_shape, classes or usual_classes)
-    spec.build()
-    return spec
+    net = network(name, shape, classes)
+    for note in net.notes:
+        say(f"note: {note}")
+    return NetworkSpec(name, net.image_shape, net.classes)
 
 
 def machine_of(name: str | None, plan: Plan, path: str) -> Machine:

@@ -71,7 +71,8 @@ def main(args: argparse.Namespace) -> int:
     elif args.csv:
         options.print_csv(c.prediction.to_json() for c in candidates)
     else:
-        tables.show_line(answer.of_plan(best.prediction, args.epochs))
+        tables.show_line(answer.of_plan(best.prediction, args.epochs,
+                                        choice=len(candidates) > 1))
         title = f"{spec.name} on {args.ranks} ranks of {machine.name}, batch {args.batch}"
         if len(candidates) > 1:
             title += f": best of {len(candidates)} strategies, searched in {search_s:.2f} s"
@@ -113,7 +114,7 @@ def _print_json(candidates: list[Candidate], result: SearchResult | None,
 def _show(title: str, candidates: list[Candidate], result: SearchResult | None,
           schedule: Schedule | None, wide: bool) -> None:
     predictions = [c.prediction for c in candidates[:SHOWN]]
-    show_predictions(title, predictions, wide, candidates[0].local_statistics_s)
+    show_predictions(title, predictions, wide, candidates[0])
     show_layers(predictions[0], wide)
     if result is not None:
         tables.show_line(_search_line(result))

@@ -71,6 +71,11 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="write the simulated timelines as a picture")
 
 
+def per_sample(c: Candidate) -> tuple[bool, float]:
+    """Sort key: candidates that fit come first, then by time for a sample."""
+    return not c.fits, c.iteration_s / c.task.batch
+
+
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
     skipped: list[dict[str, Any]] = []
@@ -85,8 +90,8 @@ def main(args: argparse.Namespace) -> int:
         costs = [s.to_json() for s in scales] or [{}] * len(predictions)
         options.print_csv(p.to_json() | cost for p, cost in zip(predictions, costs, strict=True))
     elif predictions:
-        local_s = candidates[0].local_statistics_s if candidates else None
-        _show(predictions, explanations, scales, choice, local_s, args)
+        best = choice.candidate if choice else min(candidates, key=per_sample, default=None)
+        _show(predictions, explanations, scales, choice, best, args)
     for entry in skipped:
         tables.say(
             f"note: skipped {entry['strategy']} on {entry['ranks']} ranks: {entry['reason']}")
@@ -119,7 +124,7 @@ def _print_json(predictions: list[Prediction], skipped: list[dict[str, Any]],
 
 
 def _show(predictions: list[Prediction], explanations: list[Explanation],
-          scales: list[scaling.Scale], choice: scaling.Scale | None, local_s: float | None,
+          scales: list[scaling.Scale], choice: scaling.Scale | None, best: Candidate | None,
           args: argparse.Namespace) -> None:
     first = predictions[0]
     batches = {p.batch for p in predictions}
@@ -127,7 +132,7 @@ def _show(predictions: list[Prediction], explanations: list[Explanation],
     tables.show_line(answer.of_scaling(choice, args.epochs) if scales else
                      answer.of_predictions(predictions, args.epochs))
     show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
-                     predictions, args.wide, local_s)
+                     predictions, args.wide, best)
     if len(predictions) == 1 and not explanations:
         show_layers(first, args.wide)
     for p, explanation in zip(predictions, explanations, strict=False):

@@ -17,6 +17,7 @@ from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError, RunError
 from hpcpar.machine import files
+from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError
 from hpcpar.report.sweep_table import show_points
@@ -198,7 +199,8 @@ def _synthetic(network: Network, path: str, samples: int, dry: bool) -> int:
     if not dry:
         say(f"making {samples} synthetic images in {path}")
         targets = network.classes if isinstance(network.layers[-1], MeanSquaredError) else 0
-        synthetic(path, network.image_shape, network.classes, samples, targets=targets)
+        synthetic(path, network.image_shape, network.classes, samples, targets=targets,
+                  pixels=len(network.shapes[network.layers[-1].name]) > 1)
     return samples
 
 
@@ -206,7 +208,7 @@ def _samples(network: Network, path: str) -> int:
     """The number of samples of a data file; checks that it suits the network."""
     count, *shape = dataset.info(path)["images"]["shape"]
     if tuple(shape) != network.image_shape:
-        has, takes = ("x".join(map(str, s)) for s in (shape, network.image_shape))
+        has, takes = shape_text(shape), shape_text(network.image_shape)
         raise InputError(f"data file {path} holds images {has}, the network takes {takes}; make "
                          f"other data, or give --input {has}")
     return int(count)

@@ -12,6 +12,7 @@ from hpcpar.errors import InputError
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
 from hpcpar.plan import plan as plans
+from hpcpar.report.answer import plural
 from hpcpar.report.verify import show_result, to_json
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.schedule.runnable import require
@@ -63,8 +64,8 @@ def _run(args: argparse.Namespace, w: World) -> int:
     tolerance = usual[args.dtype] if args.tolerance is None else args.tolerance
     lines = ProgressBar(w.rank)
     check = Verification(w, network, plan, kernels, verify_options)
-    lines.say(f"{plan.network.name} on {w.size} ranks ({plan.strategy}) beside one rank, batch "
-              f"{plan.batch}, {args.steps} steps, {args.dtype}, {args.device}, {w.library}")
+    lines.say(f"{plan.network.name} on {plural(w.size, 'rank')} ({plan.strategy}) beside one rank, "
+              f"batch {plan.batch}, {args.steps} steps, {args.dtype}, {args.device}, {w.library}")
     if given.batch_norm == "local":
         lines.say("note: the plan's batch normalisation takes the statistics of each rank's part, "
                   "so its training differs from a serial one by design; verified with those of the "

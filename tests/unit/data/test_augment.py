@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -118,8 +119,30 @@ def test_volumes_are_cropped_along_every_axis() -> None:
     crops = Crops((9, 9, 9), (2, 4, 9), (CROP, FLIP), 0, 500)
     drawn = crops.draw(1)
     assert drawn.min(0).tolist() == [0, 0, 0, 0] and drawn.max(0).tolist() == [7, 5, 0, 1]
-    assert crops.source(((0, 1), (1, 3), (2, 5)), np.array([7, 5, 0, 1])) == (
-        (7, 8), (6, 8), (4, 7))
+    box = ((0, 1), (1, 3), (2, 5))
+    assert crops.window(box) == ((0, 8), (1, 8), (0, 9))
+    window = np.arange(729).reshape(9, 9, 9)[0:8, 1:8]
+    expected = np.arange(729).reshape(9, 9, 9)[7:8, 6:8, 4:7]
+    assert np.array_equal(crops.cut(window, box, np.array([7, 5, 0, 1])), expected[..., ::-1])
+
+
+@pytest.mark.parametrize("targets", [False, True])
+def test_labels_and_targets_of_pixels_follow_the_images(targets: bool, tmp_path: Path) -> None:
+    """On ranks with other parts of them than of the images."""
+    pixels = np.random.default_rng(0).integers(0, 99, (SAMPLES, *STORED)).astype("f4")
+    with h5py.File(tmp_path / "p.h5", "w") as f:
+        f["images"] = pixels
+        f["targets" if targets else "labels"] = pixels if targets else pixels[:, 1].astype(int)
+    batch = (0, SAMPLES)
+    box = (batch, (0, 2), (2, 6), (1, 4))
+    truth = (batch, *([(1, 2)] if targets else []), (0, 3), (0, 5))
+    with Loader(str(tmp_path / "p.h5"), tuple((0, e) for e in (SAMPLES, *SHAPE)), truth, SAMPLES,
+                shape=SHAPE, augment=(CROP, FLIP)) as loader:
+        images, known = loader.batch(2, 0)
+    assert np.array_equal(known.reshape(SAMPLES, 3, 5), images[:, 1, 0:3])
+    with Loader(str(tmp_path / "p.h5"), box, truth, SAMPLES, shape=SHAPE,
+                augment=(CROP, FLIP)) as loader:
+        assert np.array_equal(loader.batch(2, 0)[0], images[:, :, 2:6, 1:4])
 
 
 @pytest.mark.parametrize(("shape", "augment", "message"), [
