@@ -9,6 +9,7 @@ import torch
 
 from hpcpar.network.layers import (
     LRN,
+    Activation,
     Add,
     AvgPool2d,
     AvgPool3d,
@@ -18,14 +19,17 @@ from hpcpar.network.layers import (
     ConvTranspose,
     Flatten,
     GlobalAvgPool,
+    GlobalMaxPool,
+    GroupNorm,
     Layer,
+    LayerNorm,
     Linear,
     LogisticCrossEntropy,
     MaxPool2d,
     MaxPool3d,
     MeanSquaredError,
+    Multiply,
     Pad,
-    ReLU,
     Upsample,
 )
 
@@ -80,12 +84,21 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
         return average(layer, x)
     if isinstance(layer, LRN):
         return f.local_response_norm(x, layer.size, layer.alpha, layer.beta, layer.k)
+    if isinstance(layer, GroupNorm):
+        return f.group_norm(x, layer.groups, *(weights or (None, None)), layer.eps)
+    if isinstance(layer, LayerNorm):
+        return f.layer_norm(x, x.shape[1:], *(weights or (None, None)), layer.eps)
     if isinstance(layer, Concat):
         return torch.cat(xs, 1)
     if isinstance(layer, Add):
         return sum(xs[1:], x)
-    simple = {ReLU: f.relu, Flatten: lambda t: t.flatten(1),
-              GlobalAvgPool: lambda t: t.flatten(2).mean(2)}
+    if isinstance(layer, Multiply):
+        return x * xs[1].reshape(xs[1].shape + (1,) * (x.ndim - xs[1].ndim))
+    if isinstance(layer, Activation):
+        return activation(layer, x)
+    simple = {Flatten: lambda t: t.flatten(1),
+              GlobalAvgPool: lambda t: t.flatten(2).mean(2),
+              GlobalMaxPool: lambda t: t.flatten(2).max(2).values}
     return simple[type(layer)](x)
 
 
@@ -94,6 +107,18 @@ def torch_weight(weight: Any, groups: int) -> Any:
     out, per_group, *kernel = weight.shape
     grouped = weight.reshape(groups, out // groups, per_group, *kernel).swapaxes(1, 2)
     return grouped.reshape(groups * per_group, out // groups, *kernel)
+
+
+def activation(layer: Activation, x: Any) -> Any:
+    """An activation function by the one of PyTorch that people write."""
+    a, b = layer.numbers
+    functions = {
+        "relu": f.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "silu": f.silu,
+        "gelu": lambda t: f.gelu(t, approximate="tanh" if a else "none"),
+        "leaky_relu": lambda t: f.leaky_relu(t, a), "clip": lambda t: f.hardtanh(t, a, b),
+        "affine": lambda t: a * t + b,
+    }
+    return functions[layer.kind](x)
 
 
 def average(layer: AvgPool3d, x: Any) -> Any:
@@ -150,7 +175,8 @@ def normalise(x: Any, gamma: Any, beta: Any, eps: float,
 
 
 def scaled(x: Any, mean: Any, variance: Any, gamma: Any, beta: Any, eps: float) -> Any:
-    """(x - mean) / sqrt(variance + eps) * gamma + beta, all of them [C]."""
+    """(x - mean) / sqrt(variance + eps) * gamma + beta, all of them [C] or the last two numbers."""
     shape = (1, -1, *(1,) * (x.ndim - 2))
     factor = gamma / torch.sqrt(variance + eps)
-    return (x - mean.reshape(shape)) * factor.reshape(shape) + beta.reshape(shape)
+    addend = torch.as_tensor(beta, dtype=x.dtype)
+    return (x - mean.reshape(shape)) * factor.reshape(shape) + addend.reshape(shape)

@@ -9,8 +9,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.data.dataset import REMEDY, reason
+from hpcpar.data.dataset import REMEDY
 from hpcpar.errors import InputError
+from hpcpar.files import reason
 from hpcpar.plan.boxes import Box, items
 from hpcpar.plan.boxes import shape as shape_of
 

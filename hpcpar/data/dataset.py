@@ -14,9 +14,8 @@ attributes ``mean, scale``        one number or one per channel: readers use (x 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.errors import InputError
+from hpcpar.files import atomic_path, reason
 from hpcpar.network.base import image_of
 
 #: Callback with (samples written, samples in total) while a file is written.
@@ -35,14 +35,6 @@ BLOCK_BYTES = 16 << 20
 REMEDY = "make it with: hpcpar data"
 #: Fixed seed for the choice and order of samples, so that files are reproducible.
 _SPLIT_SEED = 20171
-
-
-def reason(err: OSError) -> str:
-    """The cause of an error, extracted from HDF5's long message."""
-    message = re.search(r"error message = '([^']*)'", str(err))
-    if message:
-        return message[1]
-    return err.strerror or str(err).splitlines()[0]
 
 
 def open_hdf5(path: str, what: str, remedy: str) -> h5py.File:
@@ -76,17 +68,8 @@ def attributes(group: h5py.Group) -> dict[str, Any]:
 @contextmanager
 def replacing(path: str, what: str) -> Iterator[h5py.File]:
     """A new HDF5 file that atomically replaces `path` on success and is deleted on failure."""
-    temporary = f"{path}.tmp{os.getpid()}"
-    try:
-        with h5py.File(temporary, "w") as f:
-            yield f
-        os.replace(temporary, path)
-    except OSError as err:
-        raise InputError(f"cannot write {what} {path}: {reason(err)}; choose another place or make "
-                         "room") from err
-    finally:
-        with suppress(OSError):
-            os.unlink(temporary)
+    with atomic_path(path, what) as temporary, h5py.File(temporary, "w") as f:
+        yield f
 
 
 @dataclass(frozen=True)
@@ -200,8 +183,13 @@ def held_out(labels: NDArray[np.int64], fraction: float) -> NDArray[np.bool_]:
     return mask
 
 
-def digits(path: str) -> None:
+def digits(path: str, size: int = 8) -> None:
     """Write the handwritten digits of scikit-learn: 1,797 images of 8 x 8, a fifth held out.
+
+    Parameters
+    ----------
+    size : int
+        Height and width of the images, enlarged by repeating pixels.
 
     Raises
     ------
@@ -215,7 +203,8 @@ def digits(path: str) -> None:
                          "install 'hpcpar[digits]'") from err
     bunch = load_digits()
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(bunch.target))
-    pixels = bunch.images[order].astype(np.uint8)[:, None]
+    nearest = np.arange(size) * 8 // size
+    pixels = bunch.images[order].astype(np.uint8)[:, None, nearest][..., nearest]
     labels = bunch.target[order].astype(np.int64)
     test = held_out(labels, 0.2)
     with replacing(path, "data file") as f:

@@ -58,14 +58,18 @@ class Layer:
     name: str
     inputs: tuple[str, ...] = ()
     kind: ClassVar[str] = ""
-    #: True if each output element depends on one element of each input.
+    #: True if an output element depends on the element of each input at the same place only.
     elementwise: ClassVar[bool] = False
     #: True for matrix products of weights and inputs: convolutions and linear layers, the layers
     #: i = 1..L of the papers.
     is_matmul: ClassVar[bool] = False
-    has_weights: ClassVar[bool] = False
     #: True if the layer reads two or more inputs.
     merges: ClassVar[bool] = False
+
+    @property
+    def has_weights(self) -> bool:
+        """True if the layer has weights, which are trained."""
+        return False
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         """Shape of an output sample, from the sample shapes of all inputs."""

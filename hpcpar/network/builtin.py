@@ -12,6 +12,7 @@ from hpcpar.network.cosmoflow import cosmoflow
 from hpcpar.network.graph import Network
 from hpcpar.network.inception import inception_v3
 from hpcpar.network.layers import Shape
+from hpcpar.network.mobilenet import mobilenet_v2
 from hpcpar.network.resnet import resnet50, resnet152
 from hpcpar.network.small import lenet5, mlp
 from hpcpar.network.unet import unet, unet3d
@@ -28,6 +29,7 @@ NETWORKS: dict[str, tuple[Callable[[Shape, int], Network], Shape, int]] = {
     "resnet50": (resnet50, (3, 224, 224), 1000),
     "resnet152": (resnet152, (3, 224, 224), 1000),
     "inception_v3": (inception_v3, (3, 299, 299), 1000),
+    "mobilenet_v2": (mobilenet_v2, (3, 224, 224), 1000),
     "unet": (unet, (3, 256, 256), 2),
     "unet3d": (unet3d, (1, 64, 64, 64), 3),
     "cosmoflow": (cosmoflow, (4, 128, 128, 128), 4),
@@ -82,3 +84,8 @@ def defaults(name: str) -> tuple[Shape, int]:
         return NETWORKS[name][1:]
     net = network(name)
     return net.image_shape, net.classes
+
+
+def names() -> list[str]:
+    """Names of the built-in networks."""
+    return list(NETWORKS)

@@ -5,15 +5,28 @@ from __future__ import annotations
 from hpcpar.network.base import AXES, Input, Layer, Pair, Shape, axes_of, image_of
 from hpcpar.network.loss import LogisticCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from hpcpar.network.matmul_layers import Conv, Conv1d, Conv2d, Conv3d, Linear
-from hpcpar.network.merge import Add, Concat
-from hpcpar.network.norm import LRN, BatchNorm
-from hpcpar.network.pointwise import Dropout, Flatten, ReLU
+from hpcpar.network.merge import Add, Concat, Multiply
+from hpcpar.network.norm import LRN, BatchNorm, GroupNorm, LayerNorm, Normalisation, SampleNorm
+from hpcpar.network.pointwise import (
+    GELU,
+    Activation,
+    Affine,
+    Clip,
+    Dropout,
+    Flatten,
+    LeakyReLU,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Tanh,
+)
 from hpcpar.network.pool import (
     AvgPool,
     AvgPool1d,
     AvgPool2d,
     AvgPool3d,
     GlobalAvgPool,
+    GlobalMaxPool,
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,
@@ -25,13 +38,17 @@ from hpcpar.network.windowed import Windowed
 
 __all__ = [
     "AXES",
+    "GELU",
     "LRN",
+    "Activation",
     "Add",
+    "Affine",
     "AvgPool",
     "AvgPool1d",
     "AvgPool2d",
     "AvgPool3d",
     "BatchNorm",
+    "Clip",
     "Concat",
     "Conv",
     "Conv1d",
@@ -43,8 +60,12 @@ __all__ = [
     "Dropout",
     "Flatten",
     "GlobalAvgPool",
+    "GlobalMaxPool",
+    "GroupNorm",
     "Input",
     "Layer",
+    "LayerNorm",
+    "LeakyReLU",
     "Linear",
     "LogisticCrossEntropy",
     "Loss",
@@ -52,13 +73,19 @@ __all__ = [
     "MaxPool2d",
     "MaxPool3d",
     "MeanSquaredError",
+    "Multiply",
+    "Normalisation",
     "Pad",
     "Pair",
     "Pool",
     "ReLU",
     "Resampled",
+    "SampleNorm",
     "Shape",
+    "SiLU",
+    "Sigmoid",
     "SoftmaxCrossEntropy",
+    "Tanh",
     "Upsample",
     "Windowed",
     "axes_of",

@@ -221,6 +221,17 @@ class Groups:
 
 
 @dataclass(frozen=True)
+class SharedGroups(Groups):
+    """Groups whose sums are shared: parts that do not nest with the groups need all of them."""
+
+    def needed(self, start: int, stop: int, extent: int) -> Interval:
+        return 0, extent
+
+    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
+        return Full().needed_array(start, stop, extent)
+
+
+@dataclass(frozen=True)
 class Granule:
     """Feature f of a flattened image needs channel f // size."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.report.compare_table import signed
-from hpcpar.report.pictures import COLOURS, pyplot, save
+from hpcpar.report.pictures import COLOURS, finish, pyplot
 from hpcpar.report.rows import BUBBLE, PARTS, Row, Split, Times, whole
 from hpcpar.report.tables import percent
 
@@ -82,11 +82,25 @@ def _legend(axes: Any, plt: Any, rows: Sequence[Row]) -> None:
     entries = {phase: plt.Rectangle((0, 0), 1, 1, color=colour)
                for phase, colour in _PHASES.items() if phase in used}
     entries |= {_NAMES[part]: plt.Rectangle((0, 0), 1, 1, facecolor="#BBBBBB", edgecolor="white",
-                                            hatch=hatch) for part, hatch in _HATCHES.items()}
+                                            hatch=hatch)
+                for part, hatch in _HATCHES.items() if _occurs(rows, part)}
     entries["whole iteration"] = plt.Line2D([], [], color="black", linewidth=1.8)
     entries["its quartiles"] = axes.errorbar([], [], [], color="black", linewidth=1.0, capsize=4)
     axes.legend(entries.values(), entries.keys(), fontsize=8, loc="upper left",
                 bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def _occurs(rows: Sequence[Row], part: str) -> bool:
+    return any(split[part].measured_s > 0 or split[part].predicted_s > 0
+               for row in rows for split in row.phases.values())
+
+
+def _title(rows: Sequence[Row]) -> str:
+    """Network, machine and batch where all runs share them."""
+    facts = [{row.network for row in rows},
+             {f" on {row.record.machine['name']}" for row in rows if row.record.machine},
+             {f", batch {row.record.plan['batch']}" for row in rows}]
+    return "".join(fact.pop() for fact in facts if len(fact) == 1)
 
 
 def _loss(axes: Any, rows: Sequence[Row]) -> None:
@@ -99,7 +113,7 @@ def _loss(axes: Any, rows: Sequence[Row]) -> None:
     axes.set_ylabel("loss")
     axes.set_title("Training loss")
     if rows:
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, frameon=False)
 
 
 def _longest(layers: dict[str, Split]) -> list[str]:
@@ -162,13 +176,13 @@ def _terms(axes: Any, row: Row) -> None:
     axes.tick_params(axis="x", labelsize=8)
 
 
-def plot(rows: Sequence[Row], path: str) -> None:
-    """Writes the figure; the layers of the first four runs are drawn.
+def plot(rows: Sequence[Row], path: str | None = None) -> Any:
+    """Draws and returns the figure, with the layers of the first four runs.
 
     Parameters
     ----------
-    path : str
-        PNG, or another format of matplotlib, by its suffix.
+    path : str, optional
+        File that is written: PNG, or another format of matplotlib, by its suffix.
 
     Raises
     ------
@@ -182,6 +196,7 @@ def plot(rows: Sequence[Row], path: str) -> None:
     above, *below = figure.subfigures(1 + len(shown), 1, height_ratios=[4.6, *[3.8] * len(shown)],
                                       squeeze=False)[:, 0]
     top, loss = above.subplots(1, 2, width_ratios=(max(1.3, 0.35 * len(rows)), 1))
+    above.suptitle(_title(rows), fontsize=11)
     _phases(top, rows)
     _legend(top, plt, rows)
     _loss(loss, rows)
@@ -189,4 +204,4 @@ def plot(rows: Sequence[Row], path: str) -> None:
         layers, terms = part.subplots(1, 2, width_ratios=(1.5, 1))
         _layers(layers, row)
         _terms(terms, row)
-    save(plt, figure, path, 110)
+    return finish(plt, figure, path, 110)

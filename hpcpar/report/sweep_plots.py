@@ -7,14 +7,17 @@ from typing import Any
 
 from hpcpar.report.pictures import panels, pyplot, save
 from hpcpar.report.prediction_bars import PARTS, fill_bar
-from hpcpar.report.sweep_points import Point, base, efficiency
+from hpcpar.report.sweep_points import IterationParts, Point, base, efficiency
 
 #: Colours (Okabe and Ito) and markers of strategies, in their order.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+#: The pictures, and their headings.
+PICTURES = {"time": "Time of an iteration", "efficiency": "Parallel efficiency",
+            "parts": "Computing and exposed communication", "node-hours": "Cost of an epoch"}
 #: Formats of each picture.
 SUFFIXES = (".png", ".svg")
-_WIDTH, _HEIGHT, _DPI = 7.2, 4.6, 150
+_WIDTH, _HEIGHT, DPI = 7.2, 4.6, 150
 #: Horizontal distance between strategies' points, in widths of the picture: error bars must not
 #: overlap.
 _ASIDE = 0.024
@@ -130,10 +133,15 @@ def _node_hours(axes: Any, points: Sequence[Point]) -> None:
     axes.set_ylabel("node-hours an epoch")
 
 
+def _parts_s(parts: IterationParts) -> tuple[float, ...]:
+    """In the order of `PARTS`."""
+    return parts.compute_s, parts.gradient_s, parts.other_s, parts.bubble_s
+
+
 def _bars(axes: Any, points: Sequence[Point]) -> float:
     """Draws the strategies on one number of ranks; returns the height of the tallest bar.
 
-    Pale bars are predicted, full ones measured. A line marks the whole iteration.
+    Pale bars are predicted, full ones measured.
     """
     top = 0.0
     for i, p in enumerate(points):
@@ -141,13 +149,8 @@ def _bars(axes: Any, points: Sequence[Point]) -> float:
             parts = p.side(side)
             if parts is None:
                 continue
-            each = (parts.compute_s, parts.gradient_s, parts.other_s, parts.bubble_s)
-            values = [1e3 * part_s for part_s in each]
-            height = fill_bar(axes, i + shift, 0.38, values, pale=side == "predicted")
-            whole = 1e3 * parts.iteration_s
-            axes.plot([i + shift - 0.19, i + shift + 0.19], [whole, whole], color="black",
-                      linewidth=1.6)
-            top = max(top, height, whole)
+            values = [1e3 * part_s for part_s in _parts_s(parts)]
+            top = max(top, fill_bar(axes, i + shift, 0.38, values, pale=side == "predicted"))
     axes.set_xticks(
         range(len(points)),
         [p.strategy if p.chosen == p.strategy else f"{p.strategy}\n({p.chosen})" for p in points],
@@ -171,13 +174,41 @@ def _bars_figure(plt: Any, points: Sequence[Point]) -> Any:
         tops = [_bars(axes, group) for axes, group in zip(row, groups, strict=False)]
         row[0].set_ylim(0, 1.08 * max(tops) or 1)
         row[0].set_ylabel("one iteration (ms)")
-    keys = [(plt.Rectangle((0, 0), 1, 1, **style), name) for name, style in PARTS]
-    keys += [(plt.Rectangle((0, 0), 1, 1, facecolor="#888888", alpha=0.45), "pale: predicted"),
-             (plt.Rectangle((0, 0), 1, 1, facecolor="#888888"), "full: measured"),
-             (plt.Line2D([], [], color="black", linewidth=1.6), "whole iteration")]
+    drawn = [_parts_s(side) for p in points for side in (p.predicted, p.measured) if side]
+    keys = [(plt.Rectangle((0, 0), 1, 1, **style), name)
+            for i, (name, style) in enumerate(PARTS) if any(parts[i] > 0 for parts in drawn)]
+    if any(p.measured for p in points):
+        keys += [(plt.Rectangle((0, 0), 1, 1, facecolor="#888888", alpha=0.45), "pale: predicted"),
+                 (plt.Rectangle((0, 0), 1, 1, facecolor="#888888"), "full: measured")]
     figure.legend(*zip(*keys, strict=True), loc="outside lower center", ncols=3, fontsize=8,
                   frameon=False)
     return figure
+
+
+def figures(points: Sequence[Point], title: str, weak: bool) -> dict[str, Any]:
+    """Draws the figures of `PICTURES`, of points of which one at least has a prediction.
+
+    Raises
+    ------
+    InputError
+        No matplotlib.
+    """
+    plt = pyplot()
+    known = [p for p in points if p.predicted is not None]
+    draws: dict[str, Callable[[Any], None]] = {
+        "time": lambda axes: _time(axes, known, weak),
+        "efficiency": lambda axes: _efficiency(axes, known),
+        "node-hours": lambda axes: _node_hours(axes, known),
+    }
+    out = {"parts": _bars_figure(plt, known)}
+    out["parts"].suptitle(f"{PICTURES['parts']}: {title}", fontsize=10)
+    for name, draw in draws.items():
+        out[name], axes = plt.subplots(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+        draw(axes)
+        _ranks_axis(axes, known)
+        _legend(plt, axes, known)
+        axes.set_title(f"{PICTURES[name]}: {title}", fontsize=10)
+    return out
 
 
 def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list[tuple[str, str]]:
@@ -185,8 +216,6 @@ def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list
 
     Parameters
     ----------
-    points : sequence of Point
-        At least one must have a prediction.
     stem : str
         Prefix of the file names (a folder and a separator).
 
@@ -195,27 +224,9 @@ def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list
     InputError
         No matplotlib, or a file cannot be written.
     """
-    plt = pyplot()
-    known = [p for p in points if p.predicted is not None]
-    single: list[tuple[str, str, Callable[[Any], None]]] = [
-        ("time", "Time of an iteration", lambda axes: _time(axes, known, weak)),
-        ("efficiency", "Parallel efficiency", lambda axes: _efficiency(axes, known)),
-        ("node-hours", "Cost of an epoch", lambda axes: _node_hours(axes, known)),
-    ]
-    figures = []
-    for name, heading, draw in single:
-        figure, axes = plt.subplots(figsize=(_WIDTH, _HEIGHT), layout="constrained")
-        draw(axes)
-        _ranks_axis(axes, known)
-        _legend(plt, axes, known)
-        axes.set_title(f"{heading}: {title}", fontsize=10)
-        figures.append((name, heading, figure))
-    bars = _bars_figure(plt, known)
-    bars.suptitle(f"Computing and exposed communication: {title}", fontsize=10)
-    figures.insert(2, ("parts", "Computing and exposed communication", bars))
-    for name, _, figure in figures:
+    for name, figure in figures(points, title, weak).items():
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once for all formats
         for suffix in SUFFIXES:
-            save(plt, figure, f"{stem}{name}{suffix}", _DPI)
-    return [(name, heading) for name, heading, _ in figures]
+            save(pyplot(), figure, f"{stem}{name}{suffix}", DPI)
+    return list(PICTURES.items())

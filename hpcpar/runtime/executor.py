@@ -119,7 +119,7 @@ class Executor:
             layer.name: Parameters(self.network, layer, self.plan, self.backend, self.rank, seed,
                                    roles[layer.name].reduced, roles[layer.name].updates,
                                    places.get(layer.name))
-            for layer in self.network.weighted
+            for layer in self.network.stateful
         }
 
     def _place_gradients(self, schedule: Schedule | None) -> dict[str, Array]:

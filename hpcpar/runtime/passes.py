@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hpcpar.comm.communicator import Communicator
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Layer, Loss, MeanSquaredError
+from hpcpar.network.layers import Layer, Loss, MeanSquaredError, Normalisation
 from hpcpar.plan.boxes import Box, local, shape, whole_box
 from hpcpar.plan.layout import partial
 from hpcpar.plan.plan import Plan
@@ -23,6 +23,7 @@ from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.memory_plan.blocks import Blocks
 from hpcpar.schedule.memory_plan.passes import PassPlan
 from hpcpar.schedule.memory_plan.plan import MemoryPlan
+from hpcpar.schedule.moments import moments_layout
 
 
 @dataclass
@@ -136,8 +137,10 @@ class Passes:
         if isinstance(layer, Loss) and blocks.dxs[0] is None:
             blocks.dxs[0] = self.backend.zeros(blocks.x.shape, plan.dtype)
         needs = tuple(e.needed.box(rank) for e in made.edges[layer.name])
+        moments = moments_layout(network, plan, layer, made.samples).box(
+            rank) if isinstance(layer, Normalisation) else ()
         return build(Context(
             self.backend, layer, network.input_shapes(layer), made.samples, needs, own, blocks,
             self.aside.get(layer.name), self._progress, self.seed, self._places[layer.name],
-            plan.batch_norm == "local",
+            moments, plan.batch_norm == "local",
         ))

@@ -143,6 +143,17 @@ class Candidate:
         """The same plan with activations computed again in the backward pass."""
         return _of_plan(self.task, replace(self.plan, recompute=segments))
 
+    @property
+    def local_statistics_s(self) -> float | None:
+        """Time of an iteration if batch normalisation took the statistics of each rank's part.
+
+        None where that is no faster, or where it is so already.
+        """
+        if self.prediction.batch_norm != "sync":
+            return None
+        local_s = _of_plan(self.task, replace(self.plan, batch_norm="local")).iteration_s
+        return local_s if local_s < self.iteration_s else None
+
     @cached_property
     def costs(self) -> Costs:
         """The price of the plan alone."""

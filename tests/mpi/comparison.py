@@ -284,15 +284,15 @@ class Comparison:
     def end(self) -> None:
         """After the last step: weights, running statistics."""
         for name, p in self.executor.parameters.items():
+            if p.buffers is not None and p.buffers.size:
+                self.same(p.buffers, self.truth.running[name], f"running statistics of {name}",
+                          self._statistics(name))
             if not p.flat.size:
                 continue
             expected, weight = self.truth.weights[name], p.split(p.flat)
             self.same(weight[0], expected[0], f"weight of {name}", self.piece(name, 0))
             if p.has_bias:
                 self.same(weight[1], expected[1], f"bias of {name}", self.piece(name, 1))
-            if p.buffers is not None:
-                self.same(p.buffers, self.truth.running[name], f"running statistics of {name}",
-                          self._statistics(name))
 
     def _statistics(self, name: str) -> tuple[Any, ...]:
         """Where this rank's running statistics lie: in its own block's."""

@@ -2,48 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from typing import Any
 
-from hpcpar.network import cosmoflow, inception, resnet, unet, vgg
+from hpcpar.network import cosmoflow, inception, mobilenet, resnet, unet, vgg
 from hpcpar.network.builder import Chain, Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
+    GELU,
     LRN,
+    Add,
+    Affine,
     AvgPool1d,
     BatchNorm,
     Concat,
     Conv1d,
     Conv2d,
+    Conv3d,
     Dropout,
     Flatten,
     GlobalAvgPool,
+    GlobalMaxPool,
+    GroupNorm,
     Layer,
+    LayerNorm,
+    LeakyReLU,
     Linear,
     LogisticCrossEntropy,
     MaxPool1d,
     MaxPool2d,
+    MeanSquaredError,
+    Multiply,
     Pad,
     Pair,
     ReLU,
+    Sigmoid,
+    SiLU,
     SoftmaxCrossEntropy,
+    Tanh,
 )
 from hpcpar.network.small import lenet5
 
 
-def narrow(network: Network, factor: int) -> Network:
-    """The same layers with so many times fewer filters and features; the last layer keeps its
-    outputs.
+def narrow(network: Network, factor: int, without: Collection[str] = ()) -> Network:
+    """The same layers, but those `without`, with so many times fewer filters and features; the last
+    layer keeps its outputs. A depthwise convolution stays one.
     """
     net = Graph(f"small-{network.name}", network.image_shape)
+    instead: dict[str, str] = {}
     for layer in network.layers[1:]:
+        inputs = [instead.get(name, name) for name in layer.inputs]
+        if layer.name in without:
+            instead[layer.name] = inputs[0]
+            continue
         options: dict[str, Any] = {f.name: getattr(layer, f.name) for f in fields(layer)
                                    if f.name not in ("name", "inputs", "channels")}
         for width in ("out_channels", "out_features"):
             if width in options and layer is not network.matmul_layers[-1]:
                 options[width] = max(1, options[width] // factor)
-        net.add(type(layer), layer.name, after=layer.inputs, **options)
+        if 1 < options.get("groups", 1) == network.input_shape(layer)[0]:
+            options["groups"] = options["out_channels"] = net.shapes[inputs[0]][0]
+        net.add(type(layer), layer.name, after=inputs, **options)
     return net.build()
 
 
@@ -76,6 +96,41 @@ def small_resnet() -> Network:
     return narrow(resnet._resnet("resnet", (3, 35, 30), 10, (1, 2, 1)), 8)
 
 
+def small_mobilenet() -> Network:
+    """Inverted residuals with and without expansion, stride and shortcut.
+
+    A normalisation behind a 1x1 convolution takes back any shift before it, of whose gradient only
+    rounding is left: it is left out where one normalisation follows another.
+    """
+    stages = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 1, 2))
+    whole = mobilenet.inverted_residuals("mobilenet", (3, 35, 30), 10, stages)
+    again = [layer.name for layer in whole.layers if layer.name.endswith(("expand.bn", "conv2.bn"))]
+    return narrow(whole, 4, again)
+
+
+def gates() -> Network:
+    """Squeeze-and-excitation, a product of two images, and activation functions beside ReLU."""
+    net = Graph("gates", (3, 15, 14))
+    net.add(Conv2d, "stem", out_channels=8, kernel=3, stride=2, padding=1, bias=False)
+    net.add(BatchNorm, "stem.bn")
+    x = net.add(SiLU, "stem.silu")
+    net.add(GlobalAvgPool, "squeeze")
+    net.add(Linear, "reduce", out_features=4)
+    net.add(GELU, "gelu")
+    net.add(Linear, "expand", out_features=8)
+    gate = net.add(Sigmoid, "sigmoid")
+    y = net.add(Multiply, "excite", after=(x, gate))
+    net.add(Conv2d, "side", out_channels=8, kernel=3, padding=1)
+    net.add(Tanh, "tanh")
+    net.add(Multiply, "product", after=(net.last, y))
+    net.add(LeakyReLU, "leaky")
+    net.add(Affine, "affine", scale=0.5, shift=-0.1)
+    net.add(GlobalMaxPool, "pool")
+    net.add(Linear, "fc", out_features=10)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
 def small_inception() -> Network:
     """A stem and the blocks A (average pooling in a branch), B (strides), C (1x7 and 7x1) and E
     (branches that end in two).
@@ -91,6 +146,41 @@ def small_inception() -> Network:
     net.add(Linear, "fc", out_features=10)
     net.add(SoftmaxCrossEntropy, "loss")
     return narrow(net.build(), 16)
+
+
+def norms() -> Network:
+    """All normalisations by mean and variance: groups of one channel, of several, of all; with and
+    without weights; of images and of features.
+    """
+    net = Chain("norms", (3, 11, 10))
+    kinds: list[tuple[type[Layer], dict[str, Any]]] = [
+        (GroupNorm, {"groups": 4}), (GroupNorm, {"groups": 8, "affine": False}), (LayerNorm, {}),
+        (BatchNorm, {"affine": False}), (GroupNorm, {"groups": 2, "affine": False})]
+    for i, (kind, options) in enumerate(kinds):
+        net.add(Conv2d, f"conv{i}", out_channels=8, kernel=3, stride=1 + i % 2, padding=1,
+                bias=False)
+        net.add(kind, f"norm{i}", **options).add(ReLU, f"relu{i}")
+    net.add(Flatten, "flatten").add(LayerNorm, "norm-flat")
+    net.add(Linear, "fc", out_features=12, bias=False).add(GroupNorm, "norm-fc", groups=3)
+    net.add(Linear, "last", out_features=5)
+    return net.add(SoftmaxCrossEntropy, "loss").build()
+
+
+def norms_of_volumes() -> Network:
+    """A residual block of volumes with group and layer normalisation."""
+    net = Graph("norms-of-volumes", (2, 6, 7, 5))
+    net.add(LayerNorm, "first")
+    net.add(Conv3d, "stem", out_channels=6, kernel=3, stride=2, padding=1, bias=False)
+    x = net.add(GroupNorm, "norm", groups=2)
+    net.add(ReLU, "relu")
+    net.add(Conv3d, "conv", out_channels=6, kernel=3, padding=1, bias=False)
+    y = net.add(GroupNorm, "norm2", groups=3)
+    net.add(Add, "sum", after=(y, x))
+    net.add(LayerNorm, "norm3", affine=False)
+    net.add(GlobalAvgPool, "pool")
+    net.add(Linear, "fc", out_features=3)
+    net.add(MeanSquaredError, "loss")
+    return net.build()
 
 
 def signals() -> Network:
@@ -119,6 +209,10 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "vgg": (lambda: narrow(vgg.vgg16((3, 38, 33), 10), 16), 4),
     "resnet": (small_resnet, 6),
     "inception": (small_inception, 5),
+    "mobilenet": (small_mobilenet, 6),
+    "gates": (gates, 6),
+    "norms": (norms, 6),
+    "norms of volumes": (norms_of_volumes, 5),
     "unet": (lambda: narrow(unet.unet((2, 19, 14), 3), 16), 4),
     "unet3d": (lambda: narrow(unet.unet3d((1, 9, 8, 10), 3), 16), 3),
     "signals": (signals, 5),

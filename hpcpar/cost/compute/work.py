@@ -14,16 +14,18 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
+    GELU,
     LRN,
     Add,
-    BatchNorm,
     Concat,
     Conv,
     Flatten,
     Layer,
     Loss,
+    Normalisation,
     Pool,
     Resampled,
     Upsample,
@@ -39,8 +41,8 @@ from hpcpar.schedule.steps import Compute, Op
 #: Values moved per weight by an update (weight, gradient and state read, weight and state written),
 #: and flops.
 UPDATE = {"sgd": (3, 3), "momentum": (5, 5), "adam": (7, 12)}
-#: Values moved per element of the input or of the output, and flops per element, of batch
-#: normalisation's parts.
+#: Values moved per element of the input or of the output, and flops per element, of the parts of a
+#: normalisation by mean and variance.
 NORM = {Op.STATISTICS: (1, 3), Op.FORWARD: (2, 2), Op.BACKWARD_WEIGHT: (2, 3), Op.BACKWARD: (3, 5)}
 
 Shape: TypeAlias = tuple[Ints, ...]
@@ -108,11 +110,11 @@ class Work:
 
 
 def _shape(s: Shape) -> str:
-    return "x".join(str(int(v)) for v in s)
+    return shape_text(map(int, s))
 
 
 def _options(network: Network, layer: Layer, x: Shape) -> Names:
-    """Window, groups of the local block, or number of channels that are normalised together."""
+    """Window, groups of the local block, channels that are normalised together, or variant."""
     if isinstance(layer, Conv):
         whole = network.input_shape(layer)[0]
         text = f" k={_shape(layer.kernel)} s={_shape(layer.stride)} d={_shape(layer.dilation)} g="
@@ -126,6 +128,8 @@ def _options(network: Network, layer: Layer, x: Shape) -> Names:
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
     if isinstance(layer, Upsample):
         return f" s={_shape(layer.scale)} {layer.mode}"
+    if isinstance(layer, GELU):
+        return " tanh" if layer.tanh else ""
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
 
 
@@ -242,7 +246,7 @@ class Workload:
         back, n_x, n_y = op is Op.BACKWARD, local.n_x, local.n_y
         if isinstance(layer, Flatten) or (isinstance(layer, Add) and back):
             return 0.0 * n_y, 0 * n_y
-        if isinstance(layer, BatchNorm):
+        if isinstance(layer, Normalisation):
             values, flops = NORM[op]
             return float(flops) * local.n_first, values * local.n_first
         if isinstance(layer, Concat):

@@ -22,11 +22,10 @@ def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
 
 
 def text(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """What people see: all on stderr, nothing on stdout."""
+    """What people see: results on stdout, then notes on stderr."""
     assert main(["predict", *argv]) == 0
     out = capsys.readouterr()
-    assert out.out == ""
-    return out.err
+    return out.out + out.err
 
 
 # -- options of pricing ----------------------------------------------------------------------------
@@ -220,8 +219,8 @@ def test_questions(capsys: pytest.CaptureFixture[str]) -> None:
                          key=lambda s: s["run_s"])
     assert document(capsys, *args, "--deadline", "1e-9")["choice"] is None
     shown = text(capsys, *args, "--efficiency", "0.8")
-    assert f"take {every['choice']['ranks']} ranks with data" in shown and "3 epochs" in shown
-    assert "none of these meets the condition" in text(capsys, *args, "--deadline", "1e-9")
+    assert f"Use {every['choice']['ranks']} cores, data parallel: 3 epochs of 60,000" in shown
+    assert "None of these meets the condition" in text(capsys, *args, "--deadline", "1e-9")
 
 
 def test_usual_ranks_and_weak_scaling(capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,7 +284,7 @@ def test_timeline_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
         ([*LENET, "--efficiency", "0"], "between 0 and 1"),
         ([*LENET, "--efficiency", "nan"], "between 0 and 1"),
         ([*LENET, "--efficiency", "high"],
-         "argument --efficiency: invalid efficiency value: 'high'"),
+         "argument --efficiency: 'high' is not a parallel efficiency"),
         ([*LENET, "--deadline", "soon"], "argument --deadline: 'soon' is not a number"),
         ([*LENET, "--node-hours", "few"], "argument --node-hours: 'few' is not a number"),
         ([*LENET, "--batch-per-rank", "4"],
@@ -296,7 +295,8 @@ def test_timeline_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
          "'0' is not a whole number of at least 1"),
         ([*LENET, "--contention", "0.5"],
          "contention 0.5: phi is the number of flows that share a link, at least 1"),
-        ([*LENET, "--contention", "much"], "argument --contention: invalid float value"),
+        ([*LENET, "--contention", "much"],
+         "argument --contention: 'much' is not a number greater than 0"),
         ([*LENET, "--gamma", "0"], "argument --gamma: '0' is not a number greater than 0"),
         ([*LENET, "--gamma", "nan"], "argument --gamma: 'nan' is not a number greater than 0"),
         ([*LENET, "--io", "-1"], "argument --io: '-1' is not a number greater than 0"),

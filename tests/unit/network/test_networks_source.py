@@ -72,7 +72,6 @@ def test_a_function_of_the_current_directory(module: str) -> None:
     assert defaults(f"{module}:build") == ((3, 8, 8), 5)
     other = network(f"{module}:build", (3, 4, 4), 2)
     assert (other.image_shape, other.classes) == ((3, 4, 4), 2)
-    assert network(f"{module}:anything", None, 2).classes == 2
     assert network(f"{module}:fixed", (3, 8, 8),
                    5) == network(f"{module}:fixed") == network(f"{module}:build")
     assert sys.path == before
@@ -92,8 +91,10 @@ def test_a_function_of_the_current_directory(module: str) -> None:
         ("MODULE:fixed", (3, 4, 4), None, "takes inputs 3x8x8, not 3x4x4; leave --input out"),
         ("MODULE:fixed", None, 2, "has 5 outputs, not 2; leave --classes out"),
         ("MODULE:unbuilt", None, None,
-         "returned a Chain, not a Network; return what build() gives"),
+         "returned a Chain, not a Network or a torch.nn.Module; return what build() gives"),
         ("MODULE:nothing", None, None, "returned a NoneType, not a Network"),
+        ("MODULE:anything", None, 2, "has 5 outputs, not 2; leave --classes out, or give its "
+                                     "function a parameter 'classes'"),
         ("MODULE:bad", None, None, "the function raised KeyError"),
         ("MODULE:leaves", None, None, "the function raised SystemExit: 3"),
         ("MODULE:too_small", None, None, "layer 'pool' (maxpool2d): a window of 9 does not fit"),
@@ -115,11 +116,11 @@ def test_a_module_that_does_not_compile(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_command_shows_graphs(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["networks", f"{module}:build"]) == 0
-    shown = capsys.readouterr().err
+    shown = capsys.readouterr().out
     assert "inputs" in shown and "input, conv" in shown
     assert main(["networks", f"{module}:build", "--classes", "2", "--json"]) == 0
     out = json.loads(capsys.readouterr().out)
     assert out["classes"] == 2 and out["layers"][2]["inputs"] == ["input", "conv"]
     assert main(["networks", "lenet5"]) == 0
-    assert "inputs" not in capsys.readouterr().err
+    assert "inputs" not in capsys.readouterr().out
     assert main(["networks", f"{module}:bad"]) == 2
