@@ -186,7 +186,7 @@ def test_streams_of_a_pipeline_are_its_stages() -> None:
                   part, stage) for i, (stage, part, name, start, end) in enumerate(rows)]
     spans = [Span(1e-3 * start, 1e-3 * end, name) for _, _, name, start, end in rows]
     line = Timeline(tuple(spans), (0.0, 5e-4, 0.0, 0.0, 0.0), 4.5e-3)
-    prediction: Any = Prediction("net", "pipeline", "local", 2, 0, tuple(steps), line)
+    prediction: Any = Prediction("net", "pipeline", "local", 2, 16, 0, tuple(steps), line)
     assert list(perfetto.streams(prediction).values()) == ["stage 0 compute", "stage 0 node",
                                                            "stage 1 compute"]
     found = of(list(perfetto.trace([prediction])), "X")

@@ -13,7 +13,8 @@ from hpcpar.plan.plan import NetworkSpec
 from hpcpar.runtime.parameters import initial_deviation, initial_rows, initial_scale
 
 #: Image sizes that every layer of the network fits, small ones.
-SIZES = {"lenet5": 28, "mlp": 28, "inception_v3": 75, "alexnet": 67, "alexnet-owt": 67}
+SIZES = {"lenet5": 28, "mlp": 28, "inception_v3": 75, "alexnet": 67, "alexnet-owt": 67,
+         "unet": 16, "unet3d": 8}
 
 
 def test_residual_branches_start_at_zero() -> None:
@@ -50,7 +51,8 @@ def test_the_first_loss_is_that_of_a_guess(name: str) -> None:
     shape: Shape = (usual[0], *(size for _ in usual[1:]))
     network = NetworkSpec(name, shape, classes).build()
     rng = np.random.default_rng(0)
-    images, labels = rng.standard_normal((16, *shape)), rng.integers(0, classes, 16)
+    images, labels = rng.standard_normal((16, *shape)), rng.integers(
+        0, classes, (16, *network.truth_shape))
     logistic = isinstance(network.layers[-1], LogisticCrossEntropy)
     guess = classes * math.log(2) if logistic else math.log(classes)
     first = Reference(network, 0).iterate(images, labels, 0, 0.0, 0.9, 0.0)
