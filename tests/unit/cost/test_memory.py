@@ -203,6 +203,9 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
     *((name, "data", 2, {"recompute": 4}) for name in ("resnet", "inception", "vgg")),
     *((name, "spatial", 2, {"recompute": 2}) for name in ("resnet", "inception", "vgg")),
     ("vgg", "channel", 2, {"recompute": 3}),
+    ("norms", "spatial", 2, {"recompute": 2}),
+    ("norms", "filter", 3, {"microbatches": 2}),
+    ("norms of volumes", "pipeline:2x2", 4, {"microbatches": 4}),
     ("resnet", "pipeline:2x1", 2, {"microbatches": 4, "recompute": 1}),
     ("resnet", "pipeline:4x1", 4, {"microbatches": 8, "order": "1f1b", "recompute": 2}),
 ]
