@@ -6,12 +6,13 @@ import argparse
 import sys
 
 from hpcpar.cli import options
-from hpcpar.cli.progress import ProgressBar
 from hpcpar.comm.world import World, world
 from hpcpar.errors import InputError
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
 from hpcpar.plan import plan as plans
+from hpcpar.report.answer import plural
+from hpcpar.report.progress import ProgressBar
 from hpcpar.report.verify import show_result, to_json
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.schedule.runnable import require
@@ -59,8 +60,8 @@ def _run(args: argparse.Namespace, w: World) -> int:
     plan = w.agree(lambda: comparable(network, given, args.dtype))
     lines = ProgressBar(w.rank)
     check = Verification(w, network, plan, kernels, verify_options)
-    lines.say(f"{plan.network.name} on {w.size} ranks ({plan.strategy}) beside one rank, batch "
-              f"{plan.batch}, {args.steps} steps, {args.dtype}, {args.device}, {w.library}")
+    lines.say(f"{plan.network.name} on {plural(w.size, 'rank')} ({plan.strategy}) beside one rank, "
+              f"batch {plan.batch}, {args.steps} steps, {args.dtype}, {args.device}, {w.library}")
     if given.batch_norm == "local":
         lines.say("note: the plan's batch normalisation takes the statistics of each rank's part, "
                   "so its training differs from a serial one by design; verified with those of the "

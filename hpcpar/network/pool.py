@@ -1,4 +1,4 @@
-"""Pooling layers: maximum and average over windows, and the average over whole images."""
+"""Pooling layers: maximum and average over windows, and over whole images."""
 
 from __future__ import annotations
 
@@ -51,6 +51,14 @@ class MaxPool2d(Pool):
 
 
 @dataclass(frozen=True)
+class MaxPool1d(MaxPool2d):
+    """Maximum pooling of signals ``(C, W)``: of images with one row."""
+
+    kind: ClassVar[str] = "maxpool1d"
+    of_signals: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class MaxPool3d(Pool):
     """Maximum pooling of volumes ``(C, D, H, W)``; padding never wins."""
 
@@ -73,6 +81,14 @@ class AvgPool2d(AvgPool):
 
 
 @dataclass(frozen=True)
+class AvgPool1d(AvgPool2d):
+    """Average pooling of signals ``(C, W)``: of images with one row."""
+
+    kind: ClassVar[str] = "avgpool1d"
+    of_signals: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class AvgPool3d(AvgPool):
     """Average pooling of volumes ``(C, D, H, W)``."""
 
@@ -81,10 +97,8 @@ class AvgPool3d(AvgPool):
 
 
 @dataclass(frozen=True)
-class GlobalAvgPool(Layer):
-    """Average of each channel over the image: ``(C, H, W)`` or ``(C, D, H, W)`` to ``(C,)``."""
-
-    kind: ClassVar[str] = "globalavgpool"
+class GlobalPool(Layer):
+    """Base class: one value of each channel, ``(C, H, W)`` or ``(C, D, H, W)`` to ``(C,)``."""
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         need_image(self, x)
@@ -95,3 +109,17 @@ class GlobalAvgPool(Layer):
 
     def forward_flops(self, x: Shape) -> float:
         return float(math.prod(x))
+
+
+@dataclass(frozen=True)
+class GlobalAvgPool(GlobalPool):
+    """Average of each channel over the image."""
+
+    kind: ClassVar[str] = "globalavgpool"
+
+
+@dataclass(frozen=True)
+class GlobalMaxPool(GlobalPool):
+    """Maximum of each channel over the image; the gradient goes to the first of equal maxima."""
+
+    kind: ClassVar[str] = "globalmaxpool"

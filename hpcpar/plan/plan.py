@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcpar.errors import InputError, unknown
+from hpcpar.files import write_text
 from hpcpar.network.builtin import network as builtin
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Config, Ints
@@ -101,6 +101,29 @@ class NetworkSpec:
 
     def build(self) -> Network:
         return builtin(self.name, self.shape, self.classes)
+
+
+@dataclass(frozen=True)
+class ObjectSpec(NetworkSpec):
+    """A network that only this program has: no name stands for it."""
+
+    network: Network
+
+    def build(self) -> Network:
+        return self.network
+
+
+def require_name(spec: NetworkSpec) -> None:
+    """Checks that a plan file can name the network: its reader loads the network again.
+
+    Raises
+    ------
+    InputError
+        The network is an object of this program.
+    """
+    if isinstance(spec, ObjectSpec):
+        raise InputError(f"network '{spec.name}' is an object of this program, a plan file cannot "
+                         "name it; give a function as module:function, or an ONNX file")
 
 
 @dataclass(frozen=True)
@@ -224,7 +247,14 @@ def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gathe
 
 
 def to_json(plan: Plan) -> dict[str, object]:
-    """The plan as JSON data."""
+    """The plan as JSON data.
+
+    Raises
+    ------
+    InputError
+        No name stands for its network.
+    """
+    require_name(plan.network)
     out = asdict(plan)
     plain = asdict(Config())
     out["configs"] = {name: {k: v for k, v in asdict(c).items() if v != plain[k]}
@@ -272,14 +302,7 @@ def save(plan: Plan, path: str) -> None:
     InputError
         The file cannot be written.
     """
-    temporary = f"{path}.tmp{os.getpid()}"
-    try:
-        with open(temporary, "w", encoding="utf-8") as f:
-            json.dump(to_json(plan), f, indent=1)
-            f.write("\n")
-        os.replace(temporary, path)
-    except OSError as err:
-        raise InputError(f"cannot write plan file {path}: {err.strerror}") from err
+    write_text(path, json.dumps(to_json(plan), indent=1) + "\n", "plan file")
 
 
 def load(path: str) -> Plan:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from hpcpar.errors import InputError
+from hpcpar.files import atomic_path
 from hpcpar.schedule.steps import Phase
 
 _OKABE_ITO = ("#0072B2", "#CC79A7", "#F0E442", "#009E73", "#E69F00", "#56B4E9")
@@ -14,7 +16,7 @@ COLOURS = dict(zip((phase.value for phase in Phase), _OKABE_ITO, strict=True))
 
 
 def pyplot() -> Any:
-    """Returns matplotlib.pyplot, set to draw into files.
+    """Returns matplotlib.pyplot, set to draw into files unless a notebook or program uses it too.
 
     Raises
     ------
@@ -24,7 +26,8 @@ def pyplot() -> Any:
     try:
         import matplotlib
 
-        matplotlib.use("Agg")
+        if not {"IPython", "matplotlib.pyplot"} & set(sys.modules):
+            matplotlib.use("Agg")
         import matplotlib.pyplot as plt
     except ImportError as err:
         raise InputError(
@@ -52,6 +55,19 @@ def panels(plt: Any, count: int, width: float, height: float, more: float,
     return figure, grid
 
 
+def finish(plt: Any, figure: Any, path: str | None, dpi: int) -> Any:
+    """Returns a figure, which `save` has written where there is a path.
+
+    A notebook shows the figures that are open at the end of a cell: the one that the cell returns
+    is closed, so that it is shown once.
+    """
+    if path is not None:
+        save(plt, figure, path, dpi)
+    elif "inline" in plt.get_backend():
+        plt.close(figure)
+    return figure
+
+
 def save(plt: Any, figure: Any, path: str, dpi: int) -> None:
     """Writes a figure atomically and closes it.
 
@@ -60,18 +76,14 @@ def save(plt: Any, figure: Any, path: str, dpi: int) -> None:
     InputError
         An unknown suffix, or the file cannot be written.
     """
-    stem, suffix = os.path.splitext(path)
-    temporary = f"{stem}.tmp{os.getpid()}{suffix or '.png'}"
+    form = os.path.splitext(path)[1][1:] or "png"
     try:
-        figure.savefig(temporary, dpi=dpi)
-        os.replace(temporary, path)
+        with atomic_path(path, "plot") as temporary:
+            figure.savefig(temporary, dpi=dpi, format=form)
+    except InputError:
+        raise
     except ValueError as err:
         raise InputError(f"cannot draw {path}: {str(err).splitlines()[0]}; use a name that ends in "
                          ".png, .pdf or .svg") from err
-    except OSError as err:
-        raise InputError(f"cannot write plot {path}: {err.strerror}; choose a folder that exists, "
-                         "with room") from err
     finally:
         plt.close(figure)
-        if os.path.exists(temporary):
-            os.unlink(temporary)

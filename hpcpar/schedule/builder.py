@@ -146,7 +146,7 @@ class Builder(Emitter):
         last, plan = self.network.layers[-1], self.plan
         config = plan.configs[last.name]
         layout = loss_layout(plan, last)
-        pattern = collective_along(Kind.ALLREDUCE, config, ("n", "c"))
+        pattern = collective_along(Kind.ALLREDUCE, config, ("n", "d", "h", "w", "c"))
         key = ("loss", self.edges.key(last, batch))
         tensor = TensorRef("", Role.LOSS)
         sums = self.alone(self.move(Phase.LOSS, last.name, tensor, pattern, layout, layout, key,

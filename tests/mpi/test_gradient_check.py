@@ -26,30 +26,43 @@ from hpcpar.network.base import axes_of
 from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
+    GELU,
     LRN,
     Add,
+    Affine,
     AvgPool2d,
     AvgPool3d,
     BatchNorm,
+    Clip,
     Concat,
     Conv2d,
     Conv3d,
+    ConvTranspose2d,
+    ConvTranspose3d,
     Dropout,
     Flatten,
     GlobalAvgPool,
+    GlobalMaxPool,
     GroupNorm,
     Layer,
     LayerNorm,
+    LeakyReLU,
     Linear,
     LogisticCrossEntropy,
     Loss,
     MaxPool2d,
     MaxPool3d,
     MeanSquaredError,
+    Multiply,
+    Pad,
     ReLU,
+    Sigmoid,
+    SiLU,
     SoftmaxCrossEntropy,
+    Tanh,
+    Upsample,
 )
-from hpcpar.plan.boxes import items, local
+from hpcpar.plan.boxes import items, local, whole_box
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned, partial
 from hpcpar.plan.plan import NetworkSpec, Plan
@@ -86,6 +99,8 @@ class Case:
     dimensions: int = 2
     #: How many tensors it reads.
     inputs: int = 1
+    #: It also reads features of the image's channels.
+    gated: bool = False
 
     def network(self) -> Network:
         """The layer behind weighted ones, and before another."""
@@ -98,6 +113,9 @@ class Case:
             read = [net.add(conv, f"before{i}", after=("input",), out_channels=WIDTH,
                             kernel=1 + i % 2 * 2, padding=i % 2, bias=plain)
                     for i in range(self.inputs)]
+            if self.gated:
+                net.add(GlobalAvgPool, "mean")
+                read.append(net.add(Linear, "gate", out_features=WIDTH))
         else:
             net.add(Flatten, "features")
             read = [net.add(Linear, "before0", out_features=WIDTH + 1)]
@@ -133,7 +151,17 @@ CASES: dict[str, Case] = {
     "average pooling of volumes": Case(AvgPool3d, window(3), 3),
     "global average": Case(GlobalAvgPool, {}),
     "global average of volumes": Case(GlobalAvgPool, {}, 3),
+    "global maximum": Case(GlobalMaxPool, {}),
+    "global maximum of volumes": Case(GlobalMaxPool, {}, 3),
     "relu": Case(ReLU, {}),
+    "leaky relu": Case(LeakyReLU, {"slope": 0.2}),
+    "clip": Case(Clip, {"low": -1.0, "high": 0.5}),
+    "sigmoid": Case(Sigmoid, {}),
+    "tanh of features": Case(Tanh, {}, 0),
+    "silu": Case(SiLU, {}),
+    "gelu of volumes": Case(GELU, {}, 3),
+    "gelu by tanh": Case(GELU, {"tanh": True}),
+    "affine": Case(Affine, {"scale": -2.0, "shift": 0.5}),
     "dropout": Case(Dropout, {"rate": 0.4}),
     "dropout of features": Case(Dropout, {"rate": 0.4}, 0),
     "lrn": Case(LRN, {"size": 3, "alpha": 0.5}),
@@ -148,9 +176,24 @@ CASES: dict[str, Case] = {
     "layer norm of features": Case(LayerNorm, {}, 0),
     "add": Case(Add, {}, inputs=3),
     "add volumes": Case(Add, {}, 3, inputs=2),
+    "multiply": Case(Multiply, {}, inputs=2),
+    "gate": Case(Multiply, {}, gated=True),
+    "gate of volumes": Case(Multiply, {}, 3, gated=True),
     "concat": Case(Concat, {}, inputs=2),
     "flatten": Case(Flatten, {}),
     "flatten of volumes": Case(Flatten, {}, 3),
+    "transposed": Case(ConvTranspose2d, {"out_channels": WIDTH + 1, **ANY_2D,
+                                         "output_padding": (1, 0)}),
+    "transposed in groups": Case(ConvTranspose2d, {
+        "out_channels": 2 * WIDTH, **ANY_2D, "groups": 2 if WIDTH % 2 == 0 else WIDTH}),
+    "transposed volumes": Case(ConvTranspose3d, {"out_channels": WIDTH, **ANY_3D}, 3),
+    "nearest": Case(Upsample, {"scale": (2, 3)}),
+    "bilinear": Case(Upsample, {"scale": (3, 2), "mode": "linear"}),
+    "trilinear": Case(Upsample, {"scale": (2, 1, 2), "mode": "linear", "align_corners": True}, 3),
+    "zeros around": Case(Pad, {"begin": (2, 0), "end": (1, 3)}),
+    "periodic": Case(Pad, {"begin": (2, 1), "end": (1, 3), "mode": "periodic"}),
+    "softmax of pixels": Case(SoftmaxCrossEntropy, {}),
+    "mean squared error of voxels": Case(MeanSquaredError, {}, 3),
     "softmax": Case(SoftmaxCrossEntropy, {}, 0),
     "logistic": Case(LogisticCrossEntropy, {}, 0),
     "mean squared error": Case(MeanSquaredError, {}, 0),
@@ -293,7 +336,9 @@ def test_gradients(name: str, communicator: Communicator) -> None:
                             backend("cpu"), 5)
         images, targets = sample(network, batch, rng)
         pixels = local(executor.image_box, tuple((0, n) for n in network.image_shape))
-        slopes = Slopes(executor, images[(executor.image_rows, *pixels)], targets)
+        truth = local(executor.truth_box, whole_box(network.truth_shape))
+        slopes = Slopes(executor, images[(executor.image_rows, *pixels)],
+                        targets[(slice(None), *truth)])
         here = slopes.loss()
         faults = [fault(slopes, here, directions(network, dense, rng)) for dense in KINDS]
         assert not any(

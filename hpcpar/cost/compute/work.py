@@ -14,8 +14,10 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
+    GELU,
     LRN,
     Add,
     Concat,
@@ -25,6 +27,8 @@ from hpcpar.network.layers import (
     Loss,
     Normalisation,
     Pool,
+    Resampled,
+    Upsample,
 )
 from hpcpar.plan.axis import Axis, tabulate
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
@@ -106,11 +110,11 @@ class Work:
 
 
 def _shape(s: Shape) -> str:
-    return "x".join(str(int(v)) for v in s)
+    return shape_text(map(int, s))
 
 
 def _options(network: Network, layer: Layer, x: Shape) -> Names:
-    """Window, groups of the local block, or number of channels that are normalised together."""
+    """Window, groups of the local block, channels that are normalised together, or variant."""
     if isinstance(layer, Conv):
         whole = network.input_shape(layer)[0]
         text = f" k={_shape(layer.kernel)} s={_shape(layer.stride)} d={_shape(layer.dilation)} g="
@@ -122,6 +126,10 @@ def _options(network: Network, layer: Layer, x: Shape) -> Names:
         return np.array([f"{text}{g}" for g in groups.ravel()]).reshape(groups.shape)
     if isinstance(layer, Pool):
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
+    if isinstance(layer, Upsample):
+        return f" s={_shape(layer.scale)} {layer.mode}"
+    if isinstance(layer, GELU):
+        return " tanh" if layer.tanh else ""
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
 
 
@@ -243,6 +251,8 @@ class Workload:
             return float(flops) * local.n_first, values * local.n_first
         if isinstance(layer, Concat):
             return 0.0 * n_y, 2 * n_y
+        if isinstance(layer, Resampled):
+            return local.flops, n_x + n_y
         if back and not layer.is_matmul:
             # the gradients come on top of what the forward pass kept
             gradients = n_y if layer.elementwise or isinstance(layer, Loss) else n_x + n_y

@@ -16,6 +16,7 @@ from hpcpar.network.layers import (
     LRN,
     BatchNorm,
     Dropout,
+    GlobalMaxPool,
     Layer,
     MaxPool2d,
     MaxPool3d,
@@ -31,8 +32,8 @@ from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import CODES, Algorithm, Kind
 from hpcpar.schedule.weights import sums_known
 
-#: Bytes of a pooling window's index.
-INDEX_BYTES = 2
+#: Bytes of the index of a maximum, in a pooling window and in the whole image.
+INDEX_BYTES, IMAGE_INDEX_BYTES = 2, 8
 #: Of a normalisation, for each of its sums: the sum, its gradient, and mean or deviation (float64).
 MOMENTS_BYTES = 24
 #: Of each movement from rank to rank, by its key: bytes that the busiest rank sends, and bytes that
@@ -161,6 +162,8 @@ def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: Ints, boxes:
         return MOMENTS_BYTES * boxes.items(moments_layout(network, plan, layer, samples))
     if training and isinstance(layer, MaxPool2d | MaxPool3d):
         return INDEX_BYTES * boxes.items(y)
+    if training and isinstance(layer, GlobalMaxPool):
+        return IMAGE_INDEX_BYTES * boxes.items(y)
     if training and isinstance(layer, LRN | Dropout):
         return plan.item_bytes * boxes.items(y)
     return 0

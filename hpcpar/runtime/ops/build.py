@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hpcpar.network.layers import (
     LRN,
+    Activation,
     Add,
     AvgPool,
     BatchNorm,
     Concat,
     Conv,
+    ConvTranspose,
     Dropout,
     Flatten,
     GlobalAvgPool,
+    GlobalMaxPool,
     GroupNorm,
     Layer,
     LayerNorm,
@@ -19,26 +24,31 @@ from hpcpar.network.layers import (
     Loss,
     MaxPool2d,
     MaxPool3d,
-    ReLU,
+    Multiply,
+    Resampled,
 )
 from hpcpar.runtime.ops.base import Context, Operator
-from hpcpar.runtime.ops.conv import ConvOp
+from hpcpar.runtime.ops.conv import ConvOp, ConvTransposeOp
 from hpcpar.runtime.ops.linear import LinearOp
 from hpcpar.runtime.ops.loss import LossOp
-from hpcpar.runtime.ops.merge import AddOp, ConcatOp
+from hpcpar.runtime.ops.merge import AddOp, ConcatOp, MultiplyOp
 from hpcpar.runtime.ops.norm import BatchNormOp, LRNOp
-from hpcpar.runtime.ops.pointwise import DropoutOp, FlattenOp, ReLUOp
-from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, MaxPoolOp
+from hpcpar.runtime.ops.pointwise import ActivationOp, DropoutOp, FlattenOp
+from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, GlobalMaxPoolOp, MaxPoolOp
+from hpcpar.runtime.ops.resample import resampled
 from hpcpar.runtime.ops.sample_norm import GroupNormOp, LayerNormOp
 
-OPS: dict[type[Layer], type[Operator]] = {
+OPS: dict[type[Layer], Callable[[Context], Operator]] = {
+    ConvTranspose: ConvTransposeOp,
     Conv: ConvOp,
     Linear: LinearOp,
     MaxPool2d: MaxPoolOp,
     MaxPool3d: MaxPoolOp,
     AvgPool: AvgPoolOp,
+    Resampled: resampled,
     GlobalAvgPool: GlobalAvgPoolOp,
-    ReLU: ReLUOp,
+    GlobalMaxPool: GlobalMaxPoolOp,
+    Activation: ActivationOp,
     Dropout: DropoutOp,
     Flatten: FlattenOp,
     LRN: LRNOp,
@@ -46,6 +56,7 @@ OPS: dict[type[Layer], type[Operator]] = {
     GroupNorm: GroupNormOp,
     LayerNorm: LayerNormOp,
     Add: AddOp,
+    Multiply: MultiplyOp,
     Concat: ConcatOp,
     Loss: LossOp,
 }

@@ -19,23 +19,38 @@ from ops_support import DTYPES, at, boxes, close, gather, make, parameters, rand
 
 from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
 from hpcpar.network.layers import (  # noqa: E402
+    GELU,
     LRN,
     Add,
+    Affine,
     AvgPool2d,
     AvgPool3d,
     BatchNorm,
+    Clip,
     Concat,
     Conv2d,
     Conv3d,
+    ConvTranspose2d,
+    ConvTranspose3d,
     GlobalAvgPool,
+    GlobalMaxPool,
     GroupNorm,
     Layer,
     LayerNorm,
+    LeakyReLU,
     Linear,
     MaxPool2d,
     MaxPool3d,
+    Multiply,
+    Pad,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Tanh,
+    Upsample,
 )
 from hpcpar.plan.boxes import block  # noqa: E402
+from tests.reference_layers import torch_weight  # noqa: E402
 
 F = torch.nn.functional
 
@@ -62,8 +77,57 @@ PLAIN: dict[str, tuple[Layer, Callable[..., Any], list[tuple[int, ...]]]] = {
         AvgPool3d("p", kernel=3, stride=2, padding=1, count_include_pad=False),
         lambda x: F.avg_pool3d(x, 3, 2, 1, count_include_pad=False), [(3, 6, 5, 7)],
     ),
+    "upsample nearest": (Upsample("u", scale=(2, 3)),
+                         lambda x: F.interpolate(x, scale_factor=(2, 3)), [(3, 5, 4)]),
+    "upsample bilinear": (
+        Upsample("u", scale=(2, 3), mode="linear"),
+        lambda x: F.interpolate(x, scale_factor=(2, 3), mode="bilinear"), [(3, 5, 4)],
+    ),
+    "upsample bilinear corners": (
+        Upsample("u", scale=(4, 2), mode="linear", align_corners=True),
+        lambda x: F.interpolate(x, scale_factor=(4, 2), mode="bilinear", align_corners=True),
+        [(3, 5, 1)],
+    ),
+    "upsample volumes": (
+        Upsample("u", scale=(2, 1, 3), mode="linear"),
+        lambda x: F.interpolate(x, scale_factor=(2, 1, 3), mode="trilinear"), [(2, 3, 4, 2)],
+    ),
+    "upsample volumes corners": (
+        Upsample("u", scale=(2, 2, 3), mode="linear", align_corners=True),
+        lambda x: F.interpolate(x, scale_factor=(2, 2, 3), mode="trilinear", align_corners=True),
+        [(2, 3, 4, 2)],
+    ),
+    "pad": (Pad("p", begin=(2, 0), end=(0, 3)), lambda x: F.pad(x, (0, 3, 2, 0)), [(3, 4, 5)]),
+    "pad volumes": (Pad("p", begin=(1, 0, 2), end=(3, 1, 0)),
+                    lambda x: F.pad(x, (2, 0, 0, 1, 1, 3)), [(2, 3, 2, 4)]),
+    "pad periodic": (
+        Pad("p", begin=(1, 3), end=(4, 2), mode="periodic"),
+        lambda x: F.pad(x, (3, 2, 1, 4), mode="circular"), [(3, 4, 5)],
+    ),
+    "pad periodic volumes": (
+        Pad("p", begin=(0, 2, 1), end=(0, 1, 4), mode="periodic"),
+        lambda x: F.pad(x, (1, 4, 2, 1, 0, 0), mode="circular"), [(2, 3, 2, 4)],
+    ),
     "globalavgpool2d": (GlobalAvgPool("g"), lambda x: x.mean((2, 3)), [(5, 4, 3)]),
     "globalavgpool3d": (GlobalAvgPool("g"), lambda x: x.mean((2, 3, 4)), [(5, 4, 3, 2)]),
+    "globalmaxpool2d": (GlobalMaxPool("g"), lambda x: F.adaptive_max_pool2d(x, 1).flatten(1),
+                        [(5, 4, 3)]),
+    "globalmaxpool3d": (GlobalMaxPool("g"), lambda x: F.adaptive_max_pool3d(x, 1).flatten(1),
+                        [(5, 4, 3, 2)]),
+    "relu": (ReLU("a"), F.relu, [(5, 4, 3)]),
+    "leaky relu": (LeakyReLU("a", slope=0.2), lambda x: F.leaky_relu(x, 0.2), [(5, 4, 3)]),
+    "relu6": (Clip("a", high=0.7), lambda x: F.hardtanh(x, 0, 0.7), [(5, 4, 3, 2)]),
+    "silu": (SiLU("a"), F.silu, [(5, 4, 3)]),
+    "gelu": (GELU("a"), F.gelu, [(5, 4, 3, 2)]),
+    "gelu by tanh": (GELU("a", tanh=True), lambda x: F.gelu(x, approximate="tanh"), [(7,)]),
+    "sigmoid": (Sigmoid("a"), torch.sigmoid, [(7,)]),
+    "tanh": (Tanh("a"), torch.tanh, [(5, 4, 3)]),
+    "affine": (Affine("a", scale=-2.0, shift=0.5), lambda x: 0.5 - 2 * x, [(5, 4, 3)]),
+    "multiply": (Multiply("m", ("i", "j")), lambda a, b: a * b, [(5, 4, 3)] * 2),
+    "multiply features": (Multiply("m", ("i", "j")), lambda a, b: a * b, [(7,)] * 2),
+    "gate": (Multiply("m", ("i", "j")), lambda a, b: a * b[:, :, None, None], [(5, 4, 3), (5,)]),
+    "gate of volumes": (Multiply("m", ("i", "j")), lambda a, b: a * b[:, :, None, None, None],
+                        [(5, 4, 3, 2), (5,)]),
     "lrn": (LRN("l"), lambda x: F.local_response_norm(x, 5, 1e-4, 0.75, 2.0), [(9, 4, 3)]),
     "lrn of volumes": (LRN("l", alpha=0.5), lambda x: F.local_response_norm(x, 5, 0.5, 0.75, 2.0),
                        [(9, 4, 3, 2)]),
@@ -109,6 +173,30 @@ def test_add_in_place_and_untrained_inputs() -> None:
     close(op.blocks.dxs[0], dy)
 
 
+@pytest.mark.parametrize("layer", [ReLU("a"), LeakyReLU("a"), Clip("a"), Sigmoid("a"), Tanh("a"),
+                                   Affine("a")])
+def test_activations_that_keep_no_input_work_in_place(layer: Layer) -> None:
+    x, dy = random(0, (2, 3), np.float64), random(1, (2, 3), np.float64)
+    ops = [make(layer, 2, [x], ((0, 2), (0, 3)), dy) for _ in range(2)]
+    ops[1].blocks.y, ops[1].blocks.dxs = ops[1].blocks.x, [ops[1].blocks.dy]
+    for op in ops:
+        op.forward()
+        op.backward()
+    np.testing.assert_array_equal(ops[0].blocks.y, ops[1].blocks.y)
+    np.testing.assert_array_equal(ops[0].blocks.dx, ops[1].blocks.dx)
+
+
+def test_a_gate_before_which_nothing_is_trained() -> None:
+    x, gate, dy = (random(i, s, np.float64) for i, s in enumerate([(2, 3, 4, 5), (2, 3),
+                                                                   (2, 3, 4, 5)]))
+    box = ((0, 2), (0, 3), (0, 4), (0, 5))
+    for kept in (0, 1):
+        op = make(Multiply("m", ("i", "j")), 2, [x, gate], box, dy)
+        op.blocks.dxs[1 - kept] = None
+        op.backward()
+        close(op.blocks.dxs[kept], (dy * x).sum((2, 3)) if kept else dy * gate[:, :, None, None])
+
+
 def test_concat_of_inputs_that_lie_in_the_output() -> None:
     x, z, dy = random(0, (2, 3), np.float64), random(1, (2, 4),
                                                      np.float64), random(2, (2, 7), np.float64)
@@ -142,6 +230,28 @@ PRODUCTS: dict[str, tuple[Layer, Callable[..., Any], tuple[int, ...]]] = {
         Conv3d("c", out_channels=4, kernel=(2, 3, 2), dilation=(3, 2, 1), padding=(1, 2, 0),
                groups=2),
         lambda x, w, b: F.conv3d(x, w, b, 1, (1, 2, 0), (3, 2, 1), 2), (4, 7, 6, 5),
+    ),
+    "transposed": (
+        ConvTranspose2d("t", out_channels=6, kernel=(3, 2), stride=(2, 3), padding=(1, 0),
+                        output_padding=(1, 2)),
+        lambda x, w, b: F.conv_transpose2d(x, torch_weight(w, 1), b, (2, 3), (1, 0), (1, 2)),
+        (4, 5, 4),
+    ),
+    "transposed groups": (
+        ConvTranspose2d("t", out_channels=6, kernel=3, padding=(1, 0), dilation=2, groups=2,
+                        output_padding=(0, 1)),
+        lambda x, w, b: F.conv_transpose2d(x, torch_weight(w, 2), b, 1, (1, 0), (0, 1), 2, 2),
+        (4, 6, 5),
+    ),
+    "transposed with gaps": (
+        ConvTranspose2d("t", out_channels=3, kernel=(1, 2), stride=(3, 4)),
+        lambda x, w, b: F.conv_transpose2d(x, torch_weight(w, 1), b, (3, 4)), (2, 4, 3),
+    ),
+    "transposed volumes": (
+        ConvTranspose3d("t", out_channels=5, kernel=(2, 3, 2), stride=(2, 1, 2),
+                        padding=(0, 2, 1)),
+        lambda x, w, b: F.conv_transpose3d(x, torch_weight(w, 1), b, (2, 1, 2), (0, 2, 1)),
+        (4, 3, 5, 4),
     ),
     "linear": (Linear("f", out_features=6), lambda x, w, b: F.linear(x, w, b), (7,)),
 }
@@ -181,7 +291,7 @@ def test_product(kind: str, cuts: tuple[int, ...], dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("parts", [2, 3, 9])
-@pytest.mark.parametrize("kind", ["conv2d", "conv3d", "linear"])
+@pytest.mark.parametrize("kind", ["conv2d", "conv3d", "transposed", "transposed volumes", "linear"])
 def test_product_with_a_cut_reduction(kind: str, parts: int, dtype: Any) -> None:
     """Each part has some of the input channels, the first the bias; the outputs are partial sums.
     """
@@ -210,7 +320,7 @@ def test_product_with_a_cut_reduction(kind: str, parts: int, dtype: Any) -> None
     close(got_dx, dx)
 
 
-@pytest.mark.parametrize("kind", ["conv2d", "conv3d"])
+@pytest.mark.parametrize("kind", ["conv2d", "conv3d", "transposed", "transposed groups"])
 def test_interior_and_strips_make_the_block(kind: str) -> None:
     layer, function, sample = PRODUCTS[kind]
     x, dy = random(0, (2, *sample), np.float64), random(9, (2, *layer.output_shape(sample)),
@@ -229,7 +339,7 @@ def test_every_layer_kind_is_tested_or_elementwise() -> None:
     tested = {type(layer) for layer, *_ in (*PLAIN.values(), *PRODUCTS.values())} | {
         BatchNorm, GroupNorm, LayerNorm}
     untested = {kind.__name__ for kind in OPS if not any(issubclass(t, kind) for t in tested)}
-    assert untested == {"ReLU", "Dropout", "Flatten", "Loss"}
+    assert untested == {"Dropout", "Flatten", "Loss"}
 
 
 def test_long_kernels_tick() -> None:
