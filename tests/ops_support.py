@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcpar.kernels.interface import Backend
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.network.layers import Layer, axes_of
 from hpcpar.plan.boxes import Box, block, shape
@@ -66,7 +67,7 @@ def parameters(layer: Layer, x: tuple[int, ...], dtype: Any, rows: tuple[int, in
 
 
 def make(layer: Layer, batch: int, inputs: Sequence[np.ndarray], own: Box, dy: np.ndarray,
-         needs: tuple[Box, ...] | None = None, p: Any = None, backend: Any = None,
+         needs: tuple[Box, ...] | None = None, p: Any = None, backend: Backend | None = None,
          **more: Any) -> Operator:
     """An op with blocks of its own that hold what they must; outputs are full of a number that must
     be overwritten.

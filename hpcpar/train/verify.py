@@ -182,9 +182,9 @@ class Verification:
         self.order = np.arange(batch)
         if fc_passes:
             self.order = np.concatenate([p.place(np.arange(p.samples)) for p in fc_passes])
-        self.data = world.agree(lambda: Data(self.executor, options.data, options.seed,
-                                             np.arange(batch), options.augment))
-        self.trained = WatchedRun(self.executor, self.data)
+        data = world.agree(lambda: Data(self.executor, options.data, options.seed,
+                                        np.arange(batch), options.augment))
+        self.trained = WatchedRun(self.executor, data)
         self.serial, self.perturbed = None, None
         if world.rank == 0:
             self.serial = WatchedRun(*self._serial(backend))
