@@ -42,6 +42,7 @@ class Prediction:
     strategy: str
     machine: str
     ranks: int
+    batch: int
     communication_bytes: int
     steps: tuple[Step, ...]
     timeline: Timeline[float]
@@ -73,7 +74,7 @@ def prediction(rows: Any = ROWS, total_ms: float = 9.0, **changes: Any) -> Any:
         spans.append(Span(1e-3 * start, 1e-3 * end, stream))
         waits.append(1e-3 * wait)
     values: dict[str, Any] = {"network": "vgg16", "strategy": "data", "machine": "abci-v100",
-                              "ranks": 4, "communication_bytes": 0}
+                              "ranks": 4, "batch": 128, "communication_bytes": 0}
     return Prediction(**(values | changes), steps=tuple(steps),
                       timeline=Timeline(tuple(spans), tuple(waits), 1e-3 * total_ms))
 
