@@ -76,8 +76,10 @@ class Crops:
         first, last = box[-1]
         if self.flips:
             starts[-1] = int(drawn[-2]) + (self.width - last if flip else first)
-        piece = window[(..., *(slice(at, at + n)
-                               for at, n in zip(starts, shape_of(box), strict=True)))]
+        leading = (slice(None),) * (window.ndim - len(box))
+        pixels = leading + tuple(
+            slice(at, at + n) for at, n in zip(starts, shape_of(box), strict=True))
+        piece = window[pixels]
         return piece[..., ::-1] if flip else piece
 
 
