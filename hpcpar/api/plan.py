@@ -54,7 +54,7 @@ class PlanResult(TableResult):
     @property
     def answer(self) -> str:
         """The plan to take, in one sentence."""
-        return answer.of_plan(self.prediction, self.epochs)
+        return answer.of_plan(self.prediction, self.epochs, choice=len(self.candidates) > 1)
 
     @property
     def best(self) -> Candidate:

@@ -72,6 +72,14 @@ class PredictResult(TableResult):
             return answer.of_scaling(self.choice, self.epochs)
         return answer.of_predictions(self.predictions, self.epochs)
 
+    @property
+    def best(self) -> Candidate | None:
+        """The choice, or the fastest for a sample that fits; None for a plan file."""
+        if self.choice is not None:
+            return self.choice.candidate
+        return min(self.candidates, default=None,
+                   key=lambda c: (not c.fits, c.iteration_s / c.task.batch))
+
     def to_json(self) -> dict[str, Any]:
         """The document of ``hpcpar predict --json``."""
         single = len(self.predictions) == 1 and not self.skipped

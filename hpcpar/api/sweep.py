@@ -221,7 +221,8 @@ def _data(network: Network, given: str, out: str, needed: int, dry: bool,
     if not dry:
         tell.say(f"making {needed} synthetic images in {path}")
         targets = network.classes if isinstance(network.layers[-1], MeanSquaredError) else 0
-        synthetic(path, network.image_shape, network.classes, needed, targets=targets)
+        synthetic(path, network.image_shape, network.classes, needed, targets=targets,
+                  pixels=len(network.shapes[network.layers[-1].name]) > 1)
     return path, needed
 
 

@@ -61,7 +61,7 @@ def _show(result: PlanResult, schedule: bool, wide: bool) -> None:
     if count > 1:
         title += f": best of {count} strategies, searched in {result.search_s:.2f} s"
     tables.show_line(result.answer)
-    show_predictions(title, predictions, wide, result.best.local_statistics_s)
+    show_predictions(title, predictions, wide, result.best)
     show_layers(best, wide)
     if result.search is not None:
         tables.show_line(_search_line(result.search))

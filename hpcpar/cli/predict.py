@@ -84,9 +84,8 @@ def _show(result: PredictResult, args: argparse.Namespace) -> None:
     batches = {p.batch for p in predictions}
     batch = f"batch {first.batch}" if len(batches) == 1 else f"batch {args.batch_per_rank} a rank"
     tables.show_line(result.answer)
-    local_s = result.candidates[0].local_statistics_s if result.candidates else None
     show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
-                     predictions, args.wide, local_s)
+                     predictions, args.wide, result.best)
     if len(predictions) == 1 and not explanations:
         show_layers(first, args.wide)
     for p, explanation in zip(predictions, explanations, strict=False):

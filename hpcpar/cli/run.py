@@ -21,7 +21,7 @@ from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
-from hpcpar.report.answer import of_run
+from hpcpar.report.answer import of_run, plural
 from hpcpar.report.progress import ProgressBar, RunProgress
 from hpcpar.report.tables import show_line
 from hpcpar.runtime.optimizer import SGD, WARMUP, RateSchedule
@@ -96,8 +96,9 @@ def _run(args: argparse.Namespace, w: World) -> int:
         count = f"{job.steps - job.start} iterations"
     node = fullest_node(w, args.device)
     lines = ProgressBar(w.rank)
-    lines.say(f"{plan.network.name} on {w.size} ranks ({plan.strategy}), batch {plan.batch}, "
-              f"{job.measured.samples} samples, {count}, {args.device}, {w.library}")
+    lines.say(f"{plan.network.name} on {plural(w.size, 'rank')} ({plan.strategy}), "
+              f"batch {plan.batch}, {job.measured.samples} samples, {count}, {args.device}, "
+              f"{w.library}")
     if node.shared:
         lines.say(f"note: {node}")
     progress = RunProgress(lines, prediction.iteration_s)

@@ -1,7 +1,8 @@
 """The base class of all layers: shapes, weights and flops, per sample.
 
 A sample's shape is ``(C,)`` for features, ``(C, H, W)`` for an image or ``(C, D, H, W)`` for a
-volume; a signal ``(C, W)`` is an image with one row, ``(C, 1, W)``. The sample axis ``n`` comes first in every tensor. Flops count a multiply and an add as two.
+volume; a signal ``(C, W)`` is an image with one row, ``(C, 1, W)``. The sample axis ``n`` comes
+first in every tensor. Flops count a multiply and an add as two.
 """
 
 from __future__ import annotations

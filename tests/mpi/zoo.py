@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import fields
 from typing import Any
 
-from hpcpar.network import cosmoflow, inception, mobilenet, resnet, vgg
+from hpcpar.network import cosmoflow, inception, mobilenet, resnet, unet, vgg
 from hpcpar.network.builder import Chain, Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
@@ -14,7 +14,10 @@ from hpcpar.network.layers import (
     LRN,
     Add,
     Affine,
+    AvgPool1d,
     BatchNorm,
+    Concat,
+    Conv1d,
     Conv2d,
     Conv3d,
     Dropout,
@@ -27,9 +30,11 @@ from hpcpar.network.layers import (
     LeakyReLU,
     Linear,
     LogisticCrossEntropy,
+    MaxPool1d,
     MaxPool2d,
     MeanSquaredError,
     Multiply,
+    Pad,
     Pair,
     ReLU,
     Sigmoid,
@@ -178,6 +183,24 @@ def norms_of_volumes() -> Network:
     return net.build()
 
 
+def signals() -> Network:
+    """Windows over signals, normalised, and features of both kinds."""
+    net = Graph("signals", (3, 41))
+    net.add(Conv1d, "conv1", out_channels=6, kernel=5, stride=2, padding=1, bias=False)
+    net.add(BatchNorm, "bn1")
+    net.add(ReLU, "relu1")
+    net.add(MaxPool1d, "pool1", kernel=3, stride=2, padding=1)
+    net.add(Pad, "pad", begin=(2,), end=(1,), mode="periodic")
+    net.add(Conv1d, "conv2", out_channels=4, kernel=4, dilation=2, groups=2)
+    x = net.add(ReLU, "relu2")
+    net.add(AvgPool1d, "pool2", kernel=2)
+    flat, mean = net.add(Flatten, "flat"), net.add(GlobalAvgPool, "mean", after=x)
+    net.add(Concat, "features", after=(flat, mean))
+    net.add(Linear, "fc", out_features=5)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
 #: name -> (builder, batch)
 SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "lenet5": (lambda: lenet5((1, 12, 11), 10), 7),
@@ -190,5 +213,8 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "gates": (gates, 6),
     "norms": (norms, 6),
     "norms of volumes": (norms_of_volumes, 5),
+    "unet": (lambda: narrow(unet.unet((2, 19, 14), 3), 16), 4),
+    "unet3d": (lambda: narrow(unet.unet3d((1, 9, 8, 10), 3), 16), 3),
+    "signals": (signals, 5),
     "cosmoflow": (lambda: narrow(cosmoflow.cosmoflow((2, 18, 17, 16), 3), 8), 5),
 }
