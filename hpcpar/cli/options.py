@@ -8,6 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -77,6 +78,17 @@ def amount(text: str) -> float:
         value = math.nan
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number greater than 0")
+    return value
+
+
+def share(text: str) -> Fraction:
+    """Samples of a rank in weak scaling: a whole number, or a fraction of a sample (1/4, 0.25)."""
+    try:
+        value = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        value = Fraction(0)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of samples, as in 8 or 1/4")
     return value
 
 

@@ -13,7 +13,6 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
 from hpcpar.report import tables
-from hpcpar.schedule.runnable import runs
 from hpcpar.schedule.steps import Schedule
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
@@ -79,7 +78,7 @@ def _candidates(args: argparse.Namespace, network: Network, spec: plans.NetworkS
         return [auto.price_named(network, spec, args.strategy, args.ranks, args.batch, machine,
                                  **chosen)], None
     layerwise = args.strategy == "layerwise"
-    found = auto.best(network, spec, args.ranks, args.batch, machine, accept=runs(network),
+    found = auto.best(network, spec, args.ranks, args.batch, machine,
                       layers=not layerwise, **chosen)
     if not layerwise:
         return found, None
@@ -125,15 +124,15 @@ def _search_line(found: SearchResult) -> str:
 
 
 def _notes(args: argparse.Namespace, chosen: Candidate) -> None:
-    """Remarks on a plan that does not fit, leaves ranks idle, or cuts nothing."""
+    """Remarks on a plan that does not fit, or cuts nothing."""
     caution = chosen.task.machine.caution(args.ranks)
     if caution:
         tables.say(f"note: {caution}")
     if not chosen.prediction.fits:
         _memory_notes(chosen)
     if chosen.parts > args.batch:
-        tables.say(f"note: a batch of {args.batch} cut into {chosen.parts} parts leaves ranks "
-                   "without samples; use a larger batch or a grid")
+        tables.say(f"note: layers that cut a batch of {args.batch} into {chosen.parts} parts leave "
+                   "ranks without samples")
     configs = chosen.plan.configs.values()
     if args.ranks > 1 and all(c.parts == 1 and c.first == 0 for c in configs):
         tables.say("note: no layer is cut: a single rank would take as long")

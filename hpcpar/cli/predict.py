@@ -6,6 +6,7 @@ It also explains a prediction and chooses the number of ranks.
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 from hpcpar.cli import options
@@ -44,8 +45,9 @@ def add(parser: argparse.ArgumentParser) -> None:
                         "--node-hours default 1,2,4,...,1024)")
     parser.add_argument("--batch", type=options.positive, metavar="B",
                         help="samples of a mini-batch, over all ranks")
-    parser.add_argument("--batch-per-rank", type=options.positive, metavar="B",
-                        help="samples of a mini-batch on each rank (weak scaling)")
+    parser.add_argument("--batch-per-rank", type=options.share, metavar="B",
+                        help="samples of a mini-batch on each rank (weak scaling); 1/4 where four "
+                        "ranks share a sample")
     parser.add_argument("--strategy", default="data", metavar="S,S,...",
                         help="strategies; 'grid:*' stands for every grid, 'auto' for the "
                         "fastest that fits (default data)")
@@ -174,29 +176,24 @@ def _candidates(args: argparse.Namespace, skipped: list[dict[str, Any]],
 
     def one(strategy: str, ranks: int, batch: int) -> None:
         try:
-            found = auto.price_named(network, spec, strategy, ranks, batch, machine, **chosen)
+            if strategy == "auto":
+                out.append(auto.best(network, spec, ranks, batch, machine, **chosen)[0])
+            else:
+                out.append(auto.price_named(network, spec, strategy, ranks, batch, machine,
+                                            **chosen))
         except InputError as err:
-            if "stages" not in str(err):
-                raise
-            reason = str(err)
-        else:
-            if found.parts <= batch:
-                out.append(found)
-                return
-            reason = f"a batch of {batch} cannot be cut into {found.parts} parts"
-        skipped.append({"strategy": strategy, "ranks": ranks, "reason": reason})
+            skipped.append({"strategy": strategy, "ranks": ranks, "reason": str(err)})
 
     for ranks in args.ranks:
-        batch = args.batch or args.batch_per_rank * ranks
+        batch = args.batch or scaling.weak_batch(args.batch_per_rank, ranks)
         for pattern in map(str.strip, args.strategy.split(",")):
-            if pattern == "auto":
-                out.append(auto.best(network, spec, ranks, batch, machine, **chosen)[0])
-                continue
-            for strategy in auto.expand(pattern, ranks):
+            for strategy in ["auto"] if pattern == "auto" else auto.expand(pattern, ranks):
                 one(strategy, ranks, batch)
         if args.plot and ranks <= batch:
-            data[ranks] = auto.price_named(network, spec, "data", ranks, batch, machine,
-                                           **chosen).prediction
+            wanted = auto.task(network, spec, ranks, batch, machine, **chosen)
+            data[ranks] = auto.alone(wanted, "data").prediction
+    if not out and len(skipped) == 1:
+        raise InputError(skipped[0]["reason"])
     return out
 
 
@@ -210,7 +207,7 @@ def _scaling(args: argparse.Namespace,
                          "ranks; use a larger batch or fewer ranks")
     task = candidates[0].task
     # one rank's time for a sample; in weak scaling, with one rank's share of the batch
-    alone = PlanningTask(task.network, task.spec, 1, args.batch or args.batch_per_rank,
+    alone = PlanningTask(task.network, task.spec, 1, args.batch or math.ceil(args.batch_per_rank),
                          task.machine, task.gather, task.samples, task.options)
     serial_s = auto.alone(alone, "data").iteration_s / alone.batch
     scales = scaling.scaling(candidates, task.samples or 0, args.epochs,

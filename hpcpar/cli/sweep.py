@@ -21,7 +21,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError
 from hpcpar.report.sweep_table import show_points
 from hpcpar.report.tables import say
-from hpcpar.search.scaling import node_ranks
+from hpcpar.search.scaling import node_ranks, weak_batch
 from hpcpar.sweep import folder, local, planning, remote, report, slurm
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
 from hpcpar.sweep.scripts import BatchJob
@@ -46,7 +46,8 @@ def add(parser: argparse.ArgumentParser) -> None:
                        help="numbers of ranks")
         p.add_argument("--strategies", default="auto,data", metavar="S,S,...",
                        help="each at each size; 'grid:*' stands for every grid (default auto,data)")
-        p.add_argument("--batch", type=options.positive, required=True, metavar="B",
+        p.add_argument("--batch", required=True, metavar="B",
+                       type=options.share if kind == "weak" else options.positive,
                        help=f"samples of a mini-batch, {batch}")
         options.add_types(p)
         length = p.add_mutually_exclusive_group()
@@ -174,7 +175,7 @@ def _study(args: argparse.Namespace, out: str) -> Study:
     if not strategies:
         raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
     ranks = tuple(sorted(set(args.ranks)))
-    largest = args.batch * (ranks[-1] if args.kind == "weak" else 1)
+    largest = weak_batch(args.batch, ranks[-1] if args.kind == "weak" else 1)
     data = os.path.abspath(args.data or os.path.join(out, "data.h5"))
     if args.data:
         samples = _samples(network, data)

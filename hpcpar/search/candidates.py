@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.cost.price_plan import Prediction, detailed, memory_of_ranks
+from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -18,6 +19,7 @@ from hpcpar.plan.config import Ints
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import configurations, parse, together
 from hpcpar.plan.strategy_request import Configs
+from hpcpar.schedule.runnable import require
 from hpcpar.search.balance import balanced
 
 #: Plan options; all others go to pricing.
@@ -130,6 +132,20 @@ class Candidate:
     def order(self) -> tuple[bool, bool, float]:
         """Sort key: candidates that fit come first, then by time."""
         return not self.fits, *self.speed
+
+    @cached_property
+    def refusal(self) -> str:
+        """Why the plan cannot be run, or has ranks without samples in every layer; else empty."""
+        try:
+            require(self.task.network, self.plan)
+        except InputError as err:
+            return str(err)
+        batch = self.task.batch
+        parts = self.plan.microbatches * min(int(c.n) for c in self.plan.configs.values())
+        if parts > batch:
+            return (f"a batch of {batch} cannot be cut into {parts} parts: ranks would have no "
+                    "samples; use a larger batch, or a strategy that also cuts layers")
+        return ""
 
     @cached_property
     def plan(self) -> Plan:

@@ -11,6 +11,7 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Collectives, Overlap, Synchronisation
+from hpcpar.schedule.runnable import require
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
 
@@ -65,8 +66,10 @@ def what_ifs(network: Network, chosen: Candidate) -> list[WhatIf]:
         if getattr(plan, option) == value:
             continue
         options: dict[str, Any] = {option: value}
+        changed = replace(plan, **options)
         try:
-            p = price(network, replace(plan, **options), task.machine, **task.price_options)
+            require(network, changed)
+            p = price(network, changed, task.machine, **task.price_options)
         except InputError:
             continue
         add(what, p.iteration_s, p.fits)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Any
 
 from hpcpar.errors import InputError
@@ -14,6 +15,7 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.search import auto
+from hpcpar.search.scaling import weak_batch
 
 KINDS = ("strong", "weak")
 
@@ -38,13 +40,14 @@ class Case:
 class Study:
     """A scaling study."""
 
-    #: ``strong``: `batch` is the mini-batch over all ranks; ``weak``: the mini-batch per rank.
+    #: ``strong``: `batch` is the mini-batch over all ranks; ``weak``: the mini-batch per rank,
+    #: below 1 where ranks share a sample.
     kind: str
     spec: NetworkSpec
     machine: Machine
     ranks: tuple[int, ...]
     strategies: tuple[str, ...]
-    batch: int
+    batch: int | Fraction
     #: Options of `hpcpar.search.auto.task`.
     planning: dict[str, Any]
     #: The data file, and its number of training samples.
@@ -65,11 +68,11 @@ class Study:
         Raises
         ------
         InputError
-            A strategy is unknown.
+            A strategy is unknown, or a batch is no whole number.
         """
         out = []
         for ranks in self.ranks:
-            batch = self.batch * (ranks if self.kind == "weak" else 1)
+            batch = weak_batch(self.batch, ranks if self.kind == "weak" else 1)
             for pattern in self.strategies:
                 names = [pattern] if pattern == "auto" else auto.expand(pattern, ranks)
                 out += [Case(name, ranks, batch) for name in names]

@@ -195,7 +195,7 @@ def test_what_cannot_run_is_listed_with_its_reason(sweep: Sweep, launcher: Launc
     reasons = {p["case"]: p["reason"] for p in document["points"] if p["state"] == "skipped"}
     assert "8 ranks" in reasons["grid_2x4-p4-b64"] or "4" in reasons["grid_2x4-p4-b64"]
     assert "pipeline_40x1-p40-b64" in reasons
-    assert reasons["data-p128-b64"] == "a batch of 64 cannot be cut into 128 parts"
+    assert reasons["data-p128-b64"].startswith("a batch of 64 cannot be cut into 128 parts")
     assert states(document)["data-p4-b64"] == "done" and not {
         c for c in launcher.ran if c in reasons
     }
