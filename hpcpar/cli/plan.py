@@ -8,21 +8,22 @@ from typing import Any
 
 from hpcpar.cli import options
 from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
-from hpcpar.report import tables
+from hpcpar.report import scaling_table, tables
+from hpcpar.report.memory_note import memory_note
 from hpcpar.schedule.steps import Schedule
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
-from hpcpar.search.layerwise import least_memory
+from hpcpar.search.explain import Explanation, explain
+from hpcpar.search.memory_advice import advice_on
 from hpcpar.search.table_search import SearchResult
 
 #: Alternatives in the table.
 SHOWN = 8
-#: Numbers of recomputed segments that are tried where a plan does not fit.
-SEGMENTS = (2, 4, 8, 16, 32)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +43,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     options.add_planning(parser)
     parser.add_argument("-o", "--output", metavar="plan.json", help="write the plan file")
+    parser.add_argument("--force", action="store_true",
+                        help="write it even where the plan does not fit in memory")
+    parser.add_argument("--explain", action="store_true",
+                        help="name what limits the plan, and what would help most")
     parser.add_argument("--show-schedule", action="store_true",
                         help="list every step of an iteration")
 
@@ -57,16 +62,21 @@ def main(args: argparse.Namespace) -> int:
     search_s = time.perf_counter() - begin
     best = candidates[0]
     schedule = schedule_for(network, best.plan) if args.show_schedule else None
-    if args.output:
+    written = best.fits or args.force
+    if args.output and written:
         plans.save(best.plan, args.output)
+    explained = explain(network, best) if args.explain else None
     if args.json:
-        _print_json(candidates, result, schedule, search_s)
+        _print_json(candidates, result, schedule, search_s, explained)
     else:
         title = f"{spec.name} on {args.ranks} ranks of {machine.name}, batch {args.batch}"
         if len(candidates) > 1:
             title += f": best of {len(candidates)} strategies, searched in {search_s:.2f} s"
-        _show(title, candidates, result, schedule)
-    _notes(args, best)
+        _show(title, candidates, result, schedule, explained)
+    _notes(args, candidates)
+    if args.output and not written:
+        raise InputError(f"{args.output} is not written: {best.strategy} does not fit in memory; "
+                         "take the way above, or give --force")
     return 0
 
 
@@ -88,21 +98,26 @@ def _candidates(args: argparse.Namespace, network: Network, spec: plans.NetworkS
 
 
 def _print_json(candidates: list[Candidate], result: SearchResult | None,
-                schedule: Schedule | None, search_s: float) -> None:
+                schedule: Schedule | None, search_s: float,
+                explained: Explanation | None) -> None:
     best, *others = candidates
     data = best.prediction.to_json(steps=True) | {"search_s": search_s}
     if result is not None:
         data["search"] = result.to_json()
     data["alternatives"] = [{"strategy": c.strategy, "iteration_s": c.iteration_s, "fits": c.fits}
                             for c in others]
+    if explained is not None:
+        data["explain"] = explained.to_json()
     if schedule is not None:
         data["schedule"] = tables.schedule_rows(schedule, best.prediction)
     options.print_json(data)
 
 
 def _show(title: str, candidates: list[Candidate], result: SearchResult | None,
-          schedule: Schedule | None) -> None:
+          schedule: Schedule | None, explained: Explanation | None) -> None:
     predictions = [c.prediction for c in candidates[:SHOWN]]
+    if explained is not None:
+        scaling_table.show_explanation(predictions[0], explained)
     tables.show_predictions(title, predictions)
     tables.show_layers(predictions[0])
     if result is not None:
@@ -123,40 +138,20 @@ def _search_line(found: SearchResult) -> str:
     return f"{line}; not proved the least: at most {gap:.2%} above it"
 
 
-def _notes(args: argparse.Namespace, chosen: Candidate) -> None:
+def _notes(args: argparse.Namespace, candidates: list[Candidate]) -> None:
     """Remarks on a plan that does not fit, or cuts nothing."""
+    chosen = candidates[0]
     caution = chosen.task.machine.caution(args.ranks)
     if caution:
         tables.say(f"note: {caution}")
-    if not chosen.prediction.fits:
-        _memory_notes(chosen)
+    advice = advice_on(candidates)
+    if advice is not None and not args.explain:
+        tables.say(f"note: {memory_note(advice)}")
     if chosen.parts > args.batch:
         tables.say(f"note: layers that cut a batch of {args.batch} into {chosen.parts} parts leave "
                    "ranks without samples")
     configs = chosen.plan.configs.values()
     if args.ranks > 1 and all(c.parts == 1 and c.first == 0 for c in configs):
         tables.say("note: no layer is cut: a single rank would take as long")
-    if args.output:
+    if args.output and (chosen.fits or args.force):
         tables.say(f"wrote {args.output}")
-
-
-def _memory_notes(chosen: Candidate) -> None:
-    p = chosen.prediction
-    least, enough = least_memory(chosen.task)
-    if least <= p.memory_limit_bytes:
-        advice = "a layer-wise plan of less memory fits: use --strategy layerwise"
-    elif enough:
-        advice = f"{enough} ranks would do"
-    else:
-        advice = "no number of ranks up to 16 times as many would do: use a smaller batch"
-    tables.say(f"note: {p.strategy} needs {tables.amount(p.memory_bytes)} a rank, the machine has "
-               f"{tables.amount(p.memory_limit_bytes)}; the least that any plan was found to need "
-               f"is {tables.amount(least)}; {advice}")
-    for count in SEGMENTS:
-        again = chosen.recomputing(count)
-        if again.fits:
-            tables.say(f"note: with --recompute {count} it needs "
-                       f"{tables.amount(again.memory_bytes)}, which fits, and takes "
-                       f"{tables.seconds(again.iteration_s)} instead of "
-                       f"{tables.seconds(p.iteration_s)}")
-            break

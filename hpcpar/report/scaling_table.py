@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcpar.cost.price_plan import Prediction
+from hpcpar.report.memory_note import memory_note
 from hpcpar.report.tables import say, seconds, show
 from hpcpar.search.explain import Explanation
 from hpcpar.search.scaling import Scale
@@ -14,7 +15,12 @@ SHOWN = 6
 
 
 def show_explanation(p: Prediction, explanation: Explanation) -> None:
-    """Prints the limitations of a prediction (ParaDL, Table 6), and the changes that would help."""
+    """Prints the limitations of a prediction (ParaDL, Table 6), and the changes that would help.
+
+    Where the plan does not fit, that comes first.
+    """
+    if explanation.memory is not None:
+        say(memory_note(explanation.memory))
     show(
         f"{p.strategy} on {p.ranks} ranks: an iteration of {seconds(p.iteration_s)} is bound by "
         f"{explanation.bottleneck}",

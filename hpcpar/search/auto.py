@@ -12,6 +12,7 @@ from hpcpar.plan.plan import NetworkSpec
 from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named, parse
 from hpcpar.search.candidates import APART, Candidate, PlanningTask, alone, of_plan, priced
+from hpcpar.search.fit import with_variations
 from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.local_search import improve
 from hpcpar.search.table_search import SearchResult
@@ -139,7 +140,8 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
          layers: bool = True, **options: Any) -> list[Candidate]:
     """Prices every strategy; those that fit in memory come first, each group ordered by time.
 
-    On a calibrated machine, strategies whose computing was measured come before the others.
+    On a calibrated machine, strategies whose computing was measured come before the others. Where
+    the fastest do not fit, they are tried with micro-batches and recomputation too.
 
     Parameters
     ----------
@@ -165,4 +167,5 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
     as_executed = options.get("accounting", "schedule") == "schedule"
     if layers and ranks > 1 and as_executed and options.get("training", True):
         found.append(layerwise(network, spec, ranks, batch, machine, **options)[0])
-    return sorted(accepted(found), key=lambda c: c.order)
+    found = sorted(accepted(found), key=lambda c: c.order)
+    return with_variations(found) if as_executed and options.get("training", True) else found

@@ -155,9 +155,9 @@ class Candidate:
         return make_plan(t.spec, self.strategy, t.ranks, t.batch, gather=t.gather,
                          network=t.network, machine=files.to_dict(t.machine), **t.plan_options)
 
-    def recomputing(self, segments: int) -> Candidate:
-        """The same plan with activations computed again in the backward pass."""
-        return _of_plan(self.task, replace(self.plan, recompute=segments))
+    def with_options(self, **changed: Any) -> Candidate:
+        """The same plan with other options of `Plan`."""
+        return _of_plan(self.task, replace(self.plan, **changed))
 
     @cached_property
     def costs(self) -> Costs:

@@ -14,6 +14,7 @@ from hpcpar.plan.plan import Collectives, Overlap, Synchronisation
 from hpcpar.schedule.runnable import require
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
+from hpcpar.search.memory_advice import options_of
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def what_ifs(network: Network, chosen: Candidate) -> list[WhatIf]:
     other = auto.best(network, task.spec, task.ranks, task.batch, task.machine, gather=task.gather,
                       **task.options)[0]
     if other.strategy != chosen.strategy:
-        add(f"strategy {other.strategy}", other.iteration_s, other.fits)
+        add(options_of(other, chosen).removeprefix("--"), other.iteration_s, other.fits)
     for what, option, value in _OPTIONS:
         if getattr(plan, option) == value:
             continue
