@@ -136,8 +136,6 @@ class Calibration:
             for timer in self._timers:
                 timer.take()
             for number, plan in enumerate(plans):
-                self._tell(f"compute steps of {plan.network.name} under {plan.strategy} "
-                           f"({number + 1} of {len(plans)})")
                 self._visit(number, plan)
                 yield number
 
@@ -177,11 +175,13 @@ class Calibration:
             "memory": {"alone_bytes_per_s": rates.alone_bytes_per_s,
                        "together_bytes_per_s": rates.copy_bytes_per_s},
         }
+        processor = "GPU" if self.backend.name == "gpu" else "core" if threads == "1" else "rank"
         hidden, progress = next(((h.part, h.progress) for h in self._hiding), (1.0, 1.0))
         return Machine(
             self.name, device, levels, rates.add_s_per_byte, rates.pack_s_per_byte, hidden,
             notes=notes, quality=quality, progress=progress,
             cores_per_node=cores_per_unit(self._node, self.local, world.size),
+            processor=processor,
         )
 
     def found(self) -> Machine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from hpcpar.calibrate.calibrate import calibrate
 from hpcpar.calibrate.refine import refine
 from hpcpar.cli import options
 from hpcpar.cli.calibrated import show_machine
+from hpcpar.cli.progress import ProgressBar
 from hpcpar.comm.world import World, world
 from hpcpar.errors import InputError
 from hpcpar.kernels import backend
@@ -20,7 +20,7 @@ from hpcpar.machine import files
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import DTYPES
 from hpcpar.plan.strategies import named
-from hpcpar.report.tables import say, seconds, show
+from hpcpar.report.tables import say, seconds, show, show_line
 from hpcpar.schedule.runnable import require
 from hpcpar.train import record
 
@@ -41,7 +41,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--dtype", default="float32", **options.one_of(DTYPES),
                    help="type of activations and weights, with --network (default float32)")
     options.add_direct(p)
-    options.add_json(p)
+    options.add_output(p)
 
 
 def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backend]:
@@ -88,17 +88,21 @@ def _refine(args: argparse.Namespace) -> int:
             "links": [asdict(x) for x in found.links],
             "records": [asdict(c) for c in found.changes],
         })
+        return 0
+    if args.csv:
+        options.print_csv(asdict(c) for c in found.changes)
+        return 0
+    show_line(f"{found.new} compute steps are new in {args.out}, {found.known} were there and take "
+              f"{found.ratio:.2f} times as long as they did (median)")
     show("iterations of the records",
          ("record", "plan", "ranks", "compute steps", "predicted before", "now", "measured",
           "now/measured"),
          [(c.path, c.strategy, c.ranks, c.steps, seconds(c.before_s), seconds(c.after_s),
            seconds(c.measured_s), f"{c.after_s / c.measured_s:.2f}") for c in found.changes],
-         left=2)
-    say(f"{found.new} compute steps are new in {args.out}, {found.known} were there and take "
-        f"{found.ratio:.2f} times as long as they did (median)")
+         left=2, drop=("compute steps", "predicted before", "plan"), wide=args.wide)
     for level in found.links:
-        say(f"{level.level}: latency {level.alpha:.2f} and inverse bandwidth {level.beta:.2f} "
-            f"times what they were, by {level.steps} communication steps")
+        show_line(f"{level.level}: latency {level.alpha:.2f} and inverse bandwidth "
+                  f"{level.beta:.2f} times what they were, by {level.steps} communication steps")
     return 0
 
 
@@ -106,18 +110,19 @@ def _run(args: argparse.Namespace, w: World) -> int:
     chosen, kernels = w.agree(lambda: _read(args, w.size))
     begin = time.perf_counter()
 
-    def tell(what: str) -> None:
-        if w.rank == 0:
-            print(f"calibrating: {what}", file=sys.stderr, flush=True)
-
-    machine = calibrate(w, kernels, chosen, Path(args.out).stem, tell, args.direct)
+    lines = ProgressBar(w.rank)
+    machine = calibrate(w, kernels, chosen, Path(args.out).stem,
+                        lambda what: lines.say(f"calibrating: {what}"), args.direct)
     if w.rank == 0:
         files.save(machine, args.out)
-        show_machine(machine)
+        if args.json:
+            options.print_json(files.to_dict(machine))
+        elif args.csv:
+            options.print_csv(asdict(level) for level in machine.levels)
+        else:
+            show_machine(machine, args.wide)
         caution = machine.caution(w.size)
         if caution:
             say(f"note: {caution}")
         say(f"wrote {args.out} in {time.perf_counter() - begin:.1f} s")
-        if args.json:
-            options.print_json(files.to_dict(machine))
     return 0

@@ -6,27 +6,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from hpcpar.machine.model import Machine
-from hpcpar.report.tables import amount, say, seconds, show
+from hpcpar.report.tables import amount, say, seconds, show, show_line
 
 #: A fit with larger errors than this is not to be trusted.
 _LOOSE = 0.5
 
 
-def show_machine(machine: Machine) -> None:
+def show_machine(machine: Machine, wide: bool = False) -> None:
     """Print levels with confidence intervals, collectives, rates, and the spread of the samples."""
     q = cast(dict[str, Any], machine.quality)
-    _show_links(machine, q["links"])
-    if machine.collectives:
-        _show_collectives(machine)
     memory = q["memory"]
     together = amount(memory["together_bytes_per_s"], "B/s")
     alone = amount(memory["alone_bytes_per_s"], "B/s")
-    say(f"a rank: {amount(machine.device.flops_per_s, 'flop/s')}; copies {together} with all ranks "
-        f"of its node copying, {alone} alone; computing hides {machine.overlap:.0%} of a "
-        f"communication, which then goes on at {machine.progress:.0%} of its rate")
+    show_line(f"a rank: {amount(machine.device.flops_per_s, 'flop/s')}; copies {together} with "
+              f"all ranks of its node copying, {alone} alone; computing hides "
+              f"{machine.overlap:.0%} of a communication, which then goes on at "
+              f"{machine.progress:.0%} of its rate")
+    _show_links(machine, q["links"], wide)
+    if machine.collectives:
+        _show_collectives(machine)
     if "compute" in q:
         c = q["compute"]
-        say(f"{c['steps']} compute steps, each in {c['samples'] // c['steps']} iterations: "
+        show_line(f"{c['steps']} compute steps, each in {c['samples'] // c['steps']} iterations: "
             f"spread {c['spread']:.0%} (the worst, {c['worst']}: {c['worst_spread']:.0%}), "
             f"{c['outliers']} outliers of {c['samples']}")
     worst = max((sure["residual"] for sure in q["links"]), default=0.0)
@@ -35,7 +36,7 @@ def show_machine(machine: Machine) -> None:
             "machine was not quiet; calibrate again when it is, or trust communication less")
 
 
-def _show_links(machine: Machine, links: Sequence[Mapping[str, Any]]) -> None:
+def _show_links(machine: Machine, links: Sequence[Mapping[str, Any]], wide: bool) -> None:
     """Levels, with what is known of the confidence in each (`hpcpar.calibrate.provenance`)."""
     rows = []
     for level, sure in zip(machine.levels, links, strict=False):
@@ -47,10 +48,11 @@ def _show_links(machine: Machine, links: Sequence[Mapping[str, Any]]) -> None:
             f"{level.links:.2g}" if level.links else "-",
             f"{sure['residual']:.0%}", f"{sure['outliers']} of {sure['samples']}",
         ))
-    columns = ("level", "ranks", "latency", "", "short", "bandwidth", "", "shared links",
-               "fit's error", "outliers")
+    columns = ("level", "ranks", "latency", "from - to", "short", "bandwidth", "slow - fast",
+               "shared links", "fit's error", "outliers")
     if rows:
-        show("links (90% intervals; the bandwidth's with all ranks at work)", columns, rows)
+        show("links (90% intervals; the bandwidth's with all ranks at work)", columns, rows,
+             drop=("outliers", "fit's error", "short", "slow - fast", "from - to"), wide=wide)
 
 
 def _show_collectives(machine: Machine) -> None:

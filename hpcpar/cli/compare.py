@@ -6,7 +6,7 @@ import argparse
 
 from hpcpar.cli import options
 from hpcpar.report.compare import compare, to_json
-from hpcpar.report.compare_table import show_rows
+from hpcpar.report.compare_table import csv_rows, show_rows
 from hpcpar.report.tables import say
 from hpcpar.train.record import read
 
@@ -18,7 +18,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="OUT.png", help="also draw the comparison")
     parser.add_argument("--all", action="store_true",
                         help="also every step, and all layers and deviations")
-    options.add_json(parser)
+    options.add_output(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -31,7 +31,10 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         options.print_json(to_json(rows))
         return 0
-    show_rows(rows, everything=args.all)
+    if args.csv:
+        options.print_csv(csv_rows(rows))
+        return 0
+    show_rows(rows, everything=args.all, wide=args.wide)
     if args.plot:
         say(f"plot: {args.plot}")
     return 0

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
-
 from hpcpar.cli import options
+from hpcpar.cli.progress import ProgressBar
 from hpcpar.data import dataset
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
-from hpcpar.report.tables import console, say
+from hpcpar.report.tables import show_line
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -25,11 +22,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     def kind(name: str, text: str, out: str) -> argparse.ArgumentParser:
         sub = kinds.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         sub.add_argument("file", metavar="FILE.h5", help=out)
-        options.add_json(sub)
+        options.add_output(sub)
         return sub
 
     made = "the file to make (replaced if it is there)"
-    kind("digits", "scikit-learn's bundled 1,797 handwritten digits of 8x8, a fifth held out", made)
+    sub = kind("digits", "scikit-learn's bundled 1,797 handwritten digits, a fifth held out", made)
+    sub.add_argument("--size", type=options.positive, default=8, metavar="N",
+                     help="enlarge the 8x8 pixels to NxN (default 8)")
     sub = kind(
         "synthetic",
         "random images or volumes of any shape, with a pattern of their class or of their targets",
@@ -67,10 +66,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def _progress(path: str) -> Iterator[dataset.Progress]:
     """A progress bar on a terminal."""
-    with Bar(TextColumn("writing {task.description}"), BarColumn(), MofNCompleteColumn(),
-             TimeRemainingColumn(), console=console(), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(path, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with ProgressBar() as bar:
+        yield lambda done, total: bar.show(done, total, f"writing {path}")
 
 
 def describe(info: dict[str, Any]) -> str:
@@ -93,7 +90,7 @@ def _truth(info: dict[str, Any]) -> str:
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
     if args.kind == "digits":
-        dataset.digits(args.file)
+        dataset.digits(args.file, args.size)
     elif args.kind == "synthetic":
         with _progress(args.file) as progress:
             synthetic(args.file, args.input, args.classes, args.samples, args.seed,
@@ -105,6 +102,8 @@ def main(args: argparse.Namespace) -> int:
     info = dataset.info(args.file)
     if args.json:
         options.print_json(info)
+    elif args.csv:
+        options.print_csv([info])
     else:
-        say(describe(info))
+        show_line(describe(info))
     return 0

@@ -8,12 +8,13 @@ from dataclasses import asdict
 from hpcpar.cli import options
 from hpcpar.cli.launch import GIVEN, limit_threads, started_rank
 from hpcpar.diagnose.doctor import PROBLEM, diagnose, examine
-from hpcpar.report.tables import say
+from hpcpar.report.answer import of_diagnosis
+from hpcpar.report.tables import show_line
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
-    options.add_json(parser)
+    options.add_output(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -25,10 +26,14 @@ def main(args: argparse.Namespace) -> int:
     status = 2 if any(f.status == PROBLEM for f in findings) else 0
     if started_rank() != 0:  # with separate worlds, every process has rank 0 in its own
         return status
-    for f in findings:
-        say(f"{f.status:8} {f.subject}: {f.what}"
-            + (f"\n         -> {f.remedy}" if f.remedy else ""))
     if args.json:
         options.print_json({"findings": [asdict(f) for f in findings],
                             "ranks": [asdict(r) for r in job.ranks]})
+    elif args.csv:
+        options.print_csv(asdict(f) for f in findings)
+    else:
+        show_line(of_diagnosis([(f.status, f.subject) for f in findings]))
+        for f in findings:
+            show_line(f"{f.status:8} {f.subject}: {f.what}"
+                      + (f"\n         -> {f.remedy}" if f.remedy else ""))
     return status

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
 from hpcpar.cli import options
 from hpcpar.machine import files
 from hpcpar.machine.model import Level, Machine
-from hpcpar.report.tables import amount, say, seconds, show
+from hpcpar.report.tables import amount, say, seconds, show, show_line
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +16,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="preset or machine file to show")
     parser.add_argument("--new", metavar="FILE.toml",
                         help="write a commented machine file, to be filled in")
-    options.add_json(parser)
+    options.add_output(parser)
 
 
 def _bandwidth(level: Level) -> str:
@@ -30,14 +31,15 @@ def _links(machine: Machine, index: int) -> str:
     return f"{level.links:g} a rank" if inner == 1 else f"{level.links:g} for {inner} ranks"
 
 
-def _show(machine: Machine, sources: list[str]) -> None:
+def _show(machine: Machine, sources: list[str], wide: bool) -> None:
     d = machine.device
+    word = "" if machine.processor == "rank" else f", a {machine.processor}"
     peak = f" (data sheet {amount(d.peak_flops_per_s, 'flop/s')})" if d.peak_flops_per_s else ""
-    say(f"{machine.name}: {machine.notes}")
-    say(f"one rank: {amount(d.flops_per_s, 'flop/s')} reached by float32 convolutions and "
-        f"products{peak}, {amount(d.bandwidth_bytes_per_s, 'B/s')} memory bandwidth, "
-        f"{amount(d.memory_bytes)} memory, {seconds(d.launch_s)} per kernel; "
-        f"{len(machine.compute)} calibrated operations")
+    show_line(f"{machine.name}: {machine.notes}")
+    show_line(f"one rank{word}: {amount(d.flops_per_s, 'flop/s')} reached by float32 convolutions "
+              f"and products{peak}, {amount(d.bandwidth_bytes_per_s, 'B/s')} memory bandwidth, "
+              f"{amount(d.memory_bytes)} memory, {seconds(d.launch_s)} per kernel; "
+              f"{len(machine.compute)} calibrated operations")
     show(
         "levels, from the inside out",
         ("level", "ranks", "latency", "bandwidth", "links", "oversubscription", "effective links"),
@@ -46,16 +48,19 @@ def _show(machine: Machine, sources: list[str]) -> None:
              f"{x.oversubscription:g}", f"{x.shared_links:.3g}" if x.links else "-")
             for i, x in enumerate(machine.levels)
         ],
+        drop=("effective links", "oversubscription", "links"), wide=wide,
     )
     if sources:
-        say("sources:")
+        show_line("sources:")
         for line in sources:
-            say(f"  {line}")
+            show_line(f"  {line}")
 
 
-def _list(machines: list[Machine]) -> None:
+def _list(machines: list[Machine], wide: bool) -> None:
+    show_line(f"{len(machines)} machines are built in; yours: the path of a TOML file, as "
+              "'hpcpar calibrate' writes it")
     show(
-        "machines (or a path to a TOML file, as 'hpcpar calibrate' writes it)",
+        "machines",
         ("name", "flop/s", "memory/rank",
          "levels, from the inside out (ranks, bandwidth of a link)"),
         [
@@ -63,10 +68,10 @@ def _list(machines: list[Machine]) -> None:
              ", ".join(f"{x.name} ({x.ranks or 'any'}, {_bandwidth(x)})" for x in m.levels))
             for m in machines
         ],
-        left=4,
+        left=4, drop=("flop/s",), wide=wide,
     )
     for m in machines:
-        say(f"{m.name}: {m.notes}")
+        show_line(f"{m.name}: {m.notes}")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -79,13 +84,18 @@ def main(args: argparse.Namespace) -> int:
         machine = files.load(args.name)
         if args.json:
             options.print_json(files.to_dict(machine))
+        elif args.csv:
+            options.print_csv(asdict(level) for level in machine.levels)
         else:
-            _show(machine, files.sources(args.name))
+            _show(machine, files.sources(args.name), args.wide)
         return 0
     machines = [files.load(name) for name in files.presets()]
+    listed = [{"name": m.name, "notes": m.notes, "processor": m.processor, **asdict(m.device),
+               "levels": [x.name for x in m.levels]} for m in machines]
     if args.json:
-        options.print_json({"machines": [{"name": m.name, "notes": m.notes,
-                                          "levels": [x.name for x in m.levels]} for m in machines]})
+        options.print_json({"machines": listed})
+    elif args.csv:
+        options.print_csv(listed)
     else:
-        _list(machines)
+        _list(machines, args.wide)
     return 0

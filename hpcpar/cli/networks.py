@@ -10,7 +10,7 @@ from hpcpar.cli import options
 from hpcpar.network.base import shape_text
 from hpcpar.network.builtin import NETWORKS, network
 from hpcpar.network.graph import Network
-from hpcpar.report.tables import amount, show
+from hpcpar.report.tables import amount, show, show_line
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?",
                         help="network to show: a built-in one, module:function, or an .onnx file")
     options.add_shape(parser)
-    options.add_json(parser)
+    options.add_output(parser)
 
 
 def _layers(net: Network) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def _summary(net: Network) -> dict[str, Any]:
             "forward_flops": net.forward_flops}
 
 
-def _show_layers(net: Network) -> None:
+def _show_layers(net: Network, wide: bool) -> None:
     """Prints one line per layer and the total; inputs only where the network is not a chain."""
     rows = [
         [r["name"], r["kind"], *[", ".join(r["inputs"])] * (not net.is_chain),
@@ -47,7 +47,11 @@ def _show_layers(net: Network) -> None:
                "forward"]
     blank = [""] * (len(columns) - 3)
     rows.append(["total", *blank, net.parameters, amount(net.forward_flops, "flop")])
-    show(f"{net.name}, per sample", columns, rows, left=len(columns) - 3)
+    show_line(f"{net.name}: {amount(net.parameters, 'weights')}, "
+              f"{amount(net.forward_flops, 'flop')} forward a sample, images "
+              f"{shape_text(net.image_shape)}, {net.classes} classes")
+    show("layers, per sample", columns, rows, left=len(columns) - 3, drop=("items", "kind"),
+         wide=wide)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -56,14 +60,20 @@ def main(args: argparse.Namespace) -> int:
         net = network(args.name, args.input, args.classes)
         if args.json:
             options.print_json(_summary(net) | {"layers": _layers(net)})
+        elif args.csv:
+            options.print_csv(_layers(net))
         else:
-            _show_layers(net)
+            _show_layers(net, args.wide)
         return 0
     listed = [_summary(network(name)) for name in NETWORKS]
     if args.json:
         options.print_json({"networks": listed})
+    elif args.csv:
+        options.print_csv(listed)
     else:
+        show_line(f"{len(listed)} networks are built in; yours: module:function, or an .onnx file")
         show("networks", ("name", "input", "classes", "layers", "weights", "forward/sample"),
              [(s["name"], shape_text(s["input"]), s["classes"], s["layers"], s["parameters"],
-               amount(s["forward_flops"], "flop")) for s in listed], left=2)
+               amount(s["forward_flops"], "flop")) for s in listed], left=2,
+             drop=("classes", "layers"), wide=args.wide)
     return 0

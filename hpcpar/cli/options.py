@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -173,6 +174,8 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch-norm", default="sync", **one_of(BATCH_NORMS),
                         help="statistics of the whole batch, or of each rank's part (default sync)")
+    parser.add_argument("--epochs", type=amount, default=1.0, metavar="N",
+                        help="epochs of the whole training (default 1)")
     parser.add_argument("--samples", type=positive, metavar="N",
                         help="samples of an epoch (default: 1200000, the papers' ImageNet, for "
                         "images of 64 pixels and more, else 60000, MNIST)")
@@ -191,12 +194,18 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
                         help="rate at which a rank reads its images (default: not counted)")
     parser.add_argument("--io-item-bytes", type=amount, default=1.0, metavar="N",
                         help="bytes of a stored value (default 1: uint8)")
-    add_json(parser)
+    add_output(parser)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Adds --json."""
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Adds --json, --csv and --wide."""
+    group = parser.add_argument_group("output")
+    form = group.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="everything, as one JSON document")
+    form.add_argument("--csv", action="store_true",
+                      help="everything in a row, as CSV with units in the names of columns")
+    form.add_argument("--wide", action="store_true",
+                      help="all columns of the tables, however narrow the terminal is")
 
 
 def samples(args: argparse.Namespace, spec: NetworkSpec) -> int:
@@ -235,6 +244,30 @@ def machine_of(name: str | None, plan: Plan, path: str) -> Machine:
     if name:
         return files.load(name)
     return files.from_dict(plan.machine, f"the machine in plan file {path}")
+
+
+def print_csv(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Prints rows of plain data as CSV on stdout.
+
+    The columns are all keys, those of nested tables behind a point. The values of a list stand
+    behind each other; lists of tables are left out.
+    """
+    flat = [dict(_flat(row)) for row in rows]
+    names = dict.fromkeys(name for row in flat for name in row)
+    out = csv.DictWriter(sys.stdout, tuple(names), lineterminator="\n")
+    out.writeheader()
+    out.writerows(flat)
+
+
+def _flat(row: Mapping[str, Any], stem: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys and values of a row of nested tables."""
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{stem}{name}.")
+        elif not isinstance(value, list | tuple):
+            yield stem + name, value
+        elif not any(isinstance(item, Mapping) for item in value):
+            yield stem + name, " ".join(map(str, value))
 
 
 def print_json(data: Any) -> None:

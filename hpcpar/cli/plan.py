@@ -13,8 +13,14 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
-from hpcpar.report import scaling_table, tables
+from hpcpar.report import answer, scaling_table, tables
 from hpcpar.report.memory_note import memory_note
+from hpcpar.report.prediction_tables import (
+    schedule_rows,
+    show_layers,
+    show_predictions,
+    show_schedule,
+)
 from hpcpar.schedule.steps import Schedule
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
@@ -68,11 +74,14 @@ def main(args: argparse.Namespace) -> int:
     explained = explain(network, best) if args.explain else None
     if args.json:
         _print_json(candidates, result, schedule, search_s, explained)
+    elif args.csv:
+        options.print_csv(c.prediction.to_json() for c in candidates)
     else:
+        tables.show_line(answer.of_plan(best.prediction, args.epochs))
         title = f"{spec.name} on {args.ranks} ranks of {machine.name}, batch {args.batch}"
         if len(candidates) > 1:
             title += f": best of {len(candidates)} strategies, searched in {search_s:.2f} s"
-        _show(title, candidates, result, schedule, explained)
+        _show(title, candidates, result, schedule, explained, args.wide)
     _notes(args, candidates)
     if args.output and not written:
         raise InputError(f"{args.output} is not written: {best.strategy} does not fit in memory; "
@@ -109,21 +118,21 @@ def _print_json(candidates: list[Candidate], result: SearchResult | None,
     if explained is not None:
         data["explain"] = explained.to_json()
     if schedule is not None:
-        data["schedule"] = tables.schedule_rows(schedule, best.prediction)
+        data["schedule"] = schedule_rows(schedule, best.prediction)
     options.print_json(data)
 
 
 def _show(title: str, candidates: list[Candidate], result: SearchResult | None,
-          schedule: Schedule | None, explained: Explanation | None) -> None:
+          schedule: Schedule | None, explained: Explanation | None, wide: bool) -> None:
     predictions = [c.prediction for c in candidates[:SHOWN]]
     if explained is not None:
-        scaling_table.show_explanation(predictions[0], explained)
-    tables.show_predictions(title, predictions)
-    tables.show_layers(predictions[0])
+        scaling_table.show_explanation(predictions[0], explained, wide)
+    show_predictions(title, predictions, wide, candidates[0].local_statistics_s)
+    show_layers(predictions[0], wide)
     if result is not None:
-        tables.say(_search_line(result))
+        tables.show_line(_search_line(result))
     if schedule is not None:
-        tables.show_schedule(schedule, predictions[0])
+        show_schedule(schedule, predictions[0], wide)
 
 
 def _search_line(found: SearchResult) -> str:

@@ -14,7 +14,8 @@ from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans
-from hpcpar.report import perfetto, prediction_bars, scaling_table, tables, timeline_plot
+from hpcpar.report import answer, perfetto, prediction_bars, scaling_table, tables, timeline_plot
+from hpcpar.report.prediction_tables import show_layers, show_predictions
 from hpcpar.search import auto, scaling
 from hpcpar.search.candidates import Candidate, PlanningTask
 from hpcpar.search.explain import Explanation, explain
@@ -62,8 +63,6 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="choose the cheapest that trains all --epochs in this time")
     parser.add_argument("--node-hours", type=options.amount, metavar="H",
                         help="choose the fastest that trains all --epochs within this budget")
-    parser.add_argument("--epochs", type=options.amount, default=1.0, metavar="N",
-                        help="epochs of the whole training (default 1)")
     parser.add_argument("--plot", metavar="FILE.png",
                         help="write a bar chart, one panel for each number of ranks")
     parser.add_argument(
@@ -84,8 +83,12 @@ def main(args: argparse.Namespace) -> int:
     scales, choice = _scaling(args, candidates)
     if args.json:
         _print_json(predictions, skipped, explanations, scales, choice)
+    elif args.csv:
+        costs = [s.to_json() for s in scales] or [{}] * len(predictions)
+        options.print_csv(p.to_json() | cost for p, cost in zip(predictions, costs, strict=True))
     elif predictions:
-        _show(predictions, explanations, scales, choice, args)
+        local_s = candidates[0].local_statistics_s if candidates else None
+        _show(predictions, explanations, scales, choice, local_s, args)
     for entry in skipped:
         tables.say(
             f"note: skipped {entry['strategy']} on {entry['ranks']} ranks: {entry['reason']}")
@@ -118,19 +121,21 @@ def _print_json(predictions: list[Prediction], skipped: list[dict[str, Any]],
 
 
 def _show(predictions: list[Prediction], explanations: list[Explanation],
-          scales: list[scaling.Scale], choice: scaling.Scale | None,
+          scales: list[scaling.Scale], choice: scaling.Scale | None, local_s: float | None,
           args: argparse.Namespace) -> None:
     first = predictions[0]
     batches = {p.batch for p in predictions}
     batch = f"batch {first.batch}" if len(batches) == 1 else f"batch {args.batch_per_rank} a rank"
-    tables.show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
-                            predictions)
+    tables.show_line(answer.of_scaling(choice, args.epochs) if scales else
+                     answer.of_predictions(predictions, args.epochs))
+    show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
+                     predictions, args.wide, local_s)
     if len(predictions) == 1 and not explanations:
-        tables.show_layers(first)
+        show_layers(first, args.wide)
     for p, explanation in zip(predictions, explanations, strict=False):
-        scaling_table.show_explanation(p, explanation)
+        scaling_table.show_explanation(p, explanation, args.wide)
     if scales:
-        scaling_table.show_scaling(scales, choice, args.epochs)
+        scaling_table.show_scaling(scales, choice, args.epochs, args.wide)
 
 
 def _of_plan(args: argparse.Namespace) -> Prediction:

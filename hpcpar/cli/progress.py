@@ -1,39 +1,61 @@
-"""Progress of a run on rank 0: permanent lines, and on a terminal one that is overwritten."""
+"""Progress on stderr: a bar on a terminal, and permanent lines."""
 
 from __future__ import annotations
 
 import sys
 import time
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
 from hpcpar.train.inference import Seen
-from hpcpar.train.loop import Progress
+from hpcpar.train.loop import Progress as Trained
+
+#: Seconds between two drawings of a bar: drawing takes time from the run.
+_DRAWN_S = 0.2
+#: Seconds between two lines about it where there is no terminal.
+_LINE_S = 30.0
 
 
-class ProgressLines:
-    """Lines on stderr, from one rank only."""
+class ProgressBar(Progress):
+    """A bar that only a terminal shows, and lines; both on rank 0 only.
 
-    def __init__(self, rank: int) -> None:
+    Without `auto_refresh`, no thread draws the bar beside the run.
+    """
+
+    def __init__(self, rank: int = 0, auto_refresh: bool = False) -> None:
         self.quiet = rank != 0
-        self._live = sys.stderr.isatty()
-        self._last = 0.0
+        super().__init__(
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=Console(stderr=True, highlight=False), auto_refresh=auto_refresh,
+            transient=True, redirect_stdout=False, disable=self.quiet or not sys.stderr.isatty())
+        self._task = self.add_task("", total=None)
+        self._drawn_s = time.monotonic()
 
     def say(self, *parts: str) -> None:
         """Prints a permanent line."""
         if not self.quiet:
-            print(("\r\x1b[K" if self._live else "") + "  ".join(parts), file=sys.stderr,
-                  flush=True)
+            self.console.print("  ".join(parts), markup=False, soft_wrap=True)
 
-    def show(self, *parts: str) -> None:
-        """Overwrites the live line, a few times a second and only on a terminal."""
-        if not self.quiet and self._live and time.monotonic() - self._last > 0.2:
-            self._last = time.monotonic()
-            print("\r\x1b[K" + "  ".join(parts), end="", file=sys.stderr, flush=True)
+    def show(self, done: int, total: int | None, *parts: str) -> None:
+        """Moves the bar and changes the words before it; without a terminal, a line now and then.
+        """
+        now_s = time.monotonic()
+        if self.quiet or now_s - self._drawn_s < (_LINE_S if self.disable else _DRAWN_S):
+            return
+        self._drawn_s = now_s
+        if self.disable:
+            self.say(*parts, f"{done}/{total}" if total else "")
+        else:
+            self.update(self._task, completed=done, total=total, description="  ".join(parts))
+            self.refresh()
 
 
 class RunProgress:
     """Reports progress and iteration times: a line per epoch, or one per inference."""
 
-    def __init__(self, lines: ProgressLines, predicted_s: float) -> None:
+    def __init__(self, lines: ProgressBar, predicted_s: float) -> None:
         self._lines, self._predicted_s = lines, predicted_s
         self._times: list[float] = []
 
@@ -41,14 +63,14 @@ class RunProgress:
         middle = sorted(seconds)[len(seconds) // 2]
         return f"{middle * 1e3:.2f} ms {what} (predicted {self._predicted_s * 1e3:.2f})"
 
-    def training(self, now: Progress) -> None:
+    def training(self, now: Trained) -> None:
         """Call after every iteration of a training."""
         self._times.append(now.iteration_s)
-        parts = [f"epoch {now.epoch}/{now.epochs}", f"step {now.step}/{now.steps}",
-                 f"loss {now.loss:.4f}"]
+        parts = [f"epoch {now.epoch}/{now.epochs}", f"loss {now.loss:.4f}"]
         if not now.epoch_done:
-            self._lines.show(*parts)
+            self._lines.show(now.step, now.steps, *parts)
             return
+        parts.insert(1, f"step {now.step}/{now.steps}")
         if now.train_accuracy is not None:
             parts.append(f"train {now.train_accuracy:.2%}")
         if now.test_accuracy is not None:
@@ -65,6 +87,6 @@ class RunProgress:
         if now.accuracy is not None:
             parts.append(f"accuracy {now.accuracy:.2%}")
         if now.done < now.passes:
-            self._lines.show(*parts)
+            self._lines.show(now.done, now.passes, *parts[1:])
         else:
             self._lines.say(*parts, self._took(self._times, "a pass"))

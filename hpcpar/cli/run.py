@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from hpcpar.cli import options
-from hpcpar.cli.progress import ProgressLines, RunProgress
+from hpcpar.cli.progress import ProgressBar, RunProgress
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World, world
 from hpcpar.cost.price_plan import Prediction, price
@@ -21,6 +21,8 @@ from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
+from hpcpar.report.answer import of_run
+from hpcpar.report.tables import show_line
 from hpcpar.runtime.optimizer import SGD, WARMUP, RateSchedule
 from hpcpar.schedule.runnable import require
 from hpcpar.train import collect, record
@@ -60,7 +62,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--machine", default="",
                    help="machine that the prediction in the record is for (default: the plan's)")
     options.add_direct(p)
-    options.add_json(p)
+    options.add_output(p)
 
 
 def _schedule(text: str) -> dict[str, Any]:
@@ -92,27 +94,31 @@ def _run(args: argparse.Namespace, w: World) -> int:
     if isinstance(job, Training):
         count = f"{job.steps - job.start} iterations"
     node = fullest_node(w, args.device)
-    lines = ProgressLines(w.rank)
+    lines = ProgressBar(w.rank)
     lines.say(f"{plan.network.name} on {w.size} ranks ({plan.strategy}), batch {plan.batch}, "
               f"{job.measured.samples} samples, {count}, {args.device}, {w.library}")
     if node.shared:
         lines.say(f"note: {node}")
     progress = RunProgress(lines, prediction.iteration_s)
-    if isinstance(job, Training):
-        job.run(progress.training)
-    else:
-        job.run(progress.inference)
+    with lines:
+        if isinstance(job, Training):
+            job.run(progress.training)
+        else:
+            job.run(progress.inference)
     job.close()
     run = collect.record(w, job, args.device, prediction.to_json(steps=True),
                          files.to_dict(machine), started, " ".join(sys.argv))
     if run is not None:
-        if args.forward_only:
-            lines.say(f"{_images_per_s(run):.1f} images/s")
         if args.out:
             record.write(args.out, run)
             lines.say(f"record written to {args.out}")
+        summary = _summary(job, run, prediction)
         if args.json:
-            options.print_json(_summary(job, run, prediction))
+            options.print_json(summary)
+        elif args.csv:
+            options.print_csv([{k: v for k, v in summary.items() if k != "losses"}])
+        else:
+            show_line(of_run(summary))
     return 0
 
 
@@ -122,11 +128,11 @@ def _images_per_s(run: record.RunRecord) -> float:
 
 
 def _summary(job: Training | Inference, run: record.RunRecord,
-             prediction: Prediction) -> dict[str, object]:
+             prediction: Prediction) -> dict[str, Any]:
     """The document of ``--json``."""
     plan, measured = job.plan, job.measured
     middle = statistics.median_high(run.iteration_s.max(axis=0)[run.measured].tolist())
-    out: dict[str, object] = {
+    out: dict[str, Any] = {
         "network": plan.network.name, "strategy": plan.strategy,
         "ranks": plan.ranks, "batch": plan.batch,
         "test_accuracy": _last(measured.test_accuracy), "test_loss": _last(measured.test_loss),

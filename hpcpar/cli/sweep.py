@@ -75,13 +75,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         p.add_argument("--one-allocation", action="store_true",
                        help="Slurm: one job for all sizes (default: one for each)")
         _add_slurm(p)
-        options.add_json(p)
+        options.add_output(p)
 
 
 def _add_slurm(parser: argparse.ArgumentParser) -> None:
     """Adds the options that a TOML file may have as well."""
     parser.add_argument("--slurm", default="", metavar="FILE.toml",
-                        help="Slurm options (docs/sweep.md); those given here win")
+                        help="Slurm options (docs/reference/sweep.md); those given here win")
     parser.add_argument("--account", metavar="A", help="account that pays")
     parser.add_argument("--partition", metavar="Q", help="partition")
     parser.add_argument("--time", metavar="H:M:S",
@@ -149,8 +149,10 @@ def main(args: argparse.Namespace) -> int:
         points, document, missing = report.write(study, states, nodes)
     if args.json:
         options.print_json(document | dry)
+    elif args.csv:
+        options.print_csv(document["points"])
     else:
-        show_points(report.title(study), points)
+        show_points(report.title(study), points, args.wide)
         _print(dry)
     if missing:
         say(missing)

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from hpcpar.cli import options
-from hpcpar.cli.progress import ProgressLines
+from hpcpar.cli.progress import ProgressBar
 from hpcpar.comm.world import World, world
 from hpcpar.errors import InputError
 from hpcpar.kernels import backend
@@ -44,7 +44,7 @@ def add(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--seed", type=int, default=0, help="fixes initial weights, data and dropout")
     options.add_device(p)
-    options.add_json(p)
+    options.add_output(p)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -60,7 +60,7 @@ def _run(args: argparse.Namespace, w: World) -> int:
     plan = w.agree(lambda: comparable(network, given, args.dtype))
     usual = ADAM_TOLERANCES if plan.optimizer == "adam" else TOLERANCES
     tolerance = usual[args.dtype] if args.tolerance is None else args.tolerance
-    lines = ProgressLines(w.rank)
+    lines = ProgressBar(w.rank)
     check = Verification(w, network, plan, kernels, verify_options)
     lines.say(f"{plan.network.name} on {w.size} ranks ({plan.strategy}) beside one rank, batch "
               f"{plan.batch}, {args.steps} steps, {args.dtype}, {args.device}, {w.library}")
@@ -82,13 +82,17 @@ def _run(args: argparse.Namespace, w: World) -> int:
     if w.rank == 0:
         title = ("largest difference from one rank, relative to each tensor's largest value, in "
                  f"{args.steps} steps")
-        show_result(result, title, tolerance)
+        document = to_json(result)
         if args.json:
             options.print_json(
                 {"network": plan.network.name, "strategy": plan.strategy, "ranks": plan.ranks,
                  "batch": plan.batch, "dtype": args.dtype, "steps": args.steps,
-                 "tolerance": tolerance, "batch_norm": plan.batch_norm} | to_json(result))
-            sys.stdout.flush()
+                 "tolerance": tolerance, "batch_norm": plan.batch_norm} | document)
+        elif args.csv:
+            options.print_csv(document["layers"])
+        else:
+            show_result(result, title, tolerance, args.wide)
+        sys.stdout.flush()
     result.check(tolerance)
     return 0
 

@@ -15,6 +15,7 @@ from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
 from hpcpar.cost.timeline.overlap import Span, StageTime, Timeline
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
+from hpcpar.network.layers import BatchNorm
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Phase
@@ -104,6 +105,14 @@ class Prediction:
         Arrays of the rank that needs most.
     process : ProcessMemory
         What its process holds beside them.
+    samples : int or None
+        Samples of an epoch.
+    batch_norm : str
+        Statistics of batch normalisation, one of `BATCH_NORMS`; empty where the network has none.
+    processor : str
+        A rank's, in words (`Machine.processor`).
+    training : bool
+        False for the forward pass alone.
     fits : bool
         The largest rank's memory is at most the device's.
     """
@@ -130,6 +139,10 @@ class Prediction:
     layers: tuple[LayerCost, ...]
     steps: tuple[StepCost, ...]
     timeline: Timeline[float]
+    samples: int | None = None
+    batch_norm: str = ""
+    processor: str = "rank"
+    training: bool = True
 
     @property
     def memory_bytes(self) -> int:
@@ -170,7 +183,7 @@ class Prediction:
         names = ("network", "machine", "strategy", "ranks", "batch", "overlap", "accounting",
                  "iteration_s", "epoch_s", "compute_s", "communication_s",
                  "exposed_communication_s", "bubble_s", "measured_compute", "communication_bytes",
-                 "io_s", "memory_bytes", "fits")
+                 "io_s", "memory_bytes", "fits", "samples", "batch_norm", "processor", "training")
         out: dict[str, object] = {name: getattr(self, name) for name in names}
         out["memory"] = asdict(self.memory)
         out["process_bytes"] = self.process.total_bytes
@@ -227,7 +240,9 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         float(costs.measured_compute), traffic.n_bytes, float(costs.io_s),
         held.total.scaled(gamma), machine.device.memory_bytes, process_memory(network, plan),
         _layers(network, plan, costs, traffic, steps, held_by_layer), steps,
-        Timeline(tuple(spans), waits, float(line.total_s), stages),
+        Timeline(tuple(spans), waits, float(line.total_s), stages), samples,
+        plan.batch_norm if any(isinstance(x, BatchNorm) for x in network.layers) else "",
+        machine.processor, options.get("training", True),
     )
 
 

@@ -180,8 +180,13 @@ def held_out(labels: NDArray[np.int64], fraction: float) -> NDArray[np.bool_]:
     return mask
 
 
-def digits(path: str) -> None:
+def digits(path: str, size: int = 8) -> None:
     """Write the handwritten digits of scikit-learn: 1,797 images of 8 x 8, a fifth held out.
+
+    Parameters
+    ----------
+    size : int
+        Height and width of the images, enlarged by repeating pixels.
 
     Raises
     ------
@@ -195,7 +200,8 @@ def digits(path: str) -> None:
                          "install 'hpcpar[digits]'") from err
     bunch = load_digits()
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(bunch.target))
-    pixels = bunch.images[order].astype(np.uint8)[:, None]
+    nearest = np.arange(size) * 8 // size
+    pixels = bunch.images[order].astype(np.uint8)[:, None, nearest][..., nearest]
     labels = bunch.target[order].astype(np.int64)
     test = held_out(labels, 0.2)
     with replacing(path, "data file") as f:

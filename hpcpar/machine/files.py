@@ -190,6 +190,7 @@ def from_dict(data: object, where: str = "machine") -> Machine:
         kinds=_numbers_by_name(data, "kinds", where),
         progress=min(1.0, _number(data, "progress", where, 1.0)),
         cores_per_node=_count(data, "cores_per_node", where, 0),
+        processor=_text(data, "processor", where, "rank"),
     )
 
 

@@ -144,6 +144,8 @@ class Machine:
     collectives : tuple of Factors
     notes : str
         Where the numbers come from.
+    processor : str
+        A rank's processor in words, for people: GPU, node or core; rank where unknown.
     quality : mapping
         Confidence, origin and sources of the numbers (`hpcpar.calibrate.provenance`): for people,
         no price depends on it.
@@ -162,6 +164,7 @@ class Machine:
     kinds: Mapping[str, float] = field(default_factory=dict, hash=False)
     progress: float = 1.0
     cores_per_node: int = 0
+    processor: str = "rank"
 
     def node_cores(self, ranks: int) -> NodeCores:
         """Ranks and cores of a node of a job of so many ranks."""

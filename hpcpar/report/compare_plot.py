@@ -82,11 +82,25 @@ def _legend(axes: Any, plt: Any, rows: Sequence[Row]) -> None:
     entries = {phase: plt.Rectangle((0, 0), 1, 1, color=colour)
                for phase, colour in _PHASES.items() if phase in used}
     entries |= {_NAMES[part]: plt.Rectangle((0, 0), 1, 1, facecolor="#BBBBBB", edgecolor="white",
-                                            hatch=hatch) for part, hatch in _HATCHES.items()}
+                                            hatch=hatch)
+                for part, hatch in _HATCHES.items() if _occurs(rows, part)}
     entries["whole iteration"] = plt.Line2D([], [], color="black", linewidth=1.8)
     entries["its quartiles"] = axes.errorbar([], [], [], color="black", linewidth=1.0, capsize=4)
     axes.legend(entries.values(), entries.keys(), fontsize=8, loc="upper left",
                 bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def _occurs(rows: Sequence[Row], part: str) -> bool:
+    return any(split[part].measured_s > 0 or split[part].predicted_s > 0
+               for row in rows for split in row.phases.values())
+
+
+def _title(rows: Sequence[Row]) -> str:
+    """Network, machine and batch where all runs share them."""
+    facts = [{row.network for row in rows},
+             {row.record.machine.get("name", "") for row in rows},
+             {f"batch {row.record.plan['batch']}" for row in rows}]
+    return ", ".join(text for fact in facts if len(fact) == 1 and (text := fact.pop()))
 
 
 def _loss(axes: Any, rows: Sequence[Row]) -> None:
@@ -99,7 +113,7 @@ def _loss(axes: Any, rows: Sequence[Row]) -> None:
     axes.set_ylabel("loss")
     axes.set_title("Training loss")
     if rows:
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, frameon=False)
 
 
 def _longest(layers: dict[str, Split]) -> list[str]:
@@ -182,6 +196,7 @@ def plot(rows: Sequence[Row], path: str) -> None:
     above, *below = figure.subfigures(1 + len(shown), 1, height_ratios=[4.6, *[3.8] * len(shown)],
                                       squeeze=False)[:, 0]
     top, loss = above.subplots(1, 2, width_ratios=(max(1.3, 0.35 * len(rows)), 1))
+    above.suptitle(_title(rows), fontsize=11)
     _phases(top, rows)
     _legend(top, plt, rows)
     _loss(loss, rows)

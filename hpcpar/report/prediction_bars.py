@@ -1,4 +1,6 @@
-"""Bar charts of predictions in the style of Gholami et al., Fig 6, 7 and 10."""
+"""Pictures of predictions: bars in the style of Gholami et al., Fig 6, 7 and 10, or curves over the
+number of ranks where each has few strategies.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,13 @@ PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("other communication", {"color": "#d95f02"}),
     ("bubble", {"color": "#bbbbbb"}),
 )
+
+#: Bars of a panel in which the slowest would hide the others.
+BEST = 6
+#: Ratio of the slowest to the fastest bar from which on the others would vanish.
+HIDES = 5.0
+#: Up to this many strategies, and from this many numbers of ranks on, curves replace bars.
+FEW_STRATEGIES, MANY_RANKS = 3, 3
 
 
 def fill_bar(axes: Any, at: float, width: float, values: Sequence[float],
@@ -54,23 +63,35 @@ def speedup(p: Prediction, data: Prediction) -> tuple[float, float]:
     return data.iteration_s / p.iteration_s, theirs / ours if ours else math.inf
 
 
+def _seconds(p: Prediction) -> tuple[float, ...]:
+    """The parts of an epoch where its size is known, else of an iteration."""
+    iterations = p.epoch_s / p.iteration_s if p.epoch_s and p.iteration_s else 1.0
+    return tuple(part * iterations for part in parts_s(p))
+
+
+def _visible(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """All predictions, or the fastest few where the slowest would hide the others."""
+    by_time = sorted(predictions, key=lambda p: sum(_seconds(p)))
+    if sum(_seconds(by_time[-1])) <= HIDES * sum(_seconds(by_time[0])):
+        return list(predictions)
+    best = by_time[:BEST]
+    return [p for p in predictions if p in best]
+
+
 def _panel(axes: Any, ranks: int, predictions: Sequence[Prediction],
            data: Prediction | None) -> None:
-    epochs = all(p.epoch_s is not None for p in predictions)
-    rows = []
-    for p in predictions:
-        iterations = p.epoch_s / p.iteration_s if epochs and p.epoch_s and p.iteration_s else 1.0
-        rows.append([part * iterations for part in parts_s(p)])
-    bottom = [fill_bar(axes, i, 0.7, row) for i, row in enumerate(rows)]
-    axes.set_xticks(range(len(rows)), [label(p) for p in predictions], rotation=60, ha="right",
+    shown = _visible(predictions)
+    bottom = [fill_bar(axes, i, 0.7, _seconds(p)) for i, p in enumerate(shown)]
+    axes.set_xticks(range(len(shown)), [label(p) for p in shown], rotation=60, ha="right",
                     fontsize=7)
-    axes.set_title(f"P = {ranks}", fontsize=9)
-    axes.set_ylabel("seconds per epoch" if epochs else "seconds per iteration", fontsize=8)
+    best = "" if len(shown) == len(predictions) else f", best {len(shown)} of {len(predictions)}"
+    axes.set_title(f"P = {ranks}{best}", fontsize=9)
+    axes.set_ylabel(_unit(shown), fontsize=8)
     axes.tick_params(axis="y", labelsize=7)
     axes.set_ylim(0, 1.18 * max(bottom, default=1.0) or 1.0)
-    fastest = min(range(len(rows)), key=lambda i: bottom[i])
-    if data is not None:
-        total, comm = speedup(predictions[fastest], data)
+    fastest = min(range(len(shown)), key=lambda i: bottom[i])
+    total, comm = speedup(shown[fastest], data) if data is not None else (1.0, 1.0)
+    if total > 1.005:
         inner = "" if math.isinf(comm) else f" ({comm:.1f}x)"
         # the text is wider than a bar: keep clear of the neighbours
         near = bottom[max(0, fastest - 2): fastest + 3]
@@ -79,8 +100,55 @@ def _panel(axes: Any, ranks: int, predictions: Sequence[Prediction],
                       fontsize=8, weight="bold", arrowprops={"arrowstyle": "-", "linewidth": 0.6})
 
 
+def _unit(predictions: Sequence[Prediction]) -> str:
+    epochs = all(p.epoch_s is not None for p in predictions)
+    return "seconds an epoch" if epochs else "seconds an iteration"
+
+
+def _curves(plt: Any, predictions: Sequence[Prediction]) -> Any:
+    """Time over the number of ranks: a line for each strategy, a dashed one for what is exposed."""
+    figure, axes = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
+    for strategy in dict.fromkeys(p.strategy for p in predictions):
+        ours = sorted((p for p in predictions if p.strategy == strategy), key=lambda p: p.ranks)
+        ranks = [p.ranks for p in ours]
+        line, = axes.plot(ranks, [sum(_seconds(p)) for p in ours], marker="o", label=strategy)
+        exposed = [sum(_seconds(p)[1:]) or math.nan for p in ours]
+        if any(e > 0 for e in exposed):
+            axes.plot(ranks, exposed, linestyle="--", color=line.get_color(),
+                      label=f"{strategy}: not computing")
+    ranks = sorted({p.ranks for p in predictions})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ranks, [str(r) for r in ranks])
+    axes.set_yscale("log")
+    axes.set_xlabel("ranks P")
+    axes.set_ylabel(_unit(predictions))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _bars(plt: Any, predictions: Sequence[Prediction], data: Mapping[int, Prediction]) -> Any:
+    """Stacked bars, one panel per number of ranks."""
+    ranks = sorted({p.ranks for p in predictions})
+    figure, grid = panels(plt, len(ranks), 3.4, 3.1, 0.6)
+    for axes, p in zip(grid.flat, ranks, strict=False):
+        _panel(axes, p, [x for x in predictions if x.ranks == p], data.get(p))
+    used = [part for i, part in enumerate(PARTS) if any(parts_s(p)[i] > 0 for p in predictions)]
+    handles = [plt.Rectangle((0, 0), 1, 1, **style) for _, style in used]
+    figure.legend(handles, [name for name, _ in used], loc="outside lower center",
+                  ncols=len(used), fontsize=8, frameon=False)
+    return figure
+
+
+def _few(predictions: Sequence[Prediction]) -> bool:
+    """True where curves over the number of ranks say more than bars."""
+    strategies = {p.strategy for p in predictions}
+    return (len(strategies) <= FEW_STRATEGIES
+            and len({p.ranks for p in predictions}) >= MANY_RANKS)
+
+
 def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path: str) -> None:
-    """Writes stacked bars, one panel per number of ranks.
+    """Writes stacked bars, one panel per number of ranks; curves where each has few strategies.
 
     Parameters
     ----------
@@ -99,15 +167,9 @@ def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path
         raise InputError("nothing to plot: every strategy was skipped; choose fewer sample parts "
                          "or a larger batch")
     plt = pyplot()
-    ranks = sorted({p.ranks for p in predictions})
-    figure, grid = panels(plt, len(ranks), 3.4, 3.1, 0.6)
-    for axes, p in zip(grid.flat, ranks, strict=False):
-        _panel(axes, p, [x for x in predictions if x.ranks == p], data.get(p))
-    first = predictions[0]
-    handles = [plt.Rectangle((0, 0), 1, 1, **style) for _, style in PARTS]
-    figure.legend(handles, [name for name, _ in PARTS], loc="outside lower center",
-                  ncols=len(PARTS), fontsize=8, frameon=False)
-    figure.suptitle(
-        f"{first.network}, batch {first.batch}, {first.machine}, overlap {first.overlap}",
-        fontsize=10)
+    figure = _curves(plt, predictions) if _few(predictions) else _bars(plt, predictions, data)
+    first, batches = predictions[0], sorted({p.batch for p in predictions})
+    batch = f"{batches[0]}" if len(batches) == 1 else f"{batches[0]} to {batches[-1]}"
+    figure.suptitle(f"{first.network} on {first.machine}, batch {batch}, overlap {first.overlap}",
+                    fontsize=10)
     save(plt, figure, path, 150)

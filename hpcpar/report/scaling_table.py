@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcpar.cost.price_plan import Prediction
+from hpcpar.report.answer import legend
 from hpcpar.report.memory_note import memory_note
-from hpcpar.report.tables import say, seconds, show
+from hpcpar.report.tables import seconds, show, show_line
 from hpcpar.search.explain import Explanation
 from hpcpar.search.scaling import Scale
 
@@ -14,13 +15,13 @@ from hpcpar.search.scaling import Scale
 SHOWN = 6
 
 
-def show_explanation(p: Prediction, explanation: Explanation) -> None:
+def show_explanation(p: Prediction, explanation: Explanation, wide: bool = False) -> None:
     """Prints the limitations of a prediction (ParaDL, Table 6), and the changes that would help.
 
     Where the plan does not fit, that comes first.
     """
     if explanation.memory is not None:
-        say(memory_note(explanation.memory))
+        show_line(memory_note(explanation.memory))
     show(
         f"{p.strategy} on {p.ranks} ranks: an iteration of {seconds(p.iteration_s)} is bound by "
         f"{explanation.bottleneck}",
@@ -31,7 +32,7 @@ def show_explanation(p: Prediction, explanation: Explanation) -> None:
              "-" if t.exposed_s is None else f"{t.exposed_s / p.iteration_s:.1%}", t.remark)
             for t in explanation.terms
         ],
-        left=2,
+        left=2, drop=("of it exposed", "category"), wide=wide,
     )
     if explanation.what_ifs:
         show(
@@ -41,23 +42,19 @@ def show_explanation(p: Prediction, explanation: Explanation) -> None:
         )
 
 
-def show_scaling(scales: Sequence[Scale], choice: Scale | None, epochs: float) -> None:
+def show_scaling(scales: Sequence[Scale], choice: Scale | None, epochs: float,
+                 wide: bool = False) -> None:
     """Prints parallel efficiency, time and node-hours over ranks; * marks the choice."""
     show(
         f"{epochs:g} epoch{'s' if epochs != 1 else ''}",
         ("ranks", "", "strategy", "batch", "iteration", "efficiency", "time", "node-hours", "fits"),
         [
             (s.ranks, "*" if s is choice else "", s.candidate.strategy, s.batch,
-             seconds(s.candidate.iteration_s), f"{s.efficiency:.1%}", f"{s.run_s / 3600:.4g} h",
+             seconds(s.candidate.iteration_s), f"{s.efficiency:.1%}", seconds(s.run_s),
              f"{s.node_hours:.4g}", "yes" if s.candidate.fits else "no")
             for s in scales
         ],
-        left=3,
+        left=3, drop=("batch", "node-hours"), wide=wide,
     )
-    if choice is None:
-        say("none of these meets the condition and fits in memory; try more ranks, another "
-            "--strategy (auto), or a weaker condition")
-    else:
-        say(f"take {choice.ranks} ranks with {choice.candidate.strategy}: "
-            f"{choice.run_s / 3600:.4g} hours, {choice.node_hours:.4g} "
-            f"node-hours, {choice.efficiency:.1%} parallel efficiency")
+    for line in legend([s.candidate.strategy for s in scales], "the choice" if choice else ""):
+        show_line(line)

@@ -8,20 +8,27 @@ from html import escape
 
 from hpcpar.errors import InputError
 from hpcpar.report.sweep_points import Point
-from hpcpar.report.sweep_table import COLUMNS, LEFT, notes, rows
+from hpcpar.report.sweep_table import COLUMNS, LEFT, conclusion, notes, rows
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem;
-  padding: 0 1rem; color: #222; background: #fff; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
-th, td { padding: 0.25rem 0.7rem; text-align: right; border-bottom: 1px solid #ddd;
-  white-space: nowrap; }
-th { border-bottom: 2px solid #888; } .text { text-align: left; }
-.wide { overflow-x: auto; } img { max-width: 100%; height: auto; }
-.note { color: #555; margin: 0.2rem 0; }
+:root { color-scheme: light dark; --text: #222; --page: #fff; --faint: #555; --rule: #ddd; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #ddd; --page: #181818; --faint: #aaa; --rule: #444; } }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem;
+  padding: 0 1rem; color: var(--text); background: var(--page); }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin: 0 0 0.5rem; }
+.answer { font-size: 1.15rem; font-weight: 600; max-width: 60rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.85rem; }
+th, td { padding: 0.25rem 0.5rem; text-align: right; border-bottom: 1px solid var(--rule); }
+td { white-space: nowrap; } th { border-bottom-width: 2px; vertical-align: bottom; }
+.text { text-align: left; } .wide { overflow-x: auto; }
+@media (max-width: 64rem) { table { font-size: 0.75rem; } th, td { padding: 0.2rem 0.25rem; } }
+.pictures { display: grid; gap: 1.5rem; margin-top: 2rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(34rem, 100%), 1fr)); }
+figure { margin: 0; } img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
+.note { color: var(--faint); margin: 0.2rem 0; }
 dl { display: grid; grid-template-columns: max-content auto; gap: 0.1rem 1rem; }
-dt { color: #555; } dd { margin: 0; }
+dt { color: var(--faint); } dd { margin: 0; overflow-wrap: anywhere; }
 """
 
 
@@ -39,7 +46,8 @@ def _image(path: str, heading: str) -> str:
     except OSError as err:
         raise InputError(f"cannot read picture {path}: {err.strerror}") from err
     title = escape(heading)
-    return f'<h2>{title}</h2>\n<img alt="{title}" src="data:image/svg+xml;base64,{data}">'
+    return (f'<figure><h2>{title}</h2>'
+            f'<img alt="{title}" src="data:image/svg+xml;base64,{data}"></figure>')
 
 
 def page(title: str, settings: Sequence[tuple[str, str]], points: Sequence[Point],
@@ -56,13 +64,15 @@ def page(title: str, settings: Sequence[tuple[str, str]], points: Sequence[Point
     lines = ["<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">',
              f"<title>{escape(title)}</title>",
              '<meta name="viewport" content="width=device-width, initial-scale=1">',
-             f"<style>{_STYLE}</style></head><body>", f"<h1>{escape(title)}</h1>", "<dl>"]
+             f"<style>{_STYLE}</style></head><body>", f"<h1>{escape(title)}</h1>",
+             f'<p class="answer">{escape(conclusion(points))}</p>', "<dl>"]
     lines += [f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in settings]
     lines += ["</dl>", '<div class="wide"><table>', _cells("th", COLUMNS)]
     lines += [_cells("td", row) for row in rows(points)]
     lines.append("</table></div>")
     lines += [f'<p class="note">{escape(note)}</p>' for note in notes(points)]
-    lines += [_image(path, heading) for heading, path in images]
+    lines += ['<div class="pictures">', *(_image(path, heading) for heading, path in images),
+              "</div>"]
     if missing:
         lines.append(f'<p class="note">{escape(missing)}</p>')
     return "\n".join([*lines, "</body></html>", ""])

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcpar.report.pictures import panels, pyplot, save
 from hpcpar.report.prediction_bars import PARTS, fill_bar
-from hpcpar.report.sweep_points import Point, base, efficiency
+from hpcpar.report.sweep_points import IterationParts, Point, base, efficiency
 
 #: Colours (Okabe and Ito) and markers of strategies, in their order.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
@@ -130,10 +130,15 @@ def _node_hours(axes: Any, points: Sequence[Point]) -> None:
     axes.set_ylabel("node-hours an epoch")
 
 
+def _parts_s(parts: IterationParts) -> tuple[float, ...]:
+    """In the order of `PARTS`."""
+    return parts.compute_s, parts.gradient_s, parts.other_s, parts.bubble_s
+
+
 def _bars(axes: Any, points: Sequence[Point]) -> float:
     """Draws the strategies on one number of ranks; returns the height of the tallest bar.
 
-    Pale bars are predicted, full ones measured. A line marks the whole iteration.
+    Pale bars are predicted, full ones measured.
     """
     top = 0.0
     for i, p in enumerate(points):
@@ -141,13 +146,8 @@ def _bars(axes: Any, points: Sequence[Point]) -> float:
             parts = p.side(side)
             if parts is None:
                 continue
-            each = (parts.compute_s, parts.gradient_s, parts.other_s, parts.bubble_s)
-            values = [1e3 * part_s for part_s in each]
-            height = fill_bar(axes, i + shift, 0.38, values, pale=side == "predicted")
-            whole = 1e3 * parts.iteration_s
-            axes.plot([i + shift - 0.19, i + shift + 0.19], [whole, whole], color="black",
-                      linewidth=1.6)
-            top = max(top, height, whole)
+            values = [1e3 * part_s for part_s in _parts_s(parts)]
+            top = max(top, fill_bar(axes, i + shift, 0.38, values, pale=side == "predicted"))
     axes.set_xticks(
         range(len(points)),
         [p.strategy if p.chosen == p.strategy else f"{p.strategy}\n({p.chosen})" for p in points],
@@ -171,10 +171,12 @@ def _bars_figure(plt: Any, points: Sequence[Point]) -> Any:
         tops = [_bars(axes, group) for axes, group in zip(row, groups, strict=False)]
         row[0].set_ylim(0, 1.08 * max(tops) or 1)
         row[0].set_ylabel("one iteration (ms)")
-    keys = [(plt.Rectangle((0, 0), 1, 1, **style), name) for name, style in PARTS]
-    keys += [(plt.Rectangle((0, 0), 1, 1, facecolor="#888888", alpha=0.45), "pale: predicted"),
-             (plt.Rectangle((0, 0), 1, 1, facecolor="#888888"), "full: measured"),
-             (plt.Line2D([], [], color="black", linewidth=1.6), "whole iteration")]
+    drawn = [_parts_s(side) for p in points for side in (p.predicted, p.measured) if side]
+    keys = [(plt.Rectangle((0, 0), 1, 1, **style), name)
+            for i, (name, style) in enumerate(PARTS) if any(parts[i] > 0 for parts in drawn)]
+    if any(p.measured for p in points):
+        keys += [(plt.Rectangle((0, 0), 1, 1, facecolor="#888888", alpha=0.45), "pale: predicted"),
+                 (plt.Rectangle((0, 0), 1, 1, facecolor="#888888"), "full: measured")]
     figure.legend(*zip(*keys, strict=True), loc="outside lower center", ncols=3, fontsize=8,
                   frameon=False)
     return figure

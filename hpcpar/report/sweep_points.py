@@ -14,9 +14,9 @@ SIDES = ("predicted", "measured")
 
 @dataclass(frozen=True)
 class IterationParts:
-    """An iteration and its parts (s).
+    """An iteration and its parts (s), which add up to it.
 
-    The parts of a measured iteration need not add up to it (`hpcpar.report.compare`).
+    A measured iteration is the median; its parts are their mean shares of it.
     """
 
     iteration_s: float

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcpar.report.sweep_points import Point, base, efficiency, mean_accuracy, speedup
-from hpcpar.report.tables import console, percent, say, seconds, show
+from hpcpar.report.tables import percent, seconds, show, show_line
 
 COLUMNS = ("P", "strategy", "plan", "batch", "iteration: predicted", "measured", "epoch: predicted",
-           "measured", "accuracy", "speedup", "efficiency", "node-hours")
+           "epoch: measured", "accuracy", "speedup", "efficiency", "node-hours")
 #: Number of first columns that are text.
 LEFT = 3
-#: Columns on a narrow terminal; the plan stands beside its strategy.
-_NARROW = {0: "P", 1: "strategy", 4: "predicted", 5: "measured", 8: "accuracy", 10: "efficiency"}
-_WIDE = 130
+#: Columns that a narrow table leaves out, the first one first.
+_DROPPED = ("node-hours", "epoch: predicted", "epoch: measured", "batch", "speedup", "plan")
 
 
 def _ratio(value: float | None, form: str) -> str:
@@ -42,13 +41,35 @@ def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
     return table
 
 
+def conclusion(points: Sequence[Point]) -> str:
+    """The result of the study in a sentence: the fastest case, its efficiency, the accuracy."""
+    side = "measured" if any(p.measured for p in points) else "predicted"
+    timed = [(p.batch / parts.iteration_s, i) for i, p in enumerate(points)
+             if (parts := p.side(side)) is not None]
+    if not timed:
+        return "Nothing can run."
+    best = points[max(timed)[1]]
+    parts, over = best.side(side), base(points, side)
+    assert parts is not None
+    plan = "" if best.chosen == best.strategy else f" ({best.chosen})"
+    ranks = f"{best.ranks} rank{'s' if best.ranks > 1 else ''}"
+    text = (f"Fastest, as {side}: {best.strategy}{plan} on {ranks}, "
+            f"{seconds(parts.iteration_s)} an iteration of {best.batch} samples")
+    if over is not None and over.ranks < best.ranks:
+        text += (f", {speedup(best, over, side):.2f} times the speed of {over.ranks} "
+                 f"at {percent(efficiency(best, over, side))} parallel efficiency")
+    mean = mean_accuracy(points)
+    return f"{text}." + (f" Predictions are right to {percent(mean)}." if mean is not None else "")
+
+
 def notes(points: Sequence[Point]) -> list[str]:
     """Remarks under the table: mean accuracy, the base of speedups, and cases that did not run."""
     out = []
     mean = mean_accuracy(points)
     if mean is not None:
         runs = sum(p.accuracy is not None and not p.same_as for p in points)
-        out.append(f"mean accuracy of {runs} run{'s' if runs > 1 else ''}: {percent(mean)}")
+        out.append(f"accuracy over {runs} run{'s' if runs > 1 else ''}, the mean: {percent(mean)}; "
+                   "a measured time is the median of a run's iterations")
     over = base(points, "measured") or base(points, "predicted")
     if over is not None:
         out.append(f"speedup and efficiency are over {over.case}; node-hours are of an epoch; in "
@@ -61,16 +82,22 @@ def notes(points: Sequence[Point]) -> list[str]:
     return out + ([f"not finished: {', '.join(waiting)}"] if waiting else [])
 
 
-def show_points(title: str, points: Sequence[Point]) -> None:
-    """Prints the table and its notes."""
+def answer(points: Sequence[Point]) -> str:
+    """The case that trains fastest, as far as it is measured, else predicted."""
+    side = "measured" if any(p.measured for p in points) else "predicted"
+    epochs = {p: p.epoch_s(side) or 0.0 for p in points if p.side(side)}
+    best = min(epochs, key=lambda p: epochs[p])
+    return (f"Fastest ({side}): {best.chosen or best.strategy} on {best.ranks} "
+            f"rank{'s' * (best.ranks > 1)}, an epoch in {seconds(epochs[best])}")
+
+
+def show_points(title: str, points: Sequence[Point], wide: bool = False) -> None:
+    """Prints the answer, the table and its notes."""
     table = rows(points)
     if not table:
-        say(f"{title}: nothing can run")
-    elif console().width >= _WIDE:
-        show(title, COLUMNS, table, left=LEFT)
+        show_line(f"{title}: nothing can run")
     else:
-        table = [(row[0], f"{row[1]} ({row[2]})" if row[2] else row[1], *row[2:]) for row in table]
-        show(f"{title}: iterations", tuple(_NARROW.values()),
-             [[row[i] for i in _NARROW] for row in table], left=2)
+        show_line(answer(points))
+        show(title, COLUMNS, table, left=LEFT, drop=_DROPPED, wide=wide)
     for line in notes(points):
-        say(line)
+        show_line(line)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcpar.report.tables import say, show
+from hpcpar.report.answer import of_verification
+from hpcpar.report.tables import show, show_line
 from hpcpar.train.verify import QUANTITIES, Result
 
 
-def show_result(result: Result, title: str, tolerance: float) -> None:
-    """Prints the largest relative difference of every quantity of every layer.
+def show_result(result: Result, title: str, tolerance: float, wide: bool = False) -> None:
+    """Prints the verdict, and the largest relative difference of every quantity of every layer.
 
     * marks the largest of all, ! a difference above the tolerance.
     """
@@ -24,10 +25,13 @@ def show_result(result: Result, title: str, tolerance: float) -> None:
     rows = []
     for name, values in zip(result.layers, result.worst, strict=True):
         rows.append((name, *(cell(name, QUANTITIES[i], float(v)) for i, v in enumerate(values))))
-    show(title, ("layer", *(q.replace("_", " ") for q in QUANTITIES)), rows)
+    show_line(of_verification(largest.value <= tolerance, largest.value, tolerance,
+                              len(result.losses)))
+    show(title, ("layer", *(q.replace("_", " ") for q in QUANTITIES)), rows,
+         drop=("running statistics", "weight"), wide=wide)
     where = f"{largest.quantity.replace('_', ' ')} of layer '{largest.layer}'"
-    say(f"largest difference: {largest.value:.1e}, {where} (tolerance {tolerance:g}); the messages "
-        "sent are those of the schedule, on every rank")
+    show_line(f"largest difference: {largest.value:.1e}, {where} (tolerance {tolerance:g}); the "
+              "messages sent are those of the schedule, on every rank")
 
 
 def to_json(result: Result) -> dict[str, Any]:

@@ -159,6 +159,16 @@ class Candidate:
         """The same plan with other options of `Plan`."""
         return _of_plan(self.task, replace(self.plan, **changed))
 
+    @property
+    def local_statistics_s(self) -> float | None:
+        """Time of an iteration if batch normalisation took the statistics of each rank's part.
+
+        None where it does so already, or where the network has none.
+        """
+        if self.prediction.batch_norm != "sync":
+            return None
+        return _of_plan(self.task, replace(self.plan, batch_norm="local")).iteration_s
+
     @cached_property
     def costs(self) -> Costs:
         """The price of the plan alone."""

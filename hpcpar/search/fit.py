@@ -24,17 +24,18 @@ def made_to_fit(chosen: Candidate) -> Candidate | None:
     segments = () if plan.recompute else SEGMENTS
     doublings = 1 if "microbatches" in fixed else int(plan.batch).bit_length()
     numbers = [plan.microbatches << i for i in range(doublings)]
-    in_order = [(number, PipelineOrder.ONE_FORWARD_ONE_BACKWARD) for number in numbers if number > 1]
+    order = PipelineOrder.ONE_FORWARD_ONE_BACKWARD
+    several = [number for number in numbers if number > 1]
     each = [
         _first_that_fits(chosen.with_options(microbatches=number, order=order)
-                         for number, order in in_order),
+                         for number in several),
         _first_that_fits(chosen.with_options(recompute=count) for count in segments),
     ]
     found = [c for c in each if c is not None]
     if not found:
         return _first_that_fits(
             chosen.with_options(microbatches=number, order=order, recompute=count)
-            for (number, order), count in product(in_order, segments))
+            for number, count in product(several, segments))
     return min(found, key=lambda c: c.order)
 
 

@@ -79,8 +79,12 @@ def _measured(point: Point, path: str) -> Point:
             for phase, split in row.phases.items()}
     gradient = comm.get(Phase.GRADIENT.value, 0.0)
     bubble = comm.pop(BUBBLE, 0.0)
-    measured = IterationParts(row.iteration.measured_s, compute, gradient,
-                              sum(comm.values()) - gradient, bubble)
+    other = sum(comm.values()) - gradient
+    whole = compute + gradient + other + bubble
+    # the iteration is a median, phases are means: their shares add up to the iteration
+    scale = row.iteration.measured_s / whole if whole > 0 else 0.0
+    measured = IterationParts(row.iteration.measured_s, scale * compute, scale * gradient,
+                              scale * other, scale * bubble)
     return replace(point, measured=measured, low_s=low, high_s=high)
 
 

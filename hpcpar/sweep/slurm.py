@@ -104,7 +104,8 @@ def read(path: str, given: Mapping[str, Any]) -> Slurm:
             raise InputError(f"cannot read Slurm options {path}: {err.strerror}") from err
         except tomllib.TOMLDecodeError as err:
             raise InputError(
-                f"Slurm options {path} are not TOML ({err}); docs/sweep.md has an example") from err
+                f"Slurm options {path} are not TOML ({err}); docs/reference/sweep.md has an "
+                "example") from err
     wanted = {name: value for name, value in given.items() if value is not None}
     known = [f.name for f in fields(Slurm)]
     for where, source in ((f"in {path}", values), ("of Slurm", wanted)):

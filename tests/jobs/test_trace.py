@@ -85,8 +85,8 @@ def test_compare(runs: dict[str, Path], hpcpar: Run) -> None:
     for name in ("1f1b", "stages"):
         bubble = rows[name]["phases"]["bubble"]["waiting"]
         assert bubble["predicted_s"] > 0 and bubble["measured_s"] > 0
-    shown = hpcpar(0, "compare", *runs.values())
-    assert shown.returncode == 0 and max(map(len, shown.stderr.splitlines())) <= 100
+    shown = hpcpar(0, "compare", *runs.values(), COLUMNS="100")
+    assert shown.returncode == 0 and max(map(len, shown.stdout.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("name", CASES)

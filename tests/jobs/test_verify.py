@@ -75,7 +75,7 @@ def test_a_rank_with_other_weights_is_found(mpiexec: str, plan: Make) -> None:
     lines = [line for line in done.stderr.splitlines() if line.startswith("hpcpar: ")]
     assert done.returncode == 1 and len(lines) == 1, done.stderr
     assert "does not train as one rank does" in lines[0] and "of layer '" in lines[0]
-    assert any(line.startswith("fc2") and "!" in line for line in done.stderr.splitlines())
+    assert any(line.startswith("fc2") and "!" in line for line in done.stdout.splitlines())
 
 
 def test_a_rank_that_is_stuck_ends_the_job(mpiexec: str, plan: Make, digits: Path) -> None:

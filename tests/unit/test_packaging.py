@@ -64,5 +64,6 @@ def test_readme_commands_exist() -> None:
             if line.startswith(("hpcpar ", "mpiexec ", "srun "))}
     assert used <= set(COMMANDS) and {"plan", "predict", "run", "compare", "calibrate",
                                       "data"} <= used
-    for path in ("jobs/quickstart.sh", "tests/run.sh", "jobs/slurm.sbatch", "docs/files.md"):
+    for path in ("jobs/quickstart.sh", "tests/run.sh", "jobs/slurm.sbatch",
+                 "docs/reference/files.md"):
         assert path in text and (ROOT / path).exists()

@@ -1,4 +1,4 @@
-"""Every entry of docs/where-is.md names a function, class or constant that exists."""
+"""Every entry of docs/reference/where-is.md names a function, class or constant that exists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST = 60
 
 
 def rows() -> list[tuple[str, str, str]]:
-    page = (ROOT / "docs" / "where-is.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "where-is.md").read_text(encoding="utf-8")
     found = [ROW.match(line) for line in page.splitlines() if line.startswith("| ")]
     heads = [line for line in page.splitlines() if line.startswith("| ") and not ROW.match(line)]
     assert all("looked for" in line or set(line) <= set("| -") for line in heads), heads

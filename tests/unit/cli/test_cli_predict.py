@@ -22,11 +22,10 @@ def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
 
 
 def text(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """What people see: all on stderr, nothing on stdout."""
+    """What people see: results on stdout, then notes on stderr."""
     assert main(["predict", *argv]) == 0
     out = capsys.readouterr()
-    assert out.out == ""
-    return out.err
+    return out.out + out.err
 
 
 # -- options of pricing ----------------------------------------------------------------------------
@@ -220,8 +219,8 @@ def test_questions(capsys: pytest.CaptureFixture[str]) -> None:
                          key=lambda s: s["run_s"])
     assert document(capsys, *args, "--deadline", "1e-9")["choice"] is None
     shown = text(capsys, *args, "--efficiency", "0.8")
-    assert f"take {every['choice']['ranks']} ranks with data" in shown and "3 epochs" in shown
-    assert "none of these meets the condition" in text(capsys, *args, "--deadline", "1e-9")
+    assert f"Use {every['choice']['ranks']} cores, data parallel: 3 epochs of 60,000" in shown
+    assert "None of these meets the condition" in text(capsys, *args, "--deadline", "1e-9")
 
 
 def test_usual_ranks_and_weak_scaling(capsys: pytest.CaptureFixture[str]) -> None:

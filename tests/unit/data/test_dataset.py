@@ -39,6 +39,16 @@ def test_digits_hold_out_a_fifth_of_every_class(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["digits.h5"]
 
 
+def test_digits_are_enlarged_by_repeating_pixels(tmp_path: Path) -> None:
+    small, large = str(tmp_path / "8.h5"), str(tmp_path / "20.h5")
+    dataset.digits(small)
+    dataset.digits(large, 20)
+    at = np.arange(20) * 8 // 20
+    with h5py.File(small) as a, h5py.File(large) as b:
+        assert b["images"].shape[1:] == (1, 20, 20)
+        assert np.array_equal(b["test_images"], a["test_images"][...][:, :, at][..., at])
+
+
 def test_digits_without_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
@@ -192,13 +202,14 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert data.main(args) == 0
         return capsys.readouterr().out
 
-    assert run("synthetic", path, "--input", "2x6x5", "--classes", "3", "--samples", "9") == ""
+    made = run("synthetic", path, "--input", "2x6x5", "--classes", "3", "--samples", "9")
+    assert made == f"{path}: 9 images 2x6x5 uint8, 3 classes, synthetic, seed 0, 0.0 MB\n"
     info = json.loads(run("info", path, "--json"))
     assert info["images"] == {"shape": [9, 2, 6, 5], "dtype": "uint8"} and info["classes"] == 3
-    assert run("synthetic", path, "--input", "2x6x5x4", "--targets", "3", "--samples", "9") == ""
-    args = parser.parse_args(["info", path])
-    assert data.main(args) == 0
-    assert "9 images 2x6x5x4 uint8, 3 targets, synthetic" in capsys.readouterr().err
+    made = run("synthetic", path, "--input", "2x6x5x4", "--targets", "3", "--samples", "9")
+    assert "9 images 2x6x5x4 uint8, 3 targets, synthetic" in made
+    assert run("info", path) == made
+    assert run("info", path, "--csv").splitlines()[1].startswith(path)
     for words, message in (("--input", "2x6"),
                            "is not an image shape"), (("--classes", "3", "--targets", "4"),
                                                       "not allowed with"):

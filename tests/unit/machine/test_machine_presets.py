@@ -124,10 +124,10 @@ def test_bad_peak_is_named() -> None:
 
 def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["machines"]) == 0
-    listed = capsys.readouterr().err
+    listed = capsys.readouterr().out
     assert all(name in listed for name in NAMES) and "rack (68, 12.5 GB/s)" in listed
     assert main(["machines", "abci-v100"]) == 0
-    shown = capsys.readouterr().err
+    shown = capsys.readouterr().out
     for part in ("34 for 68 ranks", "11.3", "40.31 us", "data sheet 15.7 Tflop/s", "sources:",
                  "ParaDL's public tool"):
         assert part in shown
@@ -138,4 +138,4 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = str(tmp_path / "m.toml")
     files.save(files.load("local"), path)
     assert main(["machines", path]) == 0
-    assert "sources:" not in capsys.readouterr().err
+    assert "sources:" not in capsys.readouterr().out

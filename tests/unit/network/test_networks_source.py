@@ -115,11 +115,11 @@ def test_a_module_that_does_not_compile(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_command_shows_graphs(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["networks", f"{module}:build"]) == 0
-    shown = capsys.readouterr().err
+    shown = capsys.readouterr().out
     assert "inputs" in shown and "input, conv" in shown
     assert main(["networks", f"{module}:build", "--classes", "2", "--json"]) == 0
     out = json.loads(capsys.readouterr().out)
     assert out["classes"] == 2 and out["layers"][2]["inputs"] == ["input", "conv"]
     assert main(["networks", "lenet5"]) == 0
-    assert "inputs" not in capsys.readouterr().err
+    assert "inputs" not in capsys.readouterr().out
     assert main(["networks", f"{module}:bad"]) == 2

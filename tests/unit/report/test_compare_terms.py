@@ -200,9 +200,11 @@ def rows() -> list[Row]:
 
 @pytest.mark.parametrize("everything", [False, True])
 def test_tables_are_at_most_100_columns_wide(everything: bool,
-                                             capsys: pytest.CaptureFixture[str]) -> None:
+                                             capsys: pytest.CaptureFixture[str],
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     show_rows(rows(), everything)
-    text = capsys.readouterr().err
+    text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 100
     assert "…" not in text
     for word in ("quartiles", "bubble", "not foreseen", "mean of 2 stages", "waiting",

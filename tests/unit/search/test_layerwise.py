@@ -301,7 +301,7 @@ def test_the_commands_document_and_file(capsys: pytest.CaptureFixture[str], tmp_
     again = json.loads(capsys.readouterr().out)
     assert (again["iteration_s"], again["layers"]) == (found["iteration_s"], found["layers"])
     assert main(args) == 0
-    shown = capsys.readouterr().err
+    shown = "".join(capsys.readouterr())
     assert ("layer-wise search: " in shown
             and "eliminations leave K = 2" in shown
             and f"wrote {path}" in shown)

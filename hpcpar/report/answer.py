@@ -1,0 +1,139 @@
+"""The answer of a command in one plain sentence: the first line of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hpcpar.cost.price_plan import Prediction
+from hpcpar.plan.strategies import parse, placement_of
+from hpcpar.report.tables import amount, percent, seconds
+from hpcpar.search.scaling import Scale
+
+if TYPE_CHECKING:  # planning loads no HDF5
+    from hpcpar.report.rows import Row
+
+_WORDS = {"data": "data parallel", "filter": "filter parallel", "channel": "channel parallel",
+          "spatial": "spatially parallel", "pipeline": "pipeline",
+          "grid": "1.5D grid", "grid-fc": "data parallel with a grid of fully connected layers",
+          "domain": "domain and data parallel", "df": "data and filter parallel",
+          "ds": "data and spatially parallel", "owt": "one weird trick",
+          "owt-b": "one weird trick, scheme b", "owt-c": "one weird trick, scheme c",
+          "layerwise": "layer by layer"}
+
+
+def plural(count: int, word: str) -> str:
+    """A count and its word, as in 1 GPU, 32 GPUs."""
+    return f"{count} {word}" + "s" * (count != 1)
+
+
+def images(count: float) -> str:
+    """A number of images, as in 1.28 M images."""
+    return f"{count / 1e6:.3g} M images" if count >= 1e6 else f"{count:,.0f} images"
+
+
+def words(strategy: str) -> str:
+    """A strategy in words, with its name where that has a grid or a placement."""
+    if strategy == "layerwise":
+        return _WORDS[strategy]
+    name, grid = parse(strategy)
+    plain = grid is None and "/" not in strategy
+    return _WORDS[name] if plain else f"{_WORDS[name]} ({strategy})"
+
+
+def cost(p: Prediction, epochs: float = 1.0) -> str:
+    """Time and cost of some epochs; empty where their size is unknown."""
+    if p.epoch_s is None or p.samples is None:
+        return ""
+    run_s = epochs * p.epoch_s
+    count = "an epoch" if epochs == 1 else f"{epochs:g} epochs"
+    return (f"{count} of {images(p.samples)} in {seconds(run_s)}, "
+            f"{p.ranks * run_s / 3600:.3g} {p.processor}-hours")
+
+
+def of_plan(p: Prediction, epochs: float = 1.0, choice: bool = True) -> str:
+    """The plan to take, or what a single plan costs, or why it does not fit.
+
+    Parameters
+    ----------
+    choice : bool
+        The plan was chosen from several.
+    """
+    how = f"{plural(p.ranks, p.processor)} of {p.machine}, {words(p.strategy)}"
+    if not p.fits:
+        return (f"{'Nothing that was tried fits' if choice else 'Does not fit'} in memory: {how}, "
+                f"needs {amount(p.memory_bytes)} a rank of {amount(p.memory_limit_bytes)}")
+    step = "an iteration" if p.training else "a forward pass"
+    taken = f"{seconds(p.iteration_s)} {step} of {p.batch}"
+    told = ", ".join(filter(None, (taken, cost(p, epochs))))
+    return f"{'Use ' * choice}{how}: {told}"
+
+
+def of_scaling(choice: Scale | None, epochs: float) -> str:
+    """The number of ranks to take."""
+    if choice is None:
+        return ("None of these meets the condition and fits in memory: try more ranks, another "
+                "--strategy (auto), or a weaker condition")
+    p = choice.candidate.prediction
+    return (f"Use {plural(p.ranks, p.processor)}, {words(p.strategy)}: {cost(p, epochs)}, "
+            f"{choice.efficiency:.1%} parallel efficiency")
+
+
+def of_predictions(predictions: Sequence[Prediction], epochs: float) -> str:
+    """The fastest that fits, or the only one."""
+    best = min(predictions, key=lambda p: (not p.fits, p.iteration_s))
+    return of_plan(best, epochs, choice=len(predictions) > 1)
+
+
+def of_comparison(rows: Sequence[Row], mean: float | None) -> str:
+    """Accuracy of one run, or the `mean` of several."""
+    if len(rows) == 1:
+        t = rows[0].iteration
+        return (f"Predicted {seconds(t.predicted_s)} an iteration, measured "
+                f"{seconds(t.measured_s)}: {percent(t.accuracy)} right")
+    worst = min(rows, key=lambda row: row.iteration.accuracy or 0.0)
+    return (f"Predictions of {len(rows)} runs are {percent(mean)} right on average; "
+            f"the worst, {worst.file}: {percent(worst.iteration.accuracy)}")
+
+
+def of_run(summary: Mapping[str, Any]) -> str:
+    """The end of a run, from the document of ``hpcpar run --json``."""
+    right, loss = summary["test_accuracy"], summary["test_loss"]
+    held_out = [f"{percent(right)} of the held-out images right"] if right is not None else (
+        [f"held-out loss {loss:.4g}"] if loss is not None else [])
+    if "images_per_s" in summary:
+        what, rate = "pass", [f"{summary['images_per_s']:.1f} images/s"]
+        told = f"Saw {summary['samples']:,} images"
+    else:
+        what, rate = "iteration", [f"loss {summary['loss']:.4g}"]
+        told = f"Trained to step {summary['steps']}"
+    times = (f"{seconds(summary[f'measured_{what}_s'])} a{'n' * (what == 'iteration')} {what}, "
+             f"predicted {seconds(summary[f'predicted_{what}_s'])}")
+    return f"{told}: {', '.join([*rate, *held_out, times])}"
+
+
+def of_verification(passes: bool, largest: float, tolerance: float, steps: int) -> str:
+    """The verdict of a verification."""
+    verdict = "trains as one rank does" if passes else "does not train as one rank does"
+    return (f"The plan {verdict}: the largest difference in {plural(steps, 'step')} is "
+            f"{largest:.1e}, tolerance {tolerance:g}")
+
+
+def of_diagnosis(findings: Sequence[tuple[str, str]]) -> str:
+    """The verdict of a diagnosis, by the status (ok, warning, problem) and subject of findings."""
+    problems, warnings = ([subject for found, subject in findings if found == status]
+                          for status in ("problem", "warning"))
+    if problems:
+        return f"Not ready to run: fix {', '.join(problems)}"
+    if warnings:
+        return f"Ready to run, with {plural(len(warnings), 'warning')}: {', '.join(warnings)}"
+    return f"Ready to run: {plural(len(findings), 'check')} without a fault"
+
+
+def legend(strategies: Sequence[str], starred: str = "") -> list[str]:
+    """Explanations of the marks that occur: ``*``, and a placement."""
+    lines = [f"*: {starred}"] if starred else []
+    if any(s != "layerwise" and placement_of(s)[1] == "outer" for s in strategies):
+        lines.append("/outer: ranks that share a layer's channels or images sit on different "
+                     "nodes, those that share samples beside each other")
+    return lines

@@ -1,0 +1,73 @@
+"""Runs the commands of documentation pages: every ``sh`` block, in order, as a reader would.
+
+Run: ``python tests/run_docs.py README.md docs`` from the checkout, with ``.venv`` made. Blocks of
+another kind (``text``, ``sh slurm``) need hours, other machines or files of the reader.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: A block that is run, indented inside a list or not.
+BLOCK = re.compile(r"^( *)```sh\n(.*?)^\1```", re.M | re.S)
+#: Longest time of a page.
+LIMIT_S = 900
+
+
+def pages(names: Iterable[str]) -> list[Path]:
+    """The Markdown files of the names, folders with all below them."""
+    found: list[Path] = []
+    for name in names:
+        path = Path(name)
+        found += sorted(path.rglob("*.md")) if path.is_dir() else [path]
+    return found
+
+
+def script(text: str, skipped: str) -> str:
+    """The page's commands as one script that echoes each line before it runs it."""
+    lines = ["set -euo pipefail"]
+    for _, block in BLOCK.findall(text):
+        if skipped and skipped in block:
+            continue
+        if "<<" in block:  # a here-document is shown and run as a whole
+            lines += [f"printf '%s\\n' {shlex.quote(block)}", block]
+            continue
+        for line in block.splitlines():
+            lines += [f"printf '%s\\n' {shlex.quote('$ ' + line.strip())}", line]
+    return "\n".join([*lines, ""])
+
+
+def main(names: list[str]) -> int:
+    skipped = os.environ.get("HPCPAR_DOCS_SKIP", "")
+    env = {**os.environ, "PATH": f"{ROOT / '.venv/bin'}:{os.environ['PATH']}"}
+    (ROOT / "runs").mkdir(exist_ok=True)
+    failed = []
+    for page in pages(names):
+        text = script(page.read_text(encoding="utf-8"), skipped)
+        if text.count("\n") < 2:
+            continue
+        print(f"\n== {page}", flush=True)
+        begin = time.monotonic()
+        try:
+            done = subprocess.run(["bash", "-c", text], cwd=ROOT, env=env, timeout=LIMIT_S,
+                                  stdin=subprocess.DEVNULL, check=False)
+            status = str(done.returncode)
+        except subprocess.TimeoutExpired:
+            status = f"stopped after {LIMIT_S} s"
+        print(f"== {page}: {time.monotonic() - begin:.0f} s, status {status}", flush=True)
+        if status != "0":
+            failed.append(f"{page} ({status})")
+    print(f"documentation: {', '.join(failed) or 'every command ran'}")
+    return len(failed) > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
