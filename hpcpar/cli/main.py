@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import hpcpar
-from hpcpar.cli.launch import limit_threads, started_rank
+from hpcpar.cli import site
+from hpcpar.cli.launch import limit_threads, start, started_rank
 from hpcpar.errors import InputError, RunError, unknown
 
 #: Command -> its line in the help. The command's module defines ``add(parser)``, which adds its
@@ -85,6 +86,11 @@ def _dispatch(argv: Sequence[str]) -> int:
     if command is None:
         top.print_help(sys.stderr)
         return 2
+    if getattr(args, "start", None):
+        from hpcpar.sweep.local import mpiexec
+
+        start(args.start, argv, mpiexec())
+    site.fill(args)
     return int(importlib.import_module(f"hpcpar.cli.{command}").main(args))
 
 

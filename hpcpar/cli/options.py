@@ -118,8 +118,14 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
     """Adds --machine."""
-    parser.add_argument("--machine", default="local", metavar="NAME|FILE",
-                        help="preset or machine file (default local)")
+    parser.add_argument("--machine", metavar="NAME|FILE",
+                        help="preset or machine file (default: the site's, else local)")
+
+
+def add_start(parser: argparse.ArgumentParser) -> None:
+    """Adds -n."""
+    parser.add_argument("-n", dest="start", type=positive, metavar="P",
+                        help="start P ranks here with mpiexec (default: this is one of a job's)")
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

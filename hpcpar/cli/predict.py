@@ -40,7 +40,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     options.add_network(parser, required=False)
     parser.add_argument("--machine", metavar="NAME|FILE",
-                        help="preset or machine file (default: the plan file's, else local)")
+                        help="preset or machine file (default: the plan file's, else "
+                        "the site's, else local)")
     parser.add_argument("--ranks", type=options.positives, metavar="P,P,...",
                         help="numbers of ranks (with --efficiency, --deadline or "
                         "--node-hours default 1,2,4,...,1024)")
@@ -174,7 +175,7 @@ def _candidates(args: argparse.Namespace, skipped: list[dict[str, Any]],
     if (args.batch is None) == (args.batch_per_rank is None):
         raise InputError("give --batch (over all ranks) or --batch-per-rank, one of the two")
     spec = options.network_spec(args.network, args.input, args.classes)
-    network, machine = spec.build(), files.load(args.machine or "local")
+    network, machine = spec.build(), files.load(args.machine)
     chosen = options.planning(args) | {"training": not args.forward_only,
                                        "samples": options.samples(args, spec)}
     out: list[Candidate] = []

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import shlex
 import signal
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import FrameType
 from typing import NoReturn
 
-from hpcpar.cli import options
+from hpcpar.cli import options, site
 from hpcpar.cli.sweep_progress import SweepProgress
 from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
+from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, RunError
 from hpcpar.machine import files
+from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError
 from hpcpar.report.sweep_table import show_points
 from hpcpar.report.tables import say
-from hpcpar.search.scaling import node_ranks, weak_batch
+from hpcpar.search.scaling import weak_batch
 from hpcpar.sweep import folder, local, planning, remote, report, slurm
+from hpcpar.sweep import study as studies
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
 from hpcpar.sweep.scripts import BatchJob
 from hpcpar.sweep.study import KINDS, Case, Study
 
+REPORT = "report"
 LAUNCHERS = ("local", "slurm")
 #: Iterations of a run without --steps and --epochs.
 STEPS = 30
@@ -36,7 +39,11 @@ BATCHES = 4
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(KINDS))
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join((*KINDS, REPORT)))
+    again = kinds.add_parser(REPORT, help="draw the report of a finished or partial sweep again",
+                             allow_abbrev=False)
+    again.add_argument("out", metavar="FOLDER", help="folder of the sweep")
+    options.add_output(again)
     for kind, batch in zip(KINDS, ("over all ranks, the same at every size", "of each rank"),
                            strict=True):
         p = kinds.add_parser(kind, help=f"{kind} scaling: --batch is {batch}", allow_abbrev=False)
@@ -108,9 +115,14 @@ def _add_slurm(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
+    if args.kind == REPORT:
+        study = studies.load(os.path.abspath(args.out))
+        found = {case: folder.read_status(study.folder(case)) for case in study.cases()}
+        return _report(args, study, {case: s for case, s in found.items() if s is not None}, {})
     options.check_direct(args)
+    usual = site.read()
     asked = slurm.read(args.slurm, {field.name: getattr(args, field.name, None)
-                                    for field in fields(slurm.Slurm)})
+                                    for field in fields(slurm.Slurm)}, (usual.path, usual.slurm))
     # handled like Ctrl-C: the ranks are ended, and the folder stays consistent
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, _interrupt)
@@ -120,10 +132,13 @@ def main(args: argparse.Namespace) -> int:
     dry: dict[str, list[str]] = {}
     with folder.alone(out):
         study = _study(args, out)
+        asked = asked.on(study.machine)
         # this node, the requested ones, or by the machine's nodes
-        per_node = node_ranks(study.machine)
-        nodes = {ranks: 1 if here else asked.nodes_for(ranks) or math.ceil(ranks / per_node)
-                 for ranks in study.ranks}
+        study = replace(study, nodes={str(ranks): 1 if here else asked.nodes_for(ranks) or ranks
+                                      for ranks in study.ranks})
+        studies.save(study)
+        for line in _cautions(study, here and not args.dry_run):
+            say(f"note: {line}")
         with SweepProgress() as tell:
             states = planning.prepare(study, tell.planning)
             # a case still marked as running was left by a sweep that was killed
@@ -146,7 +161,20 @@ def main(args: argparse.Namespace) -> int:
                     tell.ended(case, states[case])
             else:
                 _run_by_slurm(study, states, scripts, args.no_wait, tell)
-        points, document, missing = report.write(study, states, nodes)
+        return _report(args, study, states, dry)
+
+
+def _cautions(study: Study, measured_here: bool) -> list[str]:
+    """What makes predictions or measurements uncertain."""
+    guess = (f"machine {study.machine.name} is not calibrated: predictions are estimates; write "
+             f"{os.path.join(study.out, site.BESIDE)} with: hpcpar calibrate -o")
+    return [guess] * (not study.machine.compute) + (slowdowns(1) if measured_here else [])
+
+
+def _report(args: argparse.Namespace, study: Study, states: dict[Case, Status],
+            dry: dict[str, list[str]]) -> int:
+    """Writes and prints the report; returns the exit status."""
+    points, document, missing = report.write(study, states)
     if args.json:
         options.print_json(document | dry)
     elif args.csv:
@@ -156,7 +184,7 @@ def main(args: argparse.Namespace) -> int:
         _print(dry)
     if missing:
         say(missing)
-    say(f"report: {os.path.join(out, report.PAGE)}")
+    say(f"report: {os.path.join(study.out, report.PAGE)}")
     failed = [case for case, status in states.items() if status.state == FAILED]
     if failed:
         raise RunError(f"{len(failed)} of {len(states)} cases failed "
@@ -183,9 +211,18 @@ def _study(args: argparse.Namespace, out: str) -> Study:
         samples = _samples(network, data)
     else:
         samples = _synthetic(network, data, BATCHES * largest, args.dry_run)
-    return Study(args.kind, spec, files.load(args.machine), ranks, strategies, args.batch, chosen,
+    return Study(args.kind, spec, _machine(args), ranks, strategies, args.batch, chosen,
                  data, samples, args.steps or (0 if args.epochs else STEPS), args.epochs or 1,
                  args.device, out, args.direct)
+
+
+def _machine(args: argparse.Namespace) -> Machine:
+    """The machine, which computes on the device that the runs will use."""
+    machine = files.load(args.machine)
+    if (machine.kind, args.device) in (("gpu", "cpu"), ("cpu", "gpu")):
+        raise InputError(f"ranks of machine {machine.name} compute on {machine.kind}s, --device is "
+                         f"{args.device}: give --device {machine.kind}, or another --machine")
+    return machine
 
 
 def _synthetic(network: Network, path: str, samples: int, dry: bool) -> int:

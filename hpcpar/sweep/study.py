@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -16,8 +16,11 @@ from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.search import auto
 from hpcpar.search.scaling import weak_batch
+from hpcpar.sweep import folder
 
 KINDS = ("strong", "weak")
+#: The file in a study's folder that holds it.
+FILE = "study.json"
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Study:
     out: str
     #: Whether GPU buffers are handed to MPI.
     direct: bool = False
+    #: Nodes by number of ranks (as text: keys of JSON).
+    nodes: dict[str, int] = field(default_factory=dict)
 
     def cases(self) -> list[Case]:
         """All cases, ordered by size.
@@ -101,6 +106,33 @@ class Study:
             "epochs": self.epochs,
             "device": f"{self.device}, buffers handed to MPI" if self.direct else self.device,
         }
+
+
+def save(study: Study) -> None:
+    """Writes the study into its folder, for `load`."""
+    data = asdict(study) | {"machine": files.to_dict(study.machine), "batch": str(study.batch)}
+    folder.write_text(os.path.join(study.out, FILE), json.dumps(data, indent=1) + "\n")
+
+
+def load(out: str) -> Study:
+    """The study of a folder.
+
+    Raises
+    ------
+    InputError
+        The folder holds none.
+    """
+    path = os.path.join(out, FILE)
+    data = folder.read_json(path)
+    if data is None:
+        raise InputError(f"no {path}: {out} is not the folder of a sweep; start one with: hpcpar "
+                         "sweep strong|weak ... --out FOLDER")
+    spec = NetworkSpec(**data["spec"] | {"shape": tuple(data["spec"]["shape"])})
+    lists = {name: tuple(data[name]) for name in ("ranks", "strategies")}
+    batch = Fraction(data["batch"])
+    return Study(**data | lists | {
+        "spec": spec, "machine": files.from_dict(data["machine"], f"the machine in {path}"),
+        "out": out, "batch": batch if batch.denominator > 1 else int(batch)})
 
 
 def require_same(case: Case, had: dict[str, Any], wanted: dict[str, Any], folder: str) -> None:
