@@ -33,7 +33,7 @@ from tests.reference import Reference  # noqa: E402
 #: VGG-16 learns nothing in 96 iterations, in PyTorch either.
 CASES = {"lenet5": (32, 96), "mlp": (32, 96), "alexnet": (67, 96), "alexnet-owt": (67, 96),
          "vgg16": (32, 192), "vgg16_bn": (32, 96), "resnet50": (32, 96), "resnet152": (32, 96),
-         "inception_v3": (75, 96)}
+         "inception_v3": (75, 96), "mobilenet_v2": (32, 96)}
 SAMPLES, CLASSES, BATCH = 512, 10, 16
 #: Iterations whose mean loss is compared; noise of that mean, relative.
 LAST, NOISE = 16, 0.05

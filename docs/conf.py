@@ -1,22 +1,40 @@
-"""Sphinx configuration: ``sphinx-build -W docs runs/docs`` builds the pages, with links checked."""
+"""Sphinx configuration: ``sphinx-build -W docs runs/docs`` builds the pages and checks links."""
 
 from __future__ import annotations
 
+import os
+
+from sphinx.application import Sphinx
+
 import hpcpar
+from hpcpar.cli.main import COMMANDS, parsers
 
 project = "hpcpar"
 author = copyright = "the hpcpar authors"
 version = release = hpcpar.__version__
-extensions = ["myst_nb", "sphinxarg.ext", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb"]
 exclude_patterns = ["conf.py"]
 html_theme = "furo"
 html_title = "hpcpar"
-templates_path: list[str] = []
-
-# headings are link targets; pages link into the sources of the checkout
+# headings are link targets
 myst_heading_anchors = 3
-myst_enable_extensions = ["colon_fence"]
 # the notebook holds the outputs of its last run; a test runs it again
 nb_execution_mode = "off"
-autodoc_typehints = "description"
-autodoc_member_order = "bysource"
+
+
+def command_help() -> str:
+    """The help of every command, as sections of a page."""
+    os.environ["COLUMNS"] = "100"
+    return "\n".join(f"## {name}\n\n```text\n{parsers(name)[1].format_help()}```\n"
+                     for name in COMMANDS)
+
+
+def fill_in(app: Sphinx, page: str, source: list[str]) -> None:
+    """Puts the help into the page of commands."""
+    if page == "reference/commands":
+        source[0] = source[0].replace("{{ help }}", command_help())
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", fill_in)

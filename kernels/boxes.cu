@@ -22,14 +22,6 @@ KERNEL unpack_add(const REAL *flat, SHAPE5, STRIDES5(box), REAL *box) {
     }
 }
 
-// dx may be dy: every element is read before it is written, by the same thread.
-KERNEL relu_backward(const REAL *out, const REAL *dy, REAL *dx, SHAPE5, STRIDES5(out), STRIDES5(dy), STRIDES5(dx)) {
-    GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
-        const Place5 p = place5(item, d1, d2, d3, d4);
-        dx[OFFSET5(dx, p)] = out[OFFSET5(out, p)] > (REAL)0 ? dy[OFFSET5(dy, p)] : (REAL)0;
-    }
-}
-
 // The element at global index g is kept when the top 53 bits of splitmix64's g-th output from `key`, as a number in [0, 1), are >= rate.
 // global_0 .. global_4 are the strides of the box in the whole tensor, `first` the global index of its first element.
 KERNEL dropout_mask(REAL *out, SHAPE5, STRIDES5(out), STRIDES5(global), i64 first, u64 key, double rate, double kept) {

@@ -11,11 +11,11 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from hpcpar.kernels import cupy_batchnorm, cupy_loss, cupy_pool
+from hpcpar.kernels import any_array, cupy_batchnorm, cupy_loss, cupy_pool
 from hpcpar.kernels.cupy_conv import CupyConv
 from hpcpar.kernels.cupy_device import select_device
 from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
-from hpcpar.kernels.interface import Array, Backend, ConvSpec, PoolSpec, Tick
+from hpcpar.kernels.interface import ACTIVATIONS, Array, Backend, ConvSpec, PoolSpec, Tick
 
 
 class CupyBackend(Backend):
@@ -164,6 +164,12 @@ class CupyBackend(Backend):
     def global_avgpool_backward(self, dy: Array, dx: Array) -> None:
         cupy_pool.global_avgpool_backward(dy, dx)
 
+    def global_maxpool_forward(self, x: Array, out: Array, argmax: Array) -> None:
+        any_array.global_maxpool_forward(x, out, argmax)
+
+    def global_maxpool_backward(self, dy: Array, argmax: Array, dx: Array) -> None:
+        any_array.global_maxpool_backward(cp, dy, argmax, dx)
+
     # -- batch normalisation -----------------------------------------------------------------------
     def channel_moments(self, x: Array, out: Array) -> None:
         cupy_batchnorm.channel_moments(self._launch, x, out)
@@ -203,15 +209,13 @@ class CupyBackend(Backend):
                 float(alpha), float(beta))
         self._launch("lrn_backward", x.dtype, dx.size, args)
 
-    def relu_forward(self, x: Array, out: Array) -> None:
-        cp.maximum(x, 0, out=out)
+    def activation_forward(self, function: str, numbers: tuple[float, float], x: Array,
+                           out: Array) -> None:
+        self._each("activation_forward", (x, out), (ACTIVATIONS.index(function), *numbers))
 
-    def relu_backward(self, out: Array, dy: Array, dx: Array) -> None:
-        if dx.size == 0:
-            return
-        shape, steps = merge_dims(dx.shape, strides(out), strides(dy), strides(dx))
-        self._launch("relu_backward", dx.dtype, dx.size,
-                     (out, dy, dx, *shape, *steps[0], *steps[1], *steps[2]))
+    def activation_backward(self, function: str, numbers: tuple[float, float], kept: Array,
+                            dy: Array, dx: Array) -> None:
+        self._each("activation_backward", (kept, dy, dx), (ACTIVATIONS.index(function), *numbers))
 
     def dropout_mask(self, key: int, start: tuple[int, ...], shape: tuple[int, ...],
                      extent: tuple[int, ...], rate: float, out: Array) -> None:
@@ -242,6 +246,9 @@ class CupyBackend(Backend):
     def multiply(self, a: Array, b: Array, out: Array) -> None:
         cp.multiply(a, b, out=out)
 
+    def image_products(self, a: Array, b: Array, out: Array) -> None:
+        any_array.image_products(a, b, out)
+
     def softmax_cross_entropy(self, x: Array, labels: Array, scale: float,
                               dx: Array) -> tuple[float, int]:
         return cupy_loss.softmax_cross_entropy(self._launch, x, labels, scale, dx)
@@ -257,19 +264,19 @@ class CupyBackend(Backend):
     def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float,
                    momentum: float, decay: float, tick: Tick | None = None) -> None:
         if velocity is None:
-            self._update("plain_update", (w, grad), (rate, decay))
+            self._each("plain_update", (w, grad), (rate, decay))
         else:
-            self._update("sgd_update", (w, velocity, grad), (rate, momentum, decay))
+            self._each("sgd_update", (w, velocity, grad), (rate, momentum, decay))
 
     def adam_update(self, w: Array, grad: Array, first: Array, second: Array, rate: float,
                     beta1: float, beta2: float, eps: float, step: int, decay: float,
                     tick: Tick | None = None) -> None:
         corrected = (rate / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step))
-        self._update("adam_update", (w, first, second, grad),
+        self._each("adam_update", (w, first, second, grad),
                      (*corrected, beta1, beta2, eps, decay))
 
-    def _update(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[float, ...]) -> None:
-        """Launch an update kernel on arrays of one shape."""
+    def _each(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[float, ...]) -> None:
+        """Launch a kernel of an activation or an update on arrays of one shape."""
         if arrays[0].size == 0:
             return
         shape, steps = merge_dims(arrays[0].shape, *map(strides, arrays))

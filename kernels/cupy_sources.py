@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 #: Subjects with one ``.cu`` file each.
-SUBJECTS = ("batchnorm", "boxes", "conv", "loss", "lrn", "pool", "update")
+SUBJECTS = ("activation", "batchnorm", "boxes", "conv", "loss", "lrn", "pool", "update")
 #: C type that REAL stands for in the sources, by NumPy's type name.
 REALS = {"float32": "float", "float64": "double"}
 #: Threads per block: a power of two, at most MAX_THREADS of common.cuh.

@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 
 Array = Any  #: numpy.ndarray or cupy.ndarray
+#: Functions of `Backend.activation_forward`, in the order of the enumeration in activation.cu.
+ACTIVATIONS = ("relu", "leaky_relu", "clip", "sigmoid", "tanh", "silu", "gelu", "affine")
 Pair = tuple[int, int]
 #: One number per image axis.
 Ints = tuple[int, ...]
@@ -199,6 +201,17 @@ class Backend(ABC):
     def global_avgpool_backward(self, dy: Array, dx: Array) -> None:
         """dx [N, C, ...] = dy [N, C] / number of pixels."""
 
+    @abstractmethod
+    def global_maxpool_forward(self, x: Array, out: Array, argmax: Array) -> None:
+        """out [N, C] = maximum of x [N, C, ...] over the image; argmax = its row-major int64 index.
+
+        The first of several equal maxima wins; a NaN makes the maximum NaN.
+        """
+
+    @abstractmethod
+    def global_maxpool_backward(self, dy: Array, argmax: Array, dx: Array) -> None:
+        """dx [N, C, ...] = dy [N, C] at the maxima, else 0."""
+
     # -- batch normalisation -----------------------------------------------------------------------
     @abstractmethod
     def channel_moments(self, x: Array, out: Array) -> None:
@@ -257,12 +270,23 @@ class Backend(ABC):
         """dx for each channel of x from the dy of the owned channels: a partial sum."""
 
     @abstractmethod
-    def relu_forward(self, x: Array, out: Array) -> None:
-        """out = max(x, 0); NaN stays NaN; out may be x."""
+    def activation_forward(self, function: str, numbers: tuple[float, float], x: Array,
+                           out: Array) -> None:
+        """out = f(x) with numbers (a, b); NaN stays NaN; out may be x.
+
+        relu: max(x, 0); leaky_relu: x if x > 0, else a * x; clip: min(max(x, a), b);
+        sigmoid: s(x) = 1 / (1 + exp(-x)); tanh; silu: x * s(x); affine: a * x + b;
+        gelu: x * (1 + erf(x / sqrt(2))) / 2, or with a = 1
+        x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))) / 2.
+        """
 
     @abstractmethod
-    def relu_backward(self, out: Array, dy: Array, dx: Array) -> None:
-        """dx = dy where out > 0, else 0; dx may be dy."""
+    def activation_backward(self, function: str, numbers: tuple[float, float], kept: Array,
+                            dy: Array, dx: Array) -> None:
+        """dx = dy * f'(x); `kept` is x of silu and gelu, else f(x); dx may be dy.
+
+        f' of relu at 0 is 0, of leaky_relu a, of clip at both bounds 0.
+        """
 
     @abstractmethod
     def dropout_mask(self, key: int, start: tuple[int, ...], shape: tuple[int, ...],
@@ -286,7 +310,11 @@ class Backend(ABC):
 
     @abstractmethod
     def multiply(self, a: Array, b: Array, out: Array) -> None:
-        """out = a * b."""
+        """out = a * b; axes of extent 1 of b stand for all of a's."""
+
+    @abstractmethod
+    def image_products(self, a: Array, b: Array, out: Array) -> None:
+        """out [N, C] = sum of a * b [N, C, ...] over the image."""
 
     @abstractmethod
     def softmax_cross_entropy(self, x: Array, labels: Array, scale: float,

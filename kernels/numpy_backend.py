@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from hpcpar.kernels import (
+    any_array,
+    numpy_activations,
     numpy_batchnorm,
     numpy_conv,
     numpy_elementwise,
@@ -77,6 +79,10 @@ class NumpyBackend(Scratch, Backend):
     avgpool_backward = numpy_pool.avgpool_backward
     global_avgpool_forward = staticmethod(numpy_pool.global_avgpool_forward)
     global_avgpool_backward = staticmethod(numpy_pool.global_avgpool_backward)
+    global_maxpool_forward = staticmethod(any_array.global_maxpool_forward)
+
+    def global_maxpool_backward(self, dy: Array, argmax: Array, dx: Array) -> None:
+        any_array.global_maxpool_backward(np, dy, argmax, dx)
 
     channel_moments = numpy_batchnorm.channel_moments
     batchnorm_statistics = staticmethod(numpy_batchnorm.batchnorm_statistics)
@@ -88,10 +94,8 @@ class NumpyBackend(Scratch, Backend):
     lrn_forward = numpy_lrn.lrn_forward
     lrn_backward = numpy_lrn.lrn_backward
 
-    def relu_forward(self, x: Array, out: Array) -> None:
-        np.maximum(x, 0, out=out)
-
-    relu_backward = staticmethod(numpy_elementwise.relu_backward)
+    activation_forward = staticmethod(numpy_activations.activation_forward)
+    activation_backward = staticmethod(numpy_activations.activation_backward)
     dropout_mask = numpy_elementwise.dropout_mask
 
     def add(self, a: Array, b: Array, out: Array) -> None:
@@ -103,6 +107,7 @@ class NumpyBackend(Scratch, Backend):
     def multiply(self, a: Array, b: Array, out: Array) -> None:
         np.multiply(a, b, out=out)
 
+    image_products = staticmethod(any_array.image_products)
     softmax_cross_entropy = staticmethod(numpy_loss.softmax_cross_entropy)
     logistic_cross_entropy = staticmethod(numpy_loss.logistic_cross_entropy)
     mean_squared_error = staticmethod(numpy_loss.mean_squared_error)

@@ -13,13 +13,10 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = 1 << 64
 
 
-def relu_backward(out: Array, dy: Array, dx: Array) -> None:
-    """See `Backend.relu_backward`."""
-    bits = np.dtype(f"i{dx.itemsize}")
-    for y, g, d in flat_blocks(out, dy, dx):
-        # A bit mask, because 0 * infinity is NaN.
-        keep = np.negative((y > 0).view(np.int8))
-        np.bitwise_and(g.view(bits), keep, out=d.view(bits))
+def masked(keep: Array, x: Array, out: Array) -> None:
+    """out = x where `keep`, else 0, by a bit mask, because 0 * infinity is NaN."""
+    bits = np.dtype(f"i{out.itemsize}")
+    np.bitwise_and(x.view(bits), np.negative(keep.view(np.int8)), out=out.view(bits))
 
 
 def dropout_mask(scratch: Scratch, key: int, start: tuple[int, ...], shape: tuple[int, ...],

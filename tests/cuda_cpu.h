@@ -26,11 +26,13 @@ inline std::barrier<> *cuda_cpu_barrier = nullptr;
 #define __syncthreads() cuda_cpu_barrier->arrive_and_wait()
 
 // CUDA has these in the global namespace for float and double alike; C has only the double ones there.
+using std::erf;
 using std::exp;
 using std::log;
 using std::log1p;
 using std::pow;
 using std::sqrt;
+using std::tanh;
 
 // `params` holds the address of every parameter, as cuLaunchKernel takes them.
 template <class... Params, std::size_t... Index>

@@ -8,6 +8,7 @@ run without PyTorch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from kernel_norm_cases import *  # noqa: F403
 from kernel_pool_cases import *  # noqa: F403
 from kernel_support import DTYPES, blank, check, fetch, place, random, torch_module
 
-from hpcpar.kernels.interface import Backend
+from hpcpar.kernels.interface import ACTIVATIONS, Backend
 
 GOLDEN = 0x9E3779B97F4A7C15
+#: Numbers of an activation that has none.
+NONE = (0.0, 0.0)
 
 
 # -- elementwise -----------------------------------------------------------------------------------
@@ -29,18 +32,66 @@ def test_relu(backend: Backend, style: int, dtype: Any) -> None:
     host = random(0, (3, 4, 5), dtype)
     host[0, 0, :3] = [np.nan, 0, -np.inf]
     x, out = place(backend, host, style), blank(backend, host.shape, dtype, style)
-    backend.relu_forward(x, out)
+    backend.activation_forward("relu", NONE, x, out)
     np.testing.assert_array_equal(fetch(out), np.maximum(host, 0))
     assert np.isnan(fetch(out)[0, 0, 0])
     gradient = random(1, host.shape, dtype)
     gradient[0, 0, 1] = np.inf
     dy, dx = place(backend, gradient, style), blank(backend, host.shape, dtype, style)
     want = np.where(host > 0, gradient, 0)
-    backend.relu_backward(out, dy, dx)
+    backend.activation_backward("relu", NONE, out, dy, dx)
     np.testing.assert_array_equal(fetch(dx), want)
-    backend.relu_forward(x, x)
-    backend.relu_backward(x, dy, dy)
+    backend.activation_forward("relu", NONE, x, x)
+    backend.activation_backward("relu", NONE, x, dy, dy)
     np.testing.assert_array_equal(fetch(dy), want)
+
+
+#: Functions of PyTorch by the names of `ACTIVATIONS`, with the numbers (a, b).
+TORCH_ACTIVATIONS: dict[str, tuple[tuple[float, float], Callable[[Any], Any]]] = {
+    "leaky_relu": ((0.2, 0.0), lambda x: torch_module().nn.functional.leaky_relu(x, 0.2)),
+    "clip": ((-0.5, 0.75), lambda x: torch_module().nn.functional.hardtanh(x, -0.5, 0.75)),
+    "sigmoid": (NONE, lambda x: x.sigmoid()),
+    "tanh": (NONE, lambda x: x.tanh()),
+    "silu": (NONE, lambda x: torch_module().nn.functional.silu(x)),
+    "gelu": (NONE, lambda x: torch_module().nn.functional.gelu(x)),
+    "gelu by tanh": ((1.0, 0.0),
+                     lambda x: torch_module().nn.functional.gelu(x, approximate="tanh")),
+    "affine": ((-1.5, 0.25), lambda x: -1.5 * x + 0.25),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("style", range(4))
+@pytest.mark.parametrize("case", TORCH_ACTIVATIONS)
+def test_activations(backend: Backend, case: str, style: int, dtype: Any) -> None:
+    """Values and gradients are PyTorch's, at kinks and far out too, also in place; NaN stays."""
+    torch, (numbers, function), name = torch_module(), TORCH_ACTIVATIONS[case], case.split()[0]
+    assert name in ACTIVATIONS
+    host, gradient = 3 * random(0, (3, 4, 5), dtype), random(1, (3, 4, 5), dtype)
+    host[0, 0] = [0, -0.5, 0.75, -80, 80]
+    gradient[0, 0, 3] = np.inf if name == "clip" else 1
+    tx = torch.from_numpy(host.astype(np.float64)).requires_grad_()
+    ty = function(tx)
+    ty.backward(torch.from_numpy(gradient.astype(np.float64)))
+    x, y, dx = place(backend, host, style), blank(backend, host.shape, dtype, style), blank(
+        backend, host.shape, dtype, style)
+    dy = place(backend, gradient, style)
+    backend.activation_forward(name, numbers, x, y)
+    close = {np.float64: 1e-12, np.float32: 1e-5}[dtype]
+    np.testing.assert_allclose(fetch(y), ty.detach().numpy(), rtol=close, atol=close)
+    kept = x if name in ("silu", "gelu") else y
+    backend.activation_backward(name, numbers, kept, dy, dx)
+    np.testing.assert_allclose(fetch(dx), tx.grad.numpy(), rtol=close, atol=close)
+    backend.activation_backward(name, numbers, kept, dy, dy)
+    np.testing.assert_array_equal(fetch(dy), fetch(dx))
+    backend.activation_forward(name, numbers, x, x)
+    np.testing.assert_array_equal(fetch(x), fetch(y))
+    wrong = place(backend, np.full((2, 3), np.nan, dtype), style)
+    backend.activation_forward(name, numbers, wrong, wrong)
+    assert np.isnan(fetch(wrong)).all()
+    none = place(backend, host[:0], style)
+    backend.activation_forward(name, numbers, none, none)
+    backend.activation_backward(name, numbers, none, none, none)
 
 
 def splitmix64(z: int) -> int:
@@ -106,6 +157,21 @@ def test_multiply_bias_and_sums(backend: Backend, style: int) -> None:
     check(y, a + bias)
     backend.sum_samples(place(backend, a[:0]), total)
     check(total, np.zeros(5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("style", range(4))
+@pytest.mark.parametrize("image", [(4, 5), (2, 3, 4), (0, 3)])
+def test_gates(backend: Backend, image: tuple[int, ...], style: int, dtype: Any) -> None:
+    """A number for each channel of an image: the product, and sums of products over the image."""
+    x, other = random(0, (2, 3, *image), dtype), random(1, (2, 3, *image), dtype)
+    gate = random(2, (2, 3), dtype)
+    out, sums = blank(backend, x.shape, dtype, style), blank(backend, gate.shape, dtype, style)
+    lifted = gate.reshape(2, 3, *(1,) * len(image))
+    backend.multiply(place(backend, x, style), place(backend, lifted, style), out)
+    check(out, x * lifted)
+    backend.image_products(place(backend, x, style), place(backend, other, style), sums)
+    check(sums, (x.astype(np.float64) * other).sum(axis=tuple(range(2, x.ndim))))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

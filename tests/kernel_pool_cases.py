@@ -179,3 +179,27 @@ def test_global_avgpool_of_no_pixels(backend: Backend) -> None:
     backend.global_avgpool_forward(place(backend, np.zeros((2, 3, 0, 4), np.float32)), out)
     check(out, np.zeros((2, 3)))
     backend.global_avgpool_backward(out, blank(backend, (2, 3, 0, 4), np.float32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("style", range(4))
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (3, 2, 2, 3, 4), (1, 5, 1, 1), (0, 2, 3, 3)])
+def test_global_maxpool(backend: Backend, shape: tuple[int, ...], style: int, dtype: Any) -> None:
+    """As PyTorch's, whose gradient goes to the first of equal maxima; a NaN stays."""
+    torch = torch_module()
+    x, dy = np.round(2 * random(0, shape, dtype)), random(1, shape[:2], dtype)
+    tx = torch.from_numpy(x.astype(np.float64)).requires_grad_()
+    if x.size:
+        pool = getattr(torch.nn.functional, f"adaptive_max_pool{len(shape) - 2}d")
+        ty = pool(tx, 1).flatten(1)
+        ty.backward(torch.from_numpy(dy.astype(np.float64)))
+    out, dx = blank(backend, shape[:2], dtype, style), blank(backend, shape, dtype, style)
+    argmax = blank(backend, shape[:2], np.int64, style)
+    backend.global_maxpool_forward(place(backend, x, style), out, argmax)
+    backend.global_maxpool_backward(place(backend, dy, style), argmax, dx)
+    if x.size:
+        check(out, ty.detach())
+        check(dx, tx.grad)
+        x[0, 0, 0, 0] = np.nan
+        backend.global_maxpool_forward(place(backend, x, style), out, argmax)
+        assert np.isnan(fetch(out)[0, 0]) and not np.isnan(fetch(out)[0, 1:]).any()

@@ -9,6 +9,7 @@ import torch
 
 from hpcpar.network.layers import (
     LRN,
+    Activation,
     Add,
     AvgPool2d,
     AvgPool3d,
@@ -17,13 +18,14 @@ from hpcpar.network.layers import (
     Conv3d,
     Flatten,
     GlobalAvgPool,
+    GlobalMaxPool,
     Layer,
     Linear,
     LogisticCrossEntropy,
     MaxPool2d,
     MaxPool3d,
     MeanSquaredError,
-    ReLU,
+    Multiply,
 )
 
 f = torch.nn.functional
@@ -68,9 +70,26 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
         return torch.cat(xs, 1)
     if isinstance(layer, Add):
         return sum(xs[1:], x)
-    simple = {ReLU: f.relu, Flatten: lambda t: t.flatten(1),
-              GlobalAvgPool: lambda t: t.flatten(2).mean(2)}
+    if isinstance(layer, Multiply):
+        return x * xs[1].reshape(xs[1].shape + (1,) * (x.ndim - xs[1].ndim))
+    if isinstance(layer, Activation):
+        return activation(layer, x)
+    simple = {Flatten: lambda t: t.flatten(1),
+              GlobalAvgPool: lambda t: t.flatten(2).mean(2),
+              GlobalMaxPool: lambda t: t.flatten(2).max(2).values}
     return simple[type(layer)](x)
+
+
+def activation(layer: Activation, x: Any) -> Any:
+    """An activation function by the one of PyTorch that people write."""
+    a, b = layer.numbers
+    functions = {
+        "relu": f.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "silu": f.silu,
+        "gelu": lambda t: f.gelu(t, approximate="tanh" if a else "none"),
+        "leaky_relu": lambda t: f.leaky_relu(t, a), "clip": lambda t: f.hardtanh(t, a, b),
+        "affine": lambda t: a * t + b,
+    }
+    return functions[layer.kind](x)
 
 
 def average(layer: AvgPool3d, x: Any) -> Any:

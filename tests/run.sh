@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Every test, from nothing: makes .venv, then style, types, the MPI tests on one rank and those of a GPU side by side; then unit tests,
 # kernels, whole jobs, and the MPI tests on 2 to 8 ranks.
-#   HPCPAR_EXTRAS=torch,cuda-check bash tests/run.sh   also compares with PyTorch and compiles the CUDA sources
+#   HPCPAR_EXTRAS= bash tests/run.sh   leaves out what needs PyTorch and the CUDA compiler: they are large
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-bash jobs/setup-venv.sh "mpi,plot,digits,test${HPCPAR_EXTRAS:+,$HPCPAR_EXTRAS}" || exit 1
+extras=${HPCPAR_EXTRAS-torch,cuda-check}
+printf 'every test: about 15 minutes on 2 cores%s\n' "${extras:+, with $extras}"
+bash jobs/setup-venv.sh "mpi,plot,digits,images,test${extras:+,$extras}" || exit 1
 export PATH="$PWD/.venv/bin:$PATH" OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
 unset PYTHONDONTWRITEBYTECODE # sources are compiled once, not in each of some hundred processes
 logs=$(mktemp -d)
@@ -83,5 +85,6 @@ done
 count() { cat "$logs"/*.log | grep -E "$counts" | grep -oE "[0-9]+ $1" | awk '{n += $1} END {print n + 0}'; }
 printf '\n'
 printf '%s\n' "${summary[@]}"
+printf '%-14s %4s s\n' "in all" "$SECONDS"
 printf '%s passed, %s failed, %s skipped\n' "$(count passed)" "$(($(count failed) + $(count error)))" "$(count skipped)"
 exit $failed

@@ -12,6 +12,7 @@ from hpcpar.cli.progress import ProgressBar
 from hpcpar.data import dataset
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
+from hpcpar.network.base import shape_text
 from hpcpar.report.tables import show_line
 
 
@@ -73,9 +74,9 @@ def _progress(path: str) -> Iterator[dataset.Progress]:
 def describe(info: dict[str, Any]) -> str:
     """One line that describes a data file."""
     images, test = info["images"], info.get("test_images")
-    size = "x".join(map(str, images["shape"][1:]))
     held = f" + {test['shape'][0]} held out" if test else ""
-    parts = [f"{images['shape'][0]}{held} images {size} {images['dtype']}", _truth(info),
+    count, *size = images["shape"]
+    parts = [f"{count}{held} images {shape_text(size)} {images['dtype']}", _truth(info),
              str(info.get("source", "")), f"{info['bytes'] / 1e6:.1f} MB"]
     return f"{info['path']}: " + ", ".join(p for p in parts if p)
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 import hpcpar
 from hpcpar.cli import site
 from hpcpar.cli.launch import limit_threads, start, started_rank
+from hpcpar.cli.parser import Parser, completion
 from hpcpar.errors import InputError, RunError, unknown
 
 #: Command -> its line in the help. The command's module defines ``add(parser)``, which adds its
@@ -31,58 +29,43 @@ COMMANDS = {
     "trace": "timelines of a run, simulated and measured, for ui.perfetto.dev",
     "data": "make an HDF5 dataset, or look into one",
 }
+#: Shells that shtab writes completion scripts for.
+SHELLS = ("bash", "zsh", "tcsh")
 #: Commands that compute on ranks: their BLAS threads are limited before NumPy is loaded.
 JOBS = ("run", "verify", "calibrate", "doctor")
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (see: {self.prog} --help)")
-
-
-def parsers(command: str | None) -> tuple[Parser, Parser]:
-    """The parser of all commands, and that of `command`, which alone has its options."""
+def parsers(*wanted: str) -> tuple[Parser, Parser]:
+    """The parser of all commands, and that of the last of those `wanted`, which have options."""
     top = chosen = Parser(prog="hpcpar", description=hpcpar.__doc__, allow_abbrev=False)
     top.add_argument("--version", action="version", version=f"hpcpar {hpcpar.__version__}")
+    top.add_argument("--print-completion", choices=SHELLS, metavar="|".join(SHELLS),
+                     help="print the script that completes commands and options in a shell")
     commands = top.add_subparsers(dest="command", metavar="command", title="commands")
     for name, line in COMMANDS.items():
-        sub = commands.add_parser(name, help=line, add_help=name == command, allow_abbrev=False,
+        sub = commands.add_parser(name, help=line, add_help=name in wanted, allow_abbrev=False,
                                   description=f"{line[0].upper()}{line[1:]}.")
-        if name == command:
+        if name in wanted:
             chosen = sub
             importlib.import_module(f"hpcpar.cli.{name}").add(sub)
     return top, chosen
 
 
-def _check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Reports a misspelt option before the option that is missing because of it."""
-    for action in command._actions:
-        if isinstance(action, argparse._SubParsersAction):  # a command with commands (data, sweep)
-            command = next((action.choices[word] for word in words if word in action.choices),
-                           command)
-    known = [option for action in command._actions for option in action.option_strings]
-    for word in words:
-        name = word.partition("=")[0]
-        if word == "--":
-            return
-        if word.startswith("--") and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
-            command.error(f"unknown option {name}{hint}")
-
-
 def _dispatch(argv: Sequence[str]) -> int:
     command = next((word for word in argv if not word.startswith("-")), None)
+    if argv[:1] == ["--print-completion"]:
+        command = None
     if command is not None and command not in COMMANDS:
         raise unknown("command", command, COMMANDS)
     if command in JOBS:
         limit_threads()
-    top, chosen = parsers(command)
+    top, chosen = parsers(*(() if command is None else (command,)))
     if command is not None:
-        _check_options(chosen, argv[list(argv).index(command) + 1:])
+        chosen.check_options(argv[list(argv).index(command) + 1:])
     args = top.parse_args(argv)
+    if args.print_completion:
+        print(completion(parsers(*COMMANDS)[0], args.print_completion))
+        return 0
     if command is None:
         top.print_help(sys.stderr)
         return 2

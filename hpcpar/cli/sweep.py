@@ -18,6 +18,7 @@ from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, RunError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
+from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError
 from hpcpar.report.sweep_table import show_points
@@ -244,7 +245,7 @@ def _samples(network: Network, path: str) -> int:
     """The number of samples of a data file; checks that it suits the network."""
     count, *shape = dataset.info(path)["images"]["shape"]
     if tuple(shape) != network.image_shape:
-        has, takes = ("x".join(map(str, s)) for s in (shape, network.image_shape))
+        has, takes = shape_text(shape), shape_text(network.image_shape)
         raise InputError(f"data file {path} holds images {has}, the network takes {takes}; make "
                          f"other data, or give --input {has}")
     return int(count)

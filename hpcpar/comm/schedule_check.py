@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcpar.comm.world import World
 from hpcpar.errors import RunError, on_all_ranks
+from hpcpar.network.base import shape_text
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Schedule
 
@@ -44,7 +45,7 @@ def _told(step: Comm | None) -> str:
     """Description of a step in an error message."""
     if step is None:
         return "no further step"
-    shape = "x".join(str(n) for n in step.source.shape)
+    shape = shape_text(step.source.shape)
     part = f" of micro-batch or FC pass {step.part}" if step.part else ""
     return (f"step {step.index} ({step.label} of {step.tensor} [{shape}]{part}, {step.algorithm}, "
             f"{step.segments} segments, {step.source.config} to {step.destination.config})")

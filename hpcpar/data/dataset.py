@@ -13,9 +13,8 @@ attributes ``mean, scale``        one number or one per channel: readers use (x 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.errors import InputError
+from hpcpar.files import atomic_path, reason
 
 #: Callback with (samples written, samples in total) while a file is written.
 Progress = Callable[[int, int], None]
@@ -33,14 +33,6 @@ BLOCK_BYTES = 16 << 20
 REMEDY = "make it with: hpcpar data"
 #: Fixed seed for the choice and order of samples, so that files are reproducible.
 _SPLIT_SEED = 20171
-
-
-def reason(err: OSError) -> str:
-    """The cause of an error, extracted from HDF5's long message."""
-    message = re.search(r"error message = '([^']*)'", str(err))
-    if message:
-        return message[1]
-    return err.strerror or str(err).splitlines()[0]
 
 
 def open_hdf5(path: str, what: str, remedy: str) -> h5py.File:
@@ -74,17 +66,8 @@ def attributes(group: h5py.Group) -> dict[str, Any]:
 @contextmanager
 def replacing(path: str, what: str) -> Iterator[h5py.File]:
     """A new HDF5 file that atomically replaces `path` on success and is deleted on failure."""
-    temporary = f"{path}.tmp{os.getpid()}"
-    try:
-        with h5py.File(temporary, "w") as f:
-            yield f
-        os.replace(temporary, path)
-    except OSError as err:
-        raise InputError(f"cannot write {what} {path}: {reason(err)}; choose another place or make "
-                         "room") from err
-    finally:
-        with suppress(OSError):
-            os.unlink(temporary)
+    with atomic_path(path, what) as temporary, h5py.File(temporary, "w") as f:
+        yield f
 
 
 @dataclass(frozen=True)

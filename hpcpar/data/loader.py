@@ -11,8 +11,10 @@ import h5py
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from hpcpar.data.dataset import REMEDY, DatasetSplit, open_hdf5, open_split, reason
+from hpcpar.data.dataset import REMEDY, DatasetSplit, open_hdf5, open_split
 from hpcpar.errors import InputError, unknown
+from hpcpar.files import reason
+from hpcpar.network.base import shape_text
 from hpcpar.plan.boxes import Box, Interval, items
 from hpcpar.plan.boxes import shape as shape_of
 
@@ -95,7 +97,7 @@ class Loader:
         found = open_split(self._file, self.path, "test_" if self.split == "test" else "", truth)
         self.samples, sample = found.samples, found.sample_shape
         if shape is not None and sample != tuple(shape):
-            file, net = "x".join(map(str, sample)), "x".join(map(str, shape))
+            file, net = shape_text(sample), shape_text(shape)
             raise InputError(f"{where} holds images {file}, the network takes {net}; make other "
                              f"data, or plan with --input {file}")
         rows = (int(self._rows.min()), int(self._rows.max()) + 1) if len(self._rows) else (0, 0)

@@ -13,6 +13,7 @@ from itertools import takewhile
 import tomli_w
 
 from hpcpar.errors import InputError, unknown
+from hpcpar.files import write_text
 from hpcpar.machine import quantities
 from hpcpar.machine.model import Device, Factors, Level, Machine
 from hpcpar.machine.quantities import without_units
@@ -307,10 +308,4 @@ def new(path: str) -> None:
 
 def save(machine: Machine, path: str) -> None:
     """Write the machine file (whole or not at all)."""
-    temporary = f"{path}.tmp{os.getpid()}"
-    try:
-        with open(temporary, "wb") as f:
-            tomli_w.dump(to_dict(machine), f)
-        os.replace(temporary, path)
-    except OSError as err:
-        raise InputError(f"cannot write machine file {path}: {err.strerror}") from err
+    write_text(path, tomli_w.dumps(to_dict(machine)), "machine file")

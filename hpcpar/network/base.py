@@ -52,7 +52,7 @@ class Layer:
     name: str
     inputs: tuple[str, ...] = ()
     kind: ClassVar[str] = ""
-    #: True if each output element depends on one element of each input.
+    #: True if an output element depends on the element of each input at the same place only.
     elementwise: ClassVar[bool] = False
     #: True for matrix products of weights and inputs: convolutions and linear layers, the layers
     #: i = 1..L of the papers.

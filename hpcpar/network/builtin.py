@@ -12,6 +12,7 @@ from hpcpar.network.cosmoflow import cosmoflow
 from hpcpar.network.graph import Network
 from hpcpar.network.inception import inception_v3
 from hpcpar.network.layers import Shape
+from hpcpar.network.mobilenet import mobilenet_v2
 from hpcpar.network.resnet import resnet50, resnet152
 from hpcpar.network.small import lenet5, mlp
 from hpcpar.network.vgg import vgg16, vgg16_bn
@@ -27,6 +28,7 @@ NETWORKS: dict[str, tuple[Callable[[Shape, int], Network], Shape, int]] = {
     "resnet50": (resnet50, (3, 224, 224), 1000),
     "resnet152": (resnet152, (3, 224, 224), 1000),
     "inception_v3": (inception_v3, (3, 299, 299), 1000),
+    "mobilenet_v2": (mobilenet_v2, (3, 224, 224), 1000),
     "cosmoflow": (cosmoflow, (4, 128, 128, 128), 4),
 }
 

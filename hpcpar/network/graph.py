@@ -186,4 +186,4 @@ def check_inputs(layer: Layer, seen: set[str] | dict[str, Shape]) -> None:
     expected = 0 if isinstance(layer, Input) else 1
     if count != expected:
         raise InputError(f"layer '{layer.name}' ({layer.kind}) reads {count} inputs, not "
-                         f"{expected}; only add and concat read several")
+                         f"{expected}; only add, multiply and concat read several")

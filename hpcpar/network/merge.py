@@ -1,4 +1,4 @@
-"""Layers with several inputs: sum (residual blocks) and concatenation (inception blocks)."""
+"""Layers with several inputs: sum (residual blocks), product (gates), concatenation (inception)."""
 
 from __future__ import annotations
 
@@ -30,6 +30,28 @@ class Add(Layer):
 
     def forward_flops(self, x: Shape) -> float:
         return float((len(self.inputs) - 1) * math.prod(x))
+
+
+@dataclass(frozen=True)
+class Multiply(Layer):
+    """Product of two inputs of equal shape, or of an image and a number for each of its channels.
+
+    The latter is the gate of squeeze-and-excitation: the second input is features ``(C,)``. Ranks
+    that cut the image hold partial sums of the gate's gradient.
+    """
+
+    kind: ClassVar[str] = "multiply"
+    merges: ClassVar[bool] = True
+
+    def output_shape(self, x: Shape, *more: Shape) -> Shape:
+        if len(more) != 1 or more[0] not in (x, x[:1]):
+            raise InputError(
+                f"layer '{self.name}' (multiply) reads shapes {', '.join(map(str, (x, *more)))}; "
+                f"name two inputs of one shape, or an image and then features of its channels")
+        return x
+
+    def forward_flops(self, x: Shape) -> float:
+        return float(math.prod(x))
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,105 @@
-"""Elementwise layers without weights, and the flatten layer."""
+"""Activation functions, dropout, and the flatten layer."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
+from hpcpar.errors import InputError
 from hpcpar.network.base import Layer, Shape
 from hpcpar.network.receptive_field import Full, Granule, Relation, Same
 
 
 @dataclass(frozen=True)
-class ReLU(Layer):
+class Activation(Layer):
+    """Base class of functions of one element, y = f(x); its fields are at most two numbers."""
+
+    elementwise: ClassVar[bool] = True
+    #: What the backward pass reads: ``"input"``, ``"output"`` or nothing.
+    keeps: ClassVar[str] = "output"
+
+    @property
+    def numbers(self) -> tuple[float, float]:
+        """The layer's own fields, 0 where there are none."""
+        own = [float(getattr(self, f.name)) for f in fields(self)[len(fields(Layer)):]]
+        a, b, *_ = (*own, 0.0, 0.0)
+        return a, b
+
+
+@dataclass(frozen=True)
+class ReLU(Activation):
     """max(x, 0)."""
 
     kind: ClassVar[str] = "relu"
-    elementwise: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class LeakyReLU(Activation):
+    """x where x > 0, else slope * x."""
+
+    slope: float = 0.01
+    kind: ClassVar[str] = "leaky_relu"
+
+    def __post_init__(self) -> None:
+        if self.slope < 0:
+            raise InputError(f"layer '{self.name}' (leaky_relu): slope={self.slope}; give a number "
+                             "of at least 0")
+
+
+@dataclass(frozen=True)
+class Clip(Activation):
+    """x between two bounds, by default ReLU6; the gradient is 0 at a bound, as in PyTorch's."""
+
+    low: float = 0.0
+    high: float = 6.0
+    kind: ClassVar[str] = "clip"
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise InputError(f"layer '{self.name}' (clip): low={self.low}, high={self.high}; low "
+                             "must be less than high")
+
+
+@dataclass(frozen=True)
+class Sigmoid(Activation):
+    """1 / (1 + exp(-x))."""
+
+    kind: ClassVar[str] = "sigmoid"
+
+
+@dataclass(frozen=True)
+class Tanh(Activation):
+    """Hyperbolic tangent."""
+
+    kind: ClassVar[str] = "tanh"
+
+
+@dataclass(frozen=True)
+class SiLU(Activation):
+    """x * sigmoid(x)."""
+
+    kind: ClassVar[str] = "silu"
+    keeps: ClassVar[str] = "input"
+
+
+@dataclass(frozen=True)
+class GELU(Activation):
+    """x times the normal distribution's function of x; with `tanh` its usual approximation."""
+
+    tanh: bool = False
+    kind: ClassVar[str] = "gelu"
+    keeps: ClassVar[str] = "input"
+
+
+@dataclass(frozen=True)
+class Affine(Activation):
+    """scale * x + shift, the same numbers for all elements."""
+
+    scale: float = 1.0
+    shift: float = 0.0
+    kind: ClassVar[str] = "affine"
+    keeps: ClassVar[str] = ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Pooling layers: maximum and average over windows, and the average over whole images."""
+"""Pooling layers: maximum and average over windows, and over whole images."""
 
 from __future__ import annotations
 
@@ -81,10 +81,8 @@ class AvgPool3d(AvgPool):
 
 
 @dataclass(frozen=True)
-class GlobalAvgPool(Layer):
-    """Average of each channel over the image: ``(C, H, W)`` or ``(C, D, H, W)`` to ``(C,)``."""
-
-    kind: ClassVar[str] = "globalavgpool"
+class GlobalPool(Layer):
+    """Base class: one value of each channel, ``(C, H, W)`` or ``(C, D, H, W)`` to ``(C,)``."""
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         need_image(self, x)
@@ -95,3 +93,17 @@ class GlobalAvgPool(Layer):
 
     def forward_flops(self, x: Shape) -> float:
         return float(math.prod(x))
+
+
+@dataclass(frozen=True)
+class GlobalAvgPool(GlobalPool):
+    """Average of each channel over the image."""
+
+    kind: ClassVar[str] = "globalavgpool"
+
+
+@dataclass(frozen=True)
+class GlobalMaxPool(GlobalPool):
+    """Maximum of each channel over the image; the gradient goes to the first of equal maxima."""
+
+    kind: ClassVar[str] = "globalmaxpool"

@@ -20,11 +20,11 @@ from hpcpar.network.layers import (
 EXPANSION = 4
 
 
-def _conv(net: Graph, name: str, filters: int, kernel: int, stride: int = 1,
-          after: str | None = None) -> str:
+def conv_norm(net: Graph, name: str, filters: int, kernel: int, stride: int = 1,
+              after: str | None = None, groups: int = 1) -> str:
     """Convolution without bias, padded to keep the image size at stride 1, and its BatchNorm."""
     net.add(Conv2d, name, after=after, out_channels=filters, kernel=kernel, stride=stride,
-            padding=kernel // 2, bias=False)
+            padding=kernel // 2, groups=groups, bias=False)
     return net.add(BatchNorm, f"{name}.bn")
 
 
@@ -32,19 +32,19 @@ def _bottleneck(net: Graph, name: str, width: int, stride: int) -> None:
     """1x1, 3x3 and 1x1 convolutions and a shortcut, projected where the shape changes."""
     x = shortcut = net.last
     if stride > 1 or net.shapes[x][0] != EXPANSION * width:
-        shortcut = _conv(net, f"{name}.down", EXPANSION * width, 1, stride)
-    _conv(net, f"{name}.conv1", width, 1, after=x)
+        shortcut = conv_norm(net, f"{name}.down", EXPANSION * width, 1, stride)
+    conv_norm(net, f"{name}.conv1", width, 1, after=x)
     net.add(ReLU, f"{name}.relu1")
-    _conv(net, f"{name}.conv2", width, 3, stride)
+    conv_norm(net, f"{name}.conv2", width, 3, stride)
     net.add(ReLU, f"{name}.relu2")
-    y = _conv(net, f"{name}.conv3", EXPANSION * width, 1)
+    y = conv_norm(net, f"{name}.conv3", EXPANSION * width, 1)
     net.add(Add, f"{name}.add", after=(y, shortcut))
     net.add(ReLU, f"{name}.relu3")
 
 
 def _resnet(name: str, shape: Shape, classes: int, blocks: tuple[int, ...]) -> Network:
     net = Graph(name, shape)
-    _conv(net, "conv1", 64, 7, 2)
+    conv_norm(net, "conv1", 64, 7, 2)
     net.add(ReLU, "relu1")
     net.add(MaxPool2d, "pool1", kernel=3, stride=2, padding=1)
     for stage, depth in enumerate(blocks, 1):

@@ -198,9 +198,11 @@ def partial(network: Network, layer: Layer, config: Config, batch: Ints) -> Layo
 def needed(network: Network, layer: Layer, config: Config, batch: Ints, which: int = 0) -> Layout:
     """The part of input `which` that each rank needs to compute its part of the output."""
     axes = _needed_axes(network, layer, batch, which)
-    # each part of the output channels contributes to the gradient of all input channels
-    reads_all_channels = any(axis.name == "k" for axis in axes)
-    return Layout(config, axes, partial=("c",) if reads_all_channels else ())
+    names = {axis.name for axis in axes}
+    # parts of the output along an axis that the input lacks all contribute to its gradient: those
+    # of channels to all input channels (k), those of an image to its gate
+    summed = (name for name in axes_of(network.shapes[layer.name]) if name not in names)
+    return Layout(config, axes, partial=tuple(summed))
 
 
 def _needed_axes(network: Network, layer: Layer, batch: Ints, which: int) -> tuple[Axis, ...]:

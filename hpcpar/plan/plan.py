@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcpar.errors import InputError, unknown
+from hpcpar.files import write_text
 from hpcpar.network.builtin import network as builtin
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Config, Ints
@@ -272,14 +272,7 @@ def save(plan: Plan, path: str) -> None:
     InputError
         The file cannot be written.
     """
-    temporary = f"{path}.tmp{os.getpid()}"
-    try:
-        with open(temporary, "w", encoding="utf-8") as f:
-            json.dump(to_json(plan), f, indent=1)
-            f.write("\n")
-        os.replace(temporary, path)
-    except OSError as err:
-        raise InputError(f"cannot write plan file {path}: {err.strerror}") from err
+    write_text(path, json.dumps(to_json(plan), indent=1) + "\n", "plan file")
 
 
 def load(path: str) -> Plan:

@@ -46,9 +46,10 @@ def cost(p: Prediction, epochs: float = 1.0) -> str:
     if p.epoch_s is None or p.samples is None:
         return ""
     run_s = epochs * p.epoch_s
+    hours = p.ranks * run_s / 3600
     count = "an epoch" if epochs == 1 else f"{epochs:g} epochs"
     return (f"{count} of {images(p.samples)} in {seconds(run_s)}, "
-            f"{p.ranks * run_s / 3600:.3g} {p.processor}-hours")
+            f"{hours:{',.0f' if hours >= 100 else '.3g'}} {p.processor}-hours")
 
 
 def of_plan(p: Prediction, epochs: float = 1.0, choice: bool = True) -> str:

@@ -98,9 +98,9 @@ def _occurs(rows: Sequence[Row], part: str) -> bool:
 def _title(rows: Sequence[Row]) -> str:
     """Network, machine and batch where all runs share them."""
     facts = [{row.network for row in rows},
-             {row.record.machine.get("name", "") for row in rows},
-             {f"batch {row.record.plan['batch']}" for row in rows}]
-    return ", ".join(text for fact in facts if len(fact) == 1 and (text := fact.pop()))
+             {f" on {row.record.machine['name']}" for row in rows if row.record.machine},
+             {f", batch {row.record.plan['batch']}" for row in rows}]
+    return "".join(fact.pop() for fact in facts if len(fact) == 1)
 
 
 def _loss(axes: Any, rows: Sequence[Row]) -> None:

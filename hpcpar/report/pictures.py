@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from hpcpar.errors import InputError
+from hpcpar.files import atomic_path
 from hpcpar.schedule.steps import Phase
 
 _OKABE_ITO = ("#0072B2", "#CC79A7", "#F0E442", "#009E73", "#E69F00", "#56B4E9")
@@ -60,18 +61,14 @@ def save(plt: Any, figure: Any, path: str, dpi: int) -> None:
     InputError
         An unknown suffix, or the file cannot be written.
     """
-    stem, suffix = os.path.splitext(path)
-    temporary = f"{stem}.tmp{os.getpid()}{suffix or '.png'}"
+    form = os.path.splitext(path)[1][1:] or "png"
     try:
-        figure.savefig(temporary, dpi=dpi)
-        os.replace(temporary, path)
+        with atomic_path(path, "plot") as temporary:
+            figure.savefig(temporary, dpi=dpi, format=form)
+    except InputError:
+        raise
     except ValueError as err:
         raise InputError(f"cannot draw {path}: {str(err).splitlines()[0]}; use a name that ends in "
                          ".png, .pdf or .svg") from err
-    except OSError as err:
-        raise InputError(f"cannot write plot {path}: {err.strerror}; choose a folder that exists, "
-                         "with room") from err
     finally:
         plt.close(figure)
-        if os.path.exists(temporary):
-            os.unlink(temporary)

@@ -32,8 +32,9 @@ class ResultConsole(Console):
 
 
 def say(text: str) -> None:
-    """Prints a note on stderr, unbroken."""
-    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+    """Prints a note on stderr, broken only on a terminal."""
+    out = Console(stderr=True, highlight=False)
+    out.print(text, markup=False, soft_wrap=not out.is_terminal)
 
 
 def show_line(text: str) -> None:

@@ -93,4 +93,7 @@ def timelines(predictions: Sequence[Prediction], path: str) -> None:
     grid.flat[-1].set_xlim(0, 1.02e3 * max(p.timeline.total_s for p in predictions) or 1)
     grid.flat[-1].set_xlabel("time (ms)", fontsize=9)
     _legend(figure, plt, phases)
+    first = predictions[0]
+    if all((p.machine, p.batch) == (first.machine, first.batch) for p in predictions):
+        figure.suptitle(f"{first.network} on {first.machine}, batch {first.batch}", fontsize=10)
     save(plt, figure, path, 130)

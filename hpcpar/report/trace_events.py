@@ -5,12 +5,11 @@ and a file that is whole or absent.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from hpcpar.errors import InputError
+from hpcpar.files import write_text
 
 Event = dict[str, Any]
 
@@ -69,18 +68,10 @@ def write(events: Iterable[Event], path: str) -> None:
     InputError
         A time that is not finite, or the file cannot be written.
     """
-    temporary = f"{path}.tmp{os.getpid()}"
     try:
         document = {"traceEvents": list(events), "displayTimeUnit": "ms"}
-        with open(temporary, "w", encoding="utf-8") as f:
-            json.dump(document, f, allow_nan=False)
-        os.replace(temporary, path)
+        text = json.dumps(document, allow_nan=False)
     except (ValueError, OverflowError) as err:
         raise InputError(f"cannot write timeline {path}: a time is not finite ({err}); "
                          "check the machine's rates") from err
-    except OSError as err:
-        raise InputError(f"cannot write timeline {path}: {err.strerror}; "
-                         "choose a folder that exists, with room") from err
-    finally:
-        with suppress(OSError):
-            os.unlink(temporary)
+    write_text(path, text, "timeline")

@@ -6,15 +6,28 @@ The executor's memory and the predicted memory both follow these rules.
 from __future__ import annotations
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import LRN, Add, BatchNorm, Conv, Dropout, Flatten, Layer, Linear, ReLU
+from hpcpar.network.layers import (
+    LRN,
+    Activation,
+    Add,
+    BatchNorm,
+    Conv,
+    Dropout,
+    Flatten,
+    Layer,
+    Linear,
+    Multiply,
+    ReLU,
+)
 
 
 def in_place(layer: Layer, producer: Layer) -> bool:
     """True where the layer may overwrite its input: nobody's backward pass reads what it
     overwrites.
     """
-    if isinstance(layer, ReLU):
-        return isinstance(producer, Conv | Linear | BatchNorm | Add)
+    if isinstance(layer, Activation):
+        rewrites = isinstance(producer, Conv | Linear | BatchNorm | Add | Multiply)
+        return rewrites and not reads_input(layer)
     # a dropped element is zero in the output of the ReLU before it, but its gradient is zero as
     # well
     return isinstance(layer, Flatten) or (isinstance(layer, Dropout) and isinstance(producer, ReLU))
@@ -22,18 +35,21 @@ def in_place(layer: Layer, producer: Layer) -> bool:
 
 def passes_gradient(layer: Layer) -> bool:
     """True where the gradient of the input may overwrite that of the output."""
-    return isinstance(layer, ReLU | Dropout | Flatten)
+    return isinstance(layer, Activation | Dropout | Flatten)
 
 
 def reads_input(layer: Layer) -> bool:
-    """True where the backward pass reads the layer's input; poolings keep places, dropout its mask.
-    """
-    return isinstance(layer, Conv | Linear | BatchNorm | LRN)
+    """True where the backward pass reads the inputs; poolings keep places, dropout its mask."""
+    if isinstance(layer, Activation):
+        return layer.keeps == "input"
+    return isinstance(layer, Conv | Linear | BatchNorm | LRN | Multiply)
 
 
 def reads_output(layer: Layer) -> bool:
     """True where the backward pass reads the layer's output."""
-    return isinstance(layer, ReLU | LRN)
+    if isinstance(layer, Activation):
+        return layer.keeps == "output"
+    return isinstance(layer, LRN)
 
 
 def begins_sum(network: Network, producer: Layer, consumer: Layer, which: int) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hpcpar.errors import InputError
+from hpcpar.files import write_text
 
 #: ``planned``: not started. ``skipped``: cannot run at this size. ``same``: another case has the
 #: same plan and runs it. ``submitted``: waits or runs in Slurm. ``running``: runs here.
@@ -57,24 +58,6 @@ def alone(out: str) -> Iterator[None]:
         except OSError:
             pass
         yield
-
-
-def write_text(path: str, text: str) -> None:
-    """Writes a file atomically.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written.
-    """
-    temporary = f"{path}.tmp{os.getpid()}"
-    try:
-        with open(temporary, "w", encoding="utf-8") as f:
-            f.write(text)
-        os.replace(temporary, path)
-    except OSError as err:
-        raise InputError(f"cannot write {path}: {err.strerror}; choose a folder with room that you "
-                         "may write, with --out") from err
 
 
 def make(path: str) -> None:
@@ -133,7 +116,7 @@ def read_status(folder: str) -> Status | None:
 
 def write_status(folder: str, status: Status) -> Status:
     """Writes the status of a case, and returns it."""
-    write_text(os.path.join(folder, STATUS), json.dumps(asdict(status), indent=1) + "\n")
+    write_text(os.path.join(folder, STATUS), json.dumps(asdict(status), indent=1) + "\n", "status")
     return status
 
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from hpcpar.errors import InputError
+from hpcpar.files import write_text
 from hpcpar.sweep import folder
 from hpcpar.sweep.collect import finished
 from hpcpar.sweep.folder import PLANNED, RUNNING, Status
@@ -64,7 +65,8 @@ def run(study: Study, case: Case, status: Status, launcher: Sequence[str],
     folder.write_status(path, replace(status, state=RUNNING, reason=""))
     try:
         ended = _wait(command(study, case, launcher), os.path.join(path, folder.LOG), limit_s)
-        folder.write_text(os.path.join(path, folder.EXIT), f"{124 if ended is None else ended}\n")
+        write_text(os.path.join(path, folder.EXIT), f"{124 if ended is None else ended}\n",
+                   "exit status")
     except BaseException:
         folder.write_status(path, replace(status, state=PLANNED, reason=""))
         raise

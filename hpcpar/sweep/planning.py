@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from hpcpar.errors import InputError
+from hpcpar.files import write_text
 from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
 from hpcpar.report.tables import amount
@@ -47,8 +48,8 @@ def _plan(study: Study, network: Network, case: Case, path: str) -> Status:
         status = Status(SKIPPED, reason=found, request=study.request(case))
     else:
         plans.save(found.plan, os.path.join(path, folder.PLAN))
-        folder.write_text(os.path.join(path, folder.PREDICTION),
-                          json.dumps(found.prediction.to_json(), indent=1) + "\n")
+        write_text(os.path.join(path, folder.PREDICTION),
+                   json.dumps(found.prediction.to_json(), indent=1) + "\n", "prediction")
         status = Status(PLANNED, request=study.request(case))
     return folder.write_status(path, status)
 

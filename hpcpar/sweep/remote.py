@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from hpcpar.files import write_text
 from hpcpar.sweep import folder, queue
 from hpcpar.sweep.collect import finished
 from hpcpar.sweep.folder import SUBMITTED, Status
@@ -31,7 +32,7 @@ def write(study: Study, slurm: Slurm, cases: Sequence[Case], one_allocation: boo
     out = {}
     for job in jobs(cases, one_allocation):
         out[job] = os.path.join(place, f"{job.name}.sbatch")
-        folder.write_text(out[job], script(study, slurm, job, directory))
+        write_text(out[job], script(study, slurm, job, directory), "batch script")
     return out
 
 

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcpar.errors import InputError
+from hpcpar.files import write_text
+from hpcpar.network.base import shape_text
 from hpcpar.report import sweep_points as table
 from hpcpar.report.pictures import pyplot
 from hpcpar.report.sweep_html import page
 from hpcpar.report.sweep_plots import pictures
 from hpcpar.report.sweep_points import Point
-from hpcpar.sweep import folder
 from hpcpar.sweep.collect import points
 from hpcpar.sweep.folder import Status
 from hpcpar.sweep.study import Case, Study
@@ -29,9 +30,9 @@ def title(study: Study) -> str:
 
 def settings(study: Study) -> list[tuple[str, str]]:
     """The study's settings, as (name, value)."""
-    shape = "x".join(map(str, study.spec.shape))
     length = f"{study.steps} iterations" if study.steps else f"{study.epochs} epochs"
     options = ", ".join(f"{k} {v}" for k, v in study.planning.items() if v is not None)
+    shape = shape_text(study.spec.shape)
     return [("network", f"{study.spec.name}, input {shape}, {study.spec.classes} classes"),
             ("machine", study.machine.name), ("data", f"{study.data}, {study.samples} samples"),
             ("each run", f"{length}, {study.device}"), ("plans", options)]
@@ -58,6 +59,6 @@ def write(study: Study, states: Mapping[Case, Status]) -> tuple[list[Point], dic
         else:
             drawn = pictures(found, stem, title(study), study.kind == "weak")
     images = [(heading, f"{stem}{name}.svg") for name, heading in drawn]
-    folder.write_text(stem + DATA, json.dumps(document, indent=1, allow_nan=False) + "\n")
-    folder.write_text(stem + PAGE, page(title(study), settings(study), found, images, missing))
+    write_text(stem + DATA, json.dumps(document, indent=1, allow_nan=False) + "\n", "report")
+    write_text(stem + PAGE, page(title(study), settings(study), found, images, missing), "report")
     return found, document, missing

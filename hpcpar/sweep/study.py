@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from hpcpar.errors import InputError
+from hpcpar.files import write_text
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec
@@ -111,7 +112,7 @@ class Study:
 def save(study: Study) -> None:
     """Writes the study into its folder, for `load`."""
     data = asdict(study) | {"machine": files.to_dict(study.machine), "batch": str(study.batch)}
-    folder.write_text(os.path.join(study.out, FILE), json.dumps(data, indent=1) + "\n")
+    write_text(os.path.join(study.out, FILE), json.dumps(data, indent=1) + "\n", "study")
 
 
 def load(out: str) -> Study:

@@ -27,8 +27,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import hpcpar
-from hpcpar.data.dataset import attributes, open_hdf5, reason, replacing
+from hpcpar.data.dataset import attributes, open_hdf5, replacing
 from hpcpar.errors import InputError
+from hpcpar.files import reason
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 

@@ -52,8 +52,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.data.dataset import open_hdf5, reason, replacing
+from hpcpar.data.dataset import open_hdf5, replacing
 from hpcpar.errors import InputError
+from hpcpar.files import reason
 from hpcpar.schedule.steps import Comm, Schedule
 
 #: Version of the schema; a reader refuses any other.

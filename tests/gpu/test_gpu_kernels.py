@@ -164,8 +164,8 @@ def elementwise(backend: Any, arrays: Arrays) -> list[Any]:
         999)
     velocity, out, dx, mask = arrays.random(999), arrays.empty(*x.shape), arrays.empty(
         *x.shape), arrays.empty(*x.shape)
-    backend.relu_forward(x, out)
-    backend.relu_backward(out, dy, dx)
+    backend.activation_forward("relu", (0.0, 0.0), x, out)
+    backend.activation_backward("relu", (0.0, 0.0), out, dy, dx)
     backend.dropout_mask(2**64 - 3, (1, 2, 3, 4), x.shape, (10, 20, 30, 40), 0.5, mask)
     backend.multiply(dx, mask, dx)
     backend.add(dx, x, x)

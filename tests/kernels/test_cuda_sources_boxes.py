@@ -57,13 +57,13 @@ def test_relu(backend: Any, dtype: str) -> None:
     rng = np.random.default_rng(5)
     x, out, dy, dx = (make((2, 3, 4, 5), dtype, rng) for _ in range(4))
     x[0, 0, 0, :2] = 0, np.nan
-    backend.relu_forward(x, out)
+    backend.activation_forward("relu", (0.0, 0.0), x, out)
     check(out, np.maximum(x, 0), exact=True)
     dy[0, 0, 1, 0] = np.nan
     expected = np.where(out > 0, dy, 0)
-    backend.relu_backward(out, dy, dx)
+    backend.activation_backward("relu", (0.0, 0.0), out, dy, dx)
     check(dx, expected, exact=True)
-    backend.relu_backward(out, dy, dy)
+    backend.activation_backward("relu", (0.0, 0.0), out, dy, dy)
     check(dy, expected, exact=True)
 
 

@@ -10,6 +10,7 @@ convolutions) or its factor.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,28 +19,42 @@ import numpy as np
 from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
+    GELU,
     LRN,
+    Activation,
     Add,
+    Affine,
     AvgPool2d,
     AvgPool3d,
     BatchNorm,
+    Clip,
     Concat,
     Conv2d,
     Conv3d,
     Dropout,
     Flatten,
     GlobalAvgPool,
+    GlobalMaxPool,
     Layer,
+    LeakyReLU,
     Linear,
     LogisticCrossEntropy,
     MaxPool2d,
     MaxPool3d,
     MeanSquaredError,
+    Multiply,
     ReLU,
+    Sigmoid,
+    SiLU,
     SoftmaxCrossEntropy,
+    Tanh,
 )
 
 LOSSES: tuple[type[Layer], ...] = (SoftmaxCrossEntropy, LogisticCrossEntropy, MeanSquaredError)
+#: Activation functions beside ReLU, with options in whose range values fall on all sides.
+ACTIVATIONS: tuple[tuple[type[Layer], dict[str, Any]], ...] = (
+    (LeakyReLU, {"slope": 0.2}), (Clip, {"low": -0.4, "high": 1.0}), (Sigmoid, {}), (Tanh, {}),
+    (SiLU, {}), (GELU, {}), (GELU, {"tanh": True}), (Affine, {"scale": -1.5, "shift": 0.3}))
 #: A normalisation has at least so many values: of two it keeps only the sign.
 LEAST_VALUES = 4
 #: Channels beyond which a concatenation is followed by a 1x1 convolution.
@@ -62,8 +77,10 @@ def free(layer: Layer, shape: tuple[int, ...], inputs: list[set[str]]) -> set[st
         return {"shift", "scale"}
     if isinstance(layer, LRN):
         return set()
-    if isinstance(layer, ReLU | Dropout):
+    if isinstance(layer, ReLU | LeakyReLU | Dropout | Multiply):
         return out - {"shift"}
+    if isinstance(layer, Activation) and not isinstance(layer, Affine):
+        return set()
     if isinstance(layer, Conv2d | Conv3d | Linear):
         row = layer.weight_shape(shape)[1:]
         if row[0] > 1:  # other channels' values do not scale along
@@ -78,6 +95,8 @@ class Maker:
 
     def __init__(self, rng: np.random.Generator, name: str) -> None:
         self.rng = rng
+        # gates and other activations than ReLU, which leave the rest of the graph as it is
+        self.more = np.random.default_rng(zlib.crc32(name.encode()))
         self.batch = int(rng.integers(1, 10))
         self.dimensions = 2 if rng.random() < 0.6 else 3
         extents = rng.integers(3, 14 if self.dimensions == 2 else 8, self.dimensions)
@@ -142,7 +161,14 @@ class Maker:
         y = self.add(self.conv, x, out_channels=channels, groups=groups, bias=not self.normalises
                      and self.chance(0.7), **options)
         z = self.normalised(y) if norm else y
-        return self.add(ReLU, z) if relu and (z != y or self.chance(0.7)) else z
+        return self.activation(z) if relu and (z != y or self.chance(0.7)) else z
+
+    def activation(self, x: str) -> str:
+        """A ReLU, or another function."""
+        if self.more.random() < 0.6:
+            return self.add(ReLU, x)
+        layer, options = ACTIVATIONS[self.more.integers(len(ACTIVATIONS))]
+        return self.add(layer, x, **options)
 
     # -- pieces ------------------------------------------------------------------------------------
     def plain(self, x: str) -> str:
@@ -174,7 +200,7 @@ class Maker:
         for _ in range(self.one(1, 2)):
             y = self.unit(x, self.same() | {"stride": stride})
             branches.append(self.unit(y, self.same(), channels, relu=False))
-        return self.add(ReLU, self.add(Add, *branches[:: -1 if self.chance(0.5) else 1]))
+        return self.activation(self.add(Add, *branches[:: -1 if self.chance(0.5) else 1]))
 
     def inception(self, x: str) -> str:
         """Branches side by side, joined: all keep the image, or all have the same window."""
@@ -210,21 +236,33 @@ class Maker:
         earlier = [name for name, s in self.net.shapes.items() if s[1:] == shape[1:] and name != y]
         other = str(self.rng.choice(earlier))
         if self.net.shapes[other] == shape:
-            return self.add(ReLU,
-                            self.add(Add, other, y)) if self.chance(0.7) else self.add(
-                                Add, other, y)
+            total = self.add(Add, other, y)
+            return self.activation(total) if self.chance(0.7) else total
         return self.fewer(self.add(Concat, y, other))
 
     def fewer(self, x: str) -> str:
         """`x` with fewer channels where they became many."""
         return self.unit(x, {}, self.one(2, 5)) if self.channels(x) > MOST_CHANNELS else x
 
+    def gate(self, x: str) -> str:
+        """`x` times a branch of its shape, or times a number for each of its channels."""
+        branch = self.more.random() < 0.3
+        if branch:
+            y = self.add(self.conv, x, out_channels=self.channels(x))
+        else:
+            self.add(self.pooling(), x)
+            y = self.add(Linear, out_features=self.channels(x))
+        return self.add(Multiply, x, self.add(Sigmoid, y))
+
+    def pooling(self) -> type[Layer]:
+        """Average or maximum of whole images."""
+        return GlobalAvgPool if self.more.random() < 0.6 else GlobalMaxPool
+
     # -- the whole ---------------------------------------------------------------------------------
     def features(self, x: str) -> str:
         """From images to features, one way or both."""
-        ways = [Flatten,
-                GlobalAvgPool] if self.chance(0.25) else [Flatten if self.chance(0.5)
-                                                          else GlobalAvgPool]
+        whole = self.pooling()
+        ways = [Flatten, whole] if self.chance(0.25) else [Flatten if self.chance(0.5) else whole]
         made = [self.add(way, x) for way in ways]
         return self.add(Concat, *made) if len(made) > 1 else made[0]
 
@@ -236,7 +274,7 @@ class Maker:
         y = self.add(Add if self.chance(0.5) else Concat, *made) if len(made) > 1 else made[0]
         z = self.normalised(y) if norm else y
         if z != y or self.chance(0.7):
-            z = self.add(ReLU, z)
+            z = self.activation(z)
         return self.add(Dropout, z) if self.chance(0.4) else z
 
     def draw(self) -> Network:
@@ -245,6 +283,8 @@ class Maker:
         x = self.net.last
         for i in self.rng.integers(0, len(pieces), self.one(1, 3)):
             x = pieces[i](x)
+            if self.more.random() < 0.25:
+                x = self.gate(x)
         x = self.features(x)
         if self.chance(0.6):
             x = self.hidden(x)

@@ -26,26 +26,35 @@ from hpcpar.network.base import axes_of
 from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
+    GELU,
     LRN,
     Add,
+    Affine,
     AvgPool2d,
     AvgPool3d,
     BatchNorm,
+    Clip,
     Concat,
     Conv2d,
     Conv3d,
     Dropout,
     Flatten,
     GlobalAvgPool,
+    GlobalMaxPool,
     Layer,
+    LeakyReLU,
     Linear,
     LogisticCrossEntropy,
     Loss,
     MaxPool2d,
     MaxPool3d,
     MeanSquaredError,
+    Multiply,
     ReLU,
+    Sigmoid,
+    SiLU,
     SoftmaxCrossEntropy,
+    Tanh,
 )
 from hpcpar.plan.boxes import items, local
 from hpcpar.plan.config import Config
@@ -84,6 +93,8 @@ class Case:
     dimensions: int = 2
     #: How many tensors it reads.
     inputs: int = 1
+    #: It also reads features of the image's channels.
+    gated: bool = False
 
     def network(self) -> Network:
         """The layer behind weighted ones, and before another."""
@@ -96,6 +107,9 @@ class Case:
             read = [net.add(conv, f"before{i}", after=("input",), out_channels=WIDTH,
                             kernel=1 + i % 2 * 2, padding=i % 2, bias=plain)
                     for i in range(self.inputs)]
+            if self.gated:
+                net.add(GlobalAvgPool, "mean")
+                read.append(net.add(Linear, "gate", out_features=WIDTH))
         else:
             net.add(Flatten, "features")
             read = [net.add(Linear, "before0", out_features=WIDTH + 1)]
@@ -131,7 +145,17 @@ CASES: dict[str, Case] = {
     "average pooling of volumes": Case(AvgPool3d, window(3), 3),
     "global average": Case(GlobalAvgPool, {}),
     "global average of volumes": Case(GlobalAvgPool, {}, 3),
+    "global maximum": Case(GlobalMaxPool, {}),
+    "global maximum of volumes": Case(GlobalMaxPool, {}, 3),
     "relu": Case(ReLU, {}),
+    "leaky relu": Case(LeakyReLU, {"slope": 0.2}),
+    "clip": Case(Clip, {"low": -1.0, "high": 0.5}),
+    "sigmoid": Case(Sigmoid, {}),
+    "tanh of features": Case(Tanh, {}, 0),
+    "silu": Case(SiLU, {}),
+    "gelu of volumes": Case(GELU, {}, 3),
+    "gelu by tanh": Case(GELU, {"tanh": True}),
+    "affine": Case(Affine, {"scale": -2.0, "shift": 0.5}),
     "dropout": Case(Dropout, {"rate": 0.4}),
     "dropout of features": Case(Dropout, {"rate": 0.4}, 0),
     "lrn": Case(LRN, {"size": 3, "alpha": 0.5}),
@@ -140,6 +164,9 @@ CASES: dict[str, Case] = {
     "batch norm of features": Case(BatchNorm, {}, 0),
     "add": Case(Add, {}, inputs=3),
     "add volumes": Case(Add, {}, 3, inputs=2),
+    "multiply": Case(Multiply, {}, inputs=2),
+    "gate": Case(Multiply, {}, gated=True),
+    "gate of volumes": Case(Multiply, {}, 3, gated=True),
     "concat": Case(Concat, {}, inputs=2),
     "flatten": Case(Flatten, {}),
     "flatten of volumes": Case(Flatten, {}, 3),

@@ -2,42 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from typing import Any
 
-from hpcpar.network import cosmoflow, inception, resnet, vgg
+from hpcpar.network import cosmoflow, inception, mobilenet, resnet, vgg
 from hpcpar.network.builder import Chain, Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
+    GELU,
     LRN,
+    Affine,
+    BatchNorm,
     Conv2d,
     Dropout,
     Flatten,
     GlobalAvgPool,
+    GlobalMaxPool,
     Layer,
+    LeakyReLU,
     Linear,
     LogisticCrossEntropy,
     MaxPool2d,
+    Multiply,
     Pair,
     ReLU,
+    Sigmoid,
+    SiLU,
     SoftmaxCrossEntropy,
+    Tanh,
 )
 from hpcpar.network.small import lenet5
 
 
-def narrow(network: Network, factor: int) -> Network:
-    """The same layers with so many times fewer filters and features; the last layer keeps its
-    outputs.
+def narrow(network: Network, factor: int, without: Collection[str] = ()) -> Network:
+    """The same layers, but those `without`, with so many times fewer filters and features; the last
+    layer keeps its outputs. A depthwise convolution stays one.
     """
     net = Graph(f"small-{network.name}", network.image_shape)
+    instead: dict[str, str] = {}
     for layer in network.layers[1:]:
+        inputs = [instead.get(name, name) for name in layer.inputs]
+        if layer.name in without:
+            instead[layer.name] = inputs[0]
+            continue
         options: dict[str, Any] = {f.name: getattr(layer, f.name) for f in fields(layer)
                                    if f.name not in ("name", "inputs", "channels")}
         for width in ("out_channels", "out_features"):
             if width in options and layer is not network.matmul_layers[-1]:
                 options[width] = max(1, options[width] // factor)
-        net.add(type(layer), layer.name, after=layer.inputs, **options)
+        if 1 < options.get("groups", 1) == network.input_shape(layer)[0]:
+            options["groups"] = options["out_channels"] = net.shapes[inputs[0]][0]
+        net.add(type(layer), layer.name, after=inputs, **options)
     return net.build()
 
 
@@ -70,6 +86,41 @@ def small_resnet() -> Network:
     return narrow(resnet._resnet("resnet", (3, 35, 30), 10, (1, 2, 1)), 8)
 
 
+def small_mobilenet() -> Network:
+    """Inverted residuals with and without expansion, stride and shortcut.
+
+    A normalisation behind a 1x1 convolution takes back any shift before it, of whose gradient only
+    rounding is left: it is left out where one normalisation follows another.
+    """
+    stages = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 1, 2))
+    whole = mobilenet.inverted_residuals("mobilenet", (3, 35, 30), 10, stages)
+    again = [layer.name for layer in whole.layers if layer.name.endswith(("expand.bn", "conv2.bn"))]
+    return narrow(whole, 4, again)
+
+
+def gates() -> Network:
+    """Squeeze-and-excitation, a product of two images, and activation functions beside ReLU."""
+    net = Graph("gates", (3, 15, 14))
+    net.add(Conv2d, "stem", out_channels=8, kernel=3, stride=2, padding=1, bias=False)
+    net.add(BatchNorm, "stem.bn")
+    x = net.add(SiLU, "stem.silu")
+    net.add(GlobalAvgPool, "squeeze")
+    net.add(Linear, "reduce", out_features=4)
+    net.add(GELU, "gelu")
+    net.add(Linear, "expand", out_features=8)
+    gate = net.add(Sigmoid, "sigmoid")
+    y = net.add(Multiply, "excite", after=(x, gate))
+    net.add(Conv2d, "side", out_channels=8, kernel=3, padding=1)
+    net.add(Tanh, "tanh")
+    net.add(Multiply, "product", after=(net.last, y))
+    net.add(LeakyReLU, "leaky")
+    net.add(Affine, "affine", scale=0.5, shift=-0.1)
+    net.add(GlobalMaxPool, "pool")
+    net.add(Linear, "fc", out_features=10)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
 def small_inception() -> Network:
     """A stem and the blocks A (average pooling in a branch), B (strides), C (1x7 and 7x1) and E
     (branches that end in two).
@@ -95,5 +146,7 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "vgg": (lambda: narrow(vgg.vgg16((3, 38, 33), 10), 16), 4),
     "resnet": (small_resnet, 6),
     "inception": (small_inception, 5),
+    "mobilenet": (small_mobilenet, 6),
+    "gates": (gates, 6),
     "cosmoflow": (lambda: narrow(cosmoflow.cosmoflow((2, 18, 17, 16), 3), 8), 5),
 }

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import LRN, Add, BatchNorm, Concat, Conv, Flatten, Layer, Loss, Pool
 from hpcpar.plan.axis import Axis, tabulate
@@ -96,11 +97,11 @@ class Work:
 
 
 def _shape(s: Shape) -> str:
-    return "x".join(str(int(v)) for v in s)
+    return shape_text(map(int, s))
 
 
 def _options(network: Network, layer: Layer, x: Shape) -> Names:
-    """Window, groups of the local block, or number of channels that are normalised together."""
+    """Window, groups of the local block, channels that are normalised together, or variant."""
     if isinstance(layer, Conv):
         whole = network.input_shape(layer)[0]
         text = f" k={_shape(layer.kernel)} s={_shape(layer.stride)} d={_shape(layer.dilation)} g="
@@ -112,6 +113,8 @@ def _options(network: Network, layer: Layer, x: Shape) -> Names:
         return np.array([f"{text}{g}" for g in groups.ravel()]).reshape(groups.shape)
     if isinstance(layer, Pool):
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
+    if getattr(layer, "tanh", False):  # of GELU
+        return " tanh"
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
 
 

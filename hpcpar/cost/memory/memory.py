@@ -12,7 +12,15 @@ import numpy as np
 
 from hpcpar.cost.memory.sizes import Ends, gradients, values, where
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import LRN, BatchNorm, Dropout, Layer, MaxPool2d, MaxPool3d
+from hpcpar.network.layers import (
+    LRN,
+    BatchNorm,
+    Dropout,
+    GlobalMaxPool,
+    Layer,
+    MaxPool2d,
+    MaxPool3d,
+)
 from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
@@ -21,8 +29,8 @@ from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import CODES, Algorithm, Kind
 
-#: Bytes of a pooling window's index.
-INDEX_BYTES = 2
+#: Bytes of the index of a maximum, in a pooling window and in the whole image.
+INDEX_BYTES, IMAGE_INDEX_BYTES = 2, 8
 #: Of batch normalisation, for each channel: two sums and their gradients, mean and deviation, as
 #: float64.
 MOMENTS_BYTES = 48
@@ -153,6 +161,8 @@ def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: Ints, boxes:
         return MOMENTS_BYTES * boxes.extents(y)[1]
     if training and isinstance(layer, MaxPool2d | MaxPool3d):
         return INDEX_BYTES * boxes.items(y)
+    if training and isinstance(layer, GlobalMaxPool):
+        return IMAGE_INDEX_BYTES * boxes.items(y)
     if training and isinstance(layer, LRN | Dropout):
         return plan.item_bytes * boxes.items(y)
     return 0

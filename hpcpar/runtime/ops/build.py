@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpcpar.network.layers import (
     LRN,
+    Activation,
     Add,
     AvgPool,
     BatchNorm,
@@ -12,21 +13,22 @@ from hpcpar.network.layers import (
     Dropout,
     Flatten,
     GlobalAvgPool,
+    GlobalMaxPool,
     Layer,
     Linear,
     Loss,
     MaxPool2d,
     MaxPool3d,
-    ReLU,
+    Multiply,
 )
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.conv import ConvOp
 from hpcpar.runtime.ops.linear import LinearOp
 from hpcpar.runtime.ops.loss import LossOp
-from hpcpar.runtime.ops.merge import AddOp, ConcatOp
+from hpcpar.runtime.ops.merge import AddOp, ConcatOp, MultiplyOp
 from hpcpar.runtime.ops.norm import BatchNormOp, LRNOp
-from hpcpar.runtime.ops.pointwise import DropoutOp, FlattenOp, ReLUOp
-from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, MaxPoolOp
+from hpcpar.runtime.ops.pointwise import ActivationOp, DropoutOp, FlattenOp
+from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, GlobalMaxPoolOp, MaxPoolOp
 
 OPS: dict[type[Layer], type[Operator]] = {
     Conv: ConvOp,
@@ -35,12 +37,14 @@ OPS: dict[type[Layer], type[Operator]] = {
     MaxPool3d: MaxPoolOp,
     AvgPool: AvgPoolOp,
     GlobalAvgPool: GlobalAvgPoolOp,
-    ReLU: ReLUOp,
+    GlobalMaxPool: GlobalMaxPoolOp,
+    Activation: ActivationOp,
     Dropout: DropoutOp,
     Flatten: FlattenOp,
     LRN: LRNOp,
     BatchNorm: BatchNormOp,
     Add: AddOp,
+    Multiply: MultiplyOp,
     Concat: ConcatOp,
     Loss: LossOp,
 }

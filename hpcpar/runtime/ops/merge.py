@@ -1,7 +1,8 @@
-"""Layers with several inputs on a block: sums and concatenations."""
+"""Layers with several inputs on a block: sums, products and concatenations."""
 
 from __future__ import annotations
 
+from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import Concat
 from hpcpar.plan.boxes import items
 from hpcpar.runtime.ops.base import Context, Operator
@@ -20,6 +21,27 @@ class AddOp(Operator):
         for dx in self.blocks.dxs:
             if dx is not None:
                 self._move(self.dy, dx)
+
+
+class MultiplyOp(Operator):
+    """Product of two inputs; of an image and its gate, this block's part of the gate's gradient."""
+
+    def _forward(self) -> None:
+        self.backend.multiply(self.x, self._like_image(self.blocks.xs[1]), self.y)
+
+    def _backward(self) -> None:
+        (x, factor), (dx, dfactor) = self.blocks.xs, self.blocks.dxs
+        if dx is not None:
+            self.backend.multiply(self.dy, self._like_image(factor), dx)
+        if dfactor is None:
+            return
+        if dfactor.ndim == x.ndim:
+            self.backend.multiply(self.dy, x, dfactor)
+        else:
+            self.backend.image_products(self.dy, x, dfactor)
+
+    def _like_image(self, factor: Array) -> Array:
+        return factor.reshape(factor.shape + (1,) * (self.x.ndim - factor.ndim))
 
 
 class ConcatOp(Operator):

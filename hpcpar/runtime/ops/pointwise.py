@@ -1,20 +1,27 @@
-"""ReLU, dropout and flatten on a block."""
+"""Activation functions, dropout and flatten on a block."""
 
 from __future__ import annotations
 
-from hpcpar.network.layers import Dropout
+from hpcpar.network.layers import Activation, Dropout
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
 
 
-class ReLUOp(Operator):
-    """max(x, 0), in place where the storage allows."""
+class ActivationOp(Operator):
+    """y = f(x), in place where the storage allows."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        assert isinstance(ctx.layer, Activation)
+        self.layer = ctx.layer
 
     def _forward(self) -> None:
-        self.backend.relu_forward(self.x, self.y)
+        self.backend.activation_forward(self.layer.kind, self.layer.numbers, self.x, self.y)
 
     def _backward(self) -> None:
-        self.backend.relu_backward(self.y, self.dy, self.dx)
+        f = self.layer
+        kept = self.x if f.keeps == "input" else self.y
+        self.backend.activation_backward(f.kind, f.numbers, kept, self.dy, self.dx)
 
 
 class DropoutOp(Operator):

@@ -69,6 +69,20 @@ class GlobalAvgPoolOp(Operator):
         self.backend.global_avgpool_backward(self.dy, self.dx)
 
 
+class GlobalMaxPoolOp(Operator):
+    """Maximum of whole images, which every rank that owns an output needs."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        self.argmax = ctx.backend.empty(shape(ctx.own), np.int64)
+
+    def _forward(self) -> None:
+        self.backend.global_maxpool_forward(self.x, self.y, self.argmax)
+
+    def _backward(self) -> None:
+        self.backend.global_maxpool_backward(self.dy, self.argmax, self.dx)
+
+
 def _scale(window: Window, out: Interval, extent: int, count_pad: bool) -> np.ndarray:
     """1 / (indices that count) of every output along one axis: a window never counts beyond the
     padded image.

@@ -185,8 +185,10 @@ def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
 #: Network of tests/mpi/zoo.py, strategy, ranks, options: what the named strategies of chains do not
 #: have.
 PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
-    *((name, strategy, 2, {}) for name in ("resnet", "inception", "cosmoflow")
+    *((name, strategy, 2, {}) for name in ("resnet", "inception", "cosmoflow", "mobilenet",
+                                             "gates")
       for strategy in ("data", "filter", "spatial")),
+    ("gates", "channel", 2, {}), ("gates", "df:2x2", 4, {"microbatches": 4, "order": "1f1b"}),
     ("vgg", "channel", 2, {}), ("resnet", "channel", 2, {"synchronisation": "allreduce"}),
     ("resnet", "data", 4, {"batch_norm": "local"}),
     ("resnet", "data", 4, {"synchronisation": "sharded", "optimizer": "adam"}),
@@ -200,7 +202,8 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
       for order in ("gpipe", "1f1b")),
     ("lenet5", "owt-c", 2, {}), ("lenet5", "owt-b", 2, {}),
     ("lenet5", "owt-c", 2, {"overlap": "none"}),
-    *((name, "data", 2, {"recompute": 4}) for name in ("resnet", "inception", "vgg")),
+    *((name, "data", 2, {"recompute": 4}) for name in ("resnet", "inception", "vgg",
+                                                                 "gates")),
     *((name, "spatial", 2, {"recompute": 2}) for name in ("resnet", "inception", "vgg")),
     ("vgg", "channel", 2, {"recompute": 3}),
     ("resnet", "pipeline:2x1", 2, {"microbatches": 4, "recompute": 1}),

@@ -18,16 +18,20 @@ from hpcpar.network.layers import (
     Add,
     AvgPool3d,
     BatchNorm,
+    Clip,
     Concat,
     Conv2d,
     Conv3d,
     Flatten,
     GlobalAvgPool,
+    GlobalMaxPool,
     Input,
+    LeakyReLU,
     Linear,
     MaxPool2d,
     MaxPool3d,
     MeanSquaredError,
+    Multiply,
     ReLU,
     SoftmaxCrossEntropy,
 )
@@ -180,7 +184,7 @@ END = ((Flatten, "flat"), (Linear, "fc"), (SoftmaxCrossEntropy, "loss"))
          "'loss' (softmax_cross_entropy) stands in the middle"),
         (((ReLU, "a", ("input", "input")),), "each input may be read once"),
         (((ReLU, "a"), (ReLU, "b", ("input", "a"))),
-         "'b' (relu) reads 2 inputs, not 1; only add and concat"),
+         "'b' (relu) reads 2 inputs, not 1; only add, multiply and concat"),
         (((Add, "a"),), "'a' (add) reads 1 inputs; name at least two"),
         (((ReLU, ""),), "must not be empty"),
         (((ReLU, "a/b"),), "'a/b' (relu): a name must not"),
@@ -193,6 +197,17 @@ END = ((Flatten, "flat"), (Linear, "fc"), (SoftmaxCrossEntropy, "loss"))
         (((Conv3d, "c"),), "'c' (conv3d) needs a volume C x D x H x W"),
         (((Flatten, "f"), (Conv2d, "c")), "'c' (conv2d) needs an image C x H x W"),
         (((Flatten, "f"), (GlobalAvgPool, "g")), "'g' (globalavgpool) needs an image"),
+        (((Flatten, "f"), (GlobalMaxPool, "g")), "'g' (globalmaxpool) needs an image"),
+        (((MaxPool2d, "p"), (Multiply, "m", ("input", "p"))),
+         "'m' (multiply) reads shapes (3, 8, 8), (3, 4, 4); name two inputs of one shape"),
+        (((GlobalAvgPool, "g"), (Multiply, "m", ("g", "input"))),
+         "an image and then features of its channels"),
+        (((ReLU, "a"), (ReLU, "b", "input"), (Multiply, "m", ("input", "a", "b"))),
+         "name two inputs"),
+        (((Multiply, "m"),), "'m' (multiply) reads 1 inputs; name at least two"),
+        (((Multiply, "m", ("input", "input")),), "each input may be read once"),
+        (((LeakyReLU, "a", None, {"slope": -0.1}),), "'a' (leaky_relu): slope=-0.1; give a number"),
+        (((Clip, "a", None, {"low": 2.0, "high": 2.0}),), "low must be less than high"),
         (((Linear, "fc"),), "put a flatten before it"),
         (((SoftmaxCrossEntropy, "loss"),), "put a flatten before it"),
         (((Conv2d, "c", None, {"kernel": (3, 3, 3)}),),
@@ -240,6 +255,7 @@ COUNTS = {
     "resnet50": 25_557_032,
     "resnet152": 60_192_808,
     "inception_v3": 23_834_568,
+    "mobilenet_v2": 3_504_872,
 }
 
 
@@ -249,7 +265,7 @@ def test_builtin(name: str) -> None:
     assert net.parameters == COUNTS.get(name, net.parameters) and net.name == name
     assert (net.image_shape, net.classes) == defaults(name) == NETWORKS[name][1:]
     assert network(name, classes=7).classes == 7
-    assert net.is_chain == (name not in ("resnet50", "resnet152", "inception_v3"))
+    assert net.is_chain == (name not in ("resnet50", "resnet152", "inception_v3", "mobilenet_v2"))
 
 
 def test_builtin_sizes() -> None:
@@ -260,7 +276,8 @@ def test_builtin_sizes() -> None:
     with_21841 = network("alexnet", classes=21841)
     assert with_21841.parameters - COUNTS["alexnet"] == 4097 * (21841 - 1000)
     for name, shape in (("cosmoflow", (4, 8, 16, 8)), ("resnet50", (3, 32, 32)),
-                        ("inception_v3", (3, 75, 75)), ("vgg16", (3, 32, 32))):
+                        ("inception_v3", (3, 75, 75)), ("vgg16", (3, 32, 32)),
+                        ("mobilenet_v2", (3, 32, 32))):
         assert network(name, shape).image_shape == shape
 
 

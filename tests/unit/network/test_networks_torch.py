@@ -53,6 +53,7 @@ KINDS = {
     nn.Linear: "linear",
     nn.BatchNorm2d: "batchnorm",
     nn.ReLU: "relu",
+    nn.ReLU6: "clip",
     nn.MaxPool2d: "maxpool2d",
     nn.MaxPool3d: "maxpool3d",
     nn.AvgPool2d: "avgpool2d",
@@ -214,6 +215,36 @@ def inception_v3() -> Any:
     )
 
 
+class InvertedResidual(nn.Module):
+    def __init__(self, inside: int, out: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        width = expansion * inside
+        expand = [nn.Conv2d(inside, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU6()]
+        self.body = plain(
+            *(expand if expansion > 1 else []),
+            nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False),
+            nn.BatchNorm2d(width), nn.ReLU6(),
+            nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out),
+        )
+        self.sum = Sum() if stride == 1 and inside == out else None
+
+    def forward(self, x: Any) -> Any:
+        return self.body(x) if self.sum is None else self.sum(self.body(x), x)
+
+
+def mobilenet_v2() -> Any:
+    layers: list[Any] = [nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU6()]
+    inside = 32
+    for expansion, out, depth, stride in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2),
+                                          (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
+                                          (6, 320, 1, 1)):
+        for i in range(depth):
+            layers.append(InvertedResidual(inside, out, 1 if i else stride, expansion))
+            inside = out
+    return plain(*layers, nn.Conv2d(320, 1280, 1, bias=False), nn.BatchNorm2d(1280), nn.ReLU6(),
+                 Mean(), nn.Dropout(0.2), nn.Linear(1280, 1000))
+
+
 def cosmoflow(*widths: int) -> Any:
     layers: list[Any] = []
     for before, width in zip((4, *widths), widths, strict=False):
@@ -290,6 +321,7 @@ MODELS: dict[str, tuple[Callable[[], Any], int]] = {
     "resnet50": (lambda: resnet(3, 4, 6, 3), 224),
     "resnet152": (lambda: resnet(3, 8, 36, 3), 224),
     "inception_v3": (inception_v3, 299),
+    "mobilenet_v2": (mobilenet_v2, 224),
     "cosmoflow": (lambda: cosmoflow(16, 32, 64, 128, 256), 128),
     "cosmoflow-512": (lambda: cosmoflow(16, 32, 64, 128, 256, 256, 256), 512),
 }

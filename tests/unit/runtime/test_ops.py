@@ -19,19 +19,29 @@ from ops_support import DTYPES, at, boxes, close, gather, make, parameters, rand
 
 from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
 from hpcpar.network.layers import (  # noqa: E402
+    GELU,
     LRN,
     Add,
+    Affine,
     AvgPool2d,
     AvgPool3d,
     BatchNorm,
+    Clip,
     Concat,
     Conv2d,
     Conv3d,
     GlobalAvgPool,
+    GlobalMaxPool,
     Layer,
+    LeakyReLU,
     Linear,
     MaxPool2d,
     MaxPool3d,
+    Multiply,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Tanh,
 )
 from hpcpar.plan.boxes import block  # noqa: E402
 
@@ -62,6 +72,24 @@ PLAIN: dict[str, tuple[Layer, Callable[..., Any], list[tuple[int, ...]]]] = {
     ),
     "globalavgpool2d": (GlobalAvgPool("g"), lambda x: x.mean((2, 3)), [(5, 4, 3)]),
     "globalavgpool3d": (GlobalAvgPool("g"), lambda x: x.mean((2, 3, 4)), [(5, 4, 3, 2)]),
+    "globalmaxpool2d": (GlobalMaxPool("g"), lambda x: F.adaptive_max_pool2d(x, 1).flatten(1),
+                        [(5, 4, 3)]),
+    "globalmaxpool3d": (GlobalMaxPool("g"), lambda x: F.adaptive_max_pool3d(x, 1).flatten(1),
+                        [(5, 4, 3, 2)]),
+    "relu": (ReLU("a"), F.relu, [(5, 4, 3)]),
+    "leaky relu": (LeakyReLU("a", slope=0.2), lambda x: F.leaky_relu(x, 0.2), [(5, 4, 3)]),
+    "relu6": (Clip("a", high=0.7), lambda x: F.hardtanh(x, 0, 0.7), [(5, 4, 3, 2)]),
+    "silu": (SiLU("a"), F.silu, [(5, 4, 3)]),
+    "gelu": (GELU("a"), F.gelu, [(5, 4, 3, 2)]),
+    "gelu by tanh": (GELU("a", tanh=True), lambda x: F.gelu(x, approximate="tanh"), [(7,)]),
+    "sigmoid": (Sigmoid("a"), torch.sigmoid, [(7,)]),
+    "tanh": (Tanh("a"), torch.tanh, [(5, 4, 3)]),
+    "affine": (Affine("a", scale=-2.0, shift=0.5), lambda x: 0.5 - 2 * x, [(5, 4, 3)]),
+    "multiply": (Multiply("m", ("i", "j")), lambda a, b: a * b, [(5, 4, 3)] * 2),
+    "multiply features": (Multiply("m", ("i", "j")), lambda a, b: a * b, [(7,)] * 2),
+    "gate": (Multiply("m", ("i", "j")), lambda a, b: a * b[:, :, None, None], [(5, 4, 3), (5,)]),
+    "gate of volumes": (Multiply("m", ("i", "j")), lambda a, b: a * b[:, :, None, None, None],
+                        [(5, 4, 3, 2), (5,)]),
     "lrn": (LRN("l"), lambda x: F.local_response_norm(x, 5, 1e-4, 0.75, 2.0), [(9, 4, 3)]),
     "lrn of volumes": (LRN("l", alpha=0.5), lambda x: F.local_response_norm(x, 5, 0.5, 0.75, 2.0),
                        [(9, 4, 3, 2)]),
@@ -105,6 +133,30 @@ def test_add_in_place_and_untrained_inputs() -> None:
     op.backward()
     close(op.blocks.y, x + z)
     close(op.blocks.dxs[0], dy)
+
+
+@pytest.mark.parametrize("layer", [ReLU("a"), LeakyReLU("a"), Clip("a"), Sigmoid("a"), Tanh("a"),
+                                   Affine("a")])
+def test_activations_that_keep_no_input_work_in_place(layer: Layer) -> None:
+    x, dy = random(0, (2, 3), np.float64), random(1, (2, 3), np.float64)
+    ops = [make(layer, 2, [x], ((0, 2), (0, 3)), dy) for _ in range(2)]
+    ops[1].blocks.y, ops[1].blocks.dxs = ops[1].blocks.x, [ops[1].blocks.dy]
+    for op in ops:
+        op.forward()
+        op.backward()
+    np.testing.assert_array_equal(ops[0].blocks.y, ops[1].blocks.y)
+    np.testing.assert_array_equal(ops[0].blocks.dx, ops[1].blocks.dx)
+
+
+def test_a_gate_before_which_nothing_is_trained() -> None:
+    x, gate, dy = (random(i, s, np.float64) for i, s in enumerate([(2, 3, 4, 5), (2, 3),
+                                                                   (2, 3, 4, 5)]))
+    box = ((0, 2), (0, 3), (0, 4), (0, 5))
+    for kept in (0, 1):
+        op = make(Multiply("m", ("i", "j")), 2, [x, gate], box, dy)
+        op.blocks.dxs[1 - kept] = None
+        op.backward()
+        close(op.blocks.dxs[kept], (dy * x).sum((2, 3)) if kept else dy * gate[:, :, None, None])
 
 
 def test_concat_of_inputs_that_lie_in_the_output() -> None:
@@ -226,7 +278,7 @@ def test_every_layer_kind_is_tested_or_elementwise() -> None:
 
     tested = {type(layer) for layer, *_ in (*PLAIN.values(), *PRODUCTS.values())} | {BatchNorm}
     untested = {kind.__name__ for kind in OPS if not any(issubclass(t, kind) for t in tested)}
-    assert untested == {"ReLU", "Dropout", "Flatten", "Loss"}
+    assert untested == {"Dropout", "Flatten", "Loss"}
 
 
 def test_long_kernels_tick() -> None:

@@ -42,6 +42,7 @@ from hpcpar.schedule.outline import outline
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.search import table_search
 from hpcpar.search.table_search import Search
+from tests.mpi.zoo import gates
 
 #: Choices priced together, and one by one.
 TOGETHER, ALONE = 30, 1
@@ -102,7 +103,8 @@ def inception() -> Network:
 
 @cache
 def network(name: str) -> Network:
-    return {"residual": residual, "inception": inception}.get(name, lambda: builtin.network(name))()
+    own = {"residual": residual, "inception": inception, "gates": gates}
+    return own.get(name, lambda: builtin.network(name))()
 
 
 def search(name: str, ranks: int, batch: int, machine: str, **options: Any) -> Search:
@@ -178,6 +180,7 @@ def apart_bytes(net: Network, plan: Plan, found: Search, priced: dict[str, Any])
     ("lenet5", 2, 8, "local"), ("lenet5", 6, 13, "abci-v100"), ("lenet5", 8, 32, "p100x4x4"),
     ("residual", 2, 3, "abci-v100"), ("residual", 6, 12, "local"), ("residual", 8, 16, "p100x4x4"),
     ("inception", 4, 8, "local"), ("inception", 6, 7, "p100x4x4"), ("inception", 8, 8, "abci-v100"),
+    ("gates", 4, 8, "local"), ("gates", 6, 7, "p100x4x4"),
 ])
 def test_tables_are_the_priced_schedule(name: str, ranks: int, batch: int, machine: str) -> None:
     check(search(name, ranks, batch, machine), seed=ranks)
@@ -228,3 +231,5 @@ def test_units_join_elementwise_layers_to_the_one_before() -> None:
     assert names[:3] == [["input"], ["stem", "stem.norm", "stem.relu"],
                          ["a.1", "a.1.norm", "a.1.relu"]]
     assert ["a.sum", "a.relu"] in names and sum(map(len, names)) == len(found.network.layers)
+    names = [[layer.name for layer in unit.layers] for unit in search("gates", 2, 4, "local").units]
+    assert ["product", "leaky", "affine"] in names and ["expand", "sigmoid"] in names

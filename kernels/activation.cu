@@ -1,0 +1,55 @@
+// Activation functions and their gradients over strided boxes; Backend.activation_forward has the formulas.
+#include "common.cuh"
+
+// In the order of ACTIVATIONS in interface.py.
+enum Activation { RELU, LEAKY_RELU, CLIP, SIGMOID, TANH, SILU, GELU, AFFINE };
+
+DEVICE REAL act_sigmoid(REAL x) { return (REAL)1 / ((REAL)1 + exp(-x)); }
+DEVICE REAL act_normal(REAL x) { return ((REAL)1 + erf(x * (REAL)0.70710678118654752440)) / (REAL)2; }
+DEVICE REAL act_tanh_of_gelu(REAL x) { return tanh((REAL)0.79788456080286535588 * x * ((REAL)1 + (REAL)0.044715 * x * x)); }
+
+DEVICE REAL act_value(int function, REAL a, REAL b, REAL x) {
+    switch (function) {
+        case RELU: return x < (REAL)0 ? (REAL)0 : x;
+        case LEAKY_RELU: return x > (REAL)0 ? x : a * x;
+        case CLIP: return x < a ? a : x > b ? b : x;
+        case SIGMOID: return act_sigmoid(x);
+        case TANH: return tanh(x);
+        case SILU: return x * act_sigmoid(x);
+        case GELU: return x * (a > (REAL)0 ? ((REAL)1 + act_tanh_of_gelu(x)) / (REAL)2 : act_normal(x));
+        default: return a * x + b;
+    }
+}
+
+// k is x of SILU and GELU, else f(x).
+DEVICE REAL act_gradient(int function, REAL a, REAL b, REAL k, REAL dy) {
+    const REAL one = 1, s = act_sigmoid(k), t = act_tanh_of_gelu(k);
+    switch (function) {
+        case RELU: return k > (REAL)0 ? dy : (REAL)0;
+        case LEAKY_RELU: return k > (REAL)0 ? dy : a * dy;
+        case CLIP: return k > a && k < b ? dy : (REAL)0;
+        case SIGMOID: return dy * k * (one - k);
+        case TANH: return dy * (one - k * k);
+        case SILU: return dy * s * (one + k * (one - s));
+        case GELU:
+            if (a > (REAL)0) return dy * (one + t + k * (one - t * t) * (REAL)0.79788456080286535588 * (one + (REAL)0.134145 * k * k)) / (REAL)2;
+            return dy * (act_normal(k) + k * exp(-k * k / (REAL)2) * (REAL)0.39894228040143267794);
+        default: return a * dy;
+    }
+}
+
+// out may be x, and dx dy: every element is read before it is written, by the same thread.
+KERNEL activation_forward(const REAL *x, REAL *out, SHAPE5, STRIDES5(x), STRIDES5(out), double function, double a, double b) {
+    GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
+        const Place5 p = place5(item, d1, d2, d3, d4);
+        out[OFFSET5(out, p)] = act_value((int)function, (REAL)a, (REAL)b, x[OFFSET5(x, p)]);
+    }
+}
+
+KERNEL activation_backward(
+    const REAL *kept, const REAL *dy, REAL *dx, SHAPE5, STRIDES5(kept), STRIDES5(dy), STRIDES5(dx), double function, double a, double b) {
+    GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
+        const Place5 p = place5(item, d1, d2, d3, d4);
+        dx[OFFSET5(dx, p)] = act_gradient((int)function, (REAL)a, (REAL)b, kept[OFFSET5(kept, p)], dy[OFFSET5(dy, p)]);
+    }
+}

@@ -1,0 +1,110 @@
+"""Activation functions and their gradients, in blocks that stay in the cache."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from hpcpar.kernels.interface import Array
+from hpcpar.kernels.numpy_blocks import flat_blocks
+from hpcpar.kernels.numpy_elementwise import masked
+
+#: erf(t) is 1 in float64 from here on, and the nodes of its table in each unit of t.
+_ERF_END, _ERF_NODES = 6, 1024
+#: Factors of gelu by tanh.
+_ROOT, _CUBE = math.sqrt(2 / math.pi), 0.044715
+
+
+@functools.cache
+def _erf_table(dtype: str) -> tuple[Array, Array]:
+    """erf and its derivative at the nodes."""
+    nodes = [i / _ERF_NODES for i in range(_ERF_END * _ERF_NODES + 1)]
+    return (np.array([math.erf(t) for t in nodes], dtype),
+            np.array([2 / math.sqrt(math.pi) * math.exp(-t * t) for t in nodes], dtype))
+
+
+def erf(x: Array) -> Array:
+    """The error function by its Taylor series around the nearest node; of NaN 1.
+
+    The term of fifth order, the first that is left out, is below 1e-17.
+    """
+    size = np.fmin(np.abs(x), _ERF_END)
+    node = np.rint(size * _ERF_NODES)
+    values, slopes = _erf_table(x.dtype.name)
+    place = node.astype(np.intp)
+    t = node / _ERF_NODES
+    d = size - t
+    series = 1 + d * (-t + d * ((2 * t * t - 1) / 3 + d * t * (0.5 - t * t / 3)))
+    return np.copysign(values[place] + slopes[place] * d * series, x)
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def _normal(x: Array) -> Array:
+    """The normal distribution's function."""
+    return (1 + erf(x * math.sqrt(0.5))) / 2
+
+
+def _tanh_of_gelu(x: Array) -> Array:
+    return np.tanh(_ROOT * x * (1 + _CUBE * x * x))
+
+
+#: (x, a, b, out), see `Backend.activation_forward`.
+_FORWARD: dict[str, Callable[[Array, float, float, Array], object]] = {
+    "relu": lambda x, a, b, y: np.maximum(x, 0, out=y),
+    "leaky_relu": lambda x, a, b, y: np.copyto(y, np.where(x > 0, x, a * x)),
+    "clip": lambda x, a, b, y: np.minimum(np.maximum(x, a, out=y), b, out=y),
+    "sigmoid": lambda x, a, b, y: np.copyto(y, _sigmoid(x)),
+    "tanh": lambda x, a, b, y: np.tanh(x, out=y),
+    "silu": lambda x, a, b, y: np.multiply(x, _sigmoid(x), out=y),
+    "gelu": lambda x, a, b, y: np.multiply(x, (1 + _tanh_of_gelu(x)) / 2 if a else _normal(x),
+                                           out=y),
+    "affine": lambda x, a, b, y: np.add(a * x, b, out=y),
+}
+
+
+def _silu_slope(x: Array) -> Array:
+    s = _sigmoid(x)
+    return s * (1 + x * (1 - s))
+
+
+def _gelu_slope(x: Array, by_tanh: float) -> Array:
+    if not by_tanh:
+        return _normal(x) + x * np.exp(-x * x / 2) * (_ROOT / 2)
+    t = _tanh_of_gelu(x)
+    return (1 + t + x * (1 - t * t) * (_ROOT * (1 + 3 * _CUBE * x * x))) / 2
+
+
+#: (kept, a, b, dy, dx), see `Backend.activation_backward`.
+_BACKWARD: dict[str, Callable[[Array, float, float, Array, Array], object]] = {
+    "relu": lambda y, a, b, g, d: masked(y > 0, g, d),
+    "leaky_relu": lambda y, a, b, g, d: np.copyto(d, np.where(y > 0, g, a * g)),
+    "clip": lambda y, a, b, g, d: masked((y > a) & (y < b), g, d),
+    "sigmoid": lambda y, a, b, g, d: np.multiply(g, y * (1 - y), out=d),
+    "tanh": lambda y, a, b, g, d: np.multiply(g, 1 - y * y, out=d),
+    "silu": lambda x, a, b, g, d: np.multiply(g, _silu_slope(x), out=d),
+    "gelu": lambda x, a, b, g, d: np.multiply(g, _gelu_slope(x, a), out=d),
+    "affine": lambda _, a, b, g, d: np.multiply(g, a, out=d),
+}
+
+
+def activation_forward(function: str, numbers: tuple[float, float], x: Array, out: Array) -> None:
+    """See `Backend.activation_forward`."""
+    compute, (a, b) = _FORWARD[function], numbers
+    with np.errstate(over="ignore"):  # exp(-x) may be infinite, the sigmoid is then 0
+        for block, y in flat_blocks(x, out):
+            compute(block, a, b, y)
+
+
+def activation_backward(function: str, numbers: tuple[float, float], kept: Array, dy: Array,
+                        dx: Array) -> None:
+    """See `Backend.activation_backward`."""
+    compute, (a, b) = _BACKWARD[function], numbers
+    with np.errstate(over="ignore"):
+        for block, g, d in flat_blocks(kept, dy, dx):
+            compute(block, a, b, g, d)

@@ -1,0 +1,98 @@
+"""Help in sections, hints for misspelt options, completion by a shell."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcpar.cli.main import COMMANDS, main, parsers
+from hpcpar.cli.parser import SECTIONS
+
+
+def shown_help(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    return capsys.readouterr().out
+
+
+def test_the_help_of_plan_has_sections(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown_help(capsys, "plan")
+    titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    assert titles == ["options", "network and data", "machine", "plan", "training", "prediction",
+                      "output"]
+    output = text[text.index("\noutput:"):]
+    assert all(name in output for name in ("--json", "--csv", "--wide", "--output"))
+    assert re.findall(r"^  -", text[:text.index("\nnetwork and data:")], re.MULTILINE) == ["  -"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_known_to_the_hints(command: str) -> None:
+    """The hints read the help: no option is taken as misspelt."""
+    _, parser = parsers(command)
+    parser.check_options(["--help"])
+    usage = re.findall(r"(?<=[\[ |])--[\w-]+", parser.format_usage())
+    assert set(usage) <= set(parser.options())
+
+
+def test_every_section_names_options_that_exist() -> None:
+    top, _ = parsers(*COMMANDS)
+    known = set()
+    for parser in top.commands.choices.values():
+        kinds = parser.commands.choices.values() if parser.commands else []
+        known |= {name for each in (parser, *kinds) for name in each.options()}
+    assert {f"--{name}" for names in SECTIONS.values() for name in names.split()} <= known
+
+
+@pytest.mark.parametrize(("words", "hint"), [
+    (["sweep", "strong", "--rnaks", "2"], "'--ranks'"), (["data", "digits", "--jsn"], "'--json'"),
+    (["plan", "--batch-nrom", "local"], "'--batch-norm'"), (["plan", "--oputput"], "'--output'"),
+])
+def test_hints_in_commands_of_commands(words: list[str], hint: str,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert f"did you mean {hint}?" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("shtab")
+    path = tmp_path_factory.mktemp("completion") / "hpcpar.bash"
+    done = subprocess.run([sys.executable, "-m", "hpcpar", "--print-completion", "bash"],
+                          capture_output=True, text=True, timeout=60, check=True)
+    path.write_text(done.stdout)
+    return path
+
+
+@pytest.mark.parametrize(("words", "found"), [
+    ("hpcpar pred", ["predict"]), ("hpcpar plan --batch-n", ["--batch-norm"]),
+    ("hpcpar data digi", ["digits"]), ("hpcpar predict --plan pla", ["plan.json"]),
+])
+def test_bash_completes(words: str, found: list[str], script: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    lines = f"""source {script}
+        COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+        _shtab_hpcpar hpcpar "${{COMP_WORDS[-1]}}" "${{COMP_WORDS[-2]}}"
+        printf '%s\\n' "${{COMPREPLY[@]}}" """
+    done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, timeout=20,
+                          cwd=tmp_path, check=False)
+    assert done.stdout.split() == found, done.stderr
+
+
+def test_completion_without_shtab_names_the_remedy(capsys: pytest.CaptureFixture[str],
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **options: Any) -> Any:
+        if name == "shtab":
+            raise ImportError("No module named 'shtab'")
+        return real(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert main(["--print-completion", "zsh"]) == 2
+    assert "pip install shtab" in capsys.readouterr().err

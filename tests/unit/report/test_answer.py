@@ -1,0 +1,116 @@
+"""The first line of results: one plain sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpcpar.cost.price_plan import Prediction, price
+from hpcpar.machine import files
+from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.report import answer
+from hpcpar.report.rows import Times
+from hpcpar.report.tables import seconds
+from hpcpar.search.scaling import Scale
+
+
+@pytest.fixture(scope="module")
+def priced() -> Prediction:
+    """LeNet-5, with numbers of a long training."""
+    spec = NetworkSpec("lenet5", (1, 28, 28), 10)
+    machine = files.load("abci-v100")
+    found = price(spec.build(), make_plan(spec, "data", 32, 512), machine, samples=60_000)
+    return replace(found, iteration_s=0.1, epoch_s=250.0, samples=1_280_000)
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (19 * 3600 + 40 * 60, "19 h 40 min"), (200, "3 min 20 s"), (0.0767, "76.7 ms"),
+    (4.25, "4.25 s"), (59.99, "59.99 s"), (59.999, "1 min"), (119.7, "2 min"),
+    (3599.4, "59 min 59 s"), (3599.7, "1 h"), (7170, "2 h"), (353_000, "98 h 3 min"),
+    (-200, "-3 min 20 s"), (0.0, "0"), (3e-9, "3 ns"), (None, "-"),
+])
+def test_times_are_as_people_say_them(value: float | None, text: str) -> None:
+    assert seconds(value) == text
+
+
+def test_a_plan_names_machine_strategy_time_and_cost(priced: Prediction) -> None:
+    assert answer.of_plan(priced) == (
+        "Use 32 GPUs of abci-v100, data parallel: 100 ms an iteration of 512, an epoch of 1.28 M "
+        "images in 4 min 10 s, 2.22 GPU-hours")
+    assert answer.of_plan(priced, 90, choice=False) == (
+        "32 GPUs of abci-v100, data parallel: 100 ms an iteration of 512, 90 epochs of 1.28 M "
+        "images in 6 h 15 min, 200 GPU-hours")
+    single = replace(priced, ranks=1, processor="core", epoch_s=None, training=False)
+    assert answer.of_plan(single) == (
+        "Use 1 core of abci-v100, data parallel: 100 ms a forward pass of 512")
+
+
+def test_what_does_not_fit_is_not_advised(priced: Prediction) -> None:
+    small = replace(priced, memory_limit_bytes=1000)
+    assert not small.fits
+    told = answer.of_plan(small)
+    assert told.startswith("Nothing that was tried fits in memory: 32 GPUs of abci-v100, data p")
+    assert told.endswith(" a rank of 1 kB") and "Use" not in told
+    assert answer.of_predictions([small, replace(priced, iteration_s=9.0)], 1).startswith("Use ")
+    assert answer.of_predictions([small], 1).startswith("Does not fit in memory: 32 GPUs")
+
+
+def test_the_fastest_prediction_is_the_answer(priced: Prediction) -> None:
+    fast = replace(priced, iteration_s=0.01, strategy="df:4x8/outer")
+    assert answer.of_predictions([priced, fast], 1).startswith(
+        "Use 32 GPUs of abci-v100, data and filter parallel (df:4x8/outer): 10 ms an iteration")
+    assert answer.of_predictions([priced], 1).startswith("32 GPUs of abci-v100, data parallel: ")
+
+
+def test_a_choice_of_ranks_tells_the_whole_training(priced: Prediction) -> None:
+    prediction = replace(priced, epoch_s=786.7, strategy="layerwise")
+    candidate: Any = SimpleNamespace(prediction=prediction)
+    told = answer.of_scaling(Scale(candidate, 32, 512, 0.823, 0.0, 0.0), 90)
+    assert told == ("Use 32 GPUs, layer by layer: 90 epochs of 1.28 M images in 19 h 40 min, 629 "
+                    "GPU-hours, 82.3% parallel efficiency")
+    assert "try more ranks" in answer.of_scaling(None, 90)
+
+
+def test_a_comparison_tells_how_right_the_prediction_was() -> None:
+    def row(predicted_s: float, measured_s: float, file: str) -> Any:
+        return SimpleNamespace(iteration=Times(measured_s, predicted_s), file=file)
+
+    rows = [row(709e-6, 700e-6, "a.h5"), row(0.5, 1.0, "b.h5")]
+    assert answer.of_comparison(rows[:1], 0.987) == (
+        "Predicted 709 us an iteration, measured 700 us: 98.7% right")
+    assert answer.of_comparison(rows, 0.743) == (
+        "Predictions of 2 runs are 74.3% right on average; the worst, b.h5: 50.0%")
+
+
+def test_a_run_ends_with_its_result() -> None:
+    times = {"measured_iteration_s": 0.71e-3, "predicted_iteration_s": 0.7e-3}
+    trained = {"steps": 30, "loss": 0.04, "test_accuracy": 0.983, "test_loss": 0.1} | times
+    assert answer.of_run(trained) == (
+        "Trained to step 30: loss 0.04, 98.3% of the held-out images right, 710 us an iteration, "
+        "predicted 700 us")
+    assert "held-out loss 0.1," in answer.of_run(trained | {"test_accuracy": None})
+    seen = {"samples": 1797, "images_per_s": 1234.56, "measured_pass_s": 0.002,
+            "predicted_pass_s": 0.001, "test_accuracy": None, "test_loss": None}
+    assert answer.of_run(seen) == (
+        "Saw 1,797 images: 1234.6 images/s, 2 ms a pass, predicted 1 ms")
+
+
+def test_verdicts() -> None:
+    assert answer.of_verification(True, 1.2e-15, 1e-9, 3) == (
+        "The plan trains as one rank does: the largest difference in 3 steps is 1.2e-15, tolerance "
+        "1e-09")
+    assert "does not train as one rank" in answer.of_verification(False, 1.0, 1e-9, 1)
+    ok, warning, problem = ("ok", "MPI"), ("warning", "memory"), ("problem", "launcher")
+    assert answer.of_diagnosis([ok, warning, problem]) == "Not ready to run: fix launcher"
+    assert answer.of_diagnosis([ok, warning]) == "Ready to run, with 1 warning: memory"
+    assert answer.of_diagnosis([ok, ok]) == "Ready to run: 2 checks without a fault"
+
+
+def test_marks_are_explained_where_they_occur() -> None:
+    assert answer.legend(["data", "layerwise"]) == []
+    assert answer.legend(["data"], "the choice") == ["*: the choice"]
+    (line,) = answer.legend(["df:2x2/outer"])
+    assert line.startswith("/outer: ")
