@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib import metadata
 from typing import Any
 
 from hpcpar.errors import InputError, unknown
+from hpcpar.files import read_toml
 from hpcpar.machine.model import Machine
 from hpcpar.search.scaling import node_ranks
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
@@ -105,17 +100,7 @@ def read(path: str, given: Mapping[str, Any],
     InputError
         The file cannot be read, or an option is unknown or has a wrong value.
     """
-    values: dict[str, Any] = {}
-    if path:
-        try:
-            with open(path, "rb") as f:
-                values = tomllib.load(f)
-        except OSError as err:
-            raise InputError(f"cannot read Slurm options {path}: {err.strerror}") from err
-        except tomllib.TOMLDecodeError as err:
-            raise InputError(
-                f"Slurm options {path} are not TOML ({err}); docs/reference/sweep.md has an "
-                "example") from err
+    values = read_toml(path, "Slurm options", "docs/reference/sweep.md") if path else {}
     wanted = {name: value for name, value in given.items() if value is not None}
     known = [f.name for f in fields(Slurm)]
     usual = dict(site[1])
