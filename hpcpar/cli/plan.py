@@ -155,7 +155,7 @@ def _notes(args: argparse.Namespace, candidates: list[Candidate]) -> None:
         tables.say(f"note: {caution}")
     advice = advice_on(candidates)
     if advice is not None and not args.explain:
-        tables.say(f"note: {memory_note(advice)}")
+        tables.say(f"note: {memory_note(advice, taken=chosen.fits)}")
     if chosen.parts > args.batch:
         tables.say(f"note: layers that cut a batch of {args.batch} into {chosen.parts} parts leave "
                    "ranks without samples")

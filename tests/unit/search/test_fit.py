@@ -74,6 +74,7 @@ def test_the_automatic_choice_is_made_to_fit_where_that_is_fastest() -> None:
     assert all(not c.fits or c.iteration_s >= best.iteration_s for c in others)
     advice = advice_on([best, *others])
     assert advice is not None and advice.remedy is best and "--microbatches" in advice.options
+    assert "; taken: --microbatches" in memory_note(advice, taken=True)
 
 
 def test_the_advice_names_the_cheapest_way_and_explanations_begin_with_it() -> None:
