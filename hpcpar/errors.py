@@ -35,3 +35,9 @@ def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     return InputError(f"unknown {what} '{name}'{hint} (known: {', '.join(names)})")
+
+
+def one_line(err: BaseException) -> str:
+    """Type and message of an exception on one line."""
+    text = " ".join(str(err).split())
+    return f"{type(err).__name__}: {text}" if text else type(err).__name__

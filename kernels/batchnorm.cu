@@ -91,8 +91,8 @@ KERNEL batchnorm_backward(
     GRID_STRIDE(item, images * channels * depth * height * width) {
         const Place p = place(item, channels, depth, height, width);
         // dx = of_dy * dy + of_x * x + addend
-        const double of_dy = inv_std[p.c] * (double)w[p.c], of_x = -of_dy * inv_std[p.c] * AT2(sums, p.c, 1) / count;
-        const REAL addend = (REAL)(-of_dy * AT2(sums, p.c, 0) / count - of_x * mean[p.c]);
+        const double of_dy = inv_std[p.c] * (double)w[p.c], of_x = -inv_std[p.c] * inv_std[p.c] * AT2(sums, p.c, 1) / count;
+        const REAL addend = (REAL)(-inv_std[p.c] * AT2(sums, p.c, 0) / count - of_x * mean[p.c]);
         AT5(dx, p) = (REAL)of_dy * AT5(dy, p) + ((REAL)of_x * AT5(x, p) + addend);
     }
 }

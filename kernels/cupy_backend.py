@@ -138,10 +138,10 @@ class CupyBackend(Backend):
             out[...] = cp.matmul(left, right)
 
     def add_bias(self, y: Array, bias: Array) -> None:
-        cp.add(y, bias, out=y)
+        cp.add(y, bias.reshape(-1, *(1,) * (y.ndim - 2)), out=y)
 
     def sum_samples(self, dy: Array, out: Array) -> None:
-        out[...] = dy.sum(axis=0) if len(dy) else 0
+        out[...] = dy.sum(axis=(0, *range(2, dy.ndim))) if dy.size else 0
 
     # -- pooling -----------------------------------------------------------------------------------
     def maxpool_forward(self, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:

@@ -161,11 +161,11 @@ class Backend(ABC):
 
     @abstractmethod
     def add_bias(self, y: Array, bias: Array) -> None:
-        """y[n, o] += bias[o], y [N, O]."""
+        """y[n, o, ...] += bias[o], y [N, O, ...]."""
 
     @abstractmethod
     def sum_samples(self, dy: Array, out: Array) -> None:
-        """out[o] = sum over n of dy[n, o]."""
+        """out[o] = sum of dy[n, o, ...] over samples and image, dy [N, O, ...]."""
 
     # -- pooling -----------------------------------------------------------------------------------
     @abstractmethod
@@ -200,6 +200,24 @@ class Backend(ABC):
     @abstractmethod
     def global_avgpool_backward(self, dy: Array, dx: Array) -> None:
         """dx [N, C, ...] = dy [N, C] / number of pixels."""
+
+    def weighted_sums(self, x: Array, axes: Sequence[tuple[Array, Array] | None],
+                      out: Array) -> None:
+        """out = x, of which along each image axis index i is replaced by a sum of some indices.
+
+        With (index, weight) [taps, outputs] of an axis: out[.., i] = sum over t of
+        weight[t, i] * x[.., index[t, i]]; None leaves the axis as it is. out is not x.
+        """
+        for axis, taps in enumerate(axes, 2):
+            if taps is not None:
+                shape = (-1, *(1,) * (x.ndim - 1 - axis))
+                terms = (x.take(index, axis) * weight.reshape(shape)
+                         for index, weight in zip(*taps, strict=True))
+                total = next(terms)
+                for term in terms:
+                    total += term
+                x = total
+        out[...] = x
 
     @abstractmethod
     def global_maxpool_forward(self, x: Array, out: Array, argmax: Array) -> None:
@@ -247,10 +265,10 @@ class Backend(ABC):
     @abstractmethod
     def batchnorm_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
                            sums: Array, count: int, dx: Array) -> None:
-        """dx = w * inv_std * (dy - sums[:, 0] / count - (x - mean) * inv_std * sums[:, 1] / count).
+        """dx = inv_std * (w * dy - (sums[:, 0] + (x - mean) * inv_std * sums[:, 1]) / count).
 
-        `sums` [C, 2] is the sum of `channel_moments_backward` over all ranks, and `count` the
-        number of items per channel behind the statistics. dx may be dy.
+        `sums` [C, 2] are those of `channel_moments_backward` for w * dy in place of dy, over all
+        items behind the statistics, and `count` is their number. dx may be dy.
         """
 
     # -- local response normalisation and elementwise ----------------------------------------------

@@ -68,10 +68,10 @@ class NumpyBackend(Scratch, Backend):
     gemm = staticmethod(numpy_gemm.gemm)
 
     def add_bias(self, y: Array, bias: Array) -> None:
-        y += bias
+        y += bias.reshape(-1, *(1,) * (y.ndim - 2))
 
     def sum_samples(self, dy: Array, out: Array) -> None:
-        np.sum(dy, axis=0, out=out)
+        np.sum(dy, axis=(0, *range(2, dy.ndim)), out=out)
 
     maxpool_forward = numpy_pool.maxpool_forward
     maxpool_backward = staticmethod(numpy_pool.maxpool_backward)

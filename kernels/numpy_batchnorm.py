@@ -105,8 +105,8 @@ def batchnorm_backward(scratch: Scratch, x: Array, dy: Array, mean: Array, inv_s
     """See `Backend.batchnorm_backward`."""
     # dx = dy_factor * dy + x_factor * x + addend, with coefficients rounded from float64.
     dy_factor = inv_std * w
-    x_factor = -dy_factor * inv_std * sums[:, 1] / count
-    addend = -dy_factor * sums[:, 0] / count - x_factor * mean
+    x_factor = -inv_std * inv_std * sums[:, 1] / count
+    addend = -inv_std * sums[:, 0] / count - x_factor * mean
     dy_factor, x_factor, addend = (_column(a, x) for a in (dy_factor, x_factor, addend))
     for block in _blocks(x):
         c, part = block[1], x[block]

@@ -128,6 +128,8 @@ def blocks(window: Correlation, x: Ints, inputs: slice, y: Ints, outputs: slice,
         Bytes per item.
     """
     planes, rows, width = _volume(y)
+    if width == 0:
+        return ()
     row_items = window.row_items(width, inputs.stop - inputs.start)
     by_extents: dict[Ints, BlockReads] = {}
     result = []

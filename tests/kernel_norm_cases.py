@@ -109,6 +109,7 @@ def test_batchnorm_against_torch(backend: Backend, shape: tuple[int, ...], style
     check(out, want.detach())
     backend.channel_moments_backward(dev_x, dev_dy, mean, inv_std, sums)
     np.testing.assert_allclose(fetch(sums), np.stack([tb.grad, tw.grad], 1), rtol=1e-9, atol=1e-9)
+    sums[...] = sums * dev_w[:, None]
     backend.batchnorm_backward(dev_x, dev_dy, mean, inv_std, dev_w, sums, count, dx)
     check(dx, tx.grad)
     backend.batchnorm_backward(dev_x, dev_dy, mean, inv_std, dev_w, sums, count, dev_dy)

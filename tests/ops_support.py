@@ -51,6 +51,8 @@ def parameters(layer: Layer, x: tuple[int, ...], dtype: Any, rows: tuple[int, in
                columns: tuple[int, int] | None = None) -> Any:
     """The part of random weights in a block; the values do not depend on the split."""
     rng = np.random.default_rng(7)
+    if not layer.has_weights:
+        return SimpleNamespace()
     weight = rng.standard_normal(layer.weight_shape(x))
     bias = rng.standard_normal(layer.bias_shape(x)) if layer.bias_shape(x) else None
     part = weight[slice(*rows)] if columns is None else weight[slice(*rows), slice(*columns)]
@@ -59,7 +61,7 @@ def parameters(layer: Layer, x: tuple[int, ...], dtype: Any, rows: tuple[int, in
     count = p.weight.size
     p.grad = np.full(count + (0 if bias is None else p.bias.size), 9, dtype)
     p.dweight, p.dbias = p.grad[:count].reshape(p.weight.shape), None if bias is None else p.grad[
-        count:]
+        count:].reshape(p.bias.shape)
     return p
 
 

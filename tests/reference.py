@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm, Dropout, Input, Layer, MeanSquaredError
+from hpcpar.network.layers import (
+    BatchNorm,
+    Dropout,
+    Input,
+    Layer,
+    MeanSquaredError,
+    Normalisation,
+)
 from hpcpar.plan.boxes import block
 from hpcpar.runtime import parameters
 from hpcpar.runtime.ops.pointwise import mask_key
@@ -76,7 +83,7 @@ class Reference:
     def _initial(self, layer: Layer) -> list[Any]:
         """Initial weight and bias, as in every plan."""
         torch, shape = self.torch, layer.weight_shape(self.network.input_shape(layer))
-        if isinstance(layer, BatchNorm):
+        if isinstance(layer, Normalisation):
             scale = parameters.initial_scale(self.network, layer)
             return [torch.full(shape, scale, dtype=torch.float64),
                     torch.zeros(shape, dtype=torch.float64)]
@@ -107,14 +114,15 @@ class Reference:
             xs, weights = [have[name] for name in layer.inputs], self.weights.get(layer.name, [])
             if isinstance(layer, BatchNorm) and number < 0:
                 (mean, variance), = self.torch.from_numpy(self._running(layer, 1))
-                y = self.compute.scaled(xs[0], mean, variance, *weights, layer.eps)
+                y = self.compute.scaled(xs[0], mean, variance, *(weights or (1, 0)), layer.eps)
             elif isinstance(layer, BatchNorm):
                 blocks = (
                     self.blocks(layer, len(xs[0]))
                     if self.blocks
                     else [(slice(None),) * (xs[0].ndim - 1)]
                 )
-                y, statistics = self.compute.normalise(xs[0], *weights, layer.eps, blocks)
+                y, statistics = self.compute.normalise(xs[0], *(weights or (1, 0)), layer.eps,
+                                                       blocks)
                 for running, new in zip(self._running(layer, len(blocks)), statistics, strict=True):
                     if new is not None:
                         running += layer.momentum * (new.numpy() - running)

@@ -16,16 +16,21 @@ from hpcpar.network.layers import (
     Concat,
     Conv2d,
     Conv3d,
+    ConvTranspose,
     Flatten,
     GlobalAvgPool,
     GlobalMaxPool,
+    GroupNorm,
     Layer,
+    LayerNorm,
     Linear,
     LogisticCrossEntropy,
     MaxPool2d,
     MaxPool3d,
     MeanSquaredError,
     Multiply,
+    Pad,
+    Upsample,
 )
 
 f = torch.nn.functional
@@ -50,6 +55,19 @@ def dropout_mask(key: int, shape: tuple[int, ...], rate: float) -> np.ndarray:
 def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
     """Output of a layer without training-specific behaviour; `weights` are (weight, bias)."""
     x = xs[0]
+    if isinstance(layer, ConvTranspose):
+        transposed = f.conv_transpose2d if layer.dimensions == 2 else f.conv_transpose3d
+        return transposed(x, torch_weight(weights[0], layer.groups),
+                          weights[1] if layer.bias else None, layer.stride, layer.padding,
+                          layer.output_padding, layer.groups, layer.dilation)
+    if isinstance(layer, Upsample):
+        kind = {2: "bilinear", 3: "trilinear"}[len(layer.scale)]
+        linear = {"mode": kind, "align_corners": layer.align_corners}
+        return f.interpolate(x, scale_factor=tuple(map(float, layer.scale)),
+                             **(linear if layer.mode == "linear" else {}))
+    if isinstance(layer, Pad):
+        amounts = [n for ends in reversed(layer.amounts(tuple(x.shape[1:]))) for n in ends]
+        return f.pad(x, amounts, "circular" if layer.mode == "periodic" else "constant")
     if isinstance(layer, Conv2d | Conv3d):
         conv = f.conv2d if isinstance(layer, Conv2d) else f.conv3d
         bias = weights[1] if layer.bias else None
@@ -66,6 +84,10 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
         return average(layer, x)
     if isinstance(layer, LRN):
         return f.local_response_norm(x, layer.size, layer.alpha, layer.beta, layer.k)
+    if isinstance(layer, GroupNorm):
+        return f.group_norm(x, layer.groups, *(weights or (None, None)), layer.eps)
+    if isinstance(layer, LayerNorm):
+        return f.layer_norm(x, x.shape[1:], *(weights or (None, None)), layer.eps)
     if isinstance(layer, Concat):
         return torch.cat(xs, 1)
     if isinstance(layer, Add):
@@ -78,6 +100,13 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
               GlobalAvgPool: lambda t: t.flatten(2).mean(2),
               GlobalMaxPool: lambda t: t.flatten(2).max(2).values}
     return simple[type(layer)](x)
+
+
+def torch_weight(weight: Any, groups: int) -> Any:
+    """PyTorch's weight [in, out / groups, ...] of a transposed convolution."""
+    out, per_group, *kernel = weight.shape
+    grouped = weight.reshape(groups, out // groups, per_group, *kernel).swapaxes(1, 2)
+    return grouped.reshape(groups * per_group, out // groups, *kernel)
 
 
 def activation(layer: Activation, x: Any) -> Any:
@@ -112,11 +141,11 @@ def loss(layer: Layer, scores: Any, targets: np.ndarray, samples: int) -> Any:
     """Sum of the loss over the given samples, divided by `samples`, the mini-batch size."""
     y = torch.from_numpy(targets)
     if isinstance(layer, MeanSquaredError):
-        return f.mse_loss(scores, y, reduction="sum") / (samples * scores.shape[1])
+        return f.mse_loss(scores, y, reduction="sum") / (samples * scores[0].numel())
     if isinstance(layer, LogisticCrossEntropy):
         target = f.one_hot(y, scores.shape[1]).to(scores.dtype)
         return f.binary_cross_entropy_with_logits(scores, target, reduction="sum") / samples
-    return f.cross_entropy(scores, y, reduction="sum") / samples
+    return f.cross_entropy(scores, y, reduction="sum") / (samples * scores[0, 0].numel())
 
 
 def normalise(x: Any, gamma: Any, beta: Any, eps: float,
@@ -146,7 +175,8 @@ def normalise(x: Any, gamma: Any, beta: Any, eps: float,
 
 
 def scaled(x: Any, mean: Any, variance: Any, gamma: Any, beta: Any, eps: float) -> Any:
-    """(x - mean) / sqrt(variance + eps) * gamma + beta, all of them [C]."""
+    """(x - mean) / sqrt(variance + eps) * gamma + beta, all of them [C] or the last two numbers."""
     shape = (1, -1, *(1,) * (x.ndim - 2))
     factor = gamma / torch.sqrt(variance + eps)
-    return (x - mean.reshape(shape)) * factor.reshape(shape) + beta.reshape(shape)
+    addend = torch.as_tensor(beta, dtype=x.dtype)
+    return (x - mean.reshape(shape)) * factor.reshape(shape) + addend.reshape(shape)

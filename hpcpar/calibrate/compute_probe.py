@@ -82,9 +82,10 @@ def _silent(
     scale = np.full(per_channel, 1 / 64, plan.dtype)
     stamps = Stamps(world, len(schedule.steps))
     count = int(plan.batch)
-    truth = rng.integers(0, network.classes, count)
+    truth_shape = (count, *shape(executor.truth_box))
+    truth = rng.integers(0, network.classes, truth_shape)
     if isinstance(network.layers[-1], MeanSquaredError):
-        truth = rng.standard_normal((count, network.classes)).astype(plan.dtype)
+        truth = rng.standard_normal(truth_shape).astype(plan.dtype)
 
     def iterate() -> None:
         normalise(raw[order], mean, scale, images)

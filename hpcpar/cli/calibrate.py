@@ -7,11 +7,12 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from hpcpar.api.checks import check_direct
+from hpcpar.api.sources import network_of
 from hpcpar.calibrate.calibrate import calibrate
 from hpcpar.calibrate.refine import refine
 from hpcpar.cli import options
 from hpcpar.cli.calibrated import show_machine
-from hpcpar.cli.progress import ProgressBar
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World, world
 from hpcpar.diagnose.processor import slowdowns
@@ -21,9 +22,10 @@ from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import DTYPES
-from hpcpar.plan.strategies import named
+from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say, seconds, show, show_line
 from hpcpar.schedule.runnable import require
+from hpcpar.search.auto import strategies_to_try
 from hpcpar.train import record
 
 
@@ -48,7 +50,7 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backend]:
-    options.check_direct(args)
+    check_direct(args.device, args.direct)
     chosen = [plans.load(path) for path in args.plans]
     for path, plan in zip(args.plans, chosen, strict=True):
         if plan.ranks != ranks:
@@ -58,11 +60,12 @@ def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backe
         if not args.batch:
             raise InputError("--network needs --batch: compute steps are measured at the sizes "
                              "that they will have")
-        spec = options.network_spec(args.network, args.input, args.classes)
-        machine = files.to_dict(files.load("local"))
-        for strategy in args.strategy.split(",") if args.strategy else named(ranks):
+        spec, network = network_of(args.network, args.input, args.classes)
+        local = files.load("local")
+        tried = strategies_to_try(network, ranks, local)
+        for strategy in args.strategy.split(",") if args.strategy else tried:
             chosen.append(plans.make_plan(spec, strategy, ranks, args.batch, dtype=args.dtype,
-                                          machine=machine))
+                                          machine=files.to_dict(local)))
     for plan in chosen:
         require(plan.network.build(), plan)
     return chosen, backend(args.device)

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from hpcpar.cli import options
-from hpcpar.cli.progress import ProgressBar
 from hpcpar.data import dataset
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
 from hpcpar.network.base import shape_text
+from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import show_line
 
 
@@ -36,7 +36,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         made,
     )
     sub.add_argument("--input", type=options.image, default=(3, 227, 227), metavar="CxHxW",
-                     help="image shape (default 3x227x227), or a volume's, CxDxHxW")
+                     help="image shape (default 3x227x227), or a volume's, CxDxHxW, or a signal's, "
+                     "CxW")
     truth = sub.add_mutually_exclusive_group()
     truth.add_argument("--classes", type=int, default=1000, metavar="K",
                        help="number of classes (default 1000)")
@@ -45,6 +46,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="numbers to find out of every image, for networks with a mean squared error, instead "
         "of its class",
     )
+    sub.add_argument("--pixels", action="store_true",
+                     help="a class or targets of each pixel, for networks with a loss over pixels")
     sub.add_argument("--samples", type=int, default=1024, metavar="N",
                      help="images to train with (default 1024)")
     sub.add_argument("--test-samples", type=int, default=0, metavar="N",
@@ -56,7 +59,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="[N, C, H, W], [N, H, W] or volumes [N, C, D, H, W], uint8 or floating point",
     )
     sub.add_argument("truth", metavar="LABELS.npy",
-                     help="[N] whole numbers from 0; or targets: [N, outputs] floating point")
+                     help="[N] whole numbers from 0; or targets: [N, outputs] floating point; of "
+                     "pixels [N, H, W] or [N, outputs, H, W]")
     sub.add_argument("--classes", type=int, metavar="K",
                      help="number of classes (default: the largest label plus one)")
     sub.add_argument("--test-fraction", type=float, default=0.2, metavar="F",
@@ -84,8 +88,10 @@ def describe(info: dict[str, Any]) -> str:
 def _truth(info: dict[str, Any]) -> str:
     """The number of targets or classes of a data file."""
     if "targets" in info:
-        return f"{info['targets']['shape'][1]} targets"
-    return f"{info['classes']} classes" if "classes" in info else ""
+        each = " of each pixel" if len(info["targets"]["shape"]) > 2 else ""
+        return f"{info['targets']['shape'][1]} targets{each}"
+    each = " of pixels" if len(info["labels"]["shape"]) > 1 else ""
+    return f"{info['classes']} classes{each}" if "classes" in info else ""
 
 
 def main(args: argparse.Namespace) -> int:
@@ -95,7 +101,8 @@ def main(args: argparse.Namespace) -> int:
     elif args.kind == "synthetic":
         with _progress(args.file) as progress:
             synthetic(args.file, args.input, args.classes, args.samples, args.seed,
-                      targets=args.targets, test_samples=args.test_samples, progress=progress)
+                      targets=args.targets, test_samples=args.test_samples, pixels=args.pixels,
+                      progress=progress)
     elif args.kind == "numpy":
         with _progress(args.file) as progress:
             from_numpy(args.file, args.images, args.truth, args.test_fraction, classes=args.classes,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import hpcpar
 from hpcpar.cli import site
 from hpcpar.cli.launch import limit_threads, start, started_rank
-from hpcpar.cli.parser import Parser, completion
+from hpcpar.cli.parser import Parser
 from hpcpar.errors import InputError, RunError, unknown
 
 #: Command -> its line in the help. The command's module defines ``add(parser)``, which adds its
@@ -64,7 +64,9 @@ def _dispatch(argv: Sequence[str]) -> int:
         chosen.check_options(argv[list(argv).index(command) + 1:])
     args = top.parse_args(argv)
     if args.print_completion:
-        print(completion(parsers(*COMMANDS)[0], args.print_completion))
+        import shtab
+
+        print(shtab.complete(parsers(*COMMANDS)[0], args.print_completion))
         return 0
     if command is None:
         top.print_help(sys.stderr)

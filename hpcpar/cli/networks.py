@@ -47,7 +47,7 @@ def _show_layers(net: Network, wide: bool) -> None:
                "forward"]
     blank = [""] * (len(columns) - 3)
     rows.append(["total", *blank, net.parameters, amount(net.forward_flops, "flop")])
-    show_line(f"{net.name}: {amount(net.parameters, 'weights')}, "
+    show_line(f"{net.name}: {net.parameters:,} weights, "
               f"{amount(net.forward_flops, 'flop')} forward a sample, images "
               f"{shape_text(net.image_shape)}, {net.classes} classes")
     show("layers, per sample", columns, rows, left=len(columns) - 3, drop=("items", "kind"),

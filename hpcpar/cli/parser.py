@@ -87,19 +87,3 @@ class Parser(argparse.ArgumentParser):
 def _completed_files() -> dict[str, str]:
     """Completion of file names in each shell, as shtab takes it."""
     return {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
-
-
-def completion(parser: Parser, shell: str) -> str:
-    """The completion script of a shell.
-
-    Raises
-    ------
-    InputError
-        shtab is not installed.
-    """
-    try:
-        import shtab
-    except ImportError as err:
-        raise InputError(
-            "--print-completion needs shtab; install it with: pip install shtab") from err
-    return str(shtab.complete(parser, shell))

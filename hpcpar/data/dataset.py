@@ -1,9 +1,10 @@
 """Data files: HDF5 files of images or volumes with labels or targets.
 
 ================================  =============================================================
-``images`` [N, C, H, W]           uint8 or float32; volumes are [N, C, D, H, W]
+``images`` [N, C, H, W]           uint8 or float32; volumes [N, C, D, H, W], signals [N, C, W]
 ``labels`` [N]                    int64, 0 <= label < classes; for regression instead
 ``targets`` [N, outputs]          float32
+                                  of pixels: ``labels`` [N, H, W], ``targets`` [N, outputs, H, W]
 ``test_images``, ``test_labels``  optional held-out split (or ``test_targets``)
 attributes ``source, classes``    origin of the data, number of classes
 attributes ``mean, scale``        one number or one per channel: readers use (x - mean) * scale
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from hpcpar.errors import InputError
 from hpcpar.files import atomic_path, reason
+from hpcpar.network.base import image_of
 
 #: Callback with (samples written, samples in total) while a file is written.
 Progress = Callable[[int, int], None]
@@ -77,7 +79,7 @@ class DatasetSplit:
     Attributes
     ----------
     truth : h5py.Dataset
-        Labels [N] or targets [N, outputs].
+        Labels [N] or targets [N, outputs], of pixels with the image's axes after them.
     """
 
     images: h5py.Dataset
@@ -89,10 +91,12 @@ class DatasetSplit:
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        return tuple(self.images.shape[1:])
+        """Of a signal that of an image with one row."""
+        return image_of(self.images.shape[1:])
 
 
-def open_split(f: h5py.File, path: str, prefix: str, truth: str) -> DatasetSplit:
+def open_split(f: h5py.File, path: str, prefix: str, truth: str,
+               pixels: bool | None = None) -> DatasetSplit:
     """Find and check the datasets of a split.
 
     Parameters
@@ -101,6 +105,8 @@ def open_split(f: h5py.File, path: str, prefix: str, truth: str) -> DatasetSplit
         Empty for the training split, ``test_`` for the test split.
     truth : {'labels', 'targets'}
         Ground truth of the network's loss.
+    pixels : bool, optional
+        Whether the loss is over pixels; by default as in the file.
 
     Raises
     ------
@@ -120,37 +126,51 @@ def open_split(f: h5py.File, path: str, prefix: str, truth: str) -> DatasetSplit
         names = f"datasets '{prefix}images' and '{prefix}{truth}'"
         raise InputError(
             f"{where} has no {f'held-out part ({names})' if prefix else names}; {REMEDY}")
-    if images.ndim not in (4, 5) or images.dtype not in (np.dtype("u1"), np.dtype("f4")):
+    if images.ndim not in (3, 4, 5) or images.dtype not in (np.dtype("u1"), np.dtype("f4")):
         raise InputError(f"{where}: '{prefix}images' is {images.dtype} {images.shape}, not uint8 "
-                         f"or float32 [N, C, H, W] or [N, C, D, H, W]; {REMEDY}")
-    count = images.shape[0]
-    if truth == "labels" and (wanted.shape != (count,) or wanted.dtype.kind not in "iu"):
+                         f"or float32 [N, C, H, W], [N, C, D, H, W] or [N, C, W]; {REMEDY}")
+    count, image = images.shape[0], images.shape[2:]
+    of_pixels = wanted.ndim > (1 if truth == "labels" else 2)
+    if pixels is not None and pixels != of_pixels:
+        has, takes = ("pixel" if each else "image" for each in (of_pixels, pixels))
+        raise InputError(f"{where} holds {truth} of each {has}, but the network's loss takes those "
+                         f"of each {takes}; make other data with: hpcpar data synthetic"
+                         f"{' --pixels' * pixels}, or hpcpar data numpy")
+    shape = (count, *image) if of_pixels else (count,)
+    if truth == "labels" and (wanted.shape != shape or wanted.dtype.kind not in "iu"):
         raise InputError(f"{where}: '{prefix}labels' is {wanted.dtype} {wanted.shape}, not {count} "
-                         f"whole numbers; {REMEDY}")
-    if truth == "targets" and (wanted.ndim != 2 or wanted.shape[0] != count or not wanted.shape[1]
-                               or wanted.dtype.kind != "f"):
+                         f"whole numbers, or {(count, *image)} of pixels; {REMEDY}")
+    if truth == "targets" and (wanted.ndim < 2 or not wanted.shape[1] or wanted.dtype.kind != "f"
+                               or (wanted.shape[0], *wanted.shape[2:]) != shape):
         raise InputError(f"{where}: '{prefix}targets' is {wanted.dtype} {wanted.shape}, not "
-                         f"floating-point numbers [{count}, outputs]; {REMEDY}")
+                         f"floating-point numbers [{count}, outputs], or of pixels "
+                         f"{(count, 'outputs', *image)}; {REMEDY}")
     return DatasetSplit(images, wanted)
 
 
 def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], dtype: Any,
-           outputs: int = 0) -> DatasetSplit:
+                 truth: tuple[int, ...] = (), truth_dtype: str = "i8") -> DatasetSplit:
     """Create the two datasets of a split; a chunk has one sample and about 32 rows and planes.
 
     Parameters
     ----------
     shape : tuple of int
         Shape of a sample, channels first.
-    outputs : int
-        Number of targets per sample; 0 for labels.
+    truth : tuple of int
+        Shape of a sample's ground truth.
+    truth_dtype : str
+        A floating-point type for targets, else for labels.
     """
-    chunk = (1, shape[0], *(-(-e // -(-e // 32)) for e in shape[1:-1]), shape[-1])
-    images = f.create_dataset(f"{prefix}images", (count, *shape), dtype,
-                              chunks=chunk if count else None)
-    if outputs:
-        return DatasetSplit(images, f.create_dataset(f"{prefix}targets", (count, outputs), "f4"))
-    return DatasetSplit(images, f.create_dataset(f"{prefix}labels", (count,), "i8"))
+    image = shape[1:]
+    tile = (*(-(-e // -(-e // 32)) for e in image[:-1]), image[-1])
+
+    def dataset(name: str, sample: tuple[int, ...], kind: Any) -> h5py.Dataset:
+        of_pixels = count and sample[-len(image):] == image
+        chunks = (1, *sample[:-len(image)], *tile) if of_pixels else None
+        return f.create_dataset(prefix + name, (count, *sample), kind, chunks=chunks)
+
+    name = "targets" if truth_dtype.startswith("f") else "labels"
+    return DatasetSplit(dataset("images", shape, dtype), dataset(name, truth, truth_dtype))
 
 
 def held_out(labels: NDArray[np.int64], fraction: float) -> NDArray[np.bool_]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+import sys
 from types import TracebackType
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from hpcpar.data.dataset import REMEDY, DatasetSplit, open_hdf5, open_split
+from hpcpar.data.box_reader import BoxReader
+from hpcpar.data.dataset import REMEDY, open_hdf5, open_split
 from hpcpar.errors import InputError, unknown
 from hpcpar.files import reason
 from hpcpar.network.base import shape_text
-from hpcpar.plan.boxes import Box, Interval, items
+from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.boxes import shape as shape_of
 
 #: Label and target of the padding in the last test batch.
@@ -44,7 +44,8 @@ class Loader:
         The rank's part of the input [B, C, H, W] or [B, C, D, H, W]; it may be empty.
     labels : Interval or Box
         Interval of the batch whose labels the rank needs, or for regression the box of the targets
-        [B, outputs]. Either may be empty.
+        [B, outputs]; of pixels the box of the labels [B, H, W] or targets [B, outputs, H, W]. Any
+        may be empty.
     batch : int
         Mini-batch size B over all ranks.
     dtype : dtype
@@ -75,8 +76,9 @@ class Loader:
         self.path, self.batch_size = path, batch
         self._rows = np.arange(*box[0]) if rows is None else rows
         self._box = box[1:]
-        #: Box of the labels [B] or of the targets [B, outputs].
+        #: Box of the labels [B, ...] or of the targets [B, outputs, ...].
         self._truth_box: Box = labels if isinstance(labels[0], tuple) else (labels,)
+        self._targets = len(self._truth_box) in (2, len(box))
         self.dtype, self.seed, self.split = np.dtype(dtype), seed, split
         self.shuffle = shuffle and split == "train"
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
@@ -93,8 +95,9 @@ class Loader:
     def _open(self, shape: tuple[int, ...] | None, classes: int | None) -> None:
         """Find and check the datasets."""
         where = f"data file {self.path}"
-        truth = "labels" if len(self._truth_box) == 1 else "targets"
-        found = open_split(self._file, self.path, "test_" if self.split == "test" else "", truth)
+        truth, pixels = "targets" if self._targets else "labels", len(self._truth_box) > 2
+        found = open_split(self._file, self.path, "test_" if self.split == "test" else "", truth,
+                           pixels)
         self.samples, sample = found.samples, found.sample_shape
         if shape is not None and sample != tuple(shape):
             file, net = shape_text(sample), shape_text(shape)
@@ -104,43 +107,46 @@ class Loader:
         if not _inside((rows, *self._box), (self.batch_size, *sample)):
             raise InputError(f"{where} holds images {sample}, the part {(rows, *self._box)} of a "
                              f"batch of {self.batch_size} lies outside; plan with its shape")
-        read_truth = self._targets if truth == "targets" else self._labels
-        self.labels = read_truth(found, classes)
+        if classes is None and not self._targets and "classes" in self._file.attrs:
+            classes = int(self._file.attrs["classes"])
+        self._classes = classes
+        columns = self._truth_box[1:]
+        if self._targets:
+            self._check_outputs(found.truth.shape[1], columns[0])
+        if not pixels:
+            self._check_truth(found.truth[...])
+        self._truth = BoxReader(self.path, found.truth, columns,
+                                RESIDENT_BYTES if pixels else sys.maxsize)
+        if pixels and self._truth.resident is not None:
+            self._check_truth(self._truth.resident)
         if self.samples < (self.batch_size if self.split == "train" else 1):
             raise InputError(f"{where} holds {self.samples} samples, fewer than one batch of "
                              f"{self.batch_size}; use a smaller --batch or more data")
-        self._images = found.images
-        self._resident: NDArray[Any] | None = None
-        if self.samples * items(self._box) * self._images.dtype.itemsize <= RESIDENT_BYTES:
-            self._resident = np.empty((self.samples, *shape_of(self._box)), self._images.dtype)
-            self._read(np.arange(self.samples), self._resident)
+        self._images = BoxReader(self.path, found.images, self._box, RESIDENT_BYTES)
         self._mean, self._scale = self._per_channel("mean", 0.0, sample), self._per_channel(
             "scale", 1.0, sample)
 
-    def _labels(self, found: DatasetSplit, classes: int | None) -> NDArray[np.int64]:
-        """All labels [N]."""
-        known: NDArray[np.int64] = found.truth[...].astype(np.int64)
-        if classes is None and "classes" in self._file.attrs:
-            classes = int(self._file.attrs["classes"])
-        if classes is not None and self.samples and (known.min() < 0 or known.max() >= classes):
-            raise InputError(
-                f"data file {self.path} holds labels from {known.min()} to {known.max()}, the "
-                f"network has {classes} classes (0 to {classes - 1}); plan with --classes "
-                f"{max(int(known.max()) + 1, 1)} or fix the labels")
-        return known
-
-    def _targets(self, found: DatasetSplit, outputs: int | None) -> NDArray[Any]:
-        """The rank's targets [N, outputs] of all samples."""
-        known, columns = found.truth[...], self._truth_box[1]
-        width = known.shape[1]
+    def _check_outputs(self, width: int, columns: Interval) -> None:
+        """Check the number of targets in the file against the network's outputs."""
+        outputs = self._classes
         if (outputs is not None and width != outputs) or not _inside((columns,), (width,)):
             raise InputError(
                 f"data file {self.path} holds {width} targets of each sample, the network has "
                 f"{outputs or columns[1]} outputs; plan with --classes {width}, or make other data")
-        if not np.isfinite(known).all():
-            raise InputError(f"data file {self.path} holds targets that are no finite numbers; "
-                             "fix or leave out those samples")
-        return known[:, slice(*columns)].astype(self.dtype)
+
+    def _check_truth(self, known: NDArray[Any]) -> None:
+        """Check labels or targets that were read."""
+        if self._targets:
+            if not np.isfinite(known).all():
+                raise InputError(f"data file {self.path} holds targets that are no finite numbers; "
+                                 "fix or leave out those samples")
+            return
+        classes = self._classes
+        if classes is not None and known.size and (known.min() < 0 or known.max() >= classes):
+            raise InputError(
+                f"data file {self.path} holds labels from {known.min()} to {known.max()}, the "
+                f"network has {classes} classes (0 to {classes - 1}); plan with --classes "
+                f"{max(int(known.max()) + 1, 1)} or fix the labels")
 
     def _per_channel(self, name: str, default: float, sample: tuple[int, ...]) -> NDArray[Any]:
         """An attribute for the rank's channels, [c, 1, 1] or [c, 1, 1, 1], in the output's type."""
@@ -168,7 +174,7 @@ class Loader:
         return self._order[1]
 
     def batch(self, epoch: int, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The rank's images [n, c, ...] and labels [n], or targets [n, outputs], of a batch.
+        """The rank's images [n, c, ...] and labels [n, ...], or targets [n, outputs, ...].
 
         Raises
         ------
@@ -179,50 +185,22 @@ class Loader:
             raise IndexError(f"batch {index} of an epoch of {self.batches_per_epoch}")
         # The last test batch may have fewer samples.
         order = self.order(epoch)[index * self.batch_size :][: self.batch_size]
-        labelled = order[slice(*self._truth_box[0])]
-        missing = NO_LABEL if len(self._truth_box) == 1 else NO_TARGET
-        labels = np.full((shape_of(self._truth_box)), missing, self.labels.dtype)
-        labels[: len(labelled)] = self.labels[labelled]
+        known = self._truth.of(order[slice(*self._truth_box[0])])
+        if self._truth.resident is None:
+            self._check_truth(known)
+        missing, kind = (NO_TARGET, self.dtype) if self._targets else (NO_LABEL, np.int64)
+        labels = np.full(shape_of(self._truth_box), missing, kind)
+        labels[: len(known)] = known
         images = np.zeros((len(self._rows), *shape_of(self._box)), self.dtype)
         if images.size:
             chosen = order[self._rows[self._rows < len(order)]]
-            if self._resident is not None:
-                raw = self._resident[chosen]
-            else:
-                raw = np.empty((len(chosen), *shape_of(self._box)), self._images.dtype)
-                self._read(chosen, raw)
-            normalise(raw, self._mean, self._scale, images[: len(chosen)])
+            normalise(self._images.of(chosen), self._mean, self._scale, images[: len(chosen)])
         return images, labels
-
-    def _read(self, chosen: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Read samples to their positions in `out`, in the order of the file and in runs.
-
-        The low-level interface of h5py is used because its selection by a list takes milliseconds
-        per sample on chunked data.
-        """
-        if not out.size:
-            return
-        dataset = self._images.id
-        space, kind = dataset.get_space(), h5py.h5t.py_create(out.dtype)
-        origin = tuple(start for start, _ in self._box)
-        positions = np.argsort(chosen)
-        samples = chosen[positions]
-        breaks = np.flatnonzero((np.diff(samples) != 1) | (np.diff(positions) != 1)) + 1
-        ends = [0, *breaks.tolist(), len(chosen)] if len(chosen) else []
-        try:
-            for a, b in itertools.pairwise(ends):
-                count = (b - a, *out.shape[1:])
-                space.select_hyperslab((int(samples[a]), *origin), count)
-                start = int(positions[a])
-                dataset.read(h5py.h5s.create_simple(count), space, out[start : start + b - a], kind)
-        except OSError as err:
-            raise InputError(
-                f"data file {self.path} cannot be read ({reason(err)}); {REMEDY}") from err
 
     @property
     def resident(self) -> bool:
-        """Whether all images are in memory, so that prefetching has no benefit."""
-        return self._resident is not None
+        """Whether all samples are in memory, so that prefetching has no benefit."""
+        return self._images.resident is not None and self._truth.resident is not None
 
     def close(self) -> None:
         """Close the file."""

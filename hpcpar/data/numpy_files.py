@@ -31,7 +31,8 @@ def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *
         normalise uint8 images per channel. Floating-point images become float32 and are not
         normalised.
     truth : str
-        Path of integer labels [N], or of floating-point targets [N, outputs] or [N].
+        Path of integer labels [N], or of floating-point targets [N, outputs] or [N]; of pixels
+        labels [N, H, W] or targets [N, outputs, H, W].
     test_fraction : float
         Fraction of each class (with targets, of all samples) in the test split.
     classes : int, optional
@@ -43,8 +44,8 @@ def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *
         A file cannot be read or written, or its contents do not fit.
     """
     pixels = _images(images)
-    known = _truth(truth, len(pixels))
-    outputs = known.shape[1] if known.ndim == 2 else 0
+    known = _truth(truth, len(pixels), pixels.shape[2:])
+    outputs = known.shape[1] if known.dtype.kind == "f" else 0
     if outputs and classes is not None:
         raise InputError(f"{truth} holds targets, which have no classes; leave out --classes, or "
                          "give labels (whole numbers)")
@@ -53,7 +54,8 @@ def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *
     if not 0 <= test_fraction < 1:
         raise InputError(
             f"held-out fraction {test_fraction}: give a number of at least 0 and below 1")
-    test = held_out(np.zeros(len(known), np.int64) if outputs else known, test_fraction)
+    test = held_out(np.zeros(len(known), np.int64) if outputs or known.ndim > 1 else known,
+                    test_fraction)
     if test.all():
         raise InputError(f"held-out fraction {test_fraction} leaves no image of {images} to train "
                          "with; give a smaller one")
@@ -65,7 +67,8 @@ def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *
         splits = []
         for prefix, chosen in ("", ~test), ("test_", test):
             if chosen.any():
-                split = create_split(f, prefix, int(chosen.sum()), shape, dtype, outputs)
+                split = create_split(f, prefix, int(chosen.sum()), shape, dtype,
+                                     known.shape[1:], "f4" if outputs else "i8")
                 split.truth[...] = known[chosen]
                 splits.append((split, chosen))
         for start in range(0, len(known), block):
@@ -116,19 +119,21 @@ def _images(path: str) -> NDArray[Any]:
     return pixels
 
 
-def _truth(path: str, count: int) -> NDArray[Any]:
-    """Labels [N] int64 or targets [N, outputs] float32."""
+def _truth(path: str, count: int, image: tuple[int, ...]) -> NDArray[Any]:
+    """Labels [N] int64 or targets [N, outputs] float32; of pixels with the image's axes."""
     found = _mapped(path)
-    if found.dtype.kind == "f" and found.ndim in (1, 2) and len(found) == count and found.size:
-        targets = np.asarray(found, np.float32).reshape(count, -1)
+    if (found.dtype.kind == "f" and found.shape[:1] == (count,) and found.size
+            and found.shape[2:] in ((), image)):
+        targets = np.asarray(found, np.float32).reshape(count, -1, *found.shape[2:])
         if not np.isfinite(targets).all():
             raise InputError(f"{path} holds targets that are no finite float32 numbers; fix or "
                              "leave out those samples")
         return targets
-    if found.shape != (count,) or found.dtype.kind not in "iu":
+    if found.shape not in ((count,), (count, *image)) or found.dtype.kind not in "iu":
         raise InputError(
             f"{path} holds {found.dtype} of shape {found.shape}; give {count} whole numbers, one "
-            f"per image (labels), or floating-point numbers [{count}, outputs] (targets)")
+            f"per image (labels), or floating-point numbers [{count}, outputs] (targets); of "
+            f"pixels, with {image} after them")
     return np.asarray(found, np.int64)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hpcpar.data.dataset import BLOCK_BYTES, Progress, create_split, replacing
 from hpcpar.errors import InputError
 
+Value = TypeVar("Value", bound=np.generic)
 #: Upper bounds of the uniform noise and of the pattern, whose sum is a pixel.
 _NOISE, _PATTERN = 160, 96
 
@@ -24,10 +25,13 @@ class _ClassPatterns:
         self.tiles = rng.integers(0, _PATTERN, (classes, shape[0], *(8 for _ in shape[1:])),
                                   dtype=np.uint8)
 
-    def draw(self, rng: np.random.Generator, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Parameters of the patterns of `count` samples, and their ground truth."""
-        labels = rng.integers(0, self.classes, count)
-        return labels, labels
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[Any]:
+        """Parameters of the patterns of `count` samples."""
+        return rng.integers(0, self.classes, count)
+
+    def truth(self, shown: NDArray[Any]) -> NDArray[Any]:
+        """Ground truth of samples with these parameters."""
+        return shown
 
     def patterns(self, shown: NDArray[Any]) -> NDArray[np.uint8]:
         """Tiles [n, c, ...] of samples with these parameters."""
@@ -47,55 +51,98 @@ class _TargetPatterns:
         self.owner = rng.permutation(np.arange(math.prod(tiles)) % outputs).reshape(tiles)
         self.outputs = outputs
 
-    def draw(self, rng: np.random.Generator, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        brightness = rng.random((count, self.outputs), np.float32)
-        return brightness, np.cos(np.pi * brightness)
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[Any]:
+        return rng.random((count, self.outputs), np.float32)
+
+    def truth(self, shown: NDArray[Any]) -> NDArray[Any]:
+        return np.cos(np.pi * shown)
 
     def patterns(self, shown: NDArray[Any]) -> NDArray[np.uint8]:
         return (_PATTERN * shown).astype(np.uint8)[:, self.owner]
 
 
+class _PixelPatterns:
+    """Ground truth of each pixel, of one of 8 tiles along each image axis of a sample.
+
+    A label's tiles have the random colour of their class. Each target is a smooth function of the
+    brightness of a channel.
+    """
+
+    def __init__(self, rng: np.random.Generator, classes: int, targets: int,
+                 shape: tuple[int, ...]) -> None:
+        self.classes, self.targets, self.shape = classes, targets, shape
+        self.colours = rng.integers(0, _PATTERN, (classes, shape[0]), dtype=np.uint8)
+
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[Any]:
+        tiles = tuple(8 for _ in self.shape[1:])
+        if self.targets:
+            return rng.random((count, self.targets, *tiles), np.float32)
+        return rng.integers(0, self.classes, (count, 1, *tiles))
+
+    def truth(self, shown: NDArray[Any]) -> NDArray[Any]:
+        pixels = _stretched(shown, self.shape[1:])
+        return np.cos(np.pi * pixels) if self.targets else pixels[:, 0]
+
+    def patterns(self, shown: NDArray[Any]) -> NDArray[np.uint8]:
+        if self.targets:
+            return (_PATTERN * shown).astype(np.uint8)[:, np.arange(self.shape[0]) % self.targets]
+        return np.moveaxis(self.colours[shown[:, 0]], -1, 1)
+
+
 def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, seed: int = 0, *,
-              targets: int = 0, test_samples: int = 0, progress: Progress | None = None) -> None:
+              targets: int = 0, test_samples: int = 0, pixels: bool = False,
+              progress: Progress | None = None) -> None:
     """Write a data file of synthetic uint8 images or volumes.
 
     Parameters
     ----------
     shape : tuple of int
-        Sample shape (C, H, W) or (C, D, H, W).
+        Sample shape (C, H, W), (C, D, H, W) or (C, W).
     classes : int
         Number of classes.
     samples, test_samples : int
         Samples of the training and of the test split.
     targets : int
         Number of regression targets per image; 0 for labels.
+    pixels : bool
+        Whether each pixel has a label or targets; these are at most the channels.
 
     Raises
     ------
     InputError
         A number is out of range, or the file cannot be written.
     """
-    if (len(shape) not in (3, 4) or min(*shape, classes, samples) < 1
+    if (len(shape) not in (2, 3, 4) or min(*shape, classes, samples) < 1
         or min(test_samples, seed, targets) < 0):
         what = f"{targets} targets" if targets else f"{classes} classes"
         raise InputError(f"synthetic data of {samples} + {test_samples} images {shape} with "
                          f"{what}, seed {seed}: give positive numbers")
+    if pixels and targets > shape[0]:
+        raise InputError(f"{targets} targets of each pixel of images {shape}: give at most one for "
+                         "each channel")
     layout = np.random.default_rng([seed, 0])
-    content = (_TargetPatterns(layout, targets, shape) if targets
-               else _ClassPatterns(layout, classes, shape))
+    content: _PixelPatterns | _TargetPatterns | _ClassPatterns
+    if pixels:
+        content = _PixelPatterns(layout, classes, targets, shape)
+    else:
+        content = (_TargetPatterns(layout, targets, shape) if targets
+                   else _ClassPatterns(layout, classes, shape))
+    truth = ((targets,) if targets else ()) + (shape[1:] if pixels else ())
+    kind = "f4" if targets else "u1" if pixels and classes <= 256 else "i8"
     total, done, block = samples + test_samples, 0, max(1, BLOCK_BYTES // math.prod(shape))
     with replacing(path, "data file") as f:
         for number, (prefix, count) in enumerate((("", samples), ("test_", test_samples))):
             if not count:
                 continue
             rng = np.random.default_rng([seed, 1 + number])
-            split = create_split(f, prefix, count, shape, "u1", targets)
-            shown, split.truth[...] = content.draw(rng, count)
+            split = create_split(f, prefix, count, shape, "u1", truth, kind)
+            shown = content.draw(rng, count)
             for start in range(0, count, block):
                 stop = min(count, start + block)
-                pixels = rng.integers(0, _NOISE, (stop - start, *shape), dtype=np.uint8)
-                pixels += _stretched(content.patterns(shown[start:stop]), shape[1:])
-                split.images[start:stop] = pixels
+                images = rng.integers(0, _NOISE, (stop - start, *shape), dtype=np.uint8)
+                images += _stretched(content.patterns(shown[start:stop]), shape[1:])
+                split.images[start:stop] = images
+                split.truth[start:stop] = content.truth(shown[start:stop])
                 done += stop - start
                 if progress:
                     progress(done, total)
@@ -106,7 +153,7 @@ def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, see
             f.attrs["classes"] = classes
 
 
-def _stretched(tiles: NDArray[np.uint8], image: tuple[int, ...]) -> NDArray[np.uint8]:
+def _stretched(tiles: NDArray[Value], image: tuple[int, ...]) -> NDArray[Value]:
     """Tiles [n, c, ...] enlarged to images."""
     for axis, extent in enumerate(image, 2):
         tiles = tiles.take(np.arange(extent) * tiles.shape[axis] // extent, axis=axis)

@@ -1,7 +1,8 @@
 """The base class of all layers: shapes, weights and flops, per sample.
 
 A sample's shape is ``(C,)`` for features, ``(C, H, W)`` for an image or ``(C, D, H, W)`` for a
-volume; the sample axis ``n`` comes first in every tensor. Flops count a multiply and an add as two.
+volume; a signal ``(C, W)`` is an image with one row, ``(C, 1, W)``. The sample axis ``n`` comes
+first in every tensor. Flops count a multiply and an add as two.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ def axes_of(sample: Shape) -> tuple[str, ...]:
     return AXES[len(sample) + 1]
 
 
+def image_of(shape: Shape) -> Shape:
+    """The shape itself; of a signal (C, W) that of an image with one row."""
+    return (shape[0], 1, shape[1]) if len(shape) == 2 else tuple(shape)
+
+
 def shape_text(shape: Iterable[object]) -> str:
     """Extents joined by x, for example ``3x224x224``."""
     return "x".join(map(str, shape))
@@ -57,9 +63,13 @@ class Layer:
     #: True for matrix products of weights and inputs: convolutions and linear layers, the layers
     #: i = 1..L of the papers.
     is_matmul: ClassVar[bool] = False
-    has_weights: ClassVar[bool] = False
     #: True if the layer reads two or more inputs.
     merges: ClassVar[bool] = False
+
+    @property
+    def has_weights(self) -> bool:
+        """True if the layer has weights, which are trained."""
+        return False
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         """Shape of an output sample, from the sample shapes of all inputs."""
@@ -109,10 +119,11 @@ class Input(Layer):
     kind: ClassVar[str] = "input"
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
-        if len(self.shape) + 1 not in AXES or not self.shape or min(self.shape) < 1:
+        shape = image_of(self.shape)
+        if len(shape) + 1 not in AXES or not shape or min(shape) < 1:
             raise InputError(f"input '{self.name}' has shape {self.shape}; give positive numbers "
-                             "as (C,), (C, H, W) or (C, D, H, W)")
-        return self.shape
+                             "as (C,), (C, W), (C, H, W) or (C, D, H, W)")
+        return shape
 
     def forward_flops(self, x: Shape) -> float:
         return 0.0

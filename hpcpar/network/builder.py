@@ -9,7 +9,7 @@ from hpcpar.network.graph import Network, check_inputs
 from hpcpar.network.layers import Concat, Input, Layer, Shape
 
 #: Value of a layer's field.
-Option = float | Sequence[int]
+Option = float | str | Sequence[int]
 
 
 class Graph:

@@ -15,6 +15,7 @@ from hpcpar.network.layers import Shape
 from hpcpar.network.mobilenet import mobilenet_v2
 from hpcpar.network.resnet import resnet50, resnet152
 from hpcpar.network.small import lenet5, mlp
+from hpcpar.network.unet import unet, unet3d
 from hpcpar.network.vgg import vgg16, vgg16_bn
 
 #: name -> (builder, default shape of a sample, default classes)
@@ -29,6 +30,8 @@ NETWORKS: dict[str, tuple[Callable[[Shape, int], Network], Shape, int]] = {
     "resnet152": (resnet152, (3, 224, 224), 1000),
     "inception_v3": (inception_v3, (3, 299, 299), 1000),
     "mobilenet_v2": (mobilenet_v2, (3, 224, 224), 1000),
+    "unet": (unet, (3, 256, 256), 2),
+    "unet3d": (unet3d, (1, 64, 64, 64), 3),
     "cosmoflow": (cosmoflow, (4, 128, 128, 128), 4),
 }
 
@@ -41,7 +44,8 @@ def network(name: str, shape: Shape | None = None, classes: int | None = None) -
     name : str
         One of `NETWORKS`, ``module:function``, or the path of an ONNX file.
     shape : tuple of int, optional
-        Sample shape (C, H, W) or (C, D, H, W); by default the one in `NETWORKS` or in the file.
+        Sample shape (C, H, W), (C, D, H, W) or (C, W); by default the one in `NETWORKS` or in the
+        file.
     classes : int, optional
         Number of outputs; by default the one in `NETWORKS` or in the file.
 
@@ -80,3 +84,8 @@ def defaults(name: str) -> tuple[Shape, int]:
         return NETWORKS[name][1:]
     net = network(name)
     return net.image_shape, net.classes
+
+
+def names() -> list[str]:
+    """Names of the built-in networks."""
+    return list(NETWORKS)

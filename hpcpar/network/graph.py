@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from hpcpar.errors import InputError
@@ -15,6 +15,11 @@ from hpcpar.network.receptive_field import Same
 class Network:
     """Layers in the order of execution; the first is the input, the last the loss.
 
+    Attributes
+    ----------
+    notes : tuple of str
+        Where an imported network differs from its source, a line each.
+
     Raises
     ------
     InputError
@@ -24,6 +29,7 @@ class Network:
 
     name: str
     layers: tuple[Layer, ...]
+    notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self._check_ends()
@@ -98,10 +104,25 @@ class Network:
         """Number of outputs."""
         return self.shapes[self.layers[-1].name][0]
 
+    @property
+    def truth_shape(self) -> Shape:
+        """Shape of a sample's ground truth: () for a label, (outputs,) for targets; with the
+        image's extents after it if each pixel has its own.
+        """
+        last = self.layers[-1]
+        assert isinstance(last, Loss)
+        return last.truth_shape(self.shapes[last.name])
+
     @cached_property
     def weighted(self) -> tuple[Layer, ...]:
-        """Layers with parameters in order, batch normalisation included."""
+        """Layers with parameters in order, normalisations included."""
         return tuple(layer for layer in self.layers if layer.has_weights)
+
+    @cached_property
+    def stateful(self) -> tuple[Layer, ...]:
+        """Layers with parameters or running statistics in order."""
+        return tuple(layer for layer in self.layers
+                     if layer.has_weights or layer.buffers(self.input_shape(layer)))
 
     @cached_property
     def trained(self) -> frozenset[str]:

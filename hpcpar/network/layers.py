@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hpcpar.network.base import AXES, Input, Layer, Pair, Shape, axes_of
+from hpcpar.network.base import AXES, Input, Layer, Pair, Shape, axes_of, image_of
 from hpcpar.network.loss import LogisticCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
-from hpcpar.network.matmul_layers import Conv, Conv2d, Conv3d, Linear
+from hpcpar.network.matmul_layers import Conv, Conv1d, Conv2d, Conv3d, Linear
 from hpcpar.network.merge import Add, Concat, Multiply
-from hpcpar.network.norm import LRN, BatchNorm
+from hpcpar.network.norm import LRN, BatchNorm, GroupNorm, LayerNorm, Normalisation, SampleNorm
 from hpcpar.network.pointwise import (
     GELU,
     Activation,
@@ -22,14 +22,18 @@ from hpcpar.network.pointwise import (
 )
 from hpcpar.network.pool import (
     AvgPool,
+    AvgPool1d,
     AvgPool2d,
     AvgPool3d,
     GlobalAvgPool,
     GlobalMaxPool,
+    MaxPool1d,
     MaxPool2d,
     MaxPool3d,
     Pool,
 )
+from hpcpar.network.resample import Pad, Resampled, Upsample
+from hpcpar.network.transposed import ConvTranspose, ConvTranspose2d, ConvTranspose3d
 from hpcpar.network.windowed import Windowed
 
 __all__ = [
@@ -40,36 +44,50 @@ __all__ = [
     "Add",
     "Affine",
     "AvgPool",
+    "AvgPool1d",
     "AvgPool2d",
     "AvgPool3d",
     "BatchNorm",
     "Clip",
     "Concat",
     "Conv",
+    "Conv1d",
     "Conv2d",
     "Conv3d",
+    "ConvTranspose",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "Dropout",
     "Flatten",
     "GlobalAvgPool",
     "GlobalMaxPool",
+    "GroupNorm",
     "Input",
     "Layer",
+    "LayerNorm",
     "LeakyReLU",
     "Linear",
     "LogisticCrossEntropy",
     "Loss",
+    "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
     "MeanSquaredError",
     "Multiply",
+    "Normalisation",
+    "Pad",
     "Pair",
     "Pool",
     "ReLU",
+    "Resampled",
+    "SampleNorm",
     "Shape",
     "SiLU",
     "Sigmoid",
     "SoftmaxCrossEntropy",
     "Tanh",
+    "Upsample",
     "Windowed",
     "axes_of",
+    "image_of",
 ]

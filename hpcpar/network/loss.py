@@ -14,22 +14,22 @@ class Loss(Layer):
     """Base class of losses.
 
     The output tensor is the gradient of the loss with respect to the input; the loss value is a
-    sum over elements.
+    sum over elements. The input is features (C,), or an image with a prediction for each pixel.
     """
 
-    def output_shape(self, x: Shape, *more: Shape) -> Shape:
-        need_features(self, x)
-        return x
+    def truth_shape(self, x: Shape) -> Shape:
+        """Shape of a sample's ground truth: a class of the sample, or one of each pixel."""
+        return x[1:]
 
 
 @dataclass(frozen=True)
 class SoftmaxCrossEntropy(Loss):
-    """Mean over the batch of -log softmax at the label; the softmax needs all classes."""
+    """Mean over batch and pixels of -log softmax at the label; the softmax needs all classes."""
 
     kind: ClassVar[str] = "softmax_cross_entropy"
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
-        return Same() if axis == "n" else Full()
+        return Full() if axis == "c" else Same()
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,19 @@ class LogisticCrossEntropy(Loss):
 
     kind: ClassVar[str] = "logistic_cross_entropy"
 
+    def output_shape(self, x: Shape, *more: Shape) -> Shape:
+        need_features(self, x)
+        return x
+
 
 @dataclass(frozen=True)
 class MeanSquaredError(Loss):
-    """Mean over batch and outputs of the squared error, for regression.
+    """Mean over batch, outputs and pixels of the squared error, for regression.
 
     The layer can stay split by output.
     """
 
     kind: ClassVar[str] = "mean_squared_error"
+
+    def truth_shape(self, x: Shape) -> Shape:
+        return x

@@ -80,6 +80,14 @@ class Conv2d(Conv):
 
 
 @dataclass(frozen=True)
+class Conv1d(Conv2d):
+    """Convolution of signals ``(C, W)``: of images with one row."""
+
+    kind: ClassVar[str] = "conv1d"
+    of_signals: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class Conv3d(Conv):
     """Convolution of volumes ``(C, D, H, W)``."""
 

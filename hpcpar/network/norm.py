@@ -1,11 +1,12 @@
-"""Normalisation layers: local response normalisation and batch normalisation."""
+"""Normalisation layers: across neighbouring channels, and by mean and variance."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
+from hpcpar.errors import InputError
 from hpcpar.network.base import Layer, Shape
 from hpcpar.network.receptive_field import Relation, Same, Window
 
@@ -35,37 +36,93 @@ class LRN(Layer):
 
 
 @dataclass(frozen=True)
-class BatchNorm(Layer):
-    """Batch normalisation per channel: (x - mean) / sqrt(variance + eps) * gamma + beta.
+class Normalisation(Layer):
+    """Base of the layers (x - mean) / sqrt(variance + eps) * weight + bias.
 
-    Mean and variance are taken over samples and image. gamma ``(C,)`` is the weight, beta ``(C,)``
-    the bias. The layer is elementwise given the statistics; the runtime sums the statistics over
-    ranks.
+    Given the statistics these layers are elementwise; the runtime sums the statistics over ranks.
 
     Attributes
     ----------
     eps : float
         Number added to the variance.
+    affine : bool
+        Weight and bias are there and trained.
+    """
+
+    eps: float = 1e-5
+    affine: bool = True
+    elementwise: ClassVar[bool] = True
+
+    @property
+    def has_weights(self) -> bool:
+        return self.affine
+
+    def weight_shape(self, x: Shape) -> Shape:
+        return (x[0],) if self.affine else ()
+
+    def bias_shape(self, x: Shape) -> Shape:
+        return self.weight_shape(x)
+
+    def forward_flops(self, x: Shape) -> float:
+        """Five flops per element: three for sum and sum of squares, two for the affine map."""
+        return 5.0 * math.prod(x)
+
+
+@dataclass(frozen=True)
+class BatchNorm(Normalisation):
+    """Batch normalisation: statistics of each channel over samples and image.
+
+    Weight and bias have the shape ``(C,)``.
+
+    Attributes
+    ----------
     momentum : float
         Weight of the new batch in the running mean and variance (PyTorch's convention).
     """
 
-    eps: float = 1e-5
     momentum: float = 0.1
     kind: ClassVar[str] = "batchnorm"
-    has_weights: ClassVar[bool] = True
-    elementwise: ClassVar[bool] = True
-
-    def weight_shape(self, x: Shape) -> Shape:
-        return (x[0],)
-
-    def bias_shape(self, x: Shape) -> Shape:
-        return (x[0],)
 
     def buffers(self, x: Shape) -> int:
         """Running mean and variance of each channel."""
         return 2 * x[0]
 
-    def forward_flops(self, x: Shape) -> float:
-        """Five flops per element: three for sum and sum of squares, two for the affine map."""
-        return 5.0 * math.prod(x)
+
+@dataclass(frozen=True)
+class GroupNorm(Normalisation):
+    """Group normalisation: statistics of each sample over the image and a group of channels.
+
+    Weight and bias have the shape ``(C,)``. Instance normalisation has as many groups as channels.
+
+    Attributes
+    ----------
+    groups : int
+        Divides the number of channels.
+    """
+
+    groups: int = 1
+    kind: ClassVar[str] = "groupnorm"
+
+    def output_shape(self, x: Shape, *more: Shape) -> Shape:
+        if self.groups < 1 or x[0] % self.groups:
+            raise InputError(f"layer '{self.name}' ({self.kind}): {self.groups} groups do not "
+                             f"divide {x[0]} channels; use a divisor of {x[0]}")
+        return x
+
+
+@dataclass(frozen=True)
+class LayerNorm(Normalisation):
+    """Layer normalisation: statistics of each whole sample.
+
+    Weight and bias have the shape of a sample.
+    """
+
+    groups: ClassVar[int] = 1
+    kind: ClassVar[str] = "layernorm"
+
+    def weight_shape(self, x: Shape) -> Shape:
+        return x if self.affine else ()
+
+
+#: Normalisations by statistics of each sample.
+SampleNorm: TypeAlias = GroupNorm | LayerNorm

@@ -1,7 +1,4 @@
-"""Networks from ONNX files: layers, shapes and options, without the trained weights.
-
-`hpcpar.network.onnx_ops` maps the operators. A softmax cross-entropy loss is appended.
-"""
+"""Networks from ONNX files: layers, shapes and options, without the trained weights."""
 
 from __future__ import annotations
 
@@ -9,15 +6,14 @@ from pathlib import Path
 
 from hpcpar.errors import InputError
 from hpcpar.network.base import Shape, shape_text
-from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import SoftmaxCrossEntropy
-from hpcpar.network.onnx_file import OnnxFile, read
-from hpcpar.network.onnx_ops import OnnxImporter
+from hpcpar.network.onnx_file import read
+from hpcpar.network.onnx_ops import build
+from hpcpar.network.operations import Operations
 
 
 def load(path: str, shape: Shape | None = None) -> Network:
-    """The network of an ONNX file.
+    """The network of an ONNX file, with a softmax cross-entropy loss.
 
     Parameters
     ----------
@@ -29,33 +25,25 @@ def load(path: str, shape: Shape | None = None) -> Network:
     Raises
     ------
     InputError
-        The package onnx or the file is missing, a node has an operator or option without a layer
+        The package onnx or the file is missing, nodes have operators or options without a layer
         in hpcpar, or shapes do not fit.
     """
     file = read(path)
-    importer = OnnxImporter(file, Graph(Path(path).stem, _sample_shape(file, shape)))
-    for node in file.nodes:
-        importer.convert(node)
-    last = importer.layer_names.get(file.output)
-    if last is None:
-        raise InputError(
-            f"'{path}': the output '{file.output}' does not depend on the input '{file.input}'")
-    importer.graph.add(SoftmaxCrossEntropy, "loss", after=last)
-    return importer.graph.build()
+    return build(file, Path(path).stem, _sample_shape(file, shape))
 
 
-def _sample_shape(file: OnnxFile, given: Shape | None) -> Shape:
+def _sample_shape(file: Operations, given: Shape | None) -> Shape:
     """The given sample shape, or the one in the file."""
     sample = file.input_dims[1:]
-    if len(sample) not in (3, 4):
-        raise InputError(f"'{file.path}': the input '{file.input}' has {len(file.input_dims)} "
-                         "axes; images N x C x H x W or N x C x D x H x W are read")
+    if len(sample) not in (2, 3, 4):
+        raise InputError(f"{file.source}: the input '{file.input}' has {len(file.input_dims)} "
+                         "axes; images N x C x W, N x C x H x W or N x C x D x H x W are read")
     if given is not None:
         if len(given) != len(sample):
-            raise InputError(f"'{file.path}': images have {len(sample)} axes, not "
+            raise InputError(f"{file.source}: images have {len(sample)} axes, not "
                              f"{shape_text(given)}; leave --input out")
         return tuple(given)
     if None in sample:
         raise InputError(
-            f"'{file.path}': the input '{file.input}' has no fixed image shape; give --input")
+            f"{file.source}: the input '{file.input}' has no fixed image shape; give --input")
     return tuple(size for size in sample if size is not None)

@@ -1,120 +1,25 @@
-"""Reading ONNX files into nodes, attributes and constants, free of the types of package onnx."""
+"""Reading ONNX files into operators, free of the types of package onnx."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from hpcpar.errors import InputError
+from hpcpar.network.operations import Array, Attribute, Constant, Node, Operations
 
-Array = npt.NDArray[np.int64 | np.float64]
+if TYPE_CHECKING:
+    from onnx import NodeProto, TensorProto
 
-
-@dataclass(frozen=True)
-class Constant:
-    """A tensor whose value does not depend on the input.
-
-    Attributes
-    ----------
-    dims : tuple of int
-        Its shape.
-    read : callable
-        Returns the values; never called for weights, which may lie in an external file.
-    """
-
-    dims: tuple[int, ...]
-    read: Callable[[], Array]
-
-    @staticmethod
-    def of(value: Array) -> Constant:
-        """A constant of known value."""
-        return Constant(value.shape, lambda: value)
+#: What a layer trains that PyTorch's exporters computed: names of its weights begin like this.
+FOLDED = "onnx::Conv"
 
 
-Attribute = float | bytes | Sequence[int] | Sequence[float]
-
-
-@dataclass(frozen=True)
-class Node:
-    """One operator. Only its first output may be used.
-
-    Attributes
-    ----------
-    compute : callable
-        The first output from the values of all inputs, by ONNX's reference evaluator.
-    """
-
-    op: str
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Attribute]
-    path: str
-    compute: Callable[[Sequence[Array | None]], Array]
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        """An integer attribute, required unless it has a default."""
-        return cast(int, self.attributes[key] if default is None
-                    else self.attributes.get(key, default))
-
-    def number(self, key: str, default: float) -> float:
-        """A floating-point attribute."""
-        return cast(float, self.attributes.get(key, default))
-
-    def integers(self, key: str, default: Iterable[int] = ()) -> tuple[int, ...]:
-        """An attribute that is a list of integers."""
-        return tuple(cast(Iterable[int], self.attributes.get(key, default)))
-
-    def error(self, why: str) -> InputError:
-        """An error that names this node."""
-        return InputError(f"'{self.path}': node '{self.name}' ({self.op}): {why}")
-
-
-@dataclass(frozen=True)
-class OnnxFile:
-    """The contents of a file.
-
-    Attributes
-    ----------
-    nodes : tuple of Node
-        The operators that the output depends on, in order of execution.
-    constants : dict
-        Initializers by name.
-    input_dims : tuple
-        Extents of the input, samples first; None where the file leaves them open.
-    """
-
-    path: str
-    nodes: tuple[Node, ...]
-    constants: dict[str, Constant]
-    input: str
-    input_dims: tuple[int | None, ...]
-    output: str
-
-
-class TensorProto(Protocol):
-    """The part of ``onnx.TensorProto`` that is read."""
-
-    @property
-    def dims(self) -> Iterable[int]: ...
-
-
-class NodeProto(Protocol):
-    """The part of ``onnx.NodeProto`` that is read."""
-
-    @property
-    def input(self) -> Sequence[str]: ...
-    @property
-    def output(self) -> Sequence[str]: ...
-
-
-def read(path: str) -> OnnxFile:
+def read(path: str) -> Operations:
     """Read a file.
 
     Raises
@@ -137,7 +42,8 @@ def read(path: str) -> OnnxFile:
         raise InputError(f"'{path}' is not an ONNX file") from err
 
     def constant(tensor: TensorProto) -> Constant:
-        return Constant(tuple(tensor.dims), lambda: np.asarray(onnx.numpy_helper.to_array(tensor)))
+        return Constant(tuple(tensor.dims), lambda: np.asarray(onnx.numpy_helper.to_array(tensor)),
+                        frozenset((tensor.name,)), _remark(tensor.name, model.producer_name))
 
     graph, opsets = model.graph, {each.domain: each.version for each in model.opset_import}
 
@@ -154,22 +60,38 @@ def read(path: str) -> OnnxFile:
             raise InputError(
                 f"'{path}' has {len(values)} {what}s ({names}); export a network with one")
     nodes = []
-    for i, node in enumerate(graph.node):
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    for i, node in enumerate(_inlined(graph.node)):
+        attributes = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
         op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         name = node.name or f"{node.op_type.lower()}{i}"
-        nodes.append(Node(op, name, tuple(node.input), tuple(node.output), attributes, path,
-                          partial(compute, node)))
+        folded = any("FuseBatchNorm" in each.value for each in getattr(node, "metadata_props", ()))
+        nodes.append(Node(op, name, tuple(node.input), tuple(node.output), attributes,
+                          partial(compute, node), folded))
     dims = tuple(d.dim_value or None for d in inputs[0].type.tensor_type.shape.dim)
-    output = graph.output[0].name
-    return OnnxFile(path, _live_nodes(nodes, output), constants, inputs[0].name, dims, output)
+    return Operations(f"'{path}'", tuple(nodes), constants, inputs[0].name, dims,
+                      graph.output[0].name)
 
 
-def _live_nodes(nodes: list[Node], output: str) -> tuple[Node, ...]:
-    """The nodes that the output depends on, in order."""
-    needed, live = {output}, []
-    for node in reversed(nodes):
-        if needed & set(node.outputs):
-            needed |= set(node.inputs)
-            live.append(node)
-    return tuple(reversed(live))
+def _plain(value: Attribute) -> Attribute:
+    """An attribute; of single precision as the decimal that it stands for."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
+
+
+def _remark(name: str, producer: str) -> str:
+    """Why a stored tensor is not what the exported module trained, if its name tells."""
+    if name.startswith(FOLDED):
+        return "was computed at export, from batch normalisation or weight_norm"
+    if producer == "pytorch" and not name.startswith("onnx::") and "." not in name:
+        return "is no weight or bias of a module: it may be fixed, or computed (weight_norm)"
+    return ""
+
+
+def _inlined(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """All nodes; of PyTorch's conditional squeeze of an axis the squeeze."""
+    for node in nodes:
+        then = [a.g.node for a in node.attribute if a.name == "then_branch"]
+        if then and then[0][-1].op_type == "Squeeze":
+            then[0][-1].output[:] = node.output
+            yield from then[0]
+        else:
+            yield node

@@ -51,6 +51,14 @@ class MaxPool2d(Pool):
 
 
 @dataclass(frozen=True)
+class MaxPool1d(MaxPool2d):
+    """Maximum pooling of signals ``(C, W)``: of images with one row."""
+
+    kind: ClassVar[str] = "maxpool1d"
+    of_signals: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class MaxPool3d(Pool):
     """Maximum pooling of volumes ``(C, D, H, W)``; padding never wins."""
 
@@ -70,6 +78,14 @@ class AvgPool2d(AvgPool):
     """Average pooling of images ``(C, H, W)``."""
 
     kind: ClassVar[str] = "avgpool2d"
+
+
+@dataclass(frozen=True)
+class AvgPool1d(AvgPool2d):
+    """Average pooling of signals ``(C, W)``: of images with one row."""
+
+    kind: ClassVar[str] = "avgpool1d"
+    of_signals: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

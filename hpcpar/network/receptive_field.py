@@ -58,8 +58,12 @@ class Full:
         return np.zeros_like(a), np.zeros_like(b) + extent
 
 
+class Sliding:
+    """Relations along an image axis, which is cut as the output's: parts need a halo."""
+
+
 @dataclass(frozen=True)
-class Window:
+class Window(Sliding):
     """Output i needs i * stride - padding + dilation * (0 .. kernel - 1): convolution, pooling."""
 
     kernel: int
@@ -107,6 +111,95 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Transposed(Sliding):
+    """Output i needs every input whose window of a convolution of this geometry reads index i.
+
+    Transposed convolution: input j reaches outputs j * stride - padding + dilation * (0 .. kernel -
+    1).
+    """
+
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+
+    @property
+    def span(self) -> int:
+        """Extent of the outputs that one input reaches."""
+        return self.dilation * (self.kernel - 1) + 1
+
+    def needed(self, start: int, stop: int, extent: int) -> Interval:
+        if stop <= start:
+            return 0, 0
+        lo = -(-(start + self.padding + 1 - self.span) // self.stride)
+        hi = (stop - 1 + self.padding) // self.stride + 1
+        return min(max(lo, 0), extent), min(max(hi, 0), extent)
+
+    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
+        a, b = _together(start, stop)
+        lo = -(-(a + self.padding + 1 - self.span) // self.stride)
+        hi = (b - 1 + self.padding) // self.stride + 1
+        return (np.where(b > a, np.clip(lo, 0, extent), 0),
+                np.where(b > a, np.clip(hi, 0, extent), 0))
+
+    def pads(self, start: int, stop: int, extent: int) -> Interval:
+        """Padding (before, after) of outputs [start, stop) as the input of the convolution.
+
+        It is negative where the windows of the needed inputs do not reach that far.
+        """
+        lo, hi = self.needed(start, stop, extent)
+        before = self.padding + start - lo * self.stride
+        return before, (hi - 1 - lo) * self.stride + self.span - before - (stop - start)
+
+
+@dataclass(frozen=True)
+class Interpolated(Sliding):
+    """Output i needs inputs (i * up + shift) // down + (0 .. taps - 1), moved inside the axis."""
+
+    up: int
+    down: int
+    shift: int = 0
+    taps: int = 2
+
+    def needed(self, start: int, stop: int, extent: int) -> Interval:
+        if stop <= start:
+            return 0, 0
+        lo = (start * self.up + self.shift) // self.down
+        hi = ((stop - 1) * self.up + self.shift) // self.down + self.taps
+        return min(max(lo, 0), extent - 1), min(max(hi, 1), extent)
+
+    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
+        a, b = _together(start, stop)
+        lo = (a * self.up + self.shift) // self.down
+        hi = ((b - 1) * self.up + self.shift) // self.down + self.taps
+        return (np.where(b > a, np.clip(lo, 0, extent - 1), 0),
+                np.where(b > a, np.clip(hi, 1, extent), 0))
+
+
+@dataclass(frozen=True)
+class Periodic(Sliding):
+    """Output i needs input (i - before) modulo the axis.
+
+    A part whose outputs cross an end of the axis needs the whole axis: a box is one interval.
+    """
+
+    before: int
+
+    def needed(self, start: int, stop: int, extent: int) -> Interval:
+        if stop <= start:
+            return 0, 0
+        lo, hi = start - self.before, stop - self.before
+        return (lo, hi) if lo >= 0 and hi <= extent else (0, extent)
+
+    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
+        a, b = _together(start, stop)
+        lo, hi = a - self.before, b - self.before
+        inside = (lo >= 0) & (hi <= extent)
+        return (np.where((b > a) & inside, lo, 0),
+                np.where(b > a, np.where(inside, hi, extent), 0))
+
+
+@dataclass(frozen=True)
 class Groups:
     """An output channel of a grouped convolution needs the input channels of its group."""
 
@@ -125,6 +218,17 @@ class Groups:
         first, last = a // self.out_per_group, (b - 1) // self.out_per_group
         lo, hi = first * self.in_per_group, (last + 1) * self.in_per_group
         return np.where(b > a, lo, 0), np.where(b > a, hi, 0)
+
+
+@dataclass(frozen=True)
+class SharedGroups(Groups):
+    """Groups whose sums are shared: parts that do not nest with the groups need all of them."""
+
+    def needed(self, start: int, stop: int, extent: int) -> Interval:
+        return 0, extent
+
+    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
+        return Full().needed_array(start, stop, extent)
 
 
 @dataclass(frozen=True)
@@ -179,4 +283,5 @@ class Columns:
         return a * self.size, b * self.size + self.bias
 
 
-Relation = Same | Full | Window | Groups | Granule | Offset | Columns
+Relation = (Same | Full | Window | Transposed | Interpolated | Periodic | Groups | Granule | Offset
+            | Columns)

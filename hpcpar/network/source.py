@@ -1,28 +1,34 @@
-"""Networks of the user: a Python function ``module:function``, or an ONNX file."""
+"""Networks of the user: what a Python function returns, a network or a PyTorch module, or an ONNX
+file.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import inspect
 import os
 import sys
 from collections.abc import Iterator
-from typing import Protocol
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol, cast
 
-from hpcpar.errors import InputError, unknown
-from hpcpar.network.base import Shape, shape_text
+from hpcpar.errors import InputError, one_line, unknown
+from hpcpar.network.base import Shape, image_of, shape_text
 from hpcpar.network.graph import Network
+from hpcpar.network.torch_module import from_torch, is_module
 
 
 class NetworkFunction(Protocol):
-    """A function of the user that returns a network."""
+    """A function (or a class) of the user that returns a network or a PyTorch module."""
 
     def __call__(self, **arguments: object) -> object: ...
 
 
 def is_source(name: str) -> bool:
-    """Whether `name` is ``module:function`` or the path of an ONNX file."""
+    """Whether `name` is ``module:function``, ``file.py:function`` or the path of an ONNX file."""
     return ":" in name or name.endswith(".onnx")
 
 
@@ -40,9 +46,8 @@ def load(name: str, shape: Shape | None = None, classes: int | None = None) -> N
 
         net = onnx.load(name, shape)
     else:
-        options: dict[str, object] = {"shape": shape, "classes": classes}
-        net = _call(name, {key: value for key, value in options.items() if value is not None})
-    if shape is not None and net.image_shape != tuple(shape):
+        net = _call(name, shape, classes)
+    if shape is not None and net.image_shape != image_of(shape):
         raise InputError(f"network '{name}' takes inputs {shape_text(net.image_shape)}, not "
                          f"{shape_text(shape)}; leave --input out, or give its function a "
                          "parameter 'shape'")
@@ -53,9 +58,8 @@ def load(name: str, shape: Shape | None = None, classes: int | None = None) -> N
 
 
 @contextlib.contextmanager
-def _current_directory_first() -> Iterator[None]:
-    """Make modules of the current directory importable, as ``python -m`` does."""
-    here = os.getcwd()
+def _first_on_path(here: str) -> Iterator[None]:
+    """Make modules of a directory importable, as ``python -m`` does with the current one."""
     sys.path.insert(0, here)
     try:
         yield
@@ -64,34 +68,50 @@ def _current_directory_first() -> Iterator[None]:
             sys.path.remove(here)
 
 
-def _call(name: str, given: dict[str, object]) -> Network:
-    """Call ``module:function`` with those of `given` that its signature accepts."""
-    with _current_directory_first():
+def _call(name: str, shape: Shape | None, classes: int | None) -> Network:
+    """Call the function with those of `shape` and `classes` that its signature accepts."""
+    options: dict[str, object] = {"shape": shape, "classes": classes, "num_classes": classes}
+    given = {key: value for key, value in options.items() if value is not None}
+    file = name.rpartition(":")[0]
+    with _first_on_path(str(Path(file).parent.resolve()) if file.endswith(".py") else os.getcwd()):
         function = _find(name)
         try:
             net = function(**_arguments(name, function, given))
+            if is_module(net):
+                return from_torch(net, _sample_shape(name, function, shape))
         except InputError:
             raise
         except (Exception, SystemExit) as err:  # user code may raise anything
-            raise InputError(f"network '{name}': the function raised {_one_line(err)}") from err
+            raise InputError(f"network '{name}': the function raised {one_line(err)}") from err
     if not isinstance(net, Network):
         hint = "; return what build() gives" if hasattr(net, "build") else ""
-        raise InputError(
-            f"network '{name}': the function returned a {type(net).__name__}, not a Network{hint}")
+        raise InputError(f"network '{name}': the function returned a {type(net).__name__}, not a "
+                         f"Network or a torch.nn.Module{hint}")
     return net
+
+
+def _sample_shape(name: str, function: NetworkFunction, shape: Shape | None) -> Shape:
+    """The given sample shape, or the default of the function's parameter ``shape``."""
+    parameter = inspect.signature(function).parameters.get("shape")
+    usual = None if parameter is None else parameter.default
+    if shape is None and not isinstance(usual, tuple):
+        raise InputError(f"network '{name}': a PyTorch module does not tell the size of its "
+                         "images; give --input, or its function a parameter 'shape' with a default")
+    return cast(Shape, usual) if shape is None else tuple(shape)
 
 
 def _find(name: str) -> NetworkFunction:
     """The function ``module:function``."""
-    module_name, _, attribute = name.partition(":")
+    module_name, _, attribute = name.rpartition(":")
     if not module_name or not attribute.isidentifier():
         raise InputError(f"network '{name}': write module:function, as in my_networks:tiny")
     try:
-        module = importlib.import_module(module_name)
+        module = _imported(module_name)
     except (Exception, SystemExit) as err:  # importing runs user code
         raise InputError(
-            f"network '{name}': cannot import '{module_name}' ({_one_line(err)}); write "
-            "module:function for a module of the current directory or an installed one") from err
+            f"network '{name}': cannot import '{module_name}' ({one_line(err)}); write "
+            "file.py:function, or module:function for a module of the current directory or an "
+            "installed one") from err
     if not hasattr(module, attribute):
         known = [key for key, value in vars(module).items() if inspect.isfunction(value)
                  and value.__module__ == module.__name__]
@@ -103,13 +123,23 @@ def _find(name: str) -> NetworkFunction:
     return function
 
 
+def _imported(name: str) -> ModuleType:
+    """A module by its name, or by the path of its file."""
+    if not name.endswith(".py"):
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # as dataclasses and pickles expect
+    spec.loader.exec_module(module)
+    return module
+
+
 def _arguments(name: str, function: NetworkFunction,
                given: dict[str, object]) -> dict[str, object]:
     """Those of `given` that the function's signature accepts, checked to be all it needs."""
     signature = inspect.signature(function)
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    arguments = {key: value for key, value in given.items()
-                 if takes_any or key in signature.parameters}
+    arguments = {key: value for key, value in given.items() if key in signature.parameters}
     try:
         signature.bind(**arguments)
     except TypeError as err:
@@ -117,8 +147,3 @@ def _arguments(name: str, function: NetworkFunction,
                          "'classes', and every other parameter a default") from err
     return arguments
 
-
-def _one_line(err: BaseException) -> str:
-    """Type and message of an exception on one line."""
-    text = " ".join(str(err).split())
-    return f"{type(err).__name__}: {text}" if text else type(err).__name__

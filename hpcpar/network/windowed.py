@@ -17,20 +17,27 @@ class Windowed(Layer):
 
     #: Number of image axes: 2 or 3.
     dimensions: ClassVar[int] = 2
+    #: True for layers of signals (C, 1, W), whose windows have one number.
+    of_signals: ClassVar[bool] = False
     #: Fields that describe the window, in the order of the fields of `Window`.
     window_options: ClassVar[tuple[str, ...]] = ("kernel", "stride", "padding")
 
     def __post_init__(self) -> None:
         for name in self.window_options:
-            given = getattr(self, name)
-            value = (given,) if isinstance(given, int) else tuple(given)
-            value *= self.dimensions if len(value) == 1 else 1
-            object.__setattr__(self, name, value)
-            least = 0 if name == "padding" else 1
-            valid = all(isinstance(v, int) and v >= least for v in value)
-            if len(value) != self.dimensions or not valid:
-                raise InputError(f"layer '{self.name}' ({self.kind}): {name}={given}; give "
-                                 f"{self.dimensions} whole numbers of at least {least}")
+            self._set_per_axis(name)
+
+    def _set_per_axis(self, name: str) -> None:
+        """Check a field, and replace one number by one per image axis."""
+        given = getattr(self, name)
+        value = (given,) if isinstance(given, int) else tuple(given)
+        least = 0 if name.endswith("padding") else 1
+        if len(value) == 1:
+            value = (least, *value) if self.of_signals else value * self.dimensions
+        object.__setattr__(self, name, value)
+        valid = all(isinstance(v, int) and v >= least for v in value)
+        if len(value) != self.dimensions or not valid:
+            raise InputError(f"layer '{self.name}' ({self.kind}): {name}={given}; give "
+                             f"{self.dimensions} whole numbers of at least {least}")
 
     @cached_property
     def _windows(self) -> dict[str, Window]:
@@ -52,6 +59,9 @@ class Windowed(Layer):
         With `ceil_mode` a last, partial window counts if it starts inside the image or the padding
         before it.
         """
+        if self.of_signals and x[1] != 1:
+            raise InputError(f"layer '{self.name}' ({self.kind}) needs a signal C x W, but its "
+                             f"input has shape {x}")
         extents = []
         for size, win in zip(x[1:], self.windows(), strict=True):
             travel = size + 2 * win.padding - win.span

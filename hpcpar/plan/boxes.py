@@ -42,6 +42,11 @@ def items(box: Box) -> int:
     return math.prod(stop - start for start, stop in box)
 
 
+def whole_box(shape: tuple[int, ...]) -> Box:
+    """The box of a whole tensor."""
+    return tuple((0, extent) for extent in shape)
+
+
 def shape(box: Box) -> tuple[int, ...]:
     return tuple(stop - start for start, stop in box)
 

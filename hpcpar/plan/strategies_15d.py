@@ -27,7 +27,7 @@ def grid_fc(request: StrategyRequest) -> Configs:
     images, features = sections(request.network)
     by_samples = request.config(n=request.ranks)
     configs = assign(images, by_samples) | channel_split(request, features, *request.grid)
-    if images:
+    if images and features:
         # flattening moves nothing: the gather happens in front of the first linear layer
         configs[features[0].name] = by_samples
     return configs

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcpar.cost.price_plan import Prediction
-from hpcpar.plan.strategies import parse, placement_of
 from hpcpar.report.tables import amount, percent, seconds
 from hpcpar.search.scaling import Scale
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # planning loads no HDF5
     from hpcpar.report.rows import Row
 
 _WORDS = {"data": "data parallel", "filter": "filter parallel", "channel": "channel parallel",
-          "spatial": "spatially parallel", "pipeline": "pipeline",
+          "spatial": "spatially parallel", "pipeline": "pipeline parallel",
           "grid": "1.5D grid", "grid-fc": "data parallel with a grid of fully connected layers",
           "domain": "domain and data parallel", "df": "data and filter parallel",
           "ds": "data and spatially parallel", "owt": "one weird trick",
@@ -34,11 +34,10 @@ def images(count: float) -> str:
 
 def words(strategy: str) -> str:
     """A strategy in words, with its name where that has a grid or a placement."""
-    if strategy == "layerwise":
+    if strategy in _WORDS:
         return _WORDS[strategy]
-    name, grid = parse(strategy)
-    plain = grid is None and "/" not in strategy
-    return _WORDS[name] if plain else f"{_WORDS[name]} ({strategy})"
+    told = _WORDS.get(re.split("[:/]", strategy)[0])
+    return f"{told} ({strategy})" if told else strategy
 
 
 def cost(p: Prediction, epochs: float = 1.0) -> str:
@@ -81,8 +80,8 @@ def of_scaling(choice: Scale | None, epochs: float) -> str:
 
 
 def of_predictions(predictions: Sequence[Prediction], epochs: float) -> str:
-    """The fastest that fits, or the only one."""
-    best = min(predictions, key=lambda p: (not p.fits, p.iteration_s))
+    """The fastest that fits, by time for a sample, or the only one."""
+    best = min(predictions, key=lambda p: (not p.fits, p.iteration_s / p.batch))
     return of_plan(best, epochs, choice=len(predictions) > 1)
 
 
@@ -116,8 +115,8 @@ def of_run(summary: Mapping[str, Any]) -> str:
 def of_verification(passes: bool, largest: float, tolerance: float, steps: int) -> str:
     """The verdict of a verification."""
     verdict = "trains as one rank does" if passes else "does not train as one rank does"
-    return (f"The plan {verdict}: the largest difference in {plural(steps, 'step')} is "
-            f"{largest:.1e}, tolerance {tolerance:g}")
+    return (f"The plan {verdict}: the worst difference in {plural(steps, 'step')} is "
+            f"{largest:.1e}, its tolerance {tolerance:.1e}")
 
 
 def of_diagnosis(findings: Sequence[tuple[str, str]]) -> str:
@@ -134,7 +133,7 @@ def of_diagnosis(findings: Sequence[tuple[str, str]]) -> str:
 def legend(strategies: Sequence[str], starred: str = "") -> list[str]:
     """Explanations of the marks that occur: ``*``, and a placement."""
     lines = [f"*: {starred}"] if starred else []
-    if any(s != "layerwise" and placement_of(s)[1] == "outer" for s in strategies):
+    if any(s.endswith("/outer") for s in strategies):
         lines.append("/outer: ranks that share a layer's channels or images sit on different "
                      "nodes, those that share samples beside each other")
     return lines

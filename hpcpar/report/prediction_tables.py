@@ -12,33 +12,34 @@ from hpcpar.cost.price_plan import LayerCost, Prediction
 from hpcpar.report.answer import legend
 from hpcpar.report.tables import amount, say, seconds, show, show_line
 from hpcpar.schedule.steps import Comm, Schedule
+from hpcpar.search.candidates import Candidate
 
 #: Columns of predictions that a narrow table leaves out, the first one first.
 _DROPPED = ("sent/rank", "bubble", "compute", "communication", "exposed", "epoch", "x best")
 
 
 def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool = False,
-                     local_s: float | None = None) -> None:
+                     best: Candidate | None = None) -> None:
     """One line per prediction; * marks the fastest that fits, per number of ranks.
 
     A note tells where a calibrated table covers only some of the compute times.
 
     Parameters
     ----------
-    local_s : float, optional
-        Time of an iteration of the first plan with local statistics of batch normalisation, as
-        PyTorch's DistributedDataParallel takes them.
+    best : Candidate, optional
+        The plan of the answer. A line says what it would take with local statistics of batch
+        normalisation, as PyTorch's DistributedDataParallel takes them.
     """
-    best: dict[int, Prediction] = {}
+    fastest: dict[int, Prediction] = {}
     for p in sorted(predictions, key=lambda p: p.iteration_s):
         if p.fits:
-            best.setdefault(p.ranks, p)
+            fastest.setdefault(p.ranks, p)
     staged = any(p.bubble_s > 0 for p in predictions)
     columns = ("strategy", "", "ranks", "iteration", "x best", "epoch", "compute", "communication",
                "exposed", *["bubble"] * staged, "sent/rank", "memory", "fits")
     rows = []
     for p in predictions:
-        first = best.get(p.ranks)
+        first = fastest.get(p.ranks)
         rows.append((
             p.strategy, "*" if first is p and len(predictions) > 1 else "", p.ranks,
             seconds(p.iteration_s), f"{p.iteration_s / first.iteration_s:.2f}" if first else "-",
@@ -50,14 +51,15 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
     if mode:
         title += f", batch normalisation {'over the whole batch' if mode == 'sync' else mode}"
     show(title, columns, rows, drop=[name for name in _DROPPED if name in columns], wide=wide)
-    starred = "the fastest that fits" + ", on each number of ranks" * (len(best) > 1)
-    marked = starred if best and len(predictions) > 1 else ""
+    starred = "the fastest that fits" + ", on each number of ranks" * (len(fastest) > 1)
+    marked = starred if fastest and len(predictions) > 1 else ""
     for line in legend([p.strategy for p in predictions], marked):
         show_line(line)
-    if local_s is not None:
-        show_line(f"PyTorch DDP normalises over each rank's part (--batch-norm local): "
-                  f"{seconds(local_s)} an iteration, {seconds(predictions[0].iteration_s)} over "
-                  "the whole batch")
+    local_s = best.local_statistics_s if best else None
+    if best and local_s is not None:
+        show_line("PyTorch DDP normalises over each rank's part (--batch-norm local): "
+                  f"{seconds(local_s)} an iteration of {best.strategy} on {best.task.ranks} "
+                  f"ranks, {seconds(best.iteration_s)} over the whole batch")
     show_line(_process_line([p.process for p in predictions]))
     covered = [p.measured_compute for p in predictions]
     if max(covered) > 0.0 and min(covered) < 0.999:

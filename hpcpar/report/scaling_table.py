@@ -32,7 +32,7 @@ def show_explanation(p: Prediction, explanation: Explanation, wide: bool = False
              "-" if t.exposed_s is None else f"{t.exposed_s / p.iteration_s:.1%}", t.remark)
             for t in explanation.terms
         ],
-        left=2, drop=("of it exposed", "category"), wide=wide,
+        left=2, drop=("of it exposed", "category"), text=("because",), wide=wide,
     )
     if explanation.what_ifs:
         show(

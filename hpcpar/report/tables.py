@@ -44,13 +44,15 @@ def show_line(text: str) -> None:
 
 
 def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1,
-         drop: Sequence[str] = (), wide: bool = False) -> None:
+         drop: Sequence[str] = (), text: Sequence[str] = (), wide: bool = False) -> None:
     """Prints a table on stdout: framed on a terminal, plain columns elsewhere.
 
     Parameters
     ----------
     left : int
         The first so many columns are text, the others are aligned to the right.
+    text : sequence of str
+        Further columns that are text.
     drop : sequence of str
         Columns that are left out where the table is too wide, the first one first.
     wide : bool
@@ -58,7 +60,8 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], l
     """
     out = ResultConsole(wide)
     cells = [[str(cell) for cell in row] for row in rows]
-    shown = [(i < left, name, [row[i] for row in cells]) for i, name in enumerate(columns)]
+    shown = [(i < left or name in text, name, [row[i] for row in cells])
+             for i, name in enumerate(columns)]
     gone: list[str] = []
     while len(gone) < len(drop) and _width(_table(shown, out.is_terminal)) > out.width:
         gone.append(drop[len(gone)])

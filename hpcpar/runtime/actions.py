@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from hpcpar.kernels.interface import Array, Backend, Tick
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm
 from hpcpar.plan.boxes import Box, intersect, local
 from hpcpar.plan.plan import Plan
 from hpcpar.runtime.ops.base import Operator
@@ -21,6 +20,7 @@ from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.interior import interior, strips
 from hpcpar.schedule.pipeline_order import switch
 from hpcpar.schedule.steps import Compute, Op, Phase
+from hpcpar.schedule.weights import sums_known
 
 Action = Callable[[], None]
 
@@ -160,8 +160,7 @@ class Actions:
             self._finish(layer)
 
     def _synchronised(self, layer: str) -> bool:
-        batch_norm = isinstance(self.network.by_name[layer], BatchNorm)
-        return batch_norm and self.plan.batch_norm == "sync"
+        return sums_known(self.plan, self.network.by_name[layer])
 
     def _finish(self, layer: str) -> None:
         """Complete a micro-batch's gradient of a layer's weights: the first begins the sum, the
@@ -172,7 +171,7 @@ class Actions:
             return
         if self._synchronised(layer):
             here.ops[layer].finish_weight()
-        if self.plan.microbatches > 1:
+        if self.plan.microbatches > 1 and layer in self.parameters:
             total, aside = self.parameters[layer].grad, self.passes.aside[layer].grad
             (self.backend.accumulate if here.part else self.backend.copy)(aside, total)
 

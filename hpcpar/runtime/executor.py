@@ -119,7 +119,7 @@ class Executor:
             layer.name: Parameters(self.network, layer, self.plan, self.backend, self.rank, seed,
                                    roles[layer.name].reduced, roles[layer.name].updates,
                                    places.get(layer.name))
-            for layer in self.network.weighted
+            for layer in self.network.stateful
         }
 
     def _place_gradients(self, schedule: Schedule | None) -> dict[str, Array]:
@@ -211,6 +211,11 @@ class Executor:
 
     # -- looking -----------------------------------------------------------------------------------
     @property
+    def truth_box(self) -> Box:
+        """The part of a sample's ground truth that this rank reads."""
+        return self._passes.truth_box
+
+    @property
     def memory_bytes(self) -> int:
         """Bytes of all arrays of this rank: weights with their gradients and the optimiser's state,
         blocks, what layers keep, messages.
@@ -244,7 +249,7 @@ class Executor:
         images : numpy.ndarray
             [len(image_rows), ...] the box `image_box` of those samples, on the host.
         labels : numpy.ndarray
-            [batch] or [batch, outputs] of the whole mini-batch.
+            [batch, ...] of the whole mini-batch, the part `truth_box` of each sample's.
         step : int
             The iteration's number (dropout's masks depend on it).
 
@@ -253,7 +258,7 @@ class Executor:
         loss : float
             Mean over the whole batch.
         correct : float
-            Samples of the batch classified right.
+            Samples of the batch classified right; of pixels, each counts as its part of a sample.
         """
         assert self.training is not None
         self.rule.set(rate, momentum, decay)
@@ -275,10 +280,9 @@ class Executor:
         if self.fc_passes:
             self._load(0)
         for p in self.fc_passes or self.passes:
-            rows = labels[p.rows]
-            if p.outputs is not None:
-                rows = np.ascontiguousarray(rows[:, p.outputs])
+            part = (slice(None), *p.truth)
             p.sums[:] = 0
+            rows = np.ascontiguousarray(labels[p.rows][part], p.labels.dtype)
             self.backend.to_device(rows, p.labels)
         # a number that is not finite shows in the loss; its reader says which layer it came from
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Add, BatchNorm, Layer
+from hpcpar.network.layers import Add, Layer, Normalisation
 from hpcpar.plan.boxes import Box, Interval, shape
 from hpcpar.plan.layout import Layout, parameters, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan, Synchronisation
@@ -64,9 +64,10 @@ class Parameters:
         (self.start, self.stop), (first, last) = self.layout.box(rank)
         rows = self.stop - self.start
         whole = layer.weight_shape(x)
-        self.weight_shape: tuple[int, ...] = (rows,)
+        self.weight_shape: tuple[int, ...] = (rows,) if whole else (0,)
         if len(whole) > 1:
             self.weight_shape = (rows, self.columns[1] - self.columns[0], *whole[2:])
+        self.bias_shape: tuple[int, ...] = (rows, *layer.bias_shape(x)[1:])
         self.has_bias = bool(layer.bias_shape(x))
         self.per_row = last - first
         self.backend = backend
@@ -84,9 +85,10 @@ class Parameters:
         self.state = [backend.zeros(held, plan.dtype)
                       for _ in range(OPTIMIZERS[plan.optimizer] if self.updates else 0)]
         self.buffers: Array = None
-        if isinstance(layer, BatchNorm):
+        if layer.buffers(x):
             self.buffers = backend.zeros((2, rows), plan.dtype)
             self.buffers[1] = 1
+        if isinstance(layer, Normalisation):
             self.weight[...] = initial_scale(network, layer)
         elif self.flat.size:
             host = initial_rows(network, layer, seed, self.start, self.stop, plan.dtype)
@@ -96,7 +98,7 @@ class Parameters:
     def split(self, flat: Array) -> tuple[Array, Array | None]:
         """(weight, bias) in a flat buffer."""
         return flat[: self._count].reshape(self.weight_shape), flat[
-            self._count:] if self.has_bias else None
+            self._count:].reshape(self.bias_shape) if self.has_bias else None
 
     def matrix(self, flat: Array) -> Array:
         """A flat buffer as one line for each row; which of its items stand in a line means nothing,
@@ -132,7 +134,7 @@ def columns(layout: Layout, whole: tuple[int, ...], rank: int) -> Interval:
     return first // size, max(first, last - bias) // size
 
 
-def initial_scale(network: Network, layer: BatchNorm) -> float:
+def initial_scale(network: Network, layer: Normalisation) -> float:
     """Initial scale of a normalisation: 0 at the end of a residual branch, so that each block
     starts as its shortcut (Goyal et al. 2017, section 5.1); else 1.
     """

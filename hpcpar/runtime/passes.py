@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from hpcpar.comm.communicator import Communicator
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Layer, Loss, MeanSquaredError
-from hpcpar.plan.boxes import shape
+from hpcpar.network.layers import Layer, Loss, MeanSquaredError, Normalisation
+from hpcpar.plan.boxes import Box, local, shape, whole_box
 from hpcpar.plan.layout import partial
 from hpcpar.plan.plan import Plan
 from hpcpar.runtime.arena import Arena
@@ -23,6 +23,7 @@ from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.memory_plan.blocks import Blocks
 from hpcpar.schedule.memory_plan.passes import PassPlan
 from hpcpar.schedule.memory_plan.plan import MemoryPlan
+from hpcpar.schedule.moments import moments_layout
 
 
 @dataclass
@@ -36,9 +37,9 @@ class Pass:
     rows : numpy.ndarray
         Places in the mini-batch of the samples whose labels the loss layer reads here.
     labels : array
-        Their labels [samples], or the targets [samples, own outputs].
-    outputs : slice or None
-        The outputs whose targets the loss layer reads here; None for labels.
+        Their labels [samples, ...], or the targets [samples, own outputs, ...].
+    truth : tuple of slice
+        The part of a sample's ground truth in `truth_box` that the loss layer reads here.
     sums : numpy.ndarray
         (loss, correct samples) of this rank's share.
     """
@@ -48,7 +49,7 @@ class Pass:
     ops: dict[str, Operator] = field(default_factory=dict)
     rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     labels: Array = None
-    outputs: slice | None = None
+    truth: tuple[slice, ...] = ()
     sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(2))
 
     @property
@@ -78,6 +79,8 @@ class Passes:
     ----------
     all : list of Pass
         In the order of the memory plan's.
+    truth_box : Box
+        The part of a sample's ground truth that the rank reads.
     aside : dict
         Weights with the buffer in which further micro-batches compute gradients before these are
         added, by layer.
@@ -92,6 +95,7 @@ class Passes:
         self.aside = {name: p.aside() if several else p for name, p in parameters.items()}
         self._places = {layer.name: i for i, layer in enumerate(network.layers)}
         self._ops: dict[tuple[str, int, int], Operator] = {}
+        self.truth_box: Box = ()
         self.all = [self._bound(each, arena) for each in memory.passes.all]
 
     def find(self, layer: str, part: int) -> Pass:
@@ -115,13 +119,15 @@ class Passes:
             made.ops[layer.name] = self._ops[key]
         loss = layers[-1]
         if isinstance(loss, Loss):
-            samples, outputs = made.ops[loss.name].ctx.own
+            samples, *own = made.ops[loss.name].ctx.own
+            targets = isinstance(loss, MeanSquaredError)
+            mine = tuple(own if targets else own[1:])
+            # of features, every rank is given the targets of all outputs
+            self.truth_box = mine if len(own) > 1 else whole_box(self.network.truth_shape)
             made.rows = made.place(np.arange(*samples))
-            if isinstance(loss, MeanSquaredError):
-                made.outputs = slice(*outputs)
-                made.labels = self.backend.zeros(shape((samples, outputs)), self.plan.dtype)
-            else:
-                made.labels = self.backend.zeros((len(made.rows),), np.int64)
+            made.truth = local(mine, self.truth_box)
+            kind = self.plan.dtype if targets else np.int64
+            made.labels = self.backend.zeros(shape((samples, *mine)), kind)
         return made
 
     def _op(self, layer: Layer, made: Pass) -> Operator:
@@ -131,8 +137,10 @@ class Passes:
         if isinstance(layer, Loss) and blocks.dxs[0] is None:
             blocks.dxs[0] = self.backend.zeros(blocks.x.shape, plan.dtype)
         needs = tuple(e.needed.box(rank) for e in made.edges[layer.name])
+        moments = moments_layout(network, plan, layer, made.samples).box(
+            rank) if isinstance(layer, Normalisation) else ()
         return build(Context(
             self.backend, layer, network.input_shapes(layer), made.samples, needs, own, blocks,
             self.aside.get(layer.name), self._progress, self.seed, self._places[layer.name],
-            plan.batch_norm == "local",
+            moments, plan.batch_norm == "local",
         ))

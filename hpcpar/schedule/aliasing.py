@@ -10,13 +10,13 @@ from hpcpar.network.layers import (
     LRN,
     Activation,
     Add,
-    BatchNorm,
     Conv,
     Dropout,
     Flatten,
     Layer,
     Linear,
     Multiply,
+    Normalisation,
     ReLU,
 )
 
@@ -26,7 +26,7 @@ def in_place(layer: Layer, producer: Layer) -> bool:
     overwrites.
     """
     if isinstance(layer, Activation):
-        rewrites = isinstance(producer, Conv | Linear | BatchNorm | Add | Multiply)
+        rewrites = isinstance(producer, Conv | Linear | Normalisation | Add | Multiply)
         return rewrites and not reads_input(layer)
     # a dropped element is zero in the output of the ReLU before it, but its gradient is zero as
     # well
@@ -42,7 +42,7 @@ def reads_input(layer: Layer) -> bool:
     """True where the backward pass reads the inputs; poolings keep places, dropout its mask."""
     if isinstance(layer, Activation):
         return layer.keeps == "input"
-    return isinstance(layer, Conv | Linear | BatchNorm | LRN | Multiply)
+    return isinstance(layer, Conv | Linear | Normalisation | LRN | Multiply)
 
 
 def reads_output(layer: Layer) -> bool:

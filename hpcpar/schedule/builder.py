@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm, Conv, Layer
+from hpcpar.network.layers import BatchNorm, Conv, Layer, Normalisation, SampleNorm
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Config, Flags, Ints
 from hpcpar.plan.layout import Layout, owned, partial
@@ -17,27 +17,17 @@ from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.buckets import Buckets, Pending
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.emitter import Emitter
+from hpcpar.schedule.moments import MOMENT_BYTES, moments_layout, moments_pattern
 from hpcpar.schedule.outline_steps import Chooser, Move
 from hpcpar.schedule.pattern import NOTHING, Pattern, collective_along
 from hpcpar.schedule.recompute import Recompute, recompute
 from hpcpar.schedule.steps import CODES, Kind, Op, Phase, Role, TensorRef
-from hpcpar.schedule.weights import SUMMED, gradient, update
-
-#: Item size of sums of squares, which need float64 and are few.
-MOMENT_BYTES = 8
+from hpcpar.schedule.weights import gradient, sums_known, update
 
 
 def loss_layout(plan: Plan, layer: Layer) -> Layout:
     """The two float64 numbers (loss, correct samples) that every rank holds a partial sum of."""
     return Layout(plan.configs[layer.name], (Axis("sums", 2, 2),))
-
-
-def moments_layout(network: Network, plan: Plan, layer: Layer) -> Layout:
-    """The two sums of every channel that batch normalisation needs: of x and x^2 forward, of dy and
-    dy x backward.
-    """
-    channels = network.shapes[layer.name][0]
-    return Layout(plan.configs[layer.name], (Axis("c", channels, channels), Axis("moments", 2, 2)))
 
 
 class Builder(Emitter):
@@ -112,21 +102,21 @@ class Builder(Emitter):
         for _, move in arriving:
             self.wait(move)
         self.compute(phase, layer, Op.BOUNDARY, batch, halo)
-        if isinstance(layer, BatchNorm) and self.training and phase is Phase.FORWARD:
+        if isinstance(layer, Normalisation) and phase is Phase.FORWARD and (
+                self.training or isinstance(layer, SampleNorm)):
             self.compute(phase, layer, Op.STATISTICS, batch)
-            self.wait(self.moments(phase, layer))
+            self.wait(self.moments(phase, layer, batch))
         self.compute(phase, layer, Op.FORWARD, batch, np.logical_not(halo))
         self.wait(self.sum_of_parts(layer, batch, phase))
 
-    def moments(self, phase: Phase, layer: Layer) -> Move | None:
-        """The sums of synchronised batch normalisation, added over the batch group."""
-        if self.plan.batch_norm == "local":
-            return None
-        layout = moments_layout(self.network, self.plan, layer)
-        pattern = collective_along(Kind.ALLREDUCE, self.plan.configs[layer.name], SUMMED)
+    def moments(self, phase: Phase, layer: Normalisation, batch: Ints) -> Move | None:
+        """The sums behind means and variances, added over the ranks that share them."""
+        layout = moments_layout(self.network, self.plan, layer, batch)
+        pattern = moments_pattern(self.network, self.plan, layer)
         tensor = TensorRef(layer.name, Role.MOMENTS, gradient=phase is Phase.BACKWARD)
+        samples = batch if isinstance(layer, SampleNorm) else 0
         return self.move(phase, layer.name, tensor, pattern, layout, layout,
-                         ("moments", self.edges.key(layer, 0)), MOMENT_BYTES)
+                         ("moments", self.edges.key(layer, samples)), MOMENT_BYTES)
 
     def sum_of_parts(self, layer: Layer, batch: Ints, phase: Phase) -> Move | None:
         """Add the partial sums of a cut reduction (k).
@@ -156,7 +146,7 @@ class Builder(Emitter):
         last, plan = self.network.layers[-1], self.plan
         config = plan.configs[last.name]
         layout = loss_layout(plan, last)
-        pattern = collective_along(Kind.ALLREDUCE, config, ("n", "c"))
+        pattern = collective_along(Kind.ALLREDUCE, config, ("n", "d", "h", "w", "c"))
         key = ("loss", self.edges.key(last, batch))
         tensor = TensorRef("", Role.LOSS)
         sums = self.alone(self.move(Phase.LOSS, last.name, tensor, pattern, layout, layout, key,
@@ -194,12 +184,12 @@ class Builder(Emitter):
             if not (layer.has_weights or self._wants(layer)):
                 continue
             self.wait(self.sum_of_parts(layer, batch, Phase.BACKWARD))
-            statistics = isinstance(layer, BatchNorm)
-            if statistics:
+            if isinstance(layer, Normalisation):
                 self.compute(Phase.BACKWARD, layer, Op.BACKWARD_WEIGHT, batch)
-                self.wait(self.moments(Phase.BACKWARD, layer))
+                if isinstance(layer, BatchNorm) or self._wants(layer):
+                    self.wait(self.moments(Phase.BACKWARD, layer, batch))
             back = self.input_gradients(layer, batch, moving)
-            if layer.has_weights and not statistics:
+            if layer.has_weights and not isinstance(layer, Normalisation):
                 if not self.full:
                     self.arrive(back, batch)
                 self.compute(Phase.BACKWARD, layer, Op.BACKWARD_WEIGHT, batch)
@@ -209,7 +199,7 @@ class Builder(Emitter):
                 self.arrive(back, batch)
             if layer.has_weights:
                 pending.append(Pending(layer))
-                if not (statistics and self.plan.batch_norm == "sync"):
+                if not sums_known(self.plan, layer):
                     buckets.add(pending[-1])
         buckets.flush()
         return pending

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcpar.network.receptive_field import Window
+from hpcpar.network.receptive_field import Sliding
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.layout import Layout
@@ -21,7 +21,7 @@ def interior(have: Layout, want: Layout, out: Box, rank: int) -> Box:
     mine = have.box(rank)
     box = []
     for (lo, hi), own, a in zip(out, mine, want.axes, strict=True):
-        if isinstance(a.relation, Window) and want.degree(a) > 1:
+        if isinstance(a.relation, Sliding) and want.degree(a) > 1:
             box.append(inner(a, (lo, hi), own))
         else:
             box.append((lo, hi))
@@ -30,16 +30,12 @@ def interior(have: Layout, want: Layout, out: Box, rank: int) -> Box:
 
 def inner(axis: Axis, out: Interval, own: Interval) -> Interval:
     """The outputs of `out` along an axis that read only what lies in `own`."""
-    (lo, hi), extent = out, int(axis.extent)
-    while lo < hi and not _inside(axis.relation.needed(lo, lo + 1, extent), own):
+    (lo, hi), needed, extent = out, axis.relation.needed, int(axis.extent)
+    while lo < hi and needed(lo, hi, extent)[0] < own[0]:
         lo += 1
-    while hi > lo and not _inside(axis.relation.needed(hi - 1, hi, extent), own):
+    while hi > lo and needed(lo, hi, extent)[1] > own[1]:
         hi -= 1
     return lo, hi
-
-
-def _inside(inner: Interval, outer: Interval) -> bool:
-    return inner[1] <= inner[0] or (outer[0] <= inner[0] and inner[1] <= outer[1])
 
 
 def strips(out: Box, inside: Box) -> list[Box]:

@@ -14,7 +14,16 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.network.receptive_field import Columns, Full, Granule, Groups, Offset, Same, Window
+from hpcpar.network.receptive_field import (
+    Columns,
+    Full,
+    Granule,
+    Groups,
+    Offset,
+    Same,
+    Sliding,
+    Window,
+)
 from hpcpar.plan.axis import Axis, all_intervals, tabulate
 from hpcpar.plan.config import Config, Flags, Ints, MeshAxis
 from hpcpar.plan.layout import Layout
@@ -121,8 +130,10 @@ def cut(layout: Layout, axis: Axis) -> Cut:
         stride = np.where(coarse, mesh_axis.stride, mesh_axis.stride * (size // relation.groups))
         parts = np.where(fine & ~coarse, relation.groups, size)
         return Cut(MeshAxis(stride, parts), 1, coarse | fine, coarse | fine)
-    assert isinstance(relation, Window)
-    return Cut(mesh_axis, 1, whole | relation.pointwise)
+    assert isinstance(relation, Sliding)
+    pointwise = (isinstance(relation, Window) and relation.pointwise
+                 and axis.extent == axis.out_extent)
+    return Cut(mesh_axis, 1, whole | pointwise)
 
 
 def _is_union(fine: Cut, coarse: Cut) -> Flags:

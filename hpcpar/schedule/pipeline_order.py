@@ -102,6 +102,15 @@ def _before(cell: Cell, stages: int) -> set[Cell]:
 def switch(network: Network) -> int:
     """Index of the first layer that reads features: where one weird trick changes from samples to
     channels.
+
+    Raises
+    ------
+    InputError
+        No layer reads features.
     """
-    at = next(i for i, layer in enumerate(network.layers) if len(network.shapes[layer.name]) == 1)
+    at = next((i for i, layer in enumerate(network.layers)
+               if len(network.shapes[layer.name]) == 1), None)
+    if at is None:
+        raise InputError(f"network '{network.name}' has layers on images alone, and none where one "
+                         "weird trick could change from samples to channels; use the strategy data")
     return min(at + 1, len(network.layers) - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm, Layer
+from hpcpar.network.layers import BatchNorm, Layer, Normalisation
 from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.schedule.pipeline_order import switch
 
@@ -50,6 +50,11 @@ def _require_turns(network: Network, plan: Plan) -> None:
             "strategy owt")
     for layer in network.layers:
         _require_layer(plan, layer, layer in after)
+    if isinstance(after[0], Normalisation):
+        raise InputError(
+            f"layer '{after[0].name}' ({after[0].kind}) is the first after the switch to "
+            f"{plan.fc_passes} FC passes, where only layers without statistics can stand; use the "
+            "strategy owt")
     _require_parts(plan, before, after[0])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from hpcpar.network.layers import Layer
+from hpcpar.network.layers import BatchNorm, Layer
 from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.layout import parameters, shards
 from hpcpar.plan.plan import Overlap, Plan, Synchronisation
@@ -25,6 +25,12 @@ def gradient_axes(layer: Layer, plan: Plan) -> tuple[MeshAxis, ...]:
     """Coordinates over which a weight's gradient is a partial sum."""
     mesh_axes = plan.configs[layer.name].mesh_axes
     return tuple(mesh_axes[name] for name in SUMMED)
+
+
+def sums_known(plan: Plan, layer: Layer) -> bool:
+    """True where all ranks know the gradient from their moments: synchronised batch normalisation.
+    """
+    return isinstance(layer, BatchNorm) and plan.batch_norm == "sync"
 
 
 def gradient(b: Emitter, layers: tuple[Layer, ...]) -> Move | None:

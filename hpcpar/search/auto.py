@@ -21,16 +21,20 @@ from hpcpar.search.table_search import SearchResult
 def strategies_to_try(network: Network, ranks: int, machine: Machine) -> list[str]:
     """Named strategies worth pricing for this network and machine.
 
-    Strategies that cut images are left out where the network has no image layers. Mixed groups are
+    Strategies that cut images are left out where the network has no image layers, and those that
+    change the cut for features where it has none. Mixed groups are
     tried in both placements where the machine has several levels. The ranks of a pipeline's stage
     all do the same, so pipelines have one placement.
     """
     images = any(len(network.shapes[layer.name]) > 1 for layer in network.weighted)
+    features = any(len(network.shapes[layer.name]) == 1 for layer in network.layers)
     most_stages = len(cuts(network)) - 1
     names = []
     for strategy in named(ranks):
         name, grid = parse(strategy)
         if not images and name in ("spatial", "domain", "ds", "owt", "grid-fc"):
+            continue
+        if not features and name in ("domain", "owt", "owt-b", "owt-c", "grid-fc"):
             continue
         if name == "pipeline" and grid is not None and grid[0] > most_stages:
             continue

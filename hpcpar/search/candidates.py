@@ -163,11 +163,12 @@ class Candidate:
     def local_statistics_s(self) -> float | None:
         """Time of an iteration if batch normalisation took the statistics of each rank's part.
 
-        None where it does so already, or where the network has none.
+        None where that is no faster, or where it is so already.
         """
         if self.prediction.batch_norm != "sync":
             return None
-        return _of_plan(self.task, replace(self.plan, batch_norm="local")).iteration_s
+        local_s = _of_plan(self.task, replace(self.plan, batch_norm="local")).iteration_s
+        return local_s if local_s < self.iteration_s else None
 
     @cached_property
     def costs(self) -> Costs:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Layer, Loss, SoftmaxCrossEntropy
+from hpcpar.network.layers import Layer, SoftmaxCrossEntropy
 from hpcpar.plan.config import Config
 
 #: Degrees of a configuration, in the order of `Config`'s first fields.
@@ -145,7 +145,7 @@ class Spaces:
         k = 1
         if self._may_cut_reduction(layer):
             k = min(channels, self.network.input_shape(layer)[0] // granules[layer.inputs[0]])
-        extents = () if isinstance(layer, Loss) else tuple(shape[1:])
+        extents = tuple(shape[1:])
         # no degree exceeds the number of ranks: all layers that are large enough share a space
         limits = (min(channels, self.ranks), tuple(min(e, self.ranks) for e in extents),
                   min(k, self.ranks))

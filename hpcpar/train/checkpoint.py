@@ -4,8 +4,10 @@ The file holds global (unsplit) tensors in HDF5. Row i of a weight computes outp
 rank that owns some channels reads some rows (`resume_rows`).
 
 ====================================  =============================================================
-``params/<layer>/weight``             [out, in, kh, kw] (convolution) or [out, in] (linear)
-``params/<layer>/bias``               [out]; absent without bias
+``params/<layer>/weight``             [out, in, kh, kw] (convolution), [out, in] (linear), [out]
+                                      (normalisation) or a sample's shape (layer normalisation)
+``params/<layer>/bias``               [out], or a sample's shape (layer normalisation); absent
+                                      without bias
 ``params/<layer>/running_mean``,      [out], of batch normalisation
 ``running_variance``
 ``optimizer/<layer>/weight``,         state of the optimiser, of the same shapes: velocities of
@@ -111,7 +113,7 @@ def check(path: str, network: Network) -> dict[str, Any]:
                 raise InputError(f"checkpoint {path} is of {name} {state[name]}, the plan is for "
                                  f"{name} {value}; resume it with a plan of its own network, shape "
                                  "and classes")
-        for layer in network.weighted:
+        for layer in network.stateful:
             _check_tensors(f, path, network, layer)
     return state
 
@@ -124,7 +126,7 @@ def _check_tensors(f: h5py.File, path: str, network: Network, layer: Layer) -> N
     wanted += [("optimizer", f"{kind}{suffix}", shape) for kind, shape in shapes.items()
                for suffix in STATES]
     if layer.buffers(x):
-        wanted += [("params", name, shapes["weight"]) for name in RUNNING]
+        wanted += [("params", name, x[:1]) for name in RUNNING]
     for group, kind, shape in wanted:
         tensor = f.get(f"{group}/{layer.name}/{kind}")
         if tensor is None:

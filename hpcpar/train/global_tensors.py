@@ -24,12 +24,13 @@ def weights(executor: Executor, world: World) -> Iterator[tuple[str, np.ndarray]
     """Every layer's global weight and bias, and running statistics, on rank 0; nothing on the
     others, which must also run through it.
     """
-    for layer in executor.network.weighted:
+    for layer in executor.network.stateful:
         p = executor.parameters[layer.name]
-        yield from _layer(executor, world, layer, p.flat)
+        if layer.has_weights:
+            yield from _layer(executor, world, layer, p.flat)
         for which, name in enumerate(RUNNING if p.buffers is not None else ()):
             buffer = _host(executor, p.buffers[which])
-            values = np.empty(layer.weight_shape(executor.network.input_shape(layer)), buffer.dtype)
+            values = np.empty(executor.network.shapes[layer.name][:1], buffer.dtype)
             for base in _bases(p):
                 _receive(world, buffer, base, values[slice(*p.layout.box(base)[0])])
             if world.rank == 0:
@@ -69,7 +70,8 @@ def _layer(executor: Executor, world: World, layer: Layer, array: Array, suffix:
             part = weight[place[:len(whole)]]
             part[...] = lines.reshape(-1)[:part.size].reshape(part.shape)
             if p.has_bias:
-                bias[start:stop] = lines.reshape(-1)[part.size:]
+                part_of_bias = bias[start:stop]
+                part_of_bias[...] = lines.reshape(-1)[part.size:].reshape(part_of_bias.shape)
     if world.rank == 0:
         yield f"{layer.name}/weight{suffix}", weight
         if p.has_bias:
@@ -114,10 +116,11 @@ def restore(executor: Executor, p: Parameters, rows: Mapping[str, np.ndarray]) -
     def flat(weight: str, bias: str) -> np.ndarray:
         part = rows[weight]
         part = part if part.ndim < 2 else part[:, slice(*p.columns)]
-        return np.concatenate([part.ravel(), rows[bias]] if bias in rows else [part.ravel()])
+        return np.concatenate([a.ravel() for a in (part, rows.get(bias)) if a is not None])
 
     move = executor.backend.to_device
-    move(flat("params/weight", "params/bias"), p.flat)
+    if "params/weight" in rows:
+        move(flat("params/weight", "params/bias"), p.flat)
     for array, suffix in zip(p.state, STATES, strict=False):
         if f"optimizer/weight{suffix}" in rows:
             whole = flat(f"optimizer/weight{suffix}", f"optimizer/bias{suffix}")

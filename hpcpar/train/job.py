@@ -18,7 +18,7 @@ from hpcpar.data.loader import Loader
 from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import MeanSquaredError, SoftmaxCrossEntropy
+from hpcpar.network.layers import SoftmaxCrossEntropy
 from hpcpar.plan.plan import Plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.nonfinite import NonfiniteDetector
@@ -199,11 +199,9 @@ def require_ranks(world: World, plan: Plan) -> None:
 def open_data(executor: Executor, path: str, seed: int, split: str) -> Loader:
     """A rank's view of a part of a data file (`Loader`'s splits)."""
     plan, network = executor.plan, executor.network
-    outputs, batch = network.classes, int(plan.batch)
-    regression = isinstance(network.layers[-1], MeanSquaredError)
-    truth = ((0, batch), (0, outputs)) if regression else (0, batch)
+    batch = int(plan.batch)
     box = ((0, len(executor.image_rows)), *executor.image_box)
     return Loader(
-        path, box, truth, batch, plan.dtype, seed, split == "train", split,
-        shape=network.image_shape, classes=outputs, rows=executor.image_rows,
+        path, box, ((0, batch), *executor.truth_box), batch, plan.dtype, seed, split == "train",
+        split, shape=network.image_shape, classes=network.classes, rows=executor.image_rows,
     )

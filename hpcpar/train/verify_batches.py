@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError
-from hpcpar.plan.boxes import local, shape
+from hpcpar.plan.boxes import local, shape, whole_box
 from hpcpar.runtime.executor import Executor
 from hpcpar.train.job import open_data
 
@@ -51,7 +51,9 @@ class Data:
             images[i] = _stream(self.seed, 0,
                                 first + int(self.order[row])).standard_normal(
                 e.network.image_shape)[pixels]
-        return images, np.stack([_truth(e.network, self.seed, first + int(i)) for i in self.order])
+        truth = local(e.truth_box, whole_box(e.network.truth_shape))
+        return images, np.stack([_truth(e.network, self.seed, first + int(i))[truth]
+                                 for i in self.order])
 
 
 def _stream(seed: int, what: int, number: int) -> np.random.Generator:
@@ -62,5 +64,5 @@ def _truth(network: Network, seed: int, number: int) -> NDArray[Any]:
     """The label or targets of a sample."""
     rng = _stream(seed, 1, number)
     if isinstance(network.layers[-1], MeanSquaredError):
-        return rng.standard_normal(network.classes)
-    return np.asarray(rng.integers(0, network.classes))
+        return rng.standard_normal(network.truth_shape)
+    return np.asarray(rng.integers(0, network.classes, network.truth_shape))

@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcpar.comm.communicator import Communicator
-from hpcpar.network.receptive_field import Relation, Window
+from hpcpar.network.receptive_field import (
+    Interpolated,
+    Periodic,
+    Relation,
+    Transposed,
+    Window,
+)
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import Box, contains, intersect, items, local, shape
 from hpcpar.plan.config import PLACEMENTS, Config
@@ -136,6 +142,24 @@ def window(rng: np.random.Generator, extent: int) -> tuple[int, Relation]:
         room = extent + 2 * out.padding - out.span
         if room >= 0:
             return room // stride + 1, out
+
+
+def enlarging(rng: np.random.Generator, extent: int) -> tuple[int, Relation]:
+    """A random relation of a layer that enlarges or pads images, with its number of outputs."""
+    while True:
+        k, s, d, p = (int(n) for n in rng.integers(1, 5, 4))
+        size = (extent - 1) * s - 2 * (p - 1) + d * (k - 1) + 1
+        if size > 0:
+            break
+    before, after = (int(n) for n in rng.integers(0, extent + 1, 2))
+    choices: list[tuple[int, Relation]] = [
+        (size, Transposed(k, s, p - 1, d)),
+        (extent * s, Interpolated(1, s, taps=1)),
+        (extent * s, Interpolated(2, 2 * s, 1 - s)),
+        (before + extent + after, Periodic(before)),
+        (before + extent + after, Window(1, 1, before)),
+    ]
+    return choices[int(rng.integers(len(choices)))]
 
 
 def degrees(rng: np.random.Generator, ranks: int, first: int = 0, axes: str = "nchw") -> Config:

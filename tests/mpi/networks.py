@@ -26,11 +26,13 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
 )
 from tests.mpi.graphs import Maker
+from tests.mpi.unets import random_unet
 from tests.mpi.zoo import SMALL
 
 #: Small built-in networks: chains, and those with branches, normalisation or volumes.
 FIXED = ("lenet5", "alexnet-two-towers", "alexnet-one-tower")
-MORE = ("vgg", "resnet", "inception", "mobilenet", "cosmoflow")
+MORE = ("vgg", "resnet", "inception", "mobilenet", "cosmoflow", "norms", "norms of volumes", "unet",
+        "unet3d", "signals")
 
 #: Seeds of graphs below 1000 that rounding of the data moves by more than 3e-12 in five steps (of
 #: SGD or Adam): by a ReLU's or a maximum's tie, a sum that is nearly zero, a normalisation of
@@ -45,13 +47,14 @@ def fixed(name: str) -> tuple[Network, int]:
 
 
 def by_name(name: str) -> tuple[Network, int]:
-    """A network and its batch: one of `FIXED` and `MORE`, ``random-SEED`` (a chain) or
-    ``graph-SEED``.
+    """A network and its batch: one of `FIXED` and `MORE`, ``random-SEED`` (a chain),
+    ``graph-SEED`` or ``unet-SEED``.
     """
     kind, _, seed = name.partition("-")
     if name in SMALL:
         return fixed(name)
-    return (random_graph if kind == "graph" else random_network)(int(seed))
+    random = {"graph": random_graph, "unet": random_unet, "random": random_network}
+    return random[kind](int(seed))
 
 
 def rate(network: Network) -> float:
@@ -60,13 +63,13 @@ def rate(network: Network) -> float:
 
 
 def sample(network: Network, batch: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Random images [N, C, ...], and labels [N] or, where the loss is a mean squared error, targets
-    [N, outputs].
+    """Random images [N, C, ...], and labels [N, ...] or, where the loss is a mean squared error,
+    targets [N, outputs, ...].
     """
     images = rng.standard_normal((batch, *network.image_shape))
     if isinstance(network.layers[-1], MeanSquaredError):
-        return images, rng.standard_normal((batch, network.classes))
-    return images, rng.integers(0, network.classes, batch)
+        return images, rng.standard_normal((batch, *network.truth_shape))
+    return images, rng.integers(0, network.classes, (batch, *network.truth_shape))
 
 
 def _pair(rng: np.random.Generator, low: int, high: int) -> Pair:

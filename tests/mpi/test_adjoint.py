@@ -7,8 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from movements import degrees, layouts, move, pairs, some_ranks, stay, step, variants, window
-from networks import random_graph
+from movements import (
+    degrees,
+    enlarging,
+    layouts,
+    move,
+    pairs,
+    some_ranks,
+    stay,
+    step,
+    variants,
+    window,
+)
+from networks import random_graph, random_unet
 from plans import random_config
 from sharing import allgather
 
@@ -58,6 +69,17 @@ def halo_corners(rng: np.random.Generator) -> Movement:
     n, c, h, w = _extents(rng)
     return layouts(Config(h=a, w=b), Config(h=a, w=b), (n, c, h, w),
                    {"h": window(rng, h), "w": window(rng, w)})
+
+
+def enlarged_rows(rng: np.random.Generator) -> Movement:
+    n, c, h, w = _extents(rng)
+    return layouts(Config(h=P), Config(h=P), (n, c, h, w), {"h": enlarging(rng, h)})
+
+
+def enlarged_to_any(rng: np.random.Generator) -> Movement:
+    n, c, h, w = _extents(rng)
+    return layouts(degrees(rng, P), degrees(rng, P), (n, c, h, w),
+                   {"h": enlarging(rng, h), "w": enlarging(rng, w)})
 
 
 def channels_to_whole(rng: np.random.Generator) -> Movement:
@@ -132,6 +154,8 @@ def any_to_any(rng: np.random.Generator) -> Movement:
 FAMILIES: list[tuple[Callable[[np.random.Generator], Movement], set[Kinds]]] = [
     (halo_rows, {(Kind.HALO, Kind.HALO)}),
     (halo_corners, {(Kind.HALO, Kind.HALO)}),
+    (enlarged_rows, {(Kind.HALO, Kind.HALO)}),
+    (enlarged_to_any, {(Kind.REDISTRIBUTE, Kind.REDISTRIBUTE)}),
     (channels_to_whole, {(Kind.ALLGATHER, Kind.REDUCE_SCATTER)}),
     (channels_to_replicas, {(Kind.ALLGATHER, None)}),
     (replicas_to_channels, {(None, Kind.ALLREDUCE)}),
@@ -221,10 +245,10 @@ def test_movements_are_adjoint(family: Callable[[np.random.Generator], Movement]
 
 @pytest.mark.parametrize("seed", range(GRAPHS))
 def test_movements_of_random_plans_are_adjoint(seed: int, communicator: Communicator) -> None:
-    """All edges of graphs of 2D and 3D layers under random plans: cut reductions, subsets of ranks,
-    several readers.
+    """All edges of graphs and U-Nets, 2D and 3D, under random plans: cut reductions, subsets of
+    ranks, several readers.
     """
-    network, batch = random_graph(100 * P + seed)
+    network, batch = (random_unet if seed % 2 else random_graph)(100 * P + seed)
     rng = np.random.default_rng([seed, P])
     configs = {layer.name: random_config(network, layer, P, rng) for layer in network.layers}
     plan = Plan(NetworkSpec(network.name, network.image_shape, network.classes), P, batch, "random",

@@ -37,6 +37,8 @@ from hpcpar.network.layers import (
     Concat,
     Conv2d,
     Conv3d,
+    ConvTranspose2d,
+    ConvTranspose3d,
     Dropout,
     Flatten,
     GlobalAvgPool,
@@ -50,13 +52,15 @@ from hpcpar.network.layers import (
     MaxPool3d,
     MeanSquaredError,
     Multiply,
+    Pad,
     ReLU,
     Sigmoid,
     SiLU,
     SoftmaxCrossEntropy,
     Tanh,
+    Upsample,
 )
-from hpcpar.plan.boxes import items, local
+from hpcpar.plan.boxes import items, local, whole_box
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned, partial
 from hpcpar.plan.plan import NetworkSpec, Plan
@@ -170,6 +174,18 @@ CASES: dict[str, Case] = {
     "concat": Case(Concat, {}, inputs=2),
     "flatten": Case(Flatten, {}),
     "flatten of volumes": Case(Flatten, {}, 3),
+    "transposed": Case(ConvTranspose2d, {"out_channels": WIDTH + 1, **ANY_2D,
+                                         "output_padding": (1, 0)}),
+    "transposed in groups": Case(ConvTranspose2d, {
+        "out_channels": 2 * WIDTH, **ANY_2D, "groups": 2 if WIDTH % 2 == 0 else WIDTH}),
+    "transposed volumes": Case(ConvTranspose3d, {"out_channels": WIDTH, **ANY_3D}, 3),
+    "nearest": Case(Upsample, {"scale": (2, 3)}),
+    "bilinear": Case(Upsample, {"scale": (3, 2), "mode": "linear"}),
+    "trilinear": Case(Upsample, {"scale": (2, 1, 2), "mode": "linear", "align_corners": True}, 3),
+    "zeros around": Case(Pad, {"begin": (2, 0), "end": (1, 3)}),
+    "periodic": Case(Pad, {"begin": (2, 1), "end": (1, 3), "mode": "periodic"}),
+    "softmax of pixels": Case(SoftmaxCrossEntropy, {}),
+    "mean squared error of voxels": Case(MeanSquaredError, {}, 3),
     "softmax": Case(SoftmaxCrossEntropy, {}, 0),
     "logistic": Case(LogisticCrossEntropy, {}, 0),
     "mean squared error": Case(MeanSquaredError, {}, 0),
@@ -310,7 +326,9 @@ def test_gradients(name: str, communicator: Communicator) -> None:
                             backend("cpu"), 5)
         images, targets = sample(network, batch, rng)
         pixels = local(executor.image_box, tuple((0, n) for n in network.image_shape))
-        slopes = Slopes(executor, images[(executor.image_rows, *pixels)], targets)
+        truth = local(executor.truth_box, whole_box(network.truth_shape))
+        slopes = Slopes(executor, images[(executor.image_rows, *pixels)],
+                        targets[(slice(None), *truth)])
         here = slopes.loss()
         faults = [fault(slopes, here, directions(network, dense, rng)) for dense in KINDS]
         assert not any(

@@ -25,6 +25,7 @@ NAMES = [f"graph-{seed}" for seed in graph_seeds(100 * P, COUNT)]
 #: As many ranks share few cores, not every built-in network on each number of ranks.
 BUILT_IN = MORE if P <= 4 else MORE[1 - P % 4 // 2 :: 2]
 CHAINS = [f"random-{seed}" for seed in range(5000 + 100 * P, 5000 + 100 * P + COUNT // 2)]
+UNETS = [f"unet-{seed}" for seed in range(100 * P, 100 * P + COUNT // 2)]
 
 
 def algorithms(number: int) -> str:
@@ -37,6 +38,16 @@ def test_random_plans(name: str, communicator: Communicator) -> None:
     given = facts(name)
     plan = random_plan(given.network, given.batch, P, np.random.default_rng([number, P]))
     check(name, plan, algorithms(number), communicator, "random plan", 2)
+
+
+@pytest.mark.parametrize("name", UNETS)
+def test_random_unets(name: str, communicator: Communicator) -> None:
+    """Transposed convolutions, interpolation, padding of all kinds and a loss over pixels."""
+    number = int(name.split("-")[1])
+    given = facts(name)
+    rng = np.random.default_rng([number, P, 25])
+    check(name, random_plan(given.network, given.batch, P, rng), algorithms(number), communicator,
+          "random plan", 2)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -6,25 +6,35 @@ from collections.abc import Callable, Collection
 from dataclasses import fields
 from typing import Any
 
-from hpcpar.network import cosmoflow, inception, mobilenet, resnet, vgg
+from hpcpar.network import cosmoflow, inception, mobilenet, resnet, unet, vgg
 from hpcpar.network.builder import Chain, Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     GELU,
     LRN,
+    Add,
     Affine,
+    AvgPool1d,
     BatchNorm,
+    Concat,
+    Conv1d,
     Conv2d,
+    Conv3d,
     Dropout,
     Flatten,
     GlobalAvgPool,
     GlobalMaxPool,
+    GroupNorm,
     Layer,
+    LayerNorm,
     LeakyReLU,
     Linear,
     LogisticCrossEntropy,
+    MaxPool1d,
     MaxPool2d,
+    MeanSquaredError,
     Multiply,
+    Pad,
     Pair,
     ReLU,
     Sigmoid,
@@ -138,6 +148,59 @@ def small_inception() -> Network:
     return narrow(net.build(), 16)
 
 
+def norms() -> Network:
+    """All normalisations by mean and variance: groups of one channel, of several, of all; with and
+    without weights; of images and of features.
+    """
+    net = Chain("norms", (3, 11, 10))
+    kinds: list[tuple[type[Layer], dict[str, Any]]] = [
+        (GroupNorm, {"groups": 4}), (GroupNorm, {"groups": 8, "affine": False}), (LayerNorm, {}),
+        (BatchNorm, {"affine": False}), (GroupNorm, {"groups": 2, "affine": False})]
+    for i, (kind, options) in enumerate(kinds):
+        net.add(Conv2d, f"conv{i}", out_channels=8, kernel=3, stride=1 + i % 2, padding=1,
+                bias=False)
+        net.add(kind, f"norm{i}", **options).add(ReLU, f"relu{i}")
+    net.add(Flatten, "flatten").add(LayerNorm, "norm-flat")
+    net.add(Linear, "fc", out_features=12, bias=False).add(GroupNorm, "norm-fc", groups=3)
+    net.add(Linear, "last", out_features=5)
+    return net.add(SoftmaxCrossEntropy, "loss").build()
+
+
+def norms_of_volumes() -> Network:
+    """A residual block of volumes with group and layer normalisation."""
+    net = Graph("norms-of-volumes", (2, 6, 7, 5))
+    net.add(LayerNorm, "first")
+    net.add(Conv3d, "stem", out_channels=6, kernel=3, stride=2, padding=1, bias=False)
+    x = net.add(GroupNorm, "norm", groups=2)
+    net.add(ReLU, "relu")
+    net.add(Conv3d, "conv", out_channels=6, kernel=3, padding=1, bias=False)
+    y = net.add(GroupNorm, "norm2", groups=3)
+    net.add(Add, "sum", after=(y, x))
+    net.add(LayerNorm, "norm3", affine=False)
+    net.add(GlobalAvgPool, "pool")
+    net.add(Linear, "fc", out_features=3)
+    net.add(MeanSquaredError, "loss")
+    return net.build()
+
+
+def signals() -> Network:
+    """Windows over signals, normalised, and features of both kinds."""
+    net = Graph("signals", (3, 41))
+    net.add(Conv1d, "conv1", out_channels=6, kernel=5, stride=2, padding=1, bias=False)
+    net.add(BatchNorm, "bn1")
+    net.add(ReLU, "relu1")
+    net.add(MaxPool1d, "pool1", kernel=3, stride=2, padding=1)
+    net.add(Pad, "pad", begin=(2,), end=(1,), mode="periodic")
+    net.add(Conv1d, "conv2", out_channels=4, kernel=4, dilation=2, groups=2)
+    x = net.add(ReLU, "relu2")
+    net.add(AvgPool1d, "pool2", kernel=2)
+    flat, mean = net.add(Flatten, "flat"), net.add(GlobalAvgPool, "mean", after=x)
+    net.add(Concat, "features", after=(flat, mean))
+    net.add(Linear, "fc", out_features=5)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
 #: name -> (builder, batch)
 SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "lenet5": (lambda: lenet5((1, 12, 11), 10), 7),
@@ -148,5 +211,10 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "inception": (small_inception, 5),
     "mobilenet": (small_mobilenet, 6),
     "gates": (gates, 6),
+    "norms": (norms, 6),
+    "norms of volumes": (norms_of_volumes, 5),
+    "unet": (lambda: narrow(unet.unet((2, 19, 14), 3), 16), 4),
+    "unet3d": (lambda: narrow(unet.unet3d((1, 9, 8, 10), 3), 16), 3),
+    "signals": (signals, 5),
     "cosmoflow": (lambda: narrow(cosmoflow.cosmoflow((2, 18, 17, 16), 3), 8), 5),
 }

@@ -16,7 +16,20 @@ import numpy as np
 
 from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import LRN, Add, BatchNorm, Concat, Conv, Flatten, Layer, Loss, Pool
+from hpcpar.network.layers import (
+    GELU,
+    LRN,
+    Add,
+    Concat,
+    Conv,
+    Flatten,
+    Layer,
+    Loss,
+    Normalisation,
+    Pool,
+    Resampled,
+    Upsample,
+)
 from hpcpar.plan.axis import Axis, tabulate
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
 from hpcpar.plan.layout import owned, parameters, partial, shards
@@ -28,8 +41,8 @@ from hpcpar.schedule.steps import Compute, Op
 #: Values moved per weight by an update (weight, gradient and state read, weight and state written),
 #: and flops.
 UPDATE = {"sgd": (3, 3), "momentum": (5, 5), "adam": (7, 12)}
-#: Values moved per element of the input or of the output, and flops per element, of batch
-#: normalisation's parts.
+#: Values moved per element of the input or of the output, and flops per element, of the parts of a
+#: normalisation by mean and variance.
 NORM = {Op.STATISTICS: (1, 3), Op.FORWARD: (2, 2), Op.BACKWARD_WEIGHT: (2, 3), Op.BACKWARD: (3, 5)}
 
 Shape: TypeAlias = tuple[Ints, ...]
@@ -113,8 +126,10 @@ def _options(network: Network, layer: Layer, x: Shape) -> Names:
         return np.array([f"{text}{g}" for g in groups.ravel()]).reshape(groups.shape)
     if isinstance(layer, Pool):
         return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
-    if getattr(layer, "tanh", False):  # of GELU
-        return " tanh"
+    if isinstance(layer, Upsample):
+        return f" s={_shape(layer.scale)} {layer.mode}"
+    if isinstance(layer, GELU):
+        return " tanh" if layer.tanh else ""
     return f" size={layer.size}" if isinstance(layer, LRN) else ""
 
 
@@ -231,11 +246,13 @@ class Workload:
         back, n_x, n_y = op is Op.BACKWARD, local.n_x, local.n_y
         if isinstance(layer, Flatten) or (isinstance(layer, Add) and back):
             return 0.0 * n_y, 0 * n_y
-        if isinstance(layer, BatchNorm):
+        if isinstance(layer, Normalisation):
             values, flops = NORM[op]
             return float(flops) * local.n_first, values * local.n_first
         if isinstance(layer, Concat):
             return 0.0 * n_y, 2 * n_y
+        if isinstance(layer, Resampled):
+            return local.flops, n_x + n_y
         if back and not layer.is_matmul:
             # the gradients come on top of what the forward pass kept
             gradients = n_y if layer.elementwise or isinstance(layer, Loss) else n_x + n_y

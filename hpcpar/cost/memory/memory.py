@@ -20,20 +20,22 @@ from hpcpar.network.layers import (
     Layer,
     MaxPool2d,
     MaxPool3d,
+    Normalisation,
 )
 from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan, Synchronisation
 from hpcpar.schedule.edges import Edge
+from hpcpar.schedule.moments import moments_layout
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import CODES, Algorithm, Kind
+from hpcpar.schedule.weights import sums_known
 
 #: Bytes of the index of a maximum, in a pooling window and in the whole image.
 INDEX_BYTES, IMAGE_INDEX_BYTES = 2, 8
-#: Of batch normalisation, for each channel: two sums and their gradients, mean and deviation, as
-#: float64.
-MOMENTS_BYTES = 48
+#: Of a normalisation, for each of its sums: the sum, its gradient, and mean or deviation (float64).
+MOMENTS_BYTES = 24
 #: Of each movement from rank to rank, by its key: bytes that the busiest rank sends, and bytes that
 #: go through the buffers of one at most.
 MovedBytes = Mapping[Hashable, tuple[Ints, Ints]]
@@ -132,7 +134,7 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
     """A layer's weights, their gradients, running statistics, and the optimiser's state where this
     rank updates.
     """
-    if not layer.has_weights:
+    if not (layer.has_weights or layer.buffers(network.input_shape(layer))):
         return NOTHING
     config = plan.configs[layer.name]
     layout = parameters(network, layer, config)
@@ -145,9 +147,8 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
         values = values + 2 * boxes.extents(layout)[0]
     state: Ints = 0
     if training and updates:
-        # synchronised batch normalisation has its gradient from sums that all ranks know
-        sums_known = isinstance(layer, BatchNorm) and plan.batch_norm == "sync"
-        sharded = plan.synchronisation is Synchronisation.SHARDED and not sums_known
+        sharded = (plan.synchronisation is Synchronisation.SHARDED
+                   and not sums_known(plan, layer))
         mine = boxes.items(shards(network, layer, config)) if sharded else count
         state = OPTIMIZERS[plan.optimizer] * mine
     return Memory(values * plan.item_bytes, state * plan.item_bytes, 0, 0, 0, 0)
@@ -157,8 +158,8 @@ def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: Ints, boxes:
                training: bool = True) -> Ints:
     """Bytes that a layer keeps of a pass of `samples` for its backward pass."""
     y = owned(network, layer, plan.configs[layer.name], samples)
-    if isinstance(layer, BatchNorm):
-        return MOMENTS_BYTES * boxes.extents(y)[1]
+    if isinstance(layer, Normalisation):
+        return MOMENTS_BYTES * boxes.items(moments_layout(network, plan, layer, samples))
     if training and isinstance(layer, MaxPool2d | MaxPool3d):
         return INDEX_BYTES * boxes.items(y)
     if training and isinstance(layer, GlobalMaxPool):

@@ -120,7 +120,7 @@ class _Passes:
         network, plan, boxes = self.network, self.plan, OfRank(planned.rank)
         roles = weight_roles(network, plan, self.schedule if self.training else None, planned.rank)
         layers = {layer.name: NOTHING for layer in network.layers}
-        for layer in network.weighted:
+        for layer in network.stateful:
             updates = roles[layer.name].updates
             layers[layer.name] += weights_memory(network, plan, layer, boxes, self.training,
                                                  updates)

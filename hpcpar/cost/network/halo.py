@@ -17,7 +17,7 @@ import numpy as np
 from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.network.redistribution import PointToPoint
 from hpcpar.cost.network.volumes import reach
-from hpcpar.network.receptive_field import Window
+from hpcpar.network.receptive_field import Sliding
 from hpcpar.plan.axis import Axis, IntArray, all_intervals, tabulate
 from hpcpar.plan.config import Floats, Ints, MeshAxis, Numbers
 from hpcpar.plan.layout import Layout
@@ -64,7 +64,7 @@ def halo_of(own: Layout, need: Layout) -> Halo:
     out = Halo(1, [], [])
     for a, b, largest in zip(own.axes, need.axes, need.largest, strict=True):
         degree = need.degree(b)
-        if isinstance(b.relation, Window) and np.any(np.greater(degree, 1)):
+        if isinstance(b.relation, Sliding) and np.any(np.greater(degree, 1)):
             out.axes.append(tabulate(partial(axis_halo, a, b), degree, np.int64))
             out.mesh_axes.append(need.mesh_axes[b.name])
         else:

@@ -28,6 +28,9 @@ class Context:
     own : Box
         The rank's box of what it computes of the output (of partial sums, where the configuration
         cuts the reduction, k).
+    moments : Box
+        The part of the sums behind means and variances that this rank holds; empty in layers
+        without.
     local_statistics : bool
         Batch normalisation by the statistics of this rank's block alone.
     tick : callable
@@ -46,6 +49,7 @@ class Context:
     seed: int
     #: Position of the layer in the network: a part of the random key of dropout.
     position: int
+    moments: Box = ()
     local_statistics: bool = False
     #: The iteration, set before each one.
     step: int = 0
@@ -76,8 +80,8 @@ class Operator:
         True where this rank computes no output (more parts than indices, or the layer lives on
         other ranks).
     moments, moments_gradient : array or None
-        [own channels, 2] float64 sums of batch normalisation, added over ranks between the steps
-        that make and use them.
+        [own channels, 2] or [own samples, groups, 2] float64 sums of a normalisation, added over
+        ranks between the steps that make and use them.
     """
 
     moments: Array = None
@@ -123,7 +127,7 @@ class Operator:
 
     # -- steps -------------------------------------------------------------------------------------
     def statistics(self) -> None:
-        """`moments` of this rank's block (batch normalisation)."""
+        """`moments` of this rank's block (normalisations)."""
         raise NotImplementedError
 
     def forward(self) -> None:
@@ -147,8 +151,8 @@ class Operator:
                 dx[...] = 0
 
     def backward_weight(self) -> None:
-        """The gradient of the weights from inputs and dy (and `moments_gradient`, batch
-        normalisation); overwritten, not added.
+        """The gradient of the weights from inputs and dy (and `moments_gradient`, normalisations);
+        overwritten, not added.
 
         Batch normalisation by the whole batch makes only `moments_gradient` here: see
         `finish_weight`.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hpcpar.network.layers import (
     LRN,
     Activation,
@@ -10,32 +12,40 @@ from hpcpar.network.layers import (
     BatchNorm,
     Concat,
     Conv,
+    ConvTranspose,
     Dropout,
     Flatten,
     GlobalAvgPool,
     GlobalMaxPool,
+    GroupNorm,
     Layer,
+    LayerNorm,
     Linear,
     Loss,
     MaxPool2d,
     MaxPool3d,
     Multiply,
+    Resampled,
 )
 from hpcpar.runtime.ops.base import Context, Operator
-from hpcpar.runtime.ops.conv import ConvOp
+from hpcpar.runtime.ops.conv import ConvOp, ConvTransposeOp
 from hpcpar.runtime.ops.linear import LinearOp
 from hpcpar.runtime.ops.loss import LossOp
 from hpcpar.runtime.ops.merge import AddOp, ConcatOp, MultiplyOp
 from hpcpar.runtime.ops.norm import BatchNormOp, LRNOp
 from hpcpar.runtime.ops.pointwise import ActivationOp, DropoutOp, FlattenOp
 from hpcpar.runtime.ops.pool import AvgPoolOp, GlobalAvgPoolOp, GlobalMaxPoolOp, MaxPoolOp
+from hpcpar.runtime.ops.resample import resampled
+from hpcpar.runtime.ops.sample_norm import GroupNormOp, LayerNormOp
 
-OPS: dict[type[Layer], type[Operator]] = {
+OPS: dict[type[Layer], Callable[[Context], Operator]] = {
+    ConvTranspose: ConvTransposeOp,
     Conv: ConvOp,
     Linear: LinearOp,
     MaxPool2d: MaxPoolOp,
     MaxPool3d: MaxPoolOp,
     AvgPool: AvgPoolOp,
+    Resampled: resampled,
     GlobalAvgPool: GlobalAvgPoolOp,
     GlobalMaxPool: GlobalMaxPoolOp,
     Activation: ActivationOp,
@@ -43,6 +53,8 @@ OPS: dict[type[Layer], type[Operator]] = {
     Flatten: FlattenOp,
     LRN: LRNOp,
     BatchNorm: BatchNormOp,
+    GroupNorm: GroupNormOp,
+    LayerNorm: LayerNormOp,
     Add: AddOp,
     Multiply: MultiplyOp,
     Concat: ConcatOp,

@@ -1,9 +1,12 @@
-"""Convolution on a block."""
+"""Convolution and transposed convolution on a block."""
 
 from __future__ import annotations
 
-from hpcpar.kernels.interface import ConvSpec, Segment
-from hpcpar.network.layers import Conv
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hpcpar.kernels.interface import Array, ConvSpec, Segment
+from hpcpar.network.layers import Conv, ConvTranspose
 from hpcpar.plan.boxes import Box, items, local
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.windows import reaches
@@ -42,7 +45,8 @@ class ConvOp(Operator):
     def _call(self, box: Box) -> _Call:
         if box not in self._calls:
             layer, ctx = self.layer, self.ctx
-            inner, pads = reaches(layer.windows(), box, ctx.need, ctx.input_shape[1:])
+            windows = layer.fields() if isinstance(layer, ConvTranspose) else layer.windows()
+            inner, pads = reaches(windows, box, ctx.need, ctx.input_shape[1:])
             spec = ConvSpec(layer.stride, layer.dilation, pads, self._segments())
             self._calls[box] = inner, local(box, ctx.own), spec
         return self._calls[box]
@@ -69,3 +73,54 @@ class ConvOp(Operator):
         p = self.parameters
         self.backend.conv_backward_weight(self.x[inner], self.dy, spec, p.dweight, p.dbias,
                                           self.ctx.tick)
+
+
+#: (slices of x's channels, slices of y's channels, one group with these channels).
+_Group = tuple[slice, slice, ConvSpec]
+
+
+class ConvTransposeOp(ConvOp):
+    """The owned outputs of a transposed convolution, by the kernels of the convolution from the
+    outputs to the inputs, one group at a time.
+    """
+
+    def _groups(self, spec: ConvSpec) -> Iterator[_Group]:
+        for s in spec.segments:
+            ins, outs = slice(s.in_start, s.in_stop), slice(s.out_start, s.out_stop)
+            one = Segment(0, s.out_stop - s.out_start, 0, s.in_stop - s.in_start)
+            yield ins, outs, replace(spec, segments=(one,))
+
+    def _weight(self, outs: slice) -> Array:
+        """Weights [in, out, ...] of a group, contiguous."""
+        return self.backend.xp.ascontiguousarray(self.parameters.weight[outs].swapaxes(0, 1))
+
+    def interior(self, box: Box) -> None:
+        if items(box) == 0:
+            return
+        inner, outputs, spec = self._call(box)
+        x, y = self.x[inner], self.y[outputs]
+        for ins, outs, group in self._groups(spec):
+            self.backend.conv_backward_data(x[:, ins], self._weight(outs), group, y[:, outs],
+                                            self.ctx.tick)
+        if self.parameters.bias is not None:
+            self.backend.add_bias(y, self.parameters.bias)
+
+    def _backward(self) -> None:
+        inner, _, spec = self._call(self.ctx.own)
+        self._clear_unread(inner)
+        dx = self.dx[inner]
+        for ins, outs, group in self._groups(spec):
+            self.backend.conv_forward(self.dy[:, outs], self._weight(outs), None, group, dx[:, ins],
+                                      self.ctx.tick)
+
+    def _backward_weight(self) -> None:
+        inner, _, spec = self._call(self.ctx.own)
+        p, x = self.parameters, self.x[inner]
+        for ins, outs, group in self._groups(spec):
+            rows = p.dweight[outs].swapaxes(0, 1)
+            dw = self.backend.empty(rows.shape, rows.dtype)
+            self.backend.conv_backward_weight(self.dy[:, outs], x[:, ins], group, dw, None,
+                                              self.ctx.tick)
+            rows[...] = dw
+        if p.dbias is not None:
+            self.backend.sum_samples(self.dy, p.dbias)

@@ -4,6 +4,9 @@ pass.
 
 from __future__ import annotations
 
+import math
+
+from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import MeanSquaredError, SoftmaxCrossEntropy
 from hpcpar.runtime.ops.base import Operator
 
@@ -12,23 +15,37 @@ class LossOp(Operator):
     """Computes loss and gradient together in the forward step; `sums` becomes (loss, correct
     samples) of this block.
 
-    Both are scaled by `ctx.scale`, the mean squared error also by 1 / outputs. Labels are classes
-    [N], -1 where a sample does not count; of the mean squared error targets [N, own outputs], NaN
-    where they do not count.
+    Both are scaled by 1 / pixels, the loss by `ctx.scale`, the mean squared error also by 1 /
+    outputs. Labels are classes [N, ...], -1 where a sample does not count; of the mean squared
+    error targets [N, own outputs, ...], NaN where they do not count.
     """
 
     def forward(self) -> None:
-        ctx, b = self.ctx, self.blocks
+        ctx = self.ctx
+        gradient = self.dx
         ctx.sums[:] = 0
         if self.empty:
             return
-        scale = ctx.scale
+        pixels = math.prod(ctx.input_shape[1:])
+        scale = ctx.scale / pixels
+        x, labels = self._rows(self.x), ctx.labels
+        dx = gradient if gradient.ndim == 2 else self.backend.empty(x.shape, x.dtype)
         if isinstance(ctx.layer, SoftmaxCrossEntropy):
-            loss, correct = self.backend.softmax_cross_entropy(b.x, ctx.labels, scale, b.dx)
-            ctx.sums[1] = correct
+            loss, correct = self.backend.softmax_cross_entropy(x, labels.reshape(-1), scale, dx)
+            ctx.sums[1] = correct / pixels
         elif isinstance(ctx.layer, MeanSquaredError):
             scale /= ctx.input_shape[0]
-            loss = self.backend.mean_squared_error(b.x, ctx.labels, scale, b.dx)
+            loss = self.backend.mean_squared_error(x, self._rows(labels), scale, dx)
         else:
-            loss = self.backend.logistic_cross_entropy(b.x, ctx.labels, ctx.own[1][0], scale, b.dx)
+            loss = self.backend.logistic_cross_entropy(x, labels, ctx.own[1][0], scale, dx)
+        if gradient.ndim > 2:
+            to = self.backend.xp.moveaxis(gradient, 1, -1)
+            self.backend.copy(dx.reshape(to.shape), to)
         ctx.sums[0] = loss * scale
+
+    def _rows(self, block: Array) -> Array:
+        """A matrix with a row of channels for each pixel of [N, C, ...]."""
+        if block.ndim == 2:
+            return block
+        pixels = self.backend.xp.moveaxis(block, 1, -1)
+        return self.backend.xp.ascontiguousarray(pixels).reshape(-1, block.shape[1])

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from hpcpar.network.layers import LRN, BatchNorm
+from hpcpar.kernels.interface import Array
+from hpcpar.network.layers import LRN, BatchNorm, Normalisation
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
 
@@ -32,7 +33,27 @@ class LRNOp(Operator):
                                   a.alpha, a.beta, self.dx)
 
 
-class BatchNormOp(Operator):
+class NormalisationOp(Operator):
+    """Base of the normalisations by mean and variance."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        assert isinstance(ctx.layer, Normalisation)
+        self.affine, self.eps = ctx.layer.affine, ctx.layer.eps
+
+    def _weights(self) -> tuple[Array, Array]:
+        """Weight and bias [own channels]; ones and zeros where none are trained."""
+        return (self.parameters.weight, self.parameters.bias) if self.affine else self._plain()
+
+    def _plain(self) -> tuple[Array, Array]:
+        """Ones and zeros [own channels]."""
+        channels = shape(self.ctx.own)[1]
+        one, zero = (self.backend.zeros((channels,), self.y.dtype) for _ in range(2))
+        one[...] = 1
+        return one, zero
+
+
+class BatchNormOp(NormalisationOp):
     """Batch normalisation by the statistics of the whole batch, or of this rank's block alone
     (`ctx.local_statistics`).
 
@@ -71,7 +92,7 @@ class BatchNormOp(Operator):
             self.backend.batchnorm_statistics(self.moments, self.count, a.eps, self.mean,
                                               self.inv_std, p.buffers, a.momentum)
         if not self.empty:
-            self.backend.batchnorm_forward(self.x, self.mean, self.inv_std, p.weight, p.bias,
+            self.backend.batchnorm_forward(self.x, self.mean, self.inv_std, *self._weights(),
                                            self.y)
 
     def backward_weight(self) -> None:
@@ -87,9 +108,9 @@ class BatchNormOp(Operator):
             self._write()
 
     def _backward(self) -> None:
-        self.backend.batchnorm_backward(self.x, self.dy, self.mean, self.inv_std,
-                                        self.parameters.weight, self.moments_gradient, self.count,
-                                        self.dx)
+        w, _ = self._weights()
+        self.backend.batchnorm_backward(self.x, self.dy, self.mean, self.inv_std, w,
+                                        self.moments_gradient * w[:, None], self.count, self.dx)
 
     def finish_weight(self) -> None:
         """By the whole batch: the gradients of weight and bias from the `moments_gradient` of all
@@ -99,6 +120,6 @@ class BatchNormOp(Operator):
             self._write()
 
     def _write(self) -> None:
-        p = self.parameters
-        self.backend.copy(self.moments_gradient[:, 0], p.dbias)
-        self.backend.copy(self.moments_gradient[:, 1], p.dweight)
+        if self.affine:
+            self.backend.copy(self.moments_gradient[:, 0], self.parameters.dbias)
+            self.backend.copy(self.moments_gradient[:, 1], self.parameters.dweight)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from hpcpar.network.receptive_field import Window
+from collections.abc import Sequence
+
+from hpcpar.network.receptive_field import Transposed, Window
 from hpcpar.plan.boxes import Box, Interval
 
 
-def reaches(windows: tuple[Window, ...], out: Box, need: Box,
+def reaches(windows: Sequence[Window | Transposed], out: Box, need: Box,
             extents: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[Interval, ...]]:
     """(index of the inputs that outputs `out` read in the box `need`, padding of each image axis).
 

@@ -27,9 +27,9 @@ class WeightRole:
 
 def weight_roles(network: Network, plan: Plan, schedule: Schedule | None,
                  rank: int) -> dict[str, WeightRole]:
-    """A rank's part in the update of every weighted layer, by its name."""
+    """A rank's part in the update of every layer with a state, by its name."""
     training = schedule is not None
-    roles = {layer.name: WeightRole(False, training) for layer in network.weighted}
+    roles = {layer.name: WeightRole(False, training) for layer in network.stateful}
     for step in schedule.comms if schedule is not None else ():
         updates = True
         if step.covers and plan.synchronisation is Synchronisation.SERVER:

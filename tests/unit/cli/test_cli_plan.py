@@ -202,11 +202,12 @@ def test_a_plan_that_cuts_nothing_says_so(capsys: pytest.CaptureFixture[str]) ->
     assert "note: no layer is cut: a single rank would take as long" in shown
 
 
-def test_a_closed_pipe_is_quiet() -> None:
+@pytest.mark.parametrize("form", ["--json", "--csv", "--wide"])
+def test_a_closed_pipe_is_quiet(form: str) -> None:
     """As in ``hpcpar networks --json | head -1``."""
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-m", "hpcpar", "networks", "alexnet", "--json"]
+    command = [sys.executable, "-m", "hpcpar", "networks", "alexnet", form]
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=60)
     os.close(write)
     assert done.returncode == 0 and done.stderr == b""

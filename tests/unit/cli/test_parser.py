@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -82,17 +80,3 @@ def test_bash_completes(words: str, found: list[str], script: Path, tmp_path: Pa
     done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, timeout=20,
                           cwd=tmp_path, check=False)
     assert done.stdout.split() == found, done.stderr
-
-
-def test_completion_without_shtab_names_the_remedy(capsys: pytest.CaptureFixture[str],
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **options: Any) -> Any:
-        if name == "shtab":
-            raise ImportError("No module named 'shtab'")
-        return real(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    assert main(["--print-completion", "zsh"]) == 2
-    assert "pip install shtab" in capsys.readouterr().err

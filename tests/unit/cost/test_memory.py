@@ -189,6 +189,9 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
                                              "gates")
       for strategy in ("data", "filter", "spatial")),
     ("gates", "channel", 2, {}), ("gates", "df:2x2", 4, {"microbatches": 4, "order": "1f1b"}),
+    *((name, strategy, ranks, {}) for name in ("unet", "unet3d", "signals")
+      for strategy, ranks in (("data", 2), ("filter", 3), ("spatial", 2))),
+    ("unet", "spatial", 4, {}),
     ("vgg", "channel", 2, {}), ("resnet", "channel", 2, {"synchronisation": "allreduce"}),
     ("resnet", "data", 4, {"batch_norm": "local"}),
     ("resnet", "data", 4, {"synchronisation": "sharded", "optimizer": "adam"}),
@@ -214,7 +217,9 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "strategy", "ranks", "options"), PLANS,
                          ids=lambda v: str(v).replace(" ", ""))
 def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[str, Any]) -> None:
-    """Byte for byte, but for the divisors of average poolings and messages of uneven shards."""
+    """Byte for byte, but for the divisors of average poolings, the weights of periodic padding and
+    messages of uneven shards.
+    """
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = make_plan(spec, strategy, ranks, 16, network=network, machine=files.to_dict(MACHINE),
@@ -223,8 +228,8 @@ def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[
     schedule = schedule_for(network, plan)
     real = [allocated(plan, schedule, rank, network) for rank in range(ranks)]
     largest = max(sum(r.values()) - r["unused"] for r in real)
-    exact = name != "inception" and options.get("synchronisation") != "sharded"
-    off = pytest.approx(largest, rel=0.0 if exact else 2e-4)
+    exact = name not in ("inception", "signals") and options.get("synchronisation") != "sharded"
+    off = pytest.approx(largest, rel=0.0 if exact else 0.02 if name == "signals" else 2e-4)
     assert predicted.memory_bytes == off, (predicted.memory, real)
     assert sum(layer.memory_bytes for layer in predicted.layers) == predicted.memory_bytes
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
 from hpcpar.schedule.edges import edges
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import Comm, Kind, Phase
+from tests.mpi.networks import random_unet
+from tests.mpi.plans import random_plan as unet_plan
 from tests.unit.brute import lacking, lacking_sums, random_plan, received
 
 RANDOM = [(seed, ranks) for seed, ranks in enumerate((2, 3, 4, 6, 8) * 8)]
@@ -32,6 +36,22 @@ def test_forward_bytes_are_intersections(seed: int, ranks: int) -> None:
         missing = lacking(e.owned, e.needed, ranks)
         assert missing == (received(steps[e.tensor], ranks) if e.tensor in steps
                            else [0] * ranks), e.tensor
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 6, 8])
+def test_forward_bytes_of_unets_are_intersections(ranks: int) -> None:
+    """Enlarged and padded images, of which skipped tensors have several readers."""
+    rng = np.random.default_rng(ranks)
+    for seed in range(4):
+        network, batch = random_unet(seed)
+        plan = replace(unet_plan(network, batch, ranks, rng), microbatches=1)
+        steps = {s.tensor: s for s in lower(network, plan, lambda step: ("ring", 1),
+                                            training=False).comms if s.phase is Phase.FORWARD}
+        for into in edges(network, plan).values():
+            for e in into:
+                missing = lacking(e.owned, e.needed, ranks)
+                assert missing == (received(steps[e.tensor], ranks) if e.tensor in steps
+                                   else [0] * ranks), e.tensor
 
 
 @pytest.mark.parametrize(("seed", "ranks"), RANDOM)

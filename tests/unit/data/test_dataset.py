@@ -210,7 +210,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "9 images 2x6x5x4 uint8, 3 targets, synthetic" in made
     assert run("info", path) == made
     assert run("info", path, "--csv").splitlines()[1].startswith(path)
-    for words, message in (("--input", "2x6"),
+    for words, message in (("--input", "2x"),
                            "is not an image shape"), (("--classes", "3", "--targets", "4"),
                                                       "not allowed with"):
         with pytest.raises(SystemExit):
@@ -224,7 +224,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ({"images": np.zeros((3, 1, 2, 2), "u1"), "labels": np.zeros(2, int)}, "not 3 whole numbers"),
     ({"images": np.zeros((3, 1, 2, 2), "u1"), "targets": np.zeros(3)},
      r"not floating-point numbers \[3, outputs\]"),
-    ({"images": np.zeros((3, 2, 2), "u1"), "labels": np.zeros(3, int)}, "not uint8 or float32"),
+    ({"images": np.zeros((3, 2), "u1"), "labels": np.zeros(3, int)}, "not uint8 or float32"),
     ({"images": np.zeros((3, 1, 2, 2), "u1"), "labels": np.zeros(3, int),
       "test_images": np.zeros((3, 1, 2, 2), "u1")}, "no held-out part"),
 ])

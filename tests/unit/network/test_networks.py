@@ -20,22 +20,39 @@ from hpcpar.network.layers import (
     BatchNorm,
     Clip,
     Concat,
+    Conv1d,
     Conv2d,
     Conv3d,
+    ConvTranspose2d,
     Flatten,
     GlobalAvgPool,
     GlobalMaxPool,
     Input,
     LeakyReLU,
     Linear,
+    LogisticCrossEntropy,
+    MaxPool1d,
     MaxPool2d,
     MaxPool3d,
     MeanSquaredError,
     Multiply,
+    Pad,
     ReLU,
     SoftmaxCrossEntropy,
+    Upsample,
 )
-from hpcpar.network.receptive_field import Full, Granule, Groups, Offset, Relation, Same, Window
+from hpcpar.network.receptive_field import (
+    Full,
+    Granule,
+    Groups,
+    Interpolated,
+    Offset,
+    Periodic,
+    Relation,
+    Same,
+    Transposed,
+    Window,
+)
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=120, database=None)
 
@@ -44,6 +61,9 @@ RELATIONS: st.SearchStrategy[Relation] = st.one_of(
     st.just(Same()),
     st.just(Full()),
     st.builds(Window, SMALL, SMALL, st.integers(0, 4), st.integers(1, 3)),
+    st.builds(Transposed, SMALL, SMALL, st.integers(0, 4), st.integers(1, 3)),
+    st.builds(Interpolated, SMALL, SMALL, st.integers(-4, 4), st.integers(1, 2)),
+    st.builds(Periodic, st.integers(0, 4)),
     st.builds(Groups, SMALL, SMALL, SMALL),
     st.builds(Granule, SMALL),
     st.builds(Offset, st.integers(0, 12), st.integers(1, 12)),
@@ -209,7 +229,7 @@ END = ((Flatten, "flat"), (Linear, "fc"), (SoftmaxCrossEntropy, "loss"))
         (((LeakyReLU, "a", None, {"slope": -0.1}),), "'a' (leaky_relu): slope=-0.1; give a number"),
         (((Clip, "a", None, {"low": 2.0, "high": 2.0}),), "low must be less than high"),
         (((Linear, "fc"),), "put a flatten before it"),
-        (((SoftmaxCrossEntropy, "loss"),), "put a flatten before it"),
+        (((LogisticCrossEntropy, "loss"),), "put a flatten before it"),
         (((Conv2d, "c", None, {"kernel": (3, 3, 3)}),),
          "kernel=(3, 3, 3); give 2 whole numbers of at least 1"),
         (((Conv2d, "c", None, {"stride": 0}),), "stride=0; give 2"),
@@ -220,6 +240,19 @@ END = ((Flatten, "flat"), (Linear, "fc"), (SoftmaxCrossEntropy, "loss"))
         (((Conv2d, "c", None, {"kernel": 9}),), "a window of 9 does not fit an input of 8"),
         (((MaxPool2d, "p", None, {"padding": 2}),), "exceeds half the pooling window"),
         (((Linear, "fc", None, {"out_features": 0}),), "give at least 1"),
+        (((Conv1d, "c"),), "'c' (conv1d) needs a signal C x W, but its input has shape (3, 8, 8)"),
+        (((MaxPool1d, "p"),), "'p' (maxpool1d) needs a signal C x W"),
+        (((ConvTranspose2d, "t", None, {"output_padding": 1}),),
+         "output_padding (1, 1) must be less than stride (1, 1)"),
+        (((ConvTranspose2d, "t", None, {"kernel": 3, "padding": 5}),),
+         "use larger images or less padding"),
+        (((Upsample, "u", None, {"mode": "cubic"}),), "mode 'cubic'; use nearest or linear"),
+        (((Upsample, "u", None, {"align_corners": True}),), "only the mode linear"),
+        (((Upsample, "u", None, {"scale": (2, 0)}),), "2 whole numbers of at least 1, as a tuple"),
+        (((Upsample, "u", None, {"scale": 2}),), "scale=2 for an input (3, 8, 8); give 2"),
+        (((Pad, "p", None, {"begin": (1,)}),), "begin=(1,) for an input (3, 8, 8); give 2"),
+        (((Pad, "p", None, {"mode": "reflect"}),), "mode 'reflect'; use constant or periodic"),
+        (((Pad, "p", None, {"begin": (9, 0), "mode": "periodic"}),), "pad by at most its extent"),
     ],
 )
 def test_graph_errors_name_the_layer(steps: tuple[Any, ...], message: str) -> None:
@@ -238,7 +271,7 @@ def test_networks_without_a_builder_are_checked_too() -> None:
         ((first, ReLU("a"), loss), "'a' (relu) reads 0 inputs, not 1"),
         ((first, ReLU("a", ("b",)), ReLU("b", ("x",)), loss),
          "'a' reads 'b', which is not defined before it"),
-        ((Input("x", (), (4, 4)), loss), "input 'x' has shape (4, 4)"),
+        ((Input("x", (), (1, 2, 3, 4, 5)), loss), "input 'x' has shape (1, 2, 3, 4, 5)"),
         ((Input("x", (), (0,)), loss), "input 'x' has shape (0,)"),
     ]:
         with pytest.raises(InputError) as err:
@@ -265,7 +298,26 @@ def test_builtin(name: str) -> None:
     assert net.parameters == COUNTS.get(name, net.parameters) and net.name == name
     assert (net.image_shape, net.classes) == defaults(name) == NETWORKS[name][1:]
     assert network(name, classes=7).classes == 7
-    assert net.is_chain == (name not in ("resnet50", "resnet152", "inception_v3", "mobilenet_v2"))
+    assert net.is_chain == (name not in ("resnet50", "resnet152", "inception_v3", "unet",
+                                         "unet3d"))
+
+
+def test_signals_are_images_of_one_row() -> None:
+    net = Graph("signals", (6, 40))
+    net.add(Conv1d, "conv", out_channels=4, kernel=5, stride=2, padding=1)
+    net.add(Upsample, "up", scale=(3,))
+    net.add(Pad, "pad", begin=(2,), end=(1,))
+    assert net.shapes["conv"] == (4, 1, 19) and net.shapes["pad"] == (4, 1, 60)
+    for name, layer in (("one", Flatten), ("fc", Linear), ("loss", SoftmaxCrossEntropy)):
+        net.add(layer, name)
+    assert net.build().image_shape == (6, 1, 40)
+    assert net.build().by_name["conv"].weight_shape((6, 1, 40)) == (4, 6, 1, 5)
+
+
+def test_unets_of_any_extents_end_as_large_as_they_began() -> None:
+    for name, shape in ("unet", (3, 37, 50)), ("unet", (1, 3, 9)), ("unet3d", (2, 11, 8, 17)):
+        net = network(name, shape)
+        assert net.shapes["loss"] == (net.classes, *shape[1:]) and net.truth_shape == shape[1:]
 
 
 def test_builtin_sizes() -> None:

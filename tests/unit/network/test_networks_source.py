@@ -72,7 +72,6 @@ def test_a_function_of_the_current_directory(module: str) -> None:
     assert defaults(f"{module}:build") == ((3, 8, 8), 5)
     other = network(f"{module}:build", (3, 4, 4), 2)
     assert (other.image_shape, other.classes) == ((3, 4, 4), 2)
-    assert network(f"{module}:anything", None, 2).classes == 2
     assert network(f"{module}:fixed", (3, 8, 8),
                    5) == network(f"{module}:fixed") == network(f"{module}:build")
     assert sys.path == before
@@ -92,8 +91,10 @@ def test_a_function_of_the_current_directory(module: str) -> None:
         ("MODULE:fixed", (3, 4, 4), None, "takes inputs 3x8x8, not 3x4x4; leave --input out"),
         ("MODULE:fixed", None, 2, "has 5 outputs, not 2; leave --classes out"),
         ("MODULE:unbuilt", None, None,
-         "returned a Chain, not a Network; return what build() gives"),
+         "returned a Chain, not a Network or a torch.nn.Module; return what build() gives"),
         ("MODULE:nothing", None, None, "returned a NoneType, not a Network"),
+        ("MODULE:anything", None, 2, "has 5 outputs, not 2; leave --classes out, or give its "
+                                     "function a parameter 'classes'"),
         ("MODULE:bad", None, None, "the function raised KeyError"),
         ("MODULE:leaves", None, None, "the function raised SystemExit: 3"),
         ("MODULE:too_small", None, None, "layer 'pool' (maxpool2d): a window of 9 does not fit"),

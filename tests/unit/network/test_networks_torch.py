@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +14,22 @@ from hpcpar.errors import InputError
 from hpcpar.network.builtin import network
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
+    AvgPool1d,
     AvgPool2d,
     AvgPool3d,
+    Conv,
+    Conv1d,
     Conv2d,
     Conv3d,
+    ConvTranspose,
+    ConvTranspose2d,
+    ConvTranspose3d,
     Layer,
     Loss,
+    MaxPool1d,
     MaxPool2d,
     MaxPool3d,
+    image_of,
 )
 
 torch = pytest.importorskip("torch", reason="PyTorch is the reference of these tests",
@@ -50,8 +59,11 @@ class Mean(nn.Module):
 KINDS = {
     nn.Conv2d: "conv2d",
     nn.Conv3d: "conv3d",
+    nn.ConvTranspose2d: "convtranspose2d",
+    nn.ConvTranspose3d: "convtranspose3d",
     nn.Linear: "linear",
     nn.BatchNorm2d: "batchnorm",
+    nn.BatchNorm3d: "batchnorm",
     nn.ReLU: "relu",
     nn.ReLU6: "clip",
     nn.MaxPool2d: "maxpool2d",
@@ -254,6 +266,37 @@ def cosmoflow(*widths: int) -> Any:
     return plain(*layers, nn.Flatten(), *hidden, nn.Linear(64, 4))
 
 
+class UNet(nn.Module):
+    """Blocks of two convolutions, halved and enlarged again, joined with what they were."""
+
+    def __init__(self, channels: int, widths: tuple[int, ...], classes: int, axes: int) -> None:
+        super().__init__()
+        conv, norm = getattr(nn, f"Conv{axes}d"), getattr(nn, f"BatchNorm{axes}d")
+        up = getattr(nn, f"ConvTranspose{axes}d")
+
+        def block(inside: int, out: int) -> Any:
+            parts = ((conv(i, out, 3, 1, 1, bias=False), norm(out), nn.ReLU())
+                     for i in (inside, out))
+            return plain(*(layer for part in parts for layer in part))
+
+        pairs = list(itertools.pairwise(widths))
+        self.first = block(channels, widths[0])
+        self.pool = getattr(nn, f"MaxPool{axes}d")(2)
+        self.downs = nn.ModuleList(block(a, b) for a, b in pairs)
+        self.enlarge = nn.ModuleList(up(b, a, 2, 2) for a, b in reversed(pairs))
+        self.ups = nn.ModuleList(block(2 * a, a) for a, _ in reversed(pairs))
+        self.cat, self.last = Cat(), conv(widths[0], classes, 1)
+
+    def forward(self, x: Any) -> Any:
+        skips = [self.first(x)]
+        for down in self.downs:
+            skips.append(down(self.pool(skips[-1])))
+        x = skips.pop()
+        for enlarge, up in zip(self.enlarge, self.ups, strict=True):
+            x = up(self.cat(skips.pop(), enlarge(x)))
+        return self.last(x)
+
+
 def lenet5() -> Any:
     return plain(
         nn.Conv2d(1, 6, 5, 1, 2),
@@ -322,6 +365,8 @@ MODELS: dict[str, tuple[Callable[[], Any], int]] = {
     "resnet152": (lambda: resnet(3, 8, 36, 3), 224),
     "inception_v3": (inception_v3, 299),
     "mobilenet_v2": (mobilenet_v2, 224),
+    "unet": (lambda: UNet(3, (64, 128, 256, 512, 1024), 2, 2), 256),
+    "unet3d": (lambda: UNet(1, (32, 64, 128, 256), 3, 3), 64),
     "cosmoflow": (lambda: cosmoflow(16, 32, 64, 128, 256), 128),
     "cosmoflow-512": (lambda: cosmoflow(16, 32, 64, 128, 256, 256, 256), 512),
 }
@@ -343,22 +388,27 @@ def test_every_layer_is_pytorchs(name: str) -> None:
 
 
 #: Layers with the same names in PyTorch.
-WINDOWED: tuple[type[Layer], ...] = (Conv2d, Conv3d, MaxPool2d, AvgPool2d, MaxPool3d, AvgPool3d)
+WINDOWED: tuple[type[Layer], ...] = (
+    Conv1d, Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d, MaxPool1d, MaxPool2d, MaxPool3d,
+    AvgPool1d, AvgPool2d, AvgPool3d,
+)
 
 
 @FIXED
 @given(st.sampled_from(WINDOWED), st.data())
 def test_windows_end_where_pytorchs_do(layer: type[Layer], data: st.DataObject) -> None:
-    dimensions = 3 if layer.__name__.endswith("3d") else 2
+    dimensions = int(layer.__name__[-2])
 
     def some(low: int, high: int) -> tuple[int, ...]:
         return data.draw(st.tuples(*[st.integers(low, high)] * dimensions))
 
     kernel, image = some(1, 4), some(1, 9)
     options: dict[str, Any] = {"stride": some(1, 3)}
-    if layer in (Conv2d, Conv3d):
+    if issubclass(layer, Conv):
         options |= {"padding": some(0, 3), "dilation": some(1, 2),
                     "groups": data.draw(st.integers(1, 2)), "bias": data.draw(st.booleans())}
+        if issubclass(layer, ConvTranspose):
+            options["output_padding"] = tuple(min(1, s - 1) for s in options["stride"])
         mine = layer("x", ("in",), out_channels=6, kernel=kernel, **options)
         theirs = getattr(nn, layer.__name__)(4, 6, kernel, device="meta", **options)
     else:
@@ -368,10 +418,10 @@ def test_windows_end_where_pytorchs_do(layer: type[Layer], data: st.DataObject) 
         theirs = getattr(nn, layer.__name__)(kernel, **options)
     x = (4, *image)
     try:
-        shape = mine.output_shape(x)
+        shape = mine.output_shape(image_of(x))
     except InputError:
         with pytest.raises(RuntimeError):
             theirs(torch.empty((2, *x), device="meta"))
         return
-    assert theirs(torch.empty((2, *x), device="meta")).shape[1:] == shape
-    assert mine.parameters(x) == sum(p.numel() for p in theirs.parameters())
+    assert image_of(theirs(torch.empty((2, *x), device="meta")).shape[1:]) == shape
+    assert mine.parameters(image_of(x)) == sum(p.numel() for p in theirs.parameters())

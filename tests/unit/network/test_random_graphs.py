@@ -13,7 +13,17 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, SoftmaxCrossEntropy
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import BATCH_NORMS, Overlap, Synchronisation
-from tests.mpi.networks import FIXED, MORE, NOISY, by_name, graph_seeds, random_graph, rate, sample
+from tests.mpi.networks import (
+    FIXED,
+    MORE,
+    NOISY,
+    by_name,
+    graph_seeds,
+    random_graph,
+    random_unet,
+    rate,
+    sample,
+)
 from tests.mpi.plans import describe, fewest_values, random_plan, statistics_blocks
 from tests.reference import Reference
 
@@ -29,6 +39,10 @@ def test_graphs_have_everything() -> None:
         found.update({layer.kind for layer in network.layers})
         found["several readers"] += any(len(readers) > 1 for readers in network.consumers.values())
         seen.add(batch)
+    for seed in range(20):
+        found.update({layer.kind for layer in random_unet(seed)[0].layers})
+    for name in MORE:
+        found.update({layer.kind for layer in by_name(name)[0].layers})
     kinds = {cls.kind for cls in vars(layers).values() if isinstance(cls, type)
              and getattr(cls, "kind", "")}
     assert kinds <= set(found) and found["several readers"] > 50 and seen == set(range(1, 10))
@@ -105,9 +119,10 @@ def trained(network: Network, images: np.ndarray, targets: np.ndarray,
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_graphs_can_be_compared(optimizer: str) -> None:
     """Rounding of the data changes results by a few digits: no gradient is noise."""
-    for seed in graph_seeds(0, 40):
-        network, batch = random_graph(seed)
-        rng = np.random.default_rng(seed)
+    names = [*(f"graph-{seed}" for seed in graph_seeds(0, 40)), *(f"unet-{n}" for n in range(9))]
+    for graph in names:
+        network, batch = by_name(graph)
+        rng = np.random.default_rng(int(graph.split("-")[1]))
         images, targets = (a.reshape(STEPS, batch, *a.shape[1:])
                            for a in sample(network, STEPS * batch, rng))
         first = trained(network, images, targets, optimizer)
@@ -116,4 +131,4 @@ def test_graphs_can_be_compared(optimizer: str) -> None:
         for name, array in first.items():
             assert abs(array).max() < 1e6 and abs(array
                                                   - second[name]).max() <= 1e-10 * abs(
-                array).max(), f"graph-{seed}, {name}"
+                array).max(), f"{graph}, {name}"

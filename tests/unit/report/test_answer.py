@@ -11,6 +11,7 @@ import pytest
 from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.plan.strategies import STRATEGIES
 from hpcpar.report import answer
 from hpcpar.report.rows import Times
 from hpcpar.report.tables import seconds
@@ -48,6 +49,13 @@ def test_a_plan_names_machine_strategy_time_and_cost(priced: Prediction) -> None
         "Use 1 core of abci-v100, data parallel: 100 ms a forward pass of 512")
 
 
+def test_strategies_in_words() -> None:
+    told = {name: answer.words(name) for name in ("layerwise", "owt-b", "grid:2x4/outer", "mine:1")}
+    assert told == {"layerwise": "layer by layer", "owt-b": "one weird trick, scheme b",
+                    "grid:2x4/outer": "1.5D grid (grid:2x4/outer)", "mine:1": "mine:1"}
+    assert all(answer.words(name) != name for name in STRATEGIES)
+
+
 def test_what_does_not_fit_is_not_advised(priced: Prediction) -> None:
     small = replace(priced, memory_limit_bytes=1000)
     assert not small.fits
@@ -62,6 +70,8 @@ def test_the_fastest_prediction_is_the_answer(priced: Prediction) -> None:
     fast = replace(priced, iteration_s=0.01, strategy="df:4x8/outer")
     assert answer.of_predictions([priced, fast], 1).startswith(
         "Use 32 GPUs of abci-v100, data and filter parallel (df:4x8/outer): 10 ms an iteration")
+    weak = replace(priced, iteration_s=0.2, batch=2048)
+    assert "200 ms an iteration of 2048" in answer.of_predictions([priced, weak], 1)
     assert answer.of_predictions([priced], 1).startswith("32 GPUs of abci-v100, data parallel: ")
 
 

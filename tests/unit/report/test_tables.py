@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -88,6 +89,17 @@ def test_predictions_on_a_terminal_of_80_columns() -> None:
         assert row.split()[-1] in ("yes", "no") and " GB" in row
 
 
+def test_explanations_are_read_whole_at_80_columns(capsys: pytest.CaptureFixture[str],
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers keep their columns; reasons are folded."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*PREDICT, "--strategy", "data", "--explain"]) == 0
+    told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= 80 and "…" not in told
+    row = next(line for line in told.splitlines() if line.startswith("gradient exchange"))
+    assert re.match(r"gradient exchange +\d[\d.]* ms +\d[\d.]*% +\d+ steps, at", row)
+
+
 def test_csv_has_every_number_raw(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*PREDICT, "--csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
@@ -110,10 +122,16 @@ def test_batch_normalisation_is_told_with_what_ddp_would_do(
     assert main(PREDICT) == 0
     told = capsys.readouterr().out
     assert "batch normalisation over the whole batch" in told
-    assert "PyTorch DDP normalises over each rank's part (--batch-norm local): " in told
+    line = re.search(r"PyTorch DDP normalises over .* \(--batch-norm local\): (.*) ms an iteration "
+                     r"of (\S+) on 8 ranks, (.*) ms over the whole batch", told)
+    assert line is not None and float(line[1]) < float(line[3])
+    assert re.search(rf"^{line[2]} +\* +8 +{line[3]} ms ", told, re.MULTILINE)
     assert "*: the fastest that fits\n" in told and "/outer: ranks that share" in told
     assert main([*PREDICT, "--batch-norm", "local"]) == 0
     told = capsys.readouterr().out
     assert "batch normalisation local" in told and "DDP" not in told
+    assert main(["predict", "--network", "resnet50", "--ranks", "1", "--batch", "8"]) == 0
+    told = capsys.readouterr().out
+    assert "batch normalisation over the whole batch" in told and "DDP" not in told
     assert main(["predict", "--network", "lenet5", "--ranks", "2", "--batch", "8"]) == 0
     assert "normalisation" not in capsys.readouterr().out

@@ -30,20 +30,27 @@ from hpcpar.network.layers import (  # noqa: E402
     Concat,
     Conv2d,
     Conv3d,
+    ConvTranspose2d,
+    ConvTranspose3d,
     GlobalAvgPool,
     GlobalMaxPool,
+    GroupNorm,
     Layer,
+    LayerNorm,
     LeakyReLU,
     Linear,
     MaxPool2d,
     MaxPool3d,
     Multiply,
+    Pad,
     ReLU,
     Sigmoid,
     SiLU,
     Tanh,
+    Upsample,
 )
 from hpcpar.plan.boxes import block  # noqa: E402
+from tests.reference_layers import torch_weight  # noqa: E402
 
 F = torch.nn.functional
 
@@ -69,6 +76,37 @@ PLAIN: dict[str, tuple[Layer, Callable[..., Any], list[tuple[int, ...]]]] = {
     "avgpool3d without padding": (
         AvgPool3d("p", kernel=3, stride=2, padding=1, count_include_pad=False),
         lambda x: F.avg_pool3d(x, 3, 2, 1, count_include_pad=False), [(3, 6, 5, 7)],
+    ),
+    "upsample nearest": (Upsample("u", scale=(2, 3)),
+                         lambda x: F.interpolate(x, scale_factor=(2, 3)), [(3, 5, 4)]),
+    "upsample bilinear": (
+        Upsample("u", scale=(2, 3), mode="linear"),
+        lambda x: F.interpolate(x, scale_factor=(2, 3), mode="bilinear"), [(3, 5, 4)],
+    ),
+    "upsample bilinear corners": (
+        Upsample("u", scale=(4, 2), mode="linear", align_corners=True),
+        lambda x: F.interpolate(x, scale_factor=(4, 2), mode="bilinear", align_corners=True),
+        [(3, 5, 1)],
+    ),
+    "upsample volumes": (
+        Upsample("u", scale=(2, 1, 3), mode="linear"),
+        lambda x: F.interpolate(x, scale_factor=(2, 1, 3), mode="trilinear"), [(2, 3, 4, 2)],
+    ),
+    "upsample volumes corners": (
+        Upsample("u", scale=(2, 2, 3), mode="linear", align_corners=True),
+        lambda x: F.interpolate(x, scale_factor=(2, 2, 3), mode="trilinear", align_corners=True),
+        [(2, 3, 4, 2)],
+    ),
+    "pad": (Pad("p", begin=(2, 0), end=(0, 3)), lambda x: F.pad(x, (0, 3, 2, 0)), [(3, 4, 5)]),
+    "pad volumes": (Pad("p", begin=(1, 0, 2), end=(3, 1, 0)),
+                    lambda x: F.pad(x, (2, 0, 0, 1, 1, 3)), [(2, 3, 2, 4)]),
+    "pad periodic": (
+        Pad("p", begin=(1, 3), end=(4, 2), mode="periodic"),
+        lambda x: F.pad(x, (3, 2, 1, 4), mode="circular"), [(3, 4, 5)],
+    ),
+    "pad periodic volumes": (
+        Pad("p", begin=(0, 2, 1), end=(0, 1, 4), mode="periodic"),
+        lambda x: F.pad(x, (1, 4, 2, 1, 0, 0), mode="circular"), [(2, 3, 2, 4)],
     ),
     "globalavgpool2d": (GlobalAvgPool("g"), lambda x: x.mean((2, 3)), [(5, 4, 3)]),
     "globalavgpool3d": (GlobalAvgPool("g"), lambda x: x.mean((2, 3, 4)), [(5, 4, 3, 2)]),
@@ -193,6 +231,28 @@ PRODUCTS: dict[str, tuple[Layer, Callable[..., Any], tuple[int, ...]]] = {
                groups=2),
         lambda x, w, b: F.conv3d(x, w, b, 1, (1, 2, 0), (3, 2, 1), 2), (4, 7, 6, 5),
     ),
+    "transposed": (
+        ConvTranspose2d("t", out_channels=6, kernel=(3, 2), stride=(2, 3), padding=(1, 0),
+                        output_padding=(1, 2)),
+        lambda x, w, b: F.conv_transpose2d(x, torch_weight(w, 1), b, (2, 3), (1, 0), (1, 2)),
+        (4, 5, 4),
+    ),
+    "transposed groups": (
+        ConvTranspose2d("t", out_channels=6, kernel=3, padding=(1, 0), dilation=2, groups=2,
+                        output_padding=(0, 1)),
+        lambda x, w, b: F.conv_transpose2d(x, torch_weight(w, 2), b, 1, (1, 0), (0, 1), 2, 2),
+        (4, 6, 5),
+    ),
+    "transposed with gaps": (
+        ConvTranspose2d("t", out_channels=3, kernel=(1, 2), stride=(3, 4)),
+        lambda x, w, b: F.conv_transpose2d(x, torch_weight(w, 1), b, (3, 4)), (2, 4, 3),
+    ),
+    "transposed volumes": (
+        ConvTranspose3d("t", out_channels=5, kernel=(2, 3, 2), stride=(2, 1, 2),
+                        padding=(0, 2, 1)),
+        lambda x, w, b: F.conv_transpose3d(x, torch_weight(w, 1), b, (2, 1, 2), (0, 2, 1)),
+        (4, 3, 5, 4),
+    ),
     "linear": (Linear("f", out_features=6), lambda x, w, b: F.linear(x, w, b), (7,)),
 }
 
@@ -231,7 +291,7 @@ def test_product(kind: str, cuts: tuple[int, ...], dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("parts", [2, 3, 9])
-@pytest.mark.parametrize("kind", ["conv2d", "conv3d", "linear"])
+@pytest.mark.parametrize("kind", ["conv2d", "conv3d", "transposed", "transposed volumes", "linear"])
 def test_product_with_a_cut_reduction(kind: str, parts: int, dtype: Any) -> None:
     """Each part has some of the input channels, the first the bias; the outputs are partial sums.
     """
@@ -260,7 +320,7 @@ def test_product_with_a_cut_reduction(kind: str, parts: int, dtype: Any) -> None
     close(got_dx, dx)
 
 
-@pytest.mark.parametrize("kind", ["conv2d", "conv3d"])
+@pytest.mark.parametrize("kind", ["conv2d", "conv3d", "transposed", "transposed groups"])
 def test_interior_and_strips_make_the_block(kind: str) -> None:
     layer, function, sample = PRODUCTS[kind]
     x, dy = random(0, (2, *sample), np.float64), random(9, (2, *layer.output_shape(sample)),
@@ -276,7 +336,8 @@ def test_interior_and_strips_make_the_block(kind: str) -> None:
 def test_every_layer_kind_is_tested_or_elementwise() -> None:
     from hpcpar.runtime.ops.build import OPS
 
-    tested = {type(layer) for layer, *_ in (*PLAIN.values(), *PRODUCTS.values())} | {BatchNorm}
+    tested = {type(layer) for layer, *_ in (*PLAIN.values(), *PRODUCTS.values())} | {
+        BatchNorm, GroupNorm, LayerNorm}
     untested = {kind.__name__ for kind in OPS if not any(issubclass(t, kind) for t in tested)}
     assert untested == {"Dropout", "Flatten", "Loss"}
 

@@ -31,7 +31,7 @@ from hpcpar.report.sweep_points import (
     speedup,
 )
 from hpcpar.report.sweep_table import conclusion, notes
-from hpcpar.sweep import folder, local, study
+from hpcpar.sweep import folder, local, report, study
 from hpcpar.train import record
 
 #: Iterations that the pretended ranks record; their median is the largest of three ranks' times.
@@ -99,7 +99,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
 def sweep(tmp_path: Path, launcher: Launcher, capsys: pytest.CaptureFixture[str],
           monkeypatch: pytest.MonkeyPatch) -> Iterator[Sweep]:
     """``sweep(*options)``: exit status and JSON document; in one folder, without pictures."""
-    monkeypatch.setattr("hpcpar.sweep.report.pictures", lambda *_: [])
+    monkeypatch.setattr(report, "pictures", lambda *_: [])
     monkeypatch.setattr("signal.signal", lambda *_: None)
     data = tmp_path / "data.h5"
     synthetic(str(data), (1, 8, 8), 10, 640)
@@ -254,7 +254,7 @@ def test_without_matplotlib_the_report_says_so_in_one_line(
         raise pictures.InputError(
             "plots need matplotlib; install it with: pip install 'hpcpar[plot]'")
 
-    monkeypatch.setattr("hpcpar.sweep.report.pyplot", missing)
+    monkeypatch.setattr(report, "pyplot", missing)
     assert sweep(ranks="1")[0] == 0
     assert "no pictures: plots need matplotlib" in sweep.said  # type: ignore[attr-defined]
     page = (tmp_path / "out/report.html").read_text()
@@ -406,6 +406,6 @@ def test_efficiencies_that_are_too_good_are_said() -> None:
 
 def test_others_that_load_the_machine_are_said_before_the_first_run(
         sweep: Sweep, launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcpar.cli.sweep.slowdowns", lambda ranks: ["3 other processes run"])
+    monkeypatch.setattr("hpcpar.api.sweep.slowdowns", lambda ranks: ["3 other processes run"])
     sweep(ranks="1")
     assert "note: 3 other processes run" in sweep.said  # type: ignore[attr-defined]

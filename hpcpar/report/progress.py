@@ -34,11 +34,12 @@ class ProgressBar(Progress):
         self._drawn_s = time.monotonic()
 
     def say(self, *parts: str) -> None:
-        """Prints a permanent line."""
+        """Prints a permanent line, broken only on a terminal."""
         if not self.quiet:
-            self.console.print("  ".join(parts), markup=False, soft_wrap=True)
+            self.console.print("  ".join(parts), markup=False,
+                               soft_wrap=not self.console.is_terminal)
 
-    def show(self, done: int, total: int | None, *parts: str) -> None:
+    def show(self, done: int, total: int, *parts: str) -> None:
         """Moves the bar and changes the words before it; without a terminal, a line now and then.
         """
         now_s = time.monotonic()
@@ -46,7 +47,7 @@ class ProgressBar(Progress):
             return
         self._drawn_s = now_s
         if self.disable:
-            self.say(*parts, f"{done}/{total}" if total else "")
+            self.say(*parts, f"{done}/{total}")
         else:
             self.update(self._task, completed=done, total=total, description="  ".join(parts))
             self.refresh()

@@ -1,0 +1,298 @@
+"""Conversion of the operators of a network to layers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from hpcpar.errors import InputError
+from hpcpar.network.base import Layer, Shape, image_of, shape_text
+from hpcpar.network.builder import Graph, Option
+from hpcpar.network.operations import Array, Constant, Node, NodeError, Operations
+
+#: Placeholder for the number of samples in shapes, whatever the source was exported with.
+BATCH = -(1 << 40)
+#: Advice in the error for some common operators without a layer.
+REMEDIES = {
+    "elu": "use ReLU, LeakyReLU or SiLU",
+    "mish": "use SiLU",
+    "prelu": "use LeakyReLU, whose slope is fixed",
+    "selu": "use ReLU, LeakyReLU or SiLU",
+    "softplus": "use ReLU or SiLU",
+    "slice": "give all channels and pixels to the next layer; of circular padding, give the "
+             "PyTorch module itself or export it with dynamo=True",
+    "split": "write the parts as layers of their own",
+    "chunk": "write the parts as layers of their own",
+    "transpose": "keep samples, channels and image axes in this order",
+    "permute": "keep samples, channels and image axes in this order",
+    "depthtospace": "use an upsampling or a transposed convolution",
+    "pixelshuffle": "use an upsampling or a transposed convolution",
+    "pow": "use an activation, or LRN",
+    "featuredropout": "use Dropout in place of Dropout2d",
+}
+
+
+class Importer:
+    """Converts operators to layers, in order.
+
+    Attributes
+    ----------
+    graph : Graph
+        The network built so far.
+    layer_names : dict
+        Name of the layer that produces each tensor of the source.
+    constants : dict
+        Tensors that do not depend on the input.
+    readers : dict
+        Nodes that read each tensor.
+    """
+
+    def __init__(self, operations: Operations, graph: Graph,
+                 operators: Mapping[str, Callable[[Importer, Node], str]]) -> None:
+        self.operations, self.graph, self.operators = operations, graph, operators
+        #: Image axes of the source's tensors; signals (C, W) are images with one row here.
+        self.dimensions = len(operations.input_dims) - 2
+        self.layer_names: dict[str, str] = {operations.input: graph.last}
+        self.constants: dict[str, Constant] = dict(operations.constants)
+        self.readers: dict[str, list[Node]] = {}
+        for node in operations.nodes:
+            for name in node.inputs:
+                self.readers.setdefault(name, []).append(node)
+        self._remarks: list[NodeError] = []
+        self._owners: dict[str, Node] = {}
+        #: Modules with weights: other layers do not take their names.
+        self._modules = {name.rpartition(".")[0] for name in operations.constants
+                         if name.endswith(".weight")}
+        #: Tensors of nodes that were refused, or read such a tensor.
+        self._lost: set[str] = set()
+        self._lost_constants: set[str] = set()
+
+    def run(self) -> None:
+        """Convert all nodes.
+
+        Raises
+        ------
+        InputError
+            Some have no layer: one line names all of them.
+        """
+        errors = []
+        for node in self.operations.nodes:
+            try:
+                self._convert(node)
+            except NodeError as err:
+                errors.append(err)
+                self._lost.update(node.outputs)
+        if errors:
+            raise InputError(f"{self.operations.source}: {'; '.join(_grouped(errors))}")
+
+    def notes(self) -> tuple[str, ...]:
+        """Where the network differs from its source."""
+        return tuple(_grouped(self._remarks))
+
+    def _convert(self, node: Node) -> None:
+        """Convert a node to a layer, a constant, or another name of a layer."""
+        output = node.outputs[0]
+        if output in self.layer_names:  # a bias that a matrix product merged into its layer
+            return
+        constant = all(i in self.constants or not i for i in node.inputs)
+        if self._is_lost_constant(node):
+            self._lost_constants.add(output)
+        elif node.op not in (*self.operators, "Shape") and not constant:
+            key = node.op.lower().replace("_", "")
+            remedy = REMEDIES.get(key, "leave it out, or use one of docs/reference/networks.md")
+            raise node.error(f"operator {node.op} is not supported; {remedy}")
+        elif (self._lost | self._lost_constants).intersection(node.inputs):
+            self._lost.update(node.outputs)
+        elif node.op == "Shape" and not constant:
+            self.constants[output] = self._shape(node)
+        elif constant:
+            self.constants[output] = self._fold(node)
+        else:
+            self.layer_names[output] = self.operators[node.op](self, node)
+            self._check_shape(node)
+
+    def _is_lost_constant(self, node: Node) -> bool:
+        """Whether a node computes with the shape of a lost tensor."""
+        if node.op == "Shape" and self._lost.intersection(node.inputs):
+            return True
+        known = {"", *self.constants, *self._lost_constants}
+        return bool(self._lost_constants.intersection(node.inputs)) and known >= set(node.inputs)
+
+    def _check_shape(self, node: Node) -> None:
+        """Compare a layer's shape with the source's; features may be images of one pixel there."""
+        wanted = image_of(self.operations.shapes.get(node.outputs[0], ()))
+        shape = self.graph.shapes[self.layer_names[node.outputs[0]]]
+        if wanted and shape != wanted:
+            pixel = len(shape) == 1 and wanted[:1] == shape and math.prod(wanted[1:]) == 1
+            if not pixel:
+                raise node.error(f"gives samples {shape_text(wanted)} in the source, as a layer "
+                                 f"{shape_text(shape)}; this use of it is not supported")
+
+    def _shape(self, node: Node) -> Constant:
+        shape = np.array([BATCH, *self.sample_shape(node)[:1], *self.pixels(node)])
+        start = node.integer("start", 0)
+        return Constant.of(shape[start:node.integer("end", len(shape))])
+
+    def _fold(self, node: Node) -> Constant:
+        """The output of a node whose inputs are all constants, or left out.
+
+        Exporters compute the target of a reshape from shapes. Weights stay unread: they may lie in
+        an external file.
+        """
+        constants = [self.constants.get(name) for name in node.inputs]
+        first = constants[0] if constants else None
+        if first is not None:
+            dims, read = first.dims, first.read
+            if node.op == "Identity":
+                return first
+            if node.op == "Transpose":
+                order = node.integers("perm", range(len(dims))[::-1])
+                return Constant(tuple(dims[i] for i in order), lambda: np.transpose(read(), order),
+                                first.origins, first.remark)
+        origins = frozenset[str]().union(*(c.origins for c in constants if c is not None))
+        try:
+            assert node.compute is not None
+            value = node.compute([None if c is None else c.read() for c in constants])
+            return Constant.of(value, origins)
+        except Exception as err:  # the values may not fit the operator in many ways
+            why = " ".join(str(err).split())
+            raise node.error(f"cannot be computed from constants ({why})") from err
+
+    def source(self, node: Node, which: int = 0) -> str:
+        """Name of the layer that produces an input of the node."""
+        name = node.inputs[which] if which < len(node.inputs) else ""
+        if name in self.layer_names:
+            return self.layer_names[name]
+        if name in self.constants:
+            raise node.error(
+                f"input '{name}' is a constant; only what depends on the images is supported there")
+        raise node.error(
+            f"input '{name}' is a second output of another node, which is not supported")
+
+    def sample_shape(self, node: Node, which: int = 0) -> Shape:
+        """Sample shape of an input of the node."""
+        return self.graph.shapes[self.source(node, which)]
+
+    def pixels(self, node: Node) -> Shape:
+        """Extents of the image axes of the node's first input, as the source has them."""
+        return self.sample_shape(node)[-self.dimensions:] if self.is_image(node) else ()
+
+    def is_image(self, node: Node) -> bool:
+        """Whether the node's first input has image axes."""
+        return len(self.sample_shape(node)) > 1
+
+    def axis(self, node: Node, axis: int) -> int:
+        """Number of an axis of the node's first input, from 0."""
+        rank = self.dimensions + 2 if self.is_image(node) else 2
+        return axis if axis >= 0 else axis + rank
+
+    def constant(self, node: Node, which: int) -> Constant | None:
+        """An input that must be a constant; None if it is left out."""
+        if which >= len(node.inputs) or not node.inputs[which]:
+            return None
+        if node.inputs[which] not in self.constants:
+            raise node.error(f"input '{node.inputs[which]}' must be a constant of the file")
+        return self.constants[node.inputs[which]]
+
+    def value(self, node: Node, which: int) -> Array | None:
+        """The value of an input that must be a constant; None if it is left out."""
+        constant = self.constant(node, which)
+        if constant is None:
+            return None
+        try:
+            return constant.read()
+        except Exception as err:  # the constant lies in an external file
+            raise node.error(f"cannot read the constant '{node.inputs[which]}'") from err
+
+    def number(self, node: Node, which: int, default: float) -> float:
+        """The value of an input that must be one constant number."""
+        value = self.value(node, which)
+        if value is not None and value.size != 1:
+            raise node.error(f"input '{node.inputs[which]}' must be one number")
+        return default if value is None else decimal(value)
+
+    def weights(self, node: Node, *which: int) -> tuple[Constant, ...]:
+        """Inputs that are the weights of one layer; those left out are skipped.
+
+        Raises
+        ------
+        NodeError
+            Another layer has the same weights.
+        """
+        found = [(i, constant) for i in which if (constant := self.constant(node, i)) is not None]
+        if not found:
+            raise node.error("has no weights")
+        for _, constant in found:
+            for origin in sorted(constant.origins):
+                owner = self._owners.setdefault(origin, node)
+                if owner is not node:
+                    self._shared(node, owner, origin, len(constant.dims))
+            if constant.remark:
+                self.remark(node, f"what it multiplies or adds {constant.remark}; here it is "
+                                  "trained")
+        if node.folded:
+            self.remark(node, "the exporter folded a batch normalisation into it, which is missing "
+                              "here; give the PyTorch module itself as --network")
+        return tuple(constant for _, constant in found)
+
+    def _shared(self, node: Node, owner: Node, origin: str, dimensions: int) -> None:
+        if dimensions > 1 or self.operations.exact_sharing:
+            raise node.error(f"shares the weights '{origin}' with node '{owner.name}'; tied "
+                             "weights are not supported, give each layer its own")
+        self.remark(node, f"shares the vector '{origin}' with '{owner.name}' in the file, as "
+                          "exporters also write equal ones; here each has its own")
+
+    def remark(self, node: Node, why: str) -> None:
+        """Note where a layer differs from its source."""
+        self._remarks.append(node.error(why))
+
+    def add(self, layer: type[Layer], node: Node, sources: Sequence[str] = (), suffix: str = "",
+            **options: Option) -> str:
+        """Add a layer named after the node; it reads the node's first input by default."""
+        inputs = tuple(sources) or self.source(node)
+        try:
+            return self.graph.add(layer, self._name(node, suffix), after=inputs, **options)
+        except InputError as err:
+            raise node.error(str(err)) from err
+
+    def _name(self, node: Node, suffix: str) -> str:
+        """PyTorch's module name where it is free, from the weight's name or the node's path.
+
+        The node ``/a/a.0/conv/Conv`` belongs to the module ``a.0.conv``.
+        """
+        weight = node.inputs[1].replace("/", ".") if len(node.inputs) > 1 else ""
+        module, _, field = weight.rpartition(".")
+        parts: list[str] = []
+        for part in filter(None, node.name.removeprefix("node_").split("/")):
+            if parts and part.startswith(parts[-1] + "."):
+                parts.pop()
+            parts.append(part)
+        path = ".".join(parts) or node.op.lower()
+        own = module if field == "weight" else ""
+        candidates = itertools.chain(
+            (name + suffix for name in (own, ".".join(parts[:-1]), path) if name),
+            (f"{path}_{i}{suffix}" for i in itertools.count(2)))
+        taken = {"loss", *self.graph.shapes, *(self._modules - {own})}
+        return next(name for name in candidates if name not in taken)
+
+
+def decimal(value: Array) -> float:
+    """One number; of single precision as the decimal that it stands for, 1e-05 for 9.9999997e-06.
+    """
+    single = value.dtype == np.float32
+    return float(str(np.float32(value.item()))) if single else float(value.item())
+
+
+def _grouped(errors: Sequence[NodeError]) -> list[str]:
+    """Messages of errors, one for each reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for err in errors:
+        groups.setdefault((err.node.op, err.why), []).append(f"'{err.node.name}'")
+    texts = []
+    for (op, why), names in groups.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        texts.append(f"node{'s' * (len(names) > 1)} {', '.join(names[:3])}{more} ({op}): {why}")
+    return texts

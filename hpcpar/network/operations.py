@@ -1,0 +1,145 @@
+"""Operators of a network from elsewhere, in the words of ONNX: what is read from a file or a module
+before it becomes layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcpar.errors import InputError
+
+Array = npt.NDArray[np.int64 | np.float64]
+Attribute = float | bytes | Sequence[int] | Sequence[float]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor whose value does not depend on the input.
+
+    Attributes
+    ----------
+    dims : tuple of int
+        Its shape.
+    read : callable
+        Returns the values; never called for weights, which may lie in an external file.
+    origins : frozenset of str
+        Names of the stored tensors that it comes from; none for a literal.
+    remark : str
+        Why the source does not train it as it is, if so.
+    """
+
+    dims: tuple[int, ...]
+    read: Callable[[], Array]
+    origins: frozenset[str] = frozenset()
+    remark: str = ""
+
+    @staticmethod
+    def of(value: Array, origins: frozenset[str] = frozenset()) -> Constant:
+        """A constant of known value, computed from `origins`."""
+        remark = "is a literal"
+        if origins:
+            remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
+        return Constant(value.shape, lambda: value, origins, remark)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator. Only its first output may be used.
+
+    Attributes
+    ----------
+    compute : callable
+        The first output from the values of all inputs.
+    folded : bool
+        Whether an exporter folded a batch normalisation into it.
+    """
+
+    op: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute]
+    compute: Callable[[Sequence[Array | None]], Array] | None = None
+    folded: bool = False
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """An integer attribute, required unless it has a default."""
+        return cast(int, self.attributes[key] if default is None
+                    else self.attributes.get(key, default))
+
+    def number(self, key: str, default: float) -> float:
+        """A floating-point attribute."""
+        return cast(float, self.attributes.get(key, default))
+
+    def text(self, key: str, default: str) -> str:
+        """An attribute that is a string."""
+        return cast(bytes, self.attributes.get(key, default.encode())).decode()
+
+    def integers(self, key: str, default: Iterable[int] = ()) -> tuple[int, ...]:
+        """An attribute that is a list of integers."""
+        return tuple(cast(Iterable[int], self.attributes.get(key, default)))
+
+    def error(self, why: str) -> NodeError:
+        """An error that names this node."""
+        return NodeError(self, why)
+
+
+class NodeError(InputError):
+    """An operator that cannot be converted.
+
+    Attributes
+    ----------
+    node : Node
+        The operator.
+    why : str
+        What is wrong, and the remedy.
+    """
+
+    def __init__(self, node: Node, why: str) -> None:
+        super().__init__(f"node '{node.name}' ({node.op}): {why}")
+        self.node, self.why = node, why
+
+
+@dataclass(frozen=True)
+class Operations:
+    """All operators of a network.
+
+    Attributes
+    ----------
+    source : str
+        The file or the module, as messages name it.
+    nodes : tuple of Node
+        The operators in order of execution.
+    constants : dict
+        Stored tensors by name.
+    input_dims : tuple
+        Extents of the input, samples first; None where they are open.
+    shapes : dict
+        Shape of a sample of each tensor, where the source tells.
+    exact_sharing : bool
+        Whether one stored tensor of two layers means shared weights: exporters also store equal
+        vectors once.
+    """
+
+    source: str
+    nodes: tuple[Node, ...]
+    constants: dict[str, Constant]
+    input: str
+    input_dims: tuple[int | None, ...]
+    output: str
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    exact_sharing: bool = False
+
+    def live(self) -> tuple[Node, ...]:
+        """The nodes that the output depends on, in order."""
+        needed, live = {self.output}, []
+        for node in reversed(self.nodes):
+            if needed & set(node.outputs):
+                needed |= set(node.inputs)
+                live.append(node)
+        return tuple(reversed(live))

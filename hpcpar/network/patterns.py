@@ -1,0 +1,110 @@
+"""Groups of operators that stand for one layer: what exporters make of LRN, GELU, SiLU and group
+normalisation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+from hpcpar.network.operations import Node, Operations
+
+#: A tensor ("x"), a constant ("$a"), a number, or an operator of one of several names and its
+#: inputs ("Mul|Pow", "x", 2.0).
+Template = str | float | tuple["Template", ...]
+#: Tensors by the names of a template, and nodes by their operators.
+Match = dict[str, str | Node]
+
+_WINDOW: Template = ("AveragePool", ("Pad", ("Reshape|Unsqueeze", ("Mul", "x", "x")), "pads"))
+_ERF: Template = ("Add", ("Erf", ("Div", "x", math.sqrt(2))), 1.0)
+_ERF2: Template = ("Add", ("Erf", ("Mul", "x", math.sqrt(0.5))), 1.0)
+_GROUPS: Template = ("Reshape", ("InstanceNormalization", ("Reshape", "x", "groups"), "$1", "$0"))
+_SCALED: Template = ("Add", ("Mul", _GROUPS, "$weight"), "$bias")
+
+
+def _lrn(window: Template) -> Template:
+    return ("Div", "x", ("Pow", ("Add", ("Mul", window, "$alpha"), "$k"), "$beta"))
+
+
+_LRN_INPUTS = ("x", "pads", "$alpha", "$beta", "$k")
+#: Operator, its template, and the names of its inputs.
+PATTERNS: tuple[tuple[str, Template, tuple[str, ...]], ...] = (
+    ("LRN", _lrn(("Reshape", ("Reshape|Squeeze", _WINDOW))), _LRN_INPUTS),
+    ("LRN", _lrn(("Reshape|Squeeze", _WINDOW)), _LRN_INPUTS),
+    ("Gelu", ("Mul", ("Mul", "x", _ERF), 0.5), ("x",)),
+    ("Gelu", ("Mul", "x", ("Mul", _ERF2, 0.5)), ("x",)),
+    ("Gelu", ("Mul", ("Mul", "x", 0.5), _ERF2), ("x",)),
+    ("Silu", ("Mul", "x", ("Sigmoid", "x")), ("x",)),
+    ("GroupNormalization", _SCALED, ("x", "$weight", "$bias", "groups")),
+    ("GroupNormalization", _GROUPS, ("x", "", "", "groups")),
+)
+#: Operators whose attributes the operator of a pattern takes over.
+_ATTRIBUTES = ("AveragePool", "InstanceNormalization")
+
+
+class _Matcher:
+    """Finds patterns in the operators of a network."""
+
+    def __init__(self, operations: Operations) -> None:
+        self.constants = operations.constants
+        self.makers = {node.outputs[0]: node for node in operations.nodes}
+
+    def match(self, tensor: str, template: Template, found: Match) -> Match | None:
+        """`found` with what `tensor` adds to it; None if the tensor is not of this template."""
+        if isinstance(template, tuple):
+            return self._match_node(self.makers.get(tensor), template, found)
+        if isinstance(template, float):
+            return found if self._is_number(tensor, template) else None
+        if template.startswith("$") and not self._is_constant(tensor):
+            return None
+        return found | {template: tensor} if found.get(template, tensor) == tensor else None
+
+    def _match_node(self, node: Node | None, template: tuple[Template, ...],
+                    found: Match) -> Match | None:
+        ops, *inputs = template
+        if node is None or node.op not in str(ops).split("|") or len(node.inputs) < len(inputs):
+            return None
+        commutes = node.op in ("Add", "Mul")
+        orders = itertools.permutations(node.inputs) if commutes else [node.inputs]
+        for order in orders:
+            now: Match | None = found | {node.op: node}
+            for tensor, wanted in zip(order, inputs, strict=False):
+                now = None if now is None else self.match(tensor, wanted, now)
+            if now is not None:
+                return now
+        return None
+
+    def _is_constant(self, tensor: str) -> bool:
+        maker = self.makers.get(tensor)
+        return tensor in self.constants or (
+            maker is not None and maker.op != "Shape" and all(map(self._is_constant, maker.inputs)))
+
+    def _is_number(self, tensor: str, number: float) -> bool:
+        constant, maker = self.constants.get(tensor), self.makers.get(tensor)
+        if constant is None and maker is not None and maker.compute is not None:
+            value = maker.compute([]) if maker.op == "Constant" else None
+        else:
+            value = constant.read() if constant is not None and not constant.dims else None
+        return (value is not None and value.size == 1
+                and math.isclose(value.item(), number, rel_tol=1e-6))
+
+
+def merged(operations: Operations) -> Operations:
+    """The same operators, with one in place of each pattern."""
+    matcher = _Matcher(operations)
+    nodes = tuple(_merge(matcher, node) for node in operations.nodes)
+    done = replace(operations, nodes=nodes)
+    return replace(done, nodes=done.live())
+
+
+def _merge(matcher: _Matcher, node: Node) -> Node:
+    """The operator that a node ends a pattern of, or the node."""
+    for op, template, inputs in PATTERNS:
+        found = matcher.match(node.outputs[0], template, {})
+        if found is not None:
+            attributes = {key: value for name in _ATTRIBUTES if isinstance(
+                each := found.get(name), Node) for key, value in each.attributes.items()}
+            return replace(node, op=op, inputs=tuple(str(found.get(i, "")) for i in inputs),
+                           attributes=attributes)
+    return node

@@ -1,0 +1,224 @@
+"""Networks from PyTorch modules, by ``torch.export``."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, cast
+
+from hpcpar.errors import InputError, one_line
+from hpcpar.network.base import Shape
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Loss, SoftmaxCrossEntropy
+from hpcpar.network.onnx_ops import build
+from hpcpar.network.operations import Array, Attribute, Constant, Node, Operations
+from hpcpar.network.torch_ops import RESHAPES, TRANSLATIONS, Call, Tensor
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Node as FxNode
+    from torch.nn import Module
+
+#: Samples that the module is traced with; layers know nothing of it.
+SAMPLES = 2
+
+
+def is_module(value: object) -> bool:
+    """Whether a value is a ``torch.nn.Module``."""
+    return any(cls.__module__ == "torch.nn.modules.module" and cls.__name__ == "Module"
+               for cls in type(value).__mro__)
+
+
+def from_torch(module: Module, shape: Shape, loss: type[Loss] = SoftmaxCrossEntropy) -> Network:
+    """The network of a PyTorch module: layers and options, without the values of the weights.
+
+    Layers are named as the modules, and computed as in training. Any device and type will do.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Takes a batch of images and returns one tensor.
+    shape : tuple of int
+        Sample shape, (C, W), (C, H, W) or (C, D, H, W).
+    loss : type of Loss
+        What training minimises.
+
+    Raises
+    ------
+    InputError
+        PyTorch is missing, cannot trace the module, or the module does what no layer does.
+    """
+    return build(_trace(module, tuple(shape)), type(module).__name__, tuple(shape), loss)
+
+
+def _trace(module: Module, shape: Shape) -> Operations:
+    """The operators of a module in training."""
+    name = type(module).__name__
+    try:
+        torch = importlib.import_module("torch")
+        export = importlib.import_module("torch.export").export
+    except ImportError as err:
+        raise InputError(f"module '{name}' needs PyTorch: pip install hpcpar[torch]") from err
+    modes = [(part, part.training) for part in module.modules()]
+    first = next(iter(module.parameters()), torch.zeros(1))
+    images = torch.zeros(SAMPLES, *shape, dtype=first.dtype, device=first.device)
+    module.train()
+    try:
+        program = export(module, (images,), strict=False)
+    except Exception as err:  # tracing runs the user's code
+        raise InputError(f"module '{name}': torch.export cannot trace it on samples {shape} "
+                         f"({one_line(err)})") from err
+    finally:
+        for part, mode in modes:
+            part.training = mode
+    return _Reader(program, module, name).read()
+
+
+class _Reader:
+    """Translates an exported program."""
+
+    def __init__(self, program: ExportedProgram, module: Module, name: str) -> None:
+        self.program, self.module, self.name = program, module, name
+        self.constants: dict[str, Constant] = {}
+        self.shapes: dict[str, Shape] = {}
+        self.nodes: list[Node] = []
+        #: Name of the tensor that a node's value is now: operators in place change it.
+        self.tensors: dict[FxNode, str] = {}
+        self.input = ""
+        signature = program.graph_signature
+        self._stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers,
+                        **signature.inputs_to_lifted_tensor_constants}
+        same: dict[int, str] = {}
+        self._origins = {fqn: same.setdefault(id(value), fqn)
+                         for fqn, value in module.named_parameters(remove_duplicate=False)}
+
+    def read(self) -> Operations:
+        """All operators."""
+        outputs: list[object] = []
+        for fx in self.program.graph.nodes:
+            if fx.op == "placeholder":
+                self._placeholder(fx)
+            elif fx.op == "output":
+                outputs = list(pytree_leaves(fx.args[0]))
+            else:
+                self._call(fx)
+        if len(outputs) != 1:
+            raise InputError(f"module '{self.name}' returns {len(outputs)} tensors in training; a "
+                             "network has one output, leave auxiliary ones out")
+        (output,) = outputs
+        return Operations(f"module '{self.name}'", tuple(self.nodes), self.constants, self.input,
+                          (None, *self.shapes[self.input]), self.tensors[cast("FxNode", output)],
+                          self.shapes, exact_sharing=True)
+
+    def _placeholder(self, fx: FxNode) -> None:
+        """The images, or a stored tensor."""
+        fqn = self._stored.get(fx.name)
+        self.tensors[fx] = fqn or fx.name
+        if fqn is None:
+            self.input = fx.name
+            self.shapes[fx.name] = _sample(fx)
+            return
+        stored = self.program.state_dict
+        tensor = stored[fqn] if fqn in stored else self.program.constants[fqn]
+        remark = "has requires_grad=False" if fqn in self._origins else "is a buffer"
+        if tensor.requires_grad:
+            remark = ""
+        origin = self._origins.get(fqn, fqn)
+        self.constants[fqn] = Constant(tuple(tensor.shape), lambda: tensor.detach().cpu().numpy(),
+                                       frozenset((origin,)), remark)
+
+    def _call(self, fx: FxNode) -> None:
+        """One operator."""
+        self.tensors[fx] = fx.name
+        self.shapes[fx.name] = _sample(fx)
+        if fx.target is operator.getitem:
+            source, which = cast("tuple[FxNode, int]", tuple(fx.args))
+            self._append(fx, "Identity" if which == 0 else "second output of an operator",
+                         (self.tensors[source],), {})
+            return
+        call, inputs, in_place = self._arguments(fx)
+        if all(name in self.constants for name in inputs):
+            self.constants[fx.name] = self._computed(fx, inputs)
+        else:
+            translate = TRANSLATIONS.get(re.sub(r"[123]d$", "", call.name))
+            words = (call.name, inputs, {}) if translate is None else translate(call)
+            self.constants |= call.literals
+            self._append(fx, *words)
+        if in_place:
+            self._replace(fx)
+
+    def _arguments(self, fx: FxNode) -> tuple[Call, tuple[str, ...], bool]:
+        """A call in our words, the tensors that it reads, and whether it works in place."""
+        schema = fx.target._schema
+        values = {each.name: each.default_value for each in schema.arguments}
+        values |= dict(zip(values, fx.args, strict=False)) | dict(fx.kwargs)
+        given = {name: self._named(value) for name, value in values.items()}
+        name = schema.name.rpartition("::")[2]
+        inputs = tuple(v for each in given.values()
+                       for v in (each if isinstance(each, list) else [each])
+                       if isinstance(v, Tensor))
+        first = next((v for v in pytree_leaves(list(fx.args)) if v in self.tensors), fx)
+        call = Call(name.removesuffix("_"), fx.name, given, _sample(fx),
+                    _sample(cast("FxNode", first)))
+        return call, inputs, name.endswith("_")
+
+    def _named(self, value: object) -> object:
+        """An argument with names of tensors."""
+        if isinstance(value, list | tuple):
+            return [self._named(each) for each in value]
+        return Tensor(self.tensors[cast("FxNode", value)]) if hasattr(value, "users") else value
+
+    def _append(self, fx: FxNode, op: str, inputs: tuple[str, ...],
+                attributes: Mapping[str, Attribute]) -> None:
+        stack = cast(Mapping[str, tuple[str, object]], fx.meta.get("nn_module_stack", {}))
+        path = list(stack.values())[-1][0] if stack else ""
+        name = fx.name.replace("__", "_").rstrip("_")
+        self.nodes.append(Node(op, f"{path}/{name}" if path else name, inputs, (fx.name,),
+                               attributes))
+
+    def _computed(self, fx: FxNode, inputs: tuple[str, ...]) -> Constant:
+        """What is computed from constants only; its value is not known."""
+        def unread() -> Array:
+            raise ValueError("computed in the module")
+        origins = frozenset[str]().union(*(self.constants[name].origins for name in inputs))
+        remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
+        return Constant(_shape(fx), unread, origins, remark)
+
+    def _replace(self, fx: FxNode) -> None:
+        """After an operator in place its argument has the new value."""
+        changed = cast("FxNode", fx.args[0])
+        views = [user for user in changed.users if user is not fx and _is_view(user)]
+        base = cast("FxNode", changed.args[0]) if _is_view(changed) else None
+        if views or (base is not None and len(base.users) > 1):
+            raise InputError(f"module '{self.name}': '{fx.name}' changes a tensor in place that "
+                             "has another shape elsewhere; use the operator that returns a new one")
+        self.tensors[changed] = fx.name
+
+
+def pytree_leaves(value: object) -> Iterator[object]:
+    """The items of nested lists and tuples, or of a dictionary."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from pytree_leaves(each)
+    else:
+        yield value
+
+
+def _is_view(fx: FxNode) -> bool:
+    return str(fx.target).removeprefix("aten.").partition(".")[0] in RESHAPES
+
+
+def _shape(fx: FxNode) -> Shape:
+    """Shape of a node's (first) value."""
+    value = fx.meta.get("val")
+    value = value[0] if isinstance(value, list | tuple) else value
+    return tuple(getattr(value, "shape", ()))
+
+
+def _sample(fx: FxNode) -> Shape:
+    """Shape of a sample."""
+    return _shape(fx)[1:]

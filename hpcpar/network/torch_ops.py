@@ -1,0 +1,262 @@
+"""PyTorch's operators (ATen) in the words of ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+
+from hpcpar.network.base import Shape
+from hpcpar.network.operations import Array, Attribute, Constant
+
+#: Operators that keep all values; only the shape of their result says what they do.
+RESHAPES = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view")
+_MODES = {"circular": b"wrap", "replicate": b"edge"}
+
+
+class Tensor(str):
+    """Name of a tensor among the arguments of a call."""
+
+
+@dataclass
+class Call:
+    """A call of an operator.
+
+    Attributes
+    ----------
+    values : dict
+        Arguments by name: tensors, numbers, lists.
+    shape, input_shape : tuple of int
+        Of a sample of the result and of the first argument.
+    literals : dict
+        Constants that the operator in ONNX's words has and the call has not; filled in here.
+    """
+
+    name: str
+    result: str
+    values: Mapping[str, object]
+    shape: Shape
+    input_shape: Shape
+    literals: dict[str, Constant] = field(default_factory=dict)
+
+    def tensors(self, *names: str) -> tuple[str, ...]:
+        """Names of tensors; numbers become constants, and what is left out ''."""
+        return tuple(self._tensor(self.values.get(name)) for name in names)
+
+    def _tensor(self, value: object) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, Tensor):
+            return value
+        return self.literal(np.asarray(value))
+
+    def literal(self, value: Array) -> str:
+        """Name of a constant of this value."""
+        name = f"{self.result}.{len(self.literals)}"
+        self.literals[name] = Constant.of(value)
+        return name
+
+    def number(self, name: str) -> float:
+        """A number."""
+        return cast(float, self.values[name])
+
+    def each(self, name: str) -> Shape:
+        """A number for each image axis."""
+        value = self.values[name]
+        if isinstance(value, int):
+            return (value,) * self.dimensions
+        found = tuple(cast(Iterable[int], value))
+        return found * self.dimensions if len(found) == 1 else found
+
+    @property
+    def dimensions(self) -> int:
+        """Number of image axes, by the operator's name."""
+        return int(self.name.rstrip("d")[-1])
+
+
+Words = tuple[str, tuple[str, ...], Mapping[str, Attribute]]
+Translation = Callable[[Call], Words]
+
+
+def _plain(op: str, *names: str, **attributes: Attribute) -> Translation:
+    """An operator of the same tensors."""
+    return lambda call: (op, call.tensors(*names or ("self",)), attributes)
+
+
+def _numbers(op: str, tensor: str = "self", **names: str) -> Translation:
+    """An operator of one tensor whose attributes are numbers of the call."""
+    return lambda call: (op, call.tensors(tensor), {
+        key: call.number(name) for key, name in names.items() if call.values[name] is not None})
+
+
+def _windows(call: Call) -> dict[str, Attribute]:
+    return {"strides": call.each("stride"), "pads": call.each("padding") * 2,
+            "dilations": call.each("dilation"), "group": int(call.number("groups"))}
+
+
+def _convolution(call: Call) -> Words:
+    inputs = call.tensors("input", "weight", "bias")
+    if isinstance(call.values["padding"], str):
+        same = call.values["padding"] == "same"
+        windows = _windows(Call(call.name, "", {**call.values, "padding": 0}, (), ()))
+        return "Conv", inputs, windows | {"auto_pad": b"SAME_UPPER" if same else b"VALID"}
+    return "Conv", inputs, _windows(call)
+
+
+def _transposed(call: Call) -> Words:
+    return ("ConvTranspose", call.tensors("input", "weight", "bias"),
+            _windows(call) | {"output_padding": call.each("output_padding")})
+
+
+def _pool(op: str) -> Translation:
+    def translate(call: Call) -> Words:
+        kernel = call.each("kernel_size")
+        attributes: dict[str, Attribute] = {
+            "kernel_shape": kernel, "strides": call.each("stride") or kernel,
+            "pads": call.each("padding") * 2, "ceil_mode": int(call.number("ceil_mode"))}
+        if op == "AveragePool":
+            attributes["count_include_pad"] = int(call.number("count_include_pad"))
+            if call.values.get("divisor_override") is not None:
+                return "avg_pool with divisor_override", call.tensors("self"), {}
+        else:
+            attributes["dilations"] = call.each("dilation")
+        return op, call.tensors("self"), attributes
+    return translate
+
+
+def _adaptive(op: str) -> Translation:
+    return lambda call: (op, call.tensors("self"), {"output_size": tuple(
+        have if size is None else size
+        for size, have in zip(call.each("output_size"), call.input_shape[1:], strict=False))})
+
+
+def _over(op: str) -> Translation:
+    """A reduction over axes."""
+    def translate(call: Call) -> Words:
+        axes = np.atleast_1d(cast(Sequence[int], call.values["dim"])).tolist()
+        rank = len(call.input_shape) + 1
+        return op, call.tensors("self"), {"axes": tuple(a % rank for a in axes)}
+    return translate
+
+
+def _norm(op: str, **attributes: str) -> Translation:
+    def translate(call: Call) -> Words:
+        found: dict[str, Attribute] = {k: call.number(name) for k, name in attributes.items()}
+        if "momentum" in found:
+            found["momentum"] = 1 - call.number("momentum")
+        if op == "LayerNormalization":
+            axes = len(cast(Sequence[int], call.values["normalized_shape"]))
+            found["axis"] = len(call.shape) + 1 - axes
+        return op, call.tensors("input", "weight", "bias"), found
+    return translate
+
+
+def _sum(op: str) -> Translation:
+    def translate(call: Call) -> Words:
+        if call.values.get("alpha", 1) != 1:
+            return f"{op} with alpha", call.tensors("self", "other"), {}
+        return op, call.tensors("self", "other"), {}
+    return translate
+
+
+def _concat(call: Call) -> Words:
+    rank = len(call.shape) + 1
+    names = cast(Sequence[str], call.values["tensors"])
+    return "Concat", tuple(names), {"axis": int(call.number("dim")) % rank}
+
+
+def _pad(call: Call) -> Words:
+    """Pads are listed from the last axis on, before and after each."""
+    given = list(cast(Sequence[int], call.values["pad"]))
+    rank = len(call.input_shape) + 1
+    given += [0] * (2 * rank - len(given))
+    pads = [*given[-2::-2], *given[::-2]]
+    mode = str(call.values.get("mode", "constant"))
+    value = cast(float, call.values.get("value") or 0.0)
+    return ("Pad", (*call.tensors("self"), call.literal(np.array(pads))),
+            {"mode": _MODES.get(mode, mode.encode()), "value": value})
+
+
+def _resize(mode: bytes) -> Translation:
+    def translate(call: Call) -> Words:
+        scales = call.values.get("scale_factors")
+        if scales is None:
+            pairs = zip(call.shape[1:], call.input_shape[1:], strict=True)
+            scales = [after / before for after, before in pairs]
+        corners = bool(call.values.get("align_corners", False))
+        where = (b"asymmetric" if mode == b"nearest" else
+                 b"align_corners" if corners else b"half_pixel")
+        factors = call.literal(np.array([1, 1, *cast(Sequence[float], scales)], np.float64))
+        return ("Resize", (*call.tensors("input"), "", factors), {
+            "mode": mode, "coordinate_transformation_mode": where, "nearest_mode": b"floor"})
+    return translate
+
+
+def _dropout(call: Call) -> Words:
+    if not call.values["train"]:
+        return "Identity", call.tensors("input"), {}
+    return "Dropout", call.tensors("input"), {"ratio": call.number("p")}
+
+
+def _reshape(call: Call) -> Words:
+    target = call.literal(np.array([0, *call.shape]))
+    return "Reshape", (*call.tensors("self"), target), {}
+
+
+def _axis(op: str) -> Translation:
+    return lambda call: (op, call.tensors("self"),
+                         {"axis": int(call.number("dim")) % (len(call.shape) + 1)})
+
+
+#: Operators by their names in ATen, without the underscore of those that work in place.
+TRANSLATIONS: dict[str, Translation] = {
+    "adaptive_avg_pool": _adaptive("AdaptiveAveragePool"),
+    "adaptive_max_pool": _adaptive("AdaptiveMaxPool"),
+    "add": _sum("Add"),
+    "amax": _over("ReduceMax"),
+    "avg_pool": _pool("AveragePool"),
+    "batch_norm": _norm("BatchNormalization", epsilon="eps", momentum="momentum"),
+    "cat": _concat,
+    "clamp": _numbers("Clip", min="min", max="max"),
+    "clamp_min": _numbers("Clip", min="min"),
+    "clone": _plain("Identity"),
+    "constant_pad_nd": _pad,
+    "contiguous": _plain("Identity"),
+    "conv": _convolution,
+    "conv_transpose": _transposed,
+    "div": _plain("Div", "self", "other"),
+    "dropout": _dropout,
+    "gelu": lambda call: ("Gelu", call.tensors("self"),
+                          {"approximate": str(call.values["approximate"]).encode()}),
+    "group_norm": _norm("GroupNormalization", epsilon="eps", num_groups="num_groups"),
+    "hardsigmoid": _plain("HardSigmoid", alpha=1 / 6, beta=0.5),
+    "hardswish": _plain("HardSwish"),
+    "hardtanh": _numbers("Clip", min="min_val", max="max_val"),
+    "instance_norm": _norm("InstanceNormalization", epsilon="eps"),
+    "layer_norm": _norm("LayerNormalization", epsilon="eps"),
+    "leaky_relu": _numbers("LeakyRelu", alpha="negative_slope"),
+    "linear": _plain("Gemm", "input", "weight", "bias", transB=1),
+    "log_softmax": _axis("LogSoftmax"),
+    "matmul": _plain("MatMul", "self", "other"),
+    "max_pool": _pool("MaxPool"),
+    "mean": _over("ReduceMean"),
+    "mul": _plain("Mul", "self", "other"),
+    "neg": _plain("Neg"),
+    "pad": _pad,
+    "pow": _plain("Pow", "self", "exponent"),
+    "relu": _plain("Relu"),
+    "relu6": _plain("Clip", min=0.0, max=6.0),
+    "rsub": lambda call: ("Sub", call.tensors("other", "self"), {}),
+    "sigmoid": _plain("Sigmoid"),
+    "silu": _plain("Silu"),
+    "softmax": _axis("Softmax"),
+    "sub": _sum("Sub"),
+    "tanh": _plain("Tanh"),
+    "upsample_bilinear": _resize(b"linear"),
+    "upsample_linear": _resize(b"linear"),
+    "upsample_nearest": _resize(b"nearest"),
+    "upsample_trilinear": _resize(b"linear"),
+    **dict.fromkeys(RESHAPES, _reshape),
+}

@@ -1,0 +1,72 @@
+"""Moments: the two sums behind each mean and variance of a normalisation, and their sum over ranks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import BatchNorm, Normalisation, SampleNorm
+from hpcpar.network.receptive_field import SharedGroups
+from hpcpar.plan.axis import Axis
+from hpcpar.plan.config import Config, Ints, MeshAxis
+from hpcpar.plan.layout import Layout
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.pattern import NOTHING, Pattern, collective, collective_along
+from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.weights import SUMMED
+
+#: Item size of sums of squares, which need float64 and are few.
+MOMENT_BYTES = 8
+
+
+def moments_layout(network: Network, plan: Plan, layer: Normalisation, batch: Ints) -> Layout:
+    """The two sums behind each mean and variance: of x and x^2 forward, of dy and dy x backward.
+
+    Returns
+    -------
+    Layout
+        Of batch normalisation [channels, 2]; of normalisations of each sample
+        [samples, groups, 2].
+    """
+    config, channels = plan.configs[layer.name], network.shapes[layer.name][0]
+    granule = network.granules[layer.name]
+    sums = Axis("moments", 2, 2)
+    if not isinstance(layer, SampleNorm):
+        return Layout(config, (Axis("c", channels, channels, granule), sums))
+    groups = _separate_groups(network, layer)
+    relation = SharedGroups(groups, channels // groups, 1)
+    axis = Axis("c", layer.groups, channels, granule, relation)
+    return Layout(config, (Axis("n", batch, batch), axis, sums))
+
+
+def moments_pattern(network: Network, plan: Plan, layer: Normalisation) -> Pattern:
+    """The sum over the ranks that hold other items behind the same mean and variance.
+
+    Nothing moves where each rank has all of them.
+    """
+    config = plan.configs[layer.name]
+    if isinstance(layer, SampleNorm):
+        image = tuple(config.mesh_axes[name] for name in "dhw")
+        sharing = _sharing(config, _separate_groups(network, layer))
+        return collective(Kind.ALLREDUCE, (sharing, *image))
+    if isinstance(layer, BatchNorm) and plan.batch_norm == "local":
+        return NOTHING
+    return collective_along(Kind.ALLREDUCE, config, SUMMED)
+
+
+def _separate_groups(network: Network, layer: SampleNorm) -> int:
+    """Groups that may lie on different ranks; 1 unless they consist of indivisible units."""
+    size = network.shapes[layer.name][0] // layer.groups
+    return layer.groups if size % network.granules[layer.name] == 0 else 1
+
+
+def _sharing(config: Config, groups: int) -> MeshAxis:
+    """The coordinate of the ranks that share a group of channels.
+
+    Where group and parts do not nest, these are all parts of the channels.
+    """
+    c = config.mesh_axes["c"]
+    parts = np.asarray(c.size)
+    size = np.where(groups % parts == 0, 1, np.where(parts % groups == 0, parts // groups, parts))
+    return MeshAxis(c.stride, size if isinstance(c.size, np.ndarray) else int(size))
