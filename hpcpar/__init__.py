@@ -1,3 +1,50 @@
 """hpcpar: plan, predict, run and compare parallel training of convolutional networks."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcpar.api.compare import compare
+    from hpcpar.api.plan import plan
+    from hpcpar.api.predict import predict
+    from hpcpar.api.sweep import sweep
+    from hpcpar.errors import InputError, RunError
+    from hpcpar.machine.files import load as load_machine
+    from hpcpar.machine.files import presets as machines
+    from hpcpar.network.builtin import names as networks
+    from hpcpar.network.builtin import network as load_network
+    from hpcpar.plan.plan import load as load_plan
+    from hpcpar.train.record import read as load_record
+
 __version__ = "0.1.0"
+__all__ = ["InputError", "RunError", "compare", "load_machine", "load_network", "load_plan",
+           "load_record", "machines", "networks", "plan", "predict", "sweep"]
+#: Where a name is defined, unless that is the module of its own name in ``hpcpar.api``.
+_DEFINED = {"InputError": "errors.InputError", "RunError": "errors.RunError",
+            "load_machine": "machine.files.load", "load_network": "network.builtin.network",
+            "load_plan": "plan.plan.load", "load_record": "train.record.read",
+            "machines": "machine.files.presets", "networks": "network.builtin.names"}
+
+# Two functions have the names of packages, which Python binds when it first imports them: here, so
+# that no later import hides the functions.
+for _package in ("plan", "sweep"):
+    importlib.import_module(f"hpcpar.{_package}")
+    del globals()[_package]
+
+
+def __getattr__(name: str) -> object:
+    """Loads a function of the interface when it is first used: importing hpcpar stays fast."""
+    if name == "network":  # for `hpcpar.network.from_torch`
+        return importlib.import_module("hpcpar.network")
+    if name not in __all__:
+        raise AttributeError(f"module 'hpcpar' has no attribute '{name}'")
+    module, _, attribute = _DEFINED.get(name, f"api.{name}.{name}").rpartition(".")
+    globals()[name] = getattr(importlib.import_module(f"hpcpar.{module}"), attribute)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    """The interface too, for completion."""
+    return sorted({*globals(), *__all__})

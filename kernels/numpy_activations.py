@@ -42,6 +42,7 @@ def erf(x: Array) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
+    """exp(-x) may overflow: the result is then 0."""
     return 1 / (1 + np.exp(-x))
 
 
@@ -96,15 +97,13 @@ _BACKWARD: dict[str, Callable[[Array, float, float, Array, Array], object]] = {
 def activation_forward(function: str, numbers: tuple[float, float], x: Array, out: Array) -> None:
     """See `Backend.activation_forward`."""
     compute, (a, b) = _FORWARD[function], numbers
-    with np.errstate(over="ignore"):  # exp(-x) may be infinite, the sigmoid is then 0
-        for block, y in flat_blocks(x, out):
-            compute(block, a, b, y)
+    for block, y in flat_blocks(x, out):
+        compute(block, a, b, y)
 
 
 def activation_backward(function: str, numbers: tuple[float, float], kept: Array, dy: Array,
                         dx: Array) -> None:
     """See `Backend.activation_backward`."""
     compute, (a, b) = _BACKWARD[function], numbers
-    with np.errstate(over="ignore"):
-        for block, g, d in flat_blocks(kept, dy, dx):
-            compute(block, a, b, g, d)
+    for block, g, d in flat_blocks(kept, dy, dx):
+        compute(block, a, b, g, d)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcpar.kernels import numpy_columns
+from hpcpar.kernels import numpy_columns, numpy_depthwise
 from hpcpar.kernels.interface import Array, ConvSpec, Ints, Tick
 from hpcpar.kernels.numpy_blocks import Scratch, blas_input, has_flat_images
 from hpcpar.kernels.numpy_columns import TILE
@@ -90,6 +90,9 @@ def _groups(x: Ints, w: Ints, y: Ints, spec: ConvSpec, limit: int, item: int,
 def conv_forward(scratch: Scratch, x: Array, w: Array, bias: Array | None, spec: ConvSpec,
                  out: Array, tick: Tick | None = None) -> None:
     """See `Backend.conv_forward`."""
+    if numpy_depthwise.is_depthwise(x, w, out, spec):
+        numpy_depthwise.conv_forward(scratch, x, w, bias, spec, out, tick)
+        return
     for group in _groups(x.shape, w.shape, out.shape, spec, COLUMN_BYTES, out.itemsize):
         taps = w[group.weights].transpose(2, 3, 4, 1, 0)
         _correlate(x, taps, None if bias is None else bias[group.outputs], group, group.inputs, out,
@@ -99,6 +102,9 @@ def conv_forward(scratch: Scratch, x: Array, w: Array, bias: Array | None, spec:
 def conv_backward_data(scratch: Scratch, dy: Array, w: Array, spec: ConvSpec, dx: Array,
                        tick: Tick | None = None) -> None:
     """See `Backend.conv_backward_data`."""
+    if numpy_depthwise.is_depthwise(dx, w, dy, spec):
+        numpy_depthwise.conv_backward_data(scratch, dy, w, spec, dx, tick)
+        return
     # The adjoint of a correlation with stride 1 is a correlation of dy with the rotated kernel.
     adjoint = spec.stride == (1,) * len(spec.stride)
     channels_read = sum(segment.in_stop - segment.in_start for segment in spec.segments)
@@ -118,6 +124,9 @@ def conv_backward_data(scratch: Scratch, dy: Array, w: Array, spec: ConvSpec, dx
 def conv_backward_weight(scratch: Scratch, x: Array, dy: Array, spec: ConvSpec, dw: Array,
                          dbias: Array | None, tick: Tick | None = None) -> None:
     """See `Backend.conv_backward_weight`."""
+    if numpy_depthwise.is_depthwise(x, dw, dy, spec):
+        numpy_depthwise.conv_backward_weight(scratch, x, dy, spec, dw, dbias, tick)
+        return
     for group in _groups(x.shape, dw.shape, dy.shape, spec, WEIGHT_COLUMN_BYTES, dw.itemsize):
         _weight_gradient(x, dy, group, dw[group.weights],
                          None if dbias is None else dbias[group.outputs], scratch, tick)

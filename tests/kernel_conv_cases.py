@@ -37,7 +37,7 @@ class ConvCase:
 
 
 @st.composite
-def conv_cases(draw: Any) -> ConvCase:
+def conv_cases(draw: Any, depthwise: bool = False) -> ConvCase:
     axes = draw(st.sampled_from([2, 2, 3]))
 
     def numbers(low: int, high: int) -> tuple[int, ...]:
@@ -54,6 +54,8 @@ def conv_cases(draw: Any) -> ConvCase:
                                                              max_size=3))
     # A group of which this block owns no output leaves a gap in the inputs.
     gap = draw(st.integers(0, 2))
+    if depthwise:
+        inputs, filters, gap = 1, [1] * draw(st.integers(2, 5)), 0
     segments, o = [], 0
     for group, count in enumerate(filters):
         first = gap + group * inputs
@@ -110,6 +112,26 @@ def check_conv(backend: Backend, case: ConvCase, dtype: Any) -> None:
 @settings(FEW, max_examples=100)
 def test_conv_against_torch(backend: Backend, case: ConvCase, dtype: Any) -> None:
     check_conv(backend, case, dtype)
+
+
+@given(case=conv_cases(depthwise=True), dtype=st.sampled_from(DTYPES))
+@FEW
+def test_depthwise_conv_against_torch(backend: Backend, case: ConvCase, dtype: Any) -> None:
+    check_conv(backend, case, dtype)
+
+
+def test_depthwise_conv_without_outputs(backend: Backend) -> None:
+    """A block that owns no outputs has zero gradients."""
+    spec = ConvSpec((2, 2), (1, 1), ((1, 1), (0, 0)), (Segment(0, 1, 0, 1), Segment(1, 2, 1, 2)))
+    x, w = (place(backend, random(i, s, np.float64)) for i, s in enumerate([(2, 2, 3, 4),
+                                                                            (2, 1, 3, 3)]))
+    none = blank(backend, (2, 2, 0, 1), np.float64)
+    dx, dw, dbias = (blank(backend, s, np.float64) for s in (x.shape, w.shape, (2,)))
+    backend.conv_forward(x, w, None, spec, none)
+    backend.conv_backward_data(none, w, spec, dx)
+    backend.conv_backward_weight(x, none, spec, dw, dbias)
+    for gradient in (dx, dw, dbias):
+        check(gradient, np.zeros(gradient.shape))
 
 
 def plain_conv(n: int, c: int, o: int, size: int, kernel: int, stride: int = 1, pads: int = 0,

@@ -7,11 +7,12 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from hpcpar.api.checks import check_direct
+from hpcpar.api.sources import network_of
 from hpcpar.calibrate.calibrate import calibrate
 from hpcpar.calibrate.refine import refine
 from hpcpar.cli import options
 from hpcpar.cli.calibrated import show_machine
-from hpcpar.cli.progress import ProgressBar
 from hpcpar.comm.world import World, world
 from hpcpar.errors import InputError
 from hpcpar.kernels import backend
@@ -19,6 +20,7 @@ from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import DTYPES
+from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say, seconds, show, show_line
 from hpcpar.schedule.runnable import require
 from hpcpar.search.auto import strategies_to_try
@@ -45,7 +47,7 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backend]:
-    options.check_direct(args)
+    check_direct(args.device, args.direct)
     chosen = [plans.load(path) for path in args.plans]
     for path, plan in zip(args.plans, chosen, strict=True):
         if plan.ranks != ranks:
@@ -55,9 +57,9 @@ def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backe
         if not args.batch:
             raise InputError("--network needs --batch: compute steps are measured at the sizes "
                              "that they will have")
-        spec = options.network_spec(args.network, args.input, args.classes)
+        spec, network = network_of(args.network, args.input, args.classes)
         local = files.load("local")
-        tried = strategies_to_try(spec.build(), ranks, local)
+        tried = strategies_to_try(network, ranks, local)
         for strategy in args.strategy.split(",") if args.strategy else tried:
             chosen.append(plans.make_plan(spec, strategy, ranks, args.batch, dtype=args.dtype,
                                           machine=files.to_dict(local)))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from hpcpar.api.compare import compare
 from hpcpar.cli import options
-from hpcpar.report.compare import compare, to_json
-from hpcpar.report.compare_table import csv_rows, show_rows
+from hpcpar.report.compare_table import show_rows
 from hpcpar.report.tables import say
-from hpcpar.train.record import read
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -23,18 +22,16 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
-    rows = compare(read(path) for path in args.records)
+    result = compare(*args.records)
     if args.plot:
-        from hpcpar.report.compare_plot import plot
-
-        plot(rows, args.plot)
+        result.plot(args.plot)
     if args.json:
-        options.print_json(to_json(rows))
+        options.print_json(result.to_json())
         return 0
     if args.csv:
-        options.print_csv(csv_rows(rows))
+        options.print_csv(result.rows())
         return 0
-    show_rows(rows, everything=args.all, wide=args.wide)
+    show_rows(result.runs, everything=args.all, wide=args.wide)
     if args.plot:
         say(f"plot: {args.plot}")
     return 0

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from hpcpar.cli import options
-from hpcpar.cli.progress import ProgressBar
 from hpcpar.data import dataset
 from hpcpar.data.image_folder import from_images
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
 from hpcpar.network.base import shape_text
+from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say, show_line
 
 

@@ -4,52 +4,33 @@ from __future__ import annotations
 
 import argparse
 import csv
+import inspect
 import json
-import math
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
-from hpcpar.cost.price_family import ACCOUNTINGS
+from hpcpar.api import checks
+from hpcpar.api.options import PlanningOptions
+from hpcpar.api.results import flat
+from hpcpar.api.sources import machine_of_plan
 from hpcpar.data.augment import Augmentation
-from hpcpar.errors import InputError, unknown
+from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
-from hpcpar.network.builtin import NETWORKS, network
-from hpcpar.network.layers import Shape
-from hpcpar.plan.plan import (
-    BATCH_NORMS,
-    DTYPES,
-    OPTIMIZERS,
-    Collectives,
-    NetworkSpec,
-    Overlap,
-    PipelineOrder,
-    Plan,
-    Synchronisation,
-)
-from hpcpar.plan.strategies import GATHER_SYNONYMS, GATHERS
-from hpcpar.report.tables import say
+from hpcpar.network.builtin import NETWORKS
+from hpcpar.plan.plan import Plan
+from hpcpar.sweep.slurm import Slurm
 
-#: Default samples of an epoch: ImageNet as the papers count it, MNIST for small images.
-IMAGENET_SAMPLES = 1_200_000
-MNIST_SAMPLES = 60_000
-DEVICES = ("cpu", "gpu")
+natural, positive, positives = checks.natural, checks.positive, checks.positives
+amount, fraction, image = checks.amount, checks.fraction, checks.image
 
 
-def one_of(known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> dict[str, Any]:
+def one_of(known: Iterable[str]) -> dict[str, Any]:
     """Arguments of `add_argument` for an option that has one of these values."""
-    names = tuple(known)
-
-    def check(text: str) -> str:
-        value = (synonyms or {}).get(text, text)
-        if value not in names:
-            raise argparse.ArgumentTypeError(str(unknown("value", text, names)))
-        return value
-
-    return {"type": check, "metavar": "|".join(names)}
+    check = checks.OneOf(known)
+    return {"type": check, "metavar": check.metavar}
 
 
 def add_augment(parser: argparse.ArgumentParser) -> None:
@@ -62,43 +43,17 @@ def add_augment(parser: argparse.ArgumentParser) -> None:
         "horizontal flips, or both; evaluation takes the centre")
 
 
-def whole(least: int, text: str) -> int:
-    """A whole number of at least `least`."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least {least}")
-    return value
+def add_defaults(parser: argparse.ArgumentParser, function: Callable[..., object]) -> None:
+    """Gives options the defaults of the function that the command calls."""
+    parameters = inspect.signature(function).parameters.values()
+    parser.set_defaults(**{p.name: p.default for p in parameters if p.default is not p.empty})
 
 
-natural = partial(whole, 0)
-positive = partial(whole, 1)
-
-
-def positives(text: str) -> list[int]:
-    """Whole numbers of at least 1, separated by commas."""
-    return [positive(part.strip()) for part in text.split(",")]
-
-
-def amount(text: str) -> float:
-    """A finite number greater than 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number greater than 0")
-    return value
-
-
-def image(text: str) -> Shape:
-    """An image shape, CxHxW, CxDxHxW or CxW."""
-    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,3}", text) is None:
-        raise argparse.ArgumentTypeError(f"'{text}' is not an image shape CxHxW, as in 3x224x224 "
-                                         "(or CxDxHxW, as in 4x128x128x128, or CxW, as in 6x400)")
-    return tuple(int(part) for part in text.split("x"))
+def arguments(args: argparse.Namespace, function: Callable[..., object]) -> dict[str, Any]:
+    """The arguments of a function, from the options of the same names."""
+    more = [f.name for kind in (PlanningOptions, Slurm) for f in fields(kind)]
+    known = {*inspect.signature(function).parameters, *more}
+    return {name: value for name, value in vars(args).items() if name in known}
 
 
 def add_network(parser: argparse.ArgumentParser, required: bool = True) -> None:
@@ -126,7 +81,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Adds --device."""
-    parser.add_argument("--device", default="cpu", **one_of(DEVICES),
+    parser.add_argument("--device", default="cpu", **one_of(checks.DEVICES),
                         help="where ranks compute (default cpu)")
 
 
@@ -139,64 +94,17 @@ def add_direct(parser: argparse.ArgumentParser) -> None:
 
 def add_types(parser: argparse.ArgumentParser) -> None:
     """Adds --overlap and --dtype."""
-    parser.add_argument("--overlap", **one_of(Overlap),
-                        help="what communication may hide behind computing (default full)")
-    parser.add_argument("--dtype", default="float32", **one_of(DTYPES),
-                        help="type of activations and weights (default float32)")
+    add_planning(parser, ("overlap", "dtype"))
 
 
-def add_planning(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that decide a plan besides its strategy."""
-    parser.add_argument("--gather", **one_of(GATHERS, GATHER_SYNONYMS),
-                        help="when activations split by channel are gathered (default lazy: "
-                        "just before a layer needs them whole)")
-    add_types(parser)
-    parser.add_argument(
-        "--collectives", default="auto", **one_of(Collectives),
-        help="who chooses the algorithms of collectives (default auto: the cost model)",
-    )
-    parser.add_argument("--synchronisation", default="allreduce", **one_of(Synchronisation),
-                        help="how weights are kept alike (default allreduce)")
-    parser.add_argument("--optimizer", default="momentum", **one_of(OPTIMIZERS),
-                        help="what updates the weights (default momentum)")
-    parser.add_argument("--microbatches", type=positive, metavar="M",
-                        help="parts of the mini-batch in time (default: of a pipeline, four "
-                        "times its stages; else 1)")
-    parser.add_argument("--order", default="gpipe", **one_of(PipelineOrder),
-                        help="of a pipeline's micro-batches: all forward first, or "
-                        "one forward, one backward, which keeps fewer activations (default gpipe)")
-    parser.add_argument("--bucket", type=natural, metavar="BYTES",
-                        help="sum the gradients of small layers together, up to so many bytes "
-                        "(default: 1 MiB or 25 MiB, whichever is faster; 0: each layer on its own)")
-    parser.add_argument(
-        "--recompute", type=natural, default=0, metavar="N",
-        help="keep activations at the ends of N segments of the network "
-        "(of every stage) only, and compute the others again in the backward pass (default 0: keep "
-        "all)",
-    )
-    parser.add_argument("--batch-norm", default="sync", **one_of(BATCH_NORMS),
-                        help="statistics of the whole batch, or of each rank's part (default sync)")
-    parser.add_argument("--epochs", type=amount, default=1.0, metavar="N",
-                        help="epochs of the whole training (default 1)")
-    parser.add_argument("--samples", type=positive, metavar="N",
-                        help="samples of an epoch (default: 1200000, the papers' ImageNet, for "
-                        "images of 64 pixels and more, else 60000, MNIST)")
-    parser.add_argument(
-        "--accounting", default="schedule", **one_of(ACCOUNTINGS),
-        help="price what is executed, or the same "
-        "steps by the formulas of Gholami et al. (Eq 3 to 9; with --gather eager and --overlap "
-        "none unless given)",
-    )
-    parser.add_argument("--contention", type=float, metavar="PHI",
-                        help="flows that share a link above the innermost level (default: "
-                        "derived from the placement)")
-    parser.add_argument("--gamma", type=amount, default=1.0, metavar="G",
-                        help="part of the activations' memory that is needed (default 1)")
-    parser.add_argument("--io", type=amount, metavar="BYTES/S",
-                        help="rate at which a rank reads its images (default: not counted)")
-    parser.add_argument("--io-item-bytes", type=amount, default=1.0, metavar="N",
-                        help="bytes of a stored value (default 1: uint8)")
-    add_output(parser)
+def add_planning(parser: argparse.ArgumentParser, names: Sequence[str] = ()) -> None:
+    """Adds the options of `PlanningOptions`, all or some."""
+    for option in fields(PlanningOptions):
+        if not names or option.name in names:
+            parser.add_argument(
+                f"--{option.name.replace('_', '-')}", default=option.default,
+                type=option.metadata["check"], metavar=option.metadata["metavar"],
+                help=option.metadata["help"])
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -210,66 +118,18 @@ def add_output(parser: argparse.ArgumentParser) -> None:
                       help="all columns of the tables, however narrow the terminal is")
 
 
-def samples(args: argparse.Namespace, spec: NetworkSpec) -> int:
-    """The number of samples of an epoch."""
-    return int(args.samples or (IMAGENET_SAMPLES if spec.shape[-1] >= 64 else MNIST_SAMPLES))
-
-
-def planning(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of `search.auto.task`."""
-    paper = args.accounting == "paper"
-    names = ("collectives", "dtype", "accounting", "synchronisation", "batch_norm", "optimizer",
-             "order", "microbatches", "recompute")
-    return {name: getattr(args, name) for name in names} | pricing(args) | {
-        "gather": args.gather or ("eager" if paper else "lazy"),
-        "overlap": args.overlap or (Overlap.NONE if paper else Overlap.FULL),
-        "bucket_bytes": 0 if args.bucket is None and paper else args.bucket,
-    }
-
-
-def pricing(args: argparse.Namespace) -> dict[str, Any]:
-    """The options that only `cost.price_plan.price` takes."""
-    return {"contention": args.contention, "gamma": args.gamma, "io_bytes_per_s": args.io,
-            "io_item_bytes": args.io_item_bytes}
-
-
-def network_spec(name: str, shape: Shape | None, classes: int | None) -> NetworkSpec:
-    """The network named by the options; shape and classes default to its usual ones."""
-    net = network(name, shape, classes)
-    for note in net.notes:
-        say(f"note: {note}")
-    return NetworkSpec(name, net.image_shape, net.classes)
-
-
 def machine_of(name: str | None, plan: Plan, path: str) -> Machine:
     """The machine `name`; without a name, that of the plan from the plan file `path`."""
-    if name:
-        return files.load(name)
-    return files.from_dict(plan.machine, f"the machine in plan file {path}")
+    return files.load(name) if name else machine_of_plan(plan, f"plan file {path}")
 
 
-def print_csv(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Prints rows of plain data as CSV on stdout.
-
-    The columns are all keys, those of nested tables behind a point. The values of a list stand
-    behind each other; lists of tables are left out.
-    """
-    flat = [dict(_flat(row)) for row in rows]
-    names = dict.fromkeys(name for row in flat for name in row)
+def print_csv(rows: Iterable[Mapping[str, object]]) -> None:
+    """Prints rows of nested tables as CSV on stdout; the columns are all their names."""
+    plain = flat(rows)
+    names = dict.fromkeys(name for row in plain for name in row)
     out = csv.DictWriter(sys.stdout, tuple(names), lineterminator="\n")
     out.writeheader()
-    out.writerows(flat)
-
-
-def _flat(row: Mapping[str, Any], stem: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys and values of a row of nested tables."""
-    for name, value in row.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{stem}{name}.")
-        elif not isinstance(value, list | tuple):
-            yield stem + name, value
-        elif not any(isinstance(item, Mapping) for item in value):
-            yield stem + name, " ".join(map(str, value))
+    out.writerows(plain)
 
 
 def print_json(data: Any) -> None:
@@ -280,16 +140,3 @@ def print_json(data: Any) -> None:
         raise InputError(
             f"a number of the result is not finite ({err}); check the machine's rates") from err
     sys.stdout.write("\n")
-
-
-def check_direct(args: argparse.Namespace) -> None:
-    """Checks that ``--direct`` comes with GPU buffers.
-
-    Raises
-    ------
-    InputError
-        ``--direct`` without ``--device gpu``.
-    """
-    if args.direct and args.device != "gpu":
-        raise InputError(f"--direct is about GPU buffers, --device is {args.device}; give --device "
-                         "gpu, or leave --direct out")

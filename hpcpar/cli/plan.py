@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import time
-from typing import Any
 
+from hpcpar.api.plan import SHOWN, PlanResult, plan
 from hpcpar.cli import options
-from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.machine import files
-from hpcpar.machine.model import Machine
-from hpcpar.network.graph import Network
-from hpcpar.plan import plan as plans
-from hpcpar.report import answer, tables
-from hpcpar.report.prediction_tables import (
-    schedule_rows,
-    show_layers,
-    show_predictions,
-    show_schedule,
-)
-from hpcpar.schedule.runnable import runs
-from hpcpar.schedule.steps import Schedule
-from hpcpar.search import auto
+from hpcpar.report import tables
+from hpcpar.report.prediction_tables import show_layers, show_predictions, show_schedule
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.layerwise import least_memory
 from hpcpar.search.table_search import SearchResult
 
-#: Alternatives in the table.
-SHOWN = 8
 #: Numbers of recomputed segments that are tried where a plan does not fit.
 SEGMENTS = (2, 4, 8, 16, 32)
 
@@ -41,85 +25,48 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=options.positive, required=True, metavar="B",
                         help="samples of a mini-batch, over all ranks")
     parser.add_argument(
-        "--strategy", default="auto", metavar="S",
+        "--strategy", metavar="S",
         help="auto (the fastest that fits, of all that this version can run), "
         "layerwise (OptCNN's search), data, filter, channel, spatial, pipeline[:SxN], owt, owt-b, "
         "owt-c, grid:PRxPC, grid-fc:PRxPC, domain:PRxPC, df:P1xP2, ds:P1xP2; '/outer' behind it "
-        "puts model groups across nodes (default auto)",
+        "puts model groups across nodes (default %(default)s)",
     )
     options.add_planning(parser)
+    options.add_output(parser)
     parser.add_argument("-o", "--output", metavar="plan.json", help="write the plan file")
     parser.add_argument("--show-schedule", action="store_true",
                         help="list every step of an iteration")
+    options.add_defaults(parser, plan)
 
 
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
-    spec = options.network_spec(args.network, args.input, args.classes)
-    network = spec.build()
-    chosen = options.planning(args) | {"samples": options.samples(args, spec)}
-    machine = files.load(args.machine)
-    begin = time.perf_counter()
-    candidates, result = _candidates(args, network, spec, machine, chosen)
-    search_s = time.perf_counter() - begin
-    best = candidates[0]
-    schedule = schedule_for(network, best.plan) if args.show_schedule else None
+    result = plan(**options.arguments(args, plan))
     if args.output:
-        plans.save(best.plan, args.output)
+        result.save(args.output)
     if args.json:
-        _print_json(candidates, result, schedule, search_s)
+        options.print_json(result.to_json(schedule=args.show_schedule))
     elif args.csv:
-        options.print_csv(c.prediction.to_json() for c in candidates)
+        options.print_csv(result.rows())
     else:
-        tables.show_line(answer.of_plan(best.prediction, args.epochs,
-                                        choice=len(candidates) > 1))
-        title = f"{spec.name} on {args.ranks} ranks of {machine.name}, batch {args.batch}"
-        if len(candidates) > 1:
-            title += f": best of {len(candidates)} strategies, searched in {search_s:.2f} s"
-        _show(title, candidates, result, schedule, args.wide)
-    _notes(args, best)
+        _show(result, args.show_schedule, args.wide)
+    _notes(args, result.best)
     return 0
 
 
-def _candidates(args: argparse.Namespace, network: Network, spec: plans.NetworkSpec,
-                machine: Machine, chosen: dict[str, Any]
-                ) -> tuple[list[Candidate], SearchResult | None]:
-    """The candidates, the best first, and the result of a layer-wise search that was asked for."""
-    if args.strategy not in ("auto", "layerwise"):
-        return [auto.price_named(network, spec, args.strategy, args.ranks, args.batch, machine,
-                                 **chosen)], None
-    layerwise = args.strategy == "layerwise"
-    found = auto.best(network, spec, args.ranks, args.batch, machine, accept=runs(network),
-                      layers=not layerwise, **chosen)
-    if not layerwise:
-        return found, None
-    best, result = auto.named_or_layerwise(network, spec, args.ranks, args.batch, machine,
-                                           known=found, **chosen)
-    return [best, *found], result
-
-
-def _print_json(candidates: list[Candidate], result: SearchResult | None,
-                schedule: Schedule | None, search_s: float) -> None:
-    best, *others = candidates
-    data = best.prediction.to_json(steps=True) | {"search_s": search_s}
-    if result is not None:
-        data["search"] = result.to_json()
-    data["alternatives"] = [{"strategy": c.strategy, "iteration_s": c.iteration_s, "fits": c.fits}
-                            for c in others]
-    if schedule is not None:
-        data["schedule"] = schedule_rows(schedule, best.prediction)
-    options.print_json(data)
-
-
-def _show(title: str, candidates: list[Candidate], result: SearchResult | None,
-          schedule: Schedule | None, wide: bool) -> None:
-    predictions = [c.prediction for c in candidates[:SHOWN]]
-    show_predictions(title, predictions, wide, candidates[0])
-    show_layers(predictions[0], wide)
-    if result is not None:
-        tables.show_line(_search_line(result))
-    if schedule is not None:
-        show_schedule(schedule, predictions[0], wide)
+def _show(result: PlanResult, schedule: bool, wide: bool) -> None:
+    predictions = [c.prediction for c in result.candidates[:SHOWN]]
+    best, count = predictions[0], len(result.candidates)
+    title = f"{best.network} on {best.ranks} ranks of {best.machine}, batch {best.batch}"
+    if count > 1:
+        title += f": best of {count} strategies, searched in {result.search_s:.2f} s"
+    tables.show_line(result.answer)
+    show_predictions(title, predictions, wide, result.best)
+    show_layers(best, wide)
+    if result.search is not None:
+        tables.show_line(_search_line(result.search))
+    if schedule:
+        show_schedule(result.schedule, best, wide)
 
 
 def _search_line(found: SearchResult) -> str:

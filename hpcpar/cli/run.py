@@ -10,8 +10,8 @@ import statistics
 import sys
 from typing import Any
 
+from hpcpar.api.checks import check_direct
 from hpcpar.cli import options
-from hpcpar.cli.progress import ProgressBar, RunProgress
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World, world
 from hpcpar.cost.price_plan import Prediction, price
@@ -22,6 +22,7 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
 from hpcpar.report.answer import of_run, plural
+from hpcpar.report.progress import ProgressBar, RunProgress
 from hpcpar.report.tables import show_line
 from hpcpar.runtime.optimizer import SGD, WARMUP, RateSchedule
 from hpcpar.schedule.runnable import require
@@ -153,7 +154,7 @@ def _summary(job: Training | Inference, run: record.RunRecord,
 
 def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOptions]:
     """Reads and checks everything that needs no communication."""
-    options.check_direct(args)
+    check_direct(args.device, args.direct)
     length, update = ({name: getattr(args, name) for name in names
                        if getattr(args, name) is not None} for names in (LENGTH, UPDATE))
     given = length | update

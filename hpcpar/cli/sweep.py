@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import math
-import os
-import shlex
 import signal
-from dataclasses import fields
 from types import FrameType
 from typing import NoReturn
 
+from hpcpar.api.sweep import BATCHES, LAUNCHERS, STEPS, sweep
 from hpcpar.cli import options
-from hpcpar.cli.sweep_progress import SweepProgress
-from hpcpar.data import dataset
-from hpcpar.data.synthetic import synthetic
-from hpcpar.errors import InputError, RunError
-from hpcpar.machine import files
-from hpcpar.network.base import shape_text
-from hpcpar.network.graph import Network
-from hpcpar.network.layers import MeanSquaredError
+from hpcpar.errors import RunError
 from hpcpar.report.sweep_table import show_points
 from hpcpar.report.tables import say
-from hpcpar.search.scaling import node_ranks
-from hpcpar.sweep import folder, local, planning, remote, report, slurm
-from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
-from hpcpar.sweep.scripts import BatchJob
-from hpcpar.sweep.study import KINDS, Case, Study
-
-LAUNCHERS = ("local", "slurm")
-#: Iterations of a run without --steps and --epochs.
-STEPS = 30
-#: Mini-batches in synthetic data.
-BATCHES = 4
+from hpcpar.sweep.folder import FAILED
+from hpcpar.sweep.study import KINDS
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +26,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         options.add_machine(p)
         p.add_argument("--ranks", type=options.positives, required=True, metavar="P,P,...",
                        help="numbers of ranks")
-        p.add_argument("--strategies", default="auto,data", metavar="S,S,...",
-                       help="each at each size; 'grid:*' stands for every grid (default auto,data)")
+        p.add_argument("--strategies", metavar="S,S,...",
+                       help="each at each size; 'grid:*' stands for every grid "
+                       "(default %(default)s)")
         p.add_argument("--batch", type=options.positive, required=True, metavar="B",
                        help=f"samples of a mini-batch, {batch}")
         options.add_types(p)
@@ -56,7 +38,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         length.add_argument("--epochs", type=options.positive, metavar="N",
                             help="length of every run in epochs, instead of --steps")
         p.add_argument(
-            "--data", default="", metavar="FILE.h5",
+            "--data", metavar="FILE.h5",
             help=f"data file (default: synthetic, {BATCHES} of the largest mini-batches)",
         )
         options.add_direct(p)
@@ -65,9 +47,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         p.add_argument("--retry", action="store_true", help="also run again what has failed")
         p.add_argument("--dry-run", action="store_true",
                        help="plan, and print the commands or batch scripts; run nothing")
-        p.add_argument("--launcher", default="local", **options.one_of(LAUNCHERS),
-                       help="start ranks here with mpiexec, or submit batch jobs (default local)")
-        p.add_argument("--mpiexec", default="", metavar="COMMAND",
+        p.add_argument("--launcher", **options.one_of(LAUNCHERS),
+                       help="start ranks here with mpiexec, or submit batch jobs "
+                       "(default %(default)s)")
+        p.add_argument("--mpiexec", metavar="COMMAND",
                        help="local: what stands before -n P (default: the mpiexec beside this "
                        "Python, or on PATH)")
         p.add_argument("--no-wait", action="store_true",
@@ -76,11 +59,12 @@ def add(parser: argparse.ArgumentParser) -> None:
                        help="Slurm: one job for all sizes (default: one for each)")
         _add_slurm(p)
         options.add_output(p)
+        options.add_defaults(p, sweep)
 
 
 def _add_slurm(parser: argparse.ArgumentParser) -> None:
     """Adds the options that a TOML file may have as well."""
-    parser.add_argument("--slurm", default="", metavar="FILE.toml",
+    parser.add_argument("--slurm", metavar="FILE.toml",
                         help="Slurm options (docs/reference/sweep.md); those given here win")
     parser.add_argument("--account", metavar="A", help="account that pays")
     parser.add_argument("--partition", metavar="Q", help="partition")
@@ -108,110 +92,29 @@ def _add_slurm(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
-    options.check_direct(args)
-    asked = slurm.read(args.slurm, {field.name: getattr(args, field.name, None)
-                                    for field in fields(slurm.Slurm)})
     # handled like Ctrl-C: the ranks are ended, and the folder stays consistent
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, _interrupt)
-    out = os.path.abspath(args.out)
-    folder.make(os.path.join(out, "cases"))
-    here = args.launcher == "local"
-    dry: dict[str, list[str]] = {}
-    with folder.alone(out):
-        study = _study(args, out)
-        # this node, the requested ones, or by the machine's nodes
-        per_node = node_ranks(study.machine)
-        nodes = {ranks: 1 if here else asked.nodes_for(ranks) or math.ceil(ranks / per_node)
-                 for ranks in study.ranks}
-        with SweepProgress() as tell:
-            states = planning.prepare(study, tell.planning)
-            # a case still marked as running was left by a sweep that was killed
-            wanted = (PLANNED, RUNNING, *[FAILED] * args.retry)
-            todo = [case for case, status in states.items() if status.state in wanted]
-            launcher = []
-            if here and todo:
-                launcher = shlex.split(args.mpiexec) or [local.mpiexec()]
-            scripts = {} if here else remote.write(study, asked, todo, args.one_allocation,
-                                                   os.getcwd())
-            if args.dry_run:
-                commands = [shlex.join(local.command(study, case, launcher)) for case in todo]
-                dry = {"commands": commands} if here else {"scripts": [*scripts.values()]}
-            elif here:
-                limit_s = slurm.seconds(asked.time) if asked.time else None
-                tell.begin(len(todo))
-                for case in todo:
-                    tell.running(case)
-                    states[case] = local.run(study, case, states[case], launcher, limit_s)
-                    tell.ended(case, states[case])
-            else:
-                _run_by_slurm(study, states, scripts, args.no_wait, tell)
-        points, document, missing = report.write(study, states, nodes)
+    result = sweep(**options.arguments(args, sweep))
     if args.json:
-        options.print_json(document | dry)
+        options.print_json(result.to_json())
     elif args.csv:
-        options.print_csv(document["points"])
+        options.print_csv(result.rows())
     else:
-        show_points(report.title(study), points, args.wide)
-        _print(dry)
-    if missing:
-        say(missing)
-    say(f"report: {os.path.join(out, report.PAGE)}")
-    failed = [case for case, status in states.items() if status.state == FAILED]
+        show_points(result.title, result.points, args.wide)
+        _print(result.dry_run)
+    if result.note:
+        say(result.note)
+    say(f"report: {result.page}")
+    failed = [case.name for case, status in result.states.items() if status.state == FAILED]
     if failed:
-        raise RunError(f"{len(failed)} of {len(states)} cases failed "
-                       f"({', '.join(case.name for case in failed)}); --retry runs them again")
+        raise RunError(f"{len(failed)} of {len(result.states)} cases failed ({', '.join(failed)}); "
+                       "--retry runs them again")
     return 0
 
 
 def _interrupt(sign: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
-
-
-def _study(args: argparse.Namespace, out: str) -> Study:
-    spec = options.network_spec(args.network, args.input, args.classes)
-    network = spec.build()
-    chosen = {"gather": "lazy", "overlap": args.overlap or "full", "dtype": args.dtype,
-              "bucket_bytes": None}
-    strategies = tuple(dict.fromkeys(s.strip() for s in args.strategies.split(",") if s.strip()))
-    if not strategies:
-        raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
-    ranks = tuple(sorted(set(args.ranks)))
-    largest = args.batch * (ranks[-1] if args.kind == "weak" else 1)
-    data = os.path.abspath(args.data or os.path.join(out, "data.h5"))
-    if args.data:
-        samples = _samples(network, data)
-    else:
-        samples = _synthetic(network, data, BATCHES * largest, args.dry_run)
-    return Study(args.kind, spec, files.load(args.machine), ranks, strategies, args.batch, chosen,
-                 data, samples, args.steps or (0 if args.epochs else STEPS), args.epochs or 1,
-                 args.device, out, args.direct)
-
-
-def _synthetic(network: Network, path: str, samples: int, dry: bool) -> int:
-    """Makes synthetic data where there are too few; returns the number of samples.
-
-    A dry run makes none. A sweep over more ranks needs more samples.
-    """
-    there = _samples(network, path) if os.path.exists(path) else 0
-    if there >= samples:
-        return there
-    if not dry:
-        say(f"making {samples} synthetic images in {path}")
-        targets = network.classes if isinstance(network.layers[-1], MeanSquaredError) else 0
-        synthetic(path, network.image_shape, network.classes, samples, targets=targets,
-                  pixels=len(network.shapes[network.layers[-1].name]) > 1)
-    return samples
-
-
-def _samples(network: Network, path: str) -> int:
-    """The number of samples of a data file; checks that it suits the network."""
-    count, *shape = dataset.info(path)["images"]["shape"]
-    if tuple(shape) != network.image_shape:
-        has, takes = shape_text(shape), shape_text(network.image_shape)
-        raise InputError(f"data file {path} holds images {has}, the network takes {takes}; make "
-                         f"other data, or give --input {has}")
-    return int(count)
 
 
 def _print(dry: dict[str, list[str]]) -> None:
@@ -221,22 +124,3 @@ def _print(dry: dict[str, list[str]]) -> None:
     for path in dry.get("scripts", ()):
         with open(path, encoding="utf-8") as f:
             print(f"# {path}\n{f.read()}")
-
-
-def _run_by_slurm(study: Study, states: dict[Case, Status], scripts: dict[BatchJob, str],
-                  no_wait: bool, tell: SweepProgress) -> None:
-    watch = remote.SlurmWatcher(study, states)
-    try:
-        begun = remote.submit(study, scripts, states)
-        if begun:
-            tell.say(f"submitted job{'s' if len(begun) > 1 else ''} {', '.join(begun)}")
-        if no_wait:
-            watch.poll()
-            return
-        tell.begin(len(watch.open))
-        watch.wait(lambda case: tell.ended(case, states[case]), tell.jobs)
-    except KeyboardInterrupt:
-        if watch.jobs:
-            tell.say(f"jobs {', '.join(watch.jobs)} go on: the same command collects them; scancel "
-                     f"{' '.join(watch.jobs)} ends them")
-        raise

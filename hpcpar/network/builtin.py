@@ -84,3 +84,8 @@ def defaults(name: str) -> tuple[Shape, int]:
         return NETWORKS[name][1:]
     net = network(name)
     return net.image_shape, net.classes
+
+
+def names() -> list[str]:
+    """Names of the built-in networks."""
+    return list(NETWORKS)

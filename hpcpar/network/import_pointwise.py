@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from hpcpar.network.base import image_of, shape_text
-from hpcpar.network.importer import Importer
+from hpcpar.network.importer import Importer, decimal
 from hpcpar.network.layers import (
     GELU,
     LRN,
@@ -60,8 +61,7 @@ def hard_sigmoid(imp: Importer, node: Node, suffix: str = "") -> str:
 
 def hard_swish(imp: Importer, node: Node) -> str:
     """HardSwish: x clip(x / 6 + 1 / 2, 0, 1)."""
-    inner = Node(node.op, node.name, node.inputs, node.outputs, {"alpha": 1 / 6, "beta": 0.5})
-    gate = hard_sigmoid(imp, inner, ".gate")
+    gate = hard_sigmoid(imp, replace(node, attributes={"alpha": 1 / 6, "beta": 0.5}), ".gate")
     return imp.add(Multiply, node, [imp.source(node), gate])
 
 
@@ -75,12 +75,16 @@ def _scalar(imp: Importer, node: Node) -> tuple[int, float] | None:
     places = [i for i, name in enumerate(node.inputs) if name in imp.constants]
     if not places:
         return None
-    constant = imp.constants[node.inputs[places[0]]]
-    if math.prod(constant.dims) != 1 or (constant.origins and imp.operations.exact_sharing):
-        raise node.error(f"input '{node.inputs[places[0]]}' is a constant of shape "
-                         f"{shape_text(constant.dims)}; only plain numbers are supported there: "
-                         "use a batch normalisation or a 1x1 convolution")
-    return places[0], imp.number(node, places[0], 0.0)
+    name = node.inputs[places[0]]
+    constant = imp.constants[name]
+    fixed = not constant.origins or bool(constant.remark)
+    single = math.prod(constant.dims) == 1 and not imp.operations.exact_sharing
+    value = imp.value(node, places[0]) if single or fixed else None
+    if value is None or np.ptp(value):
+        raise node.error(f"input '{name}' is a constant of shape {shape_text(constant.dims)}; only "
+                         "plain numbers are supported there: use a batch normalisation or a 1x1 "
+                         "convolution")
+    return places[0], decimal(value.ravel()[:1])
 
 
 def _affine(imp: Importer, node: Node, which: int, scale: float, shift: float,
@@ -154,13 +158,13 @@ def _affine_weights(imp: Importer, node: Node) -> bool:
     """Whether a normalisation has a scale and a shift to train: without, exporters write ones and
     zeros, literally.
     """
-    found = imp.constant(node, 1), imp.constant(node, 2)
-    values = [c for c in found if c is not None]
-    if len(values) == 1:
-        raise node.error("has a scale without a shift; give it both, or none")
-    if not values or all(not c.origins and np.all(c.read() == want)
-                         for c, want in zip(values, (1, 0), strict=True)):
+    found = [imp.constant(node, 1), imp.constant(node, 2)]
+    neutral = [c is None or (bool(c.remark) and bool(np.all(imp.value(node, i) == i % 2)))
+               for i, c in enumerate(found, 1)]
+    if all(neutral):
         return False
+    if None in found:
+        raise node.error("has a scale without a shift, or the reverse; give it both, or none")
     imp.weights(node, 1, 2)
     return True
 
@@ -183,7 +187,7 @@ def group_norm(imp: Importer, node: Node) -> str:
     groups = channels if reshaped is None else int(reshaped.ravel()[1])
     groups = node.integer("num_groups", groups)
     scale = imp.constant(node, 1)
-    if scale is not None and math.prod(scale.dims) != channels:
+    if scale is not None and scale.origins and math.prod(scale.dims) != channels:
         raise node.error(f"has {math.prod(scale.dims)} scales for {channels} channels; export it "
                          "with one of each channel (opset 21)")
     return _normalisation(imp, node, GroupNorm, groups=groups)

@@ -24,16 +24,17 @@ def flatten(imp: Importer, node: Node) -> str:
 def reshape(imp: Importer, node: Node) -> str:
     """Reshape of images to features, of features to images of one pixel, or to the same shape."""
     x, value = imp.sample_shape(node), imp.value(node, 1)
-    target = [] if value is None else value.tolist()
-    size = math.prod(x)
-    kept = [size if t == -1 and i == 1 else t for i, t in enumerate(target)]
-    if len(target) > 1 and target[:2] != [-1, -1]:
-        if kept[1:] == [size] and len(x) > 1:
-            return imp.add(Flatten, node)
-        pixel = len(x) == 1 and kept[1] == size and set(kept[2:]) <= {1, -1}
-        if pixel or kept[1:] == [*x[:1], *imp.pixels(node)]:
-            return imp.source(node)
-    shown = shape_text(tuple("N" if t == BATCH else t for t in target))
+    given = [] if value is None else value.ravel().tolist()
+    same, size = [x[0], *imp.pixels(node)], math.prod(x)
+    target = [same[i] if t == 0 and i < len(same) else t for i, t in enumerate(given[1:])]
+    if -1 in target and given[0] != -1:
+        target[target.index(-1)] = size // max(1, math.prod(t for t in target if t != -1))
+    if target == [size] and imp.is_image(node):
+        return imp.add(Flatten, node)
+    pixel = not imp.is_image(node) and target[:1] == [size] == [math.prod(target)]
+    if pixel or target == same:
+        return imp.source(node)
+    shown = shape_text(tuple("N" if t == BATCH else t for t in given))
     raise node.error(f"a reshape of samples {shape_text(x)} to {shown} is not supported, "
                      f"only to features N x {size}")
 

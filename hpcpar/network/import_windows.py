@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from hpcpar.network import layers
@@ -139,16 +140,15 @@ def adaptive(imp: Importer, node: Node) -> str:
     image, size = imp.pixels(node), node.integers("output_size")
     average = node.op == "AdaptiveAveragePool"
     if set(size) == {1}:
-        whole = "GlobalAveragePool" if average else "GlobalMaxPool"
-        return pool_all(imp, Node(whole, node.name, node.inputs, node.outputs, {}))
+        return pool_all(imp, replace(node, op="GlobalAveragePool" if average else "GlobalMaxPool"))
     if size == image:
         return imp.source(node)
     if len(size) != len(image) or any(n % s for n, s in zip(image, size, strict=True)):
         raise node.error(f"images {shape_text(image)} cannot be cut into {shape_text(size)} equal "
                          "windows; use a size that divides the image")
     kernel = tuple(n // s for n, s in zip(image, size, strict=True))
-    kind = _layer(node, "AvgPool" if average else "MaxPool", len(size))
-    return imp.add(kind, node, kernel=kernel, stride=kernel)
+    windows = {"kernel_shape": kernel, "strides": kernel}
+    return pool(imp, replace(node, op="AveragePool" if average else "MaxPool", attributes=windows))
 
 
 def pad(imp: Importer, node: Node) -> str:

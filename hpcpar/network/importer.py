@@ -22,7 +22,8 @@ REMEDIES = {
     "prelu": "use LeakyReLU, whose slope is fixed",
     "selu": "use ReLU, LeakyReLU or SiLU",
     "softplus": "use ReLU or SiLU",
-    "slice": "give all channels and pixels to the next layer, or crop the data",
+    "slice": "give all channels and pixels to the next layer; of circular padding, give the "
+             "PyTorch module itself or export it with dynamo=True",
     "split": "write the parts as layers of their own",
     "chunk": "write the parts as layers of their own",
     "transpose": "keep samples, channels and image axes in this order",
@@ -65,7 +66,9 @@ class Importer:
         #: Modules with weights: other layers do not take their names.
         self._modules = {name.rpartition(".")[0] for name in operations.constants
                          if name.endswith(".weight")}
+        #: Tensors of nodes that were refused, or read such a tensor.
         self._lost: set[str] = set()
+        self._lost_constants: set[str] = set()
 
     def run(self) -> None:
         """Convert all nodes.
@@ -95,19 +98,28 @@ class Importer:
         if output in self.layer_names:  # a bias that a matrix product merged into its layer
             return
         constant = all(i in self.constants or not i for i in node.inputs)
-        if node.op not in (*self.operators, "Shape") and not constant:
+        if self._is_lost_constant(node):
+            self._lost_constants.add(output)
+        elif node.op not in (*self.operators, "Shape") and not constant:
             key = node.op.lower().replace("_", "")
-            remedy = REMEDIES.get(key, "leave it out, or use one of docs/networks.md")
+            remedy = REMEDIES.get(key, "leave it out, or use one of docs/reference/networks.md")
             raise node.error(f"operator {node.op} is not supported; {remedy}")
-        if self._lost.intersection(node.inputs):
+        elif (self._lost | self._lost_constants).intersection(node.inputs):
             self._lost.update(node.outputs)
-        elif node.op == "Shape":
+        elif node.op == "Shape" and not constant:
             self.constants[output] = self._shape(node)
         elif constant:
             self.constants[output] = self._fold(node)
         else:
             self.layer_names[output] = self.operators[node.op](self, node)
             self._check_shape(node)
+
+    def _is_lost_constant(self, node: Node) -> bool:
+        """Whether a node computes with the shape of a lost tensor."""
+        if node.op == "Shape" and self._lost.intersection(node.inputs):
+            return True
+        known = {"", *self.constants, *self._lost_constants}
+        return bool(self._lost_constants.intersection(node.inputs)) and known >= set(node.inputs)
 
     def _check_shape(self, node: Node) -> None:
         """Compare a layer's shape with the source's; features may be images of one pixel there."""
@@ -213,14 +225,14 @@ class Importer:
         found = [(i, constant) for i in which if (constant := self.constant(node, i)) is not None]
         if not found:
             raise node.error("has no weights")
-        for i, constant in found:
-            name = node.inputs[i]
+        for _, constant in found:
             for origin in sorted(constant.origins):
                 owner = self._owners.setdefault(origin, node)
                 if owner is not node:
                     self._shared(node, owner, origin, len(constant.dims))
             if constant.remark:
-                self.remark(node, f"'{name}' {constant.remark}; here it is trained")
+                self.remark(node, f"what it multiplies or adds {constant.remark}; here it is "
+                                  "trained")
         if node.folded:
             self.remark(node, "the exporter folded a batch normalisation into it, which is missing "
                               "here; give the PyTorch module itself as --network")

@@ -5,57 +5,18 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcpar.errors import InputError
 from hpcpar.network.operations import Array, Attribute, Constant, Node, Operations
 
+if TYPE_CHECKING:
+    from onnx import NodeProto, TensorProto
+
 #: What a layer trains that PyTorch's exporters computed: names of its weights begin like this.
 FOLDED = "onnx::Conv"
-
-
-class TensorProto(Protocol):
-    """The part of ``onnx.TensorProto`` that is read."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def dims(self) -> Iterable[int]: ...
-
-
-class GraphProto(Protocol):
-    """The part of ``onnx.GraphProto`` that is read."""
-
-    @property
-    def node(self) -> Sequence[NodeProto]: ...
-
-
-class AttributeProto(Protocol):
-    """The part of ``onnx.AttributeProto`` that is read."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def g(self) -> GraphProto: ...
-
-
-class NodeProto(Protocol):
-    """The part of ``onnx.NodeProto`` that is read."""
-
-    @property
-    def input(self) -> Sequence[str]: ...
-    @property
-    def output(self) -> list[str]: ...
-    @property
-    def op_type(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def domain(self) -> str: ...
-    @property
-    def attribute(self) -> Sequence[AttributeProto]: ...
 
 
 def read(path: str) -> Operations:

@@ -18,7 +18,7 @@ from typing import Protocol, cast
 from hpcpar.errors import InputError, one_line, unknown
 from hpcpar.network.base import Shape, image_of, shape_text
 from hpcpar.network.graph import Network
-from hpcpar.network.torch_module import Module, from_torch, is_module
+from hpcpar.network.torch_module import from_torch, is_module
 
 
 class NetworkFunction(Protocol):
@@ -78,7 +78,7 @@ def _call(name: str, shape: Shape | None, classes: int | None) -> Network:
         try:
             net = function(**_arguments(name, function, given))
             if is_module(net):
-                return from_torch(cast(Module, net), _sample_shape(name, function, shape))
+                return from_torch(net, _sample_shape(name, function, shape))
         except InputError:
             raise
         except (Exception, SystemExit) as err:  # user code may raise anything

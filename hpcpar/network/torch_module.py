@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, cast
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, cast
 
 from hpcpar.errors import InputError, one_line
 from hpcpar.network.base import Shape
@@ -16,28 +16,13 @@ from hpcpar.network.onnx_ops import build
 from hpcpar.network.operations import Array, Attribute, Constant, Node, Operations
 from hpcpar.network.torch_ops import RESHAPES, TRANSLATIONS, Call, Tensor
 
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Node as FxNode
+    from torch.nn import Module
+
 #: Samples that the module is traced with; layers know nothing of it.
 SAMPLES = 2
-
-
-class Parameter(Protocol):
-    """The part of ``torch.nn.Parameter`` that is read."""
-
-    @property
-    def dtype(self) -> object: ...
-    @property
-    def device(self) -> object: ...
-
-
-class Module(Protocol):
-    """The part of ``torch.nn.Module`` that is used."""
-
-    training: bool
-
-    def train(self, mode: bool = True) -> object: ...
-    def modules(self) -> Iterable[Module]: ...
-    def parameters(self) -> Iterable[Parameter]: ...
-    def named_parameters(self, *, remove_duplicate: bool) -> Iterable[tuple[str, Parameter]]: ...
 
 
 def is_module(value: object) -> bool:
@@ -91,66 +76,6 @@ def _trace(module: Module, shape: Shape) -> Operations:
     return _Reader(program, module, name).read()
 
 
-class Argument(Protocol):
-    """The part of ``torch.Argument`` that is read."""
-
-    name: str
-    default_value: object
-
-
-class Schema(Protocol):
-    """The part of ``torch.FunctionSchema`` that is read."""
-
-    name: str
-    arguments: Sequence[Argument]
-
-
-class FxNode(Protocol):
-    """The part of ``torch.fx.Node`` that is read."""
-
-    name: str
-    op: str
-    target: object
-    args: Sequence[object]
-    kwargs: Mapping[str, object]
-    meta: Mapping[str, object]
-    users: Mapping[FxNode, None]
-
-
-class FxGraph(Protocol):
-    """The part of ``torch.fx.Graph`` that is read."""
-
-    nodes: Iterable[FxNode]
-
-
-class Stored(Protocol):
-    """The part of ``torch.Tensor`` that is read."""
-
-    shape: Sequence[int]
-    requires_grad: bool
-
-    def detach(self) -> Stored: ...
-    def cpu(self) -> Stored: ...
-    def numpy(self) -> Array: ...
-
-
-class Signature(Protocol):
-    """The part of ``torch.export.ExportGraphSignature`` that is read."""
-
-    inputs_to_parameters: Mapping[str, str]
-    inputs_to_buffers: Mapping[str, str]
-    inputs_to_lifted_tensor_constants: Mapping[str, str]
-
-
-class ExportedProgram(Protocol):
-    """The part of ``torch.export.ExportedProgram`` that is read."""
-
-    graph: FxGraph
-    graph_signature: Signature
-    state_dict: Mapping[str, Stored]
-    constants: Mapping[str, Stored]
-
-
 class _Reader:
     """Translates an exported program."""
 
@@ -184,7 +109,7 @@ class _Reader:
                              "network has one output, leave auxiliary ones out")
         (output,) = outputs
         return Operations(f"module '{self.name}'", tuple(self.nodes), self.constants, self.input,
-                          (None, *self.shapes[self.input]), self.tensors[cast(FxNode, output)],
+                          (None, *self.shapes[self.input]), self.tensors[cast("FxNode", output)],
                           self.shapes, exact_sharing=True)
 
     def _placeholder(self, fx: FxNode) -> None:
@@ -209,7 +134,7 @@ class _Reader:
         self.tensors[fx] = fx.name
         self.shapes[fx.name] = _sample(fx)
         if fx.target is operator.getitem:
-            source, which = cast(tuple[FxNode, int], tuple(fx.args))
+            source, which = cast("tuple[FxNode, int]", tuple(fx.args))
             self._append(fx, "Identity" if which == 0 else "second output of an operator",
                          (self.tensors[source],), {})
             return
@@ -226,7 +151,7 @@ class _Reader:
 
     def _arguments(self, fx: FxNode) -> tuple[Call, tuple[str, ...], bool]:
         """A call in our words, the tensors that it reads, and whether it works in place."""
-        schema = cast(Schema, getattr(fx.target, "_schema"))  # noqa: B009 - of any operator
+        schema = fx.target._schema
         values = {each.name: each.default_value for each in schema.arguments}
         values |= dict(zip(values, fx.args, strict=False)) | dict(fx.kwargs)
         given = {name: self._named(value) for name, value in values.items()}
@@ -236,14 +161,14 @@ class _Reader:
                        if isinstance(v, Tensor))
         first = next((v for v in pytree_leaves(list(fx.args)) if v in self.tensors), fx)
         call = Call(name.removesuffix("_"), fx.name, given, _sample(fx),
-                    _sample(first))
+                    _sample(cast("FxNode", first)))
         return call, inputs, name.endswith("_")
 
     def _named(self, value: object) -> object:
         """An argument with names of tensors."""
         if isinstance(value, list | tuple):
             return [self._named(each) for each in value]
-        return Tensor(self.tensors[cast(FxNode, value)]) if hasattr(value, "users") else value
+        return Tensor(self.tensors[cast("FxNode", value)]) if hasattr(value, "users") else value
 
     def _append(self, fx: FxNode, op: str, inputs: tuple[str, ...],
                 attributes: Mapping[str, Attribute]) -> None:
@@ -263,9 +188,9 @@ class _Reader:
 
     def _replace(self, fx: FxNode) -> None:
         """After an operator in place its argument has the new value."""
-        changed = cast(FxNode, fx.args[0])
+        changed = cast("FxNode", fx.args[0])
         views = [user for user in changed.users if user is not fx and _is_view(user)]
-        base = cast(FxNode, changed.args[0]) if _is_view(changed) else None
+        base = cast("FxNode", changed.args[0]) if _is_view(changed) else None
         if views or (base is not None and len(base.users) > 1):
             raise InputError(f"module '{self.name}': '{fx.name}' changes a tensor in place that "
                              "has another shape elsewhere; use the operator that returns a new one")

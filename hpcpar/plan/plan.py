@@ -104,6 +104,29 @@ class NetworkSpec:
 
 
 @dataclass(frozen=True)
+class ObjectSpec(NetworkSpec):
+    """A network that only this program has: no name stands for it."""
+
+    network: Network
+
+    def build(self) -> Network:
+        return self.network
+
+
+def require_name(spec: NetworkSpec) -> None:
+    """Checks that a plan file can name the network: its reader loads the network again.
+
+    Raises
+    ------
+    InputError
+        The network is an object of this program.
+    """
+    if isinstance(spec, ObjectSpec):
+        raise InputError(f"network '{spec.name}' is an object of this program, a plan file cannot "
+                         "name it; give a function as module:function, or an ONNX file")
+
+
+@dataclass(frozen=True)
 class Plan:
     """How `ranks` ranks train a network with mini-batches of `batch` samples.
 
@@ -224,7 +247,14 @@ def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gathe
 
 
 def to_json(plan: Plan) -> dict[str, object]:
-    """The plan as JSON data."""
+    """The plan as JSON data.
+
+    Raises
+    ------
+    InputError
+        No name stands for its network.
+    """
+    require_name(plan.network)
     out = asdict(plan)
     plain = asdict(Config())
     out["configs"] = {name: {k: v for k, v in asdict(c).items() if v != plain[k]}

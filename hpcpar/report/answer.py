@@ -115,8 +115,8 @@ def of_run(summary: Mapping[str, Any]) -> str:
 def of_verification(passes: bool, largest: float, tolerance: float, steps: int) -> str:
     """The verdict of a verification."""
     verdict = "trains as one rank does" if passes else "does not train as one rank does"
-    return (f"The plan {verdict}: the largest difference in {plural(steps, 'step')} is "
-            f"{largest:.1e}, tolerance {tolerance:g}")
+    return (f"The plan {verdict}: the worst difference in {plural(steps, 'step')} is "
+            f"{largest:.1e}, its tolerance {tolerance:.1e}")
 
 
 def of_diagnosis(findings: Sequence[tuple[str, str]]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.report.compare_table import signed
-from hpcpar.report.pictures import COLOURS, pyplot, save
+from hpcpar.report.pictures import COLOURS, finish, pyplot
 from hpcpar.report.rows import BUBBLE, PARTS, Row, Split, Times, whole
 from hpcpar.report.tables import percent
 
@@ -176,13 +176,13 @@ def _terms(axes: Any, row: Row) -> None:
     axes.tick_params(axis="x", labelsize=8)
 
 
-def plot(rows: Sequence[Row], path: str) -> None:
-    """Writes the figure; the layers of the first four runs are drawn.
+def plot(rows: Sequence[Row], path: str | None = None) -> Any:
+    """Draws and returns the figure, with the layers of the first four runs.
 
     Parameters
     ----------
-    path : str
-        PNG, or another format of matplotlib, by its suffix.
+    path : str, optional
+        File that is written: PNG, or another format of matplotlib, by its suffix.
 
     Raises
     ------
@@ -204,4 +204,4 @@ def plot(rows: Sequence[Row], path: str) -> None:
         layers, terms = part.subplots(1, 2, width_ratios=(1.5, 1))
         _layers(layers, row)
         _terms(terms, row)
-    save(plt, figure, path, 110)
+    return finish(plt, figure, path, 110)

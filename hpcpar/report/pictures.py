@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from hpcpar.errors import InputError
@@ -15,7 +16,7 @@ COLOURS = dict(zip((phase.value for phase in Phase), _OKABE_ITO, strict=True))
 
 
 def pyplot() -> Any:
-    """Returns matplotlib.pyplot, set to draw into files.
+    """Returns matplotlib.pyplot, set to draw into files unless a notebook or program uses it too.
 
     Raises
     ------
@@ -25,7 +26,8 @@ def pyplot() -> Any:
     try:
         import matplotlib
 
-        matplotlib.use("Agg")
+        if not {"IPython", "matplotlib.pyplot"} & set(sys.modules):
+            matplotlib.use("Agg")
         import matplotlib.pyplot as plt
     except ImportError as err:
         raise InputError(
@@ -51,6 +53,19 @@ def panels(plt: Any, count: int, width: float, height: float, more: float,
     for axes in grid.flat[count:]:
         axes.set_visible(False)
     return figure, grid
+
+
+def finish(plt: Any, figure: Any, path: str | None, dpi: int) -> Any:
+    """Returns a figure, which `save` has written where there is a path.
+
+    A notebook shows the figures that are open at the end of a cell: the one that the cell returns
+    is closed, so that it is shown once.
+    """
+    if path is not None:
+        save(plt, figure, path, dpi)
+    elif "inline" in plt.get_backend():
+        plt.close(figure)
+    return figure
 
 
 def save(plt: Any, figure: Any, path: str, dpi: int) -> None:

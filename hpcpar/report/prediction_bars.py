@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcpar.cost.price_plan import Prediction
 from hpcpar.errors import InputError
-from hpcpar.report.pictures import panels, pyplot, save
+from hpcpar.report.pictures import finish, panels, pyplot
 
 #: Parts of an iteration from the bottom of a bar, and their style.
 PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -147,16 +147,18 @@ def _few(predictions: Sequence[Prediction]) -> bool:
             and len({p.ranks for p in predictions}) >= MANY_RANKS)
 
 
-def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path: str) -> None:
-    """Writes stacked bars, one panel per number of ranks; curves where each has few strategies.
+def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction],
+         path: str | None = None) -> Any:
+    """Draws stacked bars, one panel per number of ranks, or curves where each has few strategies;
+    returns the figure.
 
     Parameters
     ----------
     data : mapping
         Data parallelism by number of ranks: the reference for the speedups printed over the best
         bar (in parentheses: of communication).
-    path : str
-        Its suffix chooses PNG, PDF or SVG.
+    path : str, optional
+        File that is written; its suffix chooses PNG, PDF or SVG.
 
     Raises
     ------
@@ -172,4 +174,4 @@ def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction], path
     batch = f"{batches[0]}" if len(batches) == 1 else f"{batches[0]} to {batches[-1]}"
     figure.suptitle(f"{first.network} on {first.machine}, batch {batch}, overlap {first.overlap}",
                     fontsize=10)
-    save(plt, figure, path, 150)
+    return finish(plt, figure, path, 150)

@@ -12,9 +12,12 @@ from hpcpar.report.sweep_points import IterationParts, Point, base, efficiency
 #: Colours (Okabe and Ito) and markers of strategies, in their order.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+#: The pictures, and their headings.
+PICTURES = {"time": "Time of an iteration", "efficiency": "Parallel efficiency",
+            "parts": "Computing and exposed communication", "node-hours": "Cost of an epoch"}
 #: Formats of each picture.
 SUFFIXES = (".png", ".svg")
-_WIDTH, _HEIGHT, _DPI = 7.2, 4.6, 150
+_WIDTH, _HEIGHT, DPI = 7.2, 4.6, 150
 #: Horizontal distance between strategies' points, in widths of the picture: error bars must not
 #: overlap.
 _ASIDE = 0.024
@@ -182,13 +185,37 @@ def _bars_figure(plt: Any, points: Sequence[Point]) -> Any:
     return figure
 
 
+def figures(points: Sequence[Point], title: str, weak: bool) -> dict[str, Any]:
+    """Draws the figures of `PICTURES`, of points of which one at least has a prediction.
+
+    Raises
+    ------
+    InputError
+        No matplotlib.
+    """
+    plt = pyplot()
+    known = [p for p in points if p.predicted is not None]
+    draws: dict[str, Callable[[Any], None]] = {
+        "time": lambda axes: _time(axes, known, weak),
+        "efficiency": lambda axes: _efficiency(axes, known),
+        "node-hours": lambda axes: _node_hours(axes, known),
+    }
+    out = {"parts": _bars_figure(plt, known)}
+    out["parts"].suptitle(f"{PICTURES['parts']}: {title}", fontsize=10)
+    for name, draw in draws.items():
+        out[name], axes = plt.subplots(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+        draw(axes)
+        _ranks_axis(axes, known)
+        _legend(plt, axes, known)
+        axes.set_title(f"{PICTURES[name]}: {title}", fontsize=10)
+    return out
+
+
 def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list[tuple[str, str]]:
     """Draws all pictures; returns the name without suffix, and the heading, of each.
 
     Parameters
     ----------
-    points : sequence of Point
-        At least one must have a prediction.
     stem : str
         Prefix of the file names (a folder and a separator).
 
@@ -197,27 +224,9 @@ def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list
     InputError
         No matplotlib, or a file cannot be written.
     """
-    plt = pyplot()
-    known = [p for p in points if p.predicted is not None]
-    single: list[tuple[str, str, Callable[[Any], None]]] = [
-        ("time", "Time of an iteration", lambda axes: _time(axes, known, weak)),
-        ("efficiency", "Parallel efficiency", lambda axes: _efficiency(axes, known)),
-        ("node-hours", "Cost of an epoch", lambda axes: _node_hours(axes, known)),
-    ]
-    figures = []
-    for name, heading, draw in single:
-        figure, axes = plt.subplots(figsize=(_WIDTH, _HEIGHT), layout="constrained")
-        draw(axes)
-        _ranks_axis(axes, known)
-        _legend(plt, axes, known)
-        axes.set_title(f"{heading}: {title}", fontsize=10)
-        figures.append((name, heading, figure))
-    bars = _bars_figure(plt, known)
-    bars.suptitle(f"Computing and exposed communication: {title}", fontsize=10)
-    figures.insert(2, ("parts", "Computing and exposed communication", bars))
-    for name, _, figure in figures:
+    for name, figure in figures(points, title, weak).items():
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once for all formats
         for suffix in SUFFIXES:
-            save(plt, figure, f"{stem}{name}{suffix}", _DPI)
-    return [(name, heading) for name, heading, _ in figures]
+            save(pyplot(), figure, f"{stem}{name}{suffix}", DPI)
+    return list(PICTURES.items())

@@ -11,7 +11,7 @@ from typing import Any
 from hpcpar.cost.price_plan import Prediction
 from hpcpar.errors import InputError
 from hpcpar.report.perfetto import Stream, by_stream, gaps, streams, title
-from hpcpar.report.pictures import COLOURS, pyplot, save
+from hpcpar.report.pictures import COLOURS, finish, pyplot
 
 _OTHER = "#777777"
 #: Hatched: computing stands still, and what it waits for.
@@ -66,15 +66,15 @@ def _legend(figure: Any, plt: Any, phases: set[str]) -> None:
                   ncols=len(entries), fontsize=8, frameon=False)
 
 
-def timelines(predictions: Sequence[Prediction], path: str) -> None:
-    """Writes one panel per prediction over one time axis.
+def timelines(predictions: Sequence[Prediction], path: str | None = None) -> Any:
+    """Draws one panel per prediction over one time axis; returns the figure.
 
     Parameters
     ----------
     predictions : sequence of Prediction
         From top to bottom.
-    path : str
-        PNG, PDF or SVG, by its ending.
+    path : str, optional
+        File that is written: PNG, PDF or SVG, by its ending.
 
     Raises
     ------
@@ -96,4 +96,4 @@ def timelines(predictions: Sequence[Prediction], path: str) -> None:
     first = predictions[0]
     if all((p.machine, p.batch) == (first.machine, first.batch) for p in predictions):
         figure.suptitle(f"{first.network} on {first.machine}, batch {first.batch}", fontsize=10)
-    save(plt, figure, path, 130)
+    return finish(plt, figure, path, 130)

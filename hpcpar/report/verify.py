@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from hpcpar.report.answer import of_verification
@@ -9,29 +10,29 @@ from hpcpar.report.tables import show, show_line
 from hpcpar.train.verify import QUANTITIES, Result
 
 
-def show_result(result: Result, title: str, tolerance: float, wide: bool = False) -> None:
-    """Prints the verdict, and the largest relative difference of every quantity of every layer.
+def show_result(result: Result, title: str, wide: bool = False) -> None:
+    """Prints the verdict, and the relative difference of every quantity of every layer.
 
-    * marks the largest of all, ! a difference above the tolerance.
+    * marks the one that is the largest part of its tolerance, ! those above their tolerance.
     """
     largest = result.largest
 
-    def cell(layer: str, quantity: str, value: float) -> str:
+    def cell(layer: str, quantity: str, value: float, tolerance: float) -> str:
         if value < 0:
             return "-"
         mark = "*" if (layer, quantity) == (largest.layer, largest.quantity) else ""
         return f"{value:.1e}{'!' if value > tolerance else mark}" if value else f"0{mark}"
 
-    rows = []
-    for name, values in zip(result.layers, result.worst, strict=True):
-        rows.append((name, *(cell(name, QUANTITIES[i], float(v)) for i, v in enumerate(values))))
-    show_line(of_verification(largest.value <= tolerance, largest.value, tolerance,
+    rows = [(name, *map(partial(cell, name), QUANTITIES, values, tolerances))
+            for name, values, tolerances in zip(result.layers, result.worst, result.tolerance,
+                                                strict=True)]
+    show_line(of_verification(result.passes, largest.value, largest.tolerance,
                               len(result.losses)))
     show(title, ("layer", *(q.replace("_", " ") for q in QUANTITIES)), rows,
          drop=("running statistics", "weight"), wide=wide)
-    where = f"{largest.quantity.replace('_', ' ')} of layer '{largest.layer}'"
-    show_line(f"largest difference: {largest.value:.1e}, {where} (tolerance {tolerance:g}); the "
-              "messages sent are those of the schedule, on every rank")
+    show_line(f"worst difference: {largest.value:.1e}, {largest} (tolerance "
+              f"{largest.tolerance:.1e}); the messages sent are those of the schedule, on every "
+              "rank")
 
 
 def to_json(result: Result) -> dict[str, Any]:
@@ -39,6 +40,7 @@ def to_json(result: Result) -> dict[str, Any]:
     largest = result.largest
     return {
         "largest_difference": largest.value,
+        "tolerance": largest.tolerance,
         "layer": largest.layer,
         "quantity": largest.quantity,
         "losses": result.losses,
@@ -47,6 +49,9 @@ def to_json(result: Result) -> dict[str, Any]:
         "layers": [
             {"name": name}
             | {q: float(v) if v >= 0 else None for q, v in zip(QUANTITIES, values, strict=True)}
-            for name, values in zip(result.layers, result.worst, strict=True)
+            | {f"{q}_tolerance": float(t) if v >= 0 else None
+               for q, v, t in zip(QUANTITIES, values, tolerances, strict=True)}
+            for name, values, tolerances in zip(result.layers, result.worst, result.tolerance,
+                                                strict=True)
         ],
     }

@@ -34,7 +34,7 @@ def moments_layout(network: Network, plan: Plan, layer: Normalisation, batch: In
     sums = Axis("moments", 2, 2)
     if not isinstance(layer, SampleNorm):
         return Layout(config, (Axis("c", channels, channels, granule), sums))
-    groups = layer.groups if _fits(network, layer) else 1
+    groups = _separate_groups(network, layer)
     relation = SharedGroups(groups, channels // groups, 1)
     axis = Axis("c", layer.groups, channels, granule, relation)
     return Layout(config, (Axis("n", batch, batch), axis, sums))
@@ -47,21 +47,21 @@ def moments_pattern(network: Network, plan: Plan, layer: Normalisation) -> Patte
     """
     config = plan.configs[layer.name]
     if isinstance(layer, SampleNorm):
-        groups = layer.groups if _fits(network, layer) else 1
         image = tuple(config.mesh_axes[name] for name in "dhw")
-        return collective(Kind.ALLREDUCE, (_group_axis(config, groups), *image))
+        sharing = _sharing(config, _separate_groups(network, layer))
+        return collective(Kind.ALLREDUCE, (sharing, *image))
     if isinstance(layer, BatchNorm) and plan.batch_norm == "local":
         return NOTHING
     return collective_along(Kind.ALLREDUCE, config, SUMMED)
 
 
-def _fits(network: Network, layer: SampleNorm) -> bool:
-    """True where groups of channels consist of indivisible units."""
+def _separate_groups(network: Network, layer: SampleNorm) -> int:
+    """Groups that may lie on different ranks; 1 unless they consist of indivisible units."""
     size = network.shapes[layer.name][0] // layer.groups
-    return size % network.granules[layer.name] == 0
+    return layer.groups if size % network.granules[layer.name] == 0 else 1
 
 
-def _group_axis(config: Config, groups: int) -> MeshAxis:
+def _sharing(config: Config, groups: int) -> MeshAxis:
     """The coordinate of the ranks that share a group of channels.
 
     Where group and parts do not nest, these are all parts of the channels.

@@ -21,21 +21,24 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.runtime.executor import Executor
-from hpcpar.runtime.observe import Watch, on_host
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.schedule.pipeline_order import switch
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train.job import require_ranks
+from hpcpar.train.rounding import (
+    ADAM_STEPS,
+    FACTOR,
+    QUANTITIES,
+    TINY,
+    PerturbedRun,
+    WatchedRun,
+    difference,
+    tolerances,
+)
 from hpcpar.train.verify_batches import Data
 
-#: Compared tensors of a layer; weights and biases count as one tensor.
-QUANTITIES = ("output", "gradient", "weight_gradient", "weight", "running_statistics")
-#: Largest relative difference that may come from the order of sums, by type.
-TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
-#: Under Adam, which divides by what may be hardly more than rounding.
-ADAM_TOLERANCES = {"float64": 1e-4, "float32": 1e-1}
-#: For tensors that are zero everywhere.
-TINY = 1e-300
+#: Types in which plans are verified.
+DTYPES = ("float64", "float32")
 
 
 def whole_gradient(plan: Plan, schedule: Schedule, layer: Layer) -> bool:
@@ -46,24 +49,35 @@ def whole_gradient(plan: Plan, schedule: Schedule, layer: Layer) -> bool:
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """Options of a verification; `data` is a file, or empty for random numbers."""
+    """Options of a verification.
+
+    Attributes
+    ----------
+    data : str
+        A file, or empty for random numbers.
+    tolerance : float, optional
+        Of every quantity; by default it follows from a perturbed serial run.
+    """
 
     data: str = ""
     steps: int = 3
     seed: int = 0
     sgd: SGD = field(default_factory=SGD)
+    tolerance: float | None = None
     augment: tuple[Augmentation, ...] = ()
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest difference that was found, relative to the largest magnitude of the tensor in
-    which it was.
-    """
+    """A difference that was found, and its tolerance, both relative to the norm of the tensor."""
 
     value: float
     layer: str
     quantity: str
+    tolerance: float
+
+    def __str__(self) -> str:
+        return f"{self.quantity.replace('_', ' ')} of layer '{self.layer}'"
 
 
 @dataclass
@@ -74,29 +88,49 @@ class Result:
     ----------
     layers : list of str
     worst : numpy.ndarray
-        [layers, `QUANTITIES`] largest relative difference over ranks and steps; -1 where there is
-        nothing to compare.
+        [layers, `QUANTITIES`] largest relative difference over ranks, at the step where it was the
+        largest part of its tolerance; -1 where there is nothing to compare.
+    tolerance : numpy.ndarray
+        [layers, `QUANTITIES`] tolerances at these steps.
     losses, serial_losses : list of float
     """
 
     layers: list[str]
     worst: np.ndarray
+    tolerance: np.ndarray
     losses: list[float] = field(default_factory=list)
     serial_losses: list[float] = field(default_factory=list)
 
+    def add(self, now: np.ndarray, tolerance: np.ndarray) -> None:
+        """The differences of a step, and their tolerances."""
+        more = now / np.maximum(tolerance, TINY) > self._parts
+        self.worst = np.where(more, now, self.worst)
+        self.tolerance = np.where(more, tolerance, self.tolerance)
+
+    @property
+    def _parts(self) -> np.ndarray:
+        """Differences in parts of their tolerances."""
+        return self.worst / np.maximum(self.tolerance, TINY)
+
     @property
     def largest(self) -> Difference:
-        i, j = np.unravel_index(int(self.worst.argmax()), self.worst.shape)
-        return Difference(float(self.worst[i, j]), self.layers[int(i)], QUANTITIES[int(j)])
+        """The difference that is the largest part of its tolerance."""
+        i, j = map(int, np.unravel_index(int(self._parts.argmax()), self.worst.shape))
+        return Difference(float(self.worst[i, j]), self.layers[i], QUANTITIES[j],
+                          float(self.tolerance[i, j]))
 
-    def check(self, tolerance: float) -> None:
-        """Raise a RunError on every rank where a difference is larger."""
-        most = self.largest
-        if not most.value <= tolerance:
+    @property
+    def passes(self) -> bool:
+        """True where no difference is above its tolerance."""
+        return self.largest.value <= self.largest.tolerance
+
+    def check(self) -> None:
+        """Raise a RunError on every rank where a difference is above its tolerance."""
+        if not self.passes:
+            most = self.largest
             raise on_all_ranks(RunError(
-                f"the plan does not train as one rank does: the {most.quantity.replace('_', ' ')} "
-                f"of layer '{most.layer}' differs by {most.value:.2e} of its largest value, more "
-                f"than {tolerance:g}; please report it with the plan file"
+                f"the plan does not train as one rank does: the {most} differs by {most.value:.2e} "
+                f"of its norm, more than {most.tolerance:.1e}; please report it with the plan file"
             ))
 
 
@@ -150,13 +184,15 @@ class Verification:
             self.order = np.concatenate([p.place(np.arange(p.samples)) for p in fc_passes])
         self.data = world.agree(lambda: Data(self.executor, options.data, options.seed,
                                              np.arange(batch), options.augment))
-        self.serial = self._serial(backend) if world.rank == 0 else None
-        self.watch = Watch(self.executor, self.executor.training)
-        self.serial_watch = None
-        if self.serial is not None:
-            self.serial_watch = Watch(self.serial[0], self.serial[0].training)
-        self.result = Result([layer.name for layer in network.layers],
-                             np.full((len(network.layers), len(QUANTITIES)), -1.0))
+        self.trained = WatchedRun(self.executor, self.data)
+        self.serial, self.perturbed = None, None
+        if world.rank == 0:
+            self.serial = WatchedRun(*self._serial(backend))
+            if options.tolerance is None:
+                self.perturbed = PerturbedRun(*self._serial(backend), options.seed)
+        extents = (len(network.layers), len(QUANTITIES))
+        self.result = Result([layer.name for layer in network.layers], np.full(extents, -1.0),
+                             np.zeros(extents))
 
     def _serial(self, backend: Backend) -> tuple[Executor, Data]:
         alone, plan = self.world.alone(), serial_plan(self.plan)
@@ -177,38 +213,48 @@ class Verification:
         """
         for step in range(self.options.steps):
             self.executor.communicator.trace.clear()
-            loss = self._iterate(self.executor, self.data, step)
+            loss = self.trained.iterate(step, self.options.sgd)
             self.world.agree(self._check_trace)
-            expected = self.world.bcast(self._iterate(*self.serial, step) if self.serial else 0.0)
+            expected, tolerance = self.world.bcast(self._expect(step))
             if not math.isfinite(expected):
                 raise on_all_ranks(RunError(f"the serial run's loss is {expected} at step {step}: "
                                             "try a smaller --rate, or other data"))
             self.result.losses.append(loss)
             self.result.serial_losses.append(expected)
-            self._compare(loss, expected)
+            self.result.add(self._compare(loss, expected), tolerance)
             tell(step + 1, self.result)
         return self.result
 
     def _check_trace(self) -> None:
         trace.check(self.executor.communicator.trace, self.schedule, self.world.rank)
 
-    def _iterate(self, executor: Executor, data: Data, step: int) -> float:
-        sgd = self.options.sgd
-        return executor.iterate(*data.batch(step), step, sgd.rate, sgd.momentum, sgd.decay)[0]
+    def _expect(self, step: int) -> tuple[float, np.ndarray]:
+        """The serial run's loss, and all tolerances; on rank 0."""
+        tolerance = np.full(self.result.worst.shape, self.options.tolerance or 0.0)
+        if self.serial is None:
+            return 0.0, tolerance
+        loss = self.serial.iterate(step, self.options.sgd)
+        if self.perturbed is not None:
+            other = self.perturbed.iterate(step, self.options.sgd)
+            tolerance = tolerances(self.serial, self.perturbed)
+            if self.plan.optimizer == "adam":
+                least = np.where(np.array(QUANTITIES) == "weight", step + 1, step)
+                tolerance = np.maximum(tolerance, ADAM_STEPS * self.options.sgd.rate * least)
+            tolerance[-1, 0] += FACTOR * abs(other - loss) / max(abs(loss), TINY)
+        return loss, tolerance
 
     # -- comparing ---------------------------------------------------------------------------------
-    def _compare(self, loss: float, expected: float) -> None:
-        """Everything after a step, layer by layer, so that no rank holds more than one whole tensor
-        of another.
+    def _compare(self, loss: float, expected: float) -> np.ndarray:
+        """All differences after a step, layer by layer, so that no rank holds more than one whole
+        tensor of another.
         """
         now = np.full_like(self.result.worst, -1.0)
         for i, layer in enumerate(self.network.layers[:-1]):
-            for quantity, value in (*self._blocks(layer),
-                                    *(self._weights(layer) if layer.has_weights else ())):
+            for quantity, value in (*self._blocks(layer), *self._weights(layer)):
                 now[i, QUANTITIES.index(quantity)] = value
         now[-1, 0] = abs(loss - expected) / max(abs(expected), TINY)
         now[np.isnan(now)] = np.inf
-        self.result.worst = np.maximum(self.result.worst, self.world.most_of_each(now))
+        return self.world.most_of_each(now)
 
     def _blocks(self, layer: Layer) -> Iterator[tuple[str, float]]:
         """Output and its gradient of the last micro-batch or FC pass."""
@@ -220,52 +266,36 @@ class Verification:
             if quantity == "gradient" and layer.name not in self.network.trained:
                 continue
             whole = None
-            if self.serial_watch is not None:
-                whole = getattr(self.serial_watch, f"{quantity}s")[layer.name]
+            if self.serial is not None:
+                whole = getattr(self.serial.watch, f"{quantity}s")[layer.name]
                 if mixed:  # the serial run took the samples in the order of the FC passes
                     whole[self.order] = whole.copy()
             shape = tuple(int(extent) for extent in layout.shape)
             expected = self.world.bcast_array(whole, shape, self.plan.dtype)
             some = all(a.stop > a.start for a in piece)
-            found = getattr(self.watch, f"{quantity}s")[layer.name] if some else expected[:0]
+            kept = getattr(self.trained.watch, f"{quantity}s")
+            found = kept[layer.name] if some else expected[:0]
             yield quantity, difference([(found, expected[piece] if some else found)], [expected])
 
     def _weights(self, layer: Layer) -> Iterator[tuple[str, float]]:
         """Weights, their gradients, and running statistics."""
-        p, x = self.executor.parameters[layer.name], self.network.input_shape(layer)
-        shapes = [shape for shape in (layer.weight_shape(x), layer.bias_shape(x)) if shape]
+        p, x = self.executor.parameters.get(layer.name), self.network.input_shape(layer)
+        if p is None:
+            return
         rows = slice(p.start, p.stop)
-        places = [(rows, slice(*p.columns)) if len(shapes[0]) > 1 else (rows,), (rows,)]
-        theirs = self.serial[0].parameters[layer.name] if self.serial is not None else None
-        pairs = [("weight", "flat")]
-        if whole_gradient(self.plan, self.schedule, layer):
-            pairs.append(("weight_gradient", "grad"))
-        for quantity, name in pairs:
-            parts = (None,) * 2 if theirs is None else theirs.split(getattr(theirs, name))
-            expected = []
-            for part, shape in zip(parts, shapes, strict=False):
-                whole = None if part is None else on_host(self.executor.backend, part)
+        weight = (rows, slice(*p.columns)) if len(p.weight_shape) > 1 else (rows,)
+        of_weights = [(layer.weight_shape(x), weight), (layer.bias_shape(x), (rows,))]
+        of_statistics = [((2, x[0]), (slice(None), rows))]
+        theirs = {} if self.serial is None else dict(self.serial.weights(layer))
+        for quantity, found in self.trained.weights(layer):
+            if quantity == "weight_gradient" and not whole_gradient(self.plan, self.schedule,
+                                                                    layer):
+                continue
+            places = of_statistics if quantity == "running_statistics" else of_weights
+            expected, pieces = [], []
+            for i, (part, (shape, place)) in enumerate(zip(found, places, strict=False)):
+                whole = theirs[quantity][i] if theirs else None
                 expected.append(self.world.bcast_array(whole, shape, self.plan.dtype))
-            found = [on_host(self.executor.backend, a) for a in p.split(getattr(p, name))
-                     if a is not None]
-            some = p.flat.size > 0
-            pieces = [(f, e[place]) for f, e, place in zip(found, expected, places,
-                                                           strict=False)] if some else []
+                if part.size:
+                    pieces.append((part, expected[-1][place]))
             yield quantity, difference(pieces, expected)
-        if p.buffers is not None:
-            running = None if theirs is None else on_host(self.executor.backend, theirs.buffers)
-            whole = self.world.bcast_array(running, (2, shapes[0][0]), self.plan.dtype)
-            yield "running_statistics", difference([(on_host(self.executor.backend, p.buffers),
-                                                     whole[:, rows])], [whole])
-
-
-def difference(pieces: list[tuple[np.ndarray, np.ndarray]], whole: list[np.ndarray]) -> float:
-    """Largest difference of found from expected pieces, relative to the largest magnitude of the
-    whole tensors that they are of.
-    """
-    size = max(max(float(np.abs(w).max(initial=0.0)) for w in whole), TINY)
-    off = 0.0
-    for found, expected in pieces:
-        off = max(off, float(np.abs(found - expected).max(initial=0.0))
-                  if found.shape == expected.shape else math.inf)
-    return off / size

@@ -20,6 +20,7 @@ from hpcpar.kernels import (  # noqa: E402
     numpy_blocks,
     numpy_columns,
     numpy_conv,
+    numpy_depthwise,
     numpy_elementwise,
     numpy_gemm,
     numpy_lrn,
@@ -43,8 +44,8 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
             patch.setattr(numpy_gemm, "PART_BYTES", 100)
             patch.setattr(numpy_pool_windows, "WHOLE", 1)
             patch.setattr(numpy_batchnorm, "SHORT", 3)
-            for module in (numpy_batchnorm, numpy_blocks, numpy_elementwise, numpy_lrn,
-                           numpy_pool_windows):
+            for module in (numpy_batchnorm, numpy_blocks, numpy_depthwise, numpy_elementwise,
+                           numpy_lrn, numpy_pool_windows):
                 patch.setattr(module, "BLOCK_ITEMS", 7)
         forget()
         yield NumpyBackend()

@@ -41,7 +41,8 @@ def test_graphs_have_everything() -> None:
         seen.add(batch)
     for seed in range(20):
         found.update({layer.kind for layer in random_unet(seed)[0].layers})
-    found.update({layer.kind for layer in by_name("signals")[0].layers})
+    for name in MORE:
+        found.update({layer.kind for layer in by_name(name)[0].layers})
     kinds = {cls.kind for cls in vars(layers).values() if isinstance(cls, type)
              and getattr(cls, "kind", "")}
     assert kinds <= set(found) and found["several readers"] > 50 and seen == set(range(1, 10))

@@ -27,7 +27,7 @@ def predictions(strategies: str, *ranks: int) -> list[Prediction]:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Figures that would have been written."""
     figures: list[Any] = []
-    monkeypatch.setattr(prediction_bars, "save",
+    monkeypatch.setattr(prediction_bars, "finish",
                         lambda plt, figure, path, dpi: figures.append(figure))
     return figures
 

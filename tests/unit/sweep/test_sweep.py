@@ -29,7 +29,7 @@ from hpcpar.report.sweep_points import (
     speedup,
 )
 from hpcpar.report.sweep_table import conclusion
-from hpcpar.sweep import folder, local
+from hpcpar.sweep import folder, local, report
 from hpcpar.train import record
 
 #: Iterations that the pretended ranks record; their median is the largest of three ranks' times.
@@ -97,7 +97,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
 def sweep(tmp_path: Path, launcher: Launcher, capsys: pytest.CaptureFixture[str],
           monkeypatch: pytest.MonkeyPatch) -> Iterator[Sweep]:
     """``sweep(*options)``: exit status and JSON document; in one folder, without pictures."""
-    monkeypatch.setattr("hpcpar.sweep.report.pictures", lambda *_: [])
+    monkeypatch.setattr(report, "pictures", lambda *_: [])
     monkeypatch.setattr("signal.signal", lambda *_: None)
     data = tmp_path / "data.h5"
     synthetic(str(data), (1, 8, 8), 10, 640)
@@ -252,7 +252,7 @@ def test_without_matplotlib_the_report_says_so_in_one_line(
         raise pictures.InputError(
             "plots need matplotlib; install it with: pip install 'hpcpar[plot]'")
 
-    monkeypatch.setattr("hpcpar.sweep.report.pyplot", missing)
+    monkeypatch.setattr(report, "pyplot", missing)
     assert sweep(ranks="1")[0] == 0
     assert "no pictures: plots need matplotlib" in sweep.said  # type: ignore[attr-defined]
     page = (tmp_path / "out/report.html").read_text()

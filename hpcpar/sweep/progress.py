@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hpcpar.cli.progress import ProgressBar
+from hpcpar.report.progress import ProgressBar
 from hpcpar.sweep.folder import DONE, Status
 from hpcpar.sweep.study import Case
 

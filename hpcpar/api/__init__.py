@@ -1,0 +1,1 @@
+"""The functions of the Python interface, which the commands call as well."""

@@ -1,0 +1,62 @@
+"""Runs compared with their predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hpcpar.api.results import Record, TableResult
+from hpcpar.errors import InputError
+from hpcpar.report import compare as comparison
+from hpcpar.report import compare_plot
+from hpcpar.report.answer import of_comparison
+from hpcpar.report.compare_table import csv_rows
+from hpcpar.report.rows import Row
+from hpcpar.train.record import RunRecord, read
+
+
+@dataclass(frozen=True, repr=False)
+class CompareResult(TableResult):
+    """Predicted and measured times of runs, in the order given."""
+
+    columns = ("file", "network", "strategy", "ranks", "predicted_s", "measured_s", "accuracy")
+    runs: tuple[Row, ...]
+
+    @property
+    def answer(self) -> str:
+        """The accuracy in one sentence."""
+        return of_comparison(self.runs, self.mean_accuracy)
+
+    @property
+    def mean_accuracy(self) -> float | None:
+        """Mean accuracy of the iteration, 0 to 1, as ParaDL defines it."""
+        return comparison.mean_accuracy(self.runs)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``hpcpar compare --json``."""
+        return comparison.to_json(self.runs)
+
+    def rows(self) -> list[Record]:
+        """Every time of every run, as ``hpcpar compare --csv``."""
+        return list(csv_rows(self.runs))
+
+    def _shown(self) -> list[Record]:
+        return [row for row in self.rows() if row["of"] == "iteration"]
+
+    def plot(self, path: str | None = None) -> Any:
+        """Draws the comparison, into the file `path` if given; returns the figure."""
+        return compare_plot.plot(self.runs, path)
+
+
+def compare(*records: str | RunRecord) -> CompareResult:
+    """Compares runs with their predictions; the arguments are record files, or records.
+
+    Raises
+    ------
+    InputError
+        There is no record, or one cannot be read.
+    """
+    if not records:
+        raise InputError("no record to compare; give files that 'hpcpar run --out' wrote")
+    loaded = [read(r) if isinstance(r, str) else r for r in records]
+    return CompareResult(tuple(comparison.compare(loaded)))

@@ -1,0 +1,72 @@
+"""Networks and machines, by name, by file or as they are."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TypeAlias
+
+from hpcpar.api.checks import image, optional, positive
+from hpcpar.errors import InputError
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
+from hpcpar.network.builtin import NETWORKS
+from hpcpar.network.builtin import network as builtin
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Shape
+from hpcpar.network.torch_module import from_torch
+from hpcpar.plan.plan import NetworkSpec, ObjectSpec, Plan
+from hpcpar.report.tables import say
+
+if TYPE_CHECKING:
+    import torch
+
+#: A name, ``module:function``, the path of a file, a network, or a module of PyTorch.
+NetworkLike: TypeAlias = "str | Network | torch.nn.Module"
+#: A preset's name, the path of a file, or a machine.
+MachineLike: TypeAlias = "str | Machine"
+
+
+def network_of(network: NetworkLike, input: Shape | str | None = None,
+               classes: int | None = None) -> tuple[NetworkSpec, Network]:
+    """A network and what names it; shape and classes default to its usual ones.
+
+    Raises
+    ------
+    InputError
+        The network cannot be loaded, or is an object of another shape.
+    """
+    shape, classes = optional("input", image, input), optional("classes", positive, classes)
+    if isinstance(network, str):
+        net = builtin(network, shape, classes)
+        for note in net.notes:
+            say(f"note: {note}")
+        return NetworkSpec(network, net.image_shape, net.classes), net
+    net = network if isinstance(network, Network) else _from_module(network, shape)
+    own = net.image_shape, net.classes
+    if (shape or own[0], classes or own[1]) != own:
+        raise InputError(f"network '{net.name}' has its shape and classes; leave input and classes "
+                         "out")
+    if net.name in NETWORKS and builtin(net.name, *own) == net:
+        return NetworkSpec(net.name, *own), net
+    return ObjectSpec(net.name, *own, net), net
+
+
+def _from_module(module: torch.nn.Module, shape: Shape | None) -> Network:
+    kind, known = type(module).__name__, sys.modules.get("torch")
+    if known is None or not isinstance(module, known.nn.Module):
+        raise InputError(f"network is a {kind}; give a name, a file, a Network or a "
+                         "torch.nn.Module")
+    if shape is None:
+        raise InputError(f"module '{kind}' does not know its images; give their shape, as in "
+                         "input=(3, 224, 224)")
+    return from_torch(module, shape)
+
+
+def machine_of(machine: MachineLike) -> Machine:
+    """A machine by name, by file, or as it is."""
+    return machine if isinstance(machine, Machine) else files.load(machine)
+
+
+def machine_of_plan(plan: Plan, where: str) -> Machine:
+    """The machine that a plan was made for; `where` names the plan in messages."""
+    return files.from_dict(plan.machine, f"the machine in {where}")

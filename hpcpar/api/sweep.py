@@ -1,0 +1,236 @@
+"""A scaling study: plans, runs and reports many cases."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from hpcpar.api.checks import (
+    DEVICES,
+    OneOf,
+    argument,
+    check_direct,
+    names,
+    optional,
+    positive,
+    positives,
+)
+from hpcpar.api.options import PlanningOptions
+from hpcpar.api.results import Record, TableResult, flat
+from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
+from hpcpar.data import dataset
+from hpcpar.data.synthetic import synthetic
+from hpcpar.errors import InputError, unknown
+from hpcpar.network.base import shape_text
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import MeanSquaredError, Shape
+from hpcpar.plan import plan as plans
+from hpcpar.report.pictures import finish, pyplot
+from hpcpar.report.sweep_plots import DPI, PICTURES, figures
+from hpcpar.report.sweep_points import Point
+from hpcpar.report.sweep_table import conclusion
+from hpcpar.search.scaling import node_ranks
+from hpcpar.sweep import folder, local, planning, remote, report
+from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
+from hpcpar.sweep.progress import SweepProgress
+from hpcpar.sweep.scripts import BatchJob
+from hpcpar.sweep.slurm import Slurm, read, seconds
+from hpcpar.sweep.study import KINDS, Case, Study
+
+LAUNCHERS = ("local", "slurm")
+#: Iterations of a run without steps and epochs.
+STEPS = 30
+#: Mini-batches in synthetic data.
+BATCHES = 4
+#: Planning options of a study, and the options of Slurm.
+_PLANNING, _SLURM = ("overlap", "dtype"), tuple(f.name for f in fields(Slurm))
+
+
+@dataclass(frozen=True, repr=False)
+class SweepResult(TableResult):
+    """A scaling study, as far as it has come.
+
+    Attributes
+    ----------
+    title : str
+        One line that names the study.
+    page : str
+        Path of the report.
+    note : str
+        Why it has no pictures; empty where it has.
+    dry_run : dict
+        Of a dry run: the ``commands``, or the paths of the batch ``scripts``.
+    """
+
+    columns = ("strategy", "ranks", "batch", "state", "predicted.iteration_s",
+               "measured.iteration_s", "accuracy", "measured.efficiency")
+    study: Study
+    title: str
+    states: dict[Case, Status]
+    points: tuple[Point, ...]
+    document: dict[str, Any]
+    page: str
+    note: str = ""
+    dry_run: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def answer(self) -> str:
+        """The fastest case in one sentence."""
+        return conclusion(self.points)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``hpcpar sweep --json``."""
+        return self.document | self.dry_run
+
+    def rows(self) -> list[Record]:
+        """One row a case, as ``hpcpar sweep --csv``."""
+        return flat(self.document["points"])
+
+    def plot(self, path: str | None = None, name: str = "time") -> Any:
+        """Draws ``time``, ``efficiency``, ``parts`` or ``node-hours``, into the file `path` if
+        given; returns the figure.
+        """
+        if name not in PICTURES:
+            raise unknown("picture", name, PICTURES)
+        if not any(p.predicted for p in self.points):
+            raise InputError(f"{self.title}: nothing can run, so there is nothing to draw")
+        drawn = figures(self.points, self.title, self.study.kind == "weak")
+        return finish(pyplot(), drawn[name], path, DPI)
+
+
+def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int], batch: int, out: str,
+          machine: MachineLike = "local", strategies: str | Iterable[str] = "auto,data", *,
+          input: Shape | str | None = None, classes: int | None = None, steps: int | None = None,
+          epochs: int | None = None, data: str = "", device: str = "cpu", direct: bool = False,
+          retry: bool = False, dry_run: bool = False, launcher: str = "local", mpiexec: str = "",
+          no_wait: bool = False, one_allocation: bool = False, slurm: str = "",
+          **options: Any) -> SweepResult:
+    """Runs a scaling study, or goes on where it stopped.
+
+    Arguments are the options of ``hpcpar sweep``, by the same names and with the same defaults.
+
+    Parameters
+    ----------
+    kind : str
+        ``strong`` or ``weak``.
+    network, machine
+        As in `hpcpar.plan`.
+    options
+        ``overlap``, ``dtype``, and those of `hpcpar.sweep.slurm.Slurm`.
+
+    Raises
+    ------
+    InputError
+        An argument is not possible, or the folder is of another study.
+    """
+    check_direct(argument("device", OneOf(DEVICES), device), direct)
+    for name in options:
+        if name not in (*_SLURM, *_PLANNING):
+            raise unknown("option", name, (*_SLURM, *_PLANNING))
+    asked = read(slurm, {k: v for k, v in options.items() if k in _SLURM})
+    if steps is not None and epochs is not None:
+        raise InputError("argument epochs: not allowed with argument steps")
+    here = argument("launcher", OneOf(LAUNCHERS), launcher) == "local"
+    sizes = tuple(sorted(set(argument("ranks", positives, ranks))))
+    batch = argument("batch", positive, batch)
+    wanted = tuple(names(strategies))
+    if not wanted:
+        raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
+    spec, net = network_of(network, input, classes)
+    plans.require_name(spec)
+    chosen = PlanningOptions.of({k: v for k, v in options.items() if k in _PLANNING}).planning(spec)
+    out = os.path.abspath(out)
+    folder.make(os.path.join(out, "cases"))
+    with folder.alone(out), SweepProgress() as tell:
+        largest = batch * (sizes[-1] if kind == "weak" else 1)
+        path, samples = _data(net, data, out, BATCHES * largest, dry_run, tell)
+        study = Study(
+            argument("kind", OneOf(KINDS), kind), spec, machine_of(machine), sizes, wanted, batch,
+            {name: chosen[name] for name in ("gather", "overlap", "dtype", "bucket_bytes")},
+            path, samples, optional("steps", positive, steps) or (0 if epochs else STEPS),
+            optional("epochs", positive, epochs) or 1, device, out, direct)
+        states = planning.prepare(study, tell.planning)
+        # a case still marked as running was left by a sweep that was killed
+        todo = [case for case, status in states.items()
+                if status.state in (PLANNED, RUNNING, *[FAILED] * retry)]
+        launch = (shlex.split(mpiexec) or [local.mpiexec()]) if here and todo else []
+        scripts = {} if here else remote.write(study, asked, todo, one_allocation, os.getcwd())
+        if here and not dry_run:
+            _run_here(study, states, todo, launch, asked, tell)
+        elif not dry_run:
+            _run_by_slurm(study, states, scripts, no_wait, tell)
+    points, document, note = report.write(study, states, _nodes(study, asked, here))
+    dry: dict[str, list[str]] = {}
+    if dry_run:
+        commands = [shlex.join(local.command(study, case, launch)) for case in todo if here]
+        dry = {"commands": commands} if here else {"scripts": [*scripts.values()]}
+    return SweepResult(study, report.title(study), states, tuple(points), document,
+                       os.path.join(out, report.PAGE), note, dry)
+
+
+def _nodes(study: Study, asked: Slurm, here: bool) -> dict[int, int]:
+    """Number of nodes by number of ranks: this one, those asked for, or by the machine's."""
+    per_node = node_ranks(study.machine)
+    return {ranks: 1 if here else asked.nodes_for(ranks) or math.ceil(ranks / per_node)
+            for ranks in study.ranks}
+
+
+def _run_here(study: Study, states: dict[Case, Status], todo: Sequence[Case],
+              launcher: Sequence[str], asked: Slurm, tell: SweepProgress) -> None:
+    limit_s = seconds(asked.time) if asked.time else None
+    tell.begin(len(todo))
+    for case in todo:
+        tell.running(case)
+        states[case] = local.run(study, case, states[case], launcher, limit_s)
+        tell.ended(case, states[case])
+
+
+def _run_by_slurm(study: Study, states: dict[Case, Status], scripts: dict[BatchJob, str],
+                  no_wait: bool, tell: SweepProgress) -> None:
+    watch = remote.SlurmWatcher(study, states)
+    try:
+        begun = remote.submit(study, scripts, states)
+        if begun:
+            tell.say(f"submitted job{'s' if len(begun) > 1 else ''} {', '.join(begun)}")
+        if no_wait:
+            watch.poll()
+            return
+        tell.begin(len(watch.open))
+        watch.wait(lambda case: tell.ended(case, states[case]), tell.jobs)
+    except KeyboardInterrupt:
+        if watch.jobs:
+            tell.say(f"jobs {', '.join(watch.jobs)} go on: the same command collects them; scancel "
+                     f"{' '.join(watch.jobs)} ends them")
+        raise
+
+
+def _data(network: Network, given: str, out: str, needed: int, dry: bool,
+          tell: SweepProgress) -> tuple[str, int]:
+    """The data file and its number of samples; makes synthetic data where there are too few.
+
+    A dry run makes none. A sweep over more ranks needs more samples.
+    """
+    path = os.path.abspath(given or os.path.join(out, "data.h5"))
+    there = _samples(network, path) if given or os.path.exists(path) else 0
+    if given or there >= needed:
+        return path, there
+    if not dry:
+        tell.say(f"making {needed} synthetic images in {path}")
+        targets = network.classes if isinstance(network.layers[-1], MeanSquaredError) else 0
+        synthetic(path, network.image_shape, network.classes, needed, targets=targets,
+                  pixels=len(network.shapes[network.layers[-1].name]) > 1)
+    return path, needed
+
+
+def _samples(network: Network, path: str) -> int:
+    """The number of samples of a data file; checks that it suits the network."""
+    count, *shape = dataset.info(path)["images"]["shape"]
+    if tuple(shape) != network.image_shape:
+        has, takes = shape_text(shape), shape_text(network.image_shape)
+        raise InputError(f"data file {path} holds images {has}, the network takes {takes}; make "
+                         f"other data, or give --input {has}")
+    return int(count)

@@ -1,0 +1,178 @@
+"""Operators of ONNX files that become layers, by hand and as PyTorch exports them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcpar.errors import InputError
+from hpcpar.network.builtin import network
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import (
+    LRN,
+    Affine,
+    AvgPool2d,
+    BatchNorm,
+    Clip,
+    Conv2d,
+    GlobalMaxPool,
+    GroupNorm,
+    Layer,
+    Pad,
+)
+
+onnx = pytest.importorskip("onnx", reason="ONNX files are read with the package onnx")
+
+from tests.unit.network.onnx_nodes import HEAD, Spec, export, write  # noqa: E402
+
+
+def between(net: Network) -> tuple[Layer, ...]:
+    """Layers between the input and the flattening."""
+    ends = [i for i, layer in enumerate(net.layers) if layer.kind in ("flatten", "linear")]
+    return net.layers[1:ends[0]]
+
+
+def load(path: Path, nodes: Spec, features: int, dims: Any = ("n", 3, 8, 8),
+         **weights: Any) -> Network:
+    """The network of nodes from x to h."""
+    return network(write(path / "n.onnx", [*nodes, *HEAD], dims,
+                         {"w": (features, 4), "k": (4, 3, 3, 3), "three": np.float32(3),
+                          **weights}))
+
+
+@pytest.mark.parametrize(("auto", "size", "layers"), [
+    ("SAME_UPPER", 8, [("Conv2d", (1, 1))]),
+    ("SAME_LOWER", 8, [("Conv2d", (1, 1))]),
+    ("VALID", 6, [("Conv2d", (0, 0))]),
+    ("NOTSET", 6, [("Conv2d", (0, 0))]),
+])
+def test_automatic_padding_that_is_symmetric(tmp_path: Path, auto: str, size: int,
+                                             layers: list[Any]) -> None:
+    net = load(tmp_path, [("Conv", ("x", "k"), "h", {"auto_pad": auto})], 4 * size * size)
+    found = between(net)
+    assert [(type(layer).__name__, layer.padding) for layer in found] == layers
+    assert net.shapes[found[-1].name] == (4, size, size)
+
+
+@pytest.mark.parametrize(("auto", "begin", "end"), [("SAME_UPPER", 0, 1), ("SAME_LOWER", 1, 0)])
+def test_padding_that_differs_becomes_a_layer(tmp_path: Path, auto: str, begin: int,
+                                              end: int) -> None:
+    """A stride of 2 over 8 pixels leaves one pixel more at one end."""
+    options = {"auto_pad": auto, "strides": [2, 2]}
+    net = load(tmp_path, [("Conv", ("x", "k"), "h", options)], 64)
+    pad, conv = between(net)
+    assert pad == Pad(pad.name, ("input",), (begin, begin), (end, end))
+    assert isinstance(conv, Conv2d) and conv.padding == (0, 0)
+    assert net.shapes[conv.name] == (4, 4, 4)
+    average = load(tmp_path, [("AveragePool", "x", "h", {
+        "kernel_shape": [2, 2], "pads": [0, 0, 1, 1], "count_include_pad": 1})], 192)
+    assert [type(layer) for layer in between(average)] == [Pad, AvgPool2d]
+
+
+def test_paddings(tmp_path: Path) -> None:
+    ends = np.array([0, 0, 1, 0, 0, 0, 2, 3])
+    for mode, ours in ("constant", "constant"), ("wrap", "periodic"):
+        net = load(tmp_path, [("Pad", ("x", "ends"), "h", {"mode": mode})], 363, ends=ends)
+        (pad,) = between(net)
+        assert pad == Pad(pad.name, ("input",), (1, 0), (2, 3), ours)
+    for nodes, why in [
+        ([("Pad", ("x", "ends"), "h", {"mode": "reflect"})], "mode 'reflect' is not supported"),
+        ([("Pad", ("x", "ends", "three"), "h")], "padding by 3 is not supported"),
+    ]:
+        with pytest.raises(InputError, match=why):
+            load(tmp_path, nodes, 363, ends=ends)
+
+
+@pytest.mark.parametrize(("op", "inputs", "scale", "shift"), [
+    ("Mul", ("x", "three"), 3, 0), ("Mul", ("three", "x"), 3, 0), ("Div", ("x", "three"), 1 / 3, 0),
+    ("Add", ("three", "x"), 1, 3), ("Sub", ("x", "three"), 1, -3), ("Sub", ("three", "x"), -1, 3),
+])
+def test_arithmetic_with_a_number(tmp_path: Path, op: str, inputs: tuple[str, str], scale: float,
+                                  shift: float) -> None:
+    (layer,) = between(load(tmp_path, [(op, inputs, "h")], 192))
+    assert layer == Affine(layer.name, ("input",), scale, shift)
+
+
+def test_what_stays_as_it_is_and_maxima(tmp_path: Path) -> None:
+    """`cat` of one tensor, a clip without an end, the maximum over images."""
+    nodes: Spec = [("Concat", "x", "c", {"axis": 1}), ("Clip", ("c", "zero"), "r"),
+                   ("Clip", ("r", "", "three"), "l"), ("ReduceMax", "l", "h", {"axes": [2, -1]})]
+    net = load(tmp_path, nodes, 3, zero=np.float32(0))
+    relu, clip, most = net.layers[1:4]
+    assert relu.kind == "relu" and relu.inputs == ("input",)
+    assert clip == Clip(clip.name, (relu.name,), -np.inf, 3.0)
+    assert isinstance(most, GlobalMaxPool) and net.shapes[most.name] == (3,)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("size", [3, 4])
+def test_lrn_as_pytorch_exports_it(tmp_path: Path, dynamic: bool, size: int) -> None:
+    nn = pytest.importorskip("torch.nn", exc_type=ImportError)
+    module = nn.Sequential(nn.LocalResponseNorm(size, 0.25, 0.5, 2.0), nn.Flatten(),
+                           nn.Linear(192, 2))
+    net = network(export(tmp_path / "l.onnx", module, (3, 8, 8), dynamic=dynamic))
+    (layer,) = between(net)
+    assert layer == LRN(layer.name, ("input",), size, 0.25, 0.5, 2.0)
+
+
+def test_normalisations_without_weights(tmp_path: Path) -> None:
+    """PyTorch writes ones and zeros where there is nothing to train."""
+    nn = pytest.importorskip("torch.nn", exc_type=ImportError)
+    module = nn.Sequential(nn.BatchNorm2d(4, affine=False), nn.BatchNorm2d(4),
+                           nn.GroupNorm(2, 4, affine=False), nn.GroupNorm(2, 4),
+                           nn.InstanceNorm2d(4), nn.InstanceNorm2d(4, affine=True),
+                           nn.Flatten(), nn.Linear(144, 2))
+    net = network(export(tmp_path / "n.onnx", module, (4, 6, 6)))
+    found = between(net)
+    assert [type(layer) for layer in found] == 2 * [BatchNorm] + 4 * [GroupNorm]
+    assert [layer.affine for layer in found] == [False, True] * 3
+    assert [layer.groups for layer in found[2:]] == [2, 2, 4, 4] and net.notes == ()
+
+
+def modules() -> dict[str, Callable[[], Any]]:
+    """Modules whose ONNX file gives the layers that the module itself gives."""
+    from torch import nn
+
+    return {
+        "activations": lambda: nn.Sequential(
+            nn.LeakyReLU(0.25), nn.ReLU6(), nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Sigmoid(),
+            nn.Tanh(), nn.Hardswish(), nn.Hardsigmoid(), nn.Hardtanh(-0.5, 2.0)),
+        "images": lambda: nn.Sequential(
+            nn.Upsample(scale_factor=2), nn.ConvTranspose2d(3, 4, 3, 2, 1, 1),
+            nn.Upsample(scale_factor=2, mode="bilinear"), nn.ZeroPad2d((1, 0, 2, 3)),
+            nn.Conv2d(4, 3, 3, padding="same"), nn.LayerNorm((3, 69, 65))),
+        "pooling": lambda: nn.Sequential(
+            nn.AdaptiveAvgPool2d(4), nn.AdaptiveMaxPool2d((4, 2)), nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(3, 5, 1), nn.ReLU(), nn.Conv2d(5, 3, 1)),
+    }
+
+
+def described(net: Network) -> list[Any]:
+    """Layers without their names, options to the digits of a file."""
+    numbers = {layer.name: i for i, layer in enumerate(net.layers)}
+
+    def option(value: Any) -> Any:
+        return round(value, 6) if isinstance(value, float) else value
+
+    return [(type(layer), [numbers[name] for name in layer.inputs],
+             [option(getattr(layer, f)) for f in layer.__dataclass_fields__
+              if f not in ("name", "inputs")]) for layer in net.layers]
+
+
+@pytest.mark.parametrize("name", ["activations", "images", "pooling"])
+def test_a_file_equals_its_module(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("torch", exc_type=ImportError)
+    from torch import nn
+
+    from hpcpar.network import from_torch
+
+    module = nn.Sequential(modules()[name](), nn.Flatten(), nn.LazyLinear(4))
+    import torch
+
+    module(torch.zeros(2, 3, 8, 8))
+    net = network(export(tmp_path / "m.onnx", module, (3, 8, 8)))
+    assert described(net) == described(from_torch(module, (3, 8, 8)))

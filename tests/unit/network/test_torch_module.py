@@ -1,0 +1,196 @@
+"""Networks from PyTorch modules: `from_torch`, and modules as ``--network``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", exc_type=ImportError)
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from hpcpar.cli.main import main  # noqa: E402
+from hpcpar.errors import InputError  # noqa: E402
+from hpcpar.network import from_torch  # noqa: E402
+from hpcpar.network.builder import Graph  # noqa: E402
+from hpcpar.network.builtin import network  # noqa: E402
+from hpcpar.network.layers import (  # noqa: E402
+    Add,
+    BatchNorm,
+    Conv2d,
+    GlobalAvgPool,
+    Linear,
+    MeanSquaredError,
+    Pad,
+    ReLU,
+    SoftmaxCrossEntropy,
+)
+
+SHAPE = (3, 10, 12)
+
+
+class Block(nn.Module):
+    """A residual block as torchvision writes it: activations and sums work in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.bn = nn.BatchNorm2d(4, momentum=0.2, affine=False)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Any) -> Any:
+        y = self.bn(self.conv(x))
+        y += x
+        return self.relu(y)
+
+
+class Small(nn.Module):
+    def __init__(self, classes: int = 5) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), nn.ReLU())
+        self.block = Block()
+        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(4, classes)
+
+    def forward(self, x: Any) -> Any:
+        x = self.block(self.stem(x))
+        return self.fc(torch.flatten(self.pool(x), 1))
+
+
+def test_layers_are_named_as_the_modules() -> None:
+    want = Graph("Small", SHAPE)
+    want.add(Pad, "stem.0.pad", begin=(1, 1), end=(1, 1), mode="periodic")
+    want.add(Conv2d, "stem.0", out_channels=4, kernel=3)
+    x = want.add(ReLU, "stem.1")
+    want.add(Conv2d, "block.conv", out_channels=4, kernel=3, padding=1, bias=False)
+    y = want.add(BatchNorm, "block.bn", momentum=0.2, affine=False)
+    want.add(Add, "block", after=(y, x))
+    want.add(ReLU, "block.relu")
+    want.add(GlobalAvgPool, "pool")
+    want.add(Linear, "fc", out_features=5)
+    want.add(SoftmaxCrossEntropy, "loss")
+    module = Small().double().eval()
+    assert from_torch(module, SHAPE) == want.build()
+    assert not module.training and not module.block.bn.training
+    assert from_torch(module, SHAPE, MeanSquaredError).layers[-1] == MeanSquaredError("loss",
+                                                                                       ("fc",))
+
+
+class Written(nn.Module):
+    """A module of one function."""
+
+    def __init__(self, function: Any, *parts: nn.Module) -> None:
+        super().__init__()
+        self.function, self.parts = function, nn.ModuleList(parts)
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x, *self.parts)
+
+
+def test_what_is_changed_in_place_is_read_changed() -> None:
+    """The convolution's readers after the activation in place read its result."""
+    def forward(x: Any, conv: Any) -> Any:
+        y = conv(x)
+        functional.relu_(y)
+        return (y + y.mul(2.0)).mean((2, 3))
+
+    net = from_torch(Written(forward, nn.Conv2d(3, 4, 1)), SHAPE)
+    relu = net.layers[2]
+    assert relu.kind == "relu" and net.consumers[net.layers[1].name] == (relu.name,)
+    assert [layer.inputs for layer in net.layers[3:5]] == [(relu.name,),
+                                                           (relu.name, net.layers[3].name)]
+
+
+def frozen() -> nn.Module:
+    module = Small()
+    module.fc.weight.requires_grad_(False)
+    return module
+
+
+def tied() -> nn.Module:
+    a, b = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+    b.weight = a.weight
+    return nn.Sequential(a, b, nn.Flatten(), nn.Linear(360, 2))
+
+
+def twice() -> nn.Module:
+    norm = nn.BatchNorm2d(3)
+    return nn.Sequential(norm, nn.ReLU(), norm, nn.Flatten(), nn.Linear(360, 2))
+
+
+def test_what_a_module_does_not_train_is_noted() -> None:
+    (note,) = from_torch(frozen(), SHAPE).notes
+    assert "node 'fc/linear' (Gemm): what it multiplies or adds has requires_grad=False" in note
+    norm = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 3, 1))
+    (note,) = from_torch(nn.Sequential(norm, nn.Flatten(), nn.Linear(360, 2)), SHAPE).notes
+    assert "is computed from 0.parametrizations.weight.original0, 0.param" in note
+    assert from_torch(Small(), SHAPE).notes == ()
+
+
+@pytest.mark.parametrize(("module", "message"), [
+    (tied, "module 'Sequential': node '1/conv2d_1' (Conv): shares the weights '0.weight' with node "
+           "'0/conv2d'; tied weights are not supported"),
+    (twice, "shares the weights '0.weight' with node '0/batch_norm'"),
+    (lambda: Written(lambda x: (x, x)), "returns 2 tensors in training; a network has one output"),
+    (lambda: Written(lambda x: x.mean((2, 3)) if x.sum() > 0 else x), "torch.export cannot trace"),
+    (lambda: Written(lambda x: functional.elu(functional.mish(functional.elu(x))).mean((2, 3))),
+     "nodes 'elu', 'elu_1' (elu): operator elu is not supported; use ReLU, LeakyReLU or SiLU; node "
+     "'mish' (mish): operator mish is not supported; use SiLU"),
+    (lambda: Written(lambda x: x.permute(0, 1, 3, 2).mean((2, 3))), "operator permute is not"),
+    (lambda: Written(lambda x: functional.relu_(x.flatten(1)) + x.flatten(1)),
+     "changes a tensor in place that has another shape elsewhere"),
+    (lambda: nn.Sequential(nn.Dropout2d(), nn.Flatten()), "use Dropout in place of Dropout2d"),
+    (lambda: nn.Sequential(nn.Upsample(scale_factor=1.5), nn.Flatten()),
+     "factors [1.5, 1.5] of mode 'nearest'"),
+    (lambda: nn.Sequential(nn.ReflectionPad2d(1), nn.Flatten()), "mode 'reflect' is not supported"),
+    (lambda: nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten()), "cannot be cut into 4x4 equal"),
+])
+def test_what_is_refused_is_named(module: Any, message: str) -> None:
+    with pytest.raises(InputError) as err:
+        from_torch(module(), SHAPE)
+    assert message in str(err.value) and "\n" not in str(err.value)
+
+
+MODEL = '''
+import torch.nn as nn
+from helper import widths
+
+class Plain(nn.Module):
+    def __init__(self, num_classes=7):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, widths[0], 3), nn.Linear(widths[0], num_classes)
+
+    def forward(self, x):
+        return self.fc(self.conv(x).mean((2, 3)))
+
+def make():
+    return Plain()
+
+def sized(shape=(3, 9, 9), classes=4):
+    return Plain(classes)
+'''
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """A file outside of the current directory, which imports a file beside it."""
+    name = f"model_{abs(hash(tmp_path))}.py"
+    (tmp_path / name).write_text(MODEL.replace("helper", f"helper_{abs(hash(tmp_path))}"))
+    (tmp_path / f"helper_{abs(hash(tmp_path))}.py").write_text("widths = (6,)")
+    return str(tmp_path / name)
+
+
+def test_modules_on_the_command_line(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file's path, its class, and a module of the current directory."""
+    options = ["--ranks", "2", "--batch", "4", "--strategy", "data"]
+    assert main(["plan", "--network", f"{model}:make", "--input", "3x8x8", *options]) == 0
+    assert main(["plan", "--network", f"{model}:make", *options]) == 2
+    assert "does not tell the size of its images; give --input" in capsys.readouterr().err
+    assert network(f"{model}:make", (3, 8, 8)).classes == 7
+    assert network(f"{model}:Plain", (3, 8, 8), 3).classes == 3
+    assert network(f"{model}:sized").image_shape == (3, 9, 9)
+    with pytest.raises(InputError, match="has 7 outputs, not 3; leave --classes out"):
+        network(f"{model}:make", (3, 8, 8), 3)
+    with pytest.raises(InputError, match=r"cannot import 'none.py' \(FileNotFoundError"):
+        network("none.py:make", (3, 8, 8))
