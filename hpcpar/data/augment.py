@@ -6,11 +6,9 @@ from collections.abc import Collection
 from enum import Enum
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.data.box_reader import BoxReader
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.boxes import shape as shape_of
 
@@ -80,23 +78,3 @@ class Crops:
         before = (slice(None),) * (window.ndim - len(pixels))
         piece = window[before + pixels]
         return piece[..., ::-1] if flip else piece
-
-
-class CropReader(BoxReader):
-    """One box of the crop of each sample of a dataset [N, ..., *image]."""
-
-    def __init__(self, path: str, dataset: h5py.Dataset, box: Box, resident_bytes: int,
-                 crops: Crops) -> None:
-        self._crops, axes = crops, len(crops.stored)
-        self._box, self._cut = box[-axes:], shape_of(box)
-        super().__init__(path, dataset, (*box[:-axes], *crops.window(self._box)), resident_bytes)
-
-    def of(self, chosen: NDArray[np.int64], epoch: int) -> NDArray[Any]:
-        windows = super().of(chosen, epoch)
-        if not self._crops.random:
-            return windows
-        drawn = self._crops.draw(epoch)[chosen]
-        out = np.empty((len(chosen), *self._cut), windows.dtype)
-        for i, window in enumerate(windows):
-            out[i] = self._crops.cut(window, self._box, drawn[i])
-        return out

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.data.augment import Crops
 from hpcpar.data.dataset import REMEDY
 from hpcpar.errors import InputError
 from hpcpar.files import reason
@@ -77,3 +78,23 @@ class BoxReader:
             raise InputError(
                 f"data file {self.path} cannot be read ({reason(err)}); {REMEDY}") from err
         return out.reshape(len(chosen), *self.shape)
+
+
+class CropReader(BoxReader):
+    """One box of the crop of each sample of a dataset [N, ..., *image]."""
+
+    def __init__(self, path: str, dataset: h5py.Dataset, box: Box, resident_bytes: int,
+                 crops: Crops) -> None:
+        self._crops, axes = crops, len(crops.stored)
+        self._box, self._cut = box[-axes:], shape_of(box)
+        super().__init__(path, dataset, (*box[:-axes], *crops.window(self._box)), resident_bytes)
+
+    def of(self, chosen: NDArray[np.int64], epoch: int) -> NDArray[Any]:
+        windows = super().of(chosen, epoch)
+        if not self._crops.random:
+            return windows
+        drawn = self._crops.draw(epoch)[chosen]
+        out = np.empty((len(chosen), *self._cut), windows.dtype)
+        for i, window in enumerate(windows):
+            out[i] = self._crops.cut(window, self._box, drawn[i])
+        return out

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from hpcpar.data.augment import Augmentation, CropReader, Crops
-from hpcpar.data.box_reader import BoxReader
+from hpcpar.data.augment import Augmentation, Crops
+from hpcpar.data.box_reader import BoxReader, CropReader
 from hpcpar.data.dataset import REMEDY, open_hdf5, open_split
 from hpcpar.errors import InputError, unknown
 from hpcpar.files import reason
