@@ -72,7 +72,10 @@ def positives(value: object) -> list[int]:
     """Whole numbers of at least 1: one, several, or text with commas."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         value = str(value).split(",")
-    return [positive(str(part).strip()) for part in value]
+    found = [positive(str(part).strip()) for part in value]
+    if not found:
+        raise ValueRefused("no number is given; give at least one")
+    return found
 
 
 def names(value: str | Iterable[str]) -> list[str]:

@@ -178,12 +178,15 @@ def predict(network: NetworkLike | None = None, ranks: int | str | Iterable[int]
             f"--{missing} is missing; give --network, --ranks and --batch, or --plan plan.json")
     if (batch is None) == (batch_per_rank is None):
         raise InputError("give --batch (over all ranks) or --batch-per-rank, one of the two")
+    strategies = names(strategy)
+    if not strategies:
+        raise InputError("--strategy names none; leave it out, or give some, as in auto,data")
     whole = optional("batch", positive, batch)
     each = whole or argument("batch_per_rank", share, batch_per_rank)
     sizes = {p: whole or weak_batch(each, p) for p in argument("ranks", positives, ranks)}
     spec, net = network_of(network, input, classes)
     candidates, skipped = _price(
-        net, spec, sizes, names(strategy), machine_of(machine or "local"),
+        net, spec, sizes, strategies, machine_of(machine or "local"),
         training=not forward_only, **chosen.planning(spec))
     scales = _scales(candidates, math.ceil(each), chosen.epochs) if asked else []
     return PredictResult(

@@ -152,6 +152,8 @@ def test_arguments_are_checked_in_the_words_of_the_command(given: dict[str, Any]
     ({"network": "lenet5", "batch": 4}, "--ranks is missing"),
     ({"network": "lenet5", "ranks": 4}, "give --batch (over all ranks) or --batch-per-rank"),
     ({"network": "lenet5", "ranks": [4, 0], "batch": 4}, "'0' is not a whole number"),
+    ({"network": "lenet5", "ranks": [], "batch": 4}, "argument ranks: no number is given"),
+    ({"network": "lenet5", "ranks": 4, "batch": 4, "strategy": ","}, "--strategy names none"),
     ({"plan": "x.json", "ranks": 4}, "--plan and --ranks exclude each other"),
     ({"plan": "x.json", "efficiency": 0.5}, "--efficiency compares strategies and ranks"),
     ({"network": "lenet5", "ranks": 4, "batch": 4, "efficiency": 2},
