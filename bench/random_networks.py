@@ -12,6 +12,7 @@ import argparse
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -216,6 +217,7 @@ def work(seeds: range) -> int:
     """All networks on the ranks of this job; rank 0 prints."""
     from tests.mpi.sharing import Patient
 
+    warnings.filterwarnings("ignore", "Using padding='same'")
     ranks = world()
     ranks.comm = Patient(ranks.comm)
     communicator, failed = Communicator(ranks, backend("cpu")), 0

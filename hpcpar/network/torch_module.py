@@ -14,7 +14,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Loss, SoftmaxCrossEntropy
 from hpcpar.network.onnx_ops import build
 from hpcpar.network.operations import Array, Attribute, Constant, Node, Operations
-from hpcpar.network.torch_ops import RESHAPES, TRANSLATIONS, Call, Tensor
+from hpcpar.network.torch_ops import RESHAPES, TRANSLATIONS, Call, Tensor, UnknownCall
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -143,7 +143,10 @@ class _Reader:
             self.constants[fx.name] = self._computed(fx, inputs)
         else:
             translate = TRANSLATIONS.get(re.sub(r"[123]d$", "", call.name))
-            words = (call.name, inputs, {}) if translate is None else translate(call)
+            try:
+                words = (call.name, inputs, {}) if translate is None else translate(call)
+            except UnknownCall:
+                words = (str(fx.target).removeprefix("aten."), inputs, {})
             self.constants |= call.literals
             self._append(fx, *words)
         if in_place:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -14,6 +14,10 @@ from hpcpar.network.operations import Array, Attribute, Constant
 #: Operators that keep all values; only the shape of their result says what they do.
 RESHAPES = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view")
 _MODES = {"circular": b"wrap", "replicate": b"edge"}
+
+
+class UnknownCall(Exception):
+    """A call that has no translation: of a variant of an operator with other arguments."""
 
 
 class Tensor(str):
@@ -60,14 +64,22 @@ class Call:
 
     def number(self, name: str) -> float:
         """A number."""
-        return cast(float, self.values[name])
+        value = self.values.get(name)
+        if not isinstance(value, int | float):
+            raise UnknownCall
+        return value
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """One integer or several."""
+        value = self.values.get(name)
+        found = value if isinstance(value, list) else [value]
+        if not all(isinstance(each, int) for each in found):
+            raise UnknownCall
+        return tuple(found)
 
     def each(self, name: str) -> Shape:
-        """A number for each image axis."""
-        value = self.values[name]
-        if isinstance(value, int):
-            return (value,) * self.dimensions
-        found = tuple(cast(Iterable[int], value))
+        """An integer for each image axis."""
+        found = self.integers(name)
         return found * self.dimensions if len(found) == 1 else found
 
     @property
@@ -88,7 +100,8 @@ def _plain(op: str, *names: str, **attributes: Attribute) -> Translation:
 def _numbers(op: str, tensor: str = "self", **names: str) -> Translation:
     """An operator of one tensor whose attributes are numbers of the call."""
     return lambda call: (op, call.tensors(tensor), {
-        key: call.number(name) for key, name in names.items() if call.values[name] is not None})
+        key: call.number(name) for key, name in names.items()
+        if call.values.get(name) is not None})
 
 
 def _windows(call: Call) -> dict[str, Attribute]:
@@ -119,7 +132,7 @@ def _pool(op: str) -> Translation:
         if op == "AveragePool":
             attributes["count_include_pad"] = int(call.number("count_include_pad"))
             if call.values.get("divisor_override") is not None:
-                return "avg_pool with divisor_override", call.tensors("self"), {}
+                raise UnknownCall
         else:
             attributes["dilations"] = call.each("dilation")
         return op, call.tensors("self"), attributes
@@ -127,17 +140,14 @@ def _pool(op: str) -> Translation:
 
 
 def _adaptive(op: str) -> Translation:
-    return lambda call: (op, call.tensors("self"), {"output_size": tuple(
-        have if size is None else size
-        for size, have in zip(call.each("output_size"), call.input_shape[1:], strict=False))})
+    return lambda call: (op, call.tensors("self"), {"output_size": call.shape[1:]})
 
 
 def _over(op: str) -> Translation:
     """A reduction over axes."""
     def translate(call: Call) -> Words:
-        axes = np.atleast_1d(cast(Sequence[int], call.values["dim"])).tolist()
         rank = len(call.input_shape) + 1
-        return op, call.tensors("self"), {"axes": tuple(a % rank for a in axes)}
+        return op, call.tensors("self"), {"axes": tuple(a % rank for a in call.integers("dim"))}
     return translate
 
 
@@ -147,18 +157,22 @@ def _norm(op: str, **attributes: str) -> Translation:
         if "momentum" in found:
             found["momentum"] = 1 - call.number("momentum")
         if op == "LayerNormalization":
-            axes = len(cast(Sequence[int], call.values["normalized_shape"]))
-            found["axis"] = len(call.shape) + 1 - axes
+            found["axis"] = len(call.shape) + 1 - len(call.integers("normalized_shape"))
         return op, call.tensors("input", "weight", "bias"), found
     return translate
 
 
-def _sum(op: str) -> Translation:
+def _binary(op: str) -> Translation:
     def translate(call: Call) -> Words:
-        if call.values.get("alpha", 1) != 1:
-            return f"{op} with alpha", call.tensors("self", "other"), {}
+        if call.values.get("alpha", 1) != 1 or call.values.get("rounding_mode"):
+            raise UnknownCall
         return op, call.tensors("self", "other"), {}
     return translate
+
+
+def _reversed_difference(call: Call) -> Words:
+    op, (first, second), attributes = _binary("Sub")(call)
+    return op, (second, first), attributes
 
 
 def _concat(call: Call) -> Words:
@@ -169,7 +183,7 @@ def _concat(call: Call) -> Words:
 
 def _pad(call: Call) -> Words:
     """Pads are listed from the last axis on, before and after each."""
-    given = list(cast(Sequence[int], call.values["pad"]))
+    given = list(call.integers("pad"))
     rank = len(call.input_shape) + 1
     given += [0] * (2 * rank - len(given))
     pads = [*given[-2::-2], *given[::-2]]
@@ -214,7 +228,7 @@ def _axis(op: str) -> Translation:
 TRANSLATIONS: dict[str, Translation] = {
     "adaptive_avg_pool": _adaptive("AdaptiveAveragePool"),
     "adaptive_max_pool": _adaptive("AdaptiveMaxPool"),
-    "add": _sum("Add"),
+    "add": _binary("Add"),
     "amax": _over("ReduceMax"),
     "avg_pool": _pool("AveragePool"),
     "batch_norm": _norm("BatchNormalization", epsilon="eps", momentum="momentum"),
@@ -226,7 +240,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "contiguous": _plain("Identity"),
     "conv": _convolution,
     "conv_transpose": _transposed,
-    "div": _plain("Div", "self", "other"),
+    "div": _binary("Div"),
     "dropout": _dropout,
     "gelu": lambda call: ("Gelu", call.tensors("self"),
                           {"approximate": str(call.values["approximate"]).encode()}),
@@ -248,11 +262,11 @@ TRANSLATIONS: dict[str, Translation] = {
     "pow": _plain("Pow", "self", "exponent"),
     "relu": _plain("Relu"),
     "relu6": _plain("Clip", min=0.0, max=6.0),
-    "rsub": lambda call: ("Sub", call.tensors("other", "self"), {}),
+    "rsub": _reversed_difference,
     "sigmoid": _plain("Sigmoid"),
     "silu": _plain("Silu"),
     "softmax": _axis("Softmax"),
-    "sub": _sum("Sub"),
+    "sub": _binary("Sub"),
     "tanh": _plain("Tanh"),
     "upsample_bilinear": _resize(b"linear"),
     "upsample_linear": _resize(b"linear"),

@@ -176,3 +176,42 @@ def test_a_file_equals_its_module(tmp_path: Path, name: str) -> None:
     module(torch.zeros(2, 3, 8, 8))
     net = network(export(tmp_path / "m.onnx", module, (3, 8, 8)))
     assert described(net) == described(from_torch(module, (3, 8, 8)))
+
+
+def test_signals_and_predictions_for_every_pixel(tmp_path: Path) -> None:
+    """Signals are images of one row; a network may end in an image."""
+    nodes: Spec = [("Conv", ("x", "c"), "a", {"pads": [1, 1]}),
+                   ("MaxPool", "a", "b", {"kernel_shape": [2]}),
+                   ("ReduceMean", "b", "h", {"axes": [-1], "keepdims": 0}),
+                   ("Gemm", ("h", "w"), "y")]
+    net = network(write(tmp_path / "s.onnx", nodes, (1, 2, 9), {"c": (5, 2, 3), "w": (5, 3)}))
+    assert [net.shapes[layer.name] for layer in net.layers[:4]] == [
+        (2, 1, 9), (5, 1, 9), (5, 1, 8), (5,)]
+    pixels = network(write(tmp_path / "p.onnx", [("Conv", ("x", "k"), "y")],
+                           weights={"k": (4, 3, 1, 1)}))
+    assert pixels.shapes["loss"] == (4, 8, 8) and pixels.classes == 4
+
+
+@pytest.mark.parametrize(("node", "message"), [
+    (("GroupNormalization", ("x", "two", "two"), "h", {"num_groups": 2}),
+     "has 2 scales for 4 channels; export it with one of each channel"),
+    (("LayerNormalization", ("x", "eight", "eight"), "h"),
+     "only the normalisation of whole samples 4x8x8 is supported; use that, or a group"),
+    (("LayerNormalization", ("x", "whole"), "h", {"axis": 1}), "has a scale without a shift"),
+    (("Mul", ("x", "vector"), "h"), "input 'vector' is a constant of shape 4x1x1; only plain"),
+    (("Div", ("three", "x"), "h"), "only as a division by a number; multiply layers instead"),
+    (("Resize", ("x", "", "scales"), "h", {"mode": "cubic"}), "of mode 'cubic'"),
+    (("Resize", ("x", "", "half"), "h"), "factors [1.5, 2.0] of mode 'nearest'"),
+    (("Unsqueeze", ("x", "axis"), "h"), "axes [2] are not supported, only image axes after"),
+    (("ConvTranspose", ("x", "t"), "h", {"pads": [0, 0, 1, 1]}), "the same at both ends"),
+    (("ConvTranspose", ("x", "k"), "h"), "has weights for 3 channels, its input has 4"),
+    (("ReduceMax", "x", "h", {"axes": [1]}), "the maximum over axes [1] is not supported"),
+])
+def test_options_without_a_layer_are_refused(tmp_path: Path, node: Any, message: str) -> None:
+    weights = {"two": (2,), "eight": (8,), "whole": (4, 8, 8), "vector": (4, 1, 1),
+               "three": np.float32(3), "scales": np.float32([1, 1, 2, 2]), "axis": np.array([2]),
+               "half": np.float32([1, 1, 1.5, 2]), "t": (4, 2, 3, 3), "k": (3, 3, 1, 1),
+               "w": (4, 4)}
+    with pytest.raises(InputError) as err:
+        network(write(tmp_path / "n.onnx", [node, *HEAD], ("n", 4, 8, 8), weights))
+    assert message in str(err.value) and "\n" not in str(err.value)
