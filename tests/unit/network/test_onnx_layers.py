@@ -202,6 +202,8 @@ def test_signals_and_predictions_for_every_pixel(tmp_path: Path) -> None:
     (("Div", ("three", "x"), "h"), "only as a division by a number; multiply layers instead"),
     (("Resize", ("x", "", "scales"), "h", {"mode": "cubic"}), "of mode 'cubic'"),
     (("Resize", ("x", "", "half"), "h"), "factors [1.5, 2.0] of mode 'nearest'"),
+    (("Resize", ("x", "", "channels"), "h"), "resizes samples or channels"),
+    (("Gemm", ("x", "w", "two"), "h"), "adds 2 to 4 features; give each its own bias"),
     (("Unsqueeze", ("x", "axis"), "h"), "axes [2] are not supported, only image axes after"),
     (("ConvTranspose", ("x", "t"), "h", {"pads": [0, 0, 1, 1]}), "the same at both ends"),
     (("ConvTranspose", ("x", "k"), "h"), "has weights for 3 channels, its input has 4"),
@@ -210,8 +212,8 @@ def test_signals_and_predictions_for_every_pixel(tmp_path: Path) -> None:
 def test_options_without_a_layer_are_refused(tmp_path: Path, node: Any, message: str) -> None:
     weights = {"two": (2,), "eight": (8,), "whole": (4, 8, 8), "vector": (4, 1, 1),
                "three": np.float32(3), "scales": np.float32([1, 1, 2, 2]), "axis": np.array([2]),
-               "half": np.float32([1, 1, 1.5, 2]), "t": (4, 2, 3, 3), "k": (3, 3, 1, 1),
-               "w": (4, 4)}
+               "channels": np.float32([1, 2, 1, 1]), "half": np.float32([1, 1, 1.5, 2]),
+               "t": (4, 2, 3, 3), "k": (3, 3, 1, 1), "w": (4, 4)}
     with pytest.raises(InputError) as err:
         network(write(tmp_path / "n.onnx", [node, *HEAD], ("n", 4, 8, 8), weights))
     assert message in str(err.value) and "\n" not in str(err.value)
