@@ -157,6 +157,32 @@ def test_multiply_bias_and_sums(backend: Backend, style: int) -> None:
     check(y, a + bias)
     backend.sum_samples(place(backend, a[:0]), total)
     check(total, np.zeros(5))
+    images = random(3, (3, 5, 4, 2), np.float64)
+    y = place(backend, images, style)
+    backend.add_bias(y, place(backend, bias))
+    check(y, images + bias[:, None, None])
+    backend.sum_samples(y, total)
+    check(total, fetch(y).sum(axis=(0, 2, 3)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("style", range(4))
+def test_weighted_sums(backend: Backend, style: int, dtype: Any) -> None:
+    """Along each image axis a product with a matrix of few entries in a row; one axis is left."""
+    x, rng = random(0, (2, 3, 4, 5, 6), dtype), np.random.default_rng(1)
+    index = [rng.integers(0, 4, (2, 7)), rng.integers(0, 6, (3, 2))]
+    weight = [rng.standard_normal(i.shape).astype(dtype) for i in index]
+    matrices = [np.zeros((7, 4)), np.zeros((2, 6))]
+    for matrix, rows, entries in zip(matrices, index, weight, strict=True):
+        for one, values in zip(rows, entries, strict=True):
+            np.add.at(matrix, (np.arange(len(one)), one), values)
+    tables = [(place(backend, i), place(backend, w)) for i, w in zip(index, weight, strict=True)]
+    out = blank(backend, (2, 3, 7, 5, 2), dtype, style)
+    backend.weighted_sums(place(backend, x, style), [tables[0], None, tables[1]], out)
+    check(out, np.einsum("ncdhw,id,jw->ncihj", x, *matrices))
+    same = blank(backend, x.shape, dtype, style)
+    backend.weighted_sums(place(backend, x, style), [None, None, None], same)
+    check(same, x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcpar.kernels.interface import Backend
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.network.layers import Layer, axes_of
 from hpcpar.plan.boxes import Box, block, shape
@@ -66,7 +67,8 @@ def parameters(layer: Layer, x: tuple[int, ...], dtype: Any, rows: tuple[int, in
 
 
 def make(layer: Layer, batch: int, inputs: Sequence[np.ndarray], own: Box, dy: np.ndarray,
-         needs: tuple[Box, ...] | None = None, p: Any = None, **more: Any) -> Operator:
+         needs: tuple[Box, ...] | None = None, p: Any = None, backend: Backend | None = None,
+         **more: Any) -> Operator:
     """An op with blocks of its own that hold what they must; outputs are full of a number that must
     be overwritten.
     """
@@ -87,8 +89,8 @@ def make(layer: Layer, batch: int, inputs: Sequence[np.ndarray], own: Box, dy: n
         np.repeat(x[at(need)], 2, axis=-1)[..., ::2] for x, need in zip(inputs, needs, strict=True)]
     blocks = Blocks(xs, [np.full(x.shape, 9, x.dtype) for x in xs],
                     y=np.full(shape(own), 9, dy.dtype), dy=dy[at(own)].copy())
-    ctx = Context(NumpyBackend(), layer, shapes, batch, needs, own, blocks, p, lambda: None, 0, 1,
-                  **more)
+    ctx = Context(backend or NumpyBackend(), layer, shapes, batch, needs, own, blocks, p,
+                  lambda: None, 0, 1, **more)
     return build(ctx)
 
 

@@ -102,6 +102,9 @@ class PlanResult(TableResult):
         """The price of every plan, as ``hpcpar plan --csv``."""
         return flat([c.prediction.to_json() for c in self.candidates])
 
+    def _shown(self) -> list[Record]:
+        return flat([c.prediction.to_json() for c in self.candidates[:SHOWN]])
+
     def plot(self, path: str | None = None) -> Any:
         """Draws the best plans, into the file `path` if given; returns the figure."""
         return prediction_bars.bars([c.prediction for c in self.candidates[:SHOWN]], {}, path)

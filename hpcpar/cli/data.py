@@ -9,11 +9,12 @@ from typing import Any
 
 from hpcpar.cli import options
 from hpcpar.data import dataset
+from hpcpar.data.image_folder import from_images
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
 from hpcpar.network.base import shape_text
 from hpcpar.report.progress import ProgressBar
-from hpcpar.report.tables import show_line
+from hpcpar.report.tables import say, show_line
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +66,21 @@ def add(parser: argparse.ArgumentParser) -> None:
                      help="number of classes (default: the largest label plus one)")
     sub.add_argument("--test-fraction", type=float, default=0.2, metavar="F",
                      help="part of every class (with targets, of all) to hold out (default 0.2)")
+    sub.add_argument("--channels-last", action=argparse.BooleanOptionalAction,
+                     help="the images are [N, H, W, C] (default: they are not; what looks so is "
+                     "refused)")
+    sub = kind("images", "a folder of images with one folder for each class", made)
+    sub.add_argument("folder", metavar="FOLDER",
+                     help="FOLDER/CLASS/image, or FOLDER/train and FOLDER/val (or test) of that "
+                     "kind; sorted, the classes are the labels")
+    sub.add_argument("--input", type=options.image, default=(3, 256, 256), metavar="CxHxW",
+                     help="shape to store (default 3x256x256): images are scaled to cover it, and "
+                     "cut at the centre; 1xHxW for grey")
+    sub.add_argument("--test-fraction", type=float, metavar="F",
+                     help="part of every class to hold out where FOLDER has no held-out part "
+                     "(default 0.2)")
+    sub.add_argument("--skip-damaged", action="store_true",
+                     help="leave out images that cannot be read, and say how many")
     kind("info", "what a data file holds", "the file to look into")
 
 
@@ -106,7 +122,13 @@ def main(args: argparse.Namespace) -> int:
     elif args.kind == "numpy":
         with _progress(args.file) as progress:
             from_numpy(args.file, args.images, args.truth, args.test_fraction, classes=args.classes,
-                       progress=progress)
+                       channels_last=args.channels_last, progress=progress)
+    elif args.kind == "images":
+        with _progress(args.file) as progress:
+            skipped = from_images(args.file, args.folder, args.input, args.test_fraction,
+                                  skip_damaged=args.skip_damaged, progress=progress)
+        if skipped:
+            say(f"left out {len(skipped)} damaged images; the first: {skipped[0]}")
     info = dataset.info(args.file)
     if args.json:
         options.print_json(info)

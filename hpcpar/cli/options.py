@@ -15,6 +15,7 @@ from hpcpar.api import checks
 from hpcpar.api.options import PlanningOptions
 from hpcpar.api.results import flat
 from hpcpar.api.sources import machine_of_plan
+from hpcpar.data.augment import Augmentation
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -30,6 +31,16 @@ def one_of(known: Iterable[str]) -> dict[str, Any]:
     """Arguments of `add_argument` for an option that has one of these values."""
     check = checks.OneOf(known)
     return {"type": check, "metavar": check.metavar}
+
+
+def add_augment(parser: argparse.ArgumentParser) -> None:
+    """Adds --augment."""
+    check = checks.OneOf(Augmentation)
+    parser.add_argument(
+        "--augment", default=(), metavar=",".join(Augmentation),
+        type=lambda text: tuple(Augmentation(check(word)) for word in text.split(",")),
+        help="train with random crops of images that are larger than the network's input, with "
+        "horizontal flips, or both; evaluation takes the centre")
 
 
 def add_defaults(parser: argparse.ArgumentParser, function: Callable[..., object]) -> None:

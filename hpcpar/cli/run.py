@@ -40,6 +40,7 @@ def add(p: argparse.ArgumentParser) -> None:
     """Adds the options."""
     p.add_argument("--plan", required=True, help="plan file, from: hpcpar plan -o")
     p.add_argument("--data", required=True, help="HDF5 dataset, from: hpcpar data")
+    options.add_augment(p)
     p.add_argument("--forward-only", action="store_true",
                    help="do not train: once over the held-out part of the data, or all samples "
                    "where there is none, with the weights of --resume (or initial ones)")
@@ -170,7 +171,8 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOp
     require(plan.network.build(), plan)
     machine = options.machine_of(args.machine, plan, args.plan)
     return plan, machine, backend(args.device), JobOptions(
-        args.data, resume=args.resume, seed=args.seed, sgd=sgd, direct=args.direct, **length)
+        args.data, resume=args.resume, seed=args.seed, sgd=sgd, direct=args.direct,
+        augment=args.augment, **length)
 
 
 def _last(values: list[float]) -> float | None:

@@ -30,6 +30,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--plan", required=True, help="plan file, from: hpcpar plan -o")
     p.add_argument("--data", default="",
                    help="HDF5 dataset, from: hpcpar data (default: random numbers)")
+    options.add_augment(p)
     p.add_argument("--steps", type=options.positive, default=3, help="iterations (default 3)")
     p.add_argument("--dtype", default="float64", **options.one_of(DTYPES),
                    help="type of all tensors (default float64)")
@@ -98,7 +99,9 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Backend, VerifyOptions]
     """Reads and checks everything that needs no communication."""
     if args.tolerance is not None and not args.tolerance >= 0:
         raise InputError(f"--tolerance {args.tolerance}: give a number of at least 0")
+    if args.augment and not args.data:
+        raise InputError("--augment changes the images of a file; give one with --data")
     plan = plans.load(args.plan)
     require(plan.network.build(), plan)
     return plan, backend(args.device), VerifyOptions(args.data, args.steps, args.seed,
-                                                     SGD(args.rate), args.tolerance)
+                                                     SGD(args.rate), args.tolerance, args.augment)

@@ -44,8 +44,8 @@ class BoxReader:
         if samples * items(box) * dataset.dtype.itemsize <= resident_bytes:
             self.resident = self._read(np.arange(samples))
 
-    def of(self, chosen: NDArray[np.int64]) -> NDArray[Any]:
-        """The box of some samples [n, ...].
+    def of(self, chosen: NDArray[np.int64], epoch: int) -> NDArray[Any]:
+        """The box of some samples [n, ...], the same in every epoch.
 
         Raises
         ------

@@ -6,6 +6,7 @@
 ``targets`` [N, outputs]          float32
                                   of pixels: ``labels`` [N, H, W], ``targets`` [N, outputs, H, W]
 ``test_images``, ``test_labels``  optional held-out split (or ``test_targets``)
+``class_names`` [classes]         optional names of the labels
 attributes ``source, classes``    origin of the data, number of classes
 attributes ``mean, scale``        one number or one per channel: readers use (x - mean) * scale
 ================================  =============================================================
@@ -13,6 +14,7 @@ attributes ``mean, scale``        one number or one per channel: readers use (x 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -149,7 +151,8 @@ def open_split(f: h5py.File, path: str, prefix: str, truth: str,
 
 
 def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], dtype: Any,
-                 truth: tuple[int, ...] = (), truth_dtype: str = "i8") -> DatasetSplit:
+                 truth: tuple[int, ...] = (), truth_dtype: str = "i8",
+                 grows: bool = False) -> DatasetSplit:
     """Create the two datasets of a split; a chunk has one sample and about 32 rows and planes.
 
     Parameters
@@ -160,6 +163,8 @@ def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], 
         Shape of a sample's ground truth.
     truth_dtype : str
         A floating-point type for targets, else for labels.
+    grows : bool
+        The number of samples can be changed.
     """
     image = shape[1:]
     tile = (*(-(-e // -(-e // 32)) for e in image[:-1]), image[-1])
@@ -167,20 +172,52 @@ def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], 
     def dataset(name: str, sample: tuple[int, ...], kind: Any) -> h5py.Dataset:
         of_pixels = count and sample[-len(image):] == image
         chunks = (1, *sample[:-len(image)], *tile) if of_pixels else None
-        return f.create_dataset(prefix + name, (count, *sample), kind, chunks=chunks)
+        return f.create_dataset(prefix + name, (count, *sample), kind, chunks=chunks,
+                                maxshape=(None, *sample) if grows else None)
 
     name = "targets" if truth_dtype.startswith("f") else "labels"
     return DatasetSplit(dataset("images", shape, dtype), dataset(name, truth, truth_dtype))
 
 
 def held_out(labels: NDArray[np.int64], fraction: float) -> NDArray[np.bool_]:
-    """Mask [N] of a stratified test split: a random fraction of each class, by a fixed seed."""
+    """Mask [N] of a stratified test split: a random fraction of each class, by a fixed seed.
+
+    Raises
+    ------
+    InputError
+        The fraction is out of range or leaves no sample to train with.
+    """
+    if not 0 <= fraction < 1:
+        raise InputError(f"held-out fraction {fraction}: give a number of at least 0 and below 1")
     mask = np.zeros(len(labels), bool)
     rng = np.random.default_rng(_SPLIT_SEED)
     for label in np.unique(labels):
         samples = rng.permutation(np.flatnonzero(labels == label))
         mask[samples[: round(len(samples) * fraction)]] = True
+    if mask.all():
+        raise InputError(f"held-out fraction {fraction} leaves no image to train with; give a "
+                         "smaller one")
     return mask
+
+
+class ChannelStatistics:
+    """Mean and deviation of each channel of uint8 images, block by block."""
+
+    def __init__(self, channels: int) -> None:
+        self.count, (self.sums, self.squares) = 0, np.zeros((2, channels), np.int64)
+
+    def add(self, images: NDArray[np.uint8]) -> None:
+        """Images [n, C, ...]."""
+        flat = images.reshape(*images.shape[:2], math.prod(images.shape[2:]))
+        self.count += len(flat) * flat.shape[2]
+        self.sums += flat.sum((0, 2), dtype=np.int64)
+        self.squares += np.einsum("nci,nci->c", flat, flat, dtype=np.int64, casting="unsafe")
+
+    def normalisation(self) -> dict[str, NDArray[np.float64]]:
+        """Attributes ``mean`` and ``scale`` of a data file."""
+        mean = self.sums / self.count
+        spread = np.sqrt(np.maximum(self.squares / self.count - mean**2, 0))
+        return {"mean": mean, "scale": 1 / np.maximum(spread, 1.0)}  # a constant channel: finite
 
 
 def digits(path: str, size: int = 8) -> None:

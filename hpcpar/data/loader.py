@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Collection
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from hpcpar.data.augment import Augmentation, CropReader, Crops
 from hpcpar.data.box_reader import BoxReader
 from hpcpar.data.dataset import REMEDY, open_hdf5, open_split
 from hpcpar.errors import InputError, unknown
@@ -54,12 +56,16 @@ class Loader:
         'all' iterates over the training split like a test split: each sample once, in the order of
         the file.
     shape : tuple of int, optional
-        Sample shape of the network, which the file must have.
+        Sample shape of the network, which the file must have; with `Augmentation.CROP` its images
+        may be larger.
     classes : int, optional
         Number of outputs of the network, to check labels or targets.
     rows : array of int, optional
         Ascending samples of a batch whose images are read, in place of the first interval of
         `box`, if they are not contiguous (some of each micro-batch).
+    augment : collection of Augmentation
+        Changes of the training images, and of what is told of their pixels; the other splits get
+        the centre of larger images.
 
     Raises
     ------
@@ -70,7 +76,8 @@ class Loader:
     def __init__(self, path: str, box: Box, labels: Interval | Box, batch: int,
                  dtype: DTypeLike = np.float32, seed: int = 0, shuffle: bool = True,
                  split: str = "train", *, shape: tuple[int, ...] | None = None,
-                 classes: int | None = None, rows: NDArray[np.int64] | None = None) -> None:
+                 classes: int | None = None, rows: NDArray[np.int64] | None = None,
+                 augment: Collection[Augmentation] = ()) -> None:
         if split not in ("train", "test", "all"):
             raise unknown("split", split, ("train", "test", "all"))
         self.path, self.batch_size = path, batch
@@ -84,7 +91,7 @@ class Loader:
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
         self._file = open_hdf5(path, "data file", REMEDY)
         try:
-            self._open(shape, classes)
+            self._open(shape, classes, augment)
         except OSError as err:
             self._file.close()
             raise InputError(f"data file {path} cannot be read ({reason(err)}); {REMEDY}") from err
@@ -92,17 +99,18 @@ class Loader:
             self._file.close()
             raise
 
-    def _open(self, shape: tuple[int, ...] | None, classes: int | None) -> None:
+    def _open(self, shape: tuple[int, ...] | None, classes: int | None,
+              augment: Collection[Augmentation]) -> None:
         """Find and check the datasets."""
         where = f"data file {self.path}"
         truth, pixels = "targets" if self._targets else "labels", len(self._truth_box) > 2
         found = open_split(self._file, self.path, "test_" if self.split == "test" else "", truth,
                            pixels)
-        self.samples, sample = found.samples, found.sample_shape
-        if shape is not None and sample != tuple(shape):
-            file, net = shape_text(sample), shape_text(shape)
-            raise InputError(f"{where} holds images {file}, the network takes {net}; make other "
-                             f"data, or plan with --input {file}")
+        self.samples, stored = found.samples, found.sample_shape
+        sample = stored if shape is None else tuple(shape)
+        self._fits(stored, sample, Augmentation.CROP in augment)
+        crops = Crops(stored[1:], sample[1:], augment if self.split == "train" else (), self.seed,
+                      self.samples)
         rows = (int(self._rows.min()), int(self._rows.max()) + 1) if len(self._rows) else (0, 0)
         if not _inside((rows, *self._box), (self.batch_size, *sample)):
             raise InputError(f"{where} holds images {sample}, the part {(rows, *self._box)} of a "
@@ -115,16 +123,29 @@ class Loader:
             self._check_outputs(found.truth.shape[1], columns[0])
         if not pixels:
             self._check_truth(found.truth[...])
-        self._truth = BoxReader(self.path, found.truth, columns,
-                                RESIDENT_BYTES if pixels else sys.maxsize)
+        self._truth = (CropReader(self.path, found.truth, columns, RESIDENT_BYTES, crops) if pixels
+                       else BoxReader(self.path, found.truth, columns, sys.maxsize))
         if pixels and self._truth.resident is not None:
             self._check_truth(self._truth.resident)
         if self.samples < (self.batch_size if self.split == "train" else 1):
             raise InputError(f"{where} holds {self.samples} samples, fewer than one batch of "
                              f"{self.batch_size}; use a smaller --batch or more data")
-        self._images = BoxReader(self.path, found.images, self._box, RESIDENT_BYTES)
+        self._images = CropReader(self.path, found.images, self._box, RESIDENT_BYTES, crops)
         self._mean, self._scale = self._per_channel("mean", 0.0, sample), self._per_channel(
             "scale", 1.0, sample)
+
+    def _fits(self, stored: tuple[int, ...], sample: tuple[int, ...], crop: bool) -> None:
+        """Check the images' shape against the network's."""
+        larger = stored[:1] == sample[:1] and len(stored) == len(sample) and all(
+            a >= b for a, b in zip(stored, sample, strict=True))
+        file, net = shape_text(stored), shape_text(sample)
+        where = f"data file {self.path} holds images {file}, the network takes {net}"
+        if stored != sample and not (larger and crop):
+            remedy = ", or crop them with --augment crop" if larger else ""
+            raise InputError(f"{where}; make other data, or plan with --input {file}{remedy}")
+        if stored == sample and crop and self.split == "train":
+            raise InputError(f"{where}: there is nothing to crop; make larger images, or leave "
+                             "crop out of --augment")
 
     def _check_outputs(self, width: int, columns: Interval) -> None:
         """Check the number of targets in the file against the network's outputs."""
@@ -185,7 +206,7 @@ class Loader:
             raise IndexError(f"batch {index} of an epoch of {self.batches_per_epoch}")
         # The last test batch may have fewer samples.
         order = self.order(epoch)[index * self.batch_size :][: self.batch_size]
-        known = self._truth.of(order[slice(*self._truth_box[0])])
+        known = self._truth.of(order[slice(*self._truth_box[0])], epoch)
         if self._truth.resident is None:
             self._check_truth(known)
         missing, kind = (NO_TARGET, self.dtype) if self._targets else (NO_LABEL, np.int64)
@@ -194,7 +215,8 @@ class Loader:
         images = np.zeros((len(self._rows), *shape_of(self._box)), self.dtype)
         if images.size:
             chosen = order[self._rows[self._rows < len(order)]]
-            normalise(self._images.of(chosen), self._mean, self._scale, images[: len(chosen)])
+            raw = self._images.of(chosen, epoch)
+            normalise(raw, self._mean, self._scale, images[: len(chosen)])
         return images, labels
 
     @property

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hpcpar.data.dataset import (
     BLOCK_BYTES,
+    ChannelStatistics,
     Progress,
     create_split,
     held_out,
@@ -19,9 +20,14 @@ from hpcpar.data.dataset import (
 )
 from hpcpar.errors import InputError
 
+#: An image has at most so many colours (and transparency): a last axis that is so short, after
+#: longer ones, is taken for its channels.
+COLOURS = 4
+
 
 def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *,
-               classes: int | None = None, progress: Progress | None = None) -> None:
+               classes: int | None = None, channels_last: bool | None = None,
+               progress: Progress | None = None) -> None:
     """Write a data file from two .npy files.
 
     Parameters
@@ -37,13 +43,16 @@ def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *
         Fraction of each class (with targets, of all samples) in the test split.
     classes : int, optional
         Number of classes; by default the largest label plus one. Targets have none.
+    channels_last : bool, optional
+        The array is [N, H, W, C] or [N, D, H, W, C] and is stored channels first. None: it is not,
+        and an array that looks so is refused.
 
     Raises
     ------
     InputError
         A file cannot be read or written, or its contents do not fit.
     """
-    pixels = _images(images)
+    pixels = _images(images, channels_last)
     known = _truth(truth, len(pixels), pixels.shape[2:])
     outputs = known.shape[1] if known.dtype.kind == "f" else 0
     if outputs and classes is not None:
@@ -51,17 +60,11 @@ def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *
                          "give labels (whole numbers)")
     if not outputs:
         classes = _classes(truth, known, classes)
-    if not 0 <= test_fraction < 1:
-        raise InputError(
-            f"held-out fraction {test_fraction}: give a number of at least 0 and below 1")
     test = held_out(np.zeros(len(known), np.int64) if outputs or known.ndim > 1 else known,
                     test_fraction)
-    if test.all():
-        raise InputError(f"held-out fraction {test_fraction} leaves no image of {images} to train "
-                         "with; give a smaller one")
     dtype = "u1" if pixels.dtype == np.uint8 else "f4"
     shape = pixels.shape[1:]
-    sums, squares = np.zeros((2, shape[0]), np.int64)
+    statistics = ChannelStatistics(shape[0])
     block = max(1, BLOCK_BYTES // (math.prod(shape) * pixels.itemsize))
     with replacing(path, "data file") as f:
         splits = []
@@ -78,19 +81,12 @@ def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *
                 first, last = int(chosen[:start].sum()), int(chosen[:stop].sum())
                 split.images[first:last] = piece[chosen[start:stop]]
             if dtype == "u1":
-                flat = piece[~test[start:stop]].reshape(-1, shape[0], math.prod(shape[1:]))
-                sums += flat.sum((0, 2), dtype=np.int64)
-                squares += np.einsum("nci,nci->c", flat, flat, dtype=np.int64, casting="unsafe")
+                statistics.add(piece[~test[start:stop]])
             if progress:
                 progress(stop, len(known))
-        mean, scale = np.zeros(shape[0]), np.ones(shape[0])
-        if dtype == "u1":
-            count = int((~test).sum()) * math.prod(shape[1:])
-            mean = sums / count
-            spread = np.sqrt(np.maximum(squares / count - mean**2, 0))
-            scale = 1 / np.maximum(spread, 1.0)  # a constant channel stays finite
+        unchanged = {"mean": np.zeros(shape[0]), "scale": np.ones(shape[0])}
         f.attrs.update(source=f"NumPy files {os.path.basename(images)}, {os.path.basename(truth)}",
-                       mean=mean, scale=scale)
+                       **(statistics.normalisation() if dtype == "u1" else unchanged))
         if not outputs:
             f.attrs["classes"] = classes
 
@@ -107,16 +103,20 @@ def _mapped(path: str) -> NDArray[Any]:
                          "with numpy.save") from err
 
 
-def _images(path: str) -> NDArray[Any]:
+def _images(path: str, channels_last: bool | None) -> NDArray[Any]:
     """Images [N, C, H, W] or volumes [N, C, D, H, W]."""
     pixels = _mapped(path)
-    if pixels.ndim == 3:
+    if pixels.ndim == 3 and not channels_last:
         pixels = pixels[:, None]
     is_pixels = pixels.dtype == np.uint8 or pixels.dtype.kind == "f"
     if pixels.ndim not in (4, 5) or min(pixels.shape) < 1 or not is_pixels:
         raise InputError(f"{path} holds {pixels.dtype} of shape {pixels.shape}; give images [N, C, "
                          "H, W] (volumes [N, C, D, H, W]) of uint8 or floating point")
-    return pixels
+    if channels_last is None and pixels.shape[-1] <= COLOURS < min(pixels.shape[1:-1]):
+        raise InputError(f"{path} holds {pixels.shape}, which looks like channels last; store its "
+                         f"{pixels.shape[-1]} channels first with --channels-last, or keep its "
+                         f"{pixels.shape[1]} channels with --no-channels-last")
+    return np.moveaxis(pixels, -1, 1) if channels_last else pixels
 
 
 def _truth(path: str, count: int, image: tuple[int, ...]) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Add, Layer, Normalisation
+from hpcpar.network.layers import Add, Layer, Linear, Normalisation
 from hpcpar.plan.boxes import Box, Interval, shape
 from hpcpar.plan.layout import Layout, parameters, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan, Synchronisation
@@ -143,17 +143,30 @@ def initial_scale(network: Network, layer: Normalisation) -> float:
     return 0.0 if ends else 1.0
 
 
+def initial_deviation(network: Network, layer: Layer) -> float:
+    """Deviation of a layer's initial weights: He's for ReLU networks.
+
+    Hidden fully connected layers have Glorot's, lest wide ones hand the classifier features so
+    large that usual rates diverge. The classifier, the last layer with weights, has `CLASSIFIER`
+    of He's.
+    """
+    outputs, *row = layer.weight_shape(network.input_shape(layer))
+    inputs = math.prod(row)
+    if layer is network.weighted[-1]:
+        return CLASSIFIER * math.sqrt(2.0 / inputs)
+    if isinstance(layer, Linear):
+        return math.sqrt(2.0 / (inputs + outputs))
+    return math.sqrt(2.0 / inputs)
+
+
 def initial_rows(network: Network, layer: Layer, seed: int, start: int, stop: int,
                  dtype: str) -> NDArray[Any]:
-    """Initial weights of some rows of a layer: normal, of He's deviation for ReLU networks.
+    """Initial weights of some rows of a layer: normal, of `initial_deviation`.
 
-    The classifier, the last layer with weights, starts at `CLASSIFIER` of it. Each row has a random
-    stream of its own, so every plan starts alike.
+    Each row has a random stream of its own, so every plan starts alike.
     """
     row = layer.weight_shape(network.input_shape(layer))[1:]
-    deviation = math.sqrt(2.0 / math.prod(row))
-    if layer is network.weighted[-1]:
-        deviation *= CLASSIFIER
+    deviation = initial_deviation(network, layer)
     position = network.layers.index(layer)
     out = np.empty((stop - start, *row), dtype)
     for i in range(start, stop):

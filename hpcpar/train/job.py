@@ -14,6 +14,7 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.data import dataset
+from hpcpar.data.augment import Augmentation
 from hpcpar.data.loader import Loader
 from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.kernels.interface import Backend
@@ -39,6 +40,8 @@ class JobOptions:
         Length of the whole training, resumed parts included; `steps` wins where it is not 0.
     checkpoint, resume : str
         Files; empty for none.
+    augment : tuple of Augmentation
+        Changes of the training images.
     """
 
     data: str
@@ -49,6 +52,7 @@ class JobOptions:
     seed: int = 0
     sgd: SGD = field(default_factory=SGD)
     direct: bool = False
+    augment: tuple[Augmentation, ...] = ()
 
 
 @dataclass
@@ -125,7 +129,8 @@ class Job:
 
     def open(self, split: str) -> Loader:
         """This rank's view of a part of the data file."""
-        return open_data(self.executor, self.options.data, self.options.seed, split)
+        return open_data(self.executor, self.options.data, self.options.seed, split,
+                         self.options.augment)
 
     def restore(self) -> int:
         """Load this rank's rows from a checkpoint of any plan; returns the iterations already done.
@@ -196,7 +201,8 @@ def require_ranks(world: World, plan: Plan) -> None:
         ))
 
 
-def open_data(executor: Executor, path: str, seed: int, split: str) -> Loader:
+def open_data(executor: Executor, path: str, seed: int, split: str,
+              augment: tuple[Augmentation, ...]) -> Loader:
     """A rank's view of a part of a data file (`Loader`'s splits)."""
     plan, network = executor.plan, executor.network
     batch = int(plan.batch)
@@ -204,4 +210,5 @@ def open_data(executor: Executor, path: str, seed: int, split: str) -> Loader:
     return Loader(
         path, box, ((0, batch), *executor.truth_box), batch, plan.dtype, seed, split == "train",
         split, shape=network.image_shape, classes=network.classes, rows=executor.image_rows,
+        augment=augment,
     )

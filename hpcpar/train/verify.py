@@ -12,6 +12,7 @@ from hpcpar.comm import trace
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
 from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.data.augment import Augmentation
 from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
@@ -63,6 +64,7 @@ class VerifyOptions:
     seed: int = 0
     sgd: SGD = field(default_factory=SGD)
     tolerance: float | None = None
+    augment: tuple[Augmentation, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -180,9 +182,9 @@ class Verification:
         self.order = np.arange(batch)
         if fc_passes:
             self.order = np.concatenate([p.place(np.arange(p.samples)) for p in fc_passes])
-        self.data = world.agree(lambda: Data(self.executor, options.data, options.seed,
-                                             np.arange(batch)))
-        self.trained = WatchedRun(self.executor, self.data)
+        data = world.agree(lambda: Data(self.executor, options.data, options.seed,
+                                        np.arange(batch), options.augment))
+        self.trained = WatchedRun(self.executor, data)
         self.serial, self.perturbed = None, None
         if world.rank == 0:
             self.serial = WatchedRun(*self._serial(backend))
@@ -197,7 +199,8 @@ class Verification:
         schedule = schedule_for(self.network, plan)
         executor = Executor(self.network, plan, schedule, Communicator(alone, backend), backend,
                             self.options.seed)
-        return executor, Data(executor, self.options.data, self.options.seed, self.order)
+        return executor, Data(executor, self.options.data, self.options.seed, self.order,
+                              self.options.augment)
 
     def run(self, tell: Callable[[int, Result], None]) -> Result:
         """All steps; `tell` hears of each.

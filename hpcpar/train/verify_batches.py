@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.data.augment import Augmentation
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError
 from hpcpar.plan.boxes import local, shape, whole_box
@@ -23,6 +24,8 @@ class Data:
     ----------
     path : str
         A data file; empty for random numbers, which depend on the seed and the sample alone.
+    augment : tuple of Augmentation
+        Changes of the file's images.
     order : numpy.ndarray
         The sample of the mini-batch at each place of the executor's. Where the order is mixed,
         the executor reads all of the images.
@@ -33,9 +36,10 @@ class Data:
         The file is missing, damaged, or does not fit.
     """
 
-    def __init__(self, executor: Executor, path: str, seed: int, order: np.ndarray) -> None:
+    def __init__(self, executor: Executor, path: str, seed: int, order: np.ndarray,
+                 augment: tuple[Augmentation, ...]) -> None:
         self.executor, self.seed, self.order = executor, seed, order
-        self._loader = open_data(executor, path, seed, "train") if path else None
+        self._loader = open_data(executor, path, seed, "train", augment) if path else None
 
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Images of the executor's rows and box, and labels or targets of the whole mini-batch."""

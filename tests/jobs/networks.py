@@ -1,4 +1,4 @@
-"""A small network for whole jobs, as a user writes one: ``--network tests.jobs.networks:residual``.
+"""Small networks for whole jobs, as a user writes them: ``--network tests.jobs.networks:residual``.
 """
 
 from __future__ import annotations
@@ -8,9 +8,15 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     Add,
     BatchNorm,
+    Concat,
+    Conv1d,
     Conv2d,
+    ConvTranspose2d,
     GlobalAvgPool,
     Linear,
+    MaxPool1d,
+    MaxPool2d,
+    Pad,
     ReLU,
     Shape,
     SoftmaxCrossEntropy,
@@ -42,5 +48,35 @@ def residual(shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
     net.add(Linear, "fc1", out_features=32)
     net.add(ReLU, "relu")
     net.add(Linear, "fc2", out_features=classes)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
+def cells(shape: Shape = (1, 17, 16), classes: int = 3) -> Network:
+    """A U-Net of two levels, with columns that meet at their ends."""
+    net = Graph("cells", shape)
+    net.add(Pad, "pad", begin=(1, 1), end=(1, 1), mode="periodic")
+    net.add(Conv2d, "conv1", out_channels=8, kernel=3)
+    skip = net.add(ReLU, "relu1")
+    net.add(MaxPool2d, "pool", kernel=2, stride=2)
+    net.add(Conv2d, "conv2", out_channels=8, kernel=3, padding=1)
+    net.add(ReLU, "relu2")
+    odd = tuple(extent % 2 for extent in net.shapes[skip][1:])
+    up = net.add(ConvTranspose2d, "up", out_channels=8, kernel=2, stride=2, output_padding=odd)
+    net.add(Concat, "join", after=(skip, up))
+    net.add(Conv2d, "conv3", out_channels=classes, kernel=3, padding=1)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
+def waves(shape: Shape = (2, 61), classes: int = 3) -> Network:
+    """Convolutions of signals."""
+    net = Graph("waves", shape)
+    for i, width in enumerate((8, 16)):
+        net.add(Conv1d, f"conv{i}", out_channels=width, kernel=5, padding=2)
+        net.add(ReLU, f"relu{i}")
+        net.add(MaxPool1d, f"pool{i}")
+    net.add(GlobalAvgPool, "mean")
+    net.add(Linear, "fc", out_features=classes)
     net.add(SoftmaxCrossEntropy, "loss")
     return net.build()

@@ -15,6 +15,8 @@ pytest.register_assert_rewrite("cuda_support")
 from cuda_support import *  # noqa: E402, F403
 from cuda_support import DTYPES, check, make  # noqa: E402
 
+from hpcpar.network.layers import GroupNorm, LayerNorm, SampleNorm  # noqa: E402
+
 
 def lrn(x: np.ndarray, offset: int, outputs: int, size: int, alpha: float, beta: float,
         k: float) -> tuple[np.ndarray, np.ndarray]:
@@ -57,3 +59,24 @@ def test_lrn(backend: Any, channels: int, offset: int, outputs: int, size: int, 
         expected[place] = (sides[0] - sides[1]) / (2 * step)
     np.testing.assert_allclose(dx, expected, rtol=1e-4, atol=1e-5 if dtype == "float32" else 1e-8)
     check(dx, dx)
+
+
+@pytest.mark.parametrize("layer", [GroupNorm("g", groups=2), LayerNorm("l"),
+                                   GroupNorm("i", groups=4, affine=False)],
+                         ids=lambda layer: layer.name)
+def test_normalisation_of_each_sample_is_that_of_the_cpu(backend: Any, layer: SampleNorm) -> None:
+    ops = pytest.importorskip("ops_support")
+    x, dy = (ops.random(seed, (3, 4, 5, 2), np.float64) for seed in (0, 1))
+    own = tuple((0, extent) for extent in x.shape)
+    made = []
+    for kernels in (backend, None):
+        p = ops.parameters(layer, x.shape[1:], np.float64, (0, 4))
+        made.append(ops.make(layer, 3, [x], own, dy, p=p, backend=kernels,
+                             moments=((0, 3), (0, layer.groups), (0, 2))))
+        for step in ("statistics", "forward", "backward_weight", "backward"):
+            getattr(made[-1], step)()
+    found, expected = made
+    check(found.blocks.y, expected.blocks.y)
+    check(found.blocks.dx, expected.blocks.dx)
+    if layer.affine:
+        check(found.ctx.parameters.grad, expected.ctx.parameters.grad)

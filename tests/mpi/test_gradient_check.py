@@ -43,7 +43,9 @@ from hpcpar.network.layers import (
     Flatten,
     GlobalAvgPool,
     GlobalMaxPool,
+    GroupNorm,
     Layer,
+    LayerNorm,
     LeakyReLU,
     Linear,
     LogisticCrossEntropy,
@@ -107,7 +109,7 @@ class Case:
         net = Graph("small", (2, *((P + 2, 2 * P + 3, P + 4) if volume else (2 * P + 3, P + 4))))
         if self.dimensions:
             # biases that a normalisation takes away again have no gradient
-            plain = self.layer is not BatchNorm
+            plain = self.layer is not BatchNorm and self.options.get("groups") != WIDTH
             read = [net.add(conv, f"before{i}", after=("input",), out_channels=WIDTH,
                             kernel=1 + i % 2 * 2, padding=i % 2, bias=plain)
                     for i in range(self.inputs)]
@@ -166,6 +168,12 @@ CASES: dict[str, Case] = {
     "batch norm": Case(BatchNorm, {}),
     "batch norm of volumes": Case(BatchNorm, {}, 3),
     "batch norm of features": Case(BatchNorm, {}, 0),
+    "batch norm without weights": Case(BatchNorm, {"affine": False}),
+    "group norm": Case(GroupNorm, {"groups": 2 if WIDTH % 2 == 0 else 1}),
+    "instance norm": Case(GroupNorm, {"groups": WIDTH, "affine": False}),
+    "layer norm": Case(LayerNorm, {}),
+    "layer norm of volumes": Case(LayerNorm, {}, 3),
+    "layer norm of features": Case(LayerNorm, {}, 0),
     "add": Case(Add, {}, inputs=3),
     "add volumes": Case(Add, {}, 3, inputs=2),
     "multiply": Case(Multiply, {}, inputs=2),
@@ -224,7 +232,8 @@ class Slopes:
 
     def __init__(self, executor: Executor, images: np.ndarray, targets: np.ndarray) -> None:
         self.executor, self.images, self.targets = executor, images, targets
-        self.parameters = executor.parameters
+        self.parameters = {layer.name: executor.parameters[layer.name]
+                           for layer in executor.network.weighted}
 
     def loss(self) -> float:
         """At the weights as they are: with a rate of zero they stay."""
@@ -277,13 +286,14 @@ def directions(network: Network, dense: bool, rng: np.random.Generator) -> list[
         alone, made = str(rng.choice(list(sizes))), {}
         for name, (weight, bias) in sizes.items():
             count = math.prod(weight)
-            flat = np.zeros(count + sum(bias))
+            flat = np.zeros(count + (math.prod(bias) if bias else 0))
             if dense:
                 flat[:] = rng.standard_normal(len(flat))
                 flat /= np.linalg.norm(flat)
             elif name == alone:
                 flat[rng.integers(len(flat))] = 1
-            made[name] = (flat[:count].reshape(weight), flat[count:] if bias else None)
+            made[name] = (flat[:count].reshape(weight),
+                          flat[count:].reshape(bias) if bias else None)
         out.append(made)
     return out
 

@@ -103,7 +103,7 @@ def small_mobilenet() -> Network:
     rounding is left: it is left out where one normalisation follows another.
     """
     stages = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 1, 2))
-    whole = mobilenet.inverted_residuals("mobilenet", (3, 35, 30), 10, stages)
+    whole = mobilenet.inverted_residuals("mobilenet", (3, 29, 30), 10, stages)
     again = [layer.name for layer in whole.layers if layer.name.endswith(("expand.bn", "conv2.bn"))]
     return narrow(whole, 4, again)
 

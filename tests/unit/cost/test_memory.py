@@ -209,6 +209,9 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
                                                                  "gates")),
     *((name, "spatial", 2, {"recompute": 2}) for name in ("resnet", "inception", "vgg")),
     ("vgg", "channel", 2, {"recompute": 3}),
+    ("norms", "spatial", 2, {"recompute": 2}),
+    ("norms", "filter", 3, {"microbatches": 2}),
+    ("norms of volumes", "filter", 3, {"microbatches": 2}),
     ("resnet", "pipeline:2x1", 2, {"microbatches": 4, "recompute": 1}),
     ("resnet", "pipeline:4x1", 4, {"microbatches": 8, "order": "1f1b", "recompute": 2}),
 ]

@@ -156,6 +156,37 @@ def test_numpy_volumes_and_targets(tmp_path: Path, y: Any) -> None:
         assert np.allclose(f.attrs["mean"], f["images"][...].mean((0, 2, 3, 4)))
 
 
+@pytest.mark.parametrize("image", [(16, 20), (5, 6, 7)])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_arrays_with_channels_last_are_noticed(tmp_path: Path, image: tuple[int, ...],
+                                               channels: int) -> None:
+    x = np.random.default_rng(0).integers(0, 99, (6, *image, channels), dtype=np.uint8)
+    images, labels, out = (str(tmp_path / name) for name in ("x.npy", "y.npy", "z.h5"))
+    np.save(images, x)
+    np.save(labels, np.arange(6))
+    with pytest.raises(InputError, match=f"store its {channels} channels first with --channels-la"):
+        from_numpy(out, images, labels)
+    from_numpy(out, images, labels, channels_last=True)
+    with h5py.File(out) as f:
+        assert np.array_equal(f["images"], np.moveaxis(x, -1, 1))
+        assert f.attrs["mean"].shape == (channels,)
+    from_numpy(out, images, labels, channels_last=False)
+    with h5py.File(out) as f:
+        assert np.array_equal(f["images"], x)
+
+
+def test_narrow_images_are_no_channels_last(tmp_path: Path) -> None:
+    for shape in (3, 16, 4), (16, 4, 4), (1, 5, 1):
+        np.save(tmp_path / "x.npy", np.zeros((6, *shape), "u1"))
+        np.save(tmp_path / "y.npy", np.arange(6))
+        from_numpy(str(tmp_path / "z.h5"), str(tmp_path / "x.npy"), str(tmp_path / "y.npy"))
+        assert dataset.info(str(tmp_path / "z.h5"))["images"]["shape"] == [6, *shape]
+    with pytest.raises(InputError, match="give images"):
+        np.save(tmp_path / "x.npy", np.zeros((6, 5, 5), "u1"))
+        from_numpy(str(tmp_path / "z.h5"), str(tmp_path / "x.npy"), str(tmp_path / "y.npy"),
+                   channels_last=True)
+
+
 @pytest.mark.parametrize(("x", "y", "options", "message"), [
     (np.zeros((4, 2, 3, 3), "u1"), np.zeros(3, int), {}, "give 4 whole numbers"),
     (np.zeros((4, 2, 3, 3), "u1"), np.zeros((3, 2)), {}, r"floating-point numbers \[4, outputs\]"),

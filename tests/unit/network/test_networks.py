@@ -298,8 +298,8 @@ def test_builtin(name: str) -> None:
     assert net.parameters == COUNTS.get(name, net.parameters) and net.name == name
     assert (net.image_shape, net.classes) == defaults(name) == NETWORKS[name][1:]
     assert network(name, classes=7).classes == 7
-    assert net.is_chain == (name not in ("resnet50", "resnet152", "inception_v3", "unet",
-                                         "unet3d"))
+    assert net.is_chain == (name not in ("resnet50", "resnet152", "inception_v3", "mobilenet_v2",
+                                         "unet", "unet3d"))
 
 
 def test_signals_are_images_of_one_row() -> None:

@@ -110,8 +110,8 @@ def test_a_run_ends_with_its_result() -> None:
 
 def test_verdicts() -> None:
     assert answer.of_verification(True, 1.2e-15, 1e-9, 3) == (
-        "The plan trains as one rank does: the largest difference in 3 steps is 1.2e-15, tolerance "
-        "1e-09")
+        "The plan trains as one rank does: the worst difference in 3 steps is 1.2e-15, its "
+        "tolerance 1.0e-09")
     assert "does not train as one rank" in answer.of_verification(False, 1.0, 1e-9, 1)
     ok, warning, problem = ("ok", "MPI"), ("warning", "memory"), ("problem", "launcher")
     assert answer.of_diagnosis([ok, warning, problem]) == "Not ready to run: fix launcher"

@@ -42,6 +42,7 @@ class Prediction:
     strategy: str
     machine: str
     ranks: int
+    batch: int
     communication_bytes: int
     steps: tuple[Step, ...]
     timeline: Timeline[float]
@@ -73,7 +74,7 @@ def prediction(rows: Any = ROWS, total_ms: float = 9.0, **changes: Any) -> Any:
         spans.append(Span(1e-3 * start, 1e-3 * end, stream))
         waits.append(1e-3 * wait)
     values: dict[str, Any] = {"network": "vgg16", "strategy": "data", "machine": "abci-v100",
-                              "ranks": 4, "communication_bytes": 0}
+                              "ranks": 4, "batch": 128, "communication_bytes": 0}
     return Prediction(**(values | changes), steps=tuple(steps),
                       timeline=Timeline(tuple(spans), tuple(waits), 1e-3 * total_ms))
 
@@ -185,7 +186,7 @@ def test_streams_of_a_pipeline_are_its_stages() -> None:
                   part, stage) for i, (stage, part, name, start, end) in enumerate(rows)]
     spans = [Span(1e-3 * start, 1e-3 * end, name) for _, _, name, start, end in rows]
     line = Timeline(tuple(spans), (0.0, 5e-4, 0.0, 0.0, 0.0), 4.5e-3)
-    prediction: Any = Prediction("net", "pipeline", "local", 2, 0, tuple(steps), line)
+    prediction: Any = Prediction("net", "pipeline", "local", 2, 16, 0, tuple(steps), line)
     assert list(perfetto.streams(prediction).values()) == ["stage 0 compute", "stage 0 node",
                                                            "stage 1 compute"]
     found = of(list(perfetto.trace([prediction])), "X")

@@ -93,11 +93,12 @@ def test_explanations_are_read_whole_at_80_columns(capsys: pytest.CaptureFixture
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers keep their columns; reasons are folded."""
     monkeypatch.setenv("COLUMNS", "80")
-    assert main([*PREDICT, "--strategy", "data", "--explain"]) == 0
+    assert main(["predict", "--network", "lenet5", "--machine", "p100x4x4", "--ranks", "4",
+                 "--batch", "64", "--explain"]) == 0
     told = capsys.readouterr().out
     assert max(map(len, told.splitlines())) <= 80 and "…" not in told
     row = next(line for line in told.splitlines() if line.startswith("gradient exchange"))
-    assert re.match(r"gradient exchange +\d[\d.]* ms +\d[\d.]*% +\d+ steps, at", row)
+    assert re.match(r"gradient exchange +\d[\d.]* [mu]s +\d[\d.]*% +\d+ steps, at", row)
 
 
 def test_csv_has_every_number_raw(capsys: pytest.CaptureFixture[str]) -> None:

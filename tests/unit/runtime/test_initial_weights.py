@@ -10,10 +10,11 @@ import pytest
 from hpcpar.network.builtin import NETWORKS
 from hpcpar.network.layers import BatchNorm, LogisticCrossEntropy, Shape
 from hpcpar.plan.plan import NetworkSpec
-from hpcpar.runtime.parameters import initial_scale
+from hpcpar.runtime.parameters import initial_deviation, initial_rows, initial_scale
 
 #: Image sizes that every layer of the network fits, small ones.
-SIZES = {"lenet5": 28, "mlp": 28, "inception_v3": 75, "alexnet": 67, "alexnet-owt": 67}
+SIZES = {"lenet5": 28, "mlp": 28, "inception_v3": 75, "alexnet": 67, "alexnet-owt": 67,
+         "unet": 16, "unet3d": 8}
 
 
 def test_residual_branches_start_at_zero() -> None:
@@ -24,6 +25,19 @@ def test_residual_branches_start_at_zero() -> None:
     zero = [name for name, scale in scales.items() if scale == 0.0]
     assert len(zero) == 16 and all(name.endswith("conv3.bn") for name in zero)
     assert {scale for name, scale in scales.items() if name not in zero} == {1.0}
+
+
+def test_hidden_fully_connected_layers_start_smaller_than_convolutions() -> None:
+    """He's deviation, but Glorot's where all inputs meet all outputs, and a tenth in the end."""
+    network = NetworkSpec("lenet5", (1, 28, 28), 10).build()
+    squares = {layer.name: initial_deviation(network, layer) ** 2 for layer in network.weighted}
+    assert squares == pytest.approx({
+        "conv1": 2 / 25, "conv2": 2 / (25 * 6), "fc1": 2 / (49 * 16 + 120), "fc2": 2 / (120 + 84),
+        "fc3": 0.01 * 2 / 84})
+    fc1 = network.by_name["fc1"]
+    rows = initial_rows(network, fc1, 0, 0, 120, "float64")
+    assert rows.shape == (120, 784) and abs(rows.std() ** 2 / squares["fc1"] - 1) < 0.02
+    assert np.array_equal(initial_rows(network, fc1, 0, 7, 9, "float64"), rows[7:9])
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name != "cosmoflow"])
@@ -37,7 +51,8 @@ def test_the_first_loss_is_that_of_a_guess(name: str) -> None:
     shape: Shape = (usual[0], *(size for _ in usual[1:]))
     network = NetworkSpec(name, shape, classes).build()
     rng = np.random.default_rng(0)
-    images, labels = rng.standard_normal((16, *shape)), rng.integers(0, classes, 16)
+    images, labels = rng.standard_normal((16, *shape)), rng.integers(
+        0, classes, (16, *network.truth_shape))
     logistic = isinstance(network.layers[-1], LogisticCrossEntropy)
     guess = classes * math.log(2) if logistic else math.log(classes)
     first = Reference(network, 0).iterate(images, labels, 0, 0.0, 0.9, 0.0)

@@ -67,5 +67,11 @@ def test_fc_passes_of_other_networks() -> None:
     fails("use the strategy owt", make_plan(inception, "owt-c", 4, 32), inception.build())
 
 
+def test_networks_without_features_have_no_fc_passes() -> None:
+    unet = NetworkSpec("unet", (1, 16, 16), 2)
+    fails("has layers on images alone", make_plan(unet, "owt-c", 4, 32), unet.build())
+    require(unet.build(), make_plan(unet, "owt", 4, 32))
+
+
 def _with(given: Plan, **configs: Config) -> Plan:
     return replace(given, configs={**given.configs, **configs})

@@ -11,6 +11,7 @@ from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.network.builtin import network
 from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.plan.strategies import parse
 from hpcpar.search import auto
 from hpcpar.search.candidates import BUCKETS, Candidate, priced, sample_parts
 
@@ -48,3 +49,9 @@ def plans(c: Candidate, options: dict[str, Any]) -> list[Plan]:
     """
     sizes = BUCKETS if options.get("bucket_bytes", 0) is None else (options.get("bucket_bytes", 0),)
     return [replace(c.plan, bucket_bytes=size) for size in sizes]
+
+
+def test_a_network_without_features_is_tried_without_strategies_for_them() -> None:
+    unet = network("unet", (1, 16, 16))
+    names = {parse(name)[0] for name in auto.strategies_to_try(unet, 4, files.load("local"))}
+    assert names == {"data", "filter", "spatial", "channel", "grid", "ds", "pipeline"}

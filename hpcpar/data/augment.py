@@ -1,0 +1,102 @@
+"""Crops and flips of stored images, the same under every plan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.data.box_reader import BoxReader
+from hpcpar.plan.boxes import Box, Interval
+from hpcpar.plan.boxes import shape as shape_of
+
+#: Distinguishes these random numbers from others of the same seed.
+_STREAM = 7
+
+
+class Augmentation(str, Enum):
+    """Changes of the images in training: crops at random, and horizontal flips of half of them."""
+
+    CROP = "crop"
+    FLIP = "flip"
+
+    __str__ = str.__str__
+
+
+class Crops:
+    """The part of each stored image that the network gets, and whether it is mirrored.
+
+    Both depend on (seed, epoch, sample) alone, so each rank cuts its box from the same crop.
+
+    Parameters
+    ----------
+    stored, taken : tuple of int
+        Extents of an image without channels, in the file and in the network.
+    augment : collection of Augmentation
+        What is random; without `Augmentation.CROP` the centre is taken.
+    samples : int
+        Number of samples in the file.
+    """
+
+    def __init__(self, stored: tuple[int, ...], taken: tuple[int, ...],
+                 augment: Collection[Augmentation], seed: int, samples: int) -> None:
+        self.stored, self.width, self.seed, self.samples = stored, taken[-1], seed, samples
+        spare = np.subtract(stored, taken)
+        crops, self.flips = (kind in augment for kind in Augmentation)
+        #: Bounds, both included, of the position along each axis and of the flip.
+        self.low = np.append(spare * 0 if crops else spare // 2, 0)
+        self.high = np.append(spare if crops else spare // 2, int(self.flips))
+        #: Whether samples differ; else all have `low`.
+        self.random = bool((self.low < self.high).any())
+        self._drawn: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
+
+    def draw(self, epoch: int) -> NDArray[np.int64]:
+        """Position along each axis and flip (0 or 1) [samples, axes + 1] in an epoch."""
+        if self._drawn[0] != epoch:
+            rng = np.random.default_rng([self.seed % 2**64, epoch, _STREAM])
+            self._drawn = epoch, rng.integers(self.low, self.high,
+                                              (self.samples, len(self.low)), endpoint=True)
+        return self._drawn[1]
+
+    def window(self, box: Box) -> Box:
+        """The box of the stored image that holds a box of the network's in every draw."""
+        out: list[Interval] = [(a + low, b + high) for (a, b), low, high in zip(
+            box, self.low.tolist(), self.high.tolist(), strict=False)]
+        if self.flips:
+            out[-1] = (0, self.stored[-1])
+        return tuple(out)
+
+    def cut(self, window: NDArray[Any], box: Box, drawn: NDArray[np.int64]) -> NDArray[Any]:
+        """A box of the network's image out of its `window` [..., *image] in one draw."""
+        *starts, flip = (drawn - self.low).tolist()
+        first, last = box[-1]
+        if self.flips:
+            starts[-1] = int(drawn[-2]) + (self.width - last if flip else first)
+        pixels = tuple(slice(at, at + n) for at, n in zip(starts, shape_of(box), strict=True))
+        before = (slice(None),) * (window.ndim - len(pixels))
+        piece = window[before + pixels]
+        return piece[..., ::-1] if flip else piece
+
+
+class CropReader(BoxReader):
+    """One box of the crop of each sample of a dataset [N, ..., *image]."""
+
+    def __init__(self, path: str, dataset: h5py.Dataset, box: Box, resident_bytes: int,
+                 crops: Crops) -> None:
+        self._crops, axes = crops, len(crops.stored)
+        self._box, self._cut = box[-axes:], shape_of(box)
+        super().__init__(path, dataset, (*box[:-axes], *crops.window(self._box)), resident_bytes)
+
+    def of(self, chosen: NDArray[np.int64], epoch: int) -> NDArray[Any]:
+        windows = super().of(chosen, epoch)
+        if not self._crops.random:
+            return windows
+        drawn = self._crops.draw(epoch)[chosen]
+        out = np.empty((len(chosen), *self._cut), windows.dtype)
+        for i, window in enumerate(windows):
+            out[i] = self._crops.cut(window, self._box, drawn[i])
+        return out

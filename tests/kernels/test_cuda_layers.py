@@ -1,0 +1,76 @@
+"""Layers that combine kernels, by the GPU backend's kernels on the CPU (see cuda_support) against
+NumPy's.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+pytest.register_assert_rewrite("cuda_support", "ops_support")
+
+from cuda_support import *  # noqa: E402, F403
+from ops_support import at, boxes, close, make, parameters, random  # noqa: E402
+
+from hpcpar.network.layers import (  # noqa: E402
+    ConvTranspose2d,
+    ConvTranspose3d,
+    Layer,
+    Loss,
+    MeanSquaredError,
+    Pad,
+    SoftmaxCrossEntropy,
+    Upsample,
+)
+
+LAYERS: dict[str, tuple[Layer, tuple[int, ...]]] = {
+    "transposed": (ConvTranspose2d("t", out_channels=4, kernel=3, stride=2, padding=1, groups=2,
+                                   output_padding=1), (4, 4, 3)),
+    "transposed volumes": (ConvTranspose3d("t", out_channels=3, kernel=2, stride=2), (2, 3, 2, 3)),
+    "upsample": (Upsample("u", scale=(2, 3), mode="linear"), (3, 4, 3)),
+    "upsample volumes": (Upsample("u", scale=(2, 1, 2)), (2, 3, 2, 3)),
+    "zeros": (Pad("p", begin=(1, 0), end=(2, 3)), (3, 4, 3)),
+    "periodic": (Pad("p", begin=(1, 2), end=(2, 3), mode="periodic"), (3, 4, 3)),
+    "softmax": (SoftmaxCrossEntropy("l"), (3, 4, 5)),
+    "squares": (MeanSquaredError("l"), (2, 3, 4, 2)),
+}
+
+
+def results(layer: Layer, x: np.ndarray, own: Any, dy: np.ndarray, backend: Any) -> list[Any]:
+    """Everything that a layer computes on a block."""
+    p = parameters(layer, x.shape[1:], x.dtype, own[1]) if layer.has_weights else None
+    op = make(layer, len(x), [x], own, dy, p=p, backend=backend)
+    if isinstance(layer, Loss):
+        rng = np.random.default_rng(3)
+        op.ctx.sums, op.ctx.scale = np.zeros(2), 0.5
+        truth = rng.integers(-1, 3, dy[:, 0].shape)
+        if isinstance(layer, MeanSquaredError):
+            truth = random(4, dy.shape, x.dtype)[at(own)]
+        op.ctx.labels = truth if truth.ndim == dy.ndim else truth[at((own[0], *own[2:]))]
+        op.forward()
+        return [op.ctx.sums, op.blocks.dx]
+    op.forward()
+    op.backward()
+    if p is None:
+        return [op.blocks.y, op.blocks.dx]
+    op.backward_weight()
+    return [op.blocks.y, op.blocks.dx, p.dweight, p.dbias]
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers_compute_the_same_on_both_backends(kind: str, backend: Any,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    # copies to the device are CuPy's own, which is not here
+    monkeypatch.setattr(backend, "to_device", lambda host, out: np.copyto(out, host))
+    layer, sample = LAYERS[kind]
+    x = random(0, (3, *sample), np.float64)
+    dy = random(1, (3, *layer.output_shape(sample)), np.float64)
+    for own in boxes(dy.shape, (2, 1, *(2,) * (dy.ndim - 2))):
+        for mine, numpys in zip(results(layer, x, own, dy, backend),
+                                results(layer, x, own, dy, None), strict=True):
+            close(mine, numpys)

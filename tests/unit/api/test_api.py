@@ -1,0 +1,261 @@
+"""The Python interface: the answers, words and defaults of the command line."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcpar
+from hpcpar.api.options import PlanningOptions
+from hpcpar.cli.main import main, parsers
+from hpcpar.data.synthetic import synthetic
+from hpcpar.errors import InputError
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, SoftmaxCrossEntropy
+
+ROOT = Path(hpcpar.__file__).parents[1]
+WORDS = ["--network", "lenet5", "--ranks", "4", "--batch", "64"]
+
+
+@pytest.fixture
+def own() -> Network:
+    """A network that no name stands for."""
+    return Network("own", (
+        Input(name="input", shape=(1, 8, 8)),
+        Conv2d(name="conv", inputs=("input",), out_channels=4, kernel=(3, 3), padding=(1, 1)),
+        Flatten(name="flat", inputs=("conv",)),
+        Linear(name="fc", inputs=("flat",), out_features=10),
+        SoftmaxCrossEntropy(name="loss", inputs=("fc",))))
+
+
+def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
+    """The JSON document of a command."""
+    assert main([*argv, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def plain(data: Any) -> Any:
+    """The document as JSON has it, without the time of the search."""
+    data = json.loads(json.dumps(data))
+    data.pop("search_s", None)
+    for name in ("table_s", "search_s"):
+        data.get("search", {}).pop(name, None)
+    return data
+
+
+@pytest.mark.parametrize(("words", "given"), [
+    ([], {}),
+    (["--strategy", "layerwise"], {"strategy": "layerwise"}),
+    (["--strategy", "grid:2x2", "--machine", "cori-knl", "--accounting", "paper", "--show-schedule",
+      "--samples", "640"],
+     {"strategy": "grid:2x2", "machine": "cori-knl", "accounting": "paper", "samples": 640}),
+    (["--strategy", "data", "--input", "1x32x32", "--classes", "7", "--bucket", "0", "--overlap",
+      "none", "--gather", "late", "--optimizer", "adam"],
+     {"strategy": "data", "input": (1, 32, 32), "classes": 7, "bucket": 0, "overlap": "none",
+      "gather": "late", "optimizer": "adam"}),
+], ids=["auto", "layerwise", "paper", "options"])
+def test_plan_answers_as_the_command(words: list[str], given: dict[str, Any],
+                                     capsys: pytest.CaptureFixture[str]) -> None:
+    result = hpcpar.plan("lenet5", 4, 64, **given)
+    told = result.to_json(schedule="--show-schedule" in words)
+    assert plain(told) == plain(document(capsys, "plan", *WORDS, *words))
+
+
+@pytest.mark.parametrize(("words", "given"), [
+    (["--ranks", "2,4", "--batch", "16", "--strategy", "data,grid:*,auto"],
+     {"ranks": [2, 4], "batch": 16, "strategy": ["data", "grid:*", "auto"]}),
+    (["--ranks", "2", "--batch", "16", "--forward-only", "--explain"],
+     {"ranks": 2, "batch": 16, "forward_only": True, "explain": True}),
+    (["--batch-per-rank", "16", "--efficiency", "0.2", "--ranks", "1,4", "--epochs", "3",
+      "--deadline", "2"],
+     {"ranks": "1,4", "batch_per_rank": 16, "efficiency": 0.2, "epochs": 3, "deadline": 2}),
+    (["--ranks", "8", "--batch", "4", "--strategy", "data,filter"],
+     {"ranks": 8, "batch": 4, "strategy": "data,filter"}),
+], ids=["strategies", "explain", "scaling", "skipped"])
+def test_predict_answers_as_the_command(words: list[str], given: dict[str, Any],
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    result = hpcpar.predict("lenet5", **given)
+    assert plain(result.to_json()) == document(capsys, "predict", "--network", "lenet5", *words)
+
+
+def test_a_saved_plan_is_priced_as_the_result_that_saved_it(
+        capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    result = hpcpar.plan("lenet5", 4, 64, machine="cori-knl")
+    path = str(tmp_path / "plan.json")
+    result.save(path)
+    assert hpcpar.load_plan(path) == result.plan
+    told = document(capsys, "predict", "--plan", path)
+    assert plain(hpcpar.predict(plan=path).to_json()) == told
+    assert plain(hpcpar.predict(plan=result).to_json()) == told
+    assert plain(hpcpar.predict(plan=result.plan).to_json()) == told
+
+
+@pytest.mark.parametrize("launcher", ["local", "slurm"])
+def test_a_dry_sweep_answers_as_the_command(launcher: str, capsys: pytest.CaptureFixture[str],
+                                            tmp_path: Path) -> None:
+    data = str(tmp_path / "data.h5")
+    synthetic(data, (1, 8, 8), 10, 640)
+    words = ["sweep", "strong", "--network", "lenet5", "--input", "1x8x8", "--ranks", "1,2",
+             "--batch", "64", "--strategies", "data", "--data", data, "--dry-run",
+             "--out", str(tmp_path / "out"), "--launcher", launcher]
+    told = document(capsys, *words)
+    result = hpcpar.sweep("strong", "lenet5", [1, 2], 64, str(tmp_path / "out"), input="1x8x8",
+                          strategies=["data"], data=data, dry_run=True, launcher=launcher)
+    assert plain(result.to_json()) == told
+    assert {p.state for p in result.points} == {"planned"} and len(result.to_frame()) == 2
+    assert "Fastest, as predicted" in repr(result)
+    with pytest.raises(InputError, match="did you mean 'efficiency'"):
+        result.plot(name="eficiency")
+
+
+def test_every_default_of_the_command_line_is_that_of_the_function() -> None:
+    """The option's default is the object of the dataclass or of the signature."""
+    for name in ("plan", "predict"):
+        args, function = parsers(name)[1], getattr(hpcpar, name)
+        fields = PlanningOptions.__dataclass_fields__
+        for field in fields.values():
+            assert args.get_default(field.name) is field.default
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.default is not parameter.empty:
+                assert args.get_default(parameter.name) is parameter.default, parameter.name
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"ranks": 0}, "argument ranks: '0' is not a whole number of at least 1"),
+    ({"ranks": 2.5}, "argument ranks: '2.5' is not a whole number"),
+    ({"batch": "many"}, "argument batch: 'many' is not a whole number"),
+    ({"overlap": "ful"}, "argument overlap: unknown value 'ful'; did you mean 'full'?"),
+    ({"dtype": None}, "argument dtype: unknown value 'None'"),
+    ({"gamma": -1}, "argument gamma: '-1' is not a number greater than 0"),
+    ({"input": (28, 28, 28, 28, 1)}, "argument input: '28x28x28x28x1' is not an image shape"),
+    ({"machine": "locl"}, "did you mean 'local'"),
+    ({"network": "lenet"}, "did you mean 'lenet5'"),
+    ({"network": 5}, "network is a int; give a name, a file, a Network or a torch.nn.Module"),
+    ({"strategy": "dta"}, "did you mean 'data'"),
+    ({"bukcet": 0}, "unknown option 'bukcet'; did you mean 'bucket'?"),
+])
+def test_arguments_are_checked_in_the_words_of_the_command(given: dict[str, Any],
+                                                           said: str) -> None:
+    with pytest.raises(InputError) as raised:
+        hpcpar.plan(**{"network": "lenet5", "ranks": 4, "batch": 64, **given})
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"network": "lenet5", "batch": 4}, "--ranks is missing"),
+    ({"network": "lenet5", "ranks": 4}, "give --batch (over all ranks) or --batch-per-rank"),
+    ({"network": "lenet5", "ranks": [4, 0], "batch": 4}, "'0' is not a whole number"),
+    ({"plan": "x.json", "ranks": 4}, "--plan and --ranks exclude each other"),
+    ({"plan": "x.json", "efficiency": 0.5}, "--efficiency compares strategies and ranks"),
+    ({"network": "lenet5", "ranks": 4, "batch": 4, "efficiency": 2},
+     "argument efficiency: '2' is not a parallel efficiency"),
+])
+def test_predict_checks_its_arguments(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as raised:
+        hpcpar.predict(**given)
+    assert said in str(raised.value)
+
+
+def test_results_are_shown_as_one_sentence_a_table_and_a_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    result = hpcpar.predict("lenet5", [1, 2, 4], 64, efficiency=0.1)
+    assert repr(result).startswith("Use ") and "\n" not in repr(result)
+    html = result._repr_html_()
+    assert html.count("<tr>") == 4 and "<th>iteration</th>" in html
+    assert repr(result) in html and "<td>100.0%</td>" in html
+    frame = result.to_frame()
+    assert isinstance(frame, pandas.DataFrame) and list(frame["ranks"]) == [1, 2, 4]
+    assert list(frame["iteration_s"]) == [p.iteration_s for p in result.predictions]
+    nothing = hpcpar.predict("lenet5", 8, 4)
+    assert "skipped" in repr(nothing) and len(nothing.to_frame()) == 0 and nothing._repr_html_()
+
+
+def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match="pip install pandas"):
+        hpcpar.plan("lenet5", 2, 8, strategy="data").to_frame()
+
+
+def test_plots_are_figures_and_files(tmp_path: Path) -> None:
+    figures = pytest.importorskip("matplotlib.figure")
+    result = hpcpar.plan("lenet5", 2, 8)
+    assert isinstance(result.plot(), figures.Figure)
+    path = tmp_path / "plan.png"
+    assert isinstance(result.plot(str(path)), figures.Figure) and path.stat().st_size > 5000
+    prices = hpcpar.predict("lenet5", 2, 8)
+    assert isinstance(prices.plot_timeline(), figures.Figure)
+    with pytest.raises(InputError, match="every strategy was skipped"):
+        hpcpar.predict("lenet5", 8, 4).plot()
+
+
+def test_a_network_of_the_program_is_priced_but_not_saved(own: Network, tmp_path: Path) -> None:
+    result = hpcpar.plan(own, 2, 8)
+    assert hpcpar.predict(plan=result).predictions[0].iteration_s == result.prediction.iteration_s
+    with pytest.raises(InputError, match="'own' is an object of this program"):
+        result.save(str(tmp_path / "plan.json"))
+    with pytest.raises(InputError, match="object of this program"):
+        hpcpar.sweep("strong", own, 1, 8, str(tmp_path / "out"))
+    with pytest.raises(InputError, match="has its shape and classes"):
+        hpcpar.plan(own, 2, 8, input=(1, 9, 9))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_built_in_network_may_be_given_as_an_object(tmp_path: Path) -> None:
+    result = hpcpar.plan(hpcpar.load_network("lenet5"), 2, 8, hpcpar.load_machine("local"))
+    result.save(str(tmp_path / "plan.json"))
+    assert hpcpar.load_plan(str(tmp_path / "plan.json")) == result.plan
+    assert {"lenet5", "resnet50"} <= set(hpcpar.networks()) and "local" in hpcpar.machines()
+
+
+def test_a_module_of_pytorch_is_priced() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(),
+                                 torch.nn.Linear(8 * 6 * 6, 10))
+    assert hpcpar.plan(module, 2, 8, input=(3, 8, 8)).prediction.iteration_s > 0
+    assert hpcpar.network.from_torch(module, (3, 8, 8)).classes == 10
+    with pytest.raises(InputError, match="does not know its images"):
+        hpcpar.plan(module, 2, 8)
+
+
+LIGHT = """
+import sys, time
+begin = time.perf_counter()
+import hpcpar
+took = time.perf_counter() - begin
+heavy = {"numpy", "mpi4py", "matplotlib", "h5py", "torch", "pandas", "cupy"} & set(sys.modules)
+assert not heavy, heavy
+loaded = sorted(m for m in sys.modules if m.startswith("hpcpar."))
+assert loaded == ["hpcpar.plan", "hpcpar.sweep"], loaded
+assert {"plan", "predict"} <= set(dir(hpcpar))
+import hpcpar.plan.plan, hpcpar.sweep.study
+hpcpar.plan("lenet5", 2, 8)
+heavy = {"mpi4py", "matplotlib", "h5py", "torch", "pandas", "cupy"} & set(sys.modules)
+assert not heavy, heavy
+assert callable(hpcpar.sweep)
+try:
+    hpcpar.pln
+except AttributeError:
+    print(took)
+"""
+
+
+def test_importing_is_fast_and_functions_are_not_hidden_by_packages() -> None:
+    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 0.5  # 5 ms on an idle machine
+
+
+def test_the_examples_of_the_reference_are_right(tmp_path: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = str(ROOT / "docs" / "reference" / "python.md")
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    failed, tried = doctest.testfile(page, module_relative=False, optionflags=flags)
+    assert tried > 8 and failed == 0

@@ -1,0 +1,197 @@
+"""Data files from folders of images."""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcpar.cli import data
+from hpcpar.data.image_folder import from_images
+from hpcpar.errors import InputError
+
+Image = pytest.importorskip("PIL.Image", reason="images need the extra 'images'")
+
+
+def gradient(width: int, height: int) -> np.ndarray:
+    """An image [H, W, 3]: red tells the column, green the row."""
+    out = np.full((height, width, 3), 77, np.uint8)
+    out[..., 0], out[..., 1] = np.arange(width), np.arange(height)[:, None]
+    return out
+
+
+def save(path: Path, pixels: np.ndarray, **options: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, **options)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two classes of ten images, each of one brightness."""
+    for label, name in enumerate(("cat", "dog")):
+        for i in range(10):
+            save(tmp_path / "in" / name / f"{i}.png",
+                 np.full((6, 8, 3), 100 * label + i, np.uint8))
+    return tmp_path / "in"
+
+
+def read(path: Path, *names: str) -> list[Any]:
+    with h5py.File(path) as f:
+        return [f[name][...] for name in names]
+
+
+def test_sorted_names_of_folders_are_the_labels(folder: Path, tmp_path: Path) -> None:
+    out, told = tmp_path / "a.h5", list[tuple[int, int]]()
+    assert from_images(str(out), str(folder), (3, 4, 4), 0.3,
+                       progress=lambda *now: told.append(now)) == []
+    images, labels, test, names = read(out, "images", "labels", "test_labels", "class_names")
+    assert [n.decode() for n in names] == ["cat", "dog"] and told[-1] == (20, 20)
+    assert np.bincount(labels).tolist() == [7, 7] and np.bincount(test).tolist() == [3, 3]
+    assert np.array_equal(images[:, 0, 0, 0] >= 100, labels) and images.shape == (14, 3, 4, 4)
+    with h5py.File(out) as f:
+        assert f.attrs["classes"] == 2
+        assert np.allclose(f.attrs["mean"], images.mean((0, 2, 3)))
+        assert np.allclose(1 / f.attrs["scale"], images.std((0, 2, 3)))
+
+
+def test_images_are_read_in_blocks(folder: Path, tmp_path: Path,
+                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    from_images(str(tmp_path / "a.h5"), str(folder), (3, 4, 4))
+    monkeypatch.setattr("hpcpar.data.image_folder.BLOCK_BYTES", 150)
+    from_images(str(tmp_path / "b.h5"), str(folder), (3, 4, 4))
+    for name in ("images", "labels", "test_images", "test_labels"):
+        (a,), (b,) = read(tmp_path / "a.h5", name), read(tmp_path / "b.h5", name)
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("held", ["val", "test"])
+def test_a_held_out_folder_is_the_held_out_part(held: str, folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    folder.rename(root / "train")
+    save(root / held / "dog" / "deep" / "x.JPEG", gradient(9, 9))
+    save(root / "other" / "y.png", gradient(9, 9))
+    from_images(str(tmp_path / "a.h5"), str(root), (3, 4, 4))
+    labels, test = read(tmp_path / "a.h5", "labels", "test_labels")
+    assert len(labels) == 20 and test.tolist() == [1]
+    with pytest.raises(InputError, match="leave out --test-fraction"):
+        from_images(str(tmp_path / "a.h5"), str(root), (3, 4, 4), 0.1)
+    save(root / held / "emu" / "z.png", gradient(9, 9))
+    with pytest.raises(InputError, match=r"emu is no class of .*train"):
+        from_images(str(tmp_path / "a.h5"), str(root), (3, 4, 4))
+
+
+@pytest.mark.parametrize(("width", "height"), [(20, 10), (10, 20), (10, 10)])
+def test_an_image_covers_its_place_and_is_cut_at_the_centre(width: int, height: int,
+                                                            tmp_path: Path) -> None:
+    """Twice as large: each pixel is the value between two, of the middle of the image."""
+    save(tmp_path / "in" / "a" / "x.png", gradient(width, height).repeat(2, 0).repeat(2, 1))
+    from_images(str(tmp_path / "a.h5"), str(tmp_path / "in"), (3, 10, 10), 0.0)
+    (image,), = read(tmp_path / "a.h5", "images")
+    left, top = (width - 10) // 2, (height - 10) // 2
+    assert abs(image[0, 4].astype(int) - np.arange(left, left + 10)).max() <= 1
+    assert abs(image[1, :, 4].astype(int) - np.arange(top, top + 10)).max() <= 1
+    assert np.all(image[2] == 77)
+
+
+def stored(tmp_path: Path, channels: int = 3) -> np.ndarray:
+    """The single image of the folder ``in``, [C, 10, 10]."""
+    from_images(str(tmp_path / "a.h5"), str(tmp_path / "in"), (channels, 10, 10), 0.0)
+    return np.asarray(read(tmp_path / "a.h5", "images")[0][0])
+
+
+def test_every_kind_of_image_becomes_colours_or_grey(tmp_path: Path) -> None:
+    pixels, place = gradient(10, 10), tmp_path / "in" / "a" / "x.png"
+    colours = pixels.transpose(2, 0, 1)
+    save(place, pixels)
+    assert np.array_equal(stored(tmp_path), colours)
+    grey = stored(tmp_path, 1)
+    assert grey.shape == (1, 10, 10) and 0 < grey.min() < grey.max()
+    alpha = np.dstack([pixels, np.arange(100, dtype=np.uint8).reshape(10, 10)])
+    save(place, alpha)
+    assert np.array_equal(stored(tmp_path), colours)
+    save(place, pixels[..., 0])
+    assert np.array_equal(stored(tmp_path), np.stack([pixels[..., 0]] * 3))
+    palette = Image.fromarray(pixels).convert("P", palette=Image.Palette.ADAPTIVE)
+    palette.save(place, transparency=bytes(range(200)))
+    assert np.abs(stored(tmp_path).astype(int) - colours).max() < 9
+    exif = Image.Exif()
+    exif[0x0112] = 6  # held upright: to be turned clockwise by a quarter
+    save(place, pixels, exif=exif)
+    assert np.array_equal(stored(tmp_path), np.rot90(pixels, -1).transpose(2, 0, 1))
+
+
+def test_damaged_images_are_named_or_left_out(folder: Path, tmp_path: Path) -> None:
+    whole = (folder / "cat" / "3.png").read_bytes()
+    (folder / "cat" / "3.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "dog" / "4.png").write_bytes(b"no image")
+    save(folder / "dog" / "5.png", np.arange(64, dtype=np.uint16).reshape(8, 8) * 999)
+    (folder / "dog" / "notes.txt").write_text("passed over")
+    out = tmp_path / "a.h5"
+    with pytest.raises(InputError, match=r"cat/3\.png cannot be read.*--skip-damaged") as caught:
+        from_images(str(out), str(folder), (3, 4, 4), 0.0)
+    assert "\n" not in str(caught.value) and not list(tmp_path.glob("a.h5*"))
+    faults = from_images(str(out), str(folder), (3, 4, 4), 0.0, skip_damaged=True)
+    assert [f.split(" ")[0][-5:] for f in faults] == ["3.png", "4.png", "5.png"]
+    assert "8 bits" in faults[2]
+    images, labels = read(out, "images", "labels")
+    assert images[:, 0, 0, 0].tolist() == [
+        i for i in (*range(10), *range(100, 110)) if i not in (3, 104, 105)]
+    assert np.array_equal(images[:, 0, 0, 0] >= 100, labels)
+    for path in folder.glob("*/*.png"):
+        path.write_bytes(b"no image")
+    with pytest.raises(InputError, match="no image of"):
+        from_images(str(out), str(folder), (3, 4, 4), skip_damaged=True)
+
+
+def test_bad_folders(folder: Path, tmp_path: Path) -> None:
+    def refused(message: str, *, of: Path = folder, shape: tuple[int, ...] = (3, 4, 4),
+                fraction: float | None = None) -> None:
+        with pytest.raises(InputError, match=message) as caught:
+            from_images(str(tmp_path / "a.h5"), str(of), shape, fraction)
+        assert "\n" not in str(caught.value)
+
+    refused("none has no folders", of=tmp_path / "none")
+    refused("has no folders", of=folder / "cat")
+    refused("give 3xHxW", shape=(2, 4, 4))
+    refused("give 3xHxW", shape=(3, 4, 4, 4))
+    refused("held-out fraction 1.5", fraction=1.5)
+    (folder / "emu").mkdir()
+    refused("emu has no images")
+    (folder / "emu").rmdir()
+    (folder / ".cache").mkdir()
+    from_images(str(tmp_path / "a.h5"), str(folder), (3, 4, 4))
+
+
+def test_without_pillow(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **options: Any) -> Any:
+        if name.startswith("PIL"):
+            raise ImportError("No module named 'PIL'")
+        return real(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InputError, match=r"pip install 'hpcpar\[images\]'"):
+        from_images(str(tmp_path / "x.h5"), str(folder))
+
+
+def test_command_says_what_it_left_out(folder: Path, tmp_path: Path,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    data.add(parser)
+    (folder / "dog" / "4.png").write_bytes(b"no image")
+    words = ["images", str(tmp_path / "a.h5"), str(folder), "--input", "3x5x4"]
+    assert data.main(parser.parse_args([*words, "--skip-damaged", "--json"])) == 0
+    told = capsys.readouterr()
+    assert "left out 1 damaged images; the first" in told.err
+    assert "dog/4.png cannot be read" in told.err
+    info = json.loads(told.out)
+    assert info["images"]["shape"][1:] == [3, 5, 4] and info["classes"] == 2
+    assert info["images"]["shape"][0] + info["test_images"]["shape"][0] == 19
