@@ -133,6 +133,19 @@ def test_normalisations_without_weights(tmp_path: Path) -> None:
     assert [layer.groups for layer in found[2:]] == [2, 2, 4, 4] and net.notes == ()
 
 
+def test_a_normalisation_of_reshaped_images_keeps_its_weights(tmp_path: Path) -> None:
+    """Only ones and zeros between two reshapes are what is left of a group normalisation."""
+    nodes: Spec = [("Reshape", ("x", "to"), "a"),
+                   ("InstanceNormalization", ("a", "scale", "shift"), "b"),
+                   ("Reshape", ("b", "back"), "h")]
+    shapes = {"to": np.array([0, 2, -1]), "back": np.array([0, 4, 8, 8]), "shift": (2,)}
+    net = load(tmp_path, nodes, 256, ("n", 4, 8, 8), scale=np.ones(2, np.float32), **shapes)
+    (norm,) = between(net)
+    assert norm == GroupNorm(norm.name, ("input",), affine=False, groups=2)
+    with pytest.raises(InputError, match="a reshape of samples 4x8x8 to 0x2x-1 is not supported"):
+        load(tmp_path, nodes, 256, ("n", 4, 8, 8), scale=np.float32([1, 2]), **shapes)
+
+
 def modules() -> dict[str, Callable[[], Any]]:
     """Modules whose ONNX file gives the layers that the module itself gives."""
     from torch import nn
