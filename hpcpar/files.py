@@ -1,13 +1,20 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and TOML files."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from hpcpar.errors import InputError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 def reason(err: OSError) -> str:
@@ -45,3 +52,20 @@ def write_text(path: str, text: str, what: str) -> None:
     """Writes a text file atomically; the errors are those of `atomic_path`."""
     with atomic_path(path, what) as temporary, open(temporary, "w", encoding="utf-8") as f:
         f.write(text)
+
+
+def read_toml(path: str, what: str, page: str) -> dict[str, Any]:
+    """The content of a TOML file.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read; `what` names its kind, `page` the documentation with an example.
+    """
+    try:
+        with open(path, "rb") as f:
+            return tomllib.load(f)
+    except OSError as err:
+        raise InputError(f"cannot read {what} {path}: {err.strerror}") from err
+    except ValueError as err:
+        raise InputError(f"{what} {path} are not TOML ({err}); {page} has an example") from err

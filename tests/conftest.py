@@ -1,10 +1,14 @@
-"""What all tests share: how often Python looks for garbage in cycles."""
+"""What all tests share: no site defaults, and how often Python looks for garbage in cycles."""
 
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
+
+#: No test reads the site defaults of whoever runs it.
+os.environ["HPCPAR_CONFIG"] = ""
 
 #: New objects, and younger collections, before a generation is looked through.
 THRESHOLDS = (20_000, 20, 20)

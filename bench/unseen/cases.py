@@ -19,7 +19,6 @@ from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import named
 from hpcpar.report.rows import Times
 from hpcpar.report.tables import amount
-from hpcpar.schedule.runnable import require, runs
 from hpcpar.search import auto
 
 #: Network -> image, batch. A network's smallest layers still have pixels for four ranks.
@@ -236,12 +235,9 @@ def possible(group: Group, network: Network, machine: Machine, strategy: str, ba
     """
     where = (network, group.spec, group.ranks, batch, machine)
     if strategy == "auto":
-        found = auto.best(*where, accept=runs(network), bucket_bytes=None)[0]
+        found = auto.best(*where, bucket_bytes=None)[0]
     else:
         found = auto.price_named(network, group.spec, strategy, *where[2:], bucket_bytes=None)
-    require(network, found.plan)
-    if found.parts > batch:
-        raise InputError(f"a batch of {batch} cannot be cut into {found.parts} parts")
     if found.memory_bytes * group.ranks > free_bytes():
         raise InputError(f"needs {amount(found.memory_bytes)} on each rank, "
                          f"{amount(free_bytes())} are free for all")

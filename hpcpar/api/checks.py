@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import partial
 from typing import Any, TypeVar
 
@@ -89,6 +90,17 @@ def number(most: float, told: str, value: object) -> float:
     if not (0 < found <= most and found < math.inf):
         raise ValueRefused(f"'{value}' is not {told}")
     return found
+
+
+def share(value: object) -> int | Fraction:
+    """Samples of a rank in weak scaling: a whole number, or a part of a sample (1/4, 0.25)."""
+    try:
+        found = Fraction(str(value))
+    except (ValueError, ZeroDivisionError):
+        found = Fraction(0)
+    if found <= 0:
+        raise ValueRefused(f"'{value}' is not a number of samples, as in 8 or 1/4")
+    return found if found.denominator > 1 else int(found)
 
 
 amount = partial(number, math.inf, "a number greater than 0")

@@ -13,6 +13,7 @@ from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_plan import Prediction
+from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
@@ -20,10 +21,11 @@ from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.report import answer, prediction_bars
 from hpcpar.report.prediction_tables import schedule_rows
-from hpcpar.schedule.runnable import runs
 from hpcpar.schedule.steps import Schedule
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
+from hpcpar.search.explain import Explanation, explain
+from hpcpar.search.memory_advice import MemoryAdvice, advice_on
 from hpcpar.search.table_search import SearchResult
 
 #: Plans in a table or a picture.
@@ -76,24 +78,40 @@ class PlanResult(TableResult):
         """Every step of an iteration."""
         return schedule_for(self.best.task.network, self.plan)
 
-    def save(self, path: str) -> None:
+    @cached_property
+    def advice(self) -> MemoryAdvice | None:
+        """How the choice was made to fit in memory, or could be."""
+        return advice_on(list(self.candidates))
+
+    @cached_property
+    def explanation(self) -> Explanation:
+        """What limits the choice, and what would help most."""
+        return explain(self.best.task.network, self.best)
+
+    def save(self, path: str, force: bool = False) -> None:
         """Writes the plan file.
 
         Raises
         ------
         InputError
-            The file cannot be written, or no name stands for the network.
+            The file cannot be written, no name stands for the network, or the plan does not fit in
+            memory and `force` is False.
         """
+        if not (force or self.best.fits):
+            raise InputError(f"{path} is not written: {self.best.strategy} does not fit in memory; "
+                             "plan otherwise, or give --force")
         plans.save(self.plan, path)
 
-    def to_json(self, schedule: bool = False) -> dict[str, Any]:
-        """The document of ``hpcpar plan --json``, with that of ``--show-schedule``."""
+    def to_json(self, schedule: bool = False, explained: bool = False) -> dict[str, Any]:
+        """The document of ``hpcpar plan --json``, with ``--show-schedule``, with ``--explain``."""
         data = self.prediction.to_json(steps=True) | {"search_s": self.search_s}
         if self.search is not None:
             data["search"] = self.search.to_json()
         data["alternatives"] = [
             {"strategy": c.strategy, "iteration_s": c.iteration_s, "fits": c.fits}
             for c in self.candidates[1:]]
+        if explained:
+            data["explain"] = self.explanation.to_json()
         if schedule:
             data["schedule"] = schedule_rows(self.schedule, self.prediction)
         return data
@@ -147,8 +165,8 @@ def _candidates(network: Network, spec: NetworkSpec, strategy: str, ranks: int, 
     if strategy not in ("auto", "layerwise"):
         return [auto.price_named(network, spec, strategy, ranks, batch, machine, **options)], None
     layerwise = strategy == "layerwise"
-    found = auto.best(network, spec, ranks, batch, machine, accept=runs(network),
-                      layers=not layerwise, **options)
+    found = auto.best(network, spec, ranks, batch, machine, layers=not layerwise,
+                      **options)
     if not layerwise:
         return found, None
     best, result = auto.named_or_layerwise(network, spec, ranks, batch, machine, known=found,

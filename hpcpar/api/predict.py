@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
-from hpcpar.api.checks import amount, argument, fraction, names, optional, positive, positives
+from hpcpar.api.checks import (
+    amount,
+    argument,
+    fraction,
+    names,
+    optional,
+    positive,
+    positives,
+    share,
+)
 from hpcpar.api.options import PlanningOptions
 from hpcpar.api.plan import PlanResult
 from hpcpar.api.results import Record, TableResult, flat
@@ -29,7 +40,7 @@ from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, alone
 from hpcpar.search.explain import Explanation
 from hpcpar.search.explain import explain as limitations
-from hpcpar.search.scaling import Scale, best_ranks, node_ranks, scaling
+from hpcpar.search.scaling import Scale, best_ranks, node_ranks, scaling, weak_batch
 
 #: Default numbers of ranks to choose from.
 USUAL_RANKS = [2**i for i in range(11)]
@@ -117,7 +128,7 @@ class PredictResult(TableResult):
 def predict(network: NetworkLike | None = None, ranks: int | str | Iterable[int] | None = None,
             batch: int | None = None, machine: MachineLike | None = None,
             strategy: str | Iterable[str] = "data", *, plan: str | Plan | PlanResult | None = None,
-            batch_per_rank: int | None = None, input: Shape | str | None = None,
+            batch_per_rank: float | Fraction | str | None = None, input: Shape | str | None = None,
             classes: int | None = None, forward_only: bool = False, explain: bool = False,
             efficiency: float | None = None, deadline: float | None = None,
             node_hours: float | None = None, **options: Any) -> PredictResult:
@@ -131,6 +142,8 @@ def predict(network: NetworkLike | None = None, ranks: int | str | Iterable[int]
         As in `hpcpar.plan`.
     ranks, strategy
         One, several, or text with commas.
+    batch_per_rank : int, float, Fraction or str, optional
+        Below 1 where ranks share a sample, as in ``1/4``.
     plan : str, Plan or PlanResult, optional
         A plan file or a plan, instead of network, ranks, batch and strategy.
     deadline : float, optional
@@ -166,13 +179,13 @@ def predict(network: NetworkLike | None = None, ranks: int | str | Iterable[int]
     if (batch is None) == (batch_per_rank is None):
         raise InputError("give --batch (over all ranks) or --batch-per-rank, one of the two")
     whole = optional("batch", positive, batch)
-    share = whole or argument("batch_per_rank", positive, batch_per_rank)
-    sizes = {p: whole or share * p for p in argument("ranks", positives, ranks)}
+    each = whole or argument("batch_per_rank", share, batch_per_rank)
+    sizes = {p: whole or weak_batch(each, p) for p in argument("ranks", positives, ranks)}
     spec, net = network_of(network, input, classes)
     candidates, skipped = _price(
         net, spec, sizes, names(strategy), machine_of(machine or "local"),
         training=not forward_only, **chosen.planning(spec))
-    scales = _scales(candidates, share, chosen.epochs) if asked else []
+    scales = _scales(candidates, math.ceil(each), chosen.epochs) if asked else []
     return PredictResult(
         tuple(c.prediction for c in candidates), tuple(candidates), tuple(skipped),
         tuple(limitations(net, c) for c in candidates) if explain else (), tuple(scales),
@@ -227,23 +240,18 @@ def _price(network: Network, spec: NetworkSpec, sizes: Mapping[int, int],
 
     def one(strategy: str, ranks: int, batch: int) -> None:
         try:
-            candidate = auto.price_named(network, spec, strategy, ranks, batch, machine, **options)
+            if strategy == "auto":
+                found.append(auto.best(network, spec, ranks, batch, machine, **options)[0])
+            else:
+                found.append(auto.price_named(network, spec, strategy, ranks, batch, machine,
+                                              **options))
         except InputError as err:
-            if "stages" not in str(err):
-                raise
-            reason = str(err)
-        else:
-            if candidate.parts <= batch:
-                found.append(candidate)
-                return
-            reason = f"a batch of {batch} cannot be cut into {candidate.parts} parts"
-        skipped.append({"strategy": strategy, "ranks": ranks, "reason": reason})
+            skipped.append({"strategy": strategy, "ranks": ranks, "reason": str(err)})
 
     for ranks, batch in sizes.items():
         for pattern in strategies:
-            if pattern == "auto":
-                found.append(auto.best(network, spec, ranks, batch, machine, **options)[0])
-                continue
-            for strategy in auto.expand(pattern, ranks):
+            for strategy in ["auto"] if pattern == "auto" else auto.expand(pattern, ranks):
                 one(strategy, ranks, batch)
+    if not found and len(skipped) == 1:
+        raise InputError(skipped[0]["reason"])
     return found, skipped

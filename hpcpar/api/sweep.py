@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
 from typing import Any
 
 from hpcpar.api.checks import (
@@ -18,13 +18,16 @@ from hpcpar.api.checks import (
     optional,
     positive,
     positives,
+    share,
 )
 from hpcpar.api.options import PlanningOptions
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
+from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, unknown
+from hpcpar.machine.model import Machine
 from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError, Shape
@@ -33,8 +36,9 @@ from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
 from hpcpar.report.sweep_table import conclusion
-from hpcpar.search.scaling import node_ranks
+from hpcpar.search.scaling import weak_batch
 from hpcpar.sweep import folder, local, planning, remote, report
+from hpcpar.sweep import study as studies
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
 from hpcpar.sweep.progress import SweepProgress
 from hpcpar.sweep.scripts import BatchJob
@@ -102,13 +106,14 @@ class SweepResult(TableResult):
         return finish(pyplot(), drawn[name], path, DPI)
 
 
-def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int], batch: int, out: str,
-          machine: MachineLike = "local", strategies: str | Iterable[str] = "auto,data", *,
+def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
+          batch: float | Fraction | str, out: str, machine: MachineLike = "local",
+          strategies: str | Iterable[str] = "auto,data", *,
           input: Shape | str | None = None, classes: int | None = None, steps: int | None = None,
           epochs: int | None = None, data: str = "", device: str = "cpu", direct: bool = False,
           retry: bool = False, dry_run: bool = False, launcher: str = "local", mpiexec: str = "",
           no_wait: bool = False, one_allocation: bool = False, slurm: str = "",
-          **options: Any) -> SweepResult:
+          site: tuple[str, Mapping[str, Any]] = ("", {}), **options: Any) -> SweepResult:
     """Runs a scaling study, or goes on where it stopped.
 
     Arguments are the options of ``hpcpar sweep``, by the same names and with the same defaults.
@@ -117,8 +122,12 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int], bat
     ----------
     kind : str
         ``strong`` or ``weak``.
+    batch : int, float, Fraction or str
+        In a weak study below 1 where ranks share a sample, as in ``1/4``.
     network, machine
         As in `hpcpar.plan`.
+    site : (path, mapping)
+        Slurm options of the site, which all others override, and their file.
     options
         ``overlap``, ``dtype``, and those of `hpcpar.sweep.slurm.Slurm`.
 
@@ -131,12 +140,12 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int], bat
     for name in options:
         if name not in (*_SLURM, *_PLANNING):
             raise unknown("option", name, (*_SLURM, *_PLANNING))
-    asked = read(slurm, {k: v for k, v in options.items() if k in _SLURM})
+    asked = read(slurm, {k: v for k, v in options.items() if k in _SLURM}, site)
     if steps is not None and epochs is not None:
         raise InputError("argument epochs: not allowed with argument steps")
     here = argument("launcher", OneOf(LAUNCHERS), launcher) == "local"
     sizes = tuple(sorted(set(argument("ranks", positives, ranks))))
-    batch = argument("batch", positive, batch)
+    each = argument("batch", share if kind == "weak" else positive, batch)
     wanted = tuple(names(strategies))
     if not wanted:
         raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
@@ -146,13 +155,20 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int], bat
     out = os.path.abspath(out)
     folder.make(os.path.join(out, "cases"))
     with folder.alone(out), SweepProgress() as tell:
-        largest = batch * (sizes[-1] if kind == "weak" else 1)
+        largest = weak_batch(each, sizes[-1] if kind == "weak" else 1)
         path, samples = _data(net, data, out, BATCHES * largest, dry_run, tell)
         study = Study(
-            argument("kind", OneOf(KINDS), kind), spec, machine_of(machine), sizes, wanted, batch,
+            argument("kind", OneOf(KINDS), kind), spec, _machine(machine, device), sizes, wanted,
+            each,
             {name: chosen[name] for name in ("gather", "overlap", "dtype", "bucket_bytes")},
             path, samples, optional("steps", positive, steps) or (0 if epochs else STEPS),
             optional("epochs", positive, epochs) or 1, device, out, direct)
+        asked = asked.on(study.machine)
+        study = replace(study, nodes={str(p): 1 if here else asked.nodes_for(p) or p
+                                      for p in sizes})
+        studies.save(study)
+        for line in _cautions(study, here and not dry_run):
+            tell.say(f"note: {line}")
         states = planning.prepare(study, tell.planning)
         # a case still marked as running was left by a sweep that was killed
         todo = [case for case, status in states.items()
@@ -163,20 +179,46 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int], bat
             _run_here(study, states, todo, launch, asked, tell)
         elif not dry_run:
             _run_by_slurm(study, states, scripts, no_wait, tell)
-    points, document, note = report.write(study, states, _nodes(study, asked, here))
     dry: dict[str, list[str]] = {}
     if dry_run:
         commands = [shlex.join(local.command(study, case, launch)) for case in todo if here]
         dry = {"commands": commands} if here else {"scripts": [*scripts.values()]}
+    return _result(study, states, dry)
+
+
+def sweep_report(out: str) -> SweepResult:
+    """Draws the report of a finished or partial study again; plans and runs nothing.
+
+    Raises
+    ------
+    InputError
+        The folder `out` is not that of a study.
+    """
+    study = studies.load(os.path.abspath(out))
+    found = {case: folder.read_status(study.folder(case)) for case in study.cases()}
+    return _result(study, {case: status for case, status in found.items() if status}, {})
+
+
+def _result(study: Study, states: dict[Case, Status], dry: dict[str, list[str]]) -> SweepResult:
+    points, document, note = report.write(study, states)
     return SweepResult(study, report.title(study), states, tuple(points), document,
-                       os.path.join(out, report.PAGE), note, dry)
+                       os.path.join(study.out, report.PAGE), note, dry)
 
 
-def _nodes(study: Study, asked: Slurm, here: bool) -> dict[int, int]:
-    """Number of nodes by number of ranks: this one, those asked for, or by the machine's."""
-    per_node = node_ranks(study.machine)
-    return {ranks: 1 if here else asked.nodes_for(ranks) or math.ceil(ranks / per_node)
-            for ranks in study.ranks}
+def _machine(given: MachineLike, device: str) -> Machine:
+    """The machine, which computes on the device that the runs will use."""
+    machine = machine_of(given)
+    if (machine.kind, device) in (("gpu", "cpu"), ("cpu", "gpu")):
+        raise InputError(f"ranks of machine {machine.name} compute on {machine.kind}s, --device is "
+                         f"{device}: give --device {machine.kind}, or another --machine")
+    return machine
+
+
+def _cautions(study: Study, measured_here: bool) -> list[str]:
+    """What makes predictions or measurements uncertain."""
+    guess = (f"machine {study.machine.name} is not calibrated: predictions are estimates; write "
+             f"{os.path.join(study.out, 'machine.toml')} with: hpcpar calibrate -o")
+    return [guess] * (not study.machine.compute) + (slowdowns(1) if measured_here else [])
 
 
 def _run_here(study: Study, states: dict[Case, Status], todo: Sequence[Case],

@@ -13,7 +13,9 @@ from hpcpar.calibrate.calibrate import calibrate
 from hpcpar.calibrate.refine import refine
 from hpcpar.cli import options
 from hpcpar.cli.calibrated import show_machine
+from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World, world
+from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
@@ -29,6 +31,7 @@ from hpcpar.train import record
 
 def add(p: argparse.ArgumentParser) -> None:
     """Adds the options."""
+    options.add_start(p)
     p.add_argument("-o", "--out", required=True, metavar="machine.toml",
                    help="the machine file to write")
     p.add_argument("--refine", nargs="+", default=[], metavar="run.h5",
@@ -114,6 +117,10 @@ def _run(args: argparse.Namespace, w: World) -> int:
     begin = time.perf_counter()
 
     lines = ProgressBar(w.rank)
+    node = fullest_node(w, args.device)
+    if w.rank == 0 and args.device == "cpu":
+        for line in slowdowns(node.ranks):
+            say(f"note: {line}")
     machine = calibrate(w, kernels, chosen, Path(args.out).stem,
                         lambda what: lines.say(f"calibrating: {what}"), args.direct)
     if w.rank == 0:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
 
 from hpcpar.errors import InputError
 
@@ -12,6 +16,8 @@ GIVEN = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
 #: Variables in which launchers give the number of ranks on this node, and a process's rank.
 _LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE",
                 "SLURM_STEP_TASKS_PER_NODE")
+#: Variables of the processes of a job.
+_JOB = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "SLURM_STEP_ID")
 _RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
@@ -41,6 +47,29 @@ def limit_threads() -> int:
     if not told.isdigit() or told == "0":
         raise InputError(f"{VARIABLES[0]}={told}: give a number of threads, or unset it")
     return int(told)
+
+
+def start(ranks: int, argv: Sequence[str], mpiexec: str) -> NoReturn:
+    """Becomes ``mpiexec -n RANKS hpcpar ...``, with the words of `argv` but -n.
+
+    The process is replaced: signals and the exit status are mpiexec's.
+
+    Raises
+    ------
+    InputError
+        This is a rank of a job already.
+    """
+    if any(name in os.environ for name in _JOB):
+        raise InputError("-n starts a job, but this is a process of one (of mpiexec or srun) "
+                         "already; leave -n out, or leave the launcher out")
+    words = list(argv)
+    place = next(i for i, word in enumerate(words) if re.fullmatch(r"-n\d*", word))
+    del words[place:place + (2 if words[place] == "-n" else 1)]
+    # the ranks share the cores: what `limit_threads` gave this process alone is not theirs
+    env = {k: v for k, v in os.environ.items() if k not in VARIABLES or k in GIVEN}
+    program = [mpiexec, "-n", str(ranks), sys.executable, "-m", "hpcpar", *words]
+    sys.stderr.flush()
+    os.execve(mpiexec, program, env)
 
 
 def started_rank() -> int:

@@ -8,12 +8,14 @@ from dataclasses import asdict
 from hpcpar.cli import options
 from hpcpar.machine import files
 from hpcpar.machine.model import Level, Machine
-from hpcpar.report.tables import amount, seconds, show, show_line
+from hpcpar.report.tables import amount, say, seconds, show, show_line
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     parser.add_argument("name", nargs="?", help="preset or machine file to show")
+    parser.add_argument("--new", metavar="FILE.toml",
+                        help="write a commented machine file, to be filled in")
     options.add_output(parser)
 
 
@@ -74,6 +76,10 @@ def _list(machines: list[Machine], wide: bool) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
+    if args.new:
+        files.new(args.new)
+        say(f"wrote {args.new}; fill in your figures, then: hpcpar machines {args.new}")
+        return 0
     if args.name:
         machine = files.load(args.name)
         if args.json:

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 
 import hpcpar
-from hpcpar.cli.launch import limit_threads, started_rank
+from hpcpar.cli import site
+from hpcpar.cli.launch import limit_threads, start, started_rank
 from hpcpar.cli.parser import Parser
 from hpcpar.errors import InputError, RunError, unknown
 
@@ -70,6 +71,11 @@ def _dispatch(argv: Sequence[str]) -> int:
     if command is None:
         top.print_help(sys.stderr)
         return 2
+    if getattr(args, "start", None):
+        from hpcpar.sweep.local import mpiexec
+
+        start(args.start, argv, mpiexec())
+    site.fill(args)
     return int(importlib.import_module(f"hpcpar.cli.{command}").main(args))
 
 

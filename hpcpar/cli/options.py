@@ -25,6 +25,7 @@ from hpcpar.sweep.slurm import Slurm
 
 natural, positive, positives = checks.natural, checks.positive, checks.positives
 amount, fraction, image = checks.amount, checks.fraction, checks.image
+share = checks.share
 
 
 def one_of(known: Iterable[str]) -> dict[str, Any]:
@@ -44,9 +45,13 @@ def add_augment(parser: argparse.ArgumentParser) -> None:
 
 
 def add_defaults(parser: argparse.ArgumentParser, function: Callable[..., object]) -> None:
-    """Gives options the defaults of the function that the command calls."""
+    """Gives options the defaults of the function that the command calls.
+
+    The machine's is left to `hpcpar.cli.site`.
+    """
     parameters = inspect.signature(function).parameters.values()
-    parser.set_defaults(**{p.name: p.default for p in parameters if p.default is not p.empty})
+    parser.set_defaults(**{p.name: p.default for p in parameters
+                           if p.default is not p.empty and p.name != "machine"})
 
 
 def arguments(args: argparse.Namespace, function: Callable[..., object]) -> dict[str, Any]:
@@ -75,8 +80,14 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
     """Adds --machine."""
-    parser.add_argument("--machine", default="local", metavar="NAME|FILE",
-                        help="preset or machine file (default local)")
+    parser.add_argument("--machine", metavar="NAME|FILE",
+                        help="preset or machine file (default: the site's, else local)")
+
+
+def add_start(parser: argparse.ArgumentParser) -> None:
+    """Adds -n."""
+    parser.add_argument("-n", dest="start", type=positive, metavar="P",
+                        help="start P ranks here with mpiexec (default: this is one of a job's)")
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

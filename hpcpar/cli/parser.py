@@ -21,7 +21,7 @@ SECTIONS = {
                   "node-hours",
     "Slurm": "slurm account partition time constraint nodes ranks-per-node cpus-per-rank "
              "gpus-per-rank module sbatch mpi no-wait one-allocation",
-    "output": "output out checkpoint show-schedule plot timeline timeline-plot all",
+    "output": "output force new out checkpoint show-schedule plot timeline timeline-plot all",
 }
 _SECTION = {f"--{name}": title for title, names in SECTIONS.items() for name in names.split()}
 #: Arguments that may be files, which a shell completes.

@@ -6,14 +6,10 @@ import argparse
 
 from hpcpar.api.plan import SHOWN, PlanResult, plan
 from hpcpar.cli import options
-from hpcpar.report import tables
+from hpcpar.report import scaling_table, tables
+from hpcpar.report.memory_note import memory_note
 from hpcpar.report.prediction_tables import show_layers, show_predictions, show_schedule
-from hpcpar.search.candidates import Candidate
-from hpcpar.search.layerwise import least_memory
 from hpcpar.search.table_search import SearchResult
-
-#: Numbers of recomputed segments that are tried where a plan does not fit.
-SEGMENTS = (2, 4, 8, 16, 32)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +30,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     options.add_planning(parser)
     options.add_output(parser)
     parser.add_argument("-o", "--output", metavar="plan.json", help="write the plan file")
+    parser.add_argument("--force", action="store_true",
+                        help="write it even where the plan does not fit in memory")
+    parser.add_argument("--explain", action="store_true",
+                        help="name what limits the plan, and what would help most")
     parser.add_argument("--show-schedule", action="store_true",
                         help="list every step of an iteration")
     options.add_defaults(parser, plan)
@@ -42,15 +42,18 @@ def add(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
     result = plan(**options.arguments(args, plan))
-    if args.output:
-        result.save(args.output)
     if args.json:
-        options.print_json(result.to_json(schedule=args.show_schedule))
+        options.print_json(result.to_json(args.show_schedule, args.explain))
     elif args.csv:
         options.print_csv(result.rows())
     else:
+        if args.explain:
+            scaling_table.show_explanation(result.prediction, result.explanation, args.wide)
         _show(result, args.show_schedule, args.wide)
-    _notes(args, result.best)
+    _notes(args, result)
+    if args.output:
+        result.save(args.output, args.force)
+        tables.say(f"wrote {args.output}")
     return 0
 
 
@@ -81,40 +84,17 @@ def _search_line(found: SearchResult) -> str:
     return f"{line}; not proved the least: at most {gap:.2%} above it"
 
 
-def _notes(args: argparse.Namespace, chosen: Candidate) -> None:
+def _notes(args: argparse.Namespace, result: PlanResult) -> None:
     """Remarks on a plan that does not fit, leaves ranks idle, or cuts nothing."""
+    chosen = result.best
     caution = chosen.task.machine.caution(args.ranks)
     if caution:
         tables.say(f"note: {caution}")
-    if not chosen.prediction.fits:
-        _memory_notes(chosen)
+    if result.advice is not None and not args.explain:
+        tables.say(f"note: {memory_note(result.advice, taken=chosen.fits)}")
     if chosen.parts > args.batch:
-        tables.say(f"note: a batch of {args.batch} cut into {chosen.parts} parts leaves ranks "
-                   "without samples; use a larger batch or a grid")
+        tables.say(f"note: layers that cut a batch of {args.batch} into {chosen.parts} parts leave "
+                   "ranks without samples")
     configs = chosen.plan.configs.values()
     if args.ranks > 1 and all(c.parts == 1 and c.first == 0 for c in configs):
         tables.say("note: no layer is cut: a single rank would take as long")
-    if args.output:
-        tables.say(f"wrote {args.output}")
-
-
-def _memory_notes(chosen: Candidate) -> None:
-    p = chosen.prediction
-    least, enough = least_memory(chosen.task)
-    if least <= p.memory_limit_bytes:
-        advice = "a layer-wise plan of less memory fits: use --strategy layerwise"
-    elif enough:
-        advice = f"{enough} ranks would do"
-    else:
-        advice = "no number of ranks up to 16 times as many would do: use a smaller batch"
-    tables.say(f"note: {p.strategy} needs {tables.amount(p.memory_bytes)} a rank, the machine has "
-               f"{tables.amount(p.memory_limit_bytes)}; the least that any plan was found to need "
-               f"is {tables.amount(least)}; {advice}")
-    for count in SEGMENTS:
-        again = chosen.recomputing(count)
-        if again.fits:
-            tables.say(f"note: with --recompute {count} it needs "
-                       f"{tables.amount(again.memory_bytes)}, which fits, and takes "
-                       f"{tables.seconds(again.iteration_s)} instead of "
-                       f"{tables.seconds(p.iteration_s)}")
-            break

@@ -21,14 +21,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     options.add_network(parser, required=False)
     parser.add_argument("--machine", metavar="NAME|FILE",
-                        help="preset or machine file (default: the plan file's, else local)")
+                        help="preset or machine file (default: the plan file's, else "
+                        "the site's, else local)")
     parser.add_argument("--ranks", type=options.positives, metavar="P,P,...",
                         help="numbers of ranks (with --efficiency, --deadline or "
                         "--node-hours default 1,2,4,...,1024)")
     parser.add_argument("--batch", type=options.positive, metavar="B",
                         help="samples of a mini-batch, over all ranks")
-    parser.add_argument("--batch-per-rank", type=options.positive, metavar="B",
-                        help="samples of a mini-batch on each rank (weak scaling)")
+    parser.add_argument("--batch-per-rank", type=options.share, metavar="B",
+                        help="samples of a mini-batch on each rank (weak scaling); 1/4 where four "
+                        "ranks share a sample")
     parser.add_argument("--strategy", metavar="S,S,...",
                         help="strategies; 'grid:*' stands for every grid, 'auto' for the "
                         "fastest that fits (default %(default)s)")

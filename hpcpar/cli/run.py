@@ -15,6 +15,7 @@ from hpcpar.cli import options
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World, world
 from hpcpar.cost.price_plan import Prediction, price
+from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
@@ -38,6 +39,7 @@ UPDATE = ("rate", "momentum", "decay", "schedule", "warmup")
 
 def add(p: argparse.ArgumentParser) -> None:
     """Adds the options."""
+    options.add_start(p)
     p.add_argument("--plan", required=True, help="plan file, from: hpcpar plan -o")
     p.add_argument("--data", required=True, help="HDF5 dataset, from: hpcpar data")
     options.add_augment(p)
@@ -102,6 +104,9 @@ def _run(args: argparse.Namespace, w: World) -> int:
               f"{w.library}")
     if node.shared:
         lines.say(f"note: {node}")
+    if w.rank == 0 and args.device == "cpu":
+        for line in slowdowns(node.ranks):
+            lines.say(f"note: {line}")
     progress = RunProgress(lines, prediction.iteration_s)
     with lines:
         if isinstance(job, Training):

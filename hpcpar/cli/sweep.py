@@ -7,18 +7,26 @@ import signal
 from types import FrameType
 from typing import NoReturn
 
-from hpcpar.api.sweep import BATCHES, LAUNCHERS, STEPS, sweep
+from hpcpar.api.sweep import BATCHES, LAUNCHERS, STEPS, sweep, sweep_report
 from hpcpar.cli import options
+from hpcpar.cli.site import read
 from hpcpar.errors import RunError
 from hpcpar.report.sweep_table import show_points
 from hpcpar.report.tables import say
 from hpcpar.sweep.folder import FAILED
 from hpcpar.sweep.study import KINDS
 
+#: The command that draws again.
+REPORT = "report"
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(KINDS))
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join((*KINDS, REPORT)))
+    again = kinds.add_parser(REPORT, help="draw the report of a finished or partial sweep again",
+                             allow_abbrev=False)
+    again.add_argument("out", metavar="FOLDER", help="folder of the sweep")
+    options.add_output(again)
     for kind, batch in zip(KINDS, ("over all ranks, the same at every size", "of each rank"),
                            strict=True):
         p = kinds.add_parser(kind, help=f"{kind} scaling: --batch is {batch}", allow_abbrev=False)
@@ -29,7 +37,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         p.add_argument("--strategies", metavar="S,S,...",
                        help="each at each size; 'grid:*' stands for every grid "
                        "(default %(default)s)")
-        p.add_argument("--batch", type=options.positive, required=True, metavar="B",
+        p.add_argument("--batch", required=True, metavar="B",
+                       type=options.share if kind == "weak" else options.positive,
                        help=f"samples of a mini-batch, {batch}")
         options.add_types(p)
         length = p.add_mutually_exclusive_group()
@@ -95,7 +104,11 @@ def main(args: argparse.Namespace) -> int:
     # handled like Ctrl-C: the ranks are ended, and the folder stays consistent
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, _interrupt)
-    result = sweep(**options.arguments(args, sweep))
+    if args.kind == REPORT:
+        result = sweep_report(args.out)
+    else:
+        site = read()
+        result = sweep(**options.arguments(args, sweep) | {"site": (site.path, site.slurm)})
     if args.json:
         options.print_json(result.to_json())
     elif args.csv:

@@ -27,6 +27,7 @@ from hpcpar.train.verify import (
 
 def add(p: argparse.ArgumentParser) -> None:
     """Adds the options."""
+    options.add_start(p)
     p.add_argument("--plan", required=True, help="plan file, from: hpcpar plan -o")
     p.add_argument("--data", default="",
                    help="HDF5 dataset, from: hpcpar data (default: random numbers)")

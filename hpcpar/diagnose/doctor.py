@@ -11,6 +11,7 @@ import h5py
 from hpcpar.comm.world import World, separate_worlds
 from hpcpar.diagnose import environment
 from hpcpar.diagnose.environment import JobEnvironment, RankEnvironment
+from hpcpar.diagnose.processor import load
 from hpcpar.errors import InputError
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -61,7 +62,8 @@ def examine(threads: int, given: dict[str, str]) -> JobEnvironment | None:
 
 def diagnose(job: JobEnvironment) -> list[Finding]:
     """Checks the environment of a job."""
-    return [*_software(job), *_mpi(job), *_threads(job), *_memory(job), *_gpus(job), *_files(job)]
+    return [*_software(job), *_mpi(job), *_threads(job), *_load(job), *_memory(job),
+            *_gpus(job), *_files(job)]
 
 
 def _software(job: JobEnvironment) -> Iterator[Finding]:
@@ -74,7 +76,12 @@ def _software(job: JobEnvironment) -> Iterator[Finding]:
         theirs = ", ".join(f"{k} {v}" for k, v in other.versions.items() if v != first.versions[k])
         yield Finding("software", WARNING, f"{text}; but {other.host} has {theirs}",
                       "use one environment on a file system that all nodes share")
-    yield Finding("BLAS", OK, job.blas)
+    old = next((r for r in job.ranks if r.kernels), None)
+    if old is None:
+        yield Finding("BLAS", OK, job.blas)
+    else:
+        yield Finding("BLAS", WARNING, f"{job.blas}; {old.host}: {old.kernels}",
+                      "unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE")
 
 
 def _mpi(job: JobEnvironment) -> Iterator[Finding]:
@@ -112,6 +119,16 @@ def _threads(job: JobEnvironment) -> Iterator[Finding]:
     else:
         text = f"ranks of a node share {cores} core(s)"
     yield Finding("binding", OK, text)
+
+
+def _load(job: JobEnvironment) -> Iterator[Finding]:
+    """Processes of others on the nodes."""
+    told = [f"{host}: {text}" for host, ranks in job.nodes.items()
+            if (text := load(ranks[0].running, len(ranks), ranks[0].node_cores))]
+    if told:
+        yield Finding("load", WARNING, told[0], "wait, or ask for nodes of your own (--exclusive)")
+    else:
+        yield Finding("load", OK, "no other process takes the ranks' cores")
 
 
 def _cores(ranks: Sequence[RankEnvironment]) -> int:

@@ -22,7 +22,7 @@ import numpy as np
 
 import hpcpar
 from hpcpar.comm.world import World
-from hpcpar.diagnose import gpu_probe
+from hpcpar.diagnose import gpu_probe, processor
 
 #: Time (s) that a file from another node may take to appear here.
 _SEEN_S = 3.0
@@ -47,6 +47,11 @@ class RankEnvironment:
     locks: str
     #: Whether rank 0's files are visible in the working directory.
     sees: bool
+    #: How the environment forces old BLAS kernels, or empty; and processes that run on the node.
+    kernels: str = ""
+    running: int = 0
+    #: Cores of the node, whether or not the rank may use them.
+    node_cores: int = 1
     #: Result of `gpu_probe.look` on the node's first rank; ``driver``: a GPU's device file exists.
     gpu: dict[str, Any] = field(default_factory=dict)
 
@@ -91,7 +96,9 @@ def rank_environment(world: World | None, threads: int) -> RankEnvironment:
     if hosts.index(host) == rank and importlib.util.find_spec("cupy") is not None:
         gpu |= gpu_probe.look()
     cores = tuple(sorted(os.sched_getaffinity(0)))
-    return RankEnvironment(host, versions, cores, threads, free_bytes(), *_folder(world), gpu)
+    kernels = processor.old_kernels(os.environ, Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    return RankEnvironment(host, versions, cores, threads, free_bytes(), *_folder(world), kernels,
+                           processor.running(), os.cpu_count() or 1, gpu)
 
 
 def blas() -> str:

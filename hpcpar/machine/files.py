@@ -14,7 +14,9 @@ import tomli_w
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.files import write_text
+from hpcpar.machine import quantities
 from hpcpar.machine.model import Device, Factors, Level, Machine
+from hpcpar.machine.quantities import without_units
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -194,6 +196,7 @@ def from_dict(data: object, where: str = "machine") -> Machine:
 
 
 def _device(data: Mapping[str, object], where: str) -> Device:
+    data = without_units(data, quantities.DEVICE, where)
     _known(data, Device, where, _REMOVED_OF_DEVICE)
     return Device(
         int(_number(data, "memory_bytes", where)),
@@ -238,6 +241,7 @@ def _levels(entries: list[object], where: str) -> tuple[Level, ...]:
 
 
 def _level(data: Mapping[str, object], where: str) -> Level:
+    data = without_units(data, quantities.LEVEL, where)
     _known(data, Level, where)
     has_small = data.get("small_alpha_s") is not None
     return Level(
@@ -282,6 +286,24 @@ def to_dict(machine: Machine) -> dict[str, object]:
         for c in machine.collectives
     ]
     return {name: value for name, value in out.items() if value or name not in _OPTIONAL}
+
+
+def new(path: str) -> None:
+    """Write a commented template of a machine file.
+
+    Raises
+    ------
+    InputError
+        The file exists, or cannot be written.
+    """
+    text = (resources.files("hpcpar.machine") / "template.toml").read_text(encoding="utf-8")
+    try:
+        with open(path, "x", encoding="utf-8") as f:
+            f.write(text)
+    except FileExistsError as err:
+        raise InputError(f"{path} exists already; choose another name, or edit it") from err
+    except OSError as err:
+        raise InputError(f"cannot write machine file {path}: {err.strerror}") from err
 
 
 def save(machine: Machine, path: str) -> None:

@@ -166,6 +166,13 @@ class Machine:
     cores_per_node: int = 0
     processor: str = "rank"
 
+    @property
+    def kind(self) -> str:
+        """``gpu`` or ``cpu`` where the file or its calibration says so; else empty."""
+        origin = self.quality.get("origin")
+        told = origin.get("device") if isinstance(origin, Mapping) else self.quality.get("device")
+        return str(told or "")
+
     def node_cores(self, ranks: int) -> NodeCores:
         """Ranks and cores of a node of a job of so many ranks."""
         return NodeCores(min(ranks, self.levels[0].ranks or ranks), self.cores_per_node)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hpcpar.cost.price_plan import Prediction
 from hpcpar.report.answer import legend
+from hpcpar.report.memory_note import memory_note
 from hpcpar.report.tables import seconds, show, show_line
 from hpcpar.search.explain import Explanation
 from hpcpar.search.scaling import Scale
@@ -15,7 +16,12 @@ SHOWN = 6
 
 
 def show_explanation(p: Prediction, explanation: Explanation, wide: bool = False) -> None:
-    """Prints the limitations of a prediction (ParaDL, Table 6), and the changes that would help."""
+    """Prints the limitations of a prediction (ParaDL, Table 6), and the changes that would help.
+
+    Where the plan does not fit, that comes first.
+    """
+    if explanation.memory is not None:
+        show_line(memory_note(explanation.memory))
     show(
         f"{p.strategy} on {p.ranks} ranks: an iteration of {seconds(p.iteration_s)} is bound by "
         f"{explanation.bottleneck}",

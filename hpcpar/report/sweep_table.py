@@ -19,6 +19,10 @@ def _ratio(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
+#: Parallel efficiency from which on a note asks for the reason.
+MOST_EFFICIENT = 1.1
+
+
 def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
     """One row per point; speedup, efficiency and node-hours in parentheses are predicted ones."""
     table = []
@@ -74,6 +78,11 @@ def notes(points: Sequence[Point]) -> list[str]:
     if over is not None:
         out.append(f"speedup and efficiency are over {over.case}; node-hours are of an epoch; in "
                    "parentheses: predicted")
+    for p in points:
+        gain = efficiency(p, over, "measured") if p.measured else None
+        if over is not None and gain is not None and gain > MOST_EFFICIENT:
+            out.append(f"efficiency of {p.case} is {gain:.0%}: more ranks seldom do that; perhaps "
+                       f"{over.case} was slowed down by memory or other load: measure it again")
     out += [f"{p.case} is the plan of {p.same_as}: one run for both" for p in points if p.same_as]
     out += [f"{p.case} cannot run: {p.reason}" for p in points if p.state == "skipped"]
     out += [f"{p.case} failed: {p.reason}" for p in points if p.state == "failed" and not p.same_as]

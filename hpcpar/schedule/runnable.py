@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Layer, Normalisation
@@ -32,19 +30,6 @@ def require(network: Network, plan: Plan) -> None:
                 "another strategy")
     if plan.fc_passes > 1:
         _require_turns(network, plan)
-
-
-def runs(network: Network) -> Callable[[Plan], bool]:
-    """A predicate: True for plans that the executor can run."""
-
-    def accept(plan: Plan) -> bool:
-        try:
-            require(network, plan)
-        except InputError:
-            return False
-        return True
-
-    return accept
 
 
 def _require_turns(network: Network, plan: Plan) -> None:

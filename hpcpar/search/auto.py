@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.plan.plan import NetworkSpec
 from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named, parse
 from hpcpar.search.candidates import APART, Candidate, PlanningTask, alone, of_plan, priced
+from hpcpar.search.fit import with_variations
 from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.local_search import improve
 from hpcpar.search.table_search import SearchResult
@@ -82,10 +82,30 @@ def task(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
 
 def price_named(network: Network, spec: NetworkSpec, strategy: str, ranks: int, batch: int,
                 machine: Machine, **options: Any) -> Candidate:
-    """The priced plan of a named strategy or of ``layerwise``; `options` are those of `task`."""
+    """The priced plan of a named strategy or of ``layerwise``; `options` are those of `task`.
+
+    Raises
+    ------
+    InputError
+        The strategy cannot be run at this size (`Candidate.refusal`).
+    """
     if strategy == "layerwise":
         return named_or_layerwise(network, spec, ranks, batch, machine, **options)[0]
-    return alone(task(network, spec, ranks, batch, machine, **options), strategy)
+    return accepted([alone(task(network, spec, ranks, batch, machine, **options), strategy)])[0]
+
+
+def accepted(candidates: list[Candidate]) -> list[Candidate]:
+    """The candidates that can be run and give every rank samples.
+
+    Raises
+    ------
+    InputError
+        There are none: why the first is refused.
+    """
+    found = [c for c in candidates if not c.refusal]
+    if not found:
+        raise InputError(candidates[0].refusal)
+    return found
 
 
 def layerwise(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine,
@@ -117,20 +137,18 @@ def named_or_layerwise(network: Network, spec: NetworkSpec, ranks: int, batch: i
     if other.order < chosen.order:
         start = of_plan(wanted, replace(other.plan, strategy="layerwise"))
         chosen = improve(search, start)
-    return chosen, result
+    return accepted([chosen])[0], result
 
 
 def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *,
-         accept: Callable[[Plan], bool] | None = None, layers: bool = True,
-         **options: Any) -> list[Candidate]:
+         layers: bool = True, **options: Any) -> list[Candidate]:
     """Prices every strategy; those that fit in memory come first, each group ordered by time.
 
-    On a calibrated machine, strategies whose computing was measured come before the others.
+    On a calibrated machine, strategies whose computing was measured come before the others. Where
+    the fastest do not fit, they are tried with micro-batches and recomputation too.
 
     Parameters
     ----------
-    accept : callable, optional
-        Which plans count (for example, those that can run); where it accepts none, all count.
     layers : bool
         Whether the layer-wise plan is included.
     options
@@ -139,15 +157,19 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
     Returns
     -------
     list of Candidate
-        The first is the choice. Strategies that cut the mini-batch into more parts than it has
-        samples are left out where others remain.
+        The first is the choice. Refused candidates are left out; strategies with layers that cut
+        the mini-batch into more parts than it has samples, where others remain.
+
+    Raises
+    ------
+    InputError
+        All are refused.
     """
     wanted = task(network, spec, ranks, batch, machine, **options)
     found = priced(wanted, strategies_to_try(network, ranks, machine))
     found = [c for c in found if c.parts <= batch] or found
-    if accept is not None:
-        found = [c for c in found if accept(c.plan)] or found
     as_executed = options.get("accounting", "schedule") == "schedule"
     if layers and ranks > 1 and as_executed and options.get("training", True):
         found.append(layerwise(network, spec, ranks, batch, machine, **options)[0])
-    return sorted(found, key=lambda c: c.order)
+    found = sorted(accepted(found), key=lambda c: c.order)
+    return with_variations(found) if as_executed and options.get("training", True) else found

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.cost.price_plan import Prediction, detailed, memory_of_ranks
+from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -18,6 +19,7 @@ from hpcpar.plan.config import Ints
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import configurations, parse, together
 from hpcpar.plan.strategy_request import Configs
+from hpcpar.schedule.runnable import require
 from hpcpar.search.balance import balanced
 
 #: Plan options; all others go to pricing.
@@ -132,6 +134,20 @@ class Candidate:
         return not self.fits, *self.speed
 
     @cached_property
+    def refusal(self) -> str:
+        """Why the plan cannot be run, or has ranks without samples in every layer; else empty."""
+        try:
+            require(self.task.network, self.plan)
+        except InputError as err:
+            return str(err)
+        batch = self.task.batch
+        parts = self.plan.microbatches * min(int(c.n) for c in self.plan.configs.values())
+        if parts > batch:
+            return (f"a batch of {batch} cannot be cut into {parts} parts: ranks would have no "
+                    "samples; use a larger batch, or a strategy that also cuts layers")
+        return ""
+
+    @cached_property
     def plan(self) -> Plan:
         t = self.task
         if self.made is not None:
@@ -139,9 +155,9 @@ class Candidate:
         return make_plan(t.spec, self.strategy, t.ranks, t.batch, gather=t.gather,
                          network=t.network, machine=files.to_dict(t.machine), **t.plan_options)
 
-    def recomputing(self, segments: int) -> Candidate:
-        """The same plan with activations computed again in the backward pass."""
-        return _of_plan(self.task, replace(self.plan, recompute=segments))
+    def with_options(self, **changed: Any) -> Candidate:
+        """The same plan with other options of `Plan`."""
+        return _of_plan(self.task, replace(self.plan, **changed))
 
     @property
     def local_statistics_s(self) -> float | None:

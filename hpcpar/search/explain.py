@@ -14,6 +14,7 @@ from hpcpar.plan.limits import limit
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.steps import PASSES, Phase
 from hpcpar.search.candidates import Candidate
+from hpcpar.search.memory_advice import MemoryAdvice, memory_advice
 from hpcpar.search.what_if import WhatIf, what_ifs
 
 #: Endings of the labels of point-to-point steps.
@@ -52,15 +53,19 @@ class Explanation:
         iteration.
     what_ifs : tuple of WhatIf
         The most helpful change first.
+    memory : MemoryAdvice or None
+        The cheapest way to make the plan fit; None where it fits.
     """
 
     terms: tuple[Limitation, ...]
     bottleneck: str
     what_ifs: tuple[WhatIf, ...]
+    memory: MemoryAdvice | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return {
+            "memory": self.memory and self.memory.to_json(),
             "bottleneck": self.bottleneck,
             "terms": [asdict(term) for term in self.terms],
             "changes": [asdict(change) for change in self.what_ifs],
@@ -87,7 +92,7 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
                 key=lambda t: t.exposed_s or 0.0)
     busy = (worst.exposed_s or 0.0) > 0.1 * p.iteration_s
     return Explanation(tuple(terms), worst.name if busy else "computing",
-                       tuple(what_ifs(network, chosen)))
+                       tuple(what_ifs(network, chosen)), memory_advice(chosen))
 
 
 def _communication(p: Prediction, name: str, phases: tuple[Phase, ...],

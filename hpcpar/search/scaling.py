@@ -4,10 +4,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
+from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.search.candidates import Candidate
+
+
+def weak_batch(share: int | Fraction, ranks: int) -> int:
+    """The mini-batch of so many ranks in weak scaling.
+
+    Parameters
+    ----------
+    share : int or Fraction
+        Samples of each rank; below 1 where several ranks share a sample.
+
+    Raises
+    ------
+    InputError
+        The batch is not a whole number of samples.
+    """
+    batch = share * ranks
+    if batch.denominator > 1:
+        raise InputError(f"{share} samples on each of {ranks} ranks are not a whole batch; use "
+                         f"multiples of {share.denominator} ranks")
+    return batch.numerator
 
 
 @dataclass(frozen=True)

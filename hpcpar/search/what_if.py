@@ -11,8 +11,10 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Collectives, Overlap, Synchronisation
+from hpcpar.schedule.runnable import require
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
+from hpcpar.search.memory_advice import options_of
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,15 @@ def what_ifs(network: Network, chosen: Candidate) -> list[WhatIf]:
     other = auto.best(network, task.spec, task.ranks, task.batch, task.machine, gather=task.gather,
                       **task.options)[0]
     if other.strategy != chosen.strategy:
-        add(f"strategy {other.strategy}", other.iteration_s, other.fits)
+        add(options_of(other, chosen).removeprefix("--"), other.iteration_s, other.fits)
     for what, option, value in _OPTIONS:
         if getattr(plan, option) == value:
             continue
         options: dict[str, Any] = {option: value}
+        changed = replace(plan, **options)
         try:
-            p = price(network, replace(plan, **options), task.machine, **task.price_options)
+            require(network, changed)
+            p = price(network, changed, task.machine, **task.price_options)
         except InputError:
             continue
         add(what, p.iteration_s, p.fits)

@@ -45,14 +45,8 @@ def finished(study: Study, case: Case, status: Status, why: str = "") -> Status:
     return replace(status, state=FAILED, reason=reason)
 
 
-def points(study: Study, states: Mapping[Case, Status], nodes: Mapping[int, int]) -> list[Point]:
-    """One point per case.
-
-    Parameters
-    ----------
-    nodes : mapping
-        Number of nodes, by number of ranks.
-    """
+def points(study: Study, states: Mapping[Case, Status]) -> list[Point]:
+    """One point per case."""
     by_name = {case.name: case for case in states}
     out = []
     for case, status in states.items():
@@ -60,8 +54,8 @@ def points(study: Study, states: Mapping[Case, Status], nodes: Mapping[int, int]
         path, ran = study.folder(case), states[owner]
         plan = folder.read_json(os.path.join(path, folder.PLAN)) or {}
         point = Point(case.name, case.strategy, plan.get("strategy", ""), case.ranks, case.batch,
-                      nodes[case.ranks], study.samples // case.batch, ran.state, ran.reason,
-                      status.same_as,
+                      study.nodes[str(case.ranks)], study.samples // case.batch, ran.state,
+                      ran.reason, status.same_as,
                       _predicted(folder.read_json(os.path.join(path, folder.PREDICTION))))
         if ran.state == DONE:
             point = _measured(point, os.path.join(study.folder(owner), folder.RECORD))

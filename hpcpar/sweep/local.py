@@ -35,7 +35,7 @@ def mpiexec() -> str:
     found = beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
     if found is None:
         raise InputError("no mpiexec beside this Python or on PATH; install it with: pip install "
-                         "'hpcpar[mpi]', or name one with --mpiexec")
+                         "'hpcpar[mpi]', or put one on PATH (sweep: name it with --mpiexec)")
     return found
 
 

@@ -12,7 +12,6 @@ from hpcpar.files import write_text
 from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
 from hpcpar.report.tables import amount
-from hpcpar.schedule.runnable import require, runs
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
 from hpcpar.sweep import folder
@@ -63,15 +62,12 @@ def _possible(study: Study, network: Network, case: Case) -> Candidate | str:
     try:
         if case.strategy == "auto":
             found = auto.best(network, study.spec, case.ranks, case.batch, study.machine,
-                              accept=runs(network), **options)[0]
+                              **options)[0]
         else:
             found = auto.price_named(network, study.spec, case.strategy, case.ranks, case.batch,
                                      study.machine, **options)
-        require(network, found.plan)
     except InputError as err:
         return str(err)
-    if found.parts > case.batch:
-        return f"a batch of {case.batch} cannot be cut into {found.parts} parts"
     p = found.prediction
     if not p.fits:
         return (f"needs {amount(p.memory_bytes)} a rank, the machine has "

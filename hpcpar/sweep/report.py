@@ -38,8 +38,7 @@ def settings(study: Study) -> list[tuple[str, str]]:
             ("each run", f"{length}, {study.device}"), ("plans", options)]
 
 
-def write(study: Study, states: Mapping[Case, Status],
-          nodes: Mapping[int, int]) -> tuple[list[Point], dict[str, Any], str]:
+def write(study: Study, states: Mapping[Case, Status]) -> tuple[list[Point], dict[str, Any], str]:
     """Writes the report; returns its points, its JSON document, and why there are no pictures.
 
     Raises
@@ -47,7 +46,7 @@ def write(study: Study, states: Mapping[Case, Status],
     InputError
         A file cannot be written.
     """
-    found = points(study, states, nodes)
+    found = points(study, states)
     document: dict[str, Any] = {"kind": study.kind, "title": title(study),
                                 "facts": dict(settings(study)), "ranks": list(study.ranks),
                                 "strategies": list(study.strategies)} | table.to_json(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -13,6 +14,9 @@ import hpcpar
 from hpcpar.sweep import folder
 from hpcpar.sweep.slurm import Slurm, usual_mpi
 from hpcpar.sweep.study import Case, Study
+
+#: Time limit of a job: so many times the predicted time, and minutes of every case beside it.
+MARGIN, MARGIN_UNCALIBRATED, START_MINUTES = 3, 10, 5
 
 #: A marked part of a template: its name, and the text between its marks.
 _PART = re.compile(r"^# >>> (?P<name>\w+)\n(?P<text>.*?)^# <<< (?P=name)\n",
@@ -111,6 +115,20 @@ def template(mpi: str, device: str) -> str:
         return f.read()
 
 
+def _limit(study: Study, job: BatchJob) -> str:
+    """The predicted time of a job with a margin, as Slurm writes it; empty without predictions."""
+    minutes = 0.0
+    for case in job.cases:
+        prediction = folder.read_json(os.path.join(study.folder(case), folder.PREDICTION))
+        if prediction is None:
+            return ""
+        steps = study.steps or study.epochs * (study.samples // case.batch)
+        margin = MARGIN if study.machine.compute else MARGIN_UNCALIBRATED
+        minutes += START_MINUTES + margin * steps * prediction["iteration_s"] / 60
+    hours, rest = divmod(math.ceil(minutes), 60)
+    return f"{hours:02}:{rest:02}:00"
+
+
 def script(study: Study, slurm: Slurm, job: BatchJob, directory: str) -> str:
     """The batch script of a job.
 
@@ -122,7 +140,8 @@ def script(study: Study, slurm: Slurm, job: BatchJob, directory: str) -> str:
     mpi = slurm.mpi or usual_mpi()
     given = {"--job-name": f"hpcpar-{job.name}", "--chdir": directory,
              "--output": study.job_log("%j"), "--open-mode": "append", "--account": slurm.account,
-             "--partition": slurm.partition, "--time": slurm.time, "--constraint": slurm.constraint}
+             "--partition": slurm.partition, "--time": slurm.time or _limit(study, job),
+             "--constraint": slurm.constraint}
     gpus = slurm.gpus_per_rank or (1 if study.device == "gpu" else 0)
     options = [f"{name}={value}" for name, value in given.items() if value]
     options += slurm.placement(job.ranks)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import metadata
 from typing import Any
 
 from hpcpar.errors import InputError, unknown
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hpcpar.files import read_toml
+from hpcpar.machine.model import Machine
+from hpcpar.search.scaling import node_ranks
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
@@ -60,6 +57,12 @@ class Slurm:
                              "small sizes")
         return self.nodes or (math.ceil(ranks / self.ranks_per_node) if self.ranks_per_node else 0)
 
+    def on(self, machine: Machine) -> Slurm:
+        """With as many ranks a node as the machine has, where no option says how many."""
+        if self.nodes or self.ranks_per_node or "node" not in {x.name for x in machine.levels}:
+            return self
+        return replace(self, ranks_per_node=node_ranks(machine))
+
     def placement(self, ranks: int) -> list[str]:
         """Options of sbatch and srun that place this many ranks on nodes."""
         nodes = self.nodes_for(ranks)
@@ -85,40 +88,36 @@ def _fault(name: str, value: Any) -> str:
     return "" if fine else "a string without blanks"
 
 
-def read(path: str, given: Mapping[str, Any]) -> Slurm:
-    """Merges the options of a TOML file with those of the command line, which win.
+def read(path: str, given: Mapping[str, Any],
+         site: tuple[str, Mapping[str, Any]] = ("", {})) -> Slurm:
+    """Merges the site's options with those of a TOML file and of the command line, which win.
 
-    An empty path stands for no file, None for an option that is not given.
+    An empty path stands for no file, None for an option that is not given; `site` is the path of
+    the site defaults and their Slurm options.
 
     Raises
     ------
     InputError
         The file cannot be read, or an option is unknown or has a wrong value.
     """
-    values: dict[str, Any] = {}
-    if path:
-        try:
-            with open(path, "rb") as f:
-                values = tomllib.load(f)
-        except OSError as err:
-            raise InputError(f"cannot read Slurm options {path}: {err.strerror}") from err
-        except tomllib.TOMLDecodeError as err:
-            raise InputError(
-                f"Slurm options {path} are not TOML ({err}); docs/reference/sweep.md has an "
-                "example") from err
+    values = read_toml(path, "Slurm options", "docs/reference/sweep.md") if path else {}
     wanted = {name: value for name, value in given.items() if value is not None}
     known = [f.name for f in fields(Slurm)]
-    for where, source in ((f"in {path}", values), ("of Slurm", wanted)):
+    usual = dict(site[1])
+    if {"nodes", "ranks_per_node"} & (values.keys() | wanted.keys()):  # one of the two counts
+        usual = {k: v for k, v in usual.items() if k not in ("nodes", "ranks_per_node")}
+    for where, source in ((f"in {site[0]}", usual), (f"in {path}", values), ("of Slurm", wanted)):
         for name, value in source.items():
             if name not in known:
                 raise unknown(f"option {where}", name, known)
             fault = _fault(name, value)
             if fault:
                 raise InputError(f"option {name} {where} is {value!r}; give {fault}")
-    merged = values | wanted
+    merged = usual | values | wanted
     for name, value in merged.items():
         if isinstance(value, list):  # both count
-            merged[name] = (*values.get(name, ()), *wanted.get(name, ()))
+            merged[name] = tuple(v for where in (usual, values, wanted)
+                                 for v in where.get(name, ()))
     out = Slurm(**merged)
     if out.nodes and out.ranks_per_node:
         raise InputError(f"nodes {out.nodes} and ranks_per_node {out.ranks_per_node}: one follows "

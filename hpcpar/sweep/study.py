@@ -6,16 +6,22 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from hpcpar.errors import InputError
+from hpcpar.files import write_text
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.search import auto
+from hpcpar.search.scaling import weak_batch
+from hpcpar.sweep import folder
 
 KINDS = ("strong", "weak")
+#: The file in a study's folder that holds it.
+FILE = "study.json"
 
 
 @dataclass(frozen=True)
@@ -38,13 +44,14 @@ class Case:
 class Study:
     """A scaling study."""
 
-    #: ``strong``: `batch` is the mini-batch over all ranks; ``weak``: the mini-batch per rank.
+    #: ``strong``: `batch` is the mini-batch over all ranks; ``weak``: the mini-batch per rank,
+    #: below 1 where ranks share a sample.
     kind: str
     spec: NetworkSpec
     machine: Machine
     ranks: tuple[int, ...]
     strategies: tuple[str, ...]
-    batch: int
+    batch: int | Fraction
     #: Options of `hpcpar.search.auto.task`.
     planning: dict[str, Any]
     #: The data file, and its number of training samples.
@@ -58,6 +65,8 @@ class Study:
     out: str
     #: Whether GPU buffers are handed to MPI.
     direct: bool = False
+    #: Nodes by number of ranks (as text: keys of JSON).
+    nodes: dict[str, int] = field(default_factory=dict)
 
     def cases(self) -> list[Case]:
         """All cases, ordered by size.
@@ -65,11 +74,11 @@ class Study:
         Raises
         ------
         InputError
-            A strategy is unknown.
+            A strategy is unknown, or a batch is no whole number.
         """
         out = []
         for ranks in self.ranks:
-            batch = self.batch * (ranks if self.kind == "weak" else 1)
+            batch = weak_batch(self.batch, ranks if self.kind == "weak" else 1)
             for pattern in self.strategies:
                 names = [pattern] if pattern == "auto" else auto.expand(pattern, ranks)
                 out += [Case(name, ranks, batch) for name in names]
@@ -98,6 +107,33 @@ class Study:
             "epochs": self.epochs,
             "device": f"{self.device}, buffers handed to MPI" if self.direct else self.device,
         }
+
+
+def save(study: Study) -> None:
+    """Writes the study into its folder, for `load`."""
+    data = asdict(study) | {"machine": files.to_dict(study.machine), "batch": str(study.batch)}
+    write_text(os.path.join(study.out, FILE), json.dumps(data, indent=1) + "\n", "study")
+
+
+def load(out: str) -> Study:
+    """The study of a folder.
+
+    Raises
+    ------
+    InputError
+        The folder holds none.
+    """
+    path = os.path.join(out, FILE)
+    data = folder.read_json(path)
+    if data is None:
+        raise InputError(f"no {path}: {out} is not the folder of a sweep; start one with: hpcpar "
+                         "sweep strong|weak ... --out FOLDER")
+    spec = NetworkSpec(**data["spec"] | {"shape": tuple(data["spec"]["shape"])})
+    lists = {name: tuple(data[name]) for name in ("ranks", "strategies")}
+    batch = Fraction(data["batch"])
+    return Study(**data | lists | {
+        "spec": spec, "machine": files.from_dict(data["machine"], f"the machine in {path}"),
+        "out": out, "batch": batch if batch.denominator > 1 else int(batch)})
 
 
 def require_same(case: Case, had: dict[str, Any], wanted: dict[str, Any], folder: str) -> None:

@@ -91,3 +91,12 @@ def test_no_number_of_seconds(mpiexec: str, plan: Make, digits: Path) -> None:
     done = job(mpiexec, "pass", 2, "run", "--plan", plan(2, "data"), "--data", digits,
                HPCPAR_STALL_S="soon")
     assert done.returncode != 0 and "HPCPAR_STALL_S=soon" in done.stderr
+
+
+def test_verify_starts_its_ranks(hpcpar: Run, plan: Make) -> None:
+    """Without a launcher; the exit status is that of the ranks."""
+    given = plan(2, "data")
+    done = hpcpar(0, "verify", "-n", 2, "--plan", given, "--steps", 1)
+    assert done.returncode == 0, done.stderr
+    wrong = hpcpar(0, "verify", "-n", 3, "--plan", given, "--steps", 1)
+    assert wrong.returncode == 2 and "the plan is for 2 ranks" in wrong.stderr

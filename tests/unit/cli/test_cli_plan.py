@@ -213,18 +213,21 @@ def test_a_closed_pipe_is_quiet(form: str) -> None:
     assert done.returncode == 0 and done.stderr == b""
 
 
-def test_computing_again_is_proposed_where_a_plan_does_not_fit(
+def test_the_cheapest_way_to_fit_is_proposed_and_what_does_not_fit_is_not_written(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Half the batch's activations are too much for the device; the plan that is proposed fits, and
-    says so itself.
-    """
+    """The activations are too much for the device; the plan that is proposed fits."""
     network = ["--network", "resnet50", "--machine", "abci-v100", "--ranks", "8", "--batch", "4096",
                "--strategy", "data"]
-    shown = " ".join(text(capsys, "plan", *network).split())
-    assert ("note: data needs 44.1 GB a rank, the machine has 16 GB" in shown
-            and "note: with --recompute 8 it needs 15.2 GB" in shown)
     file = str(tmp_path / "plan.json")
+    assert main(["plan", *network, "-o", file]) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert ("note: data needs 44.1 GB a rank, the machine has 16 GB; cheapest: --microbatches 4 "
+            "--order 1f1b needs 11.4 GB" in shown)
+    assert "plan.json is not written: data does not fit in memory" in shown
+    assert not (tmp_path / "plan.json").exists()
+    assert main(["plan", *network, "-o", file, "--force"]) == 0 and load(file).microbatches == 1
+    capsys.readouterr()
     found = document(capsys, "plan", *network, "--recompute", "8", "-o", file)
     assert found["fits"] and load(file).recompute == 8
     plain = document(capsys, "predict", *network)

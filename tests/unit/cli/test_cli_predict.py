@@ -290,7 +290,7 @@ def test_timeline_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
         ([*LENET, "--batch-per-rank", "4"],
          "give --batch (over all ranks) or --batch-per-rank, one of the two"),
         (LENET[:4], "give --batch (over all ranks) or --batch-per-rank, one of the two"),
-        ([*LENET[:4], "--batch-per-rank", "0"], "'0' is not a whole number of at least 1"),
+        ([*LENET[:4], "--batch-per-rank", "0"], "'0' is not a number of samples"),
         (["--network", "lenet5", "--ranks", "4,0", "--batch", "8"],
          "'0' is not a whole number of at least 1"),
         ([*LENET, "--contention", "0.5"],

@@ -284,14 +284,14 @@ def test_prediction_contract() -> None:
 def test_auto_takes_the_fastest_that_fits() -> None:
     spec = NetworkSpec("lenet5", (1, 28, 28), 10)
     network = spec.build()
-    found = auto.best(network, spec, 6, 60, LOCAL)
+    found = auto.best(network, spec, 6, 72, LOCAL)
     times = [c.iteration_s for c in found]
     assert times == sorted(times) and set(named(6)) <= {c.strategy for c in found}
     for c in found[:3]:
         assert c.iteration_s == pytest.approx(price(network, c.plan, LOCAL).iteration_s, rel=1e-12)
     least = min(c.memory_bytes for c in found)
     small = replace(LOCAL, device=replace(LOCAL.device, memory_bytes=least))
-    fits = [c.fits for c in auto.best(network, spec, 6, 60, small)]
+    fits = [c.fits for c in auto.best(network, spec, 6, 72, small)]
     assert fits == sorted(fits, reverse=True) and fits[0] and not fits[-1]
     assert auto.expand("grid:*", 6) == ["grid:1x6", "grid:2x3", "grid:3x2", "grid:6x1"]
     assert auto.expand("ds:*", 4) == ["ds:4x1", "ds:2x2", "ds:1x4"]

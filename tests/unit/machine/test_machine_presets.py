@@ -76,7 +76,8 @@ def test_p100_and_h100() -> None:
 
 
 def test_the_page_shows_a_file_that_reads_and_every_preset() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "machines.md").read_text(encoding="utf-8")
+    docs = Path(__file__).parents[3] / "docs" / "reference"
+    page = (docs / "machines.md").read_text(encoding="utf-8")
     example = re.search(r"```toml\n(.*?)```", page, re.DOTALL)
     assert example is not None
     machine = files.parse(example[1], "the page")

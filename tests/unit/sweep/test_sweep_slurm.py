@@ -165,3 +165,38 @@ def test_ready_scripts_are_shell() -> None:
         done = subprocess.run(["shellcheck", "--exclude=SC1091", *ready], capture_output=True,
                               text=True, check=False)
         assert done.returncode == 0, done.stdout
+
+
+def test_nodes_and_time_follow_from_the_machine(tmp_path: Path) -> None:
+    """Four ranks a node; three times the predicted time of every case, and five minutes."""
+    machine = replace(files.load("p100x4x4"), compute={"conv2d.forward x=1": 0.5})
+    study = replace(STUDY, machine=machine, out=str(tmp_path), steps=600)
+    for case in LARGE:
+        (tmp_path / "cases" / case.name).mkdir(parents=True)
+        (tmp_path / "cases" / case.name / "prediction.json").write_text('{"iteration_s": 2.0}')
+    (job,) = scripts.jobs(LARGE, True)
+    text = scripts.script(study, Slurm().on(machine), job, "/home/me")
+    assert "#SBATCH --nodes=2\n" in text and "--ntasks-per-node=4\n" in text
+    assert "#SBATCH --time=02:10:00\n" in text  # 2 x (3 x 20 + 5) minutes
+    guess = scripts.script(replace(study, machine=files.load("p100x4x4")), Slurm(), job, "/home")
+    assert "#SBATCH --time=06:50:00\n" in guess  # not calibrated: ten times
+    given = scripts.script(study, Slurm(time="00:30:00"), job, "/home")
+    assert "#SBATCH --time=00:30:00\n" in given and "02:10" not in given
+
+
+def test_options_win_over_the_machine_s_nodes() -> None:
+    machine = files.load("p100x4x4")
+    assert Slurm(nodes=3).on(machine) == Slurm(nodes=3)
+    assert Slurm(ranks_per_node=2).on(machine) == Slurm(ranks_per_node=2)
+    assert Slurm().on(files.load("local")) == Slurm()
+
+
+def test_the_site_s_options_come_first(tmp_path: Path) -> None:
+    site = ("site.toml", {"account": "m1", "partition": "cpu", "ranks_per_node": 4,
+                          "modules": ["python"]})
+    (tmp_path / "s.toml").write_text('partition = "gpu"\nmodules = ["cuda"]\n')
+    found = slurm.read(str(tmp_path / "s.toml"), {"account": "m2", "nodes": 2}, site)
+    assert found == Slurm(account="m2", partition="gpu", nodes=2, modules=("python", "cuda"))
+    assert slurm.read("", {}, site).ranks_per_node == 4
+    with pytest.raises(InputError, match=r"option in site\.toml 'acount'; did you mean"):
+        slurm.read("", {}, ("site.toml", {"acount": "m1"}))

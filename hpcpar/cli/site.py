@@ -1,0 +1,74 @@
+"""Site defaults: ``~/.config/hpcpar.toml`` names the machine and the Slurm options once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hpcpar.errors import InputError, unknown
+from hpcpar.files import read_toml
+
+#: Names another file of site defaults; empty for none.
+VARIABLE = "HPCPAR_CONFIG"
+#: The machine of a sweep whose folder holds one.
+BESIDE = "machine.toml"
+
+
+class Site(NamedTuple):
+    """Site defaults: the file, a preset or machine file, and Slurm options; empty for none."""
+
+    path: str = ""
+    machine: str = ""
+    slurm: Mapping[str, object] = {}
+
+
+def config_path() -> str:
+    """The path of the file of site defaults, whether it exists or not; empty for none."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return os.environ.get(VARIABLE, os.path.join(folder, "hpcpar.toml"))
+
+
+def read() -> Site:
+    """The site defaults; none where there is no file.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or has an unknown or wrong entry.
+    """
+    path = config_path()
+    if not path or (VARIABLE not in os.environ and not os.path.exists(path)):
+        return Site()
+    data = read_toml(path, "site defaults", "docs/reference/machines.md")
+    for name in data:
+        if name not in ("machine", "slurm"):
+            raise unknown(f"entry in site defaults {path}", name, ("machine", "slurm"))
+    machine, slurm = data.get("machine", ""), data.get("slurm", {})
+    if not isinstance(machine, str) or not isinstance(slurm, dict):
+        raise InputError(f"site defaults {path}: give machine = \"NAME or FILE\" and a table "
+                         "[slurm]")
+    if machine.endswith(".toml"):  # beside this file
+        machine = os.path.join(os.path.dirname(path), os.path.expanduser(machine))
+    return Site(path, machine, slurm)
+
+
+def fill(args: argparse.Namespace) -> None:
+    """Fills in the machine where --machine is not given, and says where it comes from.
+
+    The machine in a sweep's folder wins over the site's, which wins over ``local``. A plan file
+    keeps its own machine.
+    """
+    if getattr(args, "machine", "") is not None or getattr(args, "plan", None):
+        return
+    beside = os.path.join(args.out, BESIDE) if args.command == "sweep" else ""
+    if os.path.exists(beside):
+        args.machine = beside
+        print(f"note: machine {beside}, of this sweep's folder", file=sys.stderr)
+        return
+    site = read()
+    args.machine = site.machine or "local"
+    if site.machine:
+        print(f"note: machine {site.machine}, from {site.path}", file=sys.stderr)

@@ -1,0 +1,81 @@
+"""``run -n P`` becomes ``mpiexec -n P hpcpar run``: words, environment, status and signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcpar.cli import launch
+from hpcpar.errors import InputError
+from hpcpar.sweep import local
+
+MPIEXEC = """#!/bin/sh
+printf '%s ' "$@"
+echo "threads=$OPENBLAS_NUM_THREADS"
+trap 'echo ended; exit 9' TERM
+[ -e wait ] && { echo waiting; while :; do sleep 0.05; done; }
+exit 7
+"""
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """A Python of its own, with a pretended mpiexec beside it; no thread variables, no job."""
+    (tmp_path / "mpiexec").write_text(MPIEXEC)
+    (tmp_path / "mpiexec").chmod(0o755)
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    drop = {*launch.VARIABLES, *launch._JOB}
+    return {k: v for k, v in os.environ.items() if k not in drop} | {
+        "PYTHONPATH": str(Path(launch.__file__).parents[2])}
+
+
+def begin(env: dict[str, str], tmp_path: Path, *words: str) -> subprocess.Popen[str]:
+    """hpcpar with these words, whose Python is in `tmp_path`."""
+    code = (f"import sys; sys.executable = {str(tmp_path / 'python')!r}; "
+            "from hpcpar.cli.main import main; sys.exit(main())")
+    return subprocess.Popen([sys.executable, "-c", code, *words], env=env, cwd=tmp_path, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("words", [
+    "run -n 3 --plan p.json --data d.h5 --steps 4", "run --plan p.json --data d.h5 --steps 4 -n3",
+    "verify -n 3 --plan p.json", "calibrate -o m.toml -n 3"])
+def test_words_and_status_are_passed_on(env: dict[str, str], tmp_path: Path, words: str) -> None:
+    """The ranks choose their own number of threads."""
+    job = begin(env, tmp_path, *words.split())
+    out, err = job.communicate(timeout=60)
+    rest = " ".join(w for w in words.replace("-n3", "").replace("-n 3", "").split())
+    assert out == f"-n 3 {tmp_path}/python -m hpcpar {rest} threads=\n", err
+    assert job.returncode == 7
+
+
+def test_signals_reach_mpiexec(env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "wait").touch()
+    job = begin(env, tmp_path, "verify", "-n", "2", "--plan", "p.json")
+    assert job.stdout is not None
+    assert "threads=" in job.stdout.readline() and job.stdout.readline() == "waiting\n"
+    time.sleep(0.1)
+    job.send_signal(signal.SIGTERM)
+    out, _ = job.communicate(timeout=60)
+    assert (out, job.returncode) == ("ended\n", 9)
+
+
+@pytest.mark.parametrize("variable", launch._JOB)
+def test_a_rank_starts_no_job(env: dict[str, str], tmp_path: Path, variable: str) -> None:
+    job = begin(env | {variable: "0"}, tmp_path, "verify", "-n", "2", "--plan", "p.json")
+    out, err = job.communicate(timeout=60)
+    assert (out, job.returncode) == ("", 2) and "leave -n out" in err and err.count("\n") == 1
+
+
+def test_without_mpiexec_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch,
+                                                       tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"no mpiexec .* pip install 'hpcpar\[mpi\]'"):
+        local.mpiexec()
