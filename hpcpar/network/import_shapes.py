@@ -74,6 +74,9 @@ def gemm(imp: Importer, node: Node) -> str:
         raise node.error("alpha, beta and transA are not supported; export a plain linear layer")
     weight, *bias = imp.weights(node, 1, 2)
     shape = weight.dims[::-1] if node.integer("transB", 0) else weight.dims
+    if bias and math.prod(bias[0].dims) != shape[-1]:
+        raise node.error(f"adds {shape_text(bias[0].dims)} to {shape[-1]} features; give each its "
+                         "own bias")
     return linear(imp, node, shape, bool(bias))
 
 

@@ -192,6 +192,8 @@ def resize(imp: Importer, node: Node) -> str:
     else:
         fits = (mode, where, nearest) in known
     scale = tuple(int(f) for f in factors)
+    if scales is not None and scales.size and scales.tolist()[:2] != [1, 1]:
+        raise node.error("resizes samples or channels; only image axes can be")
     if not fits or len(scale) != len(image) or list(scale) != factors or min(scale) < 1:
         raise node.error(
             f"factors {[round(f, 3) for f in factors]} of mode '{mode}' ({where}, {nearest}) are "

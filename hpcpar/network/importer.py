@@ -31,6 +31,7 @@ REMEDIES = {
     "depthtospace": "use an upsampling or a transposed convolution",
     "pixelshuffle": "use an upsampling or a transposed convolution",
     "pow": "use an activation, or LRN",
+    "batchnorm.default": "let it normalise by the batch when the module trains",
     "featuredropout": "use Dropout in place of Dropout2d",
 }
 

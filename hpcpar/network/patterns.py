@@ -8,6 +8,8 @@ import itertools
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from hpcpar.network.operations import Node, Operations
 
 #: A tensor ("x"), a constant ("$a"), a number, or an operator of one of several names and its
@@ -19,7 +21,7 @@ Match = dict[str, str | Node]
 _WINDOW: Template = ("AveragePool", ("Pad", ("Reshape|Unsqueeze", ("Mul", "x", "x")), "pads"))
 _ERF: Template = ("Add", ("Erf", ("Div", "x", math.sqrt(2))), 1.0)
 _ERF2: Template = ("Add", ("Erf", ("Mul", "x", math.sqrt(0.5))), 1.0)
-_GROUPS: Template = ("Reshape", ("InstanceNormalization", ("Reshape", "x", "groups"), "$1", "$0"))
+_GROUPS: Template = ("Reshape", ("InstanceNormalization", ("Reshape", "x", "groups"), 1.0, 0.0))
 _SCALED: Template = ("Add", ("Mul", _GROUPS, "$weight"), "$bias")
 
 
@@ -81,13 +83,18 @@ class _Matcher:
             maker is not None and maker.op != "Shape" and all(map(self._is_constant, maker.inputs)))
 
     def _is_number(self, tensor: str, number: float) -> bool:
+        """Whether a tensor has this value, everywhere."""
         constant, maker = self.constants.get(tensor), self.makers.get(tensor)
-        if constant is None and maker is not None and maker.compute is not None:
-            value = maker.compute([]) if maker.op == "Constant" else None
-        else:
-            value = constant.read() if constant is not None and not constant.dims else None
-        return (value is not None and value.size == 1
-                and math.isclose(value.item(), number, rel_tol=1e-6))
+        try:
+            if constant is not None:
+                value = constant.read()
+            elif maker is not None and maker.op == "Constant" and maker.compute is not None:
+                value = maker.compute([])
+            else:
+                return False
+        except Exception:  # it lies in an external file
+            return False
+        return bool(np.allclose(value, number, rtol=1e-6, atol=0))
 
 
 def merged(operations: Operations) -> Operations:

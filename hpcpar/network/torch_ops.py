@@ -153,6 +153,8 @@ def _over(op: str) -> Translation:
 
 def _norm(op: str, **attributes: str) -> Translation:
     def translate(call: Call) -> Words:
+        if not call.values.get("training", True) or not call.values.get("use_input_stats", True):
+            raise UnknownCall  # of running statistics
         found: dict[str, Attribute] = {k: call.number(name) for k, name in attributes.items()}
         if "momentum" in found:
             found["momentum"] = 1 - call.number("momentum")

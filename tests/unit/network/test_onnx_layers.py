@@ -133,6 +133,19 @@ def test_normalisations_without_weights(tmp_path: Path) -> None:
     assert [layer.groups for layer in found[2:]] == [2, 2, 4, 4] and net.notes == ()
 
 
+def test_a_normalisation_of_reshaped_images_keeps_its_weights(tmp_path: Path) -> None:
+    """Only ones and zeros between two reshapes are what is left of a group normalisation."""
+    nodes: Spec = [("Reshape", ("x", "to"), "a"),
+                   ("InstanceNormalization", ("a", "scale", "shift"), "b"),
+                   ("Reshape", ("b", "back"), "h")]
+    shapes = {"to": np.array([0, 2, -1]), "back": np.array([0, 4, 8, 8]), "shift": (2,)}
+    net = load(tmp_path, nodes, 256, ("n", 4, 8, 8), scale=np.ones(2, np.float32), **shapes)
+    (norm,) = between(net)
+    assert norm == GroupNorm(norm.name, ("input",), affine=False, groups=2)
+    with pytest.raises(InputError, match="a reshape of samples 4x8x8 to 0x2x-1 is not supported"):
+        load(tmp_path, nodes, 256, ("n", 4, 8, 8), scale=np.float32([1, 2]), **shapes)
+
+
 def modules() -> dict[str, Callable[[], Any]]:
     """Modules whose ONNX file gives the layers that the module itself gives."""
     from torch import nn
@@ -202,6 +215,8 @@ def test_signals_and_predictions_for_every_pixel(tmp_path: Path) -> None:
     (("Div", ("three", "x"), "h"), "only as a division by a number; multiply layers instead"),
     (("Resize", ("x", "", "scales"), "h", {"mode": "cubic"}), "of mode 'cubic'"),
     (("Resize", ("x", "", "half"), "h"), "factors [1.5, 2.0] of mode 'nearest'"),
+    (("Resize", ("x", "", "channels"), "h"), "resizes samples or channels"),
+    (("Gemm", ("x", "w", "two"), "h"), "adds 2 to 4 features; give each its own bias"),
     (("Unsqueeze", ("x", "axis"), "h"), "axes [2] are not supported, only image axes after"),
     (("ConvTranspose", ("x", "t"), "h", {"pads": [0, 0, 1, 1]}), "the same at both ends"),
     (("ConvTranspose", ("x", "k"), "h"), "has weights for 3 channels, its input has 4"),
@@ -210,8 +225,8 @@ def test_signals_and_predictions_for_every_pixel(tmp_path: Path) -> None:
 def test_options_without_a_layer_are_refused(tmp_path: Path, node: Any, message: str) -> None:
     weights = {"two": (2,), "eight": (8,), "whole": (4, 8, 8), "vector": (4, 1, 1),
                "three": np.float32(3), "scales": np.float32([1, 1, 2, 2]), "axis": np.array([2]),
-               "half": np.float32([1, 1, 1.5, 2]), "t": (4, 2, 3, 3), "k": (3, 3, 1, 1),
-               "w": (4, 4)}
+               "channels": np.float32([1, 2, 1, 1]), "half": np.float32([1, 1, 1.5, 2]),
+               "t": (4, 2, 3, 3), "k": (3, 3, 1, 1), "w": (4, 4)}
     with pytest.raises(InputError) as err:
         network(write(tmp_path / "n.onnx", [node, *HEAD], ("n", 4, 8, 8), weights))
     assert message in str(err.value) and "\n" not in str(err.value)

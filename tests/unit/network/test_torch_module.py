@@ -145,6 +145,8 @@ def test_what_a_module_does_not_train_is_noted() -> None:
      "operator clamp.Tensor is not supported"),
     (lambda: Written(lambda x: functional.avg_pool2d(x, 2, divisor_override=3).flatten(1)),
      "operator avg_pool2d.default is not supported"),
+    (lambda: Written(lambda x: functional.batch_norm(x, torch.zeros(3), torch.ones(3)).flatten(1)),
+     "batch_norm.default is not supported; let it normalise by the batch when the module trains"),
     (lambda: Written(lambda x: x.flatten(0)), "is not supported, only to features"),
     (lambda: Written(lambda x: x.permute(0, 1, 3, 2).mean((2, 3))), "operator permute is not"),
     (lambda: Written(lambda x: functional.relu_(x.flatten(1)) + x.flatten(1)),
