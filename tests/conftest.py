@@ -9,6 +9,8 @@ import pytest
 
 #: No test reads the site defaults of whoever runs it.
 os.environ["HPCPAR_CONFIG"] = ""
+# pytest-xdist tells its workers a width
+os.environ.pop("COLUMNS", None)
 
 #: New objects, and younger collections, before a generation is looked through.
 THRESHOLDS = (20_000, 20, 20)

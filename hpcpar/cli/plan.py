@@ -42,6 +42,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
     result = plan(**options.arguments(args, plan))
+    write = bool(args.output) and (result.best.fits or args.force)
+    if write:
+        result.save(args.output, args.force)
     if args.json:
         options.print_json(result.to_json(args.show_schedule, args.explain))
     elif args.csv:
@@ -51,9 +54,10 @@ def main(args: argparse.Namespace) -> int:
             scaling_table.show_explanation(result.prediction, result.explanation, args.wide)
         _show(result, args.show_schedule, args.wide)
     _notes(args, result)
-    if args.output:
-        result.save(args.output, args.force)
+    if write:
         tables.say(f"wrote {args.output}")
+    elif args.output:
+        result.save(args.output)  # refused, below the note that names the way
     return 0
 
 

@@ -59,9 +59,10 @@ def fill(args: argparse.Namespace) -> None:
     """Fills in the machine where --machine is not given, and says where it comes from.
 
     The machine in a sweep's folder wins over the site's, which wins over ``local``. A plan file
-    keeps its own machine.
+    keeps its own machine, and so does a record.
     """
-    if getattr(args, "machine", "") is not None or getattr(args, "plan", None):
+    known = getattr(args, "machine", "") is not None or getattr(args, "plan", None)
+    if known or args.command == "trace":
         return
     beside = os.path.join(args.out, BESIDE) if args.command == "sweep" else ""
     if os.path.exists(beside):

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from hpcpar.cli.progress import ProgressBar
 
 import hpcpar
+from hpcpar.report.progress import ProgressBar
 
 ROOT = Path(hpcpar.__file__).parents[1]
 
