@@ -146,17 +146,16 @@ def initial_scale(network: Network, layer: Normalisation) -> float:
 def initial_deviation(network: Network, layer: Layer) -> float:
     """Deviation of a layer's initial weights: He's for ReLU networks.
 
-    Hidden fully connected layers have Glorot's, lest wide ones hand the classifier features so
-    large that usual rates diverge. The classifier, the last layer with weights, has `CLASSIFIER`
-    of He's.
+    A fully connected layer counts its outputs where they are more than its inputs: else the
+    gradients of one that widens grow so large that usual rates diverge. The classifier, the last
+    layer with weights, has `CLASSIFIER` of that.
     """
     outputs, *row = layer.weight_shape(network.input_shape(layer))
-    inputs = math.prod(row)
-    if layer is network.weighted[-1]:
-        return CLASSIFIER * math.sqrt(2.0 / inputs)
+    fan = math.prod(row)
     if isinstance(layer, Linear):
-        return math.sqrt(2.0 / (inputs + outputs))
-    return math.sqrt(2.0 / inputs)
+        fan = max(fan, outputs)
+    part = CLASSIFIER if layer is network.weighted[-1] else 1.0
+    return part * math.sqrt(2.0 / fan)
 
 
 def initial_rows(network: Network, layer: Layer, seed: int, start: int, stop: int,

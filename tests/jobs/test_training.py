@@ -19,7 +19,7 @@ Make = Callable[..., Path]
 #: Every kind of strategy on 4 ranks.
 STRATEGIES = ["data", "filter", "spatial", "owt", "grid:2x2", "grid-fc:2x2", "domain:2x2",
               "domain:4x1", "ds:2x2", "df:2x2"]
-TRAINING = ("--epochs", 12, "--rate", 0.015, "--decay", 0.005, "--schedule", "owt", "--seed", 5)
+TRAINING = ("--epochs", 12, "--rate", 0.015, "--decay", 0.01, "--schedule", "owt", "--seed", 5)
 
 
 @pytest.fixture(scope="module")

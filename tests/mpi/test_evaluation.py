@@ -42,7 +42,7 @@ from hpcpar.network.layers import (
     MeanSquaredError,
     SoftmaxCrossEntropy,
 )
-from hpcpar.plan.boxes import items, local
+from hpcpar.plan.boxes import items, local, whole_box
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import NetworkSpec, Plan
@@ -68,7 +68,7 @@ def padded(targets: np.ndarray, missing: int) -> np.ndarray:
     """The targets of a batch whose last samples do not count."""
     out = targets.copy()
     if missing:
-        out[-missing:] = math.nan if out.ndim > 1 else -1
+        out[-missing:] = math.nan if out.dtype.kind == "f" else -1
     return out
 
 
@@ -137,10 +137,15 @@ class Check:
         self.watch = Watch(executor, executor.evaluation)
         self.faults: list[str] = []
         self.pixels = local(executor.image_box, tuple((0, n) for n in given.network.image_shape))
+        self.truth = local(executor.truth_box, whole_box(given.network.truth_shape))
 
     def images(self, number: int) -> np.ndarray:
         """This rank's part of a batch."""
         return self.given.images[number][(self.executor.image_rows, *self.pixels)]
+
+    def targets(self, number: int, missing: int = 0) -> np.ndarray:
+        """This rank's part of the ground truth of a batch whose last samples do not count."""
+        return padded(self.given.targets[number], missing)[(slice(None), *self.truth)]
 
     def evaluate(self, expected: list[tuple[float, np.ndarray]], where: str) -> None:
         """The full batch, and the padded one."""
@@ -150,7 +155,7 @@ class Check:
             what = f"{where}, {missing} missing"
             communicator.trace.clear()
             targets = self.given.targets[-1]
-            found, correct = self.executor.evaluate(self.images(-1), padded(targets, missing))
+            found, correct = self.executor.evaluate(self.images(-1), self.targets(-1, missing))
             try:
                 trace.check(communicator.trace, self.executor.evaluation.schedule,
                             communicator.world.rank)
@@ -159,9 +164,11 @@ class Check:
             if not close(found, loss):
                 self.faults.append(f"{what}: loss {found:.15g} instead of {loss:.15g}")
             if isinstance(network.layers[-1], SoftmaxCrossEntropy):
-                ahead = lead(scores, targets[: len(scores)])
-                least, most = int((ahead > 1e-8).sum()), int((ahead > -1e-8).sum())
-                if not least <= correct <= most:
+                rows = np.moveaxis(scores, 1, -1).reshape(-1, network.classes)  # also of pixels
+                ahead = lead(rows, targets[: len(scores)].reshape(-1))
+                pixels = math.prod(scores.shape[2:])
+                least, most = ((ahead > by).sum() / pixels for by in (1e-8, -1e-8))
+                if not least - 1e-9 <= correct <= most + 1e-9:
                     self.faults.append(f"{what}: {correct} right instead of {least} to {most}")
             if not missing:
                 self._scores(scores, what)
@@ -173,8 +180,9 @@ class Check:
         here = self.executor.part(name, max(plan.microbatches, plan.fc_passes) - 1)
         box = owned(network, network.by_name[name], plan.configs[name],
                     here.samples).box(self.executor.rank)
-        if items(box) and not close(self.watch.outputs[name],
-                                    expected[here.place(np.arange(*box[0]))][:, slice(*box[1])]):
+        mine = expected[here.place(np.arange(*box[0]))][
+            (slice(None), *(slice(*ends) for ends in box[1:]))]
+        if items(box) and not close(self.watch.outputs[name], mine):
             self.faults.append(f"{what}: scores differ")
 
     def end(self, what: str) -> None:
@@ -206,7 +214,7 @@ def check(name: str, plan: Plan, collectives: str, communicator: Communicator, m
     checked.evaluate(serial.seen[0], "before training")
     for i in range(TRAINED):
         communicator.trace.clear()
-        loss, _ = executor.iterate(checked.images(i), given.targets[i], i, *rates(network, plan))
+        loss, _ = executor.iterate(checked.images(i), checked.targets(i), i, *rates(network, plan))
         if not close(loss, serial.losses[i]):
             checked.faults.append(
                 f"training step {i}: loss {loss:.15g} instead of {serial.losses[i]:.15g}")

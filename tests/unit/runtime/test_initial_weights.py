@@ -27,9 +27,9 @@ def test_residual_branches_start_at_zero() -> None:
     assert {scale for name, scale in scales.items() if name not in zero} == {1.0}
 
 
-def test_hidden_fully_connected_layers_start_smaller_than_convolutions() -> None:
-    """He's deviation, but Glorot's where all inputs meet all outputs, and a tenth in the end."""
-    network = NetworkSpec("lenet5", (1, 28, 28), 10).build()
+def test_layers_that_widen_start_by_their_outputs() -> None:
+    """He's deviation, by the outputs of a fully connected layer that widens; a tenth in the end."""
+    network = NetworkSpec("lenet5", (1, 8, 8), 10).build()
     squares = {layer.name: initial_deviation(network, layer) ** 2 for layer in network.weighted}
     assert squares == pytest.approx({
         "conv1": 2 / 25, "conv2": 2 / (25 * 6), "fc1": 2 / (49 * 16 + 120), "fc2": 2 / (120 + 84),
