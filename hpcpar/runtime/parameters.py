@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Add, Layer, Linear, Normalisation
+from hpcpar.network.layers import Add, Dropout, Layer, Linear, Normalisation
 from hpcpar.plan.boxes import Box, Interval, shape
 from hpcpar.plan.layout import Layout, parameters, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan, Synchronisation
@@ -147,15 +147,19 @@ def initial_deviation(network: Network, layer: Layer) -> float:
     """Deviation of a layer's initial weights: He's for ReLU networks.
 
     A fully connected layer counts its outputs where they are more than its inputs: else the
-    gradients of one that widens grow so large that usual rates diverge. The classifier, the last
-    layer with weights, has `CLASSIFIER` of that.
+    gradients of one that widens grow so large that usual rates diverge. Dropout scales what it
+    keeps, so the mean square of what it gives is 1 / (1 - rate) times as large: the variance of the
+    weights behind it is as much smaller. The classifier, the last layer with weights, has
+    `CLASSIFIER` of that.
     """
     outputs, *row = layer.weight_shape(network.input_shape(layer))
     fan = math.prod(row)
     if isinstance(layer, Linear):
         fan = max(fan, outputs)
+    before = network.by_name[layer.inputs[0]]
+    kept = 1.0 - before.rate if isinstance(before, Dropout) else 1.0
     part = CLASSIFIER if layer is network.weighted[-1] else 1.0
-    return part * math.sqrt(2.0 / fan)
+    return part * math.sqrt(2.0 * kept / fan)
 
 
 def initial_rows(network: Network, layer: Layer, seed: int, start: int, stop: int,

@@ -27,17 +27,29 @@ def test_residual_branches_start_at_zero() -> None:
     assert {scale for name, scale in scales.items() if name not in zero} == {1.0}
 
 
+def squares(name: str, shape: Shape) -> dict[str, float]:
+    """Variance of the initial weights of every layer."""
+    network = NetworkSpec(name, shape, 10).build()
+    return {layer.name: initial_deviation(network, layer) ** 2 for layer in network.weighted}
+
+
 def test_layers_that_widen_start_by_their_outputs() -> None:
     """He's deviation, by the outputs of a fully connected layer that widens; a tenth in the end."""
-    network = NetworkSpec("lenet5", (1, 8, 8), 10).build()
-    squares = {layer.name: initial_deviation(network, layer) ** 2 for layer in network.weighted}
-    assert squares == pytest.approx({
-        "conv1": 2 / 25, "conv2": 2 / (25 * 6), "fc1": 2 / (49 * 16 + 120), "fc2": 2 / (120 + 84),
+    assert squares("lenet5", (1, 8, 8)) == pytest.approx({
+        "conv1": 2 / 25, "conv2": 2 / (25 * 6), "fc1": 2 / 120, "fc2": 2 / 120,
         "fc3": 0.01 * 2 / 84})
-    fc1 = network.by_name["fc1"]
-    rows = initial_rows(network, fc1, 0, 0, 120, "float64")
-    assert rows.shape == (120, 784) and abs(rows.std() ** 2 / squares["fc1"] - 1) < 0.02
-    assert np.array_equal(initial_rows(network, fc1, 0, 7, 9, "float64"), rows[7:9])
+    network = NetworkSpec("lenet5", (1, 8, 8), 10).build()
+    layer = network.by_name["fc1"]
+    rows = initial_rows(network, layer, 0, 0, 120, "float64")
+    assert rows.shape == (120, 64) and abs(rows.std() ** 2 * 60 - 1) < 0.05
+    assert np.array_equal(initial_rows(network, layer, 0, 7, 9, "float64"), rows[7:9])
+
+
+def test_layers_behind_dropout_start_smaller() -> None:
+    """Dropout of a half makes the mean square of what it gives twice as large."""
+    of = squares("vgg16", (3, 32, 32))
+    assert of["fc6"] == pytest.approx(2 / 4096) and of["fc7"] == pytest.approx(1 / 4096)
+    assert of["fc8"] == pytest.approx(0.01 / 4096)
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name != "cosmoflow"])
