@@ -201,6 +201,8 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
     ("resnet", "data", 2, {"bucket_bytes": 1 << 16}),
     *(("vgg", "pipeline:2x2", 4, {"microbatches": 4, "order": order})
       for order in ("gpipe", "1f1b")),
+    *(("norms of volumes", "pipeline:2x2", 4, {"microbatches": 4, "order": order})
+      for order in ("gpipe", "1f1b")),
     *(("resnet", "pipeline:4x1", 4, {"microbatches": 8, "order": order})
       for order in ("gpipe", "1f1b")),
     ("lenet5", "owt-c", 2, {}), ("lenet5", "owt-b", 2, {}),
