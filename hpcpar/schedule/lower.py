@@ -7,6 +7,7 @@ list has every step of every pass. Every stage does its own steps of the list, i
 from __future__ import annotations
 
 import bisect
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -165,24 +166,30 @@ def _by_pass(plan: Plan, each: Sequence[Outline], stages: int, ends: _Ends,
 
 
 def _numbered(each: Sequence[Outline], places: Sequence[_Place], ends: _Ends) -> list[Entry]:
-    """A movement is needed by the first step of its micro-batch, in or after its pass, that its
-    outline says.
+    """A movement is needed by the first step that its receivers do themselves, of its micro-batch
+    and from the place on that its outline says.
+
+    Other steps do not count: their order in the list is not that of the outline.
     """
-    # micro-batch -> (place in its outline, place in the list)
-    along: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    # (micro-batch, stage) -> (place in its outline, place in the list), and the end
+    own: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(
+        lambda: [(sys.maxsize, len(places))])
     done: dict[int, int] = {}  # pass -> the place after it
-    for index, place in enumerate(places):
-        along[place.part].append((place.at, index))
-        done[place.cell] = index + 1
-    for found in along.values():
+    for index, (part, at, cell) in enumerate(places):
+        stage, receivers = ends[each[part].steps[at]]
+        if stage in receivers:
+            own[part, stage].append((at, index))
+        done[cell] = index + 1
+    for found in own.values():
         found.sort()
     entries: list[Entry] = []
     for index, (part, at, cell) in enumerate(places):
         step, needed = each[part].steps[at], index
         if isinstance(step, Move):
             assert step.needed_by > at
-            following = bisect.bisect_left(along[part], (step.needed_by, -1))
-            needed = along[part][following][1] if following < len(along[part]) else len(places)
+            from_there = (step.needed_by, -1)
+            waiting = [own[part, receiver] for receiver in ends[step][1]]
+            needed = min(found[bisect.bisect_left(found, from_there)][1] for found in waiting)
             if needed <= index:  # nothing that comes later needs it: by the end of its pass
                 needed = done[cell]
         shown = step.part if len(each) == 1 else part if step.phase in PASSES else 0

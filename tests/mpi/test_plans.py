@@ -11,10 +11,11 @@ import pytest
 from comparison import CHOOSERS, check, facts
 from networks import FIXED, MORE, graph_seeds
 from plans import random_plan, staged_plan
+from skips import CUTS, skip_plan
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
-from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.plan.plan import NetworkSpec, Overlap, PipelineOrder, Plan
 from hpcpar.plan.strategies import configurations, plan_options
 
 P = world().size
@@ -64,6 +65,18 @@ def test_pipelines(name: str, communicator: Communicator) -> None:
     given = facts(name)
     plan = staged_plan(given.network, given.batch, P, np.random.default_rng([len(name), P, 3]))
     check(name, plan, "ring", communicator, "pipeline", 2)
+
+
+@pytest.mark.skipif(P < 3, reason="movements within a stage and between stages")
+@pytest.mark.parametrize("order", PipelineOrder)
+@pytest.mark.parametrize("overlap", [Overlap.NONE, Overlap.FULL])
+@pytest.mark.parametrize(("name", "cuts"), CUTS)
+def test_residual_branches_across_cuts(name: str, cuts: tuple[str, ...], overlap: Overlap,
+                                       order: PipelineOrder, communicator: Communicator) -> None:
+    """Movements within a stage end in time, whatever else crosses the cut."""
+    given = facts(name)
+    plan = skip_plan(given.network, given.batch, P, cuts, overlap, order)
+    check(name, plan, "ring", communicator, "pipeline", 1)
 
 
 @pytest.mark.skipif(P == 1, reason="one rank has no fc_passes to take")

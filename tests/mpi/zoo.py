@@ -43,6 +43,7 @@ from hpcpar.network.layers import (
     Tanh,
 )
 from hpcpar.network.small import lenet5
+from tests.mpi import skips
 
 
 def narrow(network: Network, factor: int, without: Collection[str] = ()) -> Network:
@@ -216,5 +217,8 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "unet": (lambda: narrow(unet.unet((2, 19, 14), 3), 16), 4),
     "unet3d": (lambda: narrow(unet.unet3d((1, 9, 8, 10), 3), 16), 3),
     "signals": (signals, 5),
+    "skip first": (lambda: skips.skip(True), 6),
+    "skip second": (lambda: skips.skip(False), 6),
+    "two skips": (skips.two_skips, 6),
     "cosmoflow": (lambda: narrow(cosmoflow.cosmoflow((2, 18, 17, 16), 3), 8), 5),
 }

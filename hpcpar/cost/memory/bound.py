@@ -82,8 +82,8 @@ def _aliasing(network: Network, e: Edge) -> tuple[object, ...]:
 
 
 def _in_flight(out: Outline, plan: Plan, moved_bytes: MovedBytes) -> Ints:
-    """The most bytes of messages in flight at once, in a pass; times the micro-batches between
-    stages.
+    """The most bytes of messages in flight at once, in a pass, and all of all micro-batches between
+    stages: a sender may keep its messages to the end.
     """
     born: dict[int, Ints] = defaultdict(int)
     gone: dict[int, Ints] = defaultdict(int)
@@ -92,8 +92,10 @@ def _in_flight(out: Outline, plan: Plan, moved_bytes: MovedBytes) -> Ints:
         if isinstance(step, Move):
             key = (step.key, step.phase)
             if key not in known:
-                passes = plan.microbatches if _between(step) else 1
-                known[key] = message_bytes(step, moved_bytes) * passes
+                known[key] = message_bytes(step, moved_bytes)
+            if _between(step):
+                born[0] = born[0] + known[key] * plan.microbatches
+                continue
             born[i] = born[i] + known[key]
             end = max(step.needed_by, i + 1)
             gone[end] = gone[end] + known[key]

@@ -26,8 +26,8 @@ from hpcpar.schedule.steps import Algorithm, Kind
 
 #: Columns of `axis_halo`.
 KEPT, BELOW, ABOVE, MESSAGES_BELOW, MESSAGES_ABOVE = range(5)
-#: Rows of `axis_halo`.
-RECEIVING, SENDING, BOTH = range(3)
+#: Rows of `axis_halo`; further ones are of the parts through whose buffers most may go.
+RECEIVING, SENDING, BUSIEST, HOLDING = range(4)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Halo:
     rest : int
         Items across the axes that no window is cut along.
     axes : list of ndarray
-        `axis_halo` of each of the others: [..., 3, 5].
+        `axis_halo` of each of the others: [..., 4, 5].
     mesh_axes : list of MeshAxis
         The coordinates that cut them.
     """
@@ -51,11 +51,14 @@ class Halo:
     @property
     def through_items(self) -> Numbers:
         """Items received and sent by the part with most of them."""
-        both = [found[..., BOTH, :] for found in self.axes]
-        kept = math.prod(x[..., KEPT] for x in both)
-        received = math.prod(x[..., KEPT] + x[..., BELOW] for x in both)
-        sent = math.prod(x[..., KEPT] + x[..., ABOVE] for x in both)
-        return self.rest * (received + sent - 2 * kept)
+        most: Numbers = 0
+        for rows in itertools.product((BUSIEST, HOLDING), repeat=len(self.axes)):
+            part = [x[..., row, :] for x, row in zip(self.axes, rows, strict=True)]
+            kept = math.prod(x[..., KEPT] for x in part)
+            received = math.prod(x[..., KEPT] + x[..., BELOW] for x in part)
+            sent = math.prod(x[..., KEPT] + x[..., ABOVE] for x in part)
+            most = np.maximum(most, self.rest * (received + sent - 2 * kept))
+        return most
 
 
 def halo_of(own: Layout, need: Layout) -> Halo:
@@ -79,10 +82,10 @@ def axis_halo(own: Axis, need: Axis, parts: int) -> IntArray:
     Returns
     -------
     ndarray
-        [3, 5]. Row RECEIVING is of the part that receives most, SENDING of the one that sends
+        [4, 5]. Row RECEIVING is of the part that receives most, SENDING of the one that sends
         most: items along this axis that it keeps, that come from (go to) parts below and above it,
-        and messages below and above. Row BOTH is of the part through whose buffers most goes:
-        kept, received, sent, 0, 0.
+        and messages below and above. Row BUSIEST is of the part that receives and sends most,
+        HOLDING of the one that keeps and sends most: kept, received, sent, 0, 0.
     """
     (own0, own1), (need0, need1) = all_intervals(own, parts), all_intervals(need, parts)
     kept = np.maximum(0, np.minimum(own1, need1) - np.maximum(own0, need0))
@@ -92,7 +95,7 @@ def axis_halo(own: Axis, need: Axis, parts: int) -> IntArray:
     needed_before = np.concatenate(([0], np.cumsum(np.cumsum(starts - stops))))
     received = need1 - need0 - kept
     sent = needed_before[own1] - needed_before[own0] - kept
-    out = np.zeros((3, 5), np.int64)
+    out = np.zeros((4, 5), np.int64)
     for row, moved, mine, theirs in (
         (RECEIVING, received, (need0, need1), (own0, own1)),
         (SENDING, sent, (own0, own1), (need0, need1)),
@@ -102,8 +105,10 @@ def axis_halo(own: Axis, need: Axis, parts: int) -> IntArray:
         common = np.maximum(0, common)
         out[row] = (kept[at], common[:at].sum(), common[at + 1:].sum(),
                     np.count_nonzero(common[:at]), np.count_nonzero(common[at + 1:]))
-    at = int(np.argmax(received + sent))
-    out[BOTH, :3] = kept[at], received[at], sent[at]
+    orders = {BUSIEST: (kept, received + sent), HOLDING: (received, kept + sent)}
+    for row, order in orders.items():
+        at = int(np.lexsort(order)[-1])
+        out[row, :3] = kept[at], received[at], sent[at]
     return out
 
 

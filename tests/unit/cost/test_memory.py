@@ -15,6 +15,7 @@ import pytest
 from hpcpar.comm.buffers import landing_slots
 from hpcpar.cost.memory.prediction import _shortened
 from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.cost.network.halo import halo_of
 from hpcpar.cost.price_family import price_family
 from hpcpar.cost.price_plan import price
 from hpcpar.kernels.numpy_backend import NumpyBackend
@@ -25,7 +26,7 @@ from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.runtime import parameters
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.steps import Comm, Schedule
+from hpcpar.schedule.steps import Comm, Kind, Schedule
 from tests.mpi.zoo import SMALL
 from tests.strategies import one_pass
 from tests.unit.brute import random_plan
@@ -201,6 +202,8 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
     ("resnet", "data", 2, {"bucket_bytes": 1 << 16}),
     *(("vgg", "pipeline:2x2", 4, {"microbatches": 4, "order": order})
       for order in ("gpipe", "1f1b")),
+    *(("norms of volumes", "pipeline:2x2", 4, {"microbatches": 4, "order": order})
+      for order in ("gpipe", "1f1b")),
     *(("resnet", "pipeline:4x1", 4, {"microbatches": 8, "order": order})
       for order in ("gpipe", "1f1b")),
     ("lenet5", "owt-c", 2, {}), ("lenet5", "owt-b", 2, {}),
@@ -235,6 +238,23 @@ def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[
     off = pytest.approx(largest, rel=0.0 if exact else 0.02 if name == "signals" else 2e-4)
     assert predicted.memory_bytes == off, (predicted.memory, real)
     assert sum(layer.memory_bytes for layer in predicted.layers) == predicted.memory_bytes
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("resnet", 4), ("mobilenet", 6), ("inception", 8),
+                                             ("norms of volumes", 4)])
+def test_messages_of_halos_along_several_axes(name: str, ranks: int) -> None:
+    """The part through whose buffers most goes need not be the busiest along each axis."""
+    network = SMALL[name][0]()
+    spec = NetworkSpec(network.name, network.image_shape, network.classes)
+    plan = make_plan(spec, "spatial", ranks, 16, network=network, machine=files.to_dict(MACHINE))
+    schedule = schedule_for(network, plan)
+    halos = [c for c in schedule.comms if c.kind is Kind.HALO and not c.reduce]
+    for c in halos:
+        most = max(exchange(c, rank).wire_items for rank in range(ranks))
+        assert halo_of(c.source, c.destination).through_items == most, c.label
+    assert halos
+    wire = price(network, plan, MACHINE).memory.wire_bytes
+    assert max(allocated(plan, schedule, r, network)["wire"] for r in range(ranks)) <= wire
 
 
 @pytest.mark.parametrize("order", ["gpipe", "1f1b"])
