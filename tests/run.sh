@@ -72,11 +72,11 @@ beside "gpu tests" 120 python -m pytest tests/gpu -rs
 together
 workers="-n auto --maxprocesses 4 --dist worksteal"
 recorded=tests/unit/test_recorded_predictions.py
-part "unit tests" 240 python -m pytest tests/unit $workers --ignore $recorded
+part "unit tests" 420 python -m pytest tests/unit $workers --ignore $recorded
 part "recorded" 120 python -m pytest $recorded $workers
 part "kernels" 120 python -m pytest tests/kernels $workers
 # most jobs wait for one process; a file keeps to a worker, as its tests share what they have trained
-part "whole jobs" 300 python -m pytest tests/jobs -n 2 --dist loadfile
+part "whole jobs" 420 python -m pytest tests/jobs -n 2 --dist loadfile
 for ranks in 2 3 4 6 8; do
   mpi $ranks
   part "mpi $ranks ranks" 240 "${command[@]}"
