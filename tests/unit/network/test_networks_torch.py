@@ -7,36 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from hpcpar.errors import InputError
 from hpcpar.network.builtin import network
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
-    AvgPool1d,
-    AvgPool2d,
-    AvgPool3d,
-    Conv,
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    ConvTranspose,
-    ConvTranspose2d,
-    ConvTranspose3d,
-    Layer,
     Loss,
-    MaxPool1d,
-    MaxPool2d,
-    MaxPool3d,
-    image_of,
 )
 
 torch = pytest.importorskip("torch", reason="PyTorch is the reference of these tests",
                             exc_type=ImportError)
 nn = torch.nn
-
-FIXED = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 
 Call = tuple[str, tuple[int, ...], tuple[int, ...], int]
 
@@ -388,40 +368,3 @@ def test_every_layer_is_pytorchs(name: str) -> None:
 
 
 #: Layers with the same names in PyTorch.
-WINDOWED: tuple[type[Layer], ...] = (
-    Conv1d, Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d, MaxPool1d, MaxPool2d, MaxPool3d,
-    AvgPool1d, AvgPool2d, AvgPool3d,
-)
-
-
-@FIXED
-@given(st.sampled_from(WINDOWED), st.data())
-def test_windows_end_where_pytorchs_do(layer: type[Layer], data: st.DataObject) -> None:
-    dimensions = int(layer.__name__[-2])
-
-    def some(low: int, high: int) -> tuple[int, ...]:
-        return data.draw(st.tuples(*[st.integers(low, high)] * dimensions))
-
-    kernel, image = some(1, 4), some(1, 9)
-    options: dict[str, Any] = {"stride": some(1, 3)}
-    if issubclass(layer, Conv):
-        options |= {"padding": some(0, 3), "dilation": some(1, 2),
-                    "groups": data.draw(st.integers(1, 2)), "bias": data.draw(st.booleans())}
-        if issubclass(layer, ConvTranspose):
-            options["output_padding"] = tuple(min(1, s - 1) for s in options["stride"])
-        mine = layer("x", ("in",), out_channels=6, kernel=kernel, **options)
-        theirs = getattr(nn, layer.__name__)(4, 6, kernel, device="meta", **options)
-    else:
-        options["padding"] = tuple(min(p, k // 2) for p, k in zip(some(0, 2), kernel, strict=True))
-        options["ceil_mode"] = data.draw(st.booleans())
-        mine = layer("x", ("in",), kernel=kernel, **options)
-        theirs = getattr(nn, layer.__name__)(kernel, **options)
-    x = (4, *image)
-    try:
-        shape = mine.output_shape(image_of(x))
-    except InputError:
-        with pytest.raises(RuntimeError):
-            theirs(torch.empty((2, *x), device="meta"))
-        return
-    assert image_of(theirs(torch.empty((2, *x), device="meta")).shape[1:]) == shape
-    assert mine.parameters(image_of(x)) == sum(p.numel() for p in theirs.parameters())

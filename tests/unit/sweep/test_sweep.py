@@ -25,12 +25,8 @@ from hpcpar.report import pictures
 from hpcpar.report.sweep_points import (
     IterationParts,
     Point,
-    base,
-    efficiency,
-    mean_accuracy,
-    speedup,
 )
-from hpcpar.report.sweep_table import conclusion, notes
+from hpcpar.report.sweep_table import notes
 from hpcpar.sweep import folder, local, report, study
 from hpcpar.train import record
 
@@ -285,35 +281,6 @@ def test_the_log_s_last_line_is_ours_where_there_is_one(tmp_path: Path) -> None:
     assert folder.last_line(str(log)) == "a"
     log.write_text("hpcpar: first\nhpcpar: the reason\nrank 1 killed\n")
     assert folder.last_line(str(log)) == "the reason"
-
-
-def point(ranks: int, batch: int, measured_s: float, predicted_s: float = 1.0,
-          **more: Any) -> Point:
-    return Point(f"p{ranks}", "data", "data", ranks, batch, 2, 10, "done",
-                 predicted=IterationParts(predicted_s, 1, 0, 0),
-                 measured=IterationParts(measured_s, 1, 0, 0), **more)
-
-
-def test_speedup_and_efficiency_by_hand() -> None:
-    """Over the fastest on the fewest ranks; in samples a second."""
-    slow, fast, many = point(2, 64, 2.0), point(2, 64, 1.6), point(8, 128, 0.8)
-    over = base([slow, many, fast], "measured")
-    assert over is fast
-    assert speedup(many, over, "measured") == pytest.approx(4) and efficiency(
-        many, over, "measured"
-    ) == pytest.approx(1)
-    assert many.node_hours("measured") == pytest.approx(2 * 8 / 3600)
-    assert mean_accuracy([slow, point(2, 64, 2.0, 3.0),
-                          point(2, 64, 1.0, same_as="p2")]) == pytest.approx(0.5)
-    assert base([], "measured") is None and speedup(many, None, "measured") is None
-
-
-def test_the_conclusion_is_one_sentence_on_the_fastest_case() -> None:
-    one, eight = point(2, 64, 2.0), point(8, 64, 1.0, 1.25)
-    assert conclusion([one, eight]) == (
-        "Fastest, as measured: data on 8 ranks, 1 s an iteration of 64 samples, 2.00 times the "
-        "speed of 2 at 50.0% parallel efficiency. Predictions are right to 62.5%.")
-    assert conclusion([]) == "Nothing can run."
 
 
 def test_synthetic_data_are_made_where_something_is_run(sweep: Sweep, tmp_path: Path) -> None:

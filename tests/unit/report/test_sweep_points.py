@@ -1,0 +1,46 @@
+"""Speedup, efficiency, cost and conclusion of a scaling study, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcpar.report.sweep_points import (
+    IterationParts,
+    Point,
+    base,
+    efficiency,
+    mean_accuracy,
+    speedup,
+)
+from hpcpar.report.sweep_table import conclusion
+
+
+def point(ranks: int, batch: int, measured_s: float, predicted_s: float = 1.0,
+          **more: Any) -> Point:
+    return Point(f"p{ranks}", "data", "data", ranks, batch, 2, 10, "done",
+                 predicted=IterationParts(predicted_s, 1, 0, 0),
+                 measured=IterationParts(measured_s, 1, 0, 0), **more)
+
+
+def test_speedup_and_efficiency_by_hand() -> None:
+    """Over the fastest on the fewest ranks; in samples a second."""
+    slow, fast, many = point(2, 64, 2.0), point(2, 64, 1.6), point(8, 128, 0.8)
+    over = base([slow, many, fast], "measured")
+    assert over is fast
+    assert speedup(many, over, "measured") == pytest.approx(4) and efficiency(
+        many, over, "measured"
+    ) == pytest.approx(1)
+    assert many.node_hours("measured") == pytest.approx(2 * 8 / 3600)
+    assert mean_accuracy([slow, point(2, 64, 2.0, 3.0),
+                          point(2, 64, 1.0, same_as="p2")]) == pytest.approx(0.5)
+    assert base([], "measured") is None and speedup(many, None, "measured") is None
+
+
+def test_the_conclusion_is_one_sentence_on_the_fastest_case() -> None:
+    one, eight = point(2, 64, 2.0), point(8, 64, 1.0, 1.25)
+    assert conclusion([one, eight]) == (
+        "Fastest, as measured: data on 8 ranks, 1 s an iteration of 64 samples, 2.00 times the "
+        "speed of 2 at 50.0% parallel efficiency. Predictions are right to 62.5%.")
+    assert conclusion([]) == "Nothing can run."
