@@ -85,7 +85,7 @@ class PlanResult(TableResult):
 
     @cached_property
     def explanation(self) -> Explanation:
-        """What limits the choice, and what would help most."""
+        """Limits of the choice, and the changes that would help most."""
         return explain(self.best.task.network, self.best)
 
     def save(self, path: str, force: bool = False) -> None:

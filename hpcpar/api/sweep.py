@@ -215,7 +215,7 @@ def _machine(given: MachineLike, device: str) -> Machine:
 
 
 def _cautions(study: Study, measured_here: bool) -> list[str]:
-    """What makes predictions or measurements uncertain."""
+    """Facts that make predictions or measurements uncertain."""
     guess = (f"machine {study.machine.name} is not calibrated: predictions are estimates; write "
              f"{os.path.join(study.out, 'machine.toml')} with: hpcpar calibrate -o")
     return [guess] * (not study.machine.compute) + (slowdowns(1) if measured_here else [])

@@ -93,7 +93,7 @@ class DatasetSplit:
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Of a signal that of an image with one row."""
+        """The shape (C, 1, W) of a signal (C, W): an image with one row; other shapes unchanged."""
         return image_of(self.images.shape[1:])
 
 

@@ -1,4 +1,4 @@
-"""What slows computing down beside the program: old BLAS kernels, and other processes."""
+"""Slowdowns from outside the program: old BLAS kernels, and other processes."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ def _layer(node: Node, family: str, dimensions: int) -> type[Layer]:
 
 
 def _padded(imp: Importer, node: Node, at: WindowPlaces) -> tuple[str, Shape]:
-    """What the windows read, zeros around it if they differ at the two ends, and the padding that
-    is left.
+    """The input of the windows, with zeros around it if they differ at the two ends, and the
+    padding that is left.
     """
     if at.before == at.after:
         return imp.source(node), at.before

@@ -15,7 +15,7 @@ from hpcpar.network.operations import Array, Attribute, Constant, Node, Operatio
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
 
-#: What a layer trains that PyTorch's exporters computed: names of its weights begin like this.
+#: Prefixes of weights that PyTorch's exporters computed.
 FOLDED = "onnx::Conv"
 
 

@@ -16,7 +16,7 @@ class Activation(Layer):
     """Base class of functions of one element, y = f(x); its fields are at most two numbers."""
 
     elementwise: ClassVar[bool] = True
-    #: What the backward pass reads: ``"input"``, ``"output"`` or nothing.
+    #: The array that the backward pass reads: ``"input"``, ``"output"`` or none.
     keeps: ClassVar[str] = "output"
 
     @property

@@ -182,7 +182,7 @@ class _Reader:
                                attributes))
 
     def _computed(self, fx: FxNode, inputs: tuple[str, ...]) -> Constant:
-        """What is computed from constants only; its value is not known."""
+        """A tensor computed from constants only; its value is not known."""
         def unread() -> Array:
             raise ValueError("computed in the module")
         origins = frozenset[str]().union(*(self.constants[name].origins for name in inputs))

@@ -7,7 +7,7 @@ from hpcpar.search.memory_advice import MemoryAdvice
 
 
 def memory_note(advice: MemoryAdvice, taken: bool = False) -> str:
-    """What a plan needs, what there is, and the cheapest way to make it fit; is it `taken`?"""
+    """The memory of a plan and of the device, and the cheapest way to fit; `taken` if it was."""
     chosen, remedy = advice.chosen, advice.remedy
     limit = amount(chosen.task.machine.device.memory_bytes)
     need = (f"{chosen.strategy} needs {amount(chosen.memory_bytes)} a rank, the machine has "

@@ -34,7 +34,7 @@ from hpcpar.schedule.weights import sums_known
 
 #: Bytes of the index of a maximum, in a pooling window and in the whole image.
 INDEX_BYTES, IMAGE_INDEX_BYTES = 2, 8
-#: Of a normalisation, for each of its sums: the sum, its gradient, and mean or deviation (float64).
+#: Arrays of each sum of a normalisation: the sum, its gradient, and mean or deviation (float64).
 MOMENTS_BYTES = 24
 #: Of each movement from rank to rank, by its key: bytes that the busiest rank sends, and bytes that
 #: go through the buffers of one at most.
