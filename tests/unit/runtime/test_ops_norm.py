@@ -15,7 +15,17 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 pytest.register_assert_rewrite("ops_support")
 
-from ops_support import DTYPES, boxes, close, gather, make, parameters, random, reference, torch  # noqa: E402
+from ops_support import (  # noqa: E402
+    DTYPES,
+    boxes,
+    close,
+    gather,
+    make,
+    parameters,
+    random,
+    reference,
+    torch,
+)
 
 from hpcpar.network.layers import BatchNorm, GroupNorm, LayerNorm, SampleNorm  # noqa: E402
 from hpcpar.plan.boxes import Box  # noqa: E402
