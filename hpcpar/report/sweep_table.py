@@ -91,22 +91,13 @@ def notes(points: Sequence[Point]) -> list[str]:
     return out + ([f"not finished: {', '.join(waiting)}"] if waiting else [])
 
 
-def answer(points: Sequence[Point]) -> str:
-    """The case that trains fastest, as far as it is measured, else predicted."""
-    side = "measured" if any(p.measured for p in points) else "predicted"
-    epochs = {p: p.epoch_s(side) or 0.0 for p in points if p.side(side)}
-    best = min(epochs, key=lambda p: epochs[p])
-    return (f"Fastest ({side}): {best.chosen or best.strategy} on {best.ranks} "
-            f"rank{'s' * (best.ranks > 1)}, an epoch in {seconds(epochs[best])}")
-
-
 def show_points(title: str, points: Sequence[Point], wide: bool = False) -> None:
-    """Prints the answer, the table and its notes."""
+    """Prints the conclusion, the table and its notes."""
     table = rows(points)
     if not table:
         show_line(f"{title}: nothing can run")
     else:
-        show_line(answer(points))
+        show_line(conclusion(points))
         show(title, COLUMNS, table, left=LEFT, drop=_DROPPED, wide=wide)
     for line in notes(points):
         show_line(line)
