@@ -11,7 +11,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,10 +26,10 @@ from hpcpar.files import atomic_path, reason
 CHECK_S, MOST_OBJECTS, MOST_BYTES = 20.0, 100_000, 1 << 34
 
 
-def check(paths: list[str], what: str, remedy: str, allow_external: bool = False) -> None:
+def check(paths: Sequence[str], what: str, remedy: str, allow_external: bool = False) -> None:
     """Checks files that somebody else may have made, before they are opened here.
 
-    Takes about 0.2 s. Of a job, one rank needs to call it. Files that do not exist are left to
+    It takes about 0.2 s. Of a job, one rank needs to call it. Files that do not exist are left to
     `open_hdf5`.
 
     Raises
@@ -37,7 +37,9 @@ def check(paths: list[str], what: str, remedy: str, allow_external: bool = False
     InputError
         A file is damaged, or has data in other files and may not.
     """
-    command = [sys.executable, "-m", "hpcpar.hdf5", *paths]
+    # imports as this process does: not from the folder in which it happens to run
+    code = f"import sys; sys.path[:] = {sys.path!r}; from hpcpar.hdf5 import tell; tell()"
+    command = [sys.executable, "-I", "-c", code, *paths]
     try:
         done = subprocess.run(command, capture_output=True, timeout=CHECK_S, check=False)
         fault = json.loads(done.stdout)
@@ -82,6 +84,19 @@ def _fault(path: str) -> str:
             elif isinstance(item, h5py.Dataset) and (item.is_virtual or item.external):
                 external = f"{_EXTERNAL} ({item.name})"
     return external and f"{external}, which is read with --allow-external alone"
+
+def tell() -> None:
+    """Prints the first file of the command line that has a fault, and the fault; else null."""
+    for path in sys.argv[1:]:
+        try:
+            fault = _fault(path)
+        except Exception as err:  # whatever h5py raises on a damaged file
+            cause = reason(err) if isinstance(err, OSError) else type(err).__name__
+            fault = f"is damaged ({cause})"
+        if fault:
+            print(json.dumps([path, fault]))
+            return
+    print("null")
 
 
 def open_hdf5(path: str, what: str, remedy: str) -> h5py.File:
@@ -206,15 +221,3 @@ def replacing(path: str, what: str) -> Iterator[h5py.File]:
         finally:
             if sink.error is not None:
                 raise sink.error
-
-
-if __name__ == "__main__":
-    for each in sys.argv[1:]:
-        try:
-            told = _fault(each)
-        except Exception as err:  # whatever h5py raises on a damaged file
-            told = f"is damaged ({reason(err) if isinstance(err, OSError) else type(err).__name__})"
-        if told:
-            print(json.dumps([each, told]))
-            sys.exit()
-    print("null")

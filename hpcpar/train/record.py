@@ -61,7 +61,7 @@ from numpy.typing import NDArray
 
 from hpcpar.errors import InputError
 from hpcpar.files import write_bytes
-from hpcpar.hdf5 import array, attributes, open_hdf5
+from hpcpar.hdf5 import array, attributes, check, open_hdf5
 from hpcpar.runtime.reservoir import TOGETHER, stride
 from hpcpar.schedule.steps import Comm, Schedule
 from hpcpar.schema import Bytes, Count, convert, decode_json
@@ -398,3 +398,20 @@ def read(path: str) -> RunRecord:
         raise InputError(f"{where} is damaged or has no iterations "
                          f"({'; '.join(faults) or 'empty'}); {_AGAIN}")
     return record
+
+
+def load(*paths: str, allow_external: bool = False) -> list[RunRecord]:
+    """Reads records that somebody else may have made: they are checked first.
+
+    Raises
+    ------
+    InputError
+        As `read` and `hpcpar.hdf5.check`.
+    """
+    check(paths, "run record", _REMEDY, allow_external)
+    return [read(path) for path in paths]
+
+
+def load_record(path: str, allow_external: bool = False) -> RunRecord:
+    """Reads one record; see `load`."""
+    return load(path, allow_external=allow_external)[0]
