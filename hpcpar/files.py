@@ -10,7 +10,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 from hpcpar.errors import InputError
 
@@ -141,22 +141,22 @@ def lock(path: str, what: str) -> Iterator[None]:
             os.unlink(holder.name)
 
 
-def _locked(name: str) -> IO[str]:
+def _locked(name: str) -> BinaryIO:
     """A file that is locked and says by whom."""
     while True:
-        f = open(name, "a+", encoding="utf-8")  # noqa: SIM115 - the caller closes it
+        f = open(name, "ab+", buffering=0)  # noqa: SIM115 - the caller closes it
         try:
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             f.seek(0)
-            raise BlockingIOError(f.read(200).strip()) from None
+            raise BlockingIOError(f.read(200).decode(errors="replace")) from None
         except OSError:
             return f
         # the owner before may have removed the file since it was opened
         if os.path.exists(name) and os.path.samestat(os.stat(name), os.fstat(f.fileno())):
             f.truncate(0)
-            f.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            f.flush()
+            with suppress(OSError):  # a full disk: locked all the same
+                f.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
             return f
         f.close()
 
