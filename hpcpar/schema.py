@@ -36,9 +36,8 @@ Ranks = Annotated[int, Meta(ge=1, le=10**9)]
 Count = Annotated[int, Meta(ge=0, le=10**15)]
 Extent = Annotated[int, Meta(ge=1, le=10**9)]
 Bytes = Annotated[int, Meta(ge=0, le=10**18)]
-#: Finite numbers: any, not negative (also per byte), above 0, and parts of a whole.
-Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
-Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+#: Finite numbers: not negative, above 0, and parts of a whole. `convert` refuses NaN everywhere.
+NotNegative = Annotated[float, Meta(ge=0, le=1e12)]
 Rate = Annotated[float, Meta(gt=0, le=1e30)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 #: A text without line breaks and other control characters but tabs.

@@ -150,7 +150,6 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
     if not wanted:
         raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
     spec, net = network_of(network, input, classes)
-    plans.require_name(spec)
     chosen = PlanningOptions.of({k: v for k, v in options.items() if k in _PLANNING}).planning(spec)
     out = os.path.abspath(out)
     folder.make(os.path.join(out, "cases"))
