@@ -31,14 +31,15 @@ Step = str | int
 #: Bytes of the largest JSON or TOML file that is read.
 LARGEST = 64 * 2**20
 
-#: Ranks of a job; a number of things that may be none; one that may not; bytes.
-Ranks = Annotated[int, Meta(ge=1, le=10**9)]
+#: A number of things that may be none, and one that may not (ranks, channels, samples of a batch).
 Count = Annotated[int, Meta(ge=0, le=10**15)]
 Extent = Annotated[int, Meta(ge=1, le=10**9)]
+#: Bytes that may be none, and those of a memory.
 Bytes = Annotated[int, Meta(ge=0, le=10**18)]
+Capacity = Annotated[int, Meta(ge=1, le=10**18)]
 #: Finite numbers: not negative, above 0, and parts of a whole. `convert` refuses NaN everywhere.
-NotNegative = Annotated[float, Meta(ge=0, le=1e12)]
-Rate = Annotated[float, Meta(gt=0, le=1e30)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e30)]
+Positive = Annotated[float, Meta(gt=0, le=1e30)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 #: A text without line breaks and other control characters but tabs.
 Line = Annotated[str, Meta(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*$(?!\n)",
@@ -111,7 +112,7 @@ def convert(data: object, type: type[T], where: str, remedy: str) -> T:
     """
     schema: Any = type
     try:
-        _check_names(_info(schema), data, where)
+        _check(_info(schema), data, where, remedy)
         return msgspec.convert(data, type)
     except msgspec.ValidationError as err:
         _explain(err, data, schema, where, remedy)
@@ -150,12 +151,12 @@ def _parts(info: inspect.Type, data: object) -> list[tuple[Step, inspect.Type, o
     return []
 
 
-def _check_names(info: inspect.Type, data: object, where: str) -> None:
+def _check(info: inspect.Type, data: object, where: str, remedy: str) -> None:
     """Checks what msgspec lets pass: unknown names in dataclasses, and NaN where any value may be.
     """
     plain = _plain(info)
     if isinstance(data, float) and not math.isfinite(data):
-        raise InputError(f"{where}: expected a finite number, found {data}")
+        raise InputError(f"{where}: expected a finite number, found {data}; {remedy}")
     if isinstance(data, Mapping) and (
             isinstance(plain, inspect.DataclassType)
             or (isinstance(plain, inspect.StructType) and plain.forbid_unknown_fields)):
@@ -164,7 +165,7 @@ def _check_names(info: inspect.Type, data: object, where: str) -> None:
             if key not in names:
                 raise InputError(f"{where}: {unknown('field', str(key), names)}")
     for step, part, value in _parts(info, data):
-        _check_names(part, value, _at(where, step))
+        _check(part, value, _at(where, step), remedy)
 
 
 def _at(where: str, step: Step) -> str:
@@ -179,12 +180,14 @@ def _explain(err: msgspec.ValidationError, data: object, type: Any, where: str,
     for step in _steps(path, data, type):
         where = _at(where, step)
         info, value = next((t, v) for s, t, v in _parts(info, value) if s == step)
+    if isinstance(err.__cause__, InputError):
+        raise InputError(f"{where}: {err.__cause__}") from err
     fault = message
     if missing := re.fullmatch("Object missing required field `(.*)`", message):
         fault = f"'{missing[1]}' is missing"
-    elif err.__cause__ is None:
+    else:
         fault = f"expected {_words(info, value)}, found {_shown(value)}"
-    raise InputError(f"{where}: {fault.replace('`', '')}; {remedy}") from err
+    raise InputError(f"{where}: {fault}; {remedy}") from err
 
 
 def _steps(path: str, data: object, type: Any) -> list[Step]:

@@ -31,7 +31,6 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError, Shape
-from hpcpar.plan import plan as plans
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
