@@ -55,7 +55,7 @@ def test_a_sweep_of_a_network_of_the_program(out: Path) -> None:
     assert status and status.request["network"].startswith("own (")
     path = out / "cases" / CASE / folder.STATUS
     path.write_text(path.read_text().replace('"planned"', '"done"'))
-    with pytest.raises(InputError, match="was run with network own .*, now it is own"):
+    with pytest.raises(InputError, match=r"was run with network own .*, now it is own"):
         planned(out, own(5))
 
 

@@ -130,7 +130,8 @@ def test_the_command_line_wins_and_lists_add_up(tmp_path: Path) -> None:
     ("toml", "said"),
     [('acount = "m1"', "did you mean 'account'"), ("nodes = 0", "whole number of at least 1"),
      ("nodes = true", "whole number"), ('time = "soon"', "00:30:00"),
-     ('modules = "python"', "expected a list, found 'python'"), ('partition = "a b"', "without blanks"),
+     ('modules = "python"', "expected a list, found 'python'"),
+     ('partition = "a b"', "without blanks"),
      ("nodes = 2\nranks_per_node = 4", "give one of the two"), ("nodes =", "not TOML"),
      ('setup = ["a\\nb"]', "expected a text of one line")],
 )
