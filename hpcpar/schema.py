@@ -79,7 +79,7 @@ def decode_json(text: bytes | str, type: type[T], where: str, remedy: str) -> T:
     """A value of this type from JSON text; arguments and errors are those of `convert`."""
     try:
         data = msgspec.json.decode(text)
-    except (ValueError, RecursionError, MemoryError) as err:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError) as err:
         raise InputError(f"{where}: not JSON ({_cause(err)}); {remedy}") from err
     return convert(data, type, where, remedy)
 
