@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, locks, and TOML files."""
+"""Files that are written whole or not at all, and locks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ import os
 import re
 import socket
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from hpcpar.errors import InputError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def reason(err: OSError) -> str:
@@ -159,20 +153,3 @@ def _locked(name: str) -> BinaryIO:
                 f.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
             return f
         f.close()
-
-
-def read_toml(path: str, what: str, page: str) -> dict[str, Any]:
-    """The content of a TOML file.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read; `what` names its kind, `page` the documentation with an example.
-    """
-    try:
-        with open(path, "rb") as f:
-            return tomllib.load(f)
-    except OSError as err:
-        raise InputError(f"cannot read {what} {path}: {err.strerror}") from err
-    except ValueError as err:
-        raise InputError(f"{what} {path} are not TOML ({err}); {page} has an example") from err

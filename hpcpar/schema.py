@@ -1,7 +1,7 @@
 """Files checked against types: bounded numbers, and one line on what is wrong, and where.
 
-A schema is a dataclass or a `msgspec.Struct`. A dataclass refuses names that are not its fields; a
-Struct ignores them unless it says ``forbid_unknown_fields``.
+A schema is a dataclass, a TypedDict or a `msgspec.Struct`. It refuses names that are not its
+fields; only a Struct ignores them, unless it says ``forbid_unknown_fields``.
 """
 
 from __future__ import annotations
@@ -31,19 +31,30 @@ Step = str | int
 #: Bytes of the largest JSON or TOML file that is read.
 LARGEST = 64 * 2**20
 
-#: Ranks of a job; a number of things that may be none; one that may not; bytes.
-Ranks = Annotated[int, Meta(ge=1, le=10**9)]
+#: A number of things that may be none, and one that may not (ranks, channels, samples of a batch).
 Count = Annotated[int, Meta(ge=0, le=10**15)]
 Extent = Annotated[int, Meta(ge=1, le=10**9)]
+#: Bytes that may be none, and those of a memory.
 Bytes = Annotated[int, Meta(ge=0, le=10**18)]
-#: Finite numbers: any, not negative (also per byte), above 0, and parts of a whole.
-Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
+Capacity = Annotated[int, Meta(ge=1, le=10**18)]
+#: Finite numbers: times, not negative, above 0, and parts of a whole. `convert` refuses NaN in all.
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
-Rate = Annotated[float, Meta(gt=0, le=1e30)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e30)]
+Positive = Annotated[float, Meta(gt=0, le=1e30)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 #: A text without line breaks and other control characters but tabs.
 Line = Annotated[str, Meta(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*$(?!\n)",
                            description="a text of one line")]
+
+#: A text without blanks.
+Word = Annotated[str, Meta(pattern=r"^[^\s\x00-\x1f\x7f]+$(?!\n)",
+                           description="a text without blanks")]
+
+
+def one_of(*names: str) -> Meta:
+    """The condition that a text is one of these."""
+    pattern = "|".join(map(re.escape, names))
+    return Meta(pattern=rf"^({pattern})$(?!\n)", description=f"one of {', '.join(names)}")
 
 
 def read_bytes(path: str, what: str, remedy: str) -> bytes:
@@ -68,8 +79,8 @@ def decode_json(text: bytes | str, type: type[T], where: str, remedy: str) -> T:
     """A value of this type from JSON text; arguments and errors are those of `convert`."""
     try:
         data = msgspec.json.decode(text)
-    except (ValueError, RecursionError, MemoryError) as err:
-        raise InputError(f"{where} is not JSON ({_cause(err)}); {remedy}") from err
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError) as err:
+        raise InputError(f"{where}: not JSON ({_cause(err)}); {remedy}") from err
     return convert(data, type, where, remedy)
 
 
@@ -84,7 +95,19 @@ def parse_toml(text: bytes | str, where: str, remedy: str) -> dict[str, object]:
     try:
         return tomllib.loads(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError, MemoryError) as err:
-        raise InputError(f"{where} is not TOML ({_cause(err)}); {remedy}") from err
+        raise InputError(f"{where}: not TOML ({_cause(err)}); {remedy}") from err
+
+
+def read_toml(path: str, type: type[T], what: str, page: str) -> T:
+    """The content of a TOML file; `page` of the documentation has an example.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or is not of this type.
+    """
+    remedy, where = f"{page} has an example", f"{what} {path}"
+    return convert(parse_toml(read_bytes(path, what, remedy), where, remedy), type, where, remedy)
 
 
 def _cause(err: BaseException) -> str:
@@ -112,7 +135,7 @@ def convert(data: object, type: type[T], where: str, remedy: str) -> T:
     """
     schema: Any = type
     try:
-        _check_names(_info(schema), data, where)
+        _check(_info(schema), data, where, remedy)
         return msgspec.convert(data, type)
     except msgspec.ValidationError as err:
         _explain(err, data, schema, where, remedy)
@@ -136,7 +159,7 @@ def _parts(info: inspect.Type, data: object) -> list[tuple[Step, inspect.Type, o
     if isinstance(info, inspect.UnionType):
         return [part for option in info.types for part in _parts(option, data)]
     if isinstance(data, Mapping):
-        if isinstance(info, inspect.DataclassType | inspect.StructType):
+        if isinstance(info, inspect.DataclassType | inspect.TypedDictType | inspect.StructType):
             return [(field.encode_name, field.type, data[field.encode_name])
                     for field in info.fields if field.encode_name in data]
         if isinstance(info, inspect.DictType):
@@ -151,21 +174,19 @@ def _parts(info: inspect.Type, data: object) -> list[tuple[Step, inspect.Type, o
     return []
 
 
-def _check_names(info: inspect.Type, data: object, where: str) -> None:
+def _check(info: inspect.Type, data: object, where: str, remedy: str) -> None:
     """Checks what msgspec lets pass: unknown names in dataclasses, and NaN where any value may be.
     """
     plain = _plain(info)
     if isinstance(data, float) and not math.isfinite(data):
-        raise InputError(f"{where}: expected a finite number, found {data}")
-    if isinstance(data, Mapping) and (
-            isinstance(plain, inspect.DataclassType)
-            or (isinstance(plain, inspect.StructType) and plain.forbid_unknown_fields)):
-        names = [field.encode_name for field in plain.fields]
+        raise InputError(f"{where}: expected a finite number, found {data}; {remedy}")
+    names = {field.encode_name for field in getattr(plain, "fields", ())}
+    if names and isinstance(data, Mapping) and getattr(plain, "forbid_unknown_fields", True):
         for key in data:
             if key not in names:
                 raise InputError(f"{where}: {unknown('field', str(key), names)}")
     for step, part, value in _parts(info, data):
-        _check_names(part, value, _at(where, step))
+        _check(part, value, _at(where, step), remedy)
 
 
 def _at(where: str, step: Step) -> str:
@@ -180,12 +201,14 @@ def _explain(err: msgspec.ValidationError, data: object, type: Any, where: str,
     for step in _steps(path, data, type):
         where = _at(where, step)
         info, value = next((t, v) for s, t, v in _parts(info, value) if s == step)
+    if isinstance(err.__cause__, InputError):
+        raise InputError(f"{where}: {err.__cause__}") from err
     fault = message
     if missing := re.fullmatch("Object missing required field `(.*)`", message):
         fault = f"'{missing[1]}' is missing"
-    elif err.__cause__ is None:
+    else:
         fault = f"expected {_words(info, value)}, found {_shown(value)}"
-    raise InputError(f"{where}: {fault.replace('`', '')}; {remedy}") from err
+    raise InputError(f"{where}: {fault}; {remedy}") from err
 
 
 def _steps(path: str, data: object, type: Any) -> list[Step]:

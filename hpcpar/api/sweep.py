@@ -31,7 +31,6 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError, Shape
-from hpcpar.plan import plan as plans
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
@@ -43,7 +42,7 @@ from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
 from hpcpar.sweep.progress import SweepProgress
 from hpcpar.sweep.scripts import BatchJob
 from hpcpar.sweep.slurm import Slurm, read, seconds
-from hpcpar.sweep.study import KINDS, Case, Study
+from hpcpar.sweep.study import KINDS, Case, Study, StudyOptions
 
 LAUNCHERS = ("local", "slurm")
 #: Iterations of a run without steps and epochs.
@@ -150,7 +149,6 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
     if not wanted:
         raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
     spec, net = network_of(network, input, classes)
-    plans.require_name(spec)
     chosen = PlanningOptions.of({k: v for k, v in options.items() if k in _PLANNING}).planning(spec)
     out = os.path.abspath(out)
     folder.make(os.path.join(out, "cases"))
@@ -160,7 +158,8 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
         study = Study(
             argument("kind", OneOf(KINDS), kind), spec, _machine(machine, device), sizes, wanted,
             each,
-            {name: chosen[name] for name in ("gather", "overlap", "dtype", "bucket_bytes")},
+            StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"], dtype=chosen["dtype"],
+                         bucket_bytes=chosen["bucket_bytes"]),
             path, samples, optional("steps", positive, steps) or (0 if epochs else STEPS),
             optional("epochs", positive, epochs) or 1, device, out, direct)
         asked = asked.on(study.machine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +10,9 @@ from functools import cached_property
 from hpcpar.errors import InputError
 from hpcpar.network.layers import Input, Layer, Loss, Shape
 from hpcpar.network.receptive_field import Same
+
+#: The most outputs of a sample and weights of a layer: sizes in bytes stay far inside 64 bits.
+LARGEST = 10**12
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,10 @@ class Network:
         for layer in self.layers:
             first, *more = [shapes[name] for name in layer.inputs] or [()]
             shapes[layer.name] = layer.output_shape(first, *more)
+            if max(math.prod(shapes[layer.name]), layer.parameters(first)) > LARGEST:
+                raise InputError(f"network '{self.name}': layer '{layer.name}' ({layer.kind}) has "
+                                 f"more than {LARGEST:g} outputs of a sample or weights; give "
+                                 "smaller images or fewer channels")
         return shapes
 
     @cached_property
