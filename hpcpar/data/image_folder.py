@@ -18,6 +18,7 @@ from hpcpar.data.dataset import (
     held_out,
     replacing,
 )
+from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
 
 #: Part of each class that is held out where the folder has no held-out part.
@@ -67,6 +68,7 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
         raise InputError(f"images {'x'.join(map(str, shape))}: give 3xHxW (colour) or 1xHxW (grey)")
     names, splits = _splits(folder, test_fraction)
     total, tried, skipped = sum(map(len, splits.values())), 0, list[str]()
+    require_room(path, total, shape, 1)
     block = max(1, BLOCK_BYTES // math.prod(shape))
     with (replacing(path, "data file") as f,
           ThreadPoolExecutor(len(os.sched_getaffinity(0)), "hpcpar-images") as pool):

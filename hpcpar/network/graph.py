@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +10,9 @@ from functools import cached_property
 from hpcpar.errors import InputError
 from hpcpar.network.layers import Input, Layer, Loss, Shape
 from hpcpar.network.receptive_field import Same
+
+#: Most outputs of a layer for one sample, and most of its weights: no computer holds more.
+MOST_VALUES = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,12 @@ class Network:
         if dangling:
             raise InputError(f"network '{self.name}': no layer reads the output of "
                              f"'{dangling[0]}'; give it to a layer, or leave it out")
-        self.shapes  # noqa: B018 - shape errors belong to construction
+        for layer in self.layers:  # shape errors belong to construction, too
+            size = max(math.prod(self.shapes[layer.name]), layer.parameters(self.input_shape(layer)))
+            if size > MOST_VALUES:
+                raise InputError(f"network '{self.name}': layer '{layer.name}' ({layer.kind}) has "
+                                 f"{size:.1e} values or weights, more than {MOST_VALUES:.1e}; use "
+                                 "smaller images, or fewer channels or classes")
 
     def _check_ends(self) -> None:
         ends_fit = (self.layers and isinstance(self.layers[0], Input)
@@ -65,6 +74,11 @@ class Network:
             first, *more = [shapes[name] for name in layer.inputs] or [()]
             shapes[layer.name] = layer.output_shape(first, *more)
         return shapes
+
+    @cached_property
+    def largest(self) -> int:
+        """Values of one sample of the largest layer."""
+        return max(map(math.prod, self.shapes.values()))
 
     @cached_property
     def by_name(self) -> dict[str, Layer]:

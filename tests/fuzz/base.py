@@ -116,7 +116,6 @@ class Base:
 
 def _network() -> Any:
     """An ONNX model with most kinds of operators that are read."""
-    import onnx
     from onnx import helper, numpy_helper
 
     rng = np.random.default_rng(0)

@@ -85,7 +85,7 @@ def _changed(rng: Random, argv: list[str], case: str) -> Iterator[str]:
         name = rng.choice(names)
         value = rng.choice(_SHORT if name in _LONG else ODD).replace("CASE", case)
         given = [i for i, word in enumerate(words) if word in (name, "-o" * (name == "--out"))]
-        if given:
+        if given and given[0] + 1 < len(words):
             words[given[0] + 1] = value
         elif rng.random() < 0.5:
             words.append(f"{name}={value}")
@@ -98,6 +98,6 @@ def odd_options(rng: Random, base: Base) -> list[str]:
     """A command line with odd values."""
     argv = expanded(rng.choice(TEMPLATES), base)
     words = list(_changed(rng, argv, str(base.case)))
-    if words[0] != "trace" and "--new" not in words and rng.random() < 0.6:
+    if words[0] != "trace" and not any(w.startswith("--new") for w in words) and rng.random() < 0.6:
         words.append("--json")
     return words

@@ -57,7 +57,7 @@ def _once(rng: Random, root: Any) -> None:
     if not places:
         return
     # a large table would draw nearly all mutations: half of them stay near the root
-    shallow = _places({k: None for k in root} if isinstance(root, dict) else [None] * len(root))
+    shallow = _places(dict.fromkeys(root) if isinstance(root, dict) else [None] * len(root))
     if rng.random() < 0.3:
         parent, key = root, rng.choice(shallow)[1]
     else:
