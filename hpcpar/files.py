@@ -54,6 +54,12 @@ def write_text(path: str, text: str, what: str) -> None:
         f.write(text)
 
 
+def write_bytes(path: str, content: bytes | memoryview, what: str) -> None:
+    """Writes a file atomically; the errors are those of `atomic_path`."""
+    with atomic_path(path, what) as temporary, open(temporary, "wb") as f:
+        f.write(content)
+
+
 def read_toml(path: str, what: str, page: str) -> dict[str, Any]:
     """The content of a TOML file.
 

@@ -53,8 +53,9 @@ def network(name: str, classes: int = 1000) -> Network:
 def spec(name: str, classes: int = 1000) -> NetworkSpec:
     """The papers' network of this name."""
     side = 299 if name == "inception_v3" else 224
-    return NetworkSpec(f"{__name__}:alexnet" if name == "alexnet" else name, (3, side, side),
-                       classes)
+    if name == "alexnet":
+        return NetworkSpec.of(alexnet((3, side, side), classes))
+    return NetworkSpec(name, (3, side, side), classes)
 
 
 # -- configurations --------------------------------------------------------------------------------

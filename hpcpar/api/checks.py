@@ -116,7 +116,8 @@ def number(least: float, most: float, told: str, value: object) -> float:
 def share(value: object) -> int | Fraction:
     """Samples of a rank in weak scaling: a whole number, or a part of a sample (1/4, 0.25)."""
     text = str(value).strip()
-    plain = re.fullmatch(r"\d{1,10}(\.\d{1,20}|/\d{1,10})?", text)  # "1e999999999" would take minutes
+    # "1e999999999" would take minutes
+    plain = re.fullmatch(r"\d{1,10}(\.\d{1,20}|/\d{1,10})?", text)
     try:
         found = Fraction(text if plain else 0)
     except ZeroDivisionError:

@@ -69,8 +69,8 @@ class PlanningOptions:
     optimizer: str = _option(
         Plan.optimizer, OneOf(OPTIMIZERS), "what updates the weights (default %(default)s)")
     microbatches: int | None = _option(
-        None, microbatches, "parts of the mini-batch in time (default: of a pipeline, four times its "
-        "stages; else 1)", "M")
+        None, microbatches, "parts of the mini-batch in time (default: of a pipeline, four times "
+        "its stages; else 1)", "M")
     order: str = _option(
         Plan.order, OneOf(PipelineOrder),
         "of a pipeline's micro-batches: all forward first, or one forward, one backward, which "

@@ -14,7 +14,7 @@ from hpcpar.network.builtin import network as builtin
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
 from hpcpar.network.torch_module import from_torch
-from hpcpar.plan.plan import NetworkSpec, ObjectSpec, Plan
+from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.report.tables import say
 
 if TYPE_CHECKING:
@@ -40,15 +40,15 @@ def network_of(network: NetworkLike, input: Shape | str | None = None,
         net = builtin(network, shape, classes)
         for note in net.notes:
             say(f"note: {note}")
-        return NetworkSpec(network, net.image_shape, net.classes), net
+        if network in NETWORKS:
+            return NetworkSpec(network, net.image_shape, net.classes), net
+        return NetworkSpec.of(net), net
     net = network if isinstance(network, Network) else _from_module(network, shape)
     own = net.image_shape, net.classes
     if (shape or own[0], classes or own[1]) != own:
         raise InputError(f"network '{net.name}' has its shape and classes; leave input and classes "
                          "out")
-    if net.name in NETWORKS and builtin(net.name, *own) == net:
-        return NetworkSpec(net.name, *own), net
-    return ObjectSpec(net.name, *own, net), net
+    return NetworkSpec.of(net), net
 
 
 def _from_module(module: torch.nn.Module, shape: Shape | None) -> Network:

@@ -31,7 +31,6 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError, Shape
-from hpcpar.plan import plan as plans
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
@@ -150,7 +149,6 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
     if not wanted:
         raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
     spec, net = network_of(network, input, classes)
-    plans.require_name(spec)
     chosen = PlanningOptions.of({k: v for k, v in options.items() if k in _PLANNING}).planning(spec)
     out = os.path.abspath(out)
     folder.make(os.path.join(out, "cases"))

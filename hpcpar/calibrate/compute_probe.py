@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Collection
@@ -80,7 +81,7 @@ def _silent(
     per_channel = (images.shape[1], *[1] * (images.ndim - 2))
     mean = np.full(per_channel, 127.5, plan.dtype)
     scale = np.full(per_channel, 1 / 64, plan.dtype)
-    stamps = Stamps(world, len(schedule.steps))
+    stamps, numbers = Stamps(world, len(schedule.steps)), itertools.count()
     count = int(plan.batch)
     truth_shape = (count, *shape(executor.truth_box))
     truth = rng.integers(0, network.classes, truth_shape)
@@ -91,6 +92,6 @@ def _silent(
         normalise(raw[order], mean, scale, images)
         begin = time.perf_counter()
         executor.iterate(images, truth, 0, 0.0, 0.9, 0.0)
-        stamps.add(program, begin)
+        stamps.add(next(numbers), program, begin)
 
     return iterate, program

@@ -66,7 +66,7 @@ class _Measured(NamedTuple):
     def seconds(self, machine: Machine) -> dict[str, float]:
         """Seconds of every piece of work, counted as a calibration counts them."""
         record = self.run.record
-        recorded = record.seconds[:, record.measured].astype(np.float64)
+        recorded = record.compared_seconds.astype(np.float64)
         each = np.array([self.work.seconds(s, rank) for rank, s in enumerate(recorded)])
         shared = machine.node_cores(int(self.run.plan.ranks)).shared
         return Samples(list(self.work.works.values()), of_all_ranks(each, shared)).table()

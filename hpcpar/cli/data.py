@@ -55,7 +55,8 @@ def add(parser: argparse.ArgumentParser) -> None:
                      help="images to train with (default 1024)")
     sub.add_argument("--test-samples", type=options.natural, default=0, metavar="N",
                      help="images to hold out (default 0)")
-    sub.add_argument("--seed", type=options.seed, default=0, help="of the random numbers (default 0)")
+    sub.add_argument("--seed", type=options.seed, default=0,
+                     help="of the random numbers (default 0)")
     sub = kind("numpy", "images or volumes, and their labels or targets, from two .npy files", made)
     sub.add_argument(
         "images", metavar="IMAGES.npy",

@@ -6,8 +6,10 @@ import argparse
 import datetime
 import math
 import os
+import re
 import statistics
 import sys
+from functools import partial
 from typing import Any
 
 from hpcpar.api.checks import check_direct
@@ -27,13 +29,15 @@ from hpcpar.report.progress import ProgressBar, RunProgress
 from hpcpar.report.tables import show_line
 from hpcpar.runtime.optimizer import SGD, WARMUP, RateSchedule
 from hpcpar.schedule.runnable import require
-from hpcpar.train import collect, record
+from hpcpar.train import record
+from hpcpar.train.collect import Recorder
 from hpcpar.train.inference import Inference
-from hpcpar.train.job import JobOptions
+from hpcpar.train.job import EpochEnd, Interval, JobOptions
 from hpcpar.train.loop import Training
+from hpcpar.train.stop import STATUS, StopRequest
 
 #: Options that only a training has: those of `JobOptions`, and those of `SGD`.
-LENGTH = ("epochs", "steps", "checkpoint")
+LENGTH = ("epochs", "steps", "checkpoint", "every", "keep", "time_limit")
 UPDATE = ("rate", "momentum", "decay", "schedule", "warmup")
 
 
@@ -50,8 +54,18 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--steps", type=options.natural,
                    help="length in iterations, instead of --epochs")
     p.add_argument("--out", default="", help="write the record of the run here (HDF5)")
-    p.add_argument("--checkpoint", help="write weights and state here after every epoch (HDF5)")
-    p.add_argument("--resume", default="", help="go on from this checkpoint, made under any plan")
+    p.add_argument("--checkpoint", help="write weights and state here (HDF5)")
+    p.add_argument("--checkpoint-every", type=_interval, dest="every", metavar="N steps|N min",
+                   help="how often: 500steps, 10min, 90s, 2h (default: after every epoch)")
+    p.add_argument("--keep", type=options.positive, metavar="N",
+                   help="checkpoints that stay: the older ones beside the newest, as "
+                   "NAME.step500.h5 (default 1)")
+    p.add_argument("--resume", default="", help="go on from this checkpoint, made under any plan; "
+                   "continue the record of --out")
+    p.add_argument("--partial", action="store_true",
+                   help="resume from what is left of a damaged checkpoint")
+    p.add_argument("--time-limit", type=_seconds, metavar="N min",
+                   help="stop in time: 90s, 30min, 2h (default: when the Slurm job ends)")
     p.add_argument("--rate", type=options.magnitude,
                    help="learning rate after the warm-up (default 0.01)")
     p.add_argument("--schedule", type=_schedule, metavar="|".join(RateSchedule),
@@ -81,14 +95,35 @@ def _schedule(text: str) -> dict[str, Any]:
     return schedule | {"step_epochs": options.positive(epochs)} if colon else schedule
 
 
+#: Seconds of a unit of time.
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def _seconds(text: str) -> float:
+    """A time with its unit."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", text.strip())
+    if found is None or not float(found[1]):
+        raise argparse.ArgumentTypeError(f"'{text}' is no time; give one as in 90s, 30min or 2h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _interval(text: str) -> Interval:
+    """Iterations, or a time."""
+    found = re.fullmatch(r"(\d+)\s*steps?", text.strip())
+    if found is None:
+        return Interval(seconds=_seconds(text))
+    return Interval(steps=options.positive(found[1]))
+
+
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
-    w = world()
-    with w.guard():
-        return _run(args, w)
+    with StopRequest(args.time_limit or 0.0) as stop:
+        w = world()
+        with w.guard():
+            return _run(args, w, stop)
 
 
-def _run(args: argparse.Namespace, w: World) -> int:
+def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
     plan, machine, kernels, job_options = w.agree(lambda: _read(args))
     network = plan.network.build()
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -104,23 +139,27 @@ def _run(args: argparse.Namespace, w: World) -> int:
     lines.say(f"{plan.network.name} on {plural(w.size, 'rank')} ({plan.strategy}), "
               f"batch {plan.batch}, {job.measured.samples} samples, {count}, {args.device}, "
               f"{w.library}")
-    if node.shared:
-        lines.say(f"note: {node}")
-    if w.rank == 0 and args.device == "cpu":
-        for line in slowdowns(node.ranks):
-            lines.say(f"note: {line}")
-    progress = RunProgress(lines, prediction.iteration_s)
+    notes = [f"not restored: {fault}" for fault in job.not_restored]
+    notes += [str(node)] if node.shared else []
+    notes += slowdowns(node.ranks) if w.rank == 0 and args.device == "cpu" else []
+    for note in notes:
+        lines.say(f"note: {note}")
+    recorder = Recorder(w, job, args.device, node, {
+        "prediction": prediction.to_json(steps=True), "machine": files.to_dict(machine),
+        "started": started, "command": " ".join(sys.argv)}, _earlier(args, job))
+    progress, reason = RunProgress(lines, prediction.iteration_s), ""
     with lines:
         if isinstance(job, Training):
-            job.run(progress.training)
+            save = partial(recorder.saved, args.out) if args.out else None
+            reason = job.run(progress.training, stop, save)
         else:
             job.run(progress.inference)
     job.close()
-    run = collect.record(w, job, args.device, prediction.to_json(steps=True),
-                         files.to_dict(machine), started, " ".join(sys.argv))
+    run = recorder.collect()
     if run is not None:
-        if args.out:
+        if args.out and isinstance(job, Inference):
             record.write(args.out, run)
+        if args.out:
             lines.say(f"record written to {args.out}")
         summary = _summary(job, run, prediction)
         if args.json:
@@ -129,7 +168,19 @@ def _run(args: argparse.Namespace, w: World) -> int:
             options.print_csv([{k: v for k, v in summary.items() if k != "losses"}])
         else:
             show_line(of_run(summary))
-    return 0
+    if not reason or not isinstance(job, Training):
+        return 0
+    remedy = f"go on with --resume {args.checkpoint}" if args.checkpoint else "no --checkpoint"
+    lines.say(f"stopped by {reason} after step {job.step} of {job.steps}; {remedy}")
+    return STATUS
+
+
+def _earlier(args: argparse.Namespace, job: Training | Inference) -> record.RunRecord | None:
+    """The record that a resumed training continues, on rank 0."""
+    resumes = args.out and args.resume and isinstance(job, Training)
+    if job.world.rank or not resumes:
+        return None
+    return record.continued(args.out, plans.to_json(job.plan), record.steps_of(job.schedule))
 
 
 def _images_per_s(run: record.RunRecord) -> float:
@@ -141,11 +192,12 @@ def _summary(job: Training | Inference, run: record.RunRecord,
              prediction: Prediction) -> dict[str, Any]:
     """The document of ``--json``."""
     plan, measured = job.plan, job.measured
+    end = measured.epochs.values[-1] if measured.epochs.values else EpochEnd()
     middle = statistics.median_high(run.iteration_s.max(axis=0)[run.measured].tolist())
     out: dict[str, Any] = {
         "network": plan.network.name, "strategy": plan.strategy,
         "ranks": plan.ranks, "batch": plan.batch,
-        "test_accuracy": _last(measured.test_accuracy), "test_loss": _last(measured.test_loss),
+        "test_accuracy": _number(end.test_accuracy), "test_loss": _number(end.test_loss),
     }
     if isinstance(job, Inference):
         return out | {
@@ -153,8 +205,8 @@ def _summary(job: Training | Inference, run: record.RunRecord,
             "measured_pass_s": middle, "predicted_pass_s": prediction.iteration_s,
         }
     return out | {
-        "steps": job.steps, "loss": measured.loss[-1], "losses": measured.loss,
-        "train_accuracy": _last(measured.train_accuracy),
+        "steps": job.step, "loss": job.last_loss, "losses": measured.losses,
+        "train_accuracy": _number(end.train_accuracy),
         "measured_iteration_s": middle, "predicted_iteration_s": prediction.iteration_s,
     }
 
@@ -166,8 +218,14 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOp
                        if getattr(args, name) is not None} for names in (LENGTH, UPDATE))
     given = length | update
     if args.forward_only and given:
-        raise InputError(f"--{next(iter(given))} is of a training, but --forward-only does not "
-                         "train; leave one of them out")
+        name = next(iter(given)).replace("every", "checkpoint-every").replace("_", "-")
+        raise InputError(f"--{name} is of a training, but --forward-only does not train; leave "
+                         "one of them out")
+    for name in ("every", "keep"):
+        if name in length and "checkpoint" not in length:
+            raise InputError("--checkpoint-every and --keep are of --checkpoint; name its file")
+    if args.partial and not args.resume:
+        raise InputError("--partial is of --resume; name the checkpoint with it")
     schedule = update.pop("schedule", {})
     sgd = SGD(**update, **schedule)
     for path in (args.out, length.get("checkpoint", "")):
@@ -177,11 +235,12 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOp
     plan = plans.load(args.plan)
     require(plan.network.build(), plan)
     machine = options.machine_of(args.machine, plan, args.plan)
+    length.pop("time_limit", None)
     return plan, machine, backend(args.device), JobOptions(
-        args.data, resume=args.resume, seed=args.seed, sgd=sgd, direct=args.direct,
-        augment=args.augment, **length)
+        args.data, resume=args.resume, partial=args.partial, seed=args.seed, sgd=sgd,
+        direct=args.direct, augment=args.augment, **length)
 
 
-def _last(values: list[float]) -> float | None:
-    """The last value; None where it was not measured."""
-    return values[-1] if values and not math.isnan(values[-1]) else None
+def _number(value: float) -> float | None:
+    """The value; None where it was not measured."""
+    return None if math.isnan(value) else value

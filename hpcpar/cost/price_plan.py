@@ -19,6 +19,7 @@ from hpcpar.network.layers import BatchNorm
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Phase
+from hpcpar.schema import Bytes, Count, Seconds
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -42,17 +43,17 @@ class StepCost:
         The stage of a pipeline that does it, or sends.
     """
 
-    index: int
+    index: Count
     label: str
     layer: str
     phase: str
     is_comm: bool
-    seconds: float
-    exposed_s: float
-    messages: int
-    sent_bytes: int
-    part: int = 0
-    stage: int = 0
+    seconds: Seconds
+    exposed_s: Seconds
+    messages: Count
+    sent_bytes: Bytes
+    part: Count = 0
+    stage: Count = 0
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import overload
+from itertools import pairwise
+from typing import Annotated, overload
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
+from hpcpar.errors import InputError
 from hpcpar.machine.cores import NodeCores
 from hpcpar.machine.measured import Measured
+from hpcpar.schema import Bytes, Capacity, Count, NotNegative, Positive, Share
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,11 @@ class Device:
         The data sheet's float32 rate of one rank, for comparison only; 0 where not given.
     """
 
-    memory_bytes: int
-    flops_per_s: float
-    bandwidth_bytes_per_s: float
-    launch_s: float = 0.0
-    peak_flops_per_s: float = 0.0
+    memory_bytes: Capacity
+    flops_per_s: Positive
+    bandwidth_bytes_per_s: Positive
+    launch_s: NotNegative = 0.0
+    peak_flops_per_s: NotNegative = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,13 +71,25 @@ class Level:
     """
 
     name: str
-    ranks: int
-    alpha_s: float
-    beta_s_per_byte: float
-    small_alpha_s: float | None = None
-    small_bytes: int = 0
-    links: float = 0.0
-    oversubscription: float = 1.0
+    ranks: Count
+    alpha_s: NotNegative
+    beta_s_per_byte: Positive
+    small_alpha_s: NotNegative | None = None
+    small_bytes: Bytes = 0
+    links: NotNegative = 0.0
+    oversubscription: NotNegative = 1.0
+
+    def __post_init__(self) -> None:
+        if self.oversubscription < 1:
+            raise InputError(
+                f"level '{self.name}': 'oversubscription' = {self.oversubscription:g} must be at "
+                "least 1; it is what the links below could carry over what this level can, 3 for "
+                "1:3; leave it out where the level carries all")
+        if self.oversubscription > 1 and not self.links:
+            raise InputError(
+                f"level '{self.name}': 'oversubscription' = {self.oversubscription:g} divides "
+                "nothing without 'links'; add links = <links by which one unit of the level inside "
+                "is attached>")
 
     @property
     def shared_links(self) -> float:
@@ -110,8 +126,14 @@ class Factors:
     level: str
     kind: str
     algorithm: str
-    bytes: tuple[float, ...]
-    factors: tuple[float, ...]
+    bytes: tuple[Positive, ...]
+    factors: tuple[Positive, ...]
+
+    def __post_init__(self) -> None:
+        growing = list(self.bytes) == sorted(set(self.bytes))
+        if not self.bytes or len(self.bytes) != len(self.factors) or not growing:
+            raise InputError("'bytes' and 'factors' must be equally many numbers, bytes growing; "
+                             "write them with: hpcpar calibrate")
 
 
 @dataclass(frozen=True)
@@ -154,17 +176,28 @@ class Machine:
     name: str
     device: Device
     levels: tuple[Level, ...]
-    add_s_per_byte: float = 0.0
-    copy_s_per_byte: float = 0.0
-    overlap: float = 1.0
-    compute: Mapping[str, float] = field(default_factory=dict, hash=False)
+    add_s_per_byte: NotNegative = 0.0
+    copy_s_per_byte: NotNegative = 0.0
+    overlap: Share = 1.0
+    compute: Mapping[str, NotNegative] = field(default_factory=dict, hash=False)
     notes: str = ""
     quality: Mapping[str, object] = field(default_factory=dict, hash=False)
     collectives: tuple[Factors, ...] = ()
-    kinds: Mapping[str, float] = field(default_factory=dict, hash=False)
-    progress: float = 1.0
-    cores_per_node: int = 0
+    kinds: Mapping[str, NotNegative] = field(default_factory=dict, hash=False)
+    progress: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    cores_per_node: Count = 0
     processor: str = "rank"
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise InputError(f"machine '{self.name}': no [[levels]]; give at least one level of "
+                             "the interconnect with name, ranks, alpha_s, beta_s_per_byte")
+        for inner, level in pairwise(self.levels):
+            if inner.ranks == 0 or level.ranks % inner.ranks:
+                raise InputError(
+                    f"level '{level.name}' ({level.ranks} ranks) must hold whole units of the "
+                    f"level inside it ('{inner.name}', {inner.ranks} ranks); list levels from the "
+                    "inside out, only the last with ranks = 0")
 
     @property
     def kind(self) -> str:

@@ -67,5 +67,7 @@ def without_units(data: Mapping[str, object], names: Mapping[str, tuple[str, str
         if field in data:
             raise InputError(f"{where}: '{name}' and '{field}' say the same; leave one of them out")
         value = quantity(data[name], kind, f"{where}: '{name}'")
+        if kind == "size":
+            value = int(value)
         plain[field] = 1 / value if field == "beta_s_per_byte" else value
     return plain

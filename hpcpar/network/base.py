@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
 
 from hpcpar.errors import InputError
 from hpcpar.network.receptive_field import Relation, Same
 
-Shape = tuple[int, ...]
+#: Extents of a sample, or one number for each image axis.
+Shape = tuple[Annotated[int, Meta(ge=0, le=10**9)], ...]
 Pair = tuple[int, int]
 
 #: Axis names of a tensor by its number of dimensions, the sample axis included.

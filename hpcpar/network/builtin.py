@@ -55,12 +55,28 @@ def network(name: str, shape: Shape | None = None, classes: int | None = None) -
         The name is unknown, the images are too small or have the wrong number of axes, or the
         user's function or file cannot be used.
     """
+    if not source.is_source(name):
+        return built_in(name, shape, classes)
+    _require_positive(name, shape, classes)
+    return source.load(name, shape, classes)
+
+
+def _require_positive(name: str, shape: Shape | None, classes: int | None) -> None:
     shape_is_bad = shape is not None and min(shape, default=0) < 1
     if shape_is_bad or (classes is not None and classes < 1):
         raise InputError(f"network '{name}': input {shape} with {classes} classes; both take "
                          "numbers of at least 1")
-    if source.is_source(name):
-        return source.load(name, shape, classes)
+
+
+def built_in(name: str, shape: Shape | None = None, classes: int | None = None) -> Network:
+    """A built-in network; nothing is imported for any other name.
+
+    Raises
+    ------
+    InputError
+        As in `network`.
+    """
+    _require_positive(name, shape, classes)
     if name not in NETWORKS:
         raise unknown("network", name, NETWORKS)
     build, default_shape, default_classes = NETWORKS[name]

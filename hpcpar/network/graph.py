@@ -11,8 +11,8 @@ from hpcpar.errors import InputError
 from hpcpar.network.layers import Input, Layer, Loss, Shape
 from hpcpar.network.receptive_field import Same
 
-#: Most outputs of a layer for one sample, and most of its weights: no computer holds more.
-MOST_VALUES = 1 << 40
+#: The most outputs of a sample and weights of a layer: sizes in bytes stay far inside 64 bits.
+LARGEST = 10**12
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,7 @@ class Network:
         if dangling:
             raise InputError(f"network '{self.name}': no layer reads the output of "
                              f"'{dangling[0]}'; give it to a layer, or leave it out")
-        for layer in self.layers:  # shape errors belong to construction, too
-            size = max(math.prod(self.shapes[layer.name]), layer.parameters(self.input_shape(layer)))
-            if size > MOST_VALUES:
-                raise InputError(f"network '{self.name}': layer '{layer.name}' ({layer.kind}) has "
-                                 f"{size:.1e} values or weights, more than {MOST_VALUES:.1e}; use "
-                                 "smaller images, or fewer channels or classes")
+        self.shapes  # noqa: B018 - shape errors belong to construction
 
     def _check_ends(self) -> None:
         ends_fit = (self.layers and isinstance(self.layers[0], Input)
@@ -73,6 +68,10 @@ class Network:
         for layer in self.layers:
             first, *more = [shapes[name] for name in layer.inputs] or [()]
             shapes[layer.name] = layer.output_shape(first, *more)
+            if max(math.prod(shapes[layer.name]), layer.parameters(first)) > LARGEST:
+                raise InputError(f"network '{self.name}': layer '{layer.name}' ({layer.kind}) has "
+                                 f"more than {LARGEST:g} outputs of a sample or weights; give "
+                                 "smaller images or fewer channels")
         return shapes
 
     @cached_property

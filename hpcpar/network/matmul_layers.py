@@ -10,6 +10,7 @@ from hpcpar.errors import InputError
 from hpcpar.network.base import Layer, Shape, need_features, need_image
 from hpcpar.network.receptive_field import Full, Groups, Relation, Same
 from hpcpar.network.windowed import Windowed
+from hpcpar.schema import Extent
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,12 @@ class Conv(Windowed):
         Whether each output channel has a bias.
     """
 
-    out_channels: int = 1
+    out_channels: Extent = 1
     kernel: Shape = (1,)
     stride: Shape = (1,)
     padding: Shape = (0,)
     dilation: Shape = (1,)
-    groups: int = 1
+    groups: Extent = 1
     bias: bool = True
     window_options: ClassVar[tuple[str, ...]] = ("kernel", "stride", "padding", "dilation")
     is_matmul: ClassVar[bool] = True
@@ -99,7 +100,7 @@ class Conv3d(Conv):
 class Linear(Layer):
     """Fully connected layer: y = W x + b for features x."""
 
-    out_features: int = 1
+    out_features: Extent = 1
     bias: bool = True
     kind: ClassVar[str] = "linear"
     is_matmul: ClassVar[bool] = True

@@ -9,6 +9,7 @@ from typing import ClassVar, TypeAlias
 from hpcpar.errors import InputError
 from hpcpar.network.base import Layer, Shape
 from hpcpar.network.receptive_field import Relation, Same, Window
+from hpcpar.schema import Extent, NotNegative
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class LRN(Layer):
     The sum runs over a window of `size` channels, see `window`.
     """
 
-    size: int = 5
+    size: Extent = 5
     alpha: float = 1e-4
     beta: float = 0.75
     k: float = 2.0
@@ -49,7 +50,7 @@ class Normalisation(Layer):
         Weight and bias are there and trained.
     """
 
-    eps: float = 1e-5
+    eps: NotNegative = 1e-5
     affine: bool = True
     elementwise: ClassVar[bool] = True
 
@@ -100,7 +101,7 @@ class GroupNorm(Normalisation):
         Divides the number of channels.
     """
 
-    groups: int = 1
+    groups: Extent = 1
     kind: ClassVar[str] = "groupnorm"
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:

@@ -9,6 +9,10 @@ from typing import ClassVar
 from hpcpar.errors import InputError
 from hpcpar.network.base import Layer, Shape
 from hpcpar.network.receptive_field import Full, Granule, Relation, Same
+from hpcpar.schema import Share
+
+#: The largest float32.
+_LARGEST = 3.4028234663852886e38
 
 
 @dataclass(frozen=True)
@@ -49,13 +53,19 @@ class LeakyReLU(Activation):
 
 @dataclass(frozen=True)
 class Clip(Activation):
-    """x between two bounds, by default ReLU6; the gradient is 0 at a bound, as in PyTorch's."""
+    """x between two bounds, by default ReLU6; the gradient is 0 at a bound, as in PyTorch's.
+
+    Infinite bounds stand for the largest float32.
+    """
 
     low: float = 0.0
     high: float = 6.0
     kind: ClassVar[str] = "clip"
 
     def __post_init__(self) -> None:
+        for name in ("low", "high"):  # finite, for files
+            finite = min(max(getattr(self, name), -_LARGEST), _LARGEST)
+            object.__setattr__(self, name, finite)
         if not self.low < self.high:
             raise InputError(f"layer '{self.name}' (clip): low={self.low}, high={self.high}; low "
                              "must be less than high")
@@ -106,7 +116,7 @@ class Affine(Activation):
 class Dropout(Layer):
     """Dropout with probability `rate`; the mask depends on the global index of an element only."""
 
-    rate: float = 0.5
+    rate: Share = 0.5
     kind: ClassVar[str] = "dropout"
     elementwise: ClassVar[bool] = True
 

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.errors import InputError
+from hpcpar.schema import Count, Extent
 
 # A value, or an array with an entry for each case of a family of plans that are lowered and priced
-# together.
-Ints: TypeAlias = int | NDArray[np.integer]
+# together. Files hold single plans: their schema reads these names below.
+if TYPE_CHECKING:
+    Ints: TypeAlias = int | NDArray[np.integer]
+    Degree: TypeAlias = Ints
+    Names: TypeAlias = str | NDArray[np.str_]
+else:
+    Ints, Degree, Names = Count, Extent, str
 Floats: TypeAlias = float | NDArray[np.floating]
 Numbers: TypeAlias = Ints | Floats
 Flags: TypeAlias = bool | np.bool_ | NDArray[np.bool_]
-Names: TypeAlias = str | NDArray[np.str_]
 
 #: Axes from slowest to fastest varying over ranks: model groups (c, k, then replicas) sit on
 #: neighbouring ranks.
@@ -82,13 +87,13 @@ class Config:
         A key of `PLACEMENTS`.
     """
 
-    n: Ints = 1
-    c: Ints = 1
-    h: Ints = 1
-    w: Ints = 1
-    replicas: Ints = 1
-    d: Ints = 1
-    k: Ints = 1
+    n: Degree = 1
+    c: Degree = 1
+    h: Degree = 1
+    w: Degree = 1
+    replicas: Degree = 1
+    d: Degree = 1
+    k: Degree = 1
     scatter: bool = True
     first: Ints = 0
     placement: Names = "inner"

@@ -13,15 +13,17 @@ import numpy as np
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.files import write_text
-from hpcpar.network.builtin import network as builtin
 from hpcpar.network.graph import Network
-from hpcpar.plan.config import Config, Ints
+from hpcpar.network.spec import NetworkSpec
+from hpcpar.plan.config import Config, Degree, Ints
 from hpcpar.plan.strategies import StrategyOptions, configurations, plan_options
 from hpcpar.plan.strategy_request import Configs
+from hpcpar.schema import Bytes, Count, Extent, convert, decode_json, read_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+_AGAIN = "write it again with: hpcpar plan"
 #: Version of the plan file; a reader refuses any other.
 VERSION = 1
 
@@ -92,41 +94,6 @@ CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": Collecti
 
 
 @dataclass(frozen=True)
-class NetworkSpec:
-    """A built-in network with its image shape and number of classes."""
-
-    name: str
-    shape: tuple[int, ...]
-    classes: int
-
-    def build(self) -> Network:
-        return builtin(self.name, self.shape, self.classes)
-
-
-@dataclass(frozen=True)
-class ObjectSpec(NetworkSpec):
-    """A network that only this program has: no name stands for it."""
-
-    network: Network
-
-    def build(self) -> Network:
-        return self.network
-
-
-def require_name(spec: NetworkSpec) -> None:
-    """Checks that a plan file can name the network: its reader loads the network again.
-
-    Raises
-    ------
-    InputError
-        The network is an object of this program.
-    """
-    if isinstance(spec, ObjectSpec):
-        raise InputError(f"network '{spec.name}' is an object of this program, a plan file cannot "
-                         "name it; give a function as module:function, or an ONNX file")
-
-
-@dataclass(frozen=True)
 class Plan:
     """How `ranks` ranks train a network with mini-batches of `batch` samples.
 
@@ -159,8 +126,8 @@ class Plan:
     """
 
     network: NetworkSpec
-    ranks: Ints
-    batch: Ints
+    ranks: Degree
+    batch: Degree
     strategy: str
     configs: Configs = field(hash=False)
     overlap: Overlap = Overlap.FULL
@@ -169,13 +136,13 @@ class Plan:
     machine: dict[str, object] = field(default_factory=dict, hash=False)
     synchronisation: Synchronisation = Synchronisation.ALLREDUCE
     batch_norm: str = "sync"
-    microbatches: int = 1
-    fc_passes: int = 1
+    microbatches: Extent = 1
+    fc_passes: Extent = 1
     switch: str = "each"
     optimizer: str = "momentum"
     order: PipelineOrder = PipelineOrder.GPIPE
-    bucket_bytes: int = 0
-    recompute: int = 0
+    bucket_bytes: Bytes = 0
+    recompute: Count = 0
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -247,18 +214,12 @@ def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gathe
 
 
 def to_json(plan: Plan) -> dict[str, object]:
-    """The plan as JSON data.
-
-    Raises
-    ------
-    InputError
-        No name stands for its network.
-    """
-    require_name(plan.network)
+    """The plan as JSON data, without configurations' and the network's defaults."""
     out = asdict(plan)
     plain = asdict(Config())
     out["configs"] = {name: {k: v for k, v in asdict(c).items() if v != plain[k]}
                       for name, c in plan.configs.items()}
+    out["network"] = {k: v for k, v in asdict(plan.network).items() if v or k != "layers"}
     return {"hpcpar_plan": VERSION, **out}
 
 
@@ -276,20 +237,16 @@ def from_json(data: object, where: str) -> Plan:
     if data["hpcpar_plan"] != VERSION:
         found = data["hpcpar_plan"]
         raise InputError(f"{where} is a plan of version {found}, this hpcpar reads version "
-                         f"{VERSION}; write it again with: hpcpar plan")
+                         f"{VERSION}; {_AGAIN}")
+    plan = convert({FORMER_NAMES.get(str(k), str(k)): v for k, v in data.items()
+                    if k != "hpcpar_plan"}, Plan, where, _AGAIN)
     try:
-        spec = NetworkSpec(data["network"]["name"], tuple(data["network"]["shape"]),
-                           data["network"]["classes"])
-        rest = {FORMER_NAMES.get(str(k), str(k)): v for k, v in data.items()
-                if k not in ("hpcpar_plan", "network", "configs")}
-        plan = Plan(network=spec,
-                    configs={name: Config(**c) for name, c in data["configs"].items()}, **rest)
-    except (KeyError, TypeError) as err:
-        raise InputError(f"{where}: damaged plan file ({type(err).__name__}: {err}); write it "
-                         "again with: hpcpar plan") from err
-    missing = {layer.name for layer in spec.build().layers} ^ set(plan.configs)
+        network = plan.network.build()
+    except InputError as err:
+        raise InputError(f"{where}: {err}; {_AGAIN}") from err
+    missing = {layer.name for layer in network.layers} ^ set(plan.configs)
     if missing:
-        raise InputError(f"{where}: layers of the plan and of network '{spec.name}' differ: "
+        raise InputError(f"{where}: layers of the plan and of network '{network.name}' differ: "
                          f"{', '.join(sorted(missing))}")
     return plan
 
@@ -313,12 +270,6 @@ def load(path: str) -> Plan:
     InputError
         The file cannot be read, or `from_json` refuses it.
     """
-    try:
-        with open(path, encoding="utf-8") as f:
-            data = json.load(f)
-    except OSError as err:
-        raise InputError(f"cannot read plan file {path}: {err.strerror}") from err
-    except ValueError as err:
-        raise InputError(
-            f"plan file {path} is not JSON ({err}); write it again with: hpcpar plan") from err
-    return from_json(data, f"plan file {path}")
+    where = f"plan file {path}"
+    text = read_bytes(path, "plan file", "give the path of one that hpcpar plan -o has written")
+    return from_json(decode_json(text, object, where, _AGAIN), where)

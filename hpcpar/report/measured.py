@@ -19,7 +19,7 @@ from hpcpar.train.record import RunRecord
 class MeasuredView:
     """Every step on the rank that counts."""
 
-    #: [iterations compared, steps]
+    #: [compared, steps]
     seconds: NDArray[np.float64]
     #: [steps] mean without the iterations that took longest and shortest.
     mean_s: NDArray[np.float64]
@@ -39,14 +39,14 @@ def computing(record: RunRecord) -> NDArray[np.bool_]:
 
 
 def busiest(record: RunRecord) -> NDArray[np.int64]:
-    """[iterations compared, steps] the rank that counts.
+    """[compared, steps] the rank that counts.
 
     In each iteration the rank that computes longest counts, as in the prediction: the others wait
     for it. Steps on the same ranks thus add up to their time. Layers of a pipeline's stage live on
     some ranks only: the longest of those counts, for each set of ranks. Movements between stages
     compute nothing: the rank that waits longest counts.
     """
-    seconds, computes = record.seconds[:, record.measured], computing(record)
+    seconds, computes = record.compared_seconds, computing(record)
     taking_part = seconds.any(axis=1)
     out = np.zeros(seconds.shape[1:], np.int64)
     for ranks in np.unique(taking_part, axis=1).T:
@@ -60,11 +60,11 @@ def busiest(record: RunRecord) -> NDArray[np.int64]:
 
 
 def stage_by_stage(record: RunRecord, stages: Sequence[int]) -> list[NDArray[np.int64]]:
-    """For every stage of a pipeline, [iterations compared, steps] its rank that computes longest.
+    """For every stage of a pipeline, [compared, steps] its rank that computes longest.
 
     The steps of each stage add up to its iteration.
     """
-    seconds = record.seconds[:, record.measured]
+    seconds = record.compared_seconds
     busy_s = seconds[:, :, computing(record)].sum(axis=2, dtype=np.float64)
     ends = [*stages[1:], len(record.ranks)]
     longest = [busy_s[first:end].argmax(axis=0) + first
@@ -74,12 +74,12 @@ def stage_by_stage(record: RunRecord, stages: Sequence[int]) -> list[NDArray[np.
 
 def view(record: RunRecord, ranks: NDArray[np.int64], times: Clocked) -> MeasuredView:
     """The steps on the ranks that `busiest` or `stage_by_stage` chose."""
-    seconds = np.take_along_axis(record.seconds[:, record.measured].astype(np.float64),
-                                 ranks[None], axis=0)[0]
-    order = np.argsort(record.slowest_s, kind="stable")
+    seconds = np.take_along_axis(record.compared_seconds.astype(np.float64), ranks[None],
+                                 axis=0)[0]
+    order = np.argsort(record.iteration_s[record.slowest, record.compared], kind="stable")
     cut = len(order) // 10
     mean_s = seconds[order[cut:len(order) - cut]].mean(axis=0)
-    kept = times.iterations - record.measured.start
+    kept = np.searchsorted(record.compared, times.iterations)
     chosen = ranks[kept][None]
     waiting = np.minimum(np.take_along_axis(times.waiting_s, chosen, axis=0)[0], seconds[kept])
     total = seconds[kept].sum(axis=0)

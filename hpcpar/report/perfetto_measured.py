@@ -93,7 +93,7 @@ class _MeasuredTrace:
         record, times, pid, tid = self.record, self.times, self.pid, rank * _THREADS
         done = 0
         for k, iteration in enumerate(times.iterations):
-            begin_s = times.begin_s[rank, k]
+            begin_s, place = times.begin_s[rank, k], np.searchsorted(record.timed, iteration)
             begin = max(done, ns(begin_s))
             done = end = max(begin, ns(begin_s + record.iteration_s[rank, iteration]))
             yield span(f"iteration {iteration}", "iteration", pid, tid, begin, end,
@@ -102,7 +102,7 @@ class _MeasuredTrace:
             for i in map(int, np.flatnonzero(~np.isnan(times.start_s[rank, k]))):
                 start_s, label = times.start_s[rank, k, i], record.steps[i].label
                 wait_s = times.wait_s[rank, k, i] if record.steps[i].kind == "comm" else 0.0
-                stop_s = start_s + record.seconds[rank, iteration, i] - wait_s
+                stop_s = start_s + record.seconds[rank, place, i] - wait_s
                 pieces.append((start_s, stop_s, label if wait_s == 0.0 else f"{label}: post", i, 0))
                 if wait_s > 0.0:
                     end_s = times.end_s[rank, k, i]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from hpcpar.cost.price_plan import StepCost
 from hpcpar.cost.timeline.overlap import Span, Timeline
-from hpcpar.errors import InputError
+from hpcpar.schema import Bytes, Seconds, convert
 
 if TYPE_CHECKING:  # planning loads no HDF5
     from hpcpar.train.record import RunRecord
 
-Entry = TypeVar("Entry", StepCost, Span)
+Entry = TypeVar("Entry", StepCost, "Span[float]")
 
 
 @dataclass(frozen=True)
@@ -30,26 +32,35 @@ class RecordedPrediction:
     timeline: Timeline[float]
 
 
+class PredictionHead(msgspec.Struct):
+    """The part of a record's prediction that is read."""
+
+    network: str
+    machine: str
+    strategy: str
+    memory_bytes: Bytes
+    iteration_s: Seconds
+    steps: list[dict[str, object]]
+
+
 def recorded_prediction(record: RunRecord) -> RecordedPrediction:
     """Reads the prediction in a record.
 
     Raises
     ------
     InputError
-        The prediction lacks something.
+        The prediction lacks something, or has something impossible.
     """
-    data = record.prediction
-    try:
-        steps = tuple(_made(StepCost, entry) for entry in data["steps"])
-        spans = tuple(_made(Span, entry) for entry in data["steps"])
-        waits = tuple(step.exposed_s if step.is_comm else 0.0 for step in steps)
-        return RecordedPrediction(data["network"], data["machine"], data["strategy"],
-                                  len(record.ranks), data["memory_bytes"], steps,
-                                  Timeline(spans, waits, data["iteration_s"]))
-    except (KeyError, TypeError) as err:
-        raise InputError(f"the prediction in run record {record.path} is not whole "
-                         f"({type(err).__name__}: {err}); run again with this hpcpar") from err
+    where, remedy = f"the prediction in run record {record.path}", "run again with this hpcpar"
+    head = convert(record.prediction, PredictionHead, where, remedy)
 
+    def made(kind: type[Entry], names: Collection[str]) -> tuple[Entry, ...]:
+        """The values of these names in every step."""
+        return tuple(convert({name: entry[name] for name in names if name in entry}, kind,
+                             f"{where}, step {i}", remedy) for i, entry in enumerate(head.steps))
 
-def _made(of: type[Entry], data: Mapping[str, Any]) -> Entry:
-    return of(**{f.name: data[f.name] for f in fields(of)})
+    steps = made(StepCost, [f.name for f in fields(StepCost)])
+    spans = made(Span[Seconds], [f.name for f in fields(Span)])
+    waits = tuple(step.exposed_s if step.is_comm else 0.0 for step in steps)
+    return RecordedPrediction(head.network, head.machine, head.strategy, len(record.ranks),
+                              head.memory_bytes, steps, Timeline(spans, waits, head.iteration_s))

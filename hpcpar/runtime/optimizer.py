@@ -60,8 +60,8 @@ class SGD:
             raise InputError(
                 f"SGD with rate {self.rate}, momentum {self.momentum}, decay {self.decay}, steps "
                 f"of {self.step_epochs} epochs, warm-up {self.warmup}: rate, decay and warm-up "
-                "must be finite and not negative, momentum must be at least 0 and below 1, steps of at least 1 "
-                "epoch"
+                "must be finite and not negative, momentum must be at least 0 and below 1, steps "
+                "of at least 1 epoch"
             )
 
     def rate_at(self, step: int, steps: int, epoch_steps: int) -> float:

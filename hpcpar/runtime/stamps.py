@@ -12,62 +12,59 @@ from numpy.typing import NDArray
 from hpcpar.comm import clock_sync
 from hpcpar.comm.world import World
 from hpcpar.runtime.program import Program
+from hpcpar.runtime.reservoir import Reservoir
 
-#: Step times of all ranks together that a record holds at most, in each of its arrays (12 MB for
-#: the three).
-_MOST = 1 << 20
-#: Iterations that are kept follow each other in runs of so many, for timelines; the fewest that are
-#: kept.
-_TOGETHER, _FEWEST = 4, 16
+#: Step times of all ranks together that a record holds at most, in each of its arrays (16 MB for
+#: the four).
+MOST = 1 << 20
+#: The fewest iterations whose step times are kept, and the most of which anything is kept.
+FEWEST, MOST_ITERATIONS = 16, 1 << 16
+
+
+def most_kept(steps: int, ranks: int) -> int:
+    """The number of iterations of which the times of all steps on all ranks are kept at most."""
+    return min(MOST_ITERATIONS, max(FEWEST, MOST // max(1, steps * ranks)))
+
+
+#: Times of the steps of an iteration, arrays of the run's record: of every step; when it began and
+#: ended after the iteration did, and how long the program stood still at its end (communication);
+#: NaN where this rank has no part in it.
+STEP_TIMES = ("seconds", "start_s", "end_s", "wait_s")
 
 
 class Stamps:
-    """Every rank makes it at the same time: it compares the clocks, as `close` does at the end of
-    the run.
+    """Every rank makes it at the same time: it compares the clocks, as `clocks` does later on.
 
     Attributes
     ----------
-    kept : list of int
-        Numbers of the iterations whose steps are kept; the same on every rank.
-    begin_s : list of float
-        Beginning of every kept iteration on this rank's clock.
-    starts_s, ends_s, waits_s : list of numpy.ndarray
-        [steps] float32 of every kept iteration: when a step began and ended after the iteration
-        did, and how long the program stood still at its end (communication); NaN where this rank
-        has no part in it.
+    kept : Reservoir
+        Beginning of an iteration on this rank's clock (s), and [`STEP_TIMES`, steps] float32; the
+        same iterations on every rank.
     """
 
     def __init__(self, world: World, steps: int) -> None:
-        self._world = world
+        self._world, self._steps = world, steps
         self._first = clock_sync.read(world)
-        self._most = max(_FEWEST, _MOST // max(1, steps * world.size))
-        self._stride, self._seen = 1, 0
-        self.kept: list[int] = []
-        self.begin_s: list[float] = []
-        self.starts_s: list[NDArray[np.float32]] = []
-        self.ends_s: list[NDArray[np.float32]] = []
-        self.waits_s: list[NDArray[np.float32]] = []
+        self.kept: Reservoir[tuple[float, NDArray[np.float32]]] = Reservoir(
+            most_kept(steps, world.size))
 
-    def add(self, program: Program, begin_s: float) -> None:
-        """Keep what an iteration's program, begun at `begin_s`, has noted, where it is its turn."""
-        number = self._seen
-        self._seen += 1
-        if number // _TOGETHER % self._stride:
-            return
-        self.kept.append(number)
-        self.begin_s.append(begin_s)
-        self.starts_s.append((program.started_s - begin_s).astype(np.float32))
-        self.ends_s.append((program.ended_s - begin_s).astype(np.float32))
-        self.waits_s.append(program.waited_s.astype(np.float32))
-        if len(self.kept) > self._most:
-            self._stride *= 2
-            chosen = [i for i, n in enumerate(self.kept) if n // _TOGETHER % self._stride == 0]
-            kept: tuple[list[Any], ...] = (self.kept, self.begin_s, self.starts_s, self.ends_s,
-                                           self.waits_s)
-            for values in kept:
-                values[:] = [values[i] for i in chosen]
+    def add(self, number: int, program: Program, begin_s: float) -> None:
+        """Keeps what an iteration's program, begun at `begin_s`, has noted, where it is its turn.
+        """
+        if self.kept.takes(number):
+            times = (program.seconds, program.started_s - begin_s, program.ended_s - begin_s,
+                     program.waited_s)
+            self.kept.add(number, (begin_s, np.array(times, np.float32)))
 
-    def close(self) -> NDArray[np.float64] | None:
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """``begin_s`` [kept], and `STEP_TIMES` [kept, steps]."""
+        times = np.zeros((len(self.kept.values), len(STEP_TIMES), self._steps), np.float32)
+        for i, (_, each) in enumerate(self.kept.values):
+            times[i] = each
+        begin_s = np.array([begin for begin, _ in self.kept.values], np.float64)
+        return {"begin_s": begin_s} | {name: times[:, i] for i, name in enumerate(STEP_TIMES)}
+
+    def clocks(self) -> NDArray[np.float64] | None:
         """The readings of all clocks at the beginning and now, [ranks, 2, 3], on rank 0 (see
         `clock_sync.read`). Every rank must call it.
         """

@@ -1,7 +1,7 @@
 """Checkpoints: training resumes on another number of ranks and under another plan.
 
-The file holds global (unsplit) tensors in HDF5. Row i of a weight computes output channel i, so a
-rank that owns some channels reads some rows (`resume_rows`).
+The file holds global (unsplit) tensors in HDF5, each chunk with a checksum. Row i of a weight
+computes output channel i, so a rank that owns some channels reads some rows (`resume_rows`).
 
 ====================================  =============================================================
 ``params/<layer>/weight``             [out, in, kh, kw] (convolution), [out, in] (linear), [out]
@@ -14,14 +14,19 @@ rank that owns some channels reads some rows (`resume_rows`).
 ``bias``                              momentum, or Adam's first moments
 ``optimizer/<layer>/weight_second``,  Adam's second moments
 ``bias_second``
-attributes of group ``state``         step, epoch, batch_in_epoch, seed, network, shape, classes,
-                                      hpcpar_version
+attributes of group ``state``         the fields of `CheckpointState`, hpcpar_checkpoint (version
+                                      of the file), hpcpar_version
 ====================================  =============================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import io
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import h5py
@@ -29,58 +34,142 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import hpcpar
-from hpcpar.data.dataset import attributes, open_hdf5, replacing
+from hpcpar.data.dataset import attributes, open_hdf5
 from hpcpar.errors import InputError
-from hpcpar.files import reason
+from hpcpar.files import reason, write_bytes
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
+from hpcpar.schema import Count, Extent, convert
 
 #: Version of the file; a reader refuses any other.
 VERSION = 1
-#: Attributes that `state` must have; a caller may add more.
-STATE = ("step", "epoch", "batch_in_epoch", "seed", "network", "shape", "classes")
-
 _REMEDY = "write one with: hpcpar run ... --checkpoint FILE"
+_PARTIAL = "use another one, or go on without that with --partial"
 
 #: Suffixes of the optimiser's state tensors.
 STATES = ("", "_second")
+#: Groups of tensors, and names of a layer's tensors in each.
+GROUPS = ("params", "optimizer")
+TENSORS = tuple(f"{kind}{suffix}" for kind in ("weight", "bias") for suffix in STATES)
 #: Running statistics of batch normalisation.
 RUNNING = ("running_mean", "running_variance")
-
+#: Bytes of a chunk, which has a checksum of its own, about.
+_CHUNK_BYTES = 4 << 20
 
 #: Names ``<layer>/weight`` and ``<layer>/bias`` with global arrays.
 Tensors = Iterable[tuple[str, ArrayLike]]
 
 
-def write(path: str, params: Tensors, velocities: Tensors, state: Mapping[str, Any]) -> None:
-    """Writes a checkpoint atomically.
+@dataclass(frozen=True)
+class CheckpointState:
+    """Where a training stands.
+
+    Attributes
+    ----------
+    step : int
+        Iterations done.
+    epoch, batch_in_epoch : int
+        The epoch of the next iteration, and its batch.
+    shape : tuple of int
+        Shape of an image.
+    optimizer : str
+        That of the plan; empty where unknown.
+    """
+
+    step: Count
+    epoch: Count
+    batch_in_epoch: Count
+    seed: int
+    network: str
+    shape: tuple[Extent, ...]
+    classes: Extent
+    optimizer: str = ""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A checkpoint that belongs to a network.
+
+    Attributes
+    ----------
+    state : CheckpointState or None
+        None where it is damaged.
+    faults : dict of str
+        What is missing or damaged, by the name of its group: ``state``, ``params/<layer>`` or
+        ``optimizer/<layer>``.
+    """
+
+    state: CheckpointState | None
+    faults: dict[str, str]
+
+
+def image(params: Tensors, velocities: Tensors, state: CheckpointState) -> memoryview:
+    """The bytes of a checkpoint.
 
     Parameters
     ----------
     params, velocities : Tensors
         Iterated once, so that the caller can gather one tensor at a time.
-    state : mapping
-        At least `STATE`: numbers, strings, and the image shape as a sequence.
+    """
+    out = io.BytesIO()
+    # formats from 1.10 on have checksums in what describes the tensors, too
+    with h5py.File(out, "w", libver=("v110", "v110")) as f:
+        for group, tensors in (("params", params), ("optimizer", velocities)):
+            f.create_group(group)
+            for name, value in tensors:
+                tensor = np.asarray(value)
+                rows = _CHUNK_BYTES // max(1, tensor[:1].nbytes)
+                chunk = (min(len(tensor), max(1, rows)), *tensor.shape[1:])
+                f.create_dataset(f"{group}/{name}", data=tensor, chunks=chunk, fletcher32=True)
+        f.create_group("state").attrs.update({**asdict(state), "hpcpar_checkpoint": VERSION,
+                                              "hpcpar_version": hpcpar.__version__})
+    return out.getbuffer()
+
+
+def write(path: str, content: memoryview, keep: int = 1) -> None:
+    """Writes a checkpoint atomically.
+
+    Parameters
+    ----------
+    content : memoryview
+        What `image` returns.
+    keep : int
+        Number of checkpoints that stay. `path` is the newest, older ones stand beside it, as
+        ``weights.step500.h5``.
 
     Raises
     ------
     InputError
         The file cannot be written.
     """
-    with replacing(path, "checkpoint") as f:
-        for group, tensors in (("params", params), ("optimizer", velocities)):
-            f.create_group(group)
-            for name, value in tensors:
-                f.create_dataset(f"{group}/{name}", data=np.asarray(value))
-        attributes = f.create_group("state").attrs
-        attributes.update({**state, "hpcpar_checkpoint": VERSION,
-                           "hpcpar_version": hpcpar.__version__})
+    if keep > 1 and os.path.exists(path):
+        with _open(path) as f:
+            step = _state(f, path).step
+        with suppress(FileExistsError):
+            os.link(path, _older(path, step))
+    write_bytes(path, content, "checkpoint")
+    steps = sorted(_steps(path)) if keep > 1 else []
+    for step in steps[: max(0, len(steps) - keep + 1)]:
+        os.unlink(_older(path, step))
+
+
+def _older(path: str, step: int | str) -> str:
+    """The name of a checkpoint that is not the newest."""
+    stem, suffix = os.path.splitext(path)
+    return f"{stem}.step{step}{suffix}"
+
+
+def _steps(path: str) -> list[int]:
+    """Iterations of the older checkpoints that stand beside `path`."""
+    pattern = re.compile(re.escape(os.path.basename(_older(path, "@"))).replace("@", r"(\d+)"))
+    found = map(pattern.fullmatch, os.listdir(os.path.dirname(path) or "."))
+    return [int(match[1]) for match in found if match]
 
 
 def _open(path: str) -> h5py.File:
     f = open_hdf5(path, "checkpoint", _REMEDY)
     group = f.get("state")
-    if not isinstance(group, h5py.Group) or "params" not in f:
+    if not isinstance(group, h5py.Group) or not isinstance(f.get("params"), h5py.Group):
         f.close()
         raise InputError(f"{path} is an HDF5 file but not a checkpoint; {_REMEDY}")
     version = group.attrs.get("hpcpar_checkpoint")
@@ -91,56 +180,86 @@ def _open(path: str) -> h5py.File:
     return f
 
 
-def check(path: str, network: Network) -> dict[str, Any]:
-    """Checks that a checkpoint belongs to this network, and returns its state.
+def _state(f: h5py.File, path: str) -> CheckpointState:
+    """The state, checked; what the file has beside it does not count."""
+    try:
+        found = attributes(f["state"])
+    except OSError as err:
+        raise InputError(f"checkpoint {path} is damaged at its state ({reason(err)}); "
+                         f"{_PARTIAL}") from err
+    known = {x.name: found[x.name] for x in fields(CheckpointState) if x.name in found}
+    return convert(known, CheckpointState, f"the state in checkpoint {path}", _PARTIAL)
+
+
+def check(path: str, network: Network, states: int, partial: bool = False) -> Checked:
+    """Checks that a checkpoint belongs to this network, and finds what it lacks.
+
+    Parameters
+    ----------
+    states : int
+        The optimiser's values for each weight that are needed; 0 for an inference.
+    partial : bool
+        Return what is missing or damaged instead of refusing it.
 
     Raises
     ------
     InputError
-        Missing, damaged, not a checkpoint, or of another version; another network, image shape or
-        number of classes; a layer that is missing or has another shape.
+        Missing, not a checkpoint, or of another version; another network, image shape or number of
+        classes; without `partial`, anything that is missing or damaged.
     """
     with _open(path) as f:
-        state = attributes(f["state"])
-        missing = [name for name in STATE if name not in state]
-        if missing:
-            raise InputError(f"checkpoint {path} lacks the state {', '.join(missing)}; {_REMEDY}")
-        state["shape"] = tuple(state["shape"])
-        want = {"network": network.name, "shape": tuple(network.image_shape),
-                "classes": network.classes}
-        for name, value in want.items():
-            if state[name] != value:
-                raise InputError(f"checkpoint {path} is of {name} {state[name]}, the plan is for "
-                                 f"{name} {value}; resume it with a plan of its own network, shape "
-                                 "and classes")
+        state, faults = None, {}
+        try:
+            state = _state(f, path)
+        except InputError as err:
+            faults["state"] = str(err)
+        if state is not None:
+            _check_network(path, state, network)
         for layer in network.stateful:
-            _check_tensors(f, path, network, layer)
-    return state
+            faults |= _layer_faults(f, path, network, layer, states)
+    if faults and not partial:
+        raise InputError(next(iter(faults.values())))
+    return Checked(state, faults)
 
 
-def _check_tensors(f: h5py.File, path: str, network: Network, layer: Layer) -> None:
-    """Checks the shapes of a layer's tensors; the optimiser's state may be absent."""
+def _check_network(path: str, state: CheckpointState, network: Network) -> None:
+    want = {"network": network.name, "shape": tuple(network.image_shape),
+            "classes": network.classes}
+    for name, value in want.items():
+        if getattr(state, name) != value:
+            raise InputError(f"checkpoint {path} is of {name} {getattr(state, name)}, the plan is "
+                             f"for {name} {value}; resume it with a plan of its own network, shape "
+                             "and classes")
+
+
+def _layer_faults(f: h5py.File, path: str, network: Network, layer: Layer,
+                  states: int) -> dict[str, str]:
+    """The faults of a layer's tensors, by group."""
     x = network.input_shape(layer)
     shapes = {"weight": layer.weight_shape(x), "bias": layer.bias_shape(x)}
-    wanted = [("params", kind, shape) for kind, shape in shapes.items()]
-    wanted += [("optimizer", f"{kind}{suffix}", shape) for kind, shape in shapes.items()
-               for suffix in STATES]
+    wanted = [("params", kind, shape) for kind, shape in shapes.items() if shape]
+    wanted += [("optimizer", f"{kind}{suffix}", shape) for kind, shape in shapes.items() if shape
+               for suffix in STATES[:states]]
     if layer.buffers(x):
         wanted += [("params", name, x[:1]) for name in RUNNING]
+    faults: dict[str, str] = {}
     for group, kind, shape in wanted:
-        tensor = f.get(f"{group}/{layer.name}/{kind}")
+        name = f"{group}/{layer.name}/{kind}"
+        tensor = f.get(name)
         if tensor is None:
-            if shape and group == "params":
-                raise InputError(f"checkpoint {path} has no {kind} of layer '{layer.name}'; it is "
-                                 "incomplete, use another one")
+            fault = f"has no {kind} of layer '{layer.name}' ({name})"
+        elif not isinstance(tensor, h5py.Dataset) or tensor.dtype.kind != "f":
+            fault = f"holds no floating-point numbers at {name}"
         elif tensor.shape != shape:
-            raise InputError(f"checkpoint {path}: {group} {kind} of layer '{layer.name}' has shape "
-                             f"{tensor.shape}, the network's has {shape}; use a checkpoint of this "
-                             "network")
+            fault = f"has {name} of shape {tensor.shape}, the network's is {shape}"
+        else:
+            continue
+        faults.setdefault(f"{group}/{layer.name}", f"checkpoint {path} {fault}; {_PARTIAL}")
+    return faults
 
 
-def resume_rows(path: str, layer: str, start: int, stop: int,
-                dtype: DTypeLike) -> dict[str, NDArray[Any]]:
+def resume_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike,
+                groups: Iterable[str] = GROUPS) -> dict[str, NDArray[Any]]:
     """Rows ``start:stop`` of a layer's tensors, those of one rank that resumes.
 
     Their names are those of the file without the layer: ``params/weight``, ``optimizer/bias``.
@@ -148,23 +267,23 @@ def resume_rows(path: str, layer: str, start: int, stop: int,
     Raises
     ------
     InputError
-        The file is damaged, lacks the layer, or the layer has fewer rows.
+        The file is damaged, or a tensor has fewer rows.
     """
+    rows = {}
     with _open(path) as f:
-        if layer not in f["params"]:
-            known = ", ".join(f["params"])
-            raise InputError(f"checkpoint {path} has no layer '{layer}' (it has {known}); use a "
-                             "checkpoint of this network")
-        rows = {}
-        for group in "params", "optimizer":
-            for name, dataset in f.get(f"{group}/{layer}", {}).items():
-                if not 0 <= start <= stop <= dataset.shape[0]:
-                    raise InputError(
-                        f"checkpoint {path}: '{dataset.name}' has {dataset.shape[0]} rows, rows "
-                        f"{start} to {stop} are wanted; use a checkpoint of this network")
+        for group in groups:
+            for kind in (*TENSORS, *(RUNNING if group == "params" else ())):
+                name = f"{group}/{layer}/{kind}"
+                tensor = f.get(name)
+                if not isinstance(tensor, h5py.Dataset):
+                    continue
+                if not tensor.shape or not 0 <= start <= stop <= tensor.shape[0]:
+                    raise InputError(f"checkpoint {path}: {name} has shape {tensor.shape}, rows "
+                                     f"{start} to {stop} are wanted; use a checkpoint of this "
+                                     "network")
                 try:
-                    rows[f"{group}/{name}"] = dataset[start:stop].astype(dtype, copy=False)
+                    rows[f"{group}/{kind}"] = tensor[start:stop].astype(dtype, copy=False)
                 except OSError as err:
-                    raise InputError(f"checkpoint {path} is damaged at '{dataset.name}' "
-                                     f"({reason(err)}); use another one") from err
-        return rows
+                    raise InputError(f"checkpoint {path} is damaged at {name} ({reason(err)}); "
+                                     f"{_PARTIAL}") from err
+    return rows

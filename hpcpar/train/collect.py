@@ -1,18 +1,22 @@
-"""Collects every rank's measurements into the record of a run, on rank 0."""
+"""The record of a run from every rank's measurements, on rank 0, as often as it is asked for."""
 
 from __future__ import annotations
 
 import os
 import platform
 import resource
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import h5py
 import numpy as np
 
-from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World
+from hpcpar.machine.cores import NodeCores
 from hpcpar.plan.plan import to_json
+from hpcpar.runtime.stamps import MOST_ITERATIONS
+from hpcpar.train import record
 from hpcpar.train.job import Job
 from hpcpar.train.record import RankInfo, RunRecord, steps_of
 
@@ -22,31 +26,61 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def record(world: World, job: Job, device: str, prediction: dict[str, Any], machine: dict[str, Any],
-           started: str, command: str) -> RunRecord | None:
-    """The record of a finished job on rank 0, None on the others. Collective over all ranks."""
-    measured, stamps, node = job.measured, job.stamps, fullest_node(world, device)
-    threads = int(os.environ.get("OPENBLAS_NUM_THREADS", "0"))
-    ranks = world.gather(RankInfo(world.hostname, os.getpid(), threads, device,
-                                  peak_memory_bytes()))
-    clock = stamps.close()
-    own = {"seconds": measured.seconds, "iteration_s": measured.iteration_s,
-           "sent_bytes": measured.sent_bytes, "messages": measured.messages,
-           "memory_bytes": job.executor.memory_bytes, "begin_s": stamps.begin_s,
-           "start_s": stamps.starts_s, "end_s": stamps.ends_s, "wait_s": stamps.waits_s}
-    arrays: dict[str, Any] = {name: world.gather_array(np.array(value))
-                              for name, value in own.items()}
-    if ranks is None:
-        return None
-    versions = {
-        "python": platform.python_version(), "numpy": np.__version__, "h5py": h5py.__version__,
-        "mpi4py": world.version, "mpi": world.library, "platform": platform.platform(),
-    }
-    return RunRecord(to_json(job.plan), steps_of(job.schedule), ranks, loss=np.array(measured.loss),
-                     train_accuracy=np.array(measured.train_accuracy),
-                     test_accuracy=np.array(measured.test_accuracy),
-                     test_loss=np.array(measured.test_loss), kept=np.array(stamps.kept),
-                     clock=clock, prediction=prediction, machine=machine, versions=versions,
-                     started=started, command=command, warmup=min(5, len(measured.loss) // 5),
-                     samples=measured.samples, node_ranks=node.ranks, node_cores=node.cores,
-                     **arrays)
+class Recorder:
+    """Collects the record of a job. Its methods are for all ranks at the same time.
+
+    Parameters
+    ----------
+    node : NodeCores
+        The fullest node.
+    about : dict
+        Fields of the record that are known before the run.
+    before : RunRecord, optional
+        The record that this one continues, on rank 0.
+    """
+
+    def __init__(self, world: World, job: Job, device: str, node: NodeCores, about: dict[str, Any],
+                 before: RunRecord | None = None) -> None:
+        self._world, self._job, self._device, self._node = world, job, device, node
+        versions = {
+            "python": platform.python_version(), "numpy": np.__version__, "h5py": h5py.__version__,
+            "mpi4py": world.version, "mpi": world.library, "platform": platform.platform(),
+        }
+        self._about = about | {"versions": versions, "samples": job.measured.samples,
+                               "node_ranks": node.ranks, "node_cores": node.cores}
+        self._before = before
+
+    def collect(self) -> RunRecord | None:
+        """The record so far on rank 0, None on the others."""
+        world, job = self._world, self._job
+        job.count()
+        measured, kept = job.measured, job.stamps.kept
+        threads = int(os.environ.get("OPENBLAS_NUM_THREADS", "0"))
+        ranks = world.gather(RankInfo(world.hostname, os.getpid(), threads, self._device,
+                                      peak_memory_bytes()))
+        clock = job.stamps.clocks()
+        seconds = [took for took, _ in measured.iterations.values]
+        own = {"iteration_s": seconds, "sent_bytes": measured.sent_bytes,
+               "messages": measured.messages, "memory_bytes": job.executor.memory_bytes,
+               **job.stamps.arrays()}
+        arrays: dict[str, Any] = {name: world.gather_array(np.array(value))
+                                  for name, value in own.items()}
+        if ranks is None:
+            return None
+        numbers = np.array(measured.iterations.numbers, np.int64)
+        train, test, loss = np.array(measured.epochs.values, np.float64).reshape(-1, 3).T
+        found = RunRecord(
+            to_json(job.plan), steps_of(job.schedule), ranks, loss=np.array(measured.losses),
+            iterations_done=numbers, kept=np.searchsorted(numbers, kept.numbers),
+            epochs_done=np.array(measured.epochs.numbers, np.int64),
+            train_accuracy=train, test_accuracy=test, test_loss=loss, clock=clock,
+            warmup=min(5, len(numbers) // 5), **self._about, **arrays)
+        if self._before is None:
+            return found
+        epoch = job.start // job.loader.batches_per_epoch
+        return record.join(self._before, found, job.start, epoch, MOST_ITERATIONS)
+
+    def saved(self, path: str) -> Callable[[], None] | None:
+        """Collects the record; returns what writes it on rank 0."""
+        found = self.collect()
+        return None if found is None else partial(record.write, path, found)

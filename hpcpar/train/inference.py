@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from time import perf_counter
 
 from hpcpar.comm import trace
 from hpcpar.comm.world import World
@@ -14,7 +14,7 @@ from hpcpar.data.prefetch import prefetch
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
-from hpcpar.train.job import Job, JobMeasurements, JobOptions
+from hpcpar.train.job import EpochEnd, Job, JobOptions
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Inference(Job):
         self.loader = world.agree(lambda: self.open("test" if self.has_test else "all"))
         self.measured.samples = self.loader.samples
         if options.resume:
-            world.agree(self.restore)
+            self.restore()
 
-    def run(self, tell: Callable[[Seen], None]) -> JobMeasurements:
+    def run(self, tell: Callable[[Seen], None]) -> None:
         """Once over all samples; `tell` hears of every pass."""
         sums, passes, batch = self.sums(), self.loader.batches_per_epoch, int(self.plan.batch)
         program = self.executor.evaluation
@@ -56,19 +56,16 @@ class Inference(Job):
         with closing(prefetch(self.loader)) as batches:
             for i, now in enumerate(batches):
                 self.communicator.trace.clear()
-                begin = time.perf_counter()
+                begin = perf_counter()
                 loss, right = self.executor.evaluate(now.images, now.labels)
-                self.timed(program, begin, loss, i)
+                self.time(program, begin, loss, i)
                 if i == 0:
                     trace.check(self.communicator.trace, self.schedule, self.world.rank)
                 sums.add(loss, right)
                 mean, accuracy = sums.of(min((i + 1) * batch, self.loader.samples))
-                tell(Seen(i + 1, passes, mean, accuracy, self.measured.iteration_s[-1]))
-        self.counted()
-        self.measured.test_loss.append(mean)
-        self.measured.test_accuracy.append(math.nan if accuracy is None else accuracy)
-        self.measured.train_accuracy.append(math.nan)
-        return self.measured
+                tell(Seen(i + 1, passes, mean, accuracy, self.last_s))
+        self.measured.epochs.add(0, EpochEnd(
+            test_loss=mean, test_accuracy=math.nan if accuracy is None else accuracy))
 
     def close(self) -> None:
         """Close the data file."""

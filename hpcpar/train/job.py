@@ -5,8 +5,10 @@ measurements.
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,9 +27,19 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.nonfinite import NonfiniteDetector
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.runtime.program import Program
-from hpcpar.runtime.stamps import Stamps
+from hpcpar.runtime.reservoir import Reservoir
+from hpcpar.runtime.stamps import MOST_ITERATIONS, Stamps
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train import checkpoint, global_tensors
+from hpcpar.train.checkpoint import CheckpointState
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number of iterations, or seconds; an epoch where both are 0."""
+
+    steps: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,12 @@ class JobOptions:
         Length of the whole training, resumed parts included; `steps` wins where it is not 0.
     checkpoint, resume : str
         Files; empty for none.
+    every : Interval
+        Distance between checkpoints.
+    keep : int
+        Number of checkpoints that stay.
+    partial : bool
+        Resume from what a checkpoint holds, even if something is missing or damaged.
     augment : tuple of Augmentation
         Changes of the training images.
     """
@@ -48,26 +66,48 @@ class JobOptions:
     epochs: int = 1
     steps: int = 0
     checkpoint: str = ""
+    every: Interval = field(default_factory=Interval)
+    keep: int = 1
     resume: str = ""
+    partial: bool = False
     seed: int = 0
     sgd: SGD = field(default_factory=SGD)
     direct: bool = False
     augment: tuple[Augmentation, ...] = ()
 
 
-@dataclass
-class JobMeasurements:
-    """This rank's measurements; the record's arrays without the ranks axis."""
+class EpochEnd(NamedTuple):
+    """The result of an epoch; NaN where it was not measured."""
 
-    seconds: list[np.ndarray] = field(default_factory=list)
-    iteration_s: list[float] = field(default_factory=list)
-    loss: list[float] = field(default_factory=list)
-    train_accuracy: list[float] = field(default_factory=list)
-    test_accuracy: list[float] = field(default_factory=list)
-    test_loss: list[float] = field(default_factory=list)
-    messages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    sent_bytes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    samples: int = 0
+    train_accuracy: float = math.nan
+    test_accuracy: float = math.nan
+    test_loss: float = math.nan
+
+
+class JobMeasurements:
+    """This rank's measurements, in bounded memory.
+
+    Attributes
+    ----------
+    iterations : Reservoir
+        Seconds and loss of iterations.
+    epochs : Reservoir of EpochEnd
+    messages, sent_bytes : numpy.ndarray
+        [steps] sent in one iteration.
+    samples : int
+        Training samples of the data file.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.iterations: Reservoir[tuple[float, float]] = Reservoir(MOST_ITERATIONS)
+        self.epochs: Reservoir[EpochEnd] = Reservoir(MOST_ITERATIONS)
+        self.messages, self.sent_bytes = np.zeros((2, steps), np.int64)
+        self.samples = 0
+
+    @property
+    def losses(self) -> list[float]:
+        """Of the iterations that are kept."""
+        return [loss for _, loss in self.iterations.values]
 
 
 @dataclass
@@ -102,12 +142,20 @@ class Job:
     ----------
     schedule : Schedule
         The schedule that is measured: the training iteration, or the forward pass.
+    loader : Loader
+        Of the samples that are trained or inferred with.
+    start : int
+        The first iteration.
+    last_s, last_loss : float
+        Time (s) and loss of the last iteration.
 
     Raises
     ------
     InputError
         On every rank alike, before the first message: what is wrong with files, sizes or options.
     """
+
+    loader: Loader
 
     def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
                  options: JobOptions, training: bool) -> None:
@@ -119,8 +167,11 @@ class Job:
         self.executor = Executor(network, plan, self.schedule if training else None,
                                  self.communicator, backend, options.seed, forward)
         self.detector = NonfiniteDetector(self.executor)
-        self.measured = JobMeasurements()
+        self.measured = JobMeasurements(len(self.schedule.steps))
+        #: What a partial checkpoint did not give, a line each.
+        self.not_restored: list[str] = []
         self.stamps = Stamps(world, len(self.schedule.steps))
+        self.start, self.last_s, self.last_loss = 0, 0.0, math.nan
 
     @property
     def has_test(self) -> bool:
@@ -133,46 +184,85 @@ class Job:
                          self.options.augment)
 
     def restore(self) -> int:
-        """Load this rank's rows from a checkpoint of any plan; returns the iterations already done.
+        """Loads this rank's rows from a checkpoint of any plan; returns the iterations already
+        done. Every rank must call it.
+
+        Raises
+        ------
+        InputError
+            On every rank alike: the checkpoint does not fit, or is damaged and may not be partial.
         """
-        path, plan = self.options.resume, self.plan
-        state = checkpoint.check(path, self.network)
-        if self.executor.training is not None:
-            if state["seed"] != self.options.seed:
-                raise InputError(f"{path} was trained with seed {state['seed']}; "
-                                 f"resume it with --seed {state['seed']}")
-            before = state.get("optimizer", plan.optimizer)
-            if before != plan.optimizer:
-                raise InputError(f"{path} was trained with the optimizer {before}, the plan has "
-                                 f"{plan.optimizer}; resume it with a plan made with "
-                                 f"--optimizer {before}")
-        for name, p in self.executor.parameters.items():
-            global_tensors.restore(self.executor, p,
-                                   checkpoint.resume_rows(path, name, p.start, p.stop, plan.dtype))
-        return int(state["step"])
+        path, partial = self.options.resume, self.options.partial
+        states = self.executor.rule.states if self.executor.training is not None else 0
+        found = self.world.agree(lambda: checkpoint.check(path, self.network, states, partial))
+        self.world.agree(lambda: self._check_state(found.state))
+        missing = dict(found.faults)
+        if partial:
+            for each in self.world.comm.allgather(self._damaged()):
+                missing |= each
+        self.not_restored = list(missing.values())
+        self.world.agree(lambda: self._load(missing))
+        return found.state.step if found.state is not None else 0
+
+    def _check_state(self, state: CheckpointState | None) -> None:
+        """Checks that the training that wrote a checkpoint was of the same kind."""
+        if state is None or self.executor.training is None:
+            return
+        path, optimizer = self.options.resume, self.plan.optimizer
+        if state.seed != self.options.seed:
+            raise InputError(f"{path} was trained with seed {state.seed}; "
+                             f"resume it with --seed {state.seed}")
+        if state.optimizer and state.optimizer != optimizer:
+            raise InputError(f"{path} was trained with the optimizer {state.optimizer}, the plan "
+                             f"has {optimizer}; resume it with a plan made with "
+                             f"--optimizer {state.optimizer}")
+
+    def _rows(self, layer: str, groups: Iterable[str]) -> dict[str, np.ndarray]:
+        p = self.executor.parameters[layer]
+        return checkpoint.resume_rows(self.options.resume, layer, p.start, p.stop, self.plan.dtype,
+                                      groups)
+
+    def _damaged(self) -> dict[str, str]:
+        """Groups of tensors of which this rank cannot read its rows."""
+        out = {}
+        for layer in self.executor.parameters:
+            for group in checkpoint.GROUPS:
+                try:
+                    self._rows(layer, (group,))
+                except InputError as err:
+                    out[f"{group}/{layer}"] = str(err)
+        return out
+
+    def _load(self, missing: Collection[str]) -> None:
+        """Puts this rank's rows in place. A layer without its weights starts anew, its optimiser
+        too.
+        """
+        for layer, p in self.executor.parameters.items():
+            groups = [g for g in checkpoint.GROUPS if f"{g}/{layer}" not in missing]
+            if "params" in groups:
+                global_tensors.restore(self.executor, p, self._rows(layer, groups))
 
     def sums(self) -> LossSums:
         return LossSums(int(self.plan.batch),
                         isinstance(self.network.layers[-1], SoftmaxCrossEntropy))
 
-    def timed(self, program: Program, begin: float, loss: float, step: int) -> None:
-        """Note what an iteration, or pass, begun at `begin` has taken.
+    def time(self, program: Program, begin: float, loss: float, step: int) -> None:
+        """Notes what an iteration, or pass, begun at `begin` has taken.
 
         Raises
         ------
         RunError
             On every rank, where the loss is not finite: the first layer in which that shows.
         """
-        took = time.perf_counter() - begin
+        took = perf_counter() - begin
         if not math.isfinite(loss):
             self._not_finite(step, loss)
-        self.measured.seconds.append(program.seconds.astype(np.float32))
-        self.stamps.add(program, begin)
-        self.measured.iteration_s.append(took)
-        self.measured.loss.append(loss)
+        self.stamps.add(step, program, begin)
+        self.measured.iterations.add(step, (took, loss))
+        self.last_s, self.last_loss = took, loss
 
-    def counted(self) -> None:
-        """Note what the iteration before this call has sent."""
+    def count(self) -> None:
+        """Notes what the iteration before this call has sent."""
         t, steps = self.communicator.trace, self.schedule.steps
         self.measured.messages = np.array([t.messages.get(s.index, 0) for s in steps], np.int64)
         self.measured.sent_bytes = np.array([t.sent_bytes.get(s.index, 0) for s in steps], np.int64)

@@ -4,21 +4,23 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from time import perf_counter
 
 from hpcpar.comm import trace
 from hpcpar.comm.world import World
-from hpcpar.data.prefetch import prefetch
+from hpcpar.data.prefetch import Batch, prefetch
 from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.train import checkpoint, global_tensors
-from hpcpar.train.job import Job, JobMeasurements, JobOptions
+from hpcpar.train.checkpoint import CheckpointState
+from hpcpar.train.job import EpochEnd, Job, JobOptions
+from hpcpar.train.saving import Collect, Saver
+from hpcpar.train.stop import StopRequest
 
 
 @dataclass
@@ -60,8 +62,10 @@ class Training(Job):
         super().__init__(world, network, plan, backend, options, training=True)
         self.loader = world.agree(lambda: self.open("train"))
         self.test = world.agree(lambda: self.open("test") if self.has_test else None)
-        self.start = world.agree(self.restore) if options.resume else 0
+        self.start = self.restore() if options.resume else 0
         self.steps = options.steps or options.epochs * self.loader.batches_per_epoch
+        #: Iterations done.
+        self.step = self.start
         self.measured.samples = self.loader.samples
         if self.start >= self.steps:
             raise on_all_ranks(
@@ -69,78 +73,102 @@ class Training(Job):
                            "ask for more with --epochs or --steps")
             )
 
-    def run(self, tell: Callable[[Progress], None]) -> JobMeasurements:
-        """Train to the end; `tell` hears of every iteration."""
-        per_epoch = self.loader.batches_per_epoch
+    def run(self, tell: Callable[[Progress], None], stop: StopRequest | None = None,
+            record: Collect | None = None) -> str:
+        """Trains to the end, or until a rank is asked to stop.
+
+        Parameters
+        ----------
+        tell : callable
+            Hears of every iteration.
+        stop : StopRequest, optional
+            This rank's.
+        record : callable, optional
+            Collects the record of the run so far (see `Saver`).
+
+        Returns
+        -------
+        str
+            Why the training stopped before its end; empty where it did not.
+        """
+        save = self._collect if self.options.checkpoint else None
+        saver = Saver(self.world, self.options.every, stop or StopRequest(), save, record)
+        per_epoch, sums = self.loader.batches_per_epoch, self.sums()
         epochs = math.ceil(self.steps / per_epoch)
-        step, sgd, sums = self.start, self.options.sgd, self.sums()
-        program = self.executor.training
-        assert program is not None
-        with closing(prefetch(self.loader, step // per_epoch, step % per_epoch,
-                              self.steps - step)) as batches:
+        with closing(prefetch(self.loader, *divmod(self.start, per_epoch),
+                              self.steps - self.start)) as batches:
             for batch in batches:
-                self.communicator.trace.clear()
-                begin = time.perf_counter()
-                rate = sgd.rate_at(step, self.steps, per_epoch)
-                loss, right = self.executor.iterate(batch.images, batch.labels, step, rate,
-                                                    sgd.momentum, sgd.decay)
-                self.timed(program, begin, loss, step)
-                if step == self.start:
-                    trace.check(self.communicator.trace, self.schedule, self.world.rank)
+                loss, right = self._iterate(batch)
                 sums.add(loss, right)
-                step += 1
-                done = step % per_epoch == 0 or step == self.steps
-                now = Progress(batch.epoch + 1, epochs, step, self.steps, loss,
-                               self.measured.iteration_s[-1], epoch_done=done)
+                self.step += 1
+                done = self.step % per_epoch == 0 or self.step == self.steps
+                now = Progress(batch.epoch + 1, epochs, self.step, self.steps, loss, self.last_s,
+                               epoch_done=done)
+                stops = saver.poll()
                 if done:
-                    begun = max(self.start, (step - 1) // per_epoch * per_epoch)
-                    self._end_epoch(now, sums.of((step - begun) * int(self.plan.batch))[1])
+                    begun = max(self.start, (self.step - 1) // per_epoch * per_epoch)
+                    samples = (self.step - begun) * int(self.plan.batch)
+                    self._end_epoch(now, sums.of(samples)[1], saver)
                     sums = self.sums()
                 tell(now)
-        self.counted()
-        return self.measured
+                if stops:
+                    break
+                saver.after(self.step, done)
+                if self.step == self.start + 1:
+                    saver.record()  # whatever comes, there is one
+        saver.finish(self.step)
+        return saver.reason if self.step < self.steps else ""
 
-    def _end_epoch(self, now: Progress, train_accuracy: float | None) -> None:
+    def _iterate(self, batch: Batch) -> tuple[float, float]:
+        """The loss of the next iteration, and the samples that it got right."""
+        program, sgd = self.executor.training, self.options.sgd
+        assert program is not None
+        self.communicator.trace.clear()
+        begin = perf_counter()
+        rate = sgd.rate_at(self.step, self.steps, self.loader.batches_per_epoch)
+        loss, right = self.executor.iterate(batch.images, batch.labels, self.step, rate,
+                                            sgd.momentum, sgd.decay)
+        self.time(program, begin, loss, self.step)
+        if self.step == self.start:
+            trace.check(self.communicator.trace, self.schedule, self.world.rank)
+        return loss, right
+
+    def _end_epoch(self, now: Progress, train_accuracy: float | None, saver: Saver) -> None:
         now.train_accuracy = train_accuracy
         if self.test is not None:
-            now.test_loss, now.test_accuracy = self._evaluate()
-        for known, value in (
-            (self.measured.train_accuracy, now.train_accuracy),
-            (self.measured.test_accuracy, now.test_accuracy),
-            (self.measured.test_loss, now.test_loss),
-        ):
-            known.append(math.nan if value is None else value)
-        if self.options.checkpoint:
-            self._save(now.step)
+            now.test_loss, now.test_accuracy = self._evaluate(saver)
+        found = (now.train_accuracy, now.test_accuracy, now.test_loss)
+        self.measured.epochs.add(now.epoch - 1, EpochEnd(
+            *(math.nan if value is None else value for value in found)))
 
-    def _evaluate(self) -> tuple[float, float | None]:
-        """Mean loss and accuracy on the held-out part of the data."""
+    def _evaluate(self, saver: Saver) -> tuple[float | None, float | None]:
+        """Mean loss and accuracy on the held-out part of the data; None where the run is to stop
+        meanwhile.
+        """
         assert self.test is not None
         before = {**self.communicator.trace.messages}, {**self.communicator.trace.sent_bytes}
         sums = self.sums()
         for i in range(self.test.batches_per_epoch):
             sums.add(*self.executor.evaluate(*self.test.batch(0, i)))
+            if saver.poll():
+                break
         self.communicator.trace.messages, self.communicator.trace.sent_bytes = before
-        return sums.of(self.test.samples)
+        return (None, None) if saver.reason else sums.of(self.test.samples)
 
-    def _save(self, step: int) -> None:
-        state: dict[str, Any] = {
-            "step": step,
-            "epoch": step // self.loader.batches_per_epoch,
-            "batch_in_epoch": step % self.loader.batches_per_epoch,
-            "seed": self.options.seed,
-            "optimizer": self.plan.optimizer,
-            "network": self.network.name,
-            "shape": list(self.network.image_shape),
-            "classes": self.network.classes,
-        }
+    def _collect(self) -> Callable[[], None] | None:
+        """Collects a checkpoint on rank 0; returns what writes it there."""
+        epoch, batch = divmod(self.step, self.loader.batches_per_epoch)
+        state = CheckpointState(self.step, epoch, batch, self.options.seed, self.network.name,
+                                tuple(self.network.image_shape), self.network.classes,
+                                self.plan.optimizer)
         weights = global_tensors.weights(self.executor, self.world)
         velocities = global_tensors.state(self.executor, self.world)
-        if self.world.rank == 0:
-            checkpoint.write(self.options.checkpoint, weights, velocities, state)
-        else:
+        if self.world.rank:
             for _ in (*weights, *velocities):
                 pass
+            return None
+        content, options = checkpoint.image(weights, velocities, state), self.options
+        return lambda: checkpoint.write(options.checkpoint, content, options.keep)
 
     def close(self) -> None:
         """Close the data files."""

@@ -1,8 +1,10 @@
 """The record of a run in HDF5: plan, prediction, and measurements on every rank in every iteration.
 
 Times are in seconds. The time of a compute step is its duration. The time of a communication step
-is its exposed time: posting, waiting, packing and unpacking. R ranks, I iterations, S steps,
-K kept iterations, E epochs. Schema version 1:
+is its exposed time: posting, waiting, packing and unpacking. R ranks, S steps, E epochs,
+I iterations: all of a run, some spread over a very long one. K of these: those whose steps' times
+are kept; all of a short run (`hpcpar.runtime.reservoir`). A run that resumes continues its record:
+what is of I or E then goes back to the beginning, all else is of the time since. Version 2:
 
 ==========================  =========================  ============================================
 ``plan, prediction,``       JSON strings               content of the plan file; prediction of
@@ -14,11 +16,10 @@ K kept iterations, E epochs. Schema version 1:
                                                        algorithm; with micro-batches or several fc
                                                        passes, a step occurs once for each of them;
                                                        for inference, the forward pass alone
-``seconds``                 [R, I, S] float32          time of every step
+``iterations_done``         [I] int64, optional        number of each iteration in the training
 ``iteration_s``             [R, I] float64             wall time of every iteration
-``kept``                    [K] int64, optional        numbers of the iterations whose stamps are
-                                                       kept: all of a short run, else some
-                                                       (`hpcpar.runtime.stamps`)
+``kept``                    [K] int64, optional        places of the K iterations among the I
+``seconds``                 [R, K, S] float32          time of every step; of version 1 [R, I, S]
 ``clock``                   [R, 2, 3] float64,         at the beginning and the end of the run: time
                             optional                   on the rank's clock, its offset from rank 0's
                                                        clock, round trip of that measurement
@@ -33,6 +34,7 @@ K kept iterations, E epochs. Schema version 1:
 ``memory_bytes``            [R] int64, optional        size of the executor's arrays, which the
                                                        prediction's memory estimates
 ``loss``                    [I] float64
+``epochs_done``             [E] int64, optional        number of each epoch in the training
 ``train_accuracy,``         [E] float64                fraction after every epoch; NaN where it was
 ``test_accuracy``                                      not measured
 ``test_loss``               [E] float64, optional      likewise, mean over the held-out samples
@@ -43,33 +45,39 @@ attributes                                             hpcpar_record, started (I
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass, field, fields
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.data.dataset import open_hdf5, replacing
+from hpcpar.data.dataset import open_hdf5
 from hpcpar.errors import InputError
-from hpcpar.files import reason
+from hpcpar.files import reason, write_bytes
+from hpcpar.runtime.reservoir import TOGETHER, stride
 from hpcpar.schedule.steps import Comm, Schedule
 
-#: Version of the schema; a reader refuses any other.
-VERSION = 1
+#: Version of the schema, and those that are read.
+VERSION, READABLE = 2, (1, 2)
 
 _REMEDY = "write one with: hpcpar run ... --out FILE"
 _JSON = ("plan", "prediction", "machine", "versions")
 #: Type and axes of every array, by the letters of the table above.
-_ARRAYS = {"seconds": ("f4", "RIS"), "iteration_s": ("f8", "RI"), "sent_bytes": ("i8", "RS"),
+_ARRAYS = {"seconds": ("f4", "RTS"), "iteration_s": ("f8", "RI"), "sent_bytes": ("i8", "RS"),
            "messages": ("i8", "RS"), "loss": ("f8", "I"), "train_accuracy": ("f8", "E"),
            "test_accuracy": ("f8", "E")}
 #: Arrays that a record may lack.
-_OPTIONAL = {"test_loss": ("f8", "E"), "memory_bytes": ("i8", "R"), "kept": ("i8", "K"),
-             "clock": ("f8", "R23"), "begin_s": ("f8", "RK"), "start_s": ("f4", "RKS"),
-             "end_s": ("f4", "RKS"), "wait_s": ("f4", "RKS")}
+_OPTIONAL = {"test_loss": ("f8", "E"), "epochs_done": ("i8", "E"), "iterations_done": ("i8", "I"),
+             "memory_bytes": ("i8", "R"), "kept": ("i8", "K"), "clock": ("f8", "R23"),
+             "begin_s": ("f8", "RK"), "start_s": ("f4", "RKS"), "end_s": ("f4", "RKS"),
+             "wait_s": ("f4", "RKS")}
 _TEXTS = ("started", "command")
 _COUNTS = ("warmup", "samples", "node_ranks", "node_cores")
 
@@ -138,6 +146,8 @@ class RunRecord:
     test_accuracy: NDArray[Any] = field(default_factory=_empty)
     test_loss: NDArray[Any] | None = None
     memory_bytes: NDArray[Any] | None = None
+    iterations_done: NDArray[Any] | None = None
+    epochs_done: NDArray[Any] | None = None
     kept: NDArray[Any] | None = None
     clock: NDArray[Any] | None = None
     begin_s: NDArray[Any] | None = None
@@ -165,14 +175,36 @@ class RunRecord:
         return slice(self.warmup if self.warmup < self.iterations else 0, None)
 
     @property
+    def timed(self) -> NDArray[np.int64]:
+        """Places, among the iterations, of those whose steps' times are known."""
+        everything = np.arange(self.iterations)
+        is_all = self.kept is None or self.seconds.shape[1] == self.iterations
+        return everything if is_all else np.asarray(self.kept)
+
+    @property
+    def compared(self) -> NDArray[np.int64]:
+        """Places of the timed iterations after the warm-up; of all where none are left."""
+        after = self.timed >= (self.measured.start or 0)
+        return self.timed[after] if after.any() else self.timed
+
+    @property
+    def compared_seconds(self) -> NDArray[np.float32]:
+        """[ranks, compared, steps] seconds of the steps of the `compared` iterations."""
+        return np.asarray(self.seconds[:, np.isin(self.timed, self.compared)])
+
+    @property
+    def slowest(self) -> int:
+        """The rank with the largest median time of an iteration."""
+        return int(np.median(self.iteration_s[:, self.measured], axis=1).argmax())
+
+    @property
     def slowest_s(self) -> NDArray[np.float64]:
         """[compared iterations] seconds of the rank with the largest median.
 
         The maximum over ranks of every iteration would add up to more than the epoch: a rank that
         ends one iteration late begins the next one late, and measures a shorter time for it.
         """
-        times = self.iteration_s[:, self.measured]
-        return np.asarray(times[np.median(times, axis=1).argmax()], np.float64)
+        return np.asarray(self.iteration_s[self.slowest, self.measured], np.float64)
 
 
 def steps_of(schedule: Schedule) -> list[StepInfo]:
@@ -192,6 +224,8 @@ def _faults(record: RunRecord) -> list[str]:
     iterations = np.atleast_1d(record.iteration_s).shape[-1]
     sizes = {"R": len(record.ranks), "I": iterations, "S": len(record.steps),
              "K": iterations if record.kept is None else record.kept.size, "2": 2, "3": 3}
+    timed = np.shape(record.seconds)[1:2]
+    sizes["T"] = sizes["K"] if timed == (sizes["K"],) else iterations
     faults = []
     for name, (_, axes) in (_ARRAYS | _OPTIONAL).items():
         array = getattr(record, name)
@@ -221,6 +255,56 @@ def _entries(dataset: h5py.Dataset, of: type[Entry]) -> list[Entry]:
     return entries
 
 
+def join(before: RunRecord, now: RunRecord, step: int, epoch: int, most: int) -> RunRecord:
+    """The record of a training that was resumed: iterations and epochs of both parts, all else of
+    `now`. What was done twice counts once.
+
+    Parameters
+    ----------
+    step, epoch : int
+        The first of `now`.
+    most : int
+        Largest number of iterations of `before`.
+    """
+    numbers, epochs = before.iterations_done, before.epochs_done
+    if numbers is None or epochs is None or now.iterations_done is None or now.kept is None:
+        return now
+    earlier = numbers < step
+    earlier &= numbers // TOGETHER % stride(numbers[earlier].tolist(), most) == 0
+    whole = epochs < epoch
+    by_iteration: dict[str, Any] = {
+        name: np.concatenate([getattr(before, name)[..., earlier], getattr(now, name)], axis=-1)
+        for name in ("iterations_done", "iteration_s", "loss")}
+    by_epoch: dict[str, Any] = {
+        name: np.concatenate([getattr(before, name)[whole], getattr(now, name)])
+        for name in ("epochs_done", "train_accuracy", "test_accuracy", "test_loss")}
+    return replace(now, **by_iteration, **by_epoch, kept=now.kept + int(earlier.sum()),
+                   warmup=before.warmup or now.warmup, started=before.started)
+
+
+def continued(path: str, plan: Mapping[str, object], steps: list[StepInfo]) -> RunRecord | None:
+    """The record at `path` if a training under this plan can continue it. Any other file there is
+    moved aside, to a numbered name.
+
+    Parameters
+    ----------
+    plan : mapping
+        Content of the plan file.
+    """
+    if not os.path.exists(path):
+        return None
+    with suppress(InputError):
+        found = read(path)
+        same = found.plan == json.loads(json.dumps(plan)) and found.steps == steps
+        if same and found.iterations_done is not None and found.epochs_done is not None:
+            return found
+    stem, suffix = os.path.splitext(path)
+    free = next(name for n in itertools.count(1)
+                if not os.path.exists(name := f"{stem}.{n}{suffix}"))
+    os.rename(path, free)
+    return None
+
+
 def write(path: str, record: RunRecord) -> None:
     """Writes a record atomically.
 
@@ -232,7 +316,8 @@ def write(path: str, record: RunRecord) -> None:
     faults = _faults(record)
     if faults:
         raise ValueError(f"run record with {'; '.join(faults)}")
-    with replacing(path, "run record") as f:
+    out = io.BytesIO()
+    with h5py.File(out, "w") as f:
         f.attrs["hpcpar_record"] = VERSION
         for name in (*_TEXTS, *_COUNTS):
             f.attrs[name] = getattr(record, name)
@@ -245,8 +330,9 @@ def write(path: str, record: RunRecord) -> None:
             if getattr(record, name) is not None:
                 # step times differ little from iteration to iteration
                 packed = {"compression": "gzip", "compression_opts": 1,
-                          "shuffle": True} if axes == "RKS" else {}
+                          "shuffle": True} if axes in ("RKS", "RTS") else {}
                 f.create_dataset(name, data=np.asarray(getattr(record, name), kind), **packed)
+    write_bytes(path, out.getbuffer(), "run record")
 
 
 def read(path: str) -> RunRecord:
@@ -261,9 +347,9 @@ def read(path: str) -> RunRecord:
         version = f.attrs.get("hpcpar_record")
         if version is None:
             raise InputError(f"{path} is an HDF5 file but not the record of a run; {_REMEDY}")
-        if version != VERSION:
+        if version not in READABLE:
             raise InputError(f"run record {path} is of version {version}, this hpcpar reads "
-                             f"version {VERSION}; run again with this hpcpar")
+                             f"versions up to {VERSION}; run again with this hpcpar")
         try:
             values: dict[str, Any] = {name: json.loads(f[name][()]) for name in _JSON}
             values |= {name: f[name][...] for name in _ARRAYS}

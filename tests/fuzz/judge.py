@@ -23,8 +23,8 @@ LIMIT_S = 20
 #: Memory that a case may allocate beyond what the process has.
 ROOM_BYTES = 3 << 30
 #: Names of numbers that are never negative, by their ends.
-_POSITIVE = re.compile(r"(?<!^rest)(_s|_bytes|flops|_per_s|^ranks|^batch|^samples|parameters|node_hours"
-                       r"|efficiency|^epochs|images_per_s)$")
+_POSITIVE = re.compile(r"(?<!^rest)(_s|_bytes|flops|_per_s|^ranks|^batch|^samples|parameters"
+                       r"|node_hours|efficiency|^epochs|images_per_s)$")
 #: A number in a table that is none.
 _NO_NUMBER = re.compile(r"(?<![\w./+'\"-])[-+]?(nan|inf)(?![\w./'\"-])")
 
@@ -111,7 +111,7 @@ def _document(text: str) -> str:
 def _numbers(node: Any, name: str) -> str:
     """Faults of numbers in a document."""
     if isinstance(node, dict):
-        signed = node.get("cause") == "between"  # medians of steps may add up to more than the whole
+        signed = node.get("cause") == "between"  # the steps' medians may add up to more
         return next(filter(None, (_numbers(v, "" if signed else k) for k, v in node.items())), "")
     if isinstance(node, list):
         return next(filter(None, (_numbers(v, name) for v in node)), "")

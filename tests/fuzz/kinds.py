@@ -183,8 +183,8 @@ def arrays(rng: Random, base: Base) -> Case:
             content = damaged(rng, f.read(200)) + f.read()
     else:
         kind = rng.choice(("u1", "f2", "f4", "f8", "i8", "c16", "?", "S3", "M8[s]", "i1,f4"))
-        shape = rng.choice(((), (0,), (20,), (20, 8, 8), (20, 1, 8, 8), (20, 8, 8, 3), (20, 0, 8, 8),
-                            (20, 2), (20, 1), (0, 1, 8, 8), (20, 1, 2, 3, 4, 5)))
+        shape = rng.choice(((), (0,), (20,), (20, 8, 8), (20, 1, 8, 8), (20, 8, 8, 3),
+                            (20, 0, 8, 8), (20, 2), (20, 1), (0, 1, 8, 8), (20, 1, 2, 3, 4, 5)))
         array = np.zeros(shape, kind)
         if array.dtype.kind in "fi" and array.size:
             array.reshape(-1)[0] = rng.choice((0, -1, 100)) if kind == "i8" else rng.choice(

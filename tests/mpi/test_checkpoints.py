@@ -17,6 +17,7 @@ from hpcpar.plan.plan import Plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
 from hpcpar.train import checkpoint, global_tensors
+from hpcpar.train.checkpoint import CheckpointState
 
 P = world().size
 
@@ -47,11 +48,11 @@ def test_normalisations_resume_under_another_plan(name: str, communicator: Commu
     state = dict(global_tensors.state(first, ranks))
     path = str(ranks.bcast(tmp_path) / "c.h5")
     if ranks.rank == 0:
-        checkpoint.write(path, before.items(), state.items(), {
-            "step": 1, "epoch": 0, "batch_in_epoch": 1, "seed": 1, "network": given.network.name,
-            "shape": given.network.image_shape, "classes": given.network.classes})
+        now = CheckpointState(1, 0, 1, 1, given.network.name, tuple(given.network.image_shape),
+                              given.network.classes)
+        checkpoint.write(path, checkpoint.image(before.items(), state.items(), now))
     ranks.bcast(0)
-    checkpoint.check(path, given.network)
+    checkpoint.check(path, given.network, first.rule.states)
     for layer, p in second.parameters.items():
         global_tensors.restore(second, p, checkpoint.resume_rows(path, layer, p.start, p.stop,
                                                                  "float64"))

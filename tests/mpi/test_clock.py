@@ -62,7 +62,7 @@ def test_other_messages_are_left_alone(ranks: World) -> None:
         pytest.skip("one rank sends no messages")
     peer, box = (ranks.rank + 1) % ranks.size, np.zeros(1)
     sent = ranks.comm.Isend(np.full(1, float(ranks.rank)), dest=peer, tag=3)
-    Stamps(ranks, 1).close()
+    Stamps(ranks, 1).clocks()
     ranks.comm.Recv(box, source=(ranks.rank - 1) % ranks.size, tag=3)
     sent.Wait()
     assert box[0] == (ranks.rank - 1) % ranks.size

@@ -26,7 +26,7 @@ WORDS = ["--network", "lenet5", "--ranks", "4", "--batch", "64"]
 
 @pytest.fixture
 def own() -> Network:
-    """A network that no name stands for."""
+    """A network that is not built in."""
     return Network("own", (
         Input(name="input", shape=(1, 8, 8)),
         Conv2d(name="conv", inputs=("input",), out_channels=4, kernel=(3, 3), padding=(1, 1)),
@@ -199,16 +199,14 @@ def test_plots_are_figures_and_files(tmp_path: Path) -> None:
         hpcpar.predict("lenet5", 8, 4, strategy=["data", "ds:8x1"]).plot()
 
 
-def test_a_network_of_the_program_is_priced_but_not_saved(own: Network, tmp_path: Path) -> None:
+def test_a_network_of_the_program_is_priced_and_saved(own: Network, tmp_path: Path) -> None:
     result = hpcpar.plan(own, 2, 8)
     assert hpcpar.predict(plan=result).predictions[0].iteration_s == result.prediction.iteration_s
-    with pytest.raises(InputError, match="'own' is an object of this program"):
-        result.save(str(tmp_path / "plan.json"))
-    with pytest.raises(InputError, match="object of this program"):
-        hpcpar.sweep("strong", own, 1, 8, str(tmp_path / "out"))
+    result.save(str(tmp_path / "plan.json"))
+    again = hpcpar.load_plan(str(tmp_path / "plan.json"))
+    assert again == result.plan and again.network.build() == own
     with pytest.raises(InputError, match="has its shape and classes"):
         hpcpar.plan(own, 2, 8, input=(1, 9, 9))
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_built_in_network_may_be_given_as_an_object(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
 # -- networks of the user --------------------------------------------------------------------------
 def test_a_function(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *RESIDUAL, "--strategy", "ds:2x2")
-    assert found["network"] == "tests.unit.search.test_tables:residual"
+    assert found["network"] == "residual"
     assert {"stem", "a.sum", "b.2.norm"} <= {x["name"] for x in found["layers"]}
 
 

@@ -109,7 +109,7 @@ def test_bad_collectives_are_named(change: dict[str, Any]) -> None:
              "factors": [1.0, 2.0]}
     data = files.to_dict(PLAIN)
     files.from_dict({**data, "collectives": [entry]})
-    with pytest.raises(InputError, match="collective 1"):
+    with pytest.raises(InputError, match="'collectives', entry 1"):
         files.from_dict({**data, "collectives": [{**entry, **change}]}, "file x")
 
 

@@ -73,23 +73,30 @@ def test_fields_of_earlier_versions_are_ignored() -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"name": None}, "'name' is missing"),
+    ({"name": 3}, "'name': expected a text, found 3"),
     ({"device": {"memory_bytes": 1, "flops_per_s": 1.0}}, "'bandwidth_bytes_per_s' is missing"),
     ({"device": {"memory_bytes": 1, "flops_per_s": -1.0, "bandwidth_bytes_per_s": 1.0}},
-     "'flops_per_s' = -1.0 must be greater than 0"),
+     "'device', 'flops_per_s': expected a number greater than 0, found -1"),
     ({"device": {"memory_bytes": 1, "flops_per_s": "fast", "bandwidth_bytes_per_s": 1.0}},
-     "not a finite number"),
+     "'flops_per_s': expected a number, found 'fast'"),
+    ({"device": {"memory_bytes": -1, "flops_per_s": 1.0, "bandwidth_bytes_per_s": 1.0}},
+     "'memory_bytes': expected a whole number of at least 1, found -1"),
+    ({"device": {"memory_bytes": 1, "flops_per_s": 1e308, "bandwidth_bytes_per_s": 1.0}},
+     "'flops_per_s': expected a number of at most 1e+30"),
+    ({"overlap": 1.5}, "'overlap': expected a number of at most 1, found 1.5"),
+    ({"quality": {"links": [float("inf")]}},
+     "'quality', 'links', entry 1: expected a finite number, found inf"),
     ({"levels": []}, "no [[levels]]"),
-    ({"levels": 3}, "'levels' = 3 is not an array"),
-    ({"cores_per_node": 1.5}, "'cores_per_node' = 1.5 must be a whole number"),
+    ({"levels": 3}, "'levels': expected a list, found 3"),
+    ({"cores_per_node": 1.5}, "'cores_per_node': expected a whole number, found 1.5"),
     ({"levels": [{"name": "a", "ranks": 0, "alpha_s": -1.0, "beta_s_per_byte": 1.0}]},
-     "'alpha_s' = -1.0 must be at least 0"),
+     "'levels', entry 1, 'alpha_s': expected a number of at least 0, found -1"),
     ({"levels": [{"name": n, "ranks": r, "alpha_s": 0, "beta_s_per_byte": 1}
                  for n, r in (("a", 4), ("b", 6))]},
      "must hold whole units"),
-    ({"compute": {"k": float("nan")}}, "not a finite number"),
+    ({"compute": {"k": float("nan")}}, "'compute', 'k': expected a finite number, found nan"),
     ({"levles": []}, "did you mean 'levels'"),
-    ({"device": 3}, "must be a table"),
+    ({"device": 3}, "'device': expected a table of names and values, found 3"),
 ]
 
 

@@ -145,7 +145,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = str(tmp_path / "old.h5")
     record.write(old, replace(run, start_s=None))
     for words, message in (([old], "has no times at which steps began; run again"),
-                           ([damaged], "is not whole"), ([], "give either"),
+                           ([damaged], "'network' is missing"), ([], "give either"),
                            ([path, "--plan", file], "give either"),
                            ([path, "--machine", "local"], "goes with --plan")):
         capsys.readouterr()

@@ -8,9 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 
 from hpcpar.comm.clock_sync import common
 from hpcpar.runtime import stamps
+from hpcpar.runtime.reservoir import TOGETHER, Reservoir
 from hpcpar.runtime.stamps import Stamps
 
 
@@ -24,48 +26,59 @@ class Program:
     """Three steps; of the last nothing is done here."""
 
     def __init__(self, at: float) -> None:
+        self.seconds = np.array([1e-3, 2e-3, 0.0])
         self.started_s = np.array([at + 1e-3, at + 2e-3, np.nan])
         self.ended_s = np.array([np.nan, at + 4e-3, np.nan])
         self.waited_s = np.array([np.nan, 1e-3, np.nan])
 
 
-def kept(iterations: int, steps: int = 3) -> Stamps:
+def stamped(iterations: int, steps: int = 3) -> Stamps:
     world: Any = Alone()
     out = Stamps(world, steps)
     for i in range(iterations):
         program: Any = Program(100.0 + i)
-        out.add(program, 100.0 + i)
+        out.add(i, program, 100.0 + i)
     return out
 
 
 def test_all_of_a_short_run() -> None:
-    out = kept(50)
-    assert out.kept == list(range(50)) and out.begin_s == [100.0 + i for i in range(50)]
-    np.testing.assert_allclose(out.starts_s, [[1e-3, 2e-3, np.nan]] * 50, rtol=1e-4)
-    np.testing.assert_allclose(out.ends_s, [[np.nan, 4e-3, np.nan]] * 50, rtol=1e-4)
-    assert {a.dtype for a in (*out.starts_s, *out.ends_s, *out.waits_s)} == {np.dtype(np.float32)}
-    clock = out.close()
-    assert clock is not None and clock.shape == (1, 2,
-                                                 3) and clock[0, 0, 0] < clock[0, 1, 0] and (
-                                                     clock[:, :, 1:] == 0).all()
+    out = stamped(50)
+    assert out.kept.numbers == list(range(50))
+    got = out.arrays()
+    assert got["begin_s"].tolist() == [100.0 + i for i in range(50)]
+    np.testing.assert_allclose(got["seconds"], [[1e-3, 2e-3, 0.0]] * 50, rtol=1e-4)
+    np.testing.assert_allclose(got["start_s"], [[1e-3, 2e-3, np.nan]] * 50, rtol=1e-4)
+    np.testing.assert_allclose(got["end_s"], [[np.nan, 4e-3, np.nan]] * 50, rtol=1e-4)
+    assert {a.dtype for name, a in got.items() if name != "begin_s"} == {np.dtype(np.float32)}
+    clock = out.clocks()
+    assert clock is not None and clock.shape == (1, 2, 3)
+    assert clock[0, 0, 0] < clock[0, 1, 0] and (clock[:, :, 1:] == 0).all()
 
 
-def test_bounded_of_a_long_run() -> None:
-    """However long, at most so many, spread over the whole run, in groups of neighbours, the same
-    on every rank.
+def test_arrays_before_the_first_iteration() -> None:
+    assert {name: a.shape for name, a in stamped(0).arrays().items()} == {
+        "begin_s": (0,), "seconds": (0, 3), "start_s": (0, 3), "end_s": (0, 3), "wait_s": (0, 3)}
+
+
+@pytest.mark.parametrize("iterations", [41, 100, 1000, 4567])
+def test_bounded_of_a_long_run(iterations: int) -> None:
+    """However long, at most so many, spread over the whole run, in groups of neighbours; a larger
+    reservoir has all that a smaller one has.
     """
-    most = max(stamps._FEWEST, 40)
-    for iterations in (41, 100, 1000, 4567):
-        out = kept(iterations, stamps._MOST // most)
-        assert most // 2 - stamps._TOGETHER <= len(out.kept) <= most
-        assert len(out.kept) == len(out.begin_s) == len(out.starts_s) == len(out.ends_s) == len(
-            out.waits_s)
-        assert out.kept[0] == 0 and out.kept[-1] > 0.8 * iterations - stamps._TOGETHER * 4
-        assert out.begin_s == [100.0 + n for n in out.kept]
-        groups = np.split(out.kept, np.flatnonzero(np.diff(out.kept) > 1) + 1)
-        assert all(len(g) % stamps._TOGETHER == 0 for g in groups[:-1])
-        gaps = {int(b[0] - a[0]) for a, b in pairwise(groups)}
-        assert len(gaps) <= 1
+    most = max(stamps.FEWEST, 40)
+    kept = stamped(iterations, stamps.MOST // most).kept
+    larger: Reservoir[int] = Reservoir(100)
+    for i in range(iterations):
+        larger.add(i, -i)
+    assert most // 2 - TOGETHER <= len(kept.numbers) <= most and len(larger.numbers) <= 100
+    assert kept.numbers[0] == 0 and kept.numbers[-1] > 0.8 * iterations - TOGETHER * 4
+    assert [begin_s for begin_s, _ in kept.values] == [100.0 + n for n in kept.numbers]
+    groups = np.split(kept.numbers, np.flatnonzero(np.diff(kept.numbers) > 1) + 1)
+    assert all(len(g) % TOGETHER == 0 for g in groups[:-1])
+    gaps = {int(b[0] - a[0]) for a, b in pairwise(groups)}
+    assert len(gaps) <= 1
+    assert set(kept.numbers) <= set(larger.numbers)
+    assert larger.values == [-n for n in larger.numbers]
 
 
 def test_clocks_that_drift_become_one() -> None:

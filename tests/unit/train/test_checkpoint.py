@@ -15,6 +15,7 @@ from hpcpar.network.builtin import network
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import block
 from hpcpar.train import checkpoint
+from hpcpar.train.checkpoint import CheckpointState
 
 NET = network("lenet5", (1, 8, 8), 10)
 
@@ -35,16 +36,19 @@ def moments(net: Network) -> dict[str, np.ndarray]:
             for name, value in tensors(net, 1 + i).items()}
 
 
-def state(net: Network = NET) -> dict[str, Any]:
-    return {"step": 12, "epoch": 1, "batch_in_epoch": 3, "seed": 5, "network": net.name,
-            "shape": net.image_shape, "classes": net.classes}
+def state(net: Network = NET, step: int = 12) -> CheckpointState:
+    return CheckpointState(step, 1, 3, 5, net.name, tuple(net.image_shape), net.classes, "adam")
+
+
+def save(path: Path | str, params: checkpoint.Tensors, moments: checkpoint.Tensors = (),
+         step: int = 12, keep: int = 1) -> str:
+    checkpoint.write(str(path), checkpoint.image(params, moments, state(step=step)), keep)
+    return str(path)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    out = str(tmp_path / "c.h5")
-    checkpoint.write(out, tensors(NET, 0).items(), moments(NET).items(), state())
-    return out
+    return save(tmp_path / "c.h5", tensors(NET, 0).items(), moments(NET).items())
 
 
 def fails(message: str, call: Any, *args: Any) -> None:
@@ -70,51 +74,87 @@ def test_rows_of_any_split_make_the_tensors(path: str, parts: int) -> None:
 
 
 def test_state(path: str) -> None:
-    got = checkpoint.check(path, NET)
-    assert {k: got[k] for k in state()} == state() and got["hpcpar_version"] == hpcpar.__version__
-    assert isinstance(got["step"], int) and isinstance(got["shape"], tuple)
+    got = checkpoint.check(path, NET, 2)
+    assert got.state == state() and not got.faults
+    with h5py.File(path) as f:
+        assert f["state"].attrs["hpcpar_version"] == hpcpar.__version__
 
 
 def test_without_bias_and_state(tmp_path: Path) -> None:
-    out = str(tmp_path / "c.h5")
-    checkpoint.write(out, [("fc/weight", np.ones((4, 2)))], [], state())
+    out = save(tmp_path / "c.h5", [("fc/weight", np.ones((4, 2)))])
     rows = checkpoint.resume_rows(out, "fc", 1, 3, np.float32)
     assert list(rows) == ["params/weight"] and rows["params/weight"].shape == (2, 2)
 
 
 def test_running_statistics(tmp_path: Path) -> None:
-    out = str(tmp_path / "c.h5")
     mean, variance = np.arange(4.0), np.arange(4.0, 8.0)
     bn = {"bn/weight": np.ones(4), "bn/bias": np.zeros(4), "bn/running_mean": mean,
           "bn/running_variance": variance}
-    checkpoint.write(out, bn.items(), [], state())
-    rows = checkpoint.resume_rows(out, "bn", 1, 3, np.float64)
+    rows = checkpoint.resume_rows(save(tmp_path / "c.h5", bn.items()), "bn", 1, 3, np.float64)
     assert np.array_equal(rows["params/running_mean"], mean[1:3])
     assert np.array_equal(rows["params/running_variance"], variance[1:3])
 
 
-def test_write_is_whole_or_not_at_all(path: str) -> None:
-    before = Path(path).read_bytes()
+def test_the_newest_stay(tmp_path: Path) -> None:
+    other = tmp_path / "c.stepping.h5"
+    other.touch()
+    for step in (5, 10, 15, 15, 20):
+        save(tmp_path / "c.h5", tensors(NET, step).items(), step=step, keep=3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.h5", "c.step10.h5", "c.step15.h5",
+                                                          "c.stepping.h5"]
+    for name, step in (("c.h5", 20), ("c.step15.h5", 15), ("c.step10.h5", 10)):
+        found = checkpoint.check(str(tmp_path / name), NET, 0).state
+        assert found is not None and found.step == step
+        rows = checkpoint.resume_rows(str(tmp_path / name), "fc1", 0, 9, "f4")
+        assert np.array_equal(rows["params/bias"], tensors(NET, step)["fc1/bias"][:9])
 
-    def broken() -> Any:
-        yield "conv1/weight", np.ones(3)
-        raise RuntimeError("gone")
 
-    with pytest.raises(RuntimeError):
-        checkpoint.write(path, broken(), [], state())
-    assert Path(path).read_bytes() == before and [p.name for p in Path(path).parent.iterdir()] == [
-        "c.h5"
-    ]
+def test_a_flipped_bit_is_found_or_changes_nothing(path: str) -> None:
+    """Tensors and what describes them have checksums."""
+    whole, rng = Path(path).read_bytes(), np.random.default_rng(7)
+    want = {layer.name: checkpoint.resume_rows(path, layer.name, 0, 6, "f4")
+            for layer in NET.weighted}
+    found = 0
+    for place in rng.integers(0, len(whole), 300):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << int(rng.integers(8))
+        Path(path).write_bytes(flipped)
+        try:
+            assert checkpoint.check(path, NET, 2).state == state()
+            for name, tensors_ in want.items():
+                rows = checkpoint.resume_rows(path, name, 0, 6, "f4")
+                assert all(np.array_equal(rows[k], v) for k, v in tensors_.items())
+        except InputError as err:
+            assert "\n" not in str(err)
+            found += 1
+    assert found > 100
+
+
+def test_what_is_missing_is_named_and_may_be_left_out(path: str) -> None:
+    with h5py.File(path, "a") as f:
+        del f["optimizer/conv2"]
+        f["params/fc1"].move("bias", "other")
+        f["state"].attrs["step"] = -1
+    fails("step.*--partial", checkpoint.check, path, NET, 1)
+    found = checkpoint.check(path, NET, 1, partial=True)
+    assert found.state is None and set(found.faults) == {"state", "optimizer/conv2", "params/fc1"}
+    assert "has no weight of layer 'conv2' (optimizer/conv2/weight)" in found.faults[
+        "optimizer/conv2"]
+    assert set(checkpoint.check(path, NET, 0, partial=True).faults) == {"state", "params/fc1"}
+    for step in (5.7, "5", np.nan, 10**18):
+        with h5py.File(path, "a") as f:
+            f["state"].attrs["step"] = step
+        fails("state.*step", checkpoint.check, path, NET, 0)
 
 
 def test_bad_files(path: str, tmp_path: Path) -> None:
-    fails("does not exist", checkpoint.check, str(tmp_path / "none.h5"), NET)
+    fails("does not exist", checkpoint.check, str(tmp_path / "none.h5"), NET, 1)
     cut = tmp_path / "cut.h5"
     cut.write_bytes(Path(path).read_bytes()[:-300])
-    fails("is truncated", checkpoint.check, str(cut), NET)
+    fails("is truncated", checkpoint.check, str(cut), NET, 1)
     with h5py.File(tmp_path / "other.h5", "w") as f:
         f["images"] = np.zeros(3)
-    fails("not a checkpoint", checkpoint.check, str(tmp_path / "other.h5"), NET)
+    fails("not a checkpoint", checkpoint.check, str(tmp_path / "other.h5"), NET, 1)
     with h5py.File(path, "a") as f:
         f["state"].attrs["hpcpar_checkpoint"] = 99
     fails("version 99", checkpoint.resume_rows, path, "conv1", 0, 1, "f4")
@@ -122,16 +162,16 @@ def test_bad_files(path: str, tmp_path: Path) -> None:
 
 def test_another_network(path: str) -> None:
     fails("is of network lenet5, the plan is for network mlp", checkpoint.check, path,
-          network("mlp", (1, 8, 8), 10))
+          network("mlp", (1, 8, 8), 10), 1)
     fails(r"shape \(1, 8, 8\), the plan is for shape \(1, 28, 28\)", checkpoint.check, path,
-          network("lenet5"))
+          network("lenet5"), 1)
     fails("classes 10, the plan is for classes 4", checkpoint.check, path,
-          network("lenet5", (1, 8, 8), 4))
-    fails("no layer 'conv9'", checkpoint.resume_rows, path, "conv9", 0, 1, "f4")
-    fails("has 6 rows, rows 4 to 9", checkpoint.resume_rows, path, "conv1", 4, 9, "f4")
+          network("lenet5", (1, 8, 8), 4), 1)
+    fails(r"has shape \(6, 1, 5, 5\), rows 4 to 9", checkpoint.resume_rows, path, "conv1", 4, 9,
+          "f4")
     with h5py.File(path, "a") as f:
         del f["params/fc2/bias"]
-    fails("no bias of layer 'fc2'", checkpoint.check, path, NET)
+    fails("no bias of layer 'fc2'", checkpoint.check, path, NET, 1)
     with h5py.File(path, "a") as f:
         f["params/fc2/bias"] = np.zeros(3)
-    fails(r"has shape \(3,\), the network's has \(84,\)", checkpoint.check, path, NET)
+    fails(r"of shape \(3,\), the network's is \(84,\)", checkpoint.check, path, NET, 1)

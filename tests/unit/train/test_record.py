@@ -74,6 +74,61 @@ def test_iterations_of_the_slowest_rank_add_up_to_the_epoch() -> None:
     np.testing.assert_array_equal(slower.slowest_s, slower.iteration_s[1, 3:])
 
 
+def part(first: int, stop: int, epochs: tuple[int, ...]) -> RunRecord:
+    """A part of a training: iteration n takes n s on rank 0, n + 0.5 s on rank 1."""
+    numbers = np.arange(first, stop)
+    whole = sample(2, len(numbers))
+    by_epoch = np.array(epochs, float)
+    return replace(whole, iterations_done=numbers, kept=np.arange(len(numbers)),
+                   iteration_s=numbers + np.array([[0.0], [0.5]]), loss=numbers * 10.0,
+                   epochs_done=np.array(epochs), train_accuracy=by_epoch, test_accuracy=by_epoch,
+                   test_loss=by_epoch, start_s=None, started=f"at {first}")
+
+
+def test_a_record_that_goes_on_counts_iterations_done_twice_once() -> None:
+    got = record.join(part(0, 25, (0, 1, 2)), part(20, 30, (2,)), 20, 2, 100)
+    assert got.iterations_done is not None and got.iterations_done.tolist() == [*range(30)]
+    assert got.loss.tolist() == [n * 10.0 for n in range(30)]
+    assert got.iteration_s[1].tolist() == [n + 0.5 for n in range(30)]
+    assert got.epochs_done is not None and got.epochs_done.tolist() == [0, 1, 2]
+    assert got.test_accuracy.tolist() == [0, 1, 2] and got.started == "at 0"
+    # steps' times are those of the newest part
+    assert got.timed.tolist() == got.compared.tolist() == [*range(20, 30)]
+    assert got.compared_seconds.shape == (2, 10, 3)
+
+
+def test_a_record_that_goes_on_stays_bounded() -> None:
+    long = record.join(part(0, 1000, ()), part(1000, 1010, ()), 1000, 0, 64)
+    assert long.iterations_done is not None and 32 <= long.iterations - 10 <= 64
+    longer = record.join(long, part(1010, 1013, ()), 1010, 0, 64)
+    assert longer.iterations <= 64 + 3 and longer.timed.tolist() == [*range(longer.iterations)][-3:]
+
+
+def test_a_resumed_training_continues_its_record_and_moves_any_other_aside(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    plan = sample().plan
+    assert record.continued(str(path), plan, STEPS) is None
+    record.write(str(path), part(0, 5, (0,)))
+    found = record.continued(str(path), plan, STEPS)
+    assert found is not None and found.iterations == 5
+    assert record.continued(str(path), plan | {"ranks": 3}, STEPS) is None
+    assert [p.name for p in tmp_path.iterdir()] == ["run.1.h5"]
+    path.write_text("no record")
+    assert record.continued(str(path), plan, STEPS) is None
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.1.h5", "run.2.h5"]
+    assert record.read(str(tmp_path / "run.1.h5")).iterations == 5
+
+
+def test_records_of_version_1_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    record.write(str(path), replace(sample(), kept=np.array([1, 3]), start_s=np.zeros((2, 2, 3))))
+    with h5py.File(path, "a") as f:
+        f.attrs["hpcpar_record"] = 1
+    got = record.read(str(path))
+    assert got.timed.tolist() == [0, 1, 2, 3, 4] and got.compared.tolist() == [2, 3, 4]
+    np.testing.assert_array_equal(got.compared_seconds, got.seconds[:, 2:])
+
+
 def test_shapes_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="messages"):
         record.write(str(tmp_path / "run.h5"), replace(sample(), messages=np.zeros((2, 4))))
@@ -110,10 +165,10 @@ def test_bad_files(tmp_path: Path) -> None:
         f["x"] = 1
     fails("not the record of a run", tmp_path / "other.h5")
     with h5py.File(path, "a") as f:
-        f.attrs["hpcpar_record"] = 2
-    fails("of version 2")
+        f.attrs["hpcpar_record"] = 3
+    fails("of version 3")
     with h5py.File(path, "a") as f:
-        f.attrs["hpcpar_record"] = 1
+        f.attrs["hpcpar_record"] = 2
         del f["loss"]
     fails("is damaged")
     with h5py.File(path, "a") as f:

@@ -1,0 +1,279 @@
+"""Files checked against types: bounded numbers, and one line on what is wrong, and where.
+
+A schema is a dataclass or a `msgspec.Struct`. A dataclass refuses names that are not its fields; a
+Struct ignores them unless it says ``forbid_unknown_fields``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import msgspec
+from msgspec import Meta, inspect
+
+from hpcpar.errors import InputError, unknown
+from hpcpar.files import reason
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+T = TypeVar("T")
+Step = str | int
+
+#: Bytes of the largest JSON or TOML file that is read.
+LARGEST = 64 * 2**20
+
+#: A number of things that may be none, and one that may not (ranks, channels, samples of a batch).
+Count = Annotated[int, Meta(ge=0, le=10**15)]
+Extent = Annotated[int, Meta(ge=1, le=10**9)]
+#: Bytes that may be none, and those of a memory.
+Bytes = Annotated[int, Meta(ge=0, le=10**18)]
+Capacity = Annotated[int, Meta(ge=1, le=10**18)]
+#: Finite numbers: not negative, above 0, and parts of a whole. `convert` refuses NaN everywhere.
+NotNegative = Annotated[float, Meta(ge=0, le=1e30)]
+Positive = Annotated[float, Meta(gt=0, le=1e30)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+#: A text without line breaks and other control characters but tabs.
+Line = Annotated[str, Meta(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*$(?!\n)",
+                           description="a text of one line")]
+
+
+def read_bytes(path: str, what: str, remedy: str) -> bytes:
+    """The content of a file.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, or is larger than `LARGEST`; `what` names its kind.
+    """
+    try:
+        with open(path, "rb") as f:
+            text = f.read(LARGEST + 1)
+    except OSError as err:
+        raise InputError(f"cannot read {what} {path}: {reason(err)}; {remedy}") from err
+    if len(text) > LARGEST:
+        raise InputError(f"{what} {path} is larger than {LARGEST >> 20} MiB; {remedy}")
+    return text
+
+
+def decode_json(text: bytes | str, type: type[T], where: str, remedy: str) -> T:
+    """A value of this type from JSON text; arguments and errors are those of `convert`."""
+    try:
+        data = msgspec.json.decode(text)
+    except (ValueError, RecursionError, MemoryError) as err:
+        raise InputError(f"{where} is not JSON ({_cause(err)}); {remedy}") from err
+    return convert(data, type, where, remedy)
+
+
+def parse_toml(text: bytes | str, where: str, remedy: str) -> dict[str, object]:
+    """The content of TOML text.
+
+    Raises
+    ------
+    InputError
+        It is not TOML, or too deep; `where` names the source in the message.
+    """
+    try:
+        return tomllib.loads(text if isinstance(text, str) else text.decode())
+    except (ValueError, RecursionError, MemoryError) as err:
+        raise InputError(f"{where} is not TOML ({_cause(err)}); {remedy}") from err
+
+
+def _cause(err: BaseException) -> str:
+    if isinstance(err, UnicodeDecodeError):
+        return f"byte {err.start} is not text"
+    if isinstance(err, RecursionError):
+        return "it is too deep"
+    return "it is too large" if isinstance(err, MemoryError) else " ".join(str(err).split())
+
+
+def convert(data: object, type: type[T], where: str, remedy: str) -> T:
+    """Checks plain data (of JSON, TOML, attributes) and returns it as a value of this type.
+
+    Parameters
+    ----------
+    where : str
+        The source, as the message begins.
+    remedy : str
+        How the user mends it, as the message ends.
+
+    Raises
+    ------
+    InputError
+        The message names the place in the data, what is expected there and what was found.
+    """
+    schema: Any = type
+    try:
+        _check(_info(schema), data, where, remedy)
+        return msgspec.convert(data, type)
+    except msgspec.ValidationError as err:
+        _explain(err, data, schema, where, remedy)
+    except (RecursionError, MemoryError) as err:
+        raise InputError(f"{where}: {_cause(err)}; {remedy}") from err
+
+
+@cache
+def _info(type: Any) -> inspect.Type:
+    return inspect.type_info(type)
+
+
+def _plain(info: inspect.Type) -> inspect.Type:
+    """A type without its description."""
+    return info.type if isinstance(info, inspect.Metadata) else info
+
+
+def _parts(info: inspect.Type, data: object) -> list[tuple[Step, inspect.Type, object]]:
+    """The step to each part of the data, the part's type and the part."""
+    info = _plain(info)
+    if isinstance(info, inspect.UnionType):
+        return [part for option in info.types for part in _parts(option, data)]
+    if isinstance(data, Mapping):
+        if isinstance(info, inspect.DataclassType | inspect.StructType):
+            return [(field.encode_name, field.type, data[field.encode_name])
+                    for field in info.fields if field.encode_name in data]
+        if isinstance(info, inspect.DictType):
+            return [(key, info.value_type, value) for key, value in data.items()]
+        if isinstance(info, inspect.AnyType | inspect.CustomType):
+            return [(key, info, value) for key, value in data.items()]
+    if isinstance(data, list | tuple):
+        if isinstance(info, inspect.ListType | inspect.VarTupleType):
+            return [(i, info.item_type, value) for i, value in enumerate(data)]
+        if isinstance(info, inspect.AnyType | inspect.CustomType):
+            return [(i, info, value) for i, value in enumerate(data)]
+    return []
+
+
+def _check(info: inspect.Type, data: object, where: str, remedy: str) -> None:
+    """Checks what msgspec lets pass: unknown names in dataclasses, and NaN where any value may be.
+    """
+    plain = _plain(info)
+    if isinstance(data, float) and not math.isfinite(data):
+        raise InputError(f"{where}: expected a finite number, found {data}; {remedy}")
+    if isinstance(data, Mapping) and (
+            isinstance(plain, inspect.DataclassType)
+            or (isinstance(plain, inspect.StructType) and plain.forbid_unknown_fields)):
+        names = [field.encode_name for field in plain.fields]
+        for key in data:
+            if key not in names:
+                raise InputError(f"{where}: {unknown('field', str(key), names)}")
+    for step, part, value in _parts(info, data):
+        _check(part, value, _at(where, step), remedy)
+
+
+def _at(where: str, step: Step) -> str:
+    """The place of a part; `where` is that of the whole."""
+    return f"{where}, entry {step + 1}" if isinstance(step, int) else f"{where}, '{step}'"
+
+
+def _explain(err: msgspec.ValidationError, data: object, type: Any, where: str,
+             remedy: str) -> NoReturn:
+    message, _, path = str(err).partition(" - at `$")
+    info, value = _info(type), data
+    for step in _steps(path, data, type):
+        where = _at(where, step)
+        info, value = next((t, v) for s, t, v in _parts(info, value) if s == step)
+    if isinstance(err.__cause__, InputError):
+        raise InputError(f"{where}: {err.__cause__}") from err
+    fault = message
+    if missing := re.fullmatch("Object missing required field `(.*)`", message):
+        fault = f"'{missing[1]}' is missing"
+    else:
+        fault = f"expected {_words(info, value)}, found {_shown(value)}"
+    raise InputError(f"{where}: {fault}; {remedy}") from err
+
+
+def _steps(path: str, data: object, type: Any) -> list[Step]:
+    """The steps of a path of msgspec, which names no keys of tables: ``.configs[...].n``."""
+    steps: list[Step] = []
+    for name, index in re.findall(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]", path):
+        if index != "...":
+            steps.append(name or int(index))
+            continue
+        table: Any = data
+        for step in steps:
+            table = table[step]
+        items = list(table.items())
+        while len(items) > 1:  # halve the table to the entry that is wrong
+            half = len(items) // 2
+            items = items[:half] if _fails(_replaced(data, steps, dict(items[:half])), type, path) \
+                else items[half:]
+        steps.append(items[0][0])
+    return steps
+
+
+def _replaced(data: Any, steps: Sequence[Step], value: object) -> object:
+    """A copy of the data with another value at a place."""
+    if not steps:
+        return value
+    step, *rest = steps
+    copy: Any = list(data) if isinstance(step, int) else dict(data)
+    copy[step] = _replaced(data[step], rest, value)
+    return copy
+
+
+def _fails(data: object, type: Any, path: str) -> bool:
+    """Whether data is wrong at this path."""
+    try:
+        msgspec.convert(data, type)
+    except msgspec.ValidationError as err:
+        return str(err).partition(" - at `$")[2] == path
+    return False
+
+
+def _words(info: inspect.Type, value: object) -> str:
+    """A type in words, with the bound that a value breaks."""
+    if isinstance(info, inspect.Metadata):
+        described = (info.extra_json_schema or {}).get("description")
+        return str(described) if described else _words(info.type, value)
+    if isinstance(info, inspect.UnionType):
+        return " or ".join(_words(each, value) for each in info.types)
+    if isinstance(info, inspect.EnumType):
+        return f"one of {', '.join(str(each.value) for each in info.cls)}"
+    if isinstance(info, inspect.LiteralType):
+        return f"one of {', '.join(map(str, info.values))}"
+    if isinstance(info, inspect.IntType | inspect.FloatType):
+        noun = "a whole number" if isinstance(info, inspect.IntType) else "a number"
+        return noun + _bound(info, value)
+    if isinstance(info, inspect.StrType):
+        return "a text"
+    if isinstance(info, inspect.BoolType):
+        return "true or false"
+    if isinstance(info, inspect.NoneType):
+        return "nothing"
+    if isinstance(info, inspect.ListType | inspect.VarTupleType | inspect.TupleType):
+        return "a list"
+    return "a table of names and values"
+
+
+def _bound(info: inspect.IntType | inspect.FloatType, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    if info.gt is not None and not value > info.gt:
+        return f" greater than {info.gt:g}"
+    if info.ge is not None and not value >= info.ge:
+        return f" of at least {info.ge:g}"
+    if info.le is not None and not value <= info.le:
+        return f" of at most {info.le:g}"
+    return ""
+
+
+def _shown(value: object) -> str:
+    """A value on one line, shortened."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "a table"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    if isinstance(value, int) and abs(value) > 10**30:
+        return "a huge number"
+    text = repr(value.value if isinstance(value, Enum) else value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,61 @@
+"""Requests to stop a run: signals, and limits of time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from types import FrameType, TracebackType
+
+#: Signals after which a run ends in good order. Slurm sends the first before it kills, the second
+#: where a script asks for it (``--signal``), a terminal the third.
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+#: Exit status of a run that has stopped on request and can go on (EX_TEMPFAIL).
+STATUS = 75
+#: Seconds that a run leaves for its end, beside the time that its last files took.
+MARGIN_S = 10.0
+
+
+class StopRequest:
+    """Notes, while it is entered, that this process has been asked to stop.
+
+    Parameters
+    ----------
+    limit_s : float
+        Seconds that the run may take; 0 for no limit. Within a Slurm job, the end of the job counts
+        too.
+
+    Attributes
+    ----------
+    reason : str
+        Why the run stops; empty where it does not.
+    """
+
+    def __init__(self, limit_s: float = 0.0) -> None:
+        now = time.time()
+        ends = [now + limit_s] if limit_s else []
+        end_of_job = os.environ.get("SLURM_JOB_END_TIME", "")
+        if end_of_job.isdigit():
+            ends.append(float(end_of_job))
+        self._end_s = min(ends, default=None)
+        self.reason = ""
+
+    def __enter__(self) -> StopRequest:
+        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.reason and number == signal.SIGINT:  # whoever asks twice does not want to wait
+            raise KeyboardInterrupt
+        self.reason = self.reason or signal.Signals(number).name
+
+    def due(self, ending_s: float) -> bool:
+        """True where the run has to stop now, if its end takes `ending_s`."""
+        if self._end_s is not None and time.time() + MARGIN_S + ending_s > self._end_s:
+            self.reason = self.reason or "its limit of time"
+        return bool(self.reason)

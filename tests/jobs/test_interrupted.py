@@ -1,0 +1,141 @@
+"""Trainings that are stopped, killed or resumed from damaged files lose an iteration, not an epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcpar.train import checkpoint, record
+from hpcpar.train.stop import STATUS
+from tests.jobs.conftest import Run, clean_environment, summary
+
+Make = Callable[..., Path]
+WORDS = ("--rate", 0.04, "--seed", 3, "--schedule", "constant", "--json")
+
+
+@pytest.fixture
+def job(mpiexec: str, digits: Path, plan: Make,
+        tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A training of two ranks that would take for ever, past its first checkpoints."""
+    words = ["--plan", plan(2, "data", dtype="float64"), "--data", digits, "--epochs", 10**6,
+             "--checkpoint", tmp_path / "c.h5", "--checkpoint-every", "20steps", "--out",
+             tmp_path / "run.h5", *WORDS]
+    command = [mpiexec, "-n", "2", sys.executable, "-m", "hpcpar", "run", *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env=clean_environment()) as started:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "c.h5").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield started
+        started.kill()
+
+
+def ranks(path: Path) -> list[int]:
+    """Processes that run ranks of the job whose files are in this folder, in no order."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"run" in words and str(path / "c.h5").encode() in words and b"-n" not in words:
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def curve(hpcpar: Run, plan: Make, digits: Path, steps: int) -> list[float]:
+    """Losses of a training on one rank that nobody disturbs."""
+    done = hpcpar(1, "run", "--plan", plan(1, "data", dtype="float64"), "--data", digits,
+                  "--steps", steps, *WORDS)
+    losses: list[float] = summary(done)["losses"]
+    return losses
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
+def test_a_signal_to_a_rank_ends_the_job_in_good_order(
+        name: str, job: subprocess.Popen[str], hpcpar: Run, plan: Make, digits: Path,
+        tmp_path: Path) -> None:
+    """All ranks write a checkpoint and the record; what goes on from them is one training."""
+    begin_s = time.monotonic()
+    os.kill(ranks(tmp_path)[-1], getattr(signal, name))
+    out, err = job.communicate(timeout=30)
+    assert job.returncode == STATUS and time.monotonic() - begin_s < 10, err
+    assert f"stopped by {name} on rank" in err and "--resume" in err and "Traceback" not in err
+    done = json.loads(out)["steps"]
+    with h5py.File(tmp_path / "c.h5") as f:
+        assert f["state"].attrs["step"] == done
+    if name != "SIGTERM":
+        return
+    rest = hpcpar(2, "run", "--plan", plan(2, "data", dtype="float64"), "--data", digits,
+                  "--steps", done + 15, "--resume", tmp_path / "c.h5", "--out",
+                  tmp_path / "run.h5", *WORDS)
+    assert len(summary(rest)["losses"]) == 15
+    whole = record.read(str(tmp_path / "run.h5"))
+    assert whole.iterations_done is not None
+    assert whole.iterations_done.tolist() == [*range(done + 15)]
+    np.testing.assert_allclose(whole.loss, curve(hpcpar, plan, digits, done + 15), rtol=1e-9)
+
+
+def test_a_job_that_is_killed_has_a_record_and_goes_on_elsewhere(
+        job: subprocess.Popen[str], hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+    for rank in ranks(tmp_path):
+        os.kill(rank, signal.SIGKILL)
+    job.communicate(timeout=30)
+    assert job.returncode not in (0, STATUS)
+    left = record.read(str(tmp_path / "run.h5"))
+    assert left.iterations >= 1
+    with h5py.File(tmp_path / "c.h5") as f:
+        done = int(f["state"].attrs["step"])
+    assert done % 20 == 0
+    rest = hpcpar(3, "run", "--plan", plan(3, "spatial", dtype="float64"), "--data", digits,
+                  "--steps", done + 10, "--resume", tmp_path / "c.h5", "--out",
+                  tmp_path / "run.h5", *WORDS)
+    np.testing.assert_allclose(summary(rest)["losses"],
+                               curve(hpcpar, plan, digits, done + 10)[done:], rtol=1e-9)
+    # that record is of another plan
+    assert record.read(str(tmp_path / "run.1.h5")).iterations == left.iterations
+
+
+def test_a_limit_of_time_ends_the_job_before_it(hpcpar: Run, plan: Make, digits: Path,
+                                                tmp_path: Path) -> None:
+    begin_s = time.monotonic()
+    done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--epochs", 10**6,
+                  "--checkpoint", tmp_path / "c.h5", "--time-limit", "14s")
+    assert done.returncode == STATUS and time.monotonic() - begin_s < 14, done.stderr
+    assert "stopped by its limit of time after step" in done.stderr and (tmp_path / "c.h5").exists()
+
+
+def test_damaged_checkpoints_are_refused_by_name_and_partly_taken(
+        hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+    path = tmp_path / "c.h5"
+    words: tuple[Any, ...] = ("run", "--plan", plan(2, "filter"), "--data", digits)
+    made = hpcpar(2, *words, "--steps", 3, "--checkpoint", path)
+    assert made.returncode == 0, made.stderr
+    with h5py.File(path) as f:
+        place = f["params/fc1/weight"].id.get_chunk_info(0).byte_offset
+    content = bytearray(path.read_bytes())
+    content[place + 1000] ^= 4
+    path.write_bytes(content)
+    with h5py.File(path, "a") as f:
+        del f["optimizer/conv2"]
+    resume = ("--resume", path, "--steps", 5, "--json")
+    refused = hpcpar(2, *words, *resume)
+    assert refused.returncode == 2 and refused.stderr.count("hpcpar: ") == 1
+    assert "no weight of layer 'conv2' (optimizer/conv2/weight)" in refused.stderr
+    taken = hpcpar(2, *words, *resume, "--partial")
+    assert len(summary(taken)["losses"]) == 2
+    assert "not restored" in taken.stderr and "damaged at params/fc1/weight" in taken.stderr
+    found = checkpoint.resume_rows(str(path), "fc2", 0, 84, "f4")
+    assert np.isfinite(found["params/weight"]).all()

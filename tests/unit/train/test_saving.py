@@ -1,0 +1,156 @@
+"""When a training is saved and when it stops, on one rank whose clock is the test's."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hpcpar.errors import InputError, RunError
+from hpcpar.train import saving, stop
+from hpcpar.train.job import Interval
+from hpcpar.train.saving import BackgroundWriter, Saver
+from hpcpar.train.stop import StopRequest
+
+
+class OneRank:
+    """A world of one rank: what it asks for is the result of its next vote."""
+
+    rank = 0
+
+    def __init__(self) -> None:
+        self.comm = self
+        self.pending = 0
+
+    def agree(self, action: Callable[[], None]) -> None:
+        action()
+
+    def allgather(self, value: str) -> list[str]:
+        return [value]
+
+    def cast(self, flags: int) -> int:
+        before, self.pending = self.pending, flags
+        return before
+
+    def close(self) -> None:
+        pass
+
+
+class Case:
+    """A saver, and what it has saved."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, every: Interval, limit_s: float = 0.0) -> None:
+        self.now, self.saved, self.records, self.fails = 1000.0, [], [], False
+        self.step = 0
+        patch.setattr(saving, "Vote", lambda world: world)
+        for module in (saving, stop):
+            patch.setattr(module.time, "monotonic", lambda: self.now)
+        patch.setattr(stop.time, "time", lambda: self.now)
+        patch.delenv("SLURM_JOB_END_TIME", raising=False)
+        self.stop = StopRequest(limit_s)
+        world: Any = OneRank()
+        self.saver = Saver(world, every, self.stop, lambda: self._write(self.saved),
+                           lambda: self._write(self.records))
+
+    def _write(self, where: list[int]) -> Callable[[], None]:
+        step = self.step
+
+        def write() -> None:
+            if self.fails:
+                raise InputError("cannot write checkpoint c.h5: No space left on device")
+            where.append(step)
+
+        return write
+
+    def run(self, steps: int, per_epoch: int = 10, seconds: float = 1.0) -> str:
+        """Iterations of a second each."""
+        for _ in range(steps):
+            self.step += 1
+            self.now += seconds
+            stops = self.saver.poll()
+            if stops:
+                break
+            self.saver.after(self.step, self.step % per_epoch == 0)
+        self.saver.finish(self.step)
+        return self.saver.reason
+
+
+def test_after_every_epoch_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, Interval())
+    assert case.run(25) == "" and case.saved == [10, 20, 25]
+
+
+def test_after_some_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, Interval(steps=8))
+    assert case.run(24) == "" and case.saved == [8, 16, 24]
+
+
+def test_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One iteration after rank 0 has asked for it."""
+    case = Case(monkeypatch, Interval(seconds=5.5))
+    case.run(20)
+    assert case.saved == [7, 13, 19, 20]
+
+
+def test_records_are_saved_but_not_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, Interval())
+    case.run(60)
+    assert 4 <= len(case.records) <= 6 and case.records[-1] == 60
+    short = Case(monkeypatch, Interval())
+    short.run(1000, seconds=1e-3)
+    assert short.records == [1000]
+
+
+def test_a_signal_stops_after_the_next_iteration_with_a_checkpoint(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, Interval())
+    with case.stop:
+        signal.raise_signal(signal.SIGUSR1)
+        assert case.run(9) == "SIGUSR1 on rank 0"
+    assert case.saved == [2] and case.records == [2]
+
+
+def test_a_second_interrupt_does_not_wait() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with StopRequest() as request:
+        signal.raise_signal(signal.SIGINT)
+        assert request.due(0.0) and request.reason == "SIGINT"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_limit_of_time_leaves_time_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, Interval(), limit_s=30.0)
+    assert case.run(100, per_epoch=1000) == "its limit of time"
+    assert case.saved == [case.step] and case.step < 30 - stop.MARGIN_S + 3
+
+
+def test_the_end_of_a_slurm_job_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, Interval())
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "1012")
+    request = StopRequest(500.0)
+    assert not request.due(1.0)
+    case.now += 2.5
+    assert request.due(1.0) and request.reason == "its limit of time"
+
+
+def test_a_full_disk_ends_the_run_at_the_next_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, Interval(steps=5))
+    case.fails = True
+    with pytest.raises(RunError, match="No space left"):
+        case.run(100)
+    assert case.step <= 10
+
+
+def test_files_are_written_one_after_the_other_beside_the_run() -> None:
+    writer, may_go, order = BackgroundWriter(), threading.Event(), []
+    writer.submit(lambda: (may_go.wait(10), order.append(1)))  # type: ignore[func-returns-value]
+    writer.submit(lambda: order.append(2))
+    assert order == [] and not writer.has_failed
+    may_go.set()
+    writer.finish()
+    assert order == [1, 2]
