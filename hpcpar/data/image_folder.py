@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -139,8 +140,20 @@ def _folders(root: Path) -> list[str]:
 def _files(root: Path, names: list[str]) -> ImageFiles:
     """The images in the folders of the classes, in sorted order."""
     return [(path, label) for label, name in enumerate(names) for path in sorted(
-        os.path.join(place, file) for place, _, files in os.walk(root / name, followlinks=True)
+        os.path.join(place, file) for place, files in _walk(root / name)
         for file in files if file.lower().endswith(SUFFIXES))]
+
+
+def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Folders below a folder and their files; links are followed, each folder is met once."""
+    met: set[str] = set()
+    for place, folders, files in os.walk(root, followlinks=True):
+        real = os.path.realpath(place)
+        if real in met:
+            folders.clear()
+        else:
+            met.add(real)
+            yield place, files
 
 
 def _pixels(path: str, shape: tuple[int, ...]) -> NDArray[np.uint8] | InputError:
