@@ -1,20 +1,13 @@
-"""Files that are written whole or not at all, and TOML files."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from hpcpar.errors import InputError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def reason(err: OSError) -> str:
@@ -58,20 +51,3 @@ def write_bytes(path: str, content: bytes | memoryview, what: str) -> None:
     """Writes a file atomically; the errors are those of `atomic_path`."""
     with atomic_path(path, what) as temporary, open(temporary, "wb") as f:
         f.write(content)
-
-
-def read_toml(path: str, what: str, page: str) -> dict[str, Any]:
-    """The content of a TOML file.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read; `what` names its kind, `page` the documentation with an example.
-    """
-    try:
-        with open(path, "rb") as f:
-            return tomllib.load(f)
-    except OSError as err:
-        raise InputError(f"cannot read {what} {path}: {err.strerror}") from err
-    except ValueError as err:
-        raise InputError(f"{what} {path} are not TOML ({err}); {page} has an example") from err

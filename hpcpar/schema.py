@@ -1,7 +1,7 @@
 """Files checked against types: bounded numbers, and one line on what is wrong, and where.
 
-A schema is a dataclass or a `msgspec.Struct`. A dataclass refuses names that are not its fields; a
-Struct ignores them unless it says ``forbid_unknown_fields``.
+A schema is a dataclass, a TypedDict or a `msgspec.Struct`. It refuses names that are not its
+fields; only a Struct ignores them, unless it says ``forbid_unknown_fields``.
 """
 
 from __future__ import annotations
@@ -37,13 +37,24 @@ Extent = Annotated[int, Meta(ge=1, le=10**9)]
 #: Bytes that may be none, and those of a memory.
 Bytes = Annotated[int, Meta(ge=0, le=10**18)]
 Capacity = Annotated[int, Meta(ge=1, le=10**18)]
-#: Finite numbers: not negative, above 0, and parts of a whole. `convert` refuses NaN everywhere.
+#: Finite numbers: times, not negative, above 0, and parts of a whole. `convert` refuses NaN in all.
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e30)]
 Positive = Annotated[float, Meta(gt=0, le=1e30)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 #: A text without line breaks and other control characters but tabs.
 Line = Annotated[str, Meta(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*$(?!\n)",
                            description="a text of one line")]
+
+#: A text without blanks.
+Word = Annotated[str, Meta(pattern=r"^[^\s\x00-\x1f\x7f]+$(?!\n)",
+                           description="a text without blanks")]
+
+
+def one_of(*names: str) -> Meta:
+    """The condition that a text is one of these."""
+    pattern = "|".join(map(re.escape, names))
+    return Meta(pattern=rf"^({pattern})$(?!\n)", description=f"one of {', '.join(names)}")
 
 
 def read_bytes(path: str, what: str, remedy: str) -> bytes:
@@ -69,7 +80,7 @@ def decode_json(text: bytes | str, type: type[T], where: str, remedy: str) -> T:
     try:
         data = msgspec.json.decode(text)
     except (ValueError, RecursionError, MemoryError) as err:
-        raise InputError(f"{where} is not JSON ({_cause(err)}); {remedy}") from err
+        raise InputError(f"{where}: not JSON ({_cause(err)}); {remedy}") from err
     return convert(data, type, where, remedy)
 
 
@@ -84,7 +95,19 @@ def parse_toml(text: bytes | str, where: str, remedy: str) -> dict[str, object]:
     try:
         return tomllib.loads(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError, MemoryError) as err:
-        raise InputError(f"{where} is not TOML ({_cause(err)}); {remedy}") from err
+        raise InputError(f"{where}: not TOML ({_cause(err)}); {remedy}") from err
+
+
+def read_toml(path: str, type: type[T], what: str, page: str) -> T:
+    """The content of a TOML file; `page` of the documentation has an example.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or is not of this type.
+    """
+    remedy, where = f"{page} has an example", f"{what} {path}"
+    return convert(parse_toml(read_bytes(path, what, remedy), where, remedy), type, where, remedy)
 
 
 def _cause(err: BaseException) -> str:
@@ -136,7 +159,7 @@ def _parts(info: inspect.Type, data: object) -> list[tuple[Step, inspect.Type, o
     if isinstance(info, inspect.UnionType):
         return [part for option in info.types for part in _parts(option, data)]
     if isinstance(data, Mapping):
-        if isinstance(info, inspect.DataclassType | inspect.StructType):
+        if isinstance(info, inspect.DataclassType | inspect.TypedDictType | inspect.StructType):
             return [(field.encode_name, field.type, data[field.encode_name])
                     for field in info.fields if field.encode_name in data]
         if isinstance(info, inspect.DictType):
@@ -157,10 +180,8 @@ def _check(info: inspect.Type, data: object, where: str, remedy: str) -> None:
     plain = _plain(info)
     if isinstance(data, float) and not math.isfinite(data):
         raise InputError(f"{where}: expected a finite number, found {data}; {remedy}")
-    if isinstance(data, Mapping) and (
-            isinstance(plain, inspect.DataclassType)
-            or (isinstance(plain, inspect.StructType) and plain.forbid_unknown_fields)):
-        names = [field.encode_name for field in plain.fields]
+    names = {field.encode_name for field in getattr(plain, "fields", ())}
+    if names and isinstance(data, Mapping) and getattr(plain, "forbid_unknown_fields", True):
         for key in data:
             if key not in names:
                 raise InputError(f"{where}: {unknown('field', str(key), names)}")

@@ -42,7 +42,7 @@ from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
 from hpcpar.sweep.progress import SweepProgress
 from hpcpar.sweep.scripts import BatchJob
 from hpcpar.sweep.slurm import Slurm, read, seconds
-from hpcpar.sweep.study import KINDS, Case, Study
+from hpcpar.sweep.study import KINDS, Case, Study, StudyOptions
 
 LAUNCHERS = ("local", "slurm")
 #: Iterations of a run without steps and epochs.
@@ -158,7 +158,8 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
         study = Study(
             argument("kind", OneOf(KINDS), kind), spec, _machine(machine, device), sizes, wanted,
             each,
-            {name: chosen[name] for name in ("gather", "overlap", "dtype", "bucket_bytes")},
+            StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"], dtype=chosen["dtype"],
+                         bucket_bytes=chosen["bucket_bytes"]),
             path, samples, optional("steps", positive, steps) or (0 if epochs else STEPS),
             optional("epochs", positive, epochs) or 1, device, out, direct)
         asked = asked.on(study.machine)

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpcpar.errors import InputError
+from hpcpar.schema import Count, convert
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Origin:
     #: Names of the nodes, without domains and numbers.
     nodes: str
     #: BLAS threads of a rank; 0 where unknown.
-    threads: int
+    threads: Count
     #: ``cpu`` or ``gpu``.
     device: str
 
@@ -64,24 +65,26 @@ def origin(quality: Mapping[str, Any], where: str) -> Origin | None:
     """The origin that a machine file tells, or None."""
     if "origin" not in quality:
         return None
-    try:
-        return Origin(**quality["origin"])
-    except TypeError as err:
-        raise InputError(f"{where}, [quality.origin]: needs nodes, threads and device; write it "
-                         "with: hpcpar calibrate") from err
+    return convert(quality["origin"], Origin, f"{where}, 'quality', 'origin'",
+                   "write it with: hpcpar calibrate")
 
 
 def with_sources(quality: Mapping[str, Any], origin: Origin,
                  sources: list[dict[str, Any]]) -> dict[str, Any]:
     """The section with further sources; one that it has already is named once."""
     names = {_name(s) for s in sources}
-    kept = [s for s in quality.get("sources", []) if _name(s) not in names]
+    kept = [s for s in _sources(quality) if _name(s) not in names]
     return {**quality, "origin": asdict(origin), "sources": [*kept, *sources]}
 
 
 def has(quality: Mapping[str, Any], source: Mapping[str, Any]) -> bool:
     """True where a source is named already."""
-    return any(_name(s) == _name(source) for s in quality.get("sources", []))
+    return any(_name(s) == _name(source) for s in _sources(quality))
+
+
+def _sources(quality: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return convert(quality.get("sources", []), list[dict[str, Any]], "'quality', 'sources'",
+                   "write the machine file with: hpcpar calibrate")
 
 
 def _name(source: Mapping[str, Any]) -> tuple[Any, ...]:

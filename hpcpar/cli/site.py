@@ -6,15 +6,23 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hpcpar.errors import InputError, unknown
-from hpcpar.files import read_toml
+from hpcpar.schema import read_toml
 
 #: Names another file of site defaults; empty for none.
 VARIABLE = "HPCPAR_CONFIG"
 #: The machine of a sweep whose folder holds one.
 BESIDE = "machine.toml"
+
+
+@dataclass(frozen=True)
+class SiteDefaults:
+    """The file: a preset or machine file, and Slurm options."""
+
+    machine: str = ""
+    slurm: dict[str, object] = field(default_factory=dict)
 
 
 class Site(NamedTuple):
@@ -42,17 +50,11 @@ def read() -> Site:
     path = config_path()
     if not path or (VARIABLE not in os.environ and not os.path.exists(path)):
         return Site()
-    data = read_toml(path, "site defaults", "docs/reference/machines.md")
-    for name in data:
-        if name not in ("machine", "slurm"):
-            raise unknown(f"entry in site defaults {path}", name, ("machine", "slurm"))
-    machine, slurm = data.get("machine", ""), data.get("slurm", {})
-    if not isinstance(machine, str) or not isinstance(slurm, dict):
-        raise InputError(f"site defaults {path}: give machine = \"NAME or FILE\" and a table "
-                         "[slurm]")
+    given = read_toml(path, SiteDefaults, "site defaults", "docs/reference/machines.md")
+    machine = given.machine
     if machine.endswith(".toml"):  # beside this file
         machine = os.path.join(os.path.dirname(path), os.path.expanduser(machine))
-    return Site(path, machine, slurm)
+    return Site(path, machine, given.slurm)
 
 
 def fill(args: argparse.Namespace) -> None:

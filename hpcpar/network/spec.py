@@ -109,9 +109,9 @@ def _plain(value: object) -> object:
 
 def _layer(data: Mapping[str, object], where: str) -> Layer:
     """A layer from JSON data."""
-    kind = data.get("type")
+    kind = str(data.get("type"))
     if kind not in LAYERS:
-        raise InputError(f"{where}: {unknown('type', str(kind), LAYERS)}")
+        raise InputError(f"{where}: {unknown('type', kind, LAYERS)}")
     values = {name: value for name, value in data.items() if name != "type"}
-    return convert(values, LAYERS[str(kind)], where,
+    return convert(values, LAYERS[kind], where,
                    "docs/reference/networks.md has the layers and their options")

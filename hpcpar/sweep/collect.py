@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from hpcpar.errors import InputError
+from hpcpar.plan import plan as plans
 from hpcpar.report.compare import compare_one
 from hpcpar.report.rows import BUBBLE
 from hpcpar.report.sweep_points import IterationParts, Point
 from hpcpar.schedule.steps import Phase
 from hpcpar.sweep import folder
-from hpcpar.sweep.folder import DONE, FAILED, SAME, Status
+from hpcpar.sweep.folder import DONE, FAILED, SAME, SKIPPED, CasePrediction, Status
 from hpcpar.sweep.study import Case, Study
 from hpcpar.train import record
 
@@ -50,13 +50,16 @@ def points(study: Study, states: Mapping[Case, Status]) -> list[Point]:
     by_name = {case.name: case for case in states}
     out = []
     for case, status in states.items():
-        owner = by_name[status.same_as] if status.state == SAME else case
-        path, ran = study.folder(case), states[owner]
-        plan = folder.read_json(os.path.join(path, folder.PLAN)) or {}
-        point = Point(case.name, case.strategy, plan.get("strategy", ""), case.ranks, case.batch,
+        owner = by_name.get(status.same_as) if status.state == SAME else case
+        path, planned = study.folder(case), status.state != SKIPPED
+        if owner is None:
+            raise InputError(f"{path} is said to be the same as '{status.same_as}', which is no "
+                             f"case of the study; {folder.AGAIN}")
+        ran = states[owner]
+        strategy = plans.load(os.path.join(path, folder.PLAN)).strategy if planned else ""
+        point = Point(case.name, case.strategy, strategy, case.ranks, case.batch,
                       study.nodes[str(case.ranks)], study.samples // case.batch, ran.state,
-                      ran.reason, status.same_as,
-                      _predicted(folder.read_json(os.path.join(path, folder.PREDICTION))))
+                      ran.reason, status.same_as, _predicted(folder.read_prediction(path)))
         if ran.state == DONE:
             point = _measured(point, os.path.join(study.folder(owner), folder.RECORD))
         out.append(point)
@@ -82,11 +85,11 @@ def _measured(point: Point, path: str) -> Point:
     return replace(point, measured=measured, low_s=low, high_s=high)
 
 
-def _predicted(data: dict[str, Any] | None) -> IterationParts | None:
-    if data is None:
+def _predicted(case: CasePrediction | None) -> IterationParts | None:
+    if case is None:
         return None
-    exposed = data["exposed_communication_s"]
+    exposed = case.exposed_communication_s
     # the phases of a pipeline are sums over all stages
-    gradient = min(exposed, data["phases"][Phase.GRADIENT.value]["exposed_communication_s"])
-    return IterationParts(data["iteration_s"], data["compute_s"], gradient, exposed - gradient,
-                          data.get("bubble_s", 0.0))
+    gradient = min(exposed, case.phases.gradient.exposed_communication_s)
+    return IterationParts(case.iteration_s, case.compute_s, gradient, exposed - gradient,
+                          case.bubble_s)

@@ -10,16 +10,24 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta, Struct
 
 from hpcpar.errors import InputError
 from hpcpar.files import write_text
+from hpcpar.schema import Seconds, decode_json, one_of, read_bytes
+
+T = TypeVar("T")
 
 #: ``planned``: not started. ``skipped``: cannot run at this size. ``same``: another case has the
 #: same plan and runs it. ``submitted``: waits or runs in Slurm. ``running``: runs here.
 STATES = PLANNED, SKIPPED, SAME, SUBMITTED, RUNNING, DONE, FAILED = (
     "planned", "skipped", "same", "submitted", "running", "done", "failed"
 )
+State = Annotated[str, one_of(*STATES)]
+JobNumber = Annotated[str, Meta(pattern=r"^[0-9]*$(?!\n)", description="the number of a job")]
+AGAIN = "delete its folder to run the case again"
 
 PLAN, PREDICTION, RECORD, LOG, EXIT, STATUS = ("plan.json", "prediction.json", "run.h5", "log",
                                                "exit", "status.json")
@@ -29,15 +37,37 @@ PLAN, PREDICTION, RECORD, LOG, EXIT, STATUS = ("plan.json", "prediction.json", "
 class Status:
     """The state of a case."""
 
-    state: str
+    state: State
     #: Why the case was skipped or failed.
     reason: str = ""
     #: The case with the same plan that runs it.
     same_as: str = ""
     #: Number of the Slurm job.
-    job: str = ""
+    job: JobNumber = ""
     #: `Study.request` at the time of planning.
     request: dict[str, Any] = field(default_factory=dict)
+
+
+class PhaseTimes(Struct):
+    """Times of a phase of an iteration."""
+
+    exposed_communication_s: Seconds
+
+
+class GradientPhase(Struct):
+    """The phase of a prediction that the report shows."""
+
+    gradient: PhaseTimes
+
+
+class CasePrediction(Struct):
+    """The part of prediction.json that is read: times of an iteration."""
+
+    iteration_s: Seconds
+    compute_s: Seconds
+    exposed_communication_s: Seconds
+    phases: GradientPhase
+    bubble_s: Seconds = 0.0
 
 
 @contextmanager
@@ -75,22 +105,17 @@ def make(path: str) -> None:
             f"cannot make folder {path}: {err.strerror}; choose another place with --out") from err
 
 
-def read_json(path: str) -> Any:
-    """The content of a JSON file; None where the file does not exist.
+def read_json(path: str, type: type[T], remedy: str = AGAIN) -> T | None:
+    """The content of a JSON file as a value of this type; None where the file does not exist.
 
     Raises
     ------
     InputError
         The file is damaged.
     """
-    try:
-        with open(path, encoding="utf-8") as f:
-            return json.load(f)
-    except FileNotFoundError:
+    if not os.path.exists(path):
         return None
-    except (OSError, ValueError) as err:
-        raise InputError(
-            f"{path} cannot be read ({err}); delete its folder to run the case again") from err
+    return decode_json(read_bytes(path, "file", remedy), type, path, remedy)
 
 
 def read_status(folder: str) -> Status | None:
@@ -101,17 +126,18 @@ def read_status(folder: str) -> Status | None:
     InputError
         The file is damaged.
     """
-    path = os.path.join(folder, STATUS)
-    data = read_json(path)
-    if data is None:
-        return None
-    try:
-        status = Status(**data)
-        if status.state in STATES:
-            return status
-    except TypeError:
-        pass
-    raise InputError(f"{path} is not the status of a case; delete its folder to run the case again")
+    return read_json(os.path.join(folder, STATUS), Status)
+
+
+def read_prediction(folder: str) -> CasePrediction | None:
+    """The prediction of a case; None where it was skipped.
+
+    Raises
+    ------
+    InputError
+        The file is damaged.
+    """
+    return read_json(os.path.join(folder, PREDICTION), CasePrediction)
 
 
 def write_status(folder: str, status: Status) -> Status:

@@ -6,6 +6,8 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from hpcpar.errors import InputError
 from hpcpar.files import write_text
@@ -58,7 +60,7 @@ def _possible(study: Study, network: Network, case: Case) -> Candidate | str:
     """The plan of a case, or why the case cannot be run at this size."""
     if case.batch > study.samples:
         return f"a batch of {case.batch} is more than the {study.samples} samples of the data"
-    options = {**study.planning, "samples": study.samples}
+    options: dict[str, Any] = {**study.planning, "samples": study.samples}
     try:
         if case.strategy == "auto":
             found = auto.best(network, study.spec, case.ranks, case.batch, study.machine,
@@ -83,8 +85,8 @@ def _share_runs(study: Study, states: dict[Case, Status]) -> dict[Case, Status]:
     groups: dict[str, list[Case]] = defaultdict(list)
     for case, status in states.items():
         if status.state != SKIPPED:
-            plan = folder.read_json(os.path.join(study.folder(case), folder.PLAN))
-            groups[json.dumps(plan | {"strategy": ""}, sort_keys=True)].append(case)
+            plan = plans.load(os.path.join(study.folder(case), folder.PLAN))
+            groups[json.dumps(plans.to_json(replace(plan, strategy="")))].append(case)
     for cases in groups.values():
         owner = next((c for c in cases if states[c].state in (DONE, SUBMITTED, RUNNING, FAILED)),
                      cases[0])

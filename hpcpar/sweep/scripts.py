@@ -119,12 +119,12 @@ def _limit(study: Study, job: BatchJob) -> str:
     """The predicted time of a job with a margin, as Slurm writes it; empty without predictions."""
     minutes = 0.0
     for case in job.cases:
-        prediction = folder.read_json(os.path.join(study.folder(case), folder.PREDICTION))
+        prediction = folder.read_prediction(study.folder(case))
         if prediction is None:
             return ""
         steps = study.steps or study.epochs * (study.samples // case.batch)
         margin = MARGIN if study.machine.compute else MARGIN_UNCALIBRATED
-        minutes += START_MINUTES + margin * steps * prediction["iteration_s"] / 60
+        minutes += START_MINUTES + margin * steps * prediction.iteration_s / 60
     hours, rest = divmod(math.ceil(minutes), 60)
     return f"{hours:02}:{rest:02}:00"
 
@@ -135,7 +135,7 @@ def script(study: Study, slurm: Slurm, job: BatchJob, directory: str) -> str:
     Parameters
     ----------
     directory : str
-        Working directory of the job: networks that are modules or files are found from there.
+        Working directory of the job.
     """
     mpi = slurm.mpi or usual_mpi()
     given = {"--job-name": f"hpcpar-{job.name}", "--chdir": directory,

@@ -5,43 +5,47 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib import metadata
-from typing import Any
+from typing import Annotated, Any
 
-from hpcpar.errors import InputError, unknown
-from hpcpar.files import read_toml
+from msgspec import Meta
+
+from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
+from hpcpar.schema import Extent, Line, Word, convert, read_toml
 from hpcpar.search.scaling import node_ranks
 
-_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_TIME = r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?"
+SlurmTime = Annotated[str, Meta(pattern=rf"^{_TIME}$(?!\n)", description=(
+    'a time as Slurm writes it, as in "00:30:00"'))]
 
 
 @dataclass(frozen=True)
 class Slurm:
     """Options of a Slurm job; an empty string or 0 leaves them to the site."""
 
-    account: str = ""
-    partition: str = ""
+    account: Word = ""
+    partition: Word = ""
     #: Limit of a job, as Slurm writes it.
-    time: str = ""
-    constraint: str = ""
+    time: SlurmTime = ""
+    constraint: Word = ""
     #: Value of ``srun --mpi``; the default suits the installed MPI library.
-    mpi: str = ""
+    mpi: Word = ""
     #: Nodes of every job, for any number of ranks (instead of `ranks_per_node`).
-    nodes: int = 0
-    ranks_per_node: int = 0
-    cpus_per_rank: int = 0
+    nodes: Extent = 0
+    ranks_per_node: Extent = 0
+    cpus_per_rank: Extent = 0
     #: Defaults to 1 with ``--device gpu``.
-    gpus_per_rank: int = 0
+    gpus_per_rank: Extent = 0
     #: Modules to load.
-    modules: tuple[str, ...] = ()
+    modules: tuple[Line, ...] = ()
     #: Further options of sbatch.
-    sbatch: tuple[str, ...] = ()
+    sbatch: tuple[Line, ...] = ()
     #: Shell lines before the runs.
-    setup: tuple[str, ...] = ()
+    setup: tuple[Line, ...] = ()
     #: Further options of srun.
-    srun: tuple[str, ...] = ()
+    srun: tuple[Line, ...] = ()
 
     def nodes_for(self, ranks: int) -> int:
         """Number of nodes for this many ranks; 0 where Slurm decides.
@@ -72,22 +76,6 @@ class Slurm:
         return [f"--nodes={nodes}", f"--ntasks={ranks}", f"--ntasks-per-node={on_node}"]
 
 
-def _fault(name: str, value: Any) -> str:
-    """The expected kind of value, where this one is wrong; else empty."""
-    default = getattr(Slurm(), name)
-    if isinstance(default, tuple):
-        fine = (isinstance(value, list | tuple)
-                and all(isinstance(v, str) and "\n" not in v for v in value))
-        return "" if fine else "a list of strings, one line each"
-    if isinstance(default, int):
-        return "" if type(value) is int and value > 0 else "a whole number of at least 1"
-    if name == "time":
-        fine = isinstance(value, str) and _TIME.fullmatch(value) is not None
-        return "" if fine else 'a time as Slurm writes it, as in "00:30:00"'
-    fine = isinstance(value, str) and bool(value) and not re.search(r"\s", value)
-    return "" if fine else "a string without blanks"
-
-
 def read(path: str, given: Mapping[str, Any],
          site: tuple[str, Mapping[str, Any]] = ("", {})) -> Slurm:
     """Merges the site's options with those of a TOML file and of the command line, which win.
@@ -100,24 +88,18 @@ def read(path: str, given: Mapping[str, Any],
     InputError
         The file cannot be read, or an option is unknown or has a wrong value.
     """
-    values = read_toml(path, "Slurm options", "docs/reference/sweep.md") if path else {}
+    page = "docs/reference/sweep.md"
+    values = read_toml(path, dict[str, object], "Slurm options", page) if path else {}
     wanted = {name: value for name, value in given.items() if value is not None}
-    known = [f.name for f in fields(Slurm)]
     usual = dict(site[1])
     if {"nodes", "ranks_per_node"} & (values.keys() | wanted.keys()):  # one of the two counts
         usual = {k: v for k, v in usual.items() if k not in ("nodes", "ranks_per_node")}
-    for where, source in ((f"in {site[0]}", usual), (f"in {path}", values), ("of Slurm", wanted)):
-        for name, value in source.items():
-            if name not in known:
-                raise unknown(f"option {where}", name, known)
-            fault = _fault(name, value)
-            if fault:
-                raise InputError(f"option {name} {where} is {value!r}; give {fault}")
-    merged = usual | values | wanted
-    for name, value in merged.items():
-        if isinstance(value, list):  # both count
-            merged[name] = tuple(v for where in (usual, values, wanted)
-                                 for v in where.get(name, ()))
+    merged: dict[str, Any] = {}
+    for where, source in ((f" of {site[0]}", usual), (f" {path}", values), ("", wanted)):
+        given_here = convert(source, Slurm, f"Slurm options{where}", f"{page} has an example")
+        for name in source:
+            value = getattr(given_here, name)
+            merged[name] = merged.get(name, ()) + value if isinstance(value, tuple) else value
     out = Slurm(**merged)
     if out.nodes and out.ranks_per_node:
         raise InputError(f"nodes {out.nodes} and ranks_per_node {out.ranks_per_node}: one follows "
@@ -136,7 +118,7 @@ def usual_mpi() -> str:
 
 def seconds(time: str) -> float:
     """A time as Slurm writes it (M, M:S, H:M:S, D-H, D-H:M, D-H:M:S) in seconds."""
-    found = _TIME.fullmatch(time)
+    found = re.fullmatch(_TIME, time)
     if found is None:
         raise InputError(f"time '{time}'; give one as Slurm writes it, as in 00:30:00")
     days, *rest = found.groups()

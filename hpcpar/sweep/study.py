@@ -6,20 +6,28 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict
+
+from msgspec import Meta
 
 from hpcpar.errors import InputError
 from hpcpar.files import write_text
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
-from hpcpar.plan.plan import NetworkSpec
+from hpcpar.plan.plan import DTYPES, NetworkSpec, Overlap
+from hpcpar.schema import Bytes, Count, Extent, one_of
 from hpcpar.search import auto
 from hpcpar.search.scaling import weak_batch
 from hpcpar.sweep import folder
 
 KINDS = ("strong", "weak")
+if TYPE_CHECKING:
+    Batch: TypeAlias = int | Fraction
+else:  # in the file
+    Batch = Annotated[str, Meta(pattern=r"^[1-9]\d{0,8}(/[1-9]\d{0,8})?$(?!\n)",
+                                description='a number as text, as in "64" or "1/4"')]
 #: The file in a study's folder that holds it.
 FILE = "study.json"
 
@@ -40,33 +48,42 @@ class Case:
         return f"{re.sub('[^A-Za-z0-9_.-]', '_', self.strategy)}-p{self.ranks}-b{self.batch}"
 
 
+class StudyOptions(TypedDict):
+    """Planning options of a study."""
+
+    gather: Annotated[str, one_of("lazy", "eager")]
+    overlap: Overlap
+    dtype: Annotated[str, one_of(*DTYPES)]
+    bucket_bytes: Bytes | None
+
+
 @dataclass(frozen=True)
 class Study:
     """A scaling study."""
 
     #: ``strong``: `batch` is the mini-batch over all ranks; ``weak``: the mini-batch per rank,
     #: below 1 where ranks share a sample.
-    kind: str
+    kind: Annotated[str, one_of(*KINDS)]
     spec: NetworkSpec
     machine: Machine
-    ranks: tuple[int, ...]
+    ranks: tuple[Extent, ...]
     strategies: tuple[str, ...]
-    batch: int | Fraction
+    batch: Batch
     #: Options of `hpcpar.search.auto.task`.
-    planning: dict[str, Any]
+    planning: StudyOptions
     #: The data file, and its number of training samples.
     data: str
-    samples: int
+    samples: Count
     #: Length of every run; `steps` overrides `epochs` unless it is 0.
-    steps: int
-    epochs: int
-    device: str
+    steps: Count
+    epochs: Extent
+    device: Annotated[str, one_of("cpu", "gpu")]
     #: The folder of the sweep, as an absolute path.
     out: str
     #: Whether GPU buffers are handed to MPI.
     direct: bool = False
     #: Nodes by number of ranks (as text: keys of JSON).
-    nodes: dict[str, int] = field(default_factory=dict)
+    nodes: dict[str, Extent] = field(default_factory=dict)
 
     def cases(self) -> list[Case]:
         """All cases, ordered by size.
@@ -97,7 +114,7 @@ class Study:
         machine = hashlib.sha256(json.dumps(files.to_dict(self.machine),
                                             sort_keys=True).encode()).hexdigest()[:16]
         return asdict(case) | {
-            "network": self.spec.name,
+            "network": self.spec.title,
             "input": list(self.spec.shape),
             "classes": self.spec.classes,
             **self.planning,
@@ -124,16 +141,15 @@ def load(out: str) -> Study:
         The folder holds none.
     """
     path = os.path.join(out, FILE)
-    data = folder.read_json(path)
-    if data is None:
+    again = "the sweep's command writes it again"
+    study = folder.read_json(path, Study, again)
+    if study is None:
         raise InputError(f"no {path}: {out} is not the folder of a sweep; start one with: hpcpar "
                          "sweep strong|weak ... --out FOLDER")
-    spec = NetworkSpec(**data["spec"] | {"shape": tuple(data["spec"]["shape"])})
-    lists = {name: tuple(data[name]) for name in ("ranks", "strategies")}
-    batch = Fraction(data["batch"])
-    return Study(**data | lists | {
-        "spec": spec, "machine": files.from_dict(data["machine"], f"the machine in {path}"),
-        "out": out, "batch": batch if batch.denominator > 1 else int(batch)})
+    if study.nodes.keys() != {str(ranks) for ranks in study.ranks}:
+        raise InputError(f"{path}: 'nodes' and 'ranks' differ; {again}")
+    batch = Fraction(study.batch)
+    return replace(study, out=out, batch=batch if batch.denominator > 1 else int(batch))
 
 
 def require_same(case: Case, had: dict[str, Any], wanted: dict[str, Any], folder: str) -> None:

@@ -74,6 +74,19 @@ def test_plan_of_another_version(hpcpar: Run, plan: Make, digits: Path, tmp_path
          "hpcpar plan")
 
 
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_the_network_of_a_stranger_s_plan_is_not_imported(command: str, hpcpar: Run, plan: Make,
+                                                          digits: Path, tmp_path: Path) -> None:
+    data = json.loads(plan(2, "data").read_text())
+    (tmp_path / "bait.py").write_text("open(__file__ + '.caught', 'w')\n")
+    data["network"]["name"] = f"{tmp_path / 'bait.py'}:net"
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(data))
+    words = ["--data", digits] if command == "run" else ["--steps", 1]
+    said(hpcpar(2, command, "--plan", path, *words), 2, "unknown network", "hpcpar plan")
+    assert not list(tmp_path.glob("*.caught"))
+
+
 def test_no_gpu(hpcpar: Run, plan: Make, digits: Path) -> None:
     done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--device", "gpu",
                   CUDA_VISIBLE_DEVICES="-1")

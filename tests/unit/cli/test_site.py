@@ -55,10 +55,10 @@ def test_the_site_s_machine_is_the_default(command: str, config: Path,
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ('machin = "local"', "unknown entry in site defaults"),
-    ("machine = 3", 'give machine = "NAME or FILE"'),
-    ("machine = ", "are not TOML"),
-    ('slurm = "x"', "a table [slurm]"),
+    ('machin = "local"', "unknown field 'machin'; did you mean 'machine'?"),
+    ("machine = 3", "'machine': expected a text, found 3"),
+    ("machine = ", "not TOML"),
+    ('slurm = "x"', "'slurm': expected a table"),
 ])
 def test_mistakes_are_one_line(text: str, message: str, config: Path,
                                capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,7 +113,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read machine file"):
         files.load(str(tmp_path / "none.toml"))
     (tmp_path / "x.toml").write_text("levels = [")
-    with pytest.raises(InputError, match="is not TOML"):
+    with pytest.raises(InputError, match="not TOML"):
         files.load(str(tmp_path / "x.toml"))
     (tmp_path / "b.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not text"):

@@ -32,6 +32,8 @@ from hpcpar.train import record
 
 #: Iterations that the pretended ranks record; their median is the largest of three ranks' times.
 ITERATIONS = 10
+PLANNING = study.StudyOptions(gather="lazy", overlap=plans.Overlap.FULL, dtype="float32",
+                              bucket_bytes=None)
 Sweep = Callable[..., tuple[int, dict[str, Any]]]
 
 
@@ -329,7 +331,7 @@ def test_weak_studies_with_parts_of_samples_are_kept(tmp_path: Path) -> None:
     spec = plans.NetworkSpec("lenet5", (1, 8, 8), 10)
     for batch in (Fraction(1, 4), 8):
         given = study.Study("weak", spec, files.load("p100x4x4"), (4, 8), ("data",), batch,
-                            {"gather": "lazy"}, "d.h5", 64, 3, 1, "gpu", str(tmp_path), True,
+                            PLANNING, "d.h5", 64, 3, 1, "gpu", str(tmp_path), True,
                             {"4": 1, "8": 2})
         study.save(given)
         assert study.load(str(tmp_path)) == given
