@@ -23,8 +23,8 @@ LIMIT_S = 20
 #: Memory that a case may allocate beyond what the process has.
 ROOM_BYTES = 3 << 30
 #: Names of numbers that are never negative, by their ends.
-_POSITIVE = re.compile(r"(?<!^rest)(?<!^excess)(_s|_bytes|flops|_per_s|^ranks|^batch|^samples|parameters"
-                       r"|node_hours|efficiency|^epochs|images_per_s)$")
+_POSITIVE = re.compile(r"(?<!^rest)(?<!^excess)(_s|_bytes|flops|_per_s|^ranks|^batch"
+                       r"|^samples|parameters|node_hours|efficiency|^epochs|images_per_s)$")
 #: A number in a table that is none.
 _NO_NUMBER = re.compile(r"(?<![\w./+'\"-])[-+]?(nan|inf)(?![\w./'\"-])")
 

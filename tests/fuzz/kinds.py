@@ -78,7 +78,8 @@ def site(rng: Random, base: Base) -> Case:
     """Site defaults."""
     path = base.write("site.toml", _toml(rng, base.trees["site"]))
     words = ["--network", "lenet5", "--batch", "16", "--ranks", "4"]
-    sweep = ["sweep", "strong", *words, "--strategies", "data", "--data", base["data.h5"], "--out", "s", "--dry-run"]
+    sweep = ["sweep", "strong", *words, "--strategies", "data", "--data", base["data.h5"],
+             "--out", "s", "--dry-run"]
     return Case(rng.choice((["predict", *words, "--json"], sweep,
                             [*sweep, "--launcher", "slurm"])), config=path)
 
@@ -87,8 +88,8 @@ def slurm(rng: Random, base: Base) -> Case:
     """A file of Slurm options."""
     path = base.write("slurm.toml", _toml(rng, base.trees["slurm"]))
     return Case(["sweep", "strong", *LENET, "--batch", "16", "--ranks", "2", "--strategies",
-                 "data", "--data", base["data.h5"], "--dry-run", "--launcher", "slurm", "--out", "s", "--slurm",
-                 path, *["--json"] * rng.randrange(2)])
+                 "data", "--data", base["data.h5"], "--dry-run", "--launcher", "slurm", "--out",
+                 "s", "--slurm", path, *["--json"] * rng.randrange(2)])
 
 
 def onnx(rng: Random, base: Base) -> Case:
