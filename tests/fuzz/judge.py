@@ -10,12 +10,15 @@ import os
 import re
 import resource
 import signal
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
+from hpcpar import hdf5
 from hpcpar.cli.main import main
 
 #: No command may take longer.
@@ -132,18 +135,33 @@ def _table(text: str) -> str:
 
 def in_child(judged: Callable[[], str]) -> str:
     """The judgement of a child process, which a crash or a hang of a library ends alone."""
+    try:
+        text, status = forked(judged, LIMIT_S + 2)
+    except TimeoutError:
+        return f"hangs in a library for more than {LIMIT_S} s"
+    return f"crashes the process: status {status}" if status else text
+
+
+def forked(action: Callable[[], str], limit_s: float) -> tuple[str, int]:
+    """The text that an action in a child process returns, and the child's exit status.
+
+    Raises
+    ------
+    TimeoutError
+        The child has taken `limit_s`, and was ended.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
         try:
             os.close(reader)
-            os.write(writer, judged().encode("utf-8", "replace")[:4000])
+            os.write(writer, action().encode("utf-8", "replace")[:4000])
             status = 0
         finally:
             os._exit(status)
     os.close(writer)
-    deadline = time.monotonic() + LIMIT_S + 2
+    deadline = time.monotonic() + limit_s
     while True:
         done, ended = os.waitpid(child, os.WNOHANG)
         if done:
@@ -152,9 +170,30 @@ def in_child(judged: Callable[[], str]) -> str:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             os.close(reader)
-            return f"hangs in a library for more than {LIMIT_S} s"
-        time.sleep(0.002)
+            raise TimeoutError
+        time.sleep(0.001)
     with os.fdopen(reader, "rb") as f:
-        text = f.read().decode("utf-8", "replace")
-    return text if os.waitstatus_to_exitcode(ended) == 0 else (
-        f"crashes the process: status {os.waitstatus_to_exitcode(ended)}")
+        return f.read().decode("utf-8", "replace"), os.waitstatus_to_exitcode(ended)
+
+
+class ForkedCheck:
+    """In place of `subprocess` in `hpcpar.hdf5`: its check in a fork, without Python's start."""
+
+    TimeoutExpired = subprocess.TimeoutExpired
+
+    @staticmethod
+    def run(command: list[str], *, timeout: float,
+            **options: object) -> subprocess.CompletedProcess[str]:
+        """The finished check of the files that the command names."""
+
+        def told() -> str:
+            sys.argv, out = ["", *command[4:]], io.StringIO()
+            with contextlib.redirect_stdout(out):
+                hdf5.tell()
+            return out.getvalue()
+
+        try:
+            text, status = forked(told, timeout)
+        except TimeoutError as err:
+            raise subprocess.TimeoutExpired(command, timeout) from err
+        return subprocess.CompletedProcess(command, status, text)

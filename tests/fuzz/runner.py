@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from hpcpar import hdf5
 from tests.fuzz import judge
 from tests.fuzz.base import Base, inside
 from tests.fuzz.kinds import KINDS, TURNS
@@ -79,4 +80,5 @@ def base_in(folder: Path) -> Base:
     os.environ["HPCPAR_CONFIG"] = ""
     base = Base(folder)
     os.environ["SLURM_STEP_ID"] = "0"  # -n starts no jobs from here
+    vars(hdf5)["subprocess"] = judge.ForkedCheck
     return base
