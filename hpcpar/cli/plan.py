@@ -16,7 +16,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     options.add_network(parser)
     options.add_machine(parser)
-    parser.add_argument("--ranks", type=options.positive, required=True, metavar="P",
+    parser.add_argument("--ranks", type=options.ranks, required=True, metavar="P",
                         help="number of ranks")
     parser.add_argument("--batch", type=options.positive, required=True, metavar="B",
                         help="samples of a mini-batch, over all ranks")

@@ -23,7 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machine", metavar="NAME|FILE",
                         help="preset or machine file (default: the plan file's, else "
                         "the site's, else local)")
-    parser.add_argument("--ranks", type=options.positives, metavar="P,P,...",
+    parser.add_argument("--ranks", type=options.several_ranks, metavar="P,P,...",
                         help="numbers of ranks (with --efficiency, --deadline or "
                         "--node-hours default 1,2,4,...,1024)")
     parser.add_argument("--batch", type=options.positive, metavar="B",

@@ -69,16 +69,18 @@ def add(p: argparse.ArgumentParser) -> None:
                    help="resume from what is left of a damaged checkpoint")
     p.add_argument("--time-limit", type=_seconds, metavar="N min",
                    help="stop in time: 90s, 30min, 2h (default: when the Slurm job ends)")
-    p.add_argument("--rate", type=float, help="learning rate after the warm-up (default 0.01)")
+    p.add_argument("--rate", type=options.magnitude,
+                   help="learning rate after the warm-up (default 0.01)")
     p.add_argument("--schedule", type=_schedule, metavar="|".join(RateSchedule),
                    help="how the rate falls: not at all; by 10 every 30 epochs (step:N: every N); "
                    "as half a cosine; by 6.3 after each quarter of the training (default step)")
     p.add_argument("--warmup", type=options.natural, metavar="N",
                    help="iterations in which the rate grows from 0 (default: a quarter of an "
                    f"epoch, at most {WARMUP})")
-    p.add_argument("--momentum", type=float, help="of SGD, or Adam's first beta (default 0.9)")
-    p.add_argument("--decay", type=float, help="weight decay (default 0.0005)")
-    p.add_argument("--seed", type=int, default=0,
+    p.add_argument("--momentum", type=options.part,
+                   help="of SGD, or Adam's first beta (default 0.9)")
+    p.add_argument("--decay", type=options.magnitude, help="weight decay (default 0.0005)")
+    p.add_argument("--seed", type=options.seed, default=0,
                    help="fixes initial weights, shuffling and dropout")
     p.add_argument("--machine", default="",
                    help="machine that the prediction in the record is for (default: the plan's)")
