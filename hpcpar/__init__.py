@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpcpar.network.builtin import names as networks
     from hpcpar.network.builtin import network as load_network
     from hpcpar.plan.plan import load as load_plan
-    from hpcpar.train.record import read as load_record
+    from hpcpar.train.record import load_record
 
 __version__ = "0.1.0"
 __all__ = ["InputError", "RunError", "compare", "load_machine", "load_network", "load_plan",
@@ -24,7 +24,7 @@ __all__ = ["InputError", "RunError", "compare", "load_machine", "load_network", 
 #: Where a name is defined, unless that is the module of its own name in ``hpcpar.api``.
 _DEFINED = {"InputError": "errors.InputError", "RunError": "errors.RunError",
             "load_machine": "machine.files.load", "load_network": "network.builtin.network",
-            "load_plan": "plan.plan.load", "load_record": "train.record.read",
+            "load_plan": "plan.plan.load", "load_record": "train.record.load_record",
             "machines": "machine.files.presets", "networks": "network.builtin.names"}
 
 # Two functions have the names of packages, which Python binds when it first imports them: here, so

@@ -1,11 +1,15 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and locks."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import BinaryIO
 
 from hpcpar.errors import InputError
 
@@ -18,36 +22,134 @@ def reason(err: OSError) -> str:
     return err.strerror or str(err).splitlines()[0]
 
 
+def _beside(path: str, kind: str) -> str:
+    """The name of a file that belongs to another one, in its folder."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}.hpcpar-{kind}")
+
+
+def _is_special(path: str) -> bool:
+    """True for devices, pipes and terminals."""
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def remove_temporaries(path: str) -> None:
+    """Removes what writers of `path` have left behind that were killed on this host."""
+    start = f"{os.path.basename(_beside(path, 'tmp'))}-{socket.gethostname()}-"
+    folder = os.path.dirname(path) or "."
+    for name in os.listdir(folder):
+        pid = name.removeprefix(start)
+        if pid != name and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            with suppress(OSError):
+                os.unlink(os.path.join(folder, name))
+
+
 @contextmanager
 def atomic_path(path: str, what: str) -> Iterator[str]:
     """The path of a new file in the same folder, for the caller to write.
 
-    It replaces `path` on success, and is removed on failure.
+    It replaces `path` on success, with its permissions, and is removed on failure. A symbolic link
+    stays, its target is replaced. Devices and pipes are written to.
 
     Raises
     ------
     InputError
         The file cannot be written; `what` names its kind.
     """
-    temporary = f"{path}.tmp{os.getpid()}"
     try:
-        yield temporary
-        os.replace(temporary, path)
+        if _is_special(path):
+            yield path
+            return
+        target = os.path.realpath(path)
+        remove_temporaries(target)
+        temporary = f"{_beside(target, 'tmp')}-{socket.gethostname()}-{os.getpid()}"
+        try:
+            yield temporary
+            _replace(temporary, target)
+        finally:
+            with suppress(OSError):
+                os.unlink(temporary)
     except OSError as err:
         raise InputError(f"cannot write {what} {path}: {reason(err)}; choose a folder that exists "
                          "and that you may write, with room") from err
+
+
+def _replace(temporary: str, target: str) -> None:
+    """Puts a file in the place of another one; a crash of the system leaves either of them."""
+    with suppress(FileNotFoundError):
+        os.chmod(temporary, stat.S_IMODE(os.stat(target).st_mode))
+    _sync(temporary)
+    os.replace(temporary, target)
+    _sync(os.path.dirname(target) or ".")
+
+
+def _sync(path: str) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
     finally:
-        with suppress(OSError):
-            os.unlink(temporary)
-
-
-def write_text(path: str, text: str, what: str) -> None:
-    """Writes a text file atomically; the errors are those of `atomic_path`."""
-    with atomic_path(path, what) as temporary, open(temporary, "w", encoding="utf-8") as f:
-        f.write(text)
+        os.close(number)
 
 
 def write_bytes(path: str, content: bytes | memoryview, what: str) -> None:
     """Writes a file atomically; the errors are those of `atomic_path`."""
     with atomic_path(path, what) as temporary, open(temporary, "wb") as f:
         f.write(content)
+
+
+def write_text(path: str, text: str, what: str) -> None:
+    """Writes a text file atomically; the errors are those of `atomic_path`."""
+    write_bytes(path, text.encode(), what)
+
+
+@contextmanager
+def lock(path: str, what: str) -> Iterator[None]:
+    """Keeps other processes from writing `path`, by a file beside it. The lock ends with its owner,
+    however that ends. On file systems without locks this does nothing.
+
+    Raises
+    ------
+    InputError
+        Another process has the lock, or the folder cannot be written.
+    """
+    if _is_special(path):
+        yield
+        return
+    target = os.path.realpath(path)
+    try:
+        holder = _locked(_beside(target, "lock"))
+        remove_temporaries(target)
+    except BlockingIOError as err:
+        raise InputError(f"{what} {path} is being written by another job ({err}); wait for it, or "
+                         "choose another name") from err
+    except OSError as err:
+        raise InputError(f"cannot write {what} {path}: {reason(err)}; choose a folder that exists "
+                         "and that you may write") from err
+    with holder:
+        try:
+            yield
+        finally:
+            os.unlink(holder.name)
+
+
+def _locked(name: str) -> BinaryIO:
+    """A file that is locked and says by whom."""
+    while True:
+        f = open(name, "ab+", buffering=0)  # noqa: SIM115 - the caller closes it
+        try:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            f.seek(0)
+            raise BlockingIOError(f.read(200).decode(errors="replace")) from None
+        except OSError:
+            return f
+        # the owner before may have removed the file since it was opened
+        if os.path.exists(name) and os.path.samestat(os.stat(name), os.fstat(f.fileno())):
+            f.truncate(0)
+            with suppress(OSError):  # a full disk: locked all the same
+                f.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+            return f
+        f.close()

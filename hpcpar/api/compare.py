@@ -12,7 +12,7 @@ from hpcpar.report import compare_plot
 from hpcpar.report.answer import of_comparison
 from hpcpar.report.compare_table import csv_rows
 from hpcpar.report.rows import Row
-from hpcpar.train.record import RunRecord, read
+from hpcpar.train.record import RunRecord, load
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,8 +48,13 @@ class CompareResult(TableResult):
         return compare_plot.plot(self.runs, path)
 
 
-def compare(*records: str | RunRecord) -> CompareResult:
+def compare(*records: str | RunRecord, allow_external: bool = False) -> CompareResult:
     """Compares runs with their predictions; the arguments are record files, or records.
+
+    Parameters
+    ----------
+    allow_external : bool
+        Read files that have data in other files.
 
     Raises
     ------
@@ -58,5 +63,6 @@ def compare(*records: str | RunRecord) -> CompareResult:
     """
     if not records:
         raise InputError("no record to compare; give files that 'hpcpar run --out' wrote")
-    loaded = [read(r) if isinstance(r, str) else r for r in records]
+    files = load(*(r for r in records if isinstance(r, str)), allow_external=allow_external)
+    loaded = [files.pop(0) if isinstance(r, str) else r for r in records]
     return CompareResult(tuple(comparison.compare(loaded)))

@@ -86,7 +86,7 @@ def _refine(args: argparse.Namespace) -> int:
     if given:
         raise InputError(
             f"--refine takes times from records, {given[0]} measures: do one after the other")
-    found = refine(files.load(args.out), args.out, [record.read(path) for path in args.refine])
+    found = refine(files.load(args.out), args.out, record.load(*args.refine))
     files.save(found.machine, args.out)
     if args.json:
         options.print_json({

@@ -17,12 +17,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="OUT.png", help="also draw the comparison")
     parser.add_argument("--all", action="store_true",
                         help="also every step, and all layers and deviations")
+    options.add_external(parser)
     options.add_output(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
-    result = compare(*args.records)
+    result = compare(*args.records, allow_external=args.allow_external)
     if args.plot:
         result.plot(args.plot)
     if args.json:

@@ -12,6 +12,7 @@ from hpcpar.data import dataset
 from hpcpar.data.image_folder import from_images
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
+from hpcpar.hdf5 import check
 from hpcpar.network.base import shape_text
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say, show_line
@@ -81,7 +82,7 @@ def add(parser: argparse.ArgumentParser) -> None:
                      "(default 0.2)")
     sub.add_argument("--skip-damaged", action="store_true",
                      help="leave out images that cannot be read, and say how many")
-    kind("info", "what a data file holds", "the file to look into")
+    options.add_external(kind("info", "what a data file holds", "the file to look into"))
 
 
 @contextmanager
@@ -129,6 +130,8 @@ def main(args: argparse.Namespace) -> int:
                                   skip_damaged=args.skip_damaged, progress=progress)
         if skipped:
             say(f"left out {len(skipped)} damaged images; the first: {skipped[0]}")
+    if args.kind == "info":
+        check([args.file], "data file", dataset.REMEDY, args.allow_external)
     info = dataset.info(args.file)
     if args.json:
         options.print_json(info)

@@ -90,6 +90,12 @@ def add_start(parser: argparse.ArgumentParser) -> None:
                         help="start P ranks here with mpiexec (default: this is one of a job's)")
 
 
+def add_external(parser: argparse.ArgumentParser) -> None:
+    """Adds --allow-external."""
+    parser.add_argument("--allow-external", action="store_true",
+                        help="read HDF5 files that have data in other files")
+
+
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Adds --device."""
     parser.add_argument("--device", default="cpu", **one_of(checks.DEVICES),

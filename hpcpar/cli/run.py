@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import datetime
 import math
-import os
 import re
 import statistics
 import sys
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,8 @@ from hpcpar.comm.world import World, world
 from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError
+from hpcpar.files import lock
+from hpcpar.hdf5 import check
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
@@ -34,6 +36,7 @@ from hpcpar.train.collect import Recorder
 from hpcpar.train.inference import Inference
 from hpcpar.train.job import EpochEnd, Interval, JobOptions
 from hpcpar.train.loop import Training
+from hpcpar.train.saving import BackgroundWriter
 from hpcpar.train.stop import STATUS, StopRequest
 
 #: Options that only a training has: those of `JobOptions`, and those of `SGD`.
@@ -79,6 +82,7 @@ def add(p: argparse.ArgumentParser) -> None:
                    help="fixes initial weights, shuffling and dropout")
     p.add_argument("--machine", default="",
                    help="machine that the prediction in the record is for (default: the plan's)")
+    options.add_external(p)
     options.add_direct(p)
     options.add_output(p)
 
@@ -115,13 +119,29 @@ def _interval(text: str) -> Interval:
 
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
-    with StopRequest(args.time_limit or 0.0) as stop:
+    with StopRequest(args.time_limit or 0.0) as stop, ExitStack() as locks:
         w = world()
         with w.guard():
+            w.agree(lambda: _lock(args, w, locks))
             return _run(args, w, stop)
 
 
+def _lock(args: argparse.Namespace, w: World, locks: ExitStack) -> None:
+    """Keeps other jobs from writing this one's files."""
+    for path, what in ((args.checkpoint, "checkpoint"), (args.out, "run record")):
+        if path and w.rank == 0:
+            locks.enter_context(lock(path, what))
+
+
+def _check_files(args: argparse.Namespace, w: World) -> None:
+    """Checks files that somebody else may have made."""
+    if w.rank == 0:
+        check([path for path in (args.data, args.resume) if path], "file",
+              "use one from: hpcpar data, or hpcpar run --checkpoint", args.allow_external)
+
+
 def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
+    w.agree(lambda: _check_files(args, w))
     plan, machine, kernels, job_options = w.agree(lambda: _read(args))
     network = plan.network.build()
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -156,7 +176,9 @@ def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
     run = recorder.collect()
     if run is not None:
         if args.out and isinstance(job, Inference):
-            record.write(args.out, run)
+            writer = BackgroundWriter()
+            writer.submit(partial(record.write, args.out, run))
+            writer.finish()
         if args.out:
             lines.say(f"record written to {args.out}")
         summary = _summary(job, run, prediction)
@@ -226,10 +248,6 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOp
         raise InputError("--partial is of --resume; name the checkpoint with it")
     schedule = update.pop("schedule", {})
     sgd = SGD(**update, **schedule)
-    for path in (args.out, length.get("checkpoint", "")):
-        if path and not os.access(os.path.dirname(path) or ".", os.W_OK):
-            raise InputError(f"cannot write {path}: its folder is missing or not writable; make "
-                             "it, or choose another place")
     plan = plans.load(args.plan)
     require(plan.network.build(), plan)
     machine = options.machine_of(args.machine, plan, args.plan)

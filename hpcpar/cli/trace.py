@@ -28,6 +28,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--iterations", type=options.positive, default=4, metavar="N",
         help="measured iterations, the last of those that the record keeps (default 4)",
     )
+    options.add_external(parser)
     parser.add_argument("-o", "--out", required=True, metavar="trace.json",
                         help="the file to write")
 
@@ -45,9 +46,9 @@ def main(args: argparse.Namespace) -> int:
     if args.record is not None:
         from hpcpar.report.perfetto_measured import measured as measured_events
         from hpcpar.report.recorded_prediction import recorded_prediction
-        from hpcpar.train.record import read
+        from hpcpar.train.record import load_record
 
-        record = read(args.record)
+        record = load_record(args.record, args.allow_external)
         simulated = recorded_prediction(record)
         measured = measured_events(record, 2, args.iterations)
     else:

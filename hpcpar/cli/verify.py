@@ -7,7 +7,9 @@ import sys
 
 from hpcpar.cli import options
 from hpcpar.comm.world import World, world
+from hpcpar.data.dataset import REMEDY
 from hpcpar.errors import InputError
+from hpcpar.hdf5 import check
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
 from hpcpar.plan import plan as plans
@@ -44,6 +46,7 @@ def add(p: argparse.ArgumentParser) -> None:
         "--rate", type=float, default=0.001,
         help="learning rate (default 0.001: small, lest training blows up what rounding leaves)",
     )
+    options.add_external(p)
     p.add_argument("--seed", type=int, default=0, help="fixes initial weights, data and dropout")
     options.add_device(p)
     options.add_output(p)
@@ -57,11 +60,12 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, w: World) -> int:
+    w.agree(lambda: _check_data(args, w))
     given, kernels, verify_options = w.agree(lambda: _read(args))
     network = given.network.build()
     plan = w.agree(lambda: comparable(network, given, args.dtype))
     lines = ProgressBar(w.rank)
-    check = Verification(w, network, plan, kernels, verify_options)
+    verification = Verification(w, network, plan, kernels, verify_options)
     lines.say(f"{plan.network.name} on {plural(w.size, 'rank')} ({plan.strategy}) beside one rank, "
               f"batch {plan.batch}, {args.steps} steps, {args.dtype}, {args.device}, {w.library}")
     if given.batch_norm == "local":
@@ -77,7 +81,7 @@ def _run(args: argparse.Namespace, w: World) -> int:
             f"worst difference so far {most.value:.1e} of {most.tolerance:.1e}, {most}",
         )
 
-    result = check.run(tell)
+    result = verification.run(tell)
     if w.rank == 0:
         title = (f"difference from one rank in {args.steps} steps, relative to each tensor's norm "
                  "(where it is the largest part of its tolerance)")
@@ -94,6 +98,12 @@ def _run(args: argparse.Namespace, w: World) -> int:
         sys.stdout.flush()
     result.check()
     return 0
+
+
+def _check_data(args: argparse.Namespace, w: World) -> None:
+    """Checks a file that somebody else may have made."""
+    if args.data and w.rank == 0:
+        check([args.data], "data file", REMEDY, args.allow_external)
 
 
 def _read(args: argparse.Namespace) -> tuple[plans.Plan, Backend, VerifyOptions]:

@@ -16,18 +16,19 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import h5py
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.errors import InputError
-from hpcpar.files import atomic_path, reason
+from hpcpar.hdf5 import attributes, find, is_empty, open_hdf5, replacing
 from hpcpar.network.base import image_of
+from hpcpar.schema import Extent, Finite, convert
 
 #: Callback with (samples written, samples in total) while a file is written.
 Progress = Callable[[int, int], None]
@@ -37,41 +38,6 @@ BLOCK_BYTES = 16 << 20
 REMEDY = "make it with: hpcpar data"
 #: Fixed seed for the choice and order of samples, so that files are reproducible.
 _SPLIT_SEED = 20171
-
-
-def open_hdf5(path: str, what: str, remedy: str) -> h5py.File:
-    """Open an HDF5 file for reading.
-
-    Raises
-    ------
-    InputError
-        The file is missing, truncated, unreadable or not HDF5; the message ends with `remedy`.
-    """
-    try:
-        return h5py.File(path, "r")
-    except FileNotFoundError:
-        fault = "does not exist"
-    except OSError as err:
-        if "truncated file" in str(err):
-            fault = "is truncated (its end is missing)"
-        elif "signature not found" in str(err):
-            fault = "is not an HDF5 file"
-        else:
-            fault = f"cannot be read ({reason(err)})"
-    raise InputError(f"{what} {path} {fault}; {remedy}")
-
-
-def attributes(group: h5py.Group) -> dict[str, Any]:
-    """Attributes as plain numbers, strings and lists."""
-    return {name: value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-            for name, value in group.attrs.items()}
-
-
-@contextmanager
-def replacing(path: str, what: str) -> Iterator[h5py.File]:
-    """A new HDF5 file that atomically replaces `path` on success and is deleted on failure."""
-    with atomic_path(path, what) as temporary, h5py.File(temporary, "w") as f:
-        yield f
 
 
 @dataclass(frozen=True)
@@ -119,12 +85,11 @@ def open_split(f: h5py.File, path: str, prefix: str, truth: str,
     other, command = "targets", "hpcpar data"
     if truth == "targets":
         other, command = "labels", "hpcpar data synthetic --targets, or hpcpar data numpy"
-    images, wanted = f.get(f"{prefix}images"), f.get(prefix + truth)
-    has_other = isinstance(images, h5py.Dataset) and isinstance(f.get(prefix + other), h5py.Dataset)
-    if wanted is None and has_other:
+    images, wanted = find(f, f"{prefix}images"), find(f, prefix + truth)
+    if wanted is None and images is not None and find(f, prefix + other) is not None:
         raise InputError(f"{where} holds {other}, but the network's loss takes {truth}; make other "
                          f"data with: {command}")
-    if not isinstance(images, h5py.Dataset) or not isinstance(wanted, h5py.Dataset):
+    if images is None or wanted is None:
         names = f"datasets '{prefix}images' and '{prefix}{truth}'"
         raise InputError(
             f"{where} has no {f'held-out part ({names})' if prefix else names}; {REMEDY}")
@@ -147,7 +112,30 @@ def open_split(f: h5py.File, path: str, prefix: str, truth: str,
         raise InputError(f"{where}: '{prefix}targets' is {wanted.dtype} {wanted.shape}, not "
                          f"floating-point numbers [{count}, outputs], or of pixels "
                          f"{(count, 'outputs', *image)}; {REMEDY}")
+    for found in images, wanted:
+        if is_empty(found):
+            raise InputError(f"{where}: nothing was ever written into '{found.name[1:]}'; {REMEDY}")
     return DatasetSplit(images, wanted)
+
+
+class DataAttributes(msgspec.Struct):
+    """The attributes of a data file that are read."""
+
+    source: str = ""
+    classes: Extent | None = None
+    mean: Finite | list[Finite] = 0.0
+    scale: Finite | list[Finite] = 1.0
+
+
+def read_attributes(f: h5py.File, path: str) -> DataAttributes:
+    """The attributes of a data file.
+
+    Raises
+    ------
+    InputError
+        One of them is of another type.
+    """
+    return convert(attributes(f), DataAttributes, f"data file {path}", REMEDY)
 
 
 def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], dtype: Any,
@@ -268,6 +256,6 @@ def info(path: str) -> dict[str, Any]:
             found = open_split(f, path, prefix, truth)
             for name, dataset in ("images", found.images), (truth, found.truth):
                 out[prefix + name] = {"shape": list(dataset.shape), "dtype": str(dataset.dtype)}
-        known = attributes(f)
-        return out | {name: known[name] for name in ("source", "classes", "mean", "scale")
-                      if name in known}
+        known = read_attributes(f, path)
+        return out | {name: getattr(known, name) for name in attributes(f)
+                      if name in known.__struct_fields__}

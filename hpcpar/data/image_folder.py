@@ -16,9 +16,9 @@ from hpcpar.data.dataset import (
     Progress,
     create_split,
     held_out,
-    replacing,
 )
 from hpcpar.errors import InputError
+from hpcpar.hdf5 import replacing
 
 #: Part of each class that is held out where the folder has no held-out part.
 TEST_FRACTION = 0.2

@@ -13,9 +13,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from hpcpar.data.augment import Augmentation, Crops
 from hpcpar.data.box_reader import BoxReader, CropReader
-from hpcpar.data.dataset import REMEDY, open_hdf5, open_split
+from hpcpar.data.dataset import REMEDY, open_split, read_attributes
 from hpcpar.errors import InputError, unknown
 from hpcpar.files import reason
+from hpcpar.hdf5 import content, open_hdf5
 from hpcpar.network.base import shape_text
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.boxes import shape as shape_of
@@ -115,14 +116,13 @@ class Loader:
         if not _inside((rows, *self._box), (self.batch_size, *sample)):
             raise InputError(f"{where} holds images {sample}, the part {(rows, *self._box)} of a "
                              f"batch of {self.batch_size} lies outside; plan with its shape")
-        if classes is None and not self._targets and "classes" in self._file.attrs:
-            classes = int(self._file.attrs["classes"])
-        self._classes = classes
+        known = read_attributes(self._file, self.path)
+        self._classes = known.classes if classes is None and not self._targets else classes
         columns = self._truth_box[1:]
         if self._targets:
             self._check_outputs(found.truth.shape[1], columns[0])
         if not pixels:
-            self._check_truth(found.truth[...])
+            self._check_truth(content(found.truth, where, REMEDY))
         self._truth = (CropReader(self.path, found.truth, columns, RESIDENT_BYTES, crops) if pixels
                        else BoxReader(self.path, found.truth, columns, sys.maxsize))
         if pixels and self._truth.resident is not None:
@@ -131,8 +131,8 @@ class Loader:
             raise InputError(f"{where} holds {self.samples} samples, fewer than one batch of "
                              f"{self.batch_size}; use a smaller --batch or more data")
         self._images = CropReader(self.path, found.images, self._box, RESIDENT_BYTES, crops)
-        self._mean, self._scale = self._per_channel("mean", 0.0, sample), self._per_channel(
-            "scale", 1.0, sample)
+        self._mean, self._scale = (self._per_channel(name, getattr(known, name), sample)
+                                   for name in ("mean", "scale"))
 
     def _fits(self, stored: tuple[int, ...], sample: tuple[int, ...], crop: bool) -> None:
         """Check the images' shape against the network's."""
@@ -169,9 +169,10 @@ class Loader:
                 f"network has {classes} classes (0 to {classes - 1}); plan with --classes "
                 f"{max(int(known.max()) + 1, 1)} or fix the labels")
 
-    def _per_channel(self, name: str, default: float, sample: tuple[int, ...]) -> NDArray[Any]:
+    def _per_channel(self, name: str, given: float | list[float],
+                     sample: tuple[int, ...]) -> NDArray[Any]:
         """An attribute for the rank's channels, [c, 1, 1] or [c, 1, 1, 1], in the output's type."""
-        value = np.asarray(self._file.attrs.get(name, default), np.float64)
+        value = np.asarray(given, np.float64)
         if value.ndim > 1 or value.size not in (1, sample[0]):
             raise InputError(f"data file {self.path}: attribute '{name}' has shape {value.shape}, "
                              f"not one number or {sample[0]}; {REMEDY}")

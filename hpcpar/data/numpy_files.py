@@ -15,10 +15,10 @@ from hpcpar.data.dataset import (
     Progress,
     create_split,
     held_out,
-    reason,
-    replacing,
 )
 from hpcpar.errors import InputError
+from hpcpar.files import reason
+from hpcpar.hdf5 import replacing
 
 #: An image has at most so many colours (and transparency): a last axis that is so short, after
 #: longer ones, is taken for its channels.

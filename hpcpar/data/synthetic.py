@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.data.dataset import BLOCK_BYTES, Progress, create_split, replacing
+from hpcpar.data.dataset import BLOCK_BYTES, Progress, create_split
 from hpcpar.errors import InputError
+from hpcpar.hdf5 import replacing
 
 Value = TypeVar("Value", bound=np.generic)
 #: Upper bounds of the uniform noise and of the pattern, whose sum is a pixel.

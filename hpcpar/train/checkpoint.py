@@ -34,9 +34,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import hpcpar
-from hpcpar.data.dataset import attributes, open_hdf5
 from hpcpar.errors import InputError
 from hpcpar.files import reason, write_bytes
+from hpcpar.hdf5 import attributes, find, is_empty, open_hdf5
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.schema import Count, Extent, convert
@@ -168,8 +168,8 @@ def _steps(path: str) -> list[int]:
 
 def _open(path: str) -> h5py.File:
     f = open_hdf5(path, "checkpoint", _REMEDY)
-    group = f.get("state")
-    if not isinstance(group, h5py.Group) or not isinstance(f.get("params"), h5py.Group):
+    group = find(f, "state", h5py.Group)
+    if group is None or find(f, "params", h5py.Group) is None:
         f.close()
         raise InputError(f"{path} is an HDF5 file but not a checkpoint; {_REMEDY}")
     version = group.attrs.get("hpcpar_checkpoint")
@@ -245,10 +245,10 @@ def _layer_faults(f: h5py.File, path: str, network: Network, layer: Layer,
     faults: dict[str, str] = {}
     for group, kind, shape in wanted:
         name = f"{group}/{layer.name}/{kind}"
-        tensor = f.get(name)
+        tensor = find(f, name)
         if tensor is None:
             fault = f"has no {kind} of layer '{layer.name}' ({name})"
-        elif not isinstance(tensor, h5py.Dataset) or tensor.dtype.kind != "f":
+        elif tensor.dtype.kind != "f" or is_empty(tensor):
             fault = f"holds no floating-point numbers at {name}"
         elif tensor.shape != shape:
             fault = f"has {name} of shape {tensor.shape}, the network's is {shape}"
@@ -274,8 +274,8 @@ def resume_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike,
         for group in groups:
             for kind in (*TENSORS, *(RUNNING if group == "params" else ())):
                 name = f"{group}/{layer}/{kind}"
-                tensor = f.get(name)
-                if not isinstance(tensor, h5py.Dataset):
+                tensor = find(f, name)
+                if tensor is None:
                     continue
                 if not tensor.shape or not 0 <= start <= stop <= tensor.shape[0]:
                     raise InputError(f"checkpoint {path}: {name} has shape {tensor.shape}, rows "

@@ -55,19 +55,22 @@ from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 import h5py
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.data.dataset import open_hdf5
 from hpcpar.errors import InputError
-from hpcpar.files import reason, write_bytes
+from hpcpar.files import write_bytes
+from hpcpar.hdf5 import array, attributes, check, open_hdf5
 from hpcpar.runtime.reservoir import TOGETHER, stride
 from hpcpar.schedule.steps import Comm, Schedule
+from hpcpar.schema import Bytes, Count, convert, decode_json
 
 #: Version of the schema, and those that are read.
 VERSION, READABLE = 2, (1, 2)
 
 _REMEDY = "write one with: hpcpar run ... --out FILE"
+_AGAIN = "run again"
 _JSON = ("plan", "prediction", "machine", "versions")
 #: Type and axes of every array, by the letters of the table above.
 _ARRAYS = {"seconds": ("f4", "RTS"), "iteration_s": ("f8", "RI"), "sent_bytes": ("i8", "RS"),
@@ -78,8 +81,6 @@ _OPTIONAL = {"test_loss": ("f8", "E"), "epochs_done": ("i8", "E"), "iterations_d
              "memory_bytes": ("i8", "R"), "kept": ("i8", "K"), "clock": ("f8", "R23"),
              "begin_s": ("f8", "RK"), "start_s": ("f4", "RKS"), "end_s": ("f4", "RKS"),
              "wait_s": ("f4", "RKS")}
-_TEXTS = ("started", "command")
-_COUNTS = ("warmup", "samples", "node_ranks", "node_cores")
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class StepInfo:
         The operator, or the communication pattern.
     """
 
-    index: int
+    index: Count
     kind: str
     phase: str
     layer: str
@@ -108,10 +109,10 @@ class RankInfo:
     """Host and process of a rank; `threads` of its BLAS, peak memory of its process or device."""
 
     hostname: str
-    pid: int
-    threads: int
+    pid: Count
+    threads: Count
     device: str
-    peak_memory_bytes: int
+    peak_memory_bytes: Bytes
 
 
 def _empty() -> NDArray[Any]:
@@ -234,6 +235,15 @@ def _faults(record: RunRecord) -> list[str]:
         shape = tuple(sizes[axis] for axis in axes)
         if array.shape != shape:
             faults.append(f"{name} {array.shape} instead of {shape}")
+    for name in ("seconds", "iteration_s", "sent_bytes", "messages", "memory_bytes"):
+        array = getattr(record, name)
+        if array is not None and not (np.isfinite(array) & (np.asarray(array) >= 0)).all():
+            faults.append(f"{name} with negative or infinite numbers")
+    for name, size in (("kept", iterations), ("iterations_done", None), ("epochs_done", None)):
+        array = getattr(record, name)
+        if array is not None and array.size and (
+                array[0] < 0 or (np.diff(array) <= 0).any() or (size and array[-1] >= size)):
+            faults.append(f"{name} out of order")
     return faults
 
 
@@ -242,17 +252,38 @@ Entry = TypeVar("Entry", StepInfo, RankInfo)
 
 def _table(entries: Iterable[StepInfo] | Iterable[RankInfo],
            of: type[StepInfo] | type[RankInfo]) -> NDArray[Any]:
-    kinds: list[tuple[str, Any]] = [(f.name, "i8" if f.type == "int" else h5py.string_dtype())
+    kinds: list[tuple[str, Any]] = [(f.name, h5py.string_dtype() if f.type == "str" else "i8")
                                     for f in fields(of)]
     return np.array([astuple(e) for e in entries], dtype=kinds)
 
 
-def _entries(dataset: h5py.Dataset, of: type[Entry]) -> list[Entry]:
-    entries = []
-    for row in dataset[...].tolist():
-        plain: list[Any] = [v.decode() if isinstance(v, bytes) else v for v in row]
-        entries.append(of(**dict(zip(dataset.dtype.names, plain, strict=True))))
-    return entries
+def _entries(f: h5py.File, name: str, of: type[Entry], where: str) -> list[Entry]:
+    """The rows of a table."""
+    rows = array(f, name, "V", where, _AGAIN)
+    plain = [[v.decode(errors="replace") if isinstance(v, bytes) else v for v in row]
+             for row in rows.tolist()]
+    entries = [dict(zip(rows.dtype.names or (), row, strict=True)) for row in plain]
+    return convert(entries, list[of], f"{where}, {name}", _AGAIN)  # type: ignore[valid-type]
+
+
+class _Attributes(msgspec.Struct):
+    """The attributes of the file."""
+
+    started: str
+    command: str
+    warmup: Count
+    samples: Count
+    node_ranks: Count
+    node_cores: Count
+
+
+class _Documents(msgspec.Struct):
+    """The JSON data sets."""
+
+    plan: dict[str, Any]
+    prediction: dict[str, Any]
+    machine: dict[str, Any]
+    versions: dict[str, str]
 
 
 def join(before: RunRecord, now: RunRecord, step: int, epoch: int, most: int) -> RunRecord:
@@ -319,7 +350,7 @@ def write(path: str, record: RunRecord) -> None:
     out = io.BytesIO()
     with h5py.File(out, "w") as f:
         f.attrs["hpcpar_record"] = VERSION
-        for name in (*_TEXTS, *_COUNTS):
+        for name in _Attributes.__struct_fields__:
             f.attrs[name] = getattr(record, name)
         for name in _JSON:  # as data sets: an attribute holds at most 64 KB
             f.create_dataset(name, data=json.dumps(getattr(record, name)),
@@ -343,28 +374,44 @@ def read(path: str) -> RunRecord:
     InputError
         Missing, truncated, not a record, of another version, or damaged.
     """
+    where = f"run record {path}"
     with open_hdf5(path, "run record", _REMEDY) as f:
-        version = f.attrs.get("hpcpar_record")
+        found = attributes(f)
+        version = found.get("hpcpar_record")
         if version is None:
             raise InputError(f"{path} is an HDF5 file but not the record of a run; {_REMEDY}")
         if version not in READABLE:
-            raise InputError(f"run record {path} is of version {version}, this hpcpar reads "
-                             f"versions up to {VERSION}; run again with this hpcpar")
-        try:
-            values: dict[str, Any] = {name: json.loads(f[name][()]) for name in _JSON}
-            values |= {name: f[name][...] for name in _ARRAYS}
-            values |= {name: f[name][...] if name in f else None for name in _OPTIONAL}
-            values |= {name: f.attrs[name] for name in _TEXTS}
-            values |= {name: int(f.attrs[name]) for name in _COUNTS}
-            record = RunRecord(steps=_entries(f["steps"], StepInfo),
-                               ranks=_entries(f["ranks"], RankInfo), path=path, **values)
-        except OSError as err:
-            raise InputError(f"run record {path} is damaged ({reason(err)}); run again") from err
-        except (KeyError, ValueError, TypeError, AttributeError) as err:
-            raise InputError(
-                f"run record {path} is damaged ({type(err).__name__}: {err}); run again") from err
+            raise InputError(f"{where} is of version {version}, this hpcpar reads versions up to "
+                             f"{VERSION}; {_AGAIN} with this hpcpar")
+        known = convert(found, _Attributes, where, _AGAIN)
+        documents = {name: decode_json(bytes(array(f, name, "O", where, _AGAIN)[()]), object,
+                                       f"{name} in {where}", _AGAIN) for name in _JSON}
+        values = msgspec.structs.asdict(known) | msgspec.structs.asdict(
+            convert(documents, _Documents, where, _AGAIN))
+        values |= {name: array(f, name, kind[0] if kind[0] == "f" else "iu", where, _AGAIN)
+                   for name, (kind, _) in (_ARRAYS | _OPTIONAL).items()
+                   if name in _ARRAYS or name in f}
+        record = RunRecord(steps=_entries(f, "steps", StepInfo, where),
+                           ranks=_entries(f, "ranks", RankInfo, where), path=path, **values)
     faults = _faults(record)
     if faults or record.iterations == 0:
-        raise InputError(f"run record {path} is damaged or has no iterations "
-                         f"({'; '.join(faults) or 'empty'}); run again")
+        raise InputError(f"{where} is damaged or has no iterations "
+                         f"({'; '.join(faults) or 'empty'}); {_AGAIN}")
     return record
+
+
+def load(*paths: str, allow_external: bool = False) -> list[RunRecord]:
+    """Reads records that somebody else may have made: they are checked first.
+
+    Raises
+    ------
+    InputError
+        As `read` and `hpcpar.hdf5.check`.
+    """
+    check(paths, "run record", _REMEDY, allow_external)
+    return [read(path) for path in paths]
+
+
+def load_record(path: str, allow_external: bool = False) -> RunRecord:
+    """Reads one record; see `load`."""
+    return load(path, allow_external=allow_external)[0]

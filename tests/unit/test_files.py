@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from hpcpar.errors import InputError
-from hpcpar.files import atomic_path, write_text
+from hpcpar.files import atomic_path, lock, write_text
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -38,6 +41,78 @@ def test_permissions_are_the_users(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == 0o640
+
+
+def test_permissions_of_what_is_replaced_stay(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    path.chmod(0o600)
+    write_text(str(path), "new", "thing")
+    assert path.read_text() == "new" and stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    target, link = tmp_path / "far" / "target", tmp_path / "link"
+    link.symlink_to(target)
+    write_text(str(link), "first", "thing")  # the target does not exist yet
+    write_text(str(link), "second", "thing")
+    assert link.is_symlink() and target.read_text() == "second" and not target.is_symlink()
+    assert os.listdir(tmp_path / "far") == ["target"] and len(os.listdir(tmp_path)) == 2
+
+
+def test_pipes_and_devices_are_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text)
+        write_text(str(pipe), "through", "thing")
+        assert read.result(10) == "through"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    null = tmp_path / "null"
+    null.symlink_to(os.devnull)
+    write_text(str(null), "gone", "thing")
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_a_full_device_is_one_line() -> None:
+    with pytest.raises(InputError, match=r"cannot write thing /dev/full: No space left on device"):
+        write_text("/dev/full", "text", "thing")
+
+
+def killed(code: str) -> int:
+    """The number of a process that ran this code and was then killed."""
+    run = f"import os, signal\n{code}\nos.kill(os.getpid(), signal.SIGKILL)"
+    with subprocess.Popen([sys.executable, "-c", run]) as process:
+        assert process.wait(30) == -9
+    return process.pid
+
+
+def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.txt")
+    killed(f"from hpcpar.files import atomic_path\nwith atomic_path({path!r}, 'thing') as t:\n"
+           " open(t, 'w').write('half')\n os.kill(os.getpid(), signal.SIGKILL)")
+    assert [name.startswith(".a.txt.hpcpar-tmp-") for name in os.listdir(tmp_path)] == [True]
+    other = tmp_path / ".a.txt.hpcpar-tmp-elsewhere-1"  # may be alive
+    other.touch()
+    write_text(path, "whole", "thing")
+    assert sorted(os.listdir(tmp_path)) == [other.name, "a.txt"]
+
+
+def test_a_lock_keeps_others_out_and_dies_with_its_owner(tmp_path: Path) -> None:
+    path = str(tmp_path / "c.h5")
+    with lock(path, "checkpoint"):
+        with pytest.raises(InputError, match=rf"is being written by another job \(process "
+                           rf"{os.getpid()} on .*\); wait"), lock(path, "checkpoint"):
+            pass
+        with lock(str(tmp_path / "other.h5"), "checkpoint"):
+            pass
+    assert os.listdir(tmp_path) == []
+    killed(f"from hpcpar.files import lock\nheld = lock({path!r}, 'checkpoint')\nheld.__enter__()")
+    assert os.listdir(tmp_path) == [".c.h5.hpcpar-lock"]
+    with lock(path, "checkpoint"), lock(os.devnull, "record"), lock(os.devnull, "record"):
+        pass
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:

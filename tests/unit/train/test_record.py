@@ -170,9 +170,15 @@ def test_bad_files(tmp_path: Path) -> None:
     with h5py.File(path, "a") as f:
         f.attrs["hpcpar_record"] = 2
         del f["loss"]
-    fails("is damaged")
+    fails("has no data set 'loss'")
     with h5py.File(path, "a") as f:
         f["loss"] = np.zeros(4)
     fails(r"loss \(4,\) instead of \(5,\)")
+    for change, message in (({"seconds": -sample().seconds}, "seconds with negative"),
+                            ({"kept": np.array([3, 1, 2, 0, 4])}, "kept out of order"),
+                            ({"kept": np.arange(1, 6)}, "kept out of order")):
+        bad = replace(sample(), start_s=None, **change)
+        with pytest.raises(ValueError, match=message):
+            record.write(str(path), bad)
     with pytest.raises(InputError, match="cannot write run record"):
         record.write(str(tmp_path / "no" / "run.h5"), sample())

@@ -1,0 +1,223 @@
+"""HDF5 files: the one module that opens them.
+
+A file from elsewhere can crash the library, or keep it busy beyond any signal, by what it says of
+its own structure. `check` therefore reads all of that in a process of its own first.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.errors import InputError
+from hpcpar.files import atomic_path, reason
+
+#: Seconds after which a file counts as damaged; most objects of a file, and bytes of an array.
+CHECK_S, MOST_OBJECTS, MOST_BYTES = 20.0, 100_000, 1 << 34
+
+
+def check(paths: Sequence[str], what: str, remedy: str, allow_external: bool = False) -> None:
+    """Checks files that somebody else may have made, before they are opened here.
+
+    It takes about 0.2 s. Of a job, one rank needs to call it. Files that do not exist are left to
+    `open_hdf5`.
+
+    Raises
+    ------
+    InputError
+        A file is damaged, or has data in other files and may not.
+    """
+    # imports as this process does: not from the folder in which it happens to run
+    code = f"import sys; sys.path[:] = {sys.path!r}; from hpcpar.hdf5 import tell; tell()"
+    command = [sys.executable, "-I", "-c", code, *paths]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=CHECK_S, check=False)
+        fault = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        fault = [paths[0], "is damaged (reading its structure takes for ever)"]
+    except ValueError:  # it was killed by a signal
+        fault = [paths[0], "is damaged (the HDF5 library crashes on it)"]
+    if fault and not (allow_external and fault[1].startswith(_EXTERNAL)):
+        raise InputError(f"{what} {fault[0]} {fault[1]}; {remedy}")
+
+
+#: How the fault of a file begins that has data elsewhere.
+_EXTERNAL = "has data in other files"
+
+
+def _fault(path: str) -> str:
+    """The fault of a file's structure; empty where there is none, or where opening it says so."""
+    try:
+        f = h5py.File(path, "r")
+    except OSError:
+        return ""
+    external = ""
+    with f:
+        todo: list[h5py.Group | h5py.Dataset] = [f["/"]]
+        seen = set()
+        while todo:
+            item = todo.pop()
+            address = h5py.h5o.get_info(item.id).addr
+            if address in seen:
+                continue
+            seen.add(address)
+            if len(seen) > MOST_OBJECTS:
+                return f"has more than {MOST_OBJECTS} objects"
+            for name in item.attrs:
+                item.attrs[name]
+            if isinstance(item, h5py.Group):
+                links = {name: item.get(name, getlink=True) for name in item}
+                todo += [item[name] for name, link in links.items()
+                         if isinstance(link, h5py.HardLink)]
+                if any(isinstance(link, h5py.ExternalLink) for link in links.values()):
+                    external = f"{_EXTERNAL} (links in {item.name})"
+            elif isinstance(item, h5py.Dataset) and (item.is_virtual or item.external):
+                external = f"{_EXTERNAL} ({item.name})"
+    return external and f"{external}, which is read with --allow-external alone"
+
+def tell() -> None:
+    """Prints the first file of the command line that has a fault, and the fault; else null."""
+    for path in sys.argv[1:]:
+        try:
+            fault = _fault(path)
+        except Exception as err:  # whatever h5py raises on a damaged file
+            cause = reason(err) if isinstance(err, OSError) else type(err).__name__
+            fault = f"is damaged ({cause})"
+        if fault:
+            print(json.dumps([path, fault]))
+            return
+    print("null")
+
+
+def open_hdf5(path: str, what: str, remedy: str) -> h5py.File:
+    """Opens an HDF5 file for reading.
+
+    Raises
+    ------
+    InputError
+        The file is missing, truncated, unreadable or not HDF5; the message ends with `remedy`.
+    """
+    try:
+        return h5py.File(path, "r")
+    except FileNotFoundError:
+        fault = "does not exist"
+    except OSError as err:
+        if "truncated file" in str(err):
+            fault = "is truncated (its end is missing)"
+        elif "signature not found" in str(err):
+            fault = "is not an HDF5 file"
+        else:
+            fault = f"cannot be read ({reason(err)})"
+    raise InputError(f"{what} {path} {fault}; {remedy}")
+
+
+def attributes(item: h5py.Group | h5py.Dataset) -> dict[str, Any]:
+    """Attributes as plain numbers, strings and lists."""
+    return {name: value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+            for name, value in item.attrs.items()}
+
+
+def find(f: h5py.Group, name: str, kind: type = h5py.Dataset) -> Any:
+    """The data set, or the group, of this name; None where there is none, or a link that leads
+    nowhere.
+    """
+    try:
+        found = f.get(name)
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return found if isinstance(found, kind) else None
+
+
+def is_empty(found: h5py.Dataset) -> bool:
+    """True where nothing was ever written into a data set, whatever size it claims."""
+    return bool(found.size) and not found.id.get_storage_size()
+
+
+def content(found: h5py.Dataset, where: str, remedy: str) -> NDArray[Any]:
+    """All values of a data set.
+
+    Raises
+    ------
+    InputError
+        It is damaged, or too large for memory.
+    """
+    fault = "is too large"
+    if math.prod(found.shape) * found.dtype.itemsize <= MOST_BYTES:
+        try:
+            return np.asarray(found[...])
+        except (OSError, RuntimeError, ValueError, MemoryError) as err:
+            fault = f"is damaged ({reason(err) if isinstance(err, OSError) else err})"
+    raise InputError(f"{where}: '{found.name}' {fault}; {remedy}")
+
+
+def array(f: h5py.Group, name: str, kinds: str, where: str, remedy: str) -> NDArray[Any]:
+    """All values of the data set of this name.
+
+    Parameters
+    ----------
+    kinds : str
+        Kinds of its type that fit, as in NumPy: ``f``, ``iu``; ``O`` for texts, ``V`` for tables.
+
+    Raises
+    ------
+    InputError
+        As `content`; or it is missing, of another type, or empty whatever size it claims.
+    """
+    found = find(f, name)
+    if found is None:
+        fault = f"has no data set '{name}'"
+    elif found.dtype.kind not in kinds:
+        fault = f"has values of type {found.dtype} in '{name}'"
+    elif is_empty(found):
+        fault = f"has nothing in '{name}'"
+    else:
+        return content(found, where, remedy)
+    raise InputError(f"{where} {fault}; {remedy}")
+
+
+class _Sink(io.FileIO):
+    """A file for HDF5, which crashes at the end of the program where it cannot write: it is told
+    that it could.
+    """
+
+    #: The first error; nothing is written after it.
+    error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        """All of it."""
+        left = memoryview(content).cast("B")
+        size = len(left)
+        try:
+            while len(left) and self.error is None:
+                left = left[super().write(left):]
+        except OSError as err:
+            self.error = err
+        return size
+
+
+@contextmanager
+def replacing(path: str, what: str) -> Iterator[h5py.File]:
+    """A new HDF5 file that atomically replaces `path` on success and is deleted on failure.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written.
+    """
+    with atomic_path(path, what) as temporary, _Sink(temporary, "w+") as sink:
+        try:
+            with h5py.File(sink, "w") as f:
+                yield f
+        finally:
+            if sink.error is not None:
+                raise sink.error

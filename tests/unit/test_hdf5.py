@@ -1,0 +1,139 @@
+"""HDF5 files of others: links, storage elsewhere, damage, absurd sizes, full disks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcpar import hdf5
+from hpcpar.errors import InputError
+
+CALL = ("thing", "make it again")
+
+
+def fault(path: Path, **options: bool) -> str:
+    """What `check` says of a file; empty where it lets it pass."""
+    try:
+        hdf5.check([str(path)], *CALL, **options)
+    except InputError as err:
+        assert str(err).startswith(f"thing {path} ") and str(err).endswith("; make it again")
+        assert "\n" not in str(err)
+        return str(err)
+    return ""
+
+
+def test_links_that_lead_round_or_nowhere_are_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as f:
+        f["a/b/numbers"] = np.arange(3)
+        f["a/b/up"] = f["a"]
+        f["a/soft"] = h5py.SoftLink("/a/soft")
+        f["nowhere"] = h5py.SoftLink("/not/there")
+    assert fault(path) == ""
+    with h5py.File(path) as f:
+        assert hdf5.find(f, "a/soft") is None and hdf5.find(f, "nowhere") is None
+        assert hdf5.find(f, "a/b") is None and hdf5.find(f, "a/b", h5py.Group) is not None
+        assert hdf5.array(f, "a/b/numbers", "i", *CALL).tolist() == [0, 1, 2]
+
+
+def test_data_in_other_files_are_refused_unless_allowed(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "secret.h5", "w") as f:
+        f["x"] = np.arange(4)
+    raw = tmp_path / "raw"
+    raw.write_bytes(bytes(8))
+    layout = h5py.VirtualLayout((4,), "i8")
+    layout[:] = h5py.VirtualSource(str(tmp_path / "secret.h5"), "x", (4,))
+    for name in ("link", "external", "virtual"):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as f:
+            if name == "link":
+                f["deep/x"] = h5py.ExternalLink(str(tmp_path / "secret.h5"), "/x")
+            elif name == "external":
+                f.create_dataset("x", (8,), "u1", external=[(str(raw), 0, 8)])
+            else:
+                f.create_virtual_dataset("x", layout)
+        path = tmp_path / f"{name}.h5"
+        assert "has data in other files" in fault(path) and "--allow-external" in fault(path)
+        assert fault(path, allow_external=True) == ""
+
+
+def test_a_file_that_keeps_the_library_busy_or_crashes_it_is_damaged(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.h5"
+    path.touch()
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert "the HDF5 library crashes on it" in fault(path)
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(hdf5, "CHECK_S", 0.3)
+    assert "takes for ever" in fault(path)
+
+
+def test_damage_is_found_before_the_file_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as f:
+        for i in range(30):
+            f[f"group{i}/x"] = i
+    whole = path.read_bytes()
+    found = 0
+    for place in range(100, len(whole), len(whole) // 12):
+        flipped = bytearray(whole)
+        flipped[place:place + 8] = os.urandom(8)
+        path.write_bytes(flipped)
+        found += "is damaged" in fault(path)
+    assert found >= 3
+
+
+def test_arrays_are_checked_before_memory_is_taken(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f.create_group("group")
+        f["text"] = "words"
+        f.create_dataset("zeros", (10**12,), "f8", chunks=(1000,))
+        f.create_dataset("few", (10**12,), "f8", chunks=(1000,))[:10] = 1
+        for name, message in (("none", "has no data set 'none'"), ("group", "no data set 'group'"),
+                              ("text", "has values of type object in 'text'"),
+                              ("zeros", "has nothing in 'zeros'"), ("few", "'/few' is too large")):
+            with pytest.raises(InputError, match=message):
+                hdf5.array(f, name, "f", *CALL)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small file system")
+def test_a_full_disk_is_one_line_and_no_crash(tmp_path: Path) -> None:
+    code = textwrap.dedent("""
+        import sys, numpy as np
+        from hpcpar.errors import InputError
+        from hpcpar.hdf5 import replacing
+        try:
+            with replacing(sys.argv[1], "data file") as f:
+                images = f.create_dataset("images", (64, 1 << 17), "u1", chunks=(1, 1 << 17))
+                labels = f.create_dataset("labels", (64,), "i8")
+                for i in range(64):
+                    images[i] = np.random.default_rng(i).integers(0, 255, 1 << 17, "u1")
+                    labels[i] = i
+        except InputError as err:
+            print(err)
+    """)
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2M", "none", str(small)],
+                             capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        path = small / "data.h5"
+        path.write_bytes(b"old")
+        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True,
+                              text=True, check=False)
+        assert done.returncode == 0 and done.stderr == ""
+        assert done.stdout.startswith(f"cannot write data file {path}: No space left on device")
+        assert [p.name for p in small.iterdir()] == ["data.h5"] and path.read_bytes() == b"old"
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
