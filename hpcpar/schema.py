@@ -37,7 +37,9 @@ Extent = Annotated[int, Meta(ge=1, le=10**9)]
 #: Bytes that may be none, and those of a memory.
 Bytes = Annotated[int, Meta(ge=0, le=10**18)]
 Capacity = Annotated[int, Meta(ge=1, le=10**18)]
-#: Finite numbers: times, not negative, above 0, and parts of a whole. `convert` refuses NaN in all.
+#: Finite numbers: any, times, not negative, above 0, and parts of a whole. `convert` refuses NaN in
+#: all data.
+Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e30)]
 Positive = Annotated[float, Meta(gt=0, le=1e30)]
