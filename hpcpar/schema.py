@@ -37,7 +37,9 @@ Extent = Annotated[int, Meta(ge=1, le=10**9)]
 #: Bytes that may be none, and those of a memory.
 Bytes = Annotated[int, Meta(ge=0, le=10**18)]
 Capacity = Annotated[int, Meta(ge=1, le=10**18)]
-#: Finite numbers: times, not negative, above 0, and parts of a whole. `convert` refuses NaN in all.
+#: Finite numbers: any, times, not negative, above 0, and parts of a whole. `convert` refuses NaN in
+#: all data.
+Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e30)]
 Positive = Annotated[float, Meta(gt=0, le=1e30)]
@@ -79,7 +81,7 @@ def decode_json(text: bytes | str, type: type[T], where: str, remedy: str) -> T:
     """A value of this type from JSON text; arguments and errors are those of `convert`."""
     try:
         data = msgspec.json.decode(text)
-    except (ValueError, RecursionError, MemoryError) as err:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError) as err:
         raise InputError(f"{where}: not JSON ({_cause(err)}); {remedy}") from err
     return convert(data, type, where, remedy)
 

@@ -151,7 +151,7 @@ def test_a_prediction_that_lacks_something_is_refused() -> None:
     short = prediction()
     del short["steps"][2]["exposed_s"]
     for damaged in ({}, short, prediction() | {"steps": None}):
-        with pytest.raises(InputError, match=r"is missing; run again|expected a list.* run again"):
+        with pytest.raises(InputError, match=r"(is missing|expected a list.*); run again"):
             compare_one(run(prediction=damaged))
 
 
