@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from hpcpar.errors import InputError
 from hpcpar.hdf5 import attributes, find, is_empty, open_hdf5, replacing
 from hpcpar.network.base import image_of
-from hpcpar.schema import Extent, Finite, convert
+from hpcpar.schema import Extent, convert
 
 #: Callback with (samples written, samples in total) while a file is written.
 Progress = Callable[[int, int], None]
@@ -123,8 +123,8 @@ class DataAttributes(msgspec.Struct):
 
     source: str = ""
     classes: Extent | None = None
-    mean: Finite | list[Finite] = 0.0
-    scale: Finite | list[Finite] = 1.0
+    mean: float | list[float] = 0.0
+    scale: float | list[float] = 1.0
 
 
 def read_attributes(f: h5py.File, path: str) -> DataAttributes:
