@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import hpcpar
 from hpcpar.cli import site
 from hpcpar.cli.launch import limit_threads, start, started_rank, watch
+from hpcpar.cli.output_files import check_outputs
 from hpcpar.cli.parser import Parser
 from hpcpar.errors import InputError, RunError, unknown
 
@@ -76,6 +77,7 @@ def _dispatch(argv: Sequence[str]) -> int:
         from hpcpar.sweep.local import mpiexec
 
         start(args.start, argv, mpiexec())
+    check_outputs(args)
     site.fill(args)
     return int(importlib.import_module(f"hpcpar.cli.{command}").main(args))
 
