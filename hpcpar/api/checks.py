@@ -15,6 +15,14 @@ from hpcpar.errors import InputError, unknown
 from hpcpar.network.layers import Shape
 
 T = TypeVar("T")
+#: Largest count of anything: samples, classes, iterations.
+MOST = 10**10
+#: Largest job, in ranks; most parts of a mini-batch in time, each of which has steps of its own.
+MOST_RANKS, MOST_MICROBATCHES = 1 << 20, 1024
+#: Largest seed: it is stored in 64 bits.
+MOST_SEED = 2**63 - 1
+#: Bounds of times, rates and factors: products of some of them are finite.
+LEAST_AMOUNT, MOST_AMOUNT = 1e-12, 1e18
 #: Where ranks compute.
 DEVICES = ("cpu", "gpu")
 
@@ -54,25 +62,35 @@ class OneOf:
         return name
 
 
-def whole(least: int, value: object) -> int:
-    """A whole number of at least `least`."""
+def whole(least: int, most: int, value: object) -> int:
+    """A whole number of at least `least` and at most `most`."""
     try:
         number = int(str(value))
     except ValueError:
         number = least - 1
     if number < least:
-        raise ValueRefused(f"'{value}' is not a whole number of at least {least}")
+        raise ValueRefused(f"{_shown(value)} is not a whole number of at least {least}")
+    if number > most:
+        raise ValueRefused(f"{_shown(value)} is more than {most:,}, the most there can be")
     return number
 
 
-natural, positive = partial(whole, 0), partial(whole, 1)
+def _shown(value: object) -> str:
+    """A value in quotes, cut where it is long."""
+    text = str(value)
+    return f"'{text}'" if len(text) <= 60 else f"'{text[:57]}...'"
 
 
-def positives(value: object) -> list[int]:
-    """Whole numbers of at least 1: one, several, or text with commas."""
+natural, positive = partial(whole, 0, MOST), partial(whole, 1, MOST)
+ranks, microbatches = partial(whole, 1, MOST_RANKS), partial(whole, 1, MOST_MICROBATCHES)
+seed = partial(whole, 0, MOST_SEED)
+
+
+def several_ranks(value: object) -> list[int]:
+    """Numbers of ranks: one, several, or text with commas."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         value = str(value).split(",")
-    found = [positive(str(part).strip()) for part in value]
+    found = [ranks(str(part).strip()) for part in value]
     if not found:
         raise ValueRefused("no number is given; give at least one")
     return found
@@ -84,37 +102,45 @@ def names(value: str | Iterable[str]) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
-def number(most: float, told: str, value: object) -> float:
-    """A number greater than 0 and at most `most`, or less than that where it is infinite."""
+def number(least: float, most: float, told: str, value: object) -> float:
+    """A number of at least `least` and at most `most`; `told` says so in words."""
     try:
         found = float(str(value))
     except ValueError:
         found = math.nan
-    if not (0 < found <= most and found < math.inf):
-        raise ValueRefused(f"'{value}' is not {told}")
+    if not least <= found <= most:
+        raise ValueRefused(f"{_shown(value)} is not {told}")
     return found
 
 
 def share(value: object) -> int | Fraction:
     """Samples of a rank in weak scaling: a whole number, or a part of a sample (1/4, 0.25)."""
+    text = str(value).strip()
+    # "1e999999999" would take minutes
+    plain = re.fullmatch(r"\d{1,10}(\.\d{1,20}|/\d{1,10})?", text)
     try:
-        found = Fraction(str(value))
-    except (ValueError, ZeroDivisionError):
+        found = Fraction(text if plain else 0)
+    except ZeroDivisionError:
         found = Fraction(0)
     if found <= 0:
-        raise ValueRefused(f"'{value}' is not a number of samples, as in 8 or 1/4")
+        raise ValueRefused(f"{_shown(value)} is not a number of samples, as in 8 or 1/4")
     return found if found.denominator > 1 else int(found)
 
 
-amount = partial(number, math.inf, "a number greater than 0")
-fraction = partial(number, 1.0, "a parallel efficiency between 0 and 1, as in 0.8")
+amount = partial(number, LEAST_AMOUNT, MOST_AMOUNT,
+                 f"a number greater than 0, from {LEAST_AMOUNT:g} to {MOST_AMOUNT:g}")
+fraction = partial(number, LEAST_AMOUNT, 1.0, "a parallel efficiency between 0 and 1, as in 0.8")
+#: A learning rate, a tolerance: not negative.
+magnitude = partial(number, 0.0, MOST_AMOUNT, "a number of at least 0")
+#: A part that may be none, but not all.
+part = partial(number, 0.0, math.nextafter(1.0, 0.0), "a number of at least 0 and below 1")
 
 
 def image(value: str | Iterable[int]) -> Shape:
     """An image shape: CxHxW, CxDxHxW, CxW, or its numbers."""
     text = value if isinstance(value, str) else "x".join(map(str, value))
-    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,3}", text) is None:
-        raise ValueRefused(f"'{text}' is not an image shape CxHxW, as in 3x224x224 "
+    if re.fullmatch(r"[1-9]\d{0,9}(x[1-9]\d{0,9}){1,3}", text, re.ASCII) is None:
+        raise ValueRefused(f"{_shown(text)} is not an image shape CxHxW, as in 3x224x224 "
                            "(or CxDxHxW, as in 4x128x128x128, or CxW, as in 6x400)")
     return tuple(map(int, text.split("x")))
 

@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from hpcpar.api.checks import OneOf, amount, argument, natural, optional, positive
+from hpcpar.api.checks import (
+    OneOf,
+    amount,
+    argument,
+    microbatches,
+    natural,
+    optional,
+    positive,
+)
 from hpcpar.cost.price_family import ACCOUNTINGS
 from hpcpar.errors import unknown
 from hpcpar.plan.plan import (
@@ -61,8 +69,8 @@ class PlanningOptions:
     optimizer: str = _option(
         Plan.optimizer, OneOf(OPTIMIZERS), "what updates the weights (default %(default)s)")
     microbatches: int | None = _option(
-        None, positive, "parts of the mini-batch in time (default: of a pipeline, four times its "
-        "stages; else 1)", "M")
+        None, microbatches, "parts of the mini-batch in time (default: of a pipeline, four times "
+        "its stages; else 1)", "M")
     order: str = _option(
         Plan.order, OneOf(PipelineOrder),
         "of a pipeline's micro-batches: all forward first, or one forward, one backward, which "

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hpcpar.api.checks import argument, positive
+from hpcpar.api import checks
+from hpcpar.api.checks import argument
 from hpcpar.api.options import PlanningOptions
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
@@ -149,7 +150,8 @@ def plan(network: NetworkLike, ranks: int, batch: int, machine: MachineLike = "l
     InputError
         An argument is not possible.
     """
-    ranks, batch = argument("ranks", positive, ranks), argument("batch", positive, batch)
+    ranks = argument("ranks", checks.ranks, ranks)
+    batch = argument("batch", checks.positive, batch)
     spec, net = network_of(network, input, classes)
     chosen = PlanningOptions.of(options)
     where = machine_of(machine)

@@ -15,7 +15,7 @@ from hpcpar.api.checks import (
     names,
     optional,
     positive,
-    positives,
+    several_ranks,
     share,
 )
 from hpcpar.api.options import PlanningOptions
@@ -183,7 +183,7 @@ def predict(network: NetworkLike | None = None, ranks: int | str | Iterable[int]
         raise InputError("--strategy names none; leave it out, or give some, as in auto,data")
     whole = optional("batch", positive, batch)
     each = whole or argument("batch_per_rank", share, batch_per_rank)
-    sizes = {p: whole or weak_batch(each, p) for p in argument("ranks", positives, ranks)}
+    sizes = {p: whole or weak_batch(each, p) for p in argument("ranks", several_ranks, ranks)}
     spec, net = network_of(network, input, classes)
     candidates, skipped = _price(
         net, spec, sizes, strategies, machine_of(machine or "local"),

@@ -17,7 +17,7 @@ from hpcpar.api.checks import (
     names,
     optional,
     positive,
-    positives,
+    several_ranks,
     share,
 )
 from hpcpar.api.options import PlanningOptions
@@ -143,7 +143,7 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
     if steps is not None and epochs is not None:
         raise InputError("argument epochs: not allowed with argument steps")
     here = argument("launcher", OneOf(LAUNCHERS), launcher) == "local"
-    sizes = tuple(sorted(set(argument("ranks", positives, ranks))))
+    sizes = tuple(sorted(set(argument("ranks", several_ranks, ranks))))
     each = argument("batch", share if kind == "weak" else positive, batch)
     wanted = tuple(names(strategies))
     if not wanted:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+from hpcpar.api import checks
 from hpcpar.cli import options
+from hpcpar.cli.output_files import OutputFile
 from hpcpar.data import dataset
 from hpcpar.data.image_folder import from_images
 from hpcpar.data.numpy_files import from_numpy
@@ -24,13 +27,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 
     def kind(name: str, text: str, out: str) -> argparse.ArgumentParser:
         sub = kinds.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        sub.add_argument("file", metavar="FILE.h5", help=out)
+        sub.add_argument("file", type=str if name == "info" else OutputFile, metavar="FILE.h5",
+                         help=out)
         options.add_output(sub)
         return sub
 
     made = "the file to make (replaced if it is there)"
     sub = kind("digits", "scikit-learn's bundled 1,797 handwritten digits, a fifth held out", made)
-    sub.add_argument("--size", type=options.positive, default=8, metavar="N",
+    sub.add_argument("--size", type=partial(checks.whole, 1, 256), default=8, metavar="N",
                      help="enlarge the 8x8 pixels to NxN (default 8)")
     sub = kind(
         "synthetic",
@@ -41,20 +45,21 @@ def add(parser: argparse.ArgumentParser) -> None:
                      help="image shape (default 3x227x227), or a volume's, CxDxHxW, or a signal's, "
                      "CxW")
     truth = sub.add_mutually_exclusive_group()
-    truth.add_argument("--classes", type=int, default=1000, metavar="K",
+    truth.add_argument("--classes", type=options.positive, default=1000, metavar="K",
                        help="number of classes (default 1000)")
     truth.add_argument(
-        "--targets", type=int, default=0, metavar="K",
+        "--targets", type=options.natural, default=0, metavar="K",
         help="numbers to find out of every image, for networks with a mean squared error, instead "
         "of its class",
     )
     sub.add_argument("--pixels", action="store_true",
                      help="a class or targets of each pixel, for networks with a loss over pixels")
-    sub.add_argument("--samples", type=int, default=1024, metavar="N",
+    sub.add_argument("--samples", type=options.positive, default=1024, metavar="N",
                      help="images to train with (default 1024)")
-    sub.add_argument("--test-samples", type=int, default=0, metavar="N",
+    sub.add_argument("--test-samples", type=options.natural, default=0, metavar="N",
                      help="images to hold out (default 0)")
-    sub.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
+    sub.add_argument("--seed", type=options.seed, default=0,
+                     help="of the random numbers (default 0)")
     sub = kind("numpy", "images or volumes, and their labels or targets, from two .npy files", made)
     sub.add_argument(
         "images", metavar="IMAGES.npy",
@@ -63,9 +68,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     sub.add_argument("truth", metavar="LABELS.npy",
                      help="[N] whole numbers from 0; or targets: [N, outputs] floating point; of "
                      "pixels [N, H, W] or [N, outputs, H, W]")
-    sub.add_argument("--classes", type=int, metavar="K",
+    sub.add_argument("--classes", type=options.positive, metavar="K",
                      help="number of classes (default: the largest label plus one)")
-    sub.add_argument("--test-fraction", type=float, default=0.2, metavar="F",
+    sub.add_argument("--test-fraction", type=options.part, default=0.2, metavar="F",
                      help="part of every class (with targets, of all) to hold out (default 0.2)")
     sub.add_argument("--channels-last", action=argparse.BooleanOptionalAction,
                      help="the images are [N, H, W, C] (default: they are not; what looks so is "
@@ -77,7 +82,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     sub.add_argument("--input", type=options.image, default=(3, 256, 256), metavar="CxHxW",
                      help="shape to store (default 3x256x256): images are scaled to cover it, and "
                      "cut at the centre; 1xHxW for grey")
-    sub.add_argument("--test-fraction", type=float, metavar="F",
+    sub.add_argument("--test-fraction", type=options.part, metavar="F",
                      help="part of every class to hold out where FOLDER has no held-out part "
                      "(default 0.2)")
     sub.add_argument("--skip-damaged", action="store_true",

@@ -23,9 +23,10 @@ from hpcpar.network.builtin import NETWORKS
 from hpcpar.plan.plan import Plan
 from hpcpar.sweep.slurm import Slurm
 
-natural, positive, positives = checks.natural, checks.positive, checks.positives
-amount, fraction, image = checks.amount, checks.fraction, checks.image
-share = checks.share
+natural, positive, seed = checks.natural, checks.positive, checks.seed
+ranks, several_ranks = checks.ranks, checks.several_ranks
+amount, fraction, magnitude, part = checks.amount, checks.fraction, checks.magnitude, checks.part
+image, share = checks.image, checks.share
 
 
 def one_of(known: Iterable[str]) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 
 def add_start(parser: argparse.ArgumentParser) -> None:
     """Adds -n."""
-    parser.add_argument("-n", dest="start", type=positive, metavar="P",
+    parser.add_argument("-n", dest="start", type=ranks, metavar="P",
                         help="start P ranks here with mpiexec (default: this is one of a job's)")
 
 

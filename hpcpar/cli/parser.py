@@ -76,6 +76,8 @@ class Parser(argparse.ArgumentParser):
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean '{near[0]}'?" if near else ""
                 command.error(f"unknown option {name}{hint}")
+            if word == f"{name}=--":  # argparse would leave out the value
+                command.error(f"option {name} has no value")
 
     def options(self) -> list[str]:
         """Names of all options, as the help lists them."""

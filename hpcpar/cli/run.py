@@ -14,6 +14,7 @@ from typing import Any
 
 from hpcpar.api.checks import check_direct
 from hpcpar.cli import options
+from hpcpar.cli.output_files import OutputFile
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World, world
 from hpcpar.cost.price_plan import Prediction, price
@@ -56,8 +57,9 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--epochs", type=options.positive, help="length of the training (default 1)")
     p.add_argument("--steps", type=options.natural,
                    help="length in iterations, instead of --epochs")
-    p.add_argument("--out", default="", help="write the record of the run here (HDF5)")
-    p.add_argument("--checkpoint", help="write weights and state here (HDF5)")
+    p.add_argument("--out", type=OutputFile, default="",
+                   help="write the record of the run here (HDF5)")
+    p.add_argument("--checkpoint", type=OutputFile, help="write weights and state here (HDF5)")
     p.add_argument("--checkpoint-every", type=_interval, dest="every", metavar="N steps|N min",
                    help="how often: 500steps, 10min, 90s, 2h (default: after every epoch)")
     p.add_argument("--keep", type=options.positive, metavar="N",
@@ -69,16 +71,18 @@ def add(p: argparse.ArgumentParser) -> None:
                    help="resume from what is left of a damaged checkpoint")
     p.add_argument("--time-limit", type=_seconds, metavar="N min",
                    help="stop in time: 90s, 30min, 2h (default: when the Slurm job ends)")
-    p.add_argument("--rate", type=float, help="learning rate after the warm-up (default 0.01)")
+    p.add_argument("--rate", type=options.magnitude,
+                   help="learning rate after the warm-up (default 0.01)")
     p.add_argument("--schedule", type=_schedule, metavar="|".join(RateSchedule),
                    help="how the rate falls: not at all; by 10 every 30 epochs (step:N: every N); "
                    "as half a cosine; by 6.3 after each quarter of the training (default step)")
     p.add_argument("--warmup", type=options.natural, metavar="N",
                    help="iterations in which the rate grows from 0 (default: a quarter of an "
                    f"epoch, at most {WARMUP})")
-    p.add_argument("--momentum", type=float, help="of SGD, or Adam's first beta (default 0.9)")
-    p.add_argument("--decay", type=float, help="weight decay (default 0.0005)")
-    p.add_argument("--seed", type=int, default=0,
+    p.add_argument("--momentum", type=options.part,
+                   help="of SGD, or Adam's first beta (default 0.9)")
+    p.add_argument("--decay", type=options.magnitude, help="weight decay (default 0.0005)")
+    p.add_argument("--seed", type=options.seed, default=0,
                    help="fixes initial weights, shuffling and dropout")
     p.add_argument("--machine", default="",
                    help="machine that the prediction in the record is for (default: the plan's)")

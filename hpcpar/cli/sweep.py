@@ -32,7 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         p = kinds.add_parser(kind, help=f"{kind} scaling: --batch is {batch}", allow_abbrev=False)
         options.add_network(p)
         options.add_machine(p)
-        p.add_argument("--ranks", type=options.positives, required=True, metavar="P,P,...",
+        p.add_argument("--ranks", type=options.several_ranks, required=True, metavar="P,P,...",
                        help="numbers of ranks")
         p.add_argument("--strategies", metavar="S,S,...",
                        help="each at each size; 'grid:*' stands for every grid "

@@ -38,16 +38,17 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--dtype", default="float64", **options.one_of(DTYPES),
                    help="type of all tensors (default float64)")
     p.add_argument(
-        "--tolerance", type=float,
+        "--tolerance", type=options.magnitude,
         help="largest relative difference that passes (default: of each tensor what follows from "
         "a serial run with numbers that are off in their last digits)",
     )
     p.add_argument(
-        "--rate", type=float, default=0.001,
+        "--rate", type=options.magnitude, default=0.001,
         help="learning rate (default 0.001: small, lest training blows up what rounding leaves)",
     )
     options.add_external(p)
-    p.add_argument("--seed", type=int, default=0, help="fixes initial weights, data and dropout")
+    p.add_argument("--seed", type=options.seed, default=0,
+                   help="fixes initial weights, data and dropout")
     options.add_device(p)
     options.add_output(p)
 
@@ -108,8 +109,6 @@ def _check_data(args: argparse.Namespace, w: World) -> None:
 
 def _read(args: argparse.Namespace) -> tuple[plans.Plan, Backend, VerifyOptions]:
     """Reads and checks everything that needs no communication."""
-    if args.tolerance is not None and not args.tolerance >= 0:
-        raise InputError(f"--tolerance {args.tolerance}: give a number of at least 0")
     if args.augment and not args.data:
         raise InputError("--augment changes the images of a file; give one with --data")
     plan = plans.load(args.plan)

@@ -26,6 +26,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints
 from hpcpar.plan.layout import owned
+from hpcpar.plan.limits import require_batch
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.lower import Entry, listed, outlines
 from hpcpar.schedule.outline_steps import Move, Outline, Task
@@ -144,6 +145,7 @@ def price_family(
     if contention is not None and not 1 <= contention < math.inf:
         raise InputError(
             f"contention {contention}: phi is the number of flows that share a link, at least 1")
+    require_batch(network, plan.batch)
     network_model = NetworkModel(machine, contention)
     if not plan.machine and contention is None:
         choose = chooser(machine, plan.collectives, network_model)

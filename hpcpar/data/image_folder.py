@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from hpcpar.data.dataset import (
     create_split,
     held_out,
 )
+from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
 from hpcpar.hdf5 import replacing
 
@@ -67,6 +69,7 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
         raise InputError(f"images {'x'.join(map(str, shape))}: give 3xHxW (colour) or 1xHxW (grey)")
     names, splits = _splits(folder, test_fraction)
     total, tried, skipped = sum(map(len, splits.values())), 0, list[str]()
+    require_room(path, total, shape, 1)
     block = max(1, BLOCK_BYTES // math.prod(shape))
     with (replacing(path, "data file") as f,
           ThreadPoolExecutor(len(os.sched_getaffinity(0)), "hpcpar-images") as pool):
@@ -137,8 +140,20 @@ def _folders(root: Path) -> list[str]:
 def _files(root: Path, names: list[str]) -> ImageFiles:
     """The images in the folders of the classes, in sorted order."""
     return [(path, label) for label, name in enumerate(names) for path in sorted(
-        os.path.join(place, file) for place, _, files in os.walk(root / name, followlinks=True)
+        os.path.join(place, file) for place, files in _walk(root / name)
         for file in files if file.lower().endswith(SUFFIXES))]
+
+
+def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Folders below a folder and their files; links are followed, each folder is met once."""
+    met: set[str] = set()
+    for place, folders, files in os.walk(root, followlinks=True):
+        real = os.path.realpath(place)
+        if real in met:
+            folders.clear()
+        else:
+            met.add(real)
+            yield place, files
 
 
 def _pixels(path: str, shape: tuple[int, ...]) -> NDArray[np.uint8] | InputError:

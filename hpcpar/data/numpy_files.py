@@ -16,6 +16,7 @@ from hpcpar.data.dataset import (
     create_split,
     held_out,
 )
+from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
 from hpcpar.files import reason
 from hpcpar.hdf5 import replacing
@@ -65,6 +66,7 @@ def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *
     dtype = "u1" if pixels.dtype == np.uint8 else "f4"
     shape = pixels.shape[1:]
     statistics = ChannelStatistics(shape[0])
+    require_room(path, len(pixels), shape, 1 if dtype == "u1" else 4)
     block = max(1, BLOCK_BYTES // (math.prod(shape) * pixels.itemsize))
     with replacing(path, "data file") as f:
         splits = []
@@ -97,7 +99,7 @@ def _mapped(path: str) -> NDArray[Any]:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as err:
         raise InputError(f"cannot read {path}: {reason(err)}; give a .npy file") from err
-    except (ValueError, EOFError) as err:
+    except Exception as err:  # the header is parsed as Python, with errors of all kinds
         fault = str(err).splitlines()[0]
         raise InputError(f"{path} is not a whole .npy file of numbers ({fault}); write it again "
                          "with numpy.save") from err

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.data.dataset import BLOCK_BYTES, Progress, create_split
+from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
 from hpcpar.hdf5 import replacing
 
@@ -121,6 +122,9 @@ def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, see
     if pixels and targets > shape[0]:
         raise InputError(f"{targets} targets of each pixel of images {shape}: give at most one for "
                          "each channel")
+    truths = (samples + test_samples) * max(1, targets) * (8 ** len(shape[1:]) if pixels else 1)
+    require_room(path, samples + test_samples, shape, 1,
+                 8 * (truths + max(8 ** len(shape) * classes, 2 * targets)))
     layout = np.random.default_rng([seed, 0])
     content: _PixelPatterns | _TargetPatterns | _ClassPatterns
     if pixels:

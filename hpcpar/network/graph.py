@@ -75,6 +75,11 @@ class Network:
         return shapes
 
     @cached_property
+    def largest(self) -> int:
+        """Values of one sample of the largest layer."""
+        return max(map(math.prod, self.shapes.values()))
+
+    @cached_property
     def by_name(self) -> dict[str, Layer]:
         """Layers by name."""
         return {layer.name: layer for layer in self.layers}

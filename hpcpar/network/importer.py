@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hpcpar.errors import InputError
+from hpcpar.errors import InputError, one_line
 from hpcpar.network.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.builder import Graph, Option
 from hpcpar.network.operations import Array, Constant, Node, NodeError, Operations
 
 #: Placeholder for the number of samples in shapes, whatever the source was exported with.
 BATCH = -(1 << 40)
+#: A computed constant with more values is refused.
+MOST_VALUES = 1 << 28
 #: Advice in the error for some common operators without a layer.
 REMEDIES = {
     "elu": "use ReLU, LeakyReLU or SiLU",
@@ -85,6 +87,11 @@ class Importer:
                 self._convert(node)
             except NodeError as err:
                 errors.append(err)
+                self._lost.update(node.outputs)
+            except (ArithmeticError, LookupError, TypeError, ValueError) as err:
+                # constants of a file may have any type and shape, each operator takes a few
+                errors.append(node.error(f"constants or attributes do not fit it ({one_line(err)});"
+                                         " export it again"))
                 self._lost.update(node.outputs)
         if errors:
             raise InputError(f"{self.operations.source}: {'; '.join(_grouped(errors))}")
@@ -157,6 +164,8 @@ class Importer:
         try:
             assert node.compute is not None
             value = node.compute([None if c is None else c.read() for c in constants])
+            if value.size > MOST_VALUES:
+                raise ValueError(f"it has {value.size} values")
             return Constant.of(value, origins)
         except Exception as err:  # the values may not fit the operator in many ways
             why = " ".join(str(err).split())

@@ -52,6 +52,9 @@ def read(path: str) -> Operations:
         feeds = dict(zip(node.input, values, strict=True))
         return np.asarray(evaluator(alone, opsets=opsets).run([node.output[0]], feeds)[0])
 
+    tensors = (*graph.initializer, *graph.input, *graph.output)
+    if not all(isinstance(tensor.name, str) for tensor in tensors):
+        raise InputError(f"'{path}' is damaged: a tensor's name is no text; export it again")
     constants = {tensor.name: constant(tensor) for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
     for what, values in ("input", inputs), ("output", graph.output):
@@ -60,7 +63,17 @@ def read(path: str) -> Operations:
             raise InputError(
                 f"'{path}' has {len(values)} {what}s ({names}); export a network with one")
     nodes = []
+    made = {"", inputs[0].name, *constants}
     for i, node in enumerate(_inlined(graph.node)):
+        words = (node.op_type, node.domain, node.name, *node.input, *node.output)
+        if not node.output or not all(isinstance(word, str) for word in words):
+            raise InputError(f"'{path}' is damaged at node {i}: a name is no text, or it has no "
+                             "output; export it again")
+        early = [each for each in node.input if each not in made]
+        if early:
+            raise InputError(f"'{path}': node '{node.name}' ({node.op_type}) reads '{early[0]}', "
+                             "which no node before it makes; export it again, in order")
+        made.update(node.output)
         attributes = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
         op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         name = node.name or f"{node.op_type.lower()}{i}"

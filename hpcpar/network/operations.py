@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import cast
 
 import numpy as np
@@ -69,20 +70,34 @@ class Node:
 
     def integer(self, key: str, default: int | None = None) -> int:
         """An integer attribute, required unless it has a default."""
-        return cast(int, self.attributes[key] if default is None
-                    else self.attributes.get(key, default))
+        value = self.attributes.get(key, default)
+        if not isinstance(value, int):
+            raise self._wrong(key, "a whole number")
+        return value
 
     def number(self, key: str, default: float) -> float:
-        """A floating-point attribute."""
-        return cast(float, self.attributes.get(key, default))
+        """A floating-point attribute; only a default may be infinite."""
+        value = self.attributes.get(key, default)
+        if not isinstance(value, int | float) or (key in self.attributes and not isfinite(value)):
+            raise self._wrong(key, "a finite number")
+        return value
 
     def text(self, key: str, default: str) -> str:
         """An attribute that is a string."""
-        return cast(bytes, self.attributes.get(key, default.encode())).decode()
+        value = self.attributes.get(key, default.encode())
+        if not isinstance(value, bytes) or not value.isascii():
+            raise self._wrong(key, "a name")
+        return value.decode("ascii")
 
     def integers(self, key: str, default: Iterable[int] = ()) -> tuple[int, ...]:
         """An attribute that is a list of integers."""
-        return tuple(cast(Iterable[int], self.attributes.get(key, default)))
+        value = self.attributes.get(key, default)
+        if not isinstance(value, Iterable) or not all(isinstance(each, int) for each in value):
+            raise self._wrong(key, "a list of whole numbers")
+        return tuple(cast(Iterable[int], value))
+
+    def _wrong(self, key: str, wanted: str) -> NodeError:
+        return self.error(f"attribute '{key}' is missing or is not {wanted}; export it again")
 
     def error(self, why: str) -> NodeError:
         """An error that names this node."""

@@ -51,6 +51,11 @@ class _Matcher:
     def __init__(self, operations: Operations) -> None:
         self.constants = operations.constants
         self.makers = {node.outputs[0]: node for node in operations.nodes}
+        #: Tensors that do not depend on the input, nor on its shape.
+        self.fixed = set(operations.constants)
+        for node in operations.nodes:
+            if node.op != "Shape" and self.fixed.issuperset(node.inputs):
+                self.fixed.update(node.outputs)
 
     def match(self, tensor: str, template: Template, found: Match) -> Match | None:
         """`found` with what `tensor` adds to it; None if the tensor is not of this template."""
@@ -58,7 +63,7 @@ class _Matcher:
             return self._match_node(self.makers.get(tensor), template, found)
         if isinstance(template, float):
             return found if self._is_number(tensor, template) else None
-        if template.startswith("$") and not self._is_constant(tensor):
+        if template.startswith("$") and tensor not in self.fixed:
             return None
         return found | {template: tensor} if found.get(template, tensor) == tensor else None
 
@@ -67,7 +72,7 @@ class _Matcher:
         ops, *inputs = template
         if node is None or node.op not in str(ops).split("|") or len(node.inputs) < len(inputs):
             return None
-        commutes = node.op in ("Add", "Mul")
+        commutes = node.op in ("Add", "Mul") and len(node.inputs) == 2
         orders = itertools.permutations(node.inputs) if commutes else [node.inputs]
         for order in orders:
             now: Match | None = found | {node.op: node}
@@ -76,11 +81,6 @@ class _Matcher:
             if now is not None:
                 return now
         return None
-
-    def _is_constant(self, tensor: str) -> bool:
-        maker = self.makers.get(tensor)
-        return tensor in self.constants or (
-            maker is not None and maker.op != "Shape" and all(map(self._is_constant, maker.inputs)))
 
     def _is_number(self, tensor: str, number: float) -> bool:
         """Whether a tensor has this value, everywhere."""

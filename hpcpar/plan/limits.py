@@ -1,12 +1,34 @@
-"""The most ranks that a strategy can use (ParaDL, Table 3, last column)."""
+"""The most ranks that a strategy can use (ParaDL, Table 3, last column); the largest batch."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
+from hpcpar.plan.config import Ints
 from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import parse
+
+#: Most values of a layer for a whole mini-batch: bytes and sums over ranks stay exact.
+MOST_VALUES = 1 << 46
+
+
+def require_batch(network: Network, batch: Ints) -> None:
+    """Checks that a mini-batch is not absurdly large.
+
+    Raises
+    ------
+    InputError
+        It is.
+    """
+    largest = int(np.max(batch))
+    if largest * network.largest > MOST_VALUES:
+        raise InputError(f"a batch of {largest:,} samples makes {largest * network.largest:.1e} "
+                         f"values of one layer of '{network.name}', more than {MOST_VALUES:.1e}; "
+                         "use a smaller batch")
 
 
 def limit(network: Network, strategy: str, batch: int) -> int:

@@ -55,13 +55,13 @@ class SGD:
     warmup: int | None = None
 
     def __post_init__(self) -> None:
-        if (self.rate < 0 or not 0 <= self.momentum < 1 or self.decay < 0 or self.step_epochs < 1
-            or (self.warmup or 0) < 0):
+        fine = 0 <= self.rate < math.inf and 0 <= self.momentum < 1 and 0 <= self.decay < math.inf
+        if not fine or self.step_epochs < 1 or (self.warmup or 0) < 0:
             raise InputError(
                 f"SGD with rate {self.rate}, momentum {self.momentum}, decay {self.decay}, steps "
-                f"of {self.step_epochs} epochs, warm-up {self.warmup}: rate, decay and warm-up may "
-                "not be negative, momentum must be at least 0 and below 1, steps of at least 1 "
-                "epoch"
+                f"of {self.step_epochs} epochs, warm-up {self.warmup}: rate, decay and warm-up "
+                "must be finite and not negative, momentum must be at least 0 and below 1, steps "
+                "of at least 1 epoch"
             )
 
     def rate_at(self, step: int, steps: int, epoch_steps: int) -> float:
