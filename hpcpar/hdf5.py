@@ -121,10 +121,19 @@ def open_hdf5(path: str, what: str, remedy: str) -> h5py.File:
     raise InputError(f"{what} {path} {fault}; {remedy}")
 
 
-def attributes(item: h5py.Group | h5py.Dataset) -> dict[str, Any]:
-    """Attributes as plain numbers, strings and lists."""
-    return {name: value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-            for name, value in item.attrs.items()}
+def attributes(item: h5py.Group | h5py.Dataset, where: str, remedy: str) -> dict[str, Any]:
+    """Attributes as plain numbers, strings and lists.
+
+    Raises
+    ------
+    InputError
+        They are damaged.
+    """
+    try:
+        return {name: value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+                for name, value in item.attrs.items()}
+    except (OSError, RuntimeError, ValueError) as err:
+        raise InputError(f"{where} is damaged at the attributes of {item.name}; {remedy}") from err
 
 
 def find(f: h5py.Group, name: str, kind: type = h5py.Dataset) -> Any:
@@ -135,7 +144,7 @@ def find(f: h5py.Group, name: str, kind: type = h5py.Dataset) -> Any:
         found = f.get(name)
     except (OSError, RuntimeError, ValueError):
         return None
-    return found if isinstance(found, kind) else None
+    return found if isinstance(found, kind) and getattr(found, "shape", ()) is not None else None
 
 
 def is_empty(found: h5py.Dataset) -> bool:

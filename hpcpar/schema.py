@@ -113,8 +113,8 @@ def read_toml(path: str, type: type[T], what: str, page: str) -> T:
 
 
 def _cause(err: BaseException) -> str:
-    if isinstance(err, UnicodeDecodeError):
-        return f"byte {err.start} is not text"
+    if isinstance(err, UnicodeDecodeError | UnicodeEncodeError):
+        return f"what stands at place {err.start} is no text"
     if isinstance(err, RecursionError):
         return "it is too deep"
     return "it is too large" if isinstance(err, MemoryError) else " ".join(str(err).split())
@@ -141,7 +141,7 @@ def convert(data: object, type: type[T], where: str, remedy: str) -> T:
         return msgspec.convert(data, type)
     except msgspec.ValidationError as err:
         _explain(err, data, schema, where, remedy)
-    except (RecursionError, MemoryError) as err:
+    except (RecursionError, MemoryError, UnicodeError) as err:
         raise InputError(f"{where}: {_cause(err)}; {remedy}") from err
 
 

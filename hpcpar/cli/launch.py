@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import signal
+import socket
 import sys
+import time
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -18,6 +22,8 @@ _LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_P
                 "SLURM_STEP_TASKS_PER_NODE")
 #: Variables of the processes of a job.
 _JOB = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "SLURM_STEP_ID")
+#: Of Linux: the signal that a process gets when its parent ends.
+_PR_SET_PDEATHSIG = 1
 _RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
@@ -70,6 +76,34 @@ def start(ranks: int, argv: Sequence[str], mpiexec: str) -> NoReturn:
     program = [mpiexec, "-n", str(ranks), sys.executable, "-m", "hpcpar", *words]
     sys.stderr.flush()
     os.execve(mpiexec, program, env)
+
+
+def watch() -> None:
+    """In a job, goes on in a process of its own. This one stays, small, to say how that one died.
+
+    It passes signals on, and ends with the other's status: 1 where a signal has ended that, even
+    one that nobody can catch. If this one is killed, so is the other.
+    """
+    if not any(name in os.environ for name in _JOB):
+        return
+    watcher, child = os.getpid(), os.fork()
+    if child == 0:
+        os.setpgid(0, 0)  # a signal to the group comes once, from here
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != watcher:
+            os._exit(1)
+        return
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        signal.signal(number, lambda number, _: os.kill(child, number))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status < 0:
+        name = signal.Signals(-status).name
+        hint = " (out of memory?)" if name == "SIGKILL" else ""
+        print(f"hpcpar: rank {started_rank()} on {socket.gethostname()} was killed by {name}"
+              f"{hint}; ending the job", file=sys.stderr, flush=True)
+        # the launcher kills the job at once, and what it has not yet forwarded is lost
+        time.sleep(0.3)
+    os._exit(max(status, 0) or int(status < 0))
 
 
 def started_rank() -> int:

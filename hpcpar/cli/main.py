@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import hpcpar
 from hpcpar.cli import site
-from hpcpar.cli.launch import limit_threads, start, started_rank
+from hpcpar.cli.launch import limit_threads, start, started_rank, watch
 from hpcpar.cli.parser import Parser
 from hpcpar.errors import InputError, RunError, unknown
 
@@ -58,6 +58,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     if command is not None and command not in COMMANDS:
         raise unknown("command", command, COMMANDS)
     if command in JOBS:
+        watch()
         limit_threads()
     top, chosen = parsers(*(() if command is None else (command,)))
     if command is not None:

@@ -16,12 +16,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcpar.errors import InputError, RunError, on_all_ranks
+from hpcpar.errors import InputError, RunError, on_all_ranks, one_line
 
 T = TypeVar("T")
 
 #: Launchers tell each process the size of the job here; the first that is set is believed.
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+
+
+#: Seconds after which a rank that has lost another one ends the job. Before that, the lost rank's
+#: watcher says what happened (`hpcpar.cli.launch.watch`).
+LOST_S = 1.0
 
 
 class World:
@@ -131,6 +136,9 @@ class World:
             yield
         except BaseException as err:
             if self.size > 1 and not getattr(err, "everywhere", False):
+                if isinstance(err, self.mpi.Exception):
+                    time.sleep(LOST_S)
+                    self.abort(f"lost contact with another rank ({one_line(err)})")
                 if not isinstance(err, InputError | RunError | KeyboardInterrupt):
                     traceback.print_exc()
                 self.abort(f"failed with {type(err).__name__}: {err}")

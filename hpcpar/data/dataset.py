@@ -135,7 +135,8 @@ def read_attributes(f: h5py.File, path: str) -> DataAttributes:
     InputError
         One of them is of another type.
     """
-    return convert(attributes(f), DataAttributes, f"data file {path}", REMEDY)
+    where = f"data file {path}"
+    return convert(attributes(f, where, REMEDY), DataAttributes, where, REMEDY)
 
 
 def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], dtype: Any,
@@ -257,5 +258,5 @@ def info(path: str) -> dict[str, Any]:
             for name, dataset in ("images", found.images), (truth, found.truth):
                 out[prefix + name] = {"shape": list(dataset.shape), "dtype": str(dataset.dtype)}
         known = read_attributes(f, path)
-        return out | {name: getattr(known, name) for name in attributes(f)
-                      if name in known.__struct_fields__}
+        return out | {name: getattr(known, name) for name in known.__struct_fields__
+                      if name in f.attrs}

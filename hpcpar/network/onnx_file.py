@@ -53,7 +53,7 @@ def read(path: str) -> Operations:
         return np.asarray(evaluator(alone, opsets=opsets).run([node.output[0]], feeds)[0])
 
     tensors = (*graph.initializer, *graph.input, *graph.output)
-    if not all(isinstance(each.name, str) for each in tensors):
+    if not all(isinstance(tensor.name, str) for tensor in tensors):
         raise InputError(f"'{path}' is damaged: a tensor's name is no text; export it again")
     constants = {tensor.name: constant(tensor) for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
@@ -65,8 +65,8 @@ def read(path: str) -> Operations:
     nodes = []
     made = {"", inputs[0].name, *constants}
     for i, node in enumerate(_inlined(graph.node)):
-        texts = (node.op_type, node.domain, node.name, *node.input, *node.output)
-        if not node.output or not all(isinstance(text, str) for text in texts):
+        words = (node.op_type, node.domain, node.name, *node.input, *node.output)
+        if not node.output or not all(isinstance(word, str) for word in words):
             raise InputError(f"'{path}' is damaged at node {i}: a name is no text, or it has no "
                              "output; export it again")
         early = [each for each in node.input if each not in made]

@@ -172,7 +172,7 @@ def _open(path: str) -> h5py.File:
     if group is None or find(f, "params", h5py.Group) is None:
         f.close()
         raise InputError(f"{path} is an HDF5 file but not a checkpoint; {_REMEDY}")
-    version = group.attrs.get("hpcpar_checkpoint")
+    version = attributes(group, f"checkpoint {path}", _REMEDY).get("hpcpar_checkpoint")
     if version != VERSION:
         f.close()
         raise InputError(f"checkpoint {path} is of version {version}, this hpcpar reads version "
@@ -182,11 +182,7 @@ def _open(path: str) -> h5py.File:
 
 def _state(f: h5py.File, path: str) -> CheckpointState:
     """The state, checked; what the file has beside it does not count."""
-    try:
-        found = attributes(f["state"])
-    except OSError as err:
-        raise InputError(f"checkpoint {path} is damaged at its state ({reason(err)}); "
-                         f"{_PARTIAL}") from err
+    found = attributes(f["state"], f"checkpoint {path}", _PARTIAL)
     known = {x.name: found[x.name] for x in fields(CheckpointState) if x.name in found}
     return convert(known, CheckpointState, f"the state in checkpoint {path}", _PARTIAL)
 

@@ -376,7 +376,7 @@ def read(path: str) -> RunRecord:
     """
     where = f"run record {path}"
     with open_hdf5(path, "run record", _REMEDY) as f:
-        found = attributes(f)
+        found = attributes(f, where, _AGAIN)
         version = found.get("hpcpar_record")
         if version is None:
             raise InputError(f"{path} is an HDF5 file but not the record of a run; {_REMEDY}")

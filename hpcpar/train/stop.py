@@ -14,6 +14,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 STATUS = 75
 #: Seconds that a run leaves for its end, beside the time that its last files took.
 MARGIN_S = 10.0
+#: Interrupts that are less than this apart (s) are one.
+TWICE_S = 0.5
 
 
 class StopRequest:
@@ -38,7 +40,7 @@ class StopRequest:
         if end_of_job.isdigit():
             ends.append(float(end_of_job))
         self._end_s = min(ends, default=None)
-        self.reason = ""
+        self.reason, self._noted_s = "", 0.0
 
     def __enter__(self) -> StopRequest:
         self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
@@ -50,9 +52,11 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.reason and number == signal.SIGINT:  # whoever asks twice does not want to wait
+        # whoever asks twice does not want to wait; launchers may pass one signal on twice
+        if self.reason and number == signal.SIGINT and time.time() > self._noted_s + TWICE_S:
             raise KeyboardInterrupt
         self.reason = self.reason or signal.Signals(number).name
+        self._noted_s = time.time()
 
     def due(self, ending_s: float) -> bool:
         """True where the run has to stop now, if its end takes `ending_s`."""

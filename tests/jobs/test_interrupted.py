@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -139,3 +141,23 @@ def test_damaged_checkpoints_are_refused_by_name_and_partly_taken(
     assert "not restored" in taken.stderr and "damaged at params/fc1/weight" in taken.stderr
     found = checkpoint.resume_rows(str(path), "fc2", 0, 84, "f4")
     assert np.isfinite(found["params/weight"]).all()
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
+def test_a_rank_that_dies_is_named_with_its_host_and_signal(
+        name: str, job: subprocess.Popen[str], tmp_path: Path) -> None:
+    """And nobody else is blamed."""
+    watched = {parent(pid): pid for pid in ranks(tmp_path)}
+    child = next(pid for watcher, pid in watched.items() if watcher in watched.values())
+    begin_s = time.monotonic()
+    os.kill(child, getattr(signal, name))
+    _, err = job.communicate(timeout=30)
+    assert time.monotonic() - begin_s < 2 and job.returncode not in (0, STATUS)
+    lines = [line for line in err.splitlines() if line.startswith("hpcpar: ")]
+    assert len(lines) == 1 and "Traceback" not in err, err
+    assert re.match(rf"hpcpar: rank [01] on {socket.gethostname()} was killed by {name}", lines[0])
+    assert not ranks(tmp_path)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -113,11 +114,14 @@ def test_a_signal_stops_after_the_next_iteration_with_a_checkpoint(
     assert case.saved == [2] and case.records == [2]
 
 
-def test_a_second_interrupt_does_not_wait() -> None:
+def test_a_second_interrupt_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.getsignal(signal.SIGINT)
     with StopRequest() as request:
         signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)  # passed on twice
         assert request.due(0.0) and request.reason == "SIGINT"
+        later = time.time() + 1.0
+        monkeypatch.setattr(stop.time, "time", lambda: later)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
