@@ -186,14 +186,14 @@ def _check(info: inspect.Type, data: object, where: str, remedy: str) -> None:
     if names and isinstance(data, Mapping) and getattr(plain, "forbid_unknown_fields", True):
         for key in data:
             if key not in names:
-                raise InputError(f"{where}: {unknown('field', str(key), names)}")
+                raise InputError(f"{where}: {unknown('field', repr(key)[1:-1], names)}")
     for step, part, value in _parts(info, data):
         _check(part, value, _at(where, step), remedy)
 
 
 def _at(where: str, step: Step) -> str:
     """The place of a part; `where` is that of the whole."""
-    return f"{where}, entry {step + 1}" if isinstance(step, int) else f"{where}, '{step}'"
+    return f"{where}, entry {step + 1}" if isinstance(step, int) else f"{where}, {step!r}"
 
 
 def _explain(err: msgspec.ValidationError, data: object, type: Any, where: str,

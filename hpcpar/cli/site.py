@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hpcpar.schema import read_toml
+from hpcpar.schema import Line, read_toml
 
 #: Names another file of site defaults; empty for none.
 VARIABLE = "HPCPAR_CONFIG"
@@ -21,7 +21,7 @@ BESIDE = "machine.toml"
 class SiteDefaults:
     """The file: a preset or machine file, and Slurm options."""
 
-    machine: str = ""
+    machine: Line = ""
     slurm: dict[str, object] = field(default_factory=dict)
 
 

@@ -101,6 +101,8 @@ NAN, INF = float("nan"), float("inf")
      "f, 'entries', 'a', 'n': expected a whole number, found true; r"),
     ({"entries": {"a": {"n": 1.5}}},
      "f, 'entries', 'a', 'n': expected a whole number, found 1.5; r"),
+    ({"entries": {"a\nb": {"zz\n": 7}}},
+     "f, 'entries', 'a\\nb': unknown field 'zz\\n' (known: colour, line, n, word)"),
     ({"entries": {"a": {"n": 7}}}, "f, 'entries', 'a': no entry has n = 7; give another"),
     ({"entries": {"a": {"m": 7}}},
      "f, 'entries', 'a': unknown field 'm' (known: colour, line, n, word)"),

@@ -56,7 +56,8 @@ def test_the_site_s_machine_is_the_default(command: str, config: Path,
 
 @pytest.mark.parametrize(("text", "message"), [
     ('machin = "local"', "unknown field 'machin'; did you mean 'machine'?"),
-    ("machine = 3", "'machine': expected a text, found 3"),
+    ("machine = 3", "'machine': expected a text of one line, found 3"),
+    ('machine = "a\\u0000b.toml"', "'machine': expected a text of one line"),
     ("machine = ", "not TOML"),
     ('slurm = "x"', "'slurm': expected a table"),
 ])
