@@ -96,7 +96,6 @@ def base_in(folder: Path) -> Base:
     """Base files in a folder, and a process that may run commands on them."""
     os.environ["HPCPAR_CONFIG"] = ""
     base = Base(folder)
-    os.environ["SLURM_STEP_ID"] = "0"  # -n starts no jobs from here
     vars(hdf5)["subprocess"] = judge.ForkedCheck
     vars(report)["pyplot"] = Pyplot()
     return base
