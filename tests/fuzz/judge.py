@@ -29,7 +29,7 @@ ROOM_BYTES = 3 << 30
 _POSITIVE = re.compile(r"(?<!^rest)(?<!^excess)(_s|_bytes|flops|_per_s|^ranks|^batch"
                        r"|^samples|parameters|node_hours|efficiency|^epochs|images_per_s)$")
 #: A number in a table that is none.
-_NO_NUMBER = re.compile(r"(?<![\w./+'\"-])[-+]?(nan|inf)(?![\w./'\"-])")
+_NO_NUMBER = re.compile(r"(?<![\w./+'\"=-])[-+]?(nan|inf)(?![\w./'\"-])")
 
 
 class TooSlow(BaseException):

@@ -13,7 +13,7 @@ import tomli_w
 from tests.fuzz.base import LENET, Base
 from tests.fuzz.damage import damage_hdf5, damage_onnx, damaged
 from tests.fuzz.options import odd_options
-from tests.fuzz.trees import json_text, mutated
+from tests.fuzz.trees import deepened, json_text, mutated
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def _toml(rng: Random, tree: dict[str, Any]) -> str | bytes:
         return damaged(rng, tomli_w.dumps(tree).encode())
     while True:
         try:
-            return tomli_w.dumps(mutated(rng, tree))
+            return deepened(tomli_w.dumps(mutated(rng, tree)))
         except (TypeError, ValueError, AttributeError, RecursionError):
             continue
 
