@@ -28,7 +28,7 @@ def _beside(path: str, kind: str) -> str:
     return os.path.join(folder, f".{name}.hpcpar-{kind}")
 
 
-def _is_special(path: str) -> bool:
+def is_special(path: str) -> bool:
     """True for devices, pipes and terminals."""
     try:
         return not stat.S_ISREG(os.stat(path).st_mode)
@@ -60,7 +60,7 @@ def atomic_path(path: str, what: str) -> Iterator[str]:
         The file cannot be written; `what` names its kind.
     """
     try:
-        if _is_special(path):
+        if is_special(path):
             yield path
             return
         target = os.path.realpath(path)
@@ -115,7 +115,7 @@ def lock(path: str, what: str) -> Iterator[None]:
     InputError
         Another process has the lock, or the folder cannot be written.
     """
-    if _is_special(path):
+    if is_special(path):
         yield
         return
     target = os.path.realpath(path)

@@ -13,6 +13,7 @@ from hpcpar.calibrate.calibrate import calibrate
 from hpcpar.calibrate.refine import refine
 from hpcpar.cli import options
 from hpcpar.cli.calibrated import show_machine
+from hpcpar.cli.output_files import OutputFile
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World, world
 from hpcpar.diagnose.processor import slowdowns
@@ -32,7 +33,8 @@ from hpcpar.train import record
 def add(p: argparse.ArgumentParser) -> None:
     """Adds the options."""
     options.add_start(p)
-    p.add_argument("-o", "--out", required=True, metavar="machine.toml",
+    p.add_argument("-o", "--out", required=True, type=OutputFile,
+                   metavar="machine.toml",
                    help="the machine file to write")
     p.add_argument("--refine", nargs="+", default=[], metavar="run.h5",
                    help="no MPI job: take the compute steps' times from these records of runs into "

@@ -6,6 +6,7 @@ import argparse
 
 from hpcpar.api.compare import compare
 from hpcpar.cli import options
+from hpcpar.cli.output_files import OutputFile
 from hpcpar.report.compare_table import show_rows
 from hpcpar.report.tables import say
 
@@ -14,7 +15,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     parser.add_argument("records", nargs="+", metavar="RUN.h5",
                         help="records that 'hpcpar run --out' wrote")
-    parser.add_argument("--plot", metavar="OUT.png", help="also draw the comparison")
+    parser.add_argument("--plot", type=OutputFile, metavar="OUT.png",
+                        help="also draw the comparison")
     parser.add_argument("--all", action="store_true",
                         help="also every step, and all layers and deviations")
     options.add_external(parser)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -10,8 +11,9 @@ from collections.abc import Sequence
 import hpcpar
 from hpcpar.cli import site
 from hpcpar.cli.launch import limit_threads, start, started_rank, watch
+from hpcpar.cli.output_files import check_outputs
 from hpcpar.cli.parser import Parser
-from hpcpar.errors import InputError, RunError, unknown
+from hpcpar.errors import InputError, RunError, unknown, visible
 
 #: Command -> its line in the help. The command's module defines ``add(parser)``, which adds its
 #: options, and ``main(args) -> int``.
@@ -79,6 +81,7 @@ def _dispatch(argv: Sequence[str]) -> int:
         from hpcpar.sweep.local import mpiexec
 
         start(args.start, argv, mpiexec())
+    check_outputs(args)
     site.fill(args)
     return int(importlib.import_module(f"hpcpar.cli.{command}").main(args))
 
@@ -95,14 +98,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(err, 1)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
-    except BrokenPipeError:
-        # whoever read us has gone: nothing left to say
+    except OSError as err:
+        if err.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        # what is left to write goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        # whoever read from a pipe has gone: nothing to say
+        gone = err.errno == errno.EPIPE
+        return 0 if gone else _fail(f"cannot write the results: {err.strerror}", 1)
 
 
 def _fail(error: object, status: int) -> int:
-    line = " ".join(str(error).split())
+    line = visible(" ".join(str(error).split()))
     if started_rank() == 0:  # every rank raises what is wrong for all of them
         print(f"hpcpar: {line}", file=sys.stderr, flush=True)
     return status

@@ -16,7 +16,7 @@ from hpcpar.api.options import PlanningOptions
 from hpcpar.api.results import flat
 from hpcpar.api.sources import machine_of_plan
 from hpcpar.data.augment import Augmentation
-from hpcpar.errors import InputError
+from hpcpar.errors import InputError, visible
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.builtin import NETWORKS
@@ -147,7 +147,8 @@ def print_csv(rows: Iterable[Mapping[str, object]]) -> None:
     names = dict.fromkeys(name for row in plain for name in row)
     out = csv.DictWriter(sys.stdout, tuple(names), lineterminator="\n")
     out.writeheader()
-    out.writerows(plain)
+    out.writerows({name: visible(value) if isinstance(value, str) else value
+                   for name, value in row.items()} for row in plain)
 
 
 def print_json(data: Any) -> None:

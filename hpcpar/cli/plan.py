@@ -6,6 +6,7 @@ import argparse
 
 from hpcpar.api.plan import SHOWN, PlanResult, plan
 from hpcpar.cli import options
+from hpcpar.cli.output_files import OutputFile
 from hpcpar.report import scaling_table, tables
 from hpcpar.report.memory_note import memory_note
 from hpcpar.report.prediction_tables import show_layers, show_predictions, show_schedule
@@ -29,7 +30,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     options.add_planning(parser)
     options.add_output(parser)
-    parser.add_argument("-o", "--output", metavar="plan.json", help="write the plan file")
+    parser.add_argument("-o", "--output", type=OutputFile, metavar="plan.json",
+                        help="write the plan file")
     parser.add_argument("--force", action="store_true",
                         help="write it even where the plan does not fit in memory")
     parser.add_argument("--explain", action="store_true",

@@ -14,6 +14,7 @@ from typing import Any
 
 from hpcpar.api.checks import check_direct
 from hpcpar.cli import options
+from hpcpar.cli.output_files import OutputFile
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World, world
 from hpcpar.cost.price_plan import Prediction, price
@@ -56,8 +57,9 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--epochs", type=options.positive, help="length of the training (default 1)")
     p.add_argument("--steps", type=options.natural,
                    help="length in iterations, instead of --epochs")
-    p.add_argument("--out", default="", help="write the record of the run here (HDF5)")
-    p.add_argument("--checkpoint", help="write weights and state here (HDF5)")
+    p.add_argument("--out", type=OutputFile, default="",
+                   help="write the record of the run here (HDF5)")
+    p.add_argument("--checkpoint", type=OutputFile, help="write weights and state here (HDF5)")
     p.add_argument("--checkpoint-every", type=_interval, dest="every", metavar="N steps|N min",
                    help="how often: 500steps, 10min, 90s, 2h (default: after every epoch)")
     p.add_argument("--keep", type=options.positive, metavar="N",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hpcpar.report.tables import say
 from hpcpar.schema import Line, read_toml
 
 #: Names another file of site defaults; empty for none.
@@ -69,9 +69,9 @@ def fill(args: argparse.Namespace) -> None:
     beside = os.path.join(args.out, BESIDE) if args.command == "sweep" else ""
     if os.path.exists(beside):
         args.machine = beside
-        print(f"note: machine {beside}, of this sweep's folder", file=sys.stderr)
+        say(f"note: machine {beside}, of this sweep's folder")
         return
     site = read()
     args.machine = site.machine or "local"
     if site.machine:
-        print(f"note: machine {site.machine}, from {site.path}", file=sys.stderr)
+        say(f"note: machine {site.machine}, from {site.path}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hpcpar.cli import options
+from hpcpar.cli.output_files import OutputFile
 from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.plan import plan as plans
@@ -29,7 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="measured iterations, the last of those that the record keeps (default 4)",
     )
     options.add_external(parser)
-    parser.add_argument("-o", "--out", required=True, metavar="trace.json",
+    parser.add_argument("-o", "--out", required=True, type=OutputFile, metavar="trace.json",
                         help="the file to write")
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcpar.errors import InputError, RunError, on_all_ranks, one_line
+from hpcpar.errors import InputError, RunError, on_all_ranks, one_line, visible
 
 T = TypeVar("T")
 
@@ -146,7 +146,7 @@ class World:
 
     def abort(self, message: str) -> None:
         """End the job now."""
-        print(f"hpcpar: rank {self.rank} on {self.hostname}: {message}; ending the job",
+        print(f"hpcpar: rank {self.rank} on {self.hostname}: {visible(message)}; ending the job",
               file=sys.stderr, flush=True)
         # the launcher kills the job at once, and what it has not yet forwarded is lost
         time.sleep(0.3)

@@ -8,6 +8,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from hpcpar.errors import visible
 from hpcpar.train.inference import Seen
 from hpcpar.train.loop import Progress as Trained
 
@@ -36,7 +37,7 @@ class ProgressBar(Progress):
     def say(self, *parts: str) -> None:
         """Prints a permanent line, broken only on a terminal."""
         if not self.quiet:
-            self.console.print("  ".join(parts), markup=False,
+            self.console.print(visible("  ".join(parts)), markup=False,
                                soft_wrap=not self.console.is_terminal)
 
     def show(self, done: int, total: int, *parts: str) -> None:

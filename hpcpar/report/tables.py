@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hpcpar.errors import visible
+
 #: Width of text that goes to a file or a pipe, unless COLUMNS is set.
 PLAIN_WIDTH = 200
 #: Width at which no table loses a column.
@@ -34,13 +36,13 @@ class ResultConsole(Console):
 def say(text: str) -> None:
     """Prints a note on stderr, broken only on a terminal."""
     out = Console(stderr=True, highlight=False)
-    out.print(text, markup=False, soft_wrap=not out.is_terminal)
+    out.print(visible(text), markup=False, soft_wrap=not out.is_terminal)
 
 
 def show_line(text: str) -> None:
     """Prints a sentence of the results on stdout, broken only where the width is known."""
     out = ResultConsole()
-    out.print(text, markup=False, soft_wrap=not out.known_width)
+    out.print(visible(text), markup=False, soft_wrap=not out.known_width)
 
 
 def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1,
@@ -59,14 +61,14 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], l
         Leaves none out.
     """
     out = ResultConsole(wide)
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[visible(str(cell)) for cell in row] for row in rows]
     shown = [(i < left or name in text, name, [row[i] for row in cells])
              for i, name in enumerate(columns)]
     gone: list[str] = []
     while len(gone) < len(drop) and _width(_table(shown, out.is_terminal)) > out.width:
         gone.append(drop[len(gone)])
         shown = [column for column in shown if column[1] != gone[-1]]
-    out.print(title, style="bold", markup=False)
+    out.print(visible(title), style="bold", markup=False)
     out.print(_table(shown, out.is_terminal))
     if gone:
         say(f"note: too narrow for {', '.join(gone)}: --wide shows all")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import hpcpar
+from hpcpar.errors import InputError
 from hpcpar.sweep import folder
 from hpcpar.sweep.slurm import Slurm, usual_mpi
 from hpcpar.sweep.study import Case, Study
@@ -73,6 +74,21 @@ def run_options(study: Study) -> list[str]:
             *(["--direct"] if study.direct else [])]
 
 
+def quoted(words: Sequence[str]) -> str:
+    """Words of a batch script, which no shell takes for anything else.
+
+    Raises
+    ------
+    InputError
+        One of them has a line break, which would begin another line of the script.
+    """
+    for word in words:
+        if re.search(r"[\n\r\0]", word):
+            raise InputError(f"{word!r} cannot stand in a batch script: it has a line break; "
+                             "choose another name")
+    return shlex.join(words)
+
+
 def fill(template: str, parts: Mapping[str, Sequence[str]], launch: Sequence[str]) -> str:
     """Replaces the marked parts of a template, and the options of its launch line.
 
@@ -94,7 +110,8 @@ def fill(template: str, parts: Mapping[str, Sequence[str]], launch: Sequence[str
     mpi, *more = launch
 
     def launched(line: re.Match[str]) -> str:
-        return f"launch=(srun {' '.join((mpi, *line[1].split(), *more))})"
+        own = " ".join(line[1].split())
+        return f"launch=({' '.join(filter(None, (quoted(['srun', mpi]), own, quoted(more))))})"
 
     text, count = _LAUNCH.subn(launched, _PART.sub(filled, template))
     if count != 1:
@@ -151,13 +168,13 @@ def script(study: Study, slurm: Slurm, job: BatchJob, directory: str) -> str:
         options.append(f"--gpus-per-task={gpus}")
     options += slurm.sbatch
     words = {"EXIT": folder.EXIT, "PLAN": folder.PLAN, "RECORD": folder.RECORD, "LOG": folder.LOG,
-             "PROGRAM": shlex.join(program()), "OPTIONS": shlex.join(run_options(study))}
+             "PROGRAM": quoted(program()), "OPTIONS": quoted(run_options(study))}
     run = re.sub("@([A-Z]+)@", lambda m: words[m[1]], _RUN)
-    lines = [shlex.join(["run", study.folder(case), *slurm.placement(case.ranks)])
+    lines = [quoted(["run", study.folder(case), *slurm.placement(case.ranks)])
              for case in job.cases]
-    modules = [f"module load {shlex.quote(module)}" for module in slurm.modules]
+    modules = [quoted(["module", "load", module]) for module in slurm.modules]
     parts = {
-        "job": [f"#SBATCH {shlex.quote(o) if ' ' in o else o}" for o in options],
+        "job": [f"#SBATCH {quoted([option])}" for option in options],
         "environment": [*modules, *slurm.setup],
         "work": [run, "", *lines],
     }

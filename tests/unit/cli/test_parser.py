@@ -80,3 +80,14 @@ def test_bash_completes(words: str, found: list[str], script: Path, tmp_path: Pa
     done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, timeout=20,
                           cwd=tmp_path, check=False)
     assert done.stdout.split() == found, done.stderr
+
+
+@pytest.mark.parametrize("words", ["networks", "machines local", "networks lenet5 --json",
+                                   "predict --network lenet5 --ranks 2 --batch 16 --csv"])
+def test_a_full_device_is_one_line(words: str) -> None:
+    """And nothing is said at the end of the program."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "hpcpar", *words.split()], stdout=full,
+                              stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "hpcpar: cannot write the results: No space left on device\n"

@@ -13,6 +13,9 @@ import sys
 import pytest
 
 from hpcpar.cli.main import main
+from hpcpar.cli.options import print_csv
+from hpcpar.errors import visible
+from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say, show, show_line
 
 COLUMNS = ("name", "time", "size", "rate")
@@ -136,3 +139,18 @@ def test_batch_normalisation_is_told_with_what_ddp_would_do(
     assert "batch normalisation over the whole batch" in told and "DDP" not in told
     assert main(["predict", "--network", "lenet5", "--ranks", "2", "--batch", "8"]) == 0
     assert "normalisation" not in capsys.readouterr().out
+
+
+def test_control_characters_of_files_are_shown_as_escapes(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "conv\x1b]0;title\x07\x9b31m\u202e"
+    show(hostile, [visible(hostile)], [[hostile]])
+    show_line(hostile)
+    say(hostile)
+    assert main(["networks", hostile]) == 2
+    with ProgressBar() as bar:
+        bar.say(hostile)
+    print_csv([{"layer": hostile}])
+    said = "".join(capsys.readouterr())
+    assert not set("\x1b\x07\x9b\u202e") & set(said)
+    assert said.count(r"conv\x1b]0;title\x07\x9b31m\u202e") == 8

@@ -104,6 +104,33 @@ def test_a_case_ends_in_its_folder_whatever_happens_to_it(tmp_path: Path) -> Non
     assert "again" in (second / "log").read_text()
 
 
+@pytest.mark.parametrize("name", ["a b", "it's", '"', "$(touch bad)", "`touch bad`", "x; touch bad",
+                                  "a\\b", "# x", "&", "*"])
+def test_names_in_a_script_are_words_and_nothing_else(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    study = replace(STUDY, out=str(folder), data=f"{name}.h5")
+    (folder / "cases" / SMALL[0].name).mkdir(parents=True)
+    told = Slurm(srun=(name,), modules=(name,))
+    text = scripts.script(study, told, scripts.jobs(SMALL[:1], True)[0], str(folder))
+    (tmp_path / "srun").write_text('#!/bin/bash\nprintf "%s\\0" "$@"\n')
+    (tmp_path / "srun").chmod(0o755)
+    (tmp_path / "job").write_text("module() { :; }\n" + text)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", tmp_path / "job"], env=env, cwd=tmp_path, check=False,
+                          capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""
+    words = (folder / "cases" / SMALL[0].name / "log").read_text().split("\0")
+    assert name in words and f"{name}.h5" in words
+    assert str(folder / "cases" / SMALL[0].name / "plan.json") in words
+    assert not (tmp_path / "bad").exists()
+
+
+@pytest.mark.parametrize("change", [{"out": "/a\nb"}, {"data": "x\ny.h5"}, {"data": "x\0y"}])
+def test_line_breaks_in_a_script_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="cannot stand in a batch script: it has a line break"):
+        scripts.script(replace(STUDY, **change), Slurm(), scripts.jobs(SMALL, True)[0], "/here")
+
+
 @pytest.mark.parametrize(("asked", "ranks", "words"), [
     (Slurm(), 6, ["--ntasks=6"]),
     (Slurm(ranks_per_node=4), 2, ["--nodes=1", "--ntasks=2", "--ntasks-per-node=2"]),
