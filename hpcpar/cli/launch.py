@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
+from hpcpar.comm import lost
 from hpcpar.errors import InputError
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -71,11 +72,16 @@ def start(ranks: int, argv: Sequence[str], mpiexec: str) -> NoReturn:
     words = list(argv)
     place = next(i for i, word in enumerate(words) if re.fullmatch(r"-n\d*", word))
     del words[place:place + (2 if words[place] == "-n" else 1)]
-    # the ranks share the cores: what `limit_threads` gave this process alone is not theirs
-    env = {k: v for k, v in os.environ.items() if k not in VARIABLES or k in GIVEN}
     program = [mpiexec, "-n", str(ranks), sys.executable, "-m", "hpcpar", *words]
     sys.stderr.flush()
-    os.execve(mpiexec, program, env)
+    os.execve(mpiexec, program, job_environment())
+
+
+def job_environment() -> dict[str, str]:
+    """The environment of a job. Its ranks share the cores: the threads that `limit_threads` gave
+    this process alone are not theirs.
+    """
+    return {k: v for k, v in os.environ.items() if k not in VARIABLES or k in GIVEN}
 
 
 def watch() -> None:
@@ -93,14 +99,21 @@ def watch() -> None:
         if os.getppid() != watcher:
             os._exit(1)
         return
+    passed_on = []
+
+    def pass_on(number: int, _: object) -> None:
+        passed_on.append(number)
+        os.kill(child, number)
+
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-        signal.signal(number, lambda number, _: os.kill(child, number))
+        signal.signal(number, pass_on)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status < 0:
+    if status < 0 and not passed_on:  # else it is the job that ends
         name = signal.Signals(-status).name
         hint = " (out of memory?)" if name == "SIGKILL" else ""
-        print(f"hpcpar: rank {started_rank()} on {socket.gethostname()} was killed by {name}"
-              f"{hint}; ending the job", file=sys.stderr, flush=True)
+        what = f"rank {started_rank()} on {socket.gethostname()}{lost.KILLED}{name}"
+        lost.note(what)
+        print(f"hpcpar: {what}{hint}; ending the job", file=sys.stderr, flush=True)
         # the launcher kills the job at once, and what it has not yet forwarded is lost
         time.sleep(0.3)
     os._exit(max(status, 0) or int(status < 0))

@@ -77,6 +77,11 @@ def _dispatch(argv: Sequence[str]) -> int:
     if command is None:
         top.print_help(sys.stderr)
         return 2
+    if getattr(args, "elastic", False):
+        check_outputs(args)
+        from hpcpar.cli.elastic import supervise
+
+        return supervise(args, argv)
     if getattr(args, "start", None):
         from hpcpar.sweep.local import mpiexec
 

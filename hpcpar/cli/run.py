@@ -71,6 +71,11 @@ def add(p: argparse.ArgumentParser) -> None:
                    help="resume from what is left of a damaged checkpoint")
     p.add_argument("--time-limit", type=_seconds, metavar="N min",
                    help="stop in time: 90s, 30min, 2h (default: when the Slurm job ends)")
+    p.add_argument("--elastic", action="store_true",
+                   help="start the job, and go on with the ranks that are left when some are lost "
+                   "(needs --checkpoint)")
+    p.add_argument("--elastic-return", type=_seconds, default=60.0, metavar="N s",
+                   help="lost ranks count as back after this time (default 60s)")
     p.add_argument("--rate", type=options.magnitude,
                    help="learning rate after the warm-up (default 0.01)")
     p.add_argument("--schedule", type=_schedule, metavar="|".join(RateSchedule),

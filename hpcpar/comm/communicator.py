@@ -8,6 +8,7 @@ import os
 import time
 from typing import Any
 
+from hpcpar.comm import lost
 from hpcpar.comm.backoff import YIELDS, YIELDS_SHARED, pause
 from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.cores import fullest_node
@@ -142,6 +143,7 @@ class Communicator:
         step = transfer.step
         peers = [peer for peer in transfer.awaited() if peer != self.world.rank]
         who = f"rank {peers[0]}" if len(peers) == 1 else f"ranks {', '.join(map(str, peers))}"
+        lost.note(f"{who} did not answer for {self._stall_s:g} s")
         self.world.abort(
             f"layer '{step.layer}', step {step.index} ({step.label} of {step.tensor}): nothing "
             f"has come for {self._stall_s:g} s from "

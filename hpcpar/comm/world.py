@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hpcpar.comm import lost
 from hpcpar.errors import InputError, RunError, on_all_ranks, one_line, visible
 
 T = TypeVar("T")
@@ -138,6 +139,7 @@ class World:
             if self.size > 1 and not getattr(err, "everywhere", False):
                 if isinstance(err, self.mpi.Exception):
                     time.sleep(LOST_S)
+                    lost.note(f"rank {self.rank} on {self.hostname} lost contact with another one")
                     self.abort(f"lost contact with another rank ({one_line(err)})")
                 if not isinstance(err, InputError | RunError | KeyboardInterrupt):
                     traceback.print_exc()

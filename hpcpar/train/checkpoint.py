@@ -187,21 +187,19 @@ def _state(f: h5py.File, path: str) -> CheckpointState:
     return convert(known, CheckpointState, f"the state in checkpoint {path}", _PARTIAL)
 
 
-def check(path: str, network: Network, states: int, partial: bool = False) -> Checked:
+def check(path: str, network: Network, states: int) -> Checked:
     """Checks that a checkpoint belongs to this network, and finds what it lacks.
 
     Parameters
     ----------
     states : int
         The optimiser's values for each weight that are needed; 0 for an inference.
-    partial : bool
-        Return what is missing or damaged instead of refusing it.
 
     Raises
     ------
     InputError
         Missing, not a checkpoint, or of another version; another network, image shape or number of
-        classes; without `partial`, anything that is missing or damaged.
+        classes.
     """
     with _open(path) as f:
         state, faults = None, {}
@@ -213,8 +211,6 @@ def check(path: str, network: Network, states: int, partial: bool = False) -> Ch
             _check_network(path, state, network)
         for layer in network.stateful:
             faults |= _layer_faults(f, path, network, layer, states)
-    if faults and not partial:
-        raise InputError(next(iter(faults.values())))
     return Checked(state, faults)
 
 

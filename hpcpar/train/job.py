@@ -31,7 +31,7 @@ from hpcpar.runtime.reservoir import Reservoir
 from hpcpar.runtime.stamps import MOST_ITERATIONS, Stamps
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train import checkpoint, global_tensors
-from hpcpar.train.checkpoint import CheckpointState
+from hpcpar.train.checkpoint import Checked
 
 
 @dataclass(frozen=True)
@@ -194,8 +194,8 @@ class Job:
         """
         path, partial = self.options.resume, self.options.partial
         states = self.executor.rule.states if self.executor.training is not None else 0
-        found = self.world.agree(lambda: checkpoint.check(path, self.network, states, partial))
-        self.world.agree(lambda: self._check_state(found.state))
+        found = self.world.agree(lambda: checkpoint.check(path, self.network, states))
+        self.world.agree(lambda: self._require(found))
         missing = dict(found.faults)
         if partial:
             for each in self.world.comm.allgather(self._damaged()):
@@ -204,18 +204,19 @@ class Job:
         self.world.agree(lambda: self._load(missing))
         return found.state.step if found.state is not None else 0
 
-    def _check_state(self, state: CheckpointState | None) -> None:
-        """Checks that the training that wrote a checkpoint was of the same kind."""
-        if state is None or self.executor.training is None:
-            return
-        path, optimizer = self.options.resume, self.plan.optimizer
-        if state.seed != self.options.seed:
-            raise InputError(f"{path} was trained with seed {state.seed}; "
-                             f"resume it with --seed {state.seed}")
-        if state.optimizer and state.optimizer != optimizer:
-            raise InputError(f"{path} was trained with the optimizer {state.optimizer}, the plan "
-                             f"has {optimizer}; resume it with a plan made with "
-                             f"--optimizer {state.optimizer}")
+    def _require(self, found: Checked) -> None:
+        """Checks that a checkpoint is of the same kind of training, and whole if it has to be."""
+        path, state = self.options.resume, found.state
+        if state is not None and self.executor.training is not None:
+            if state.seed != self.options.seed:
+                raise InputError(f"{path} was trained with seed {state.seed}; "
+                                 f"resume it with --seed {state.seed}")
+            if state.optimizer not in ("", self.plan.optimizer):
+                raise InputError(f"{path} was trained with the optimizer {state.optimizer}, the "
+                                 f"plan has {self.plan.optimizer}; resume it with a plan made with "
+                                 f"--optimizer {state.optimizer}")
+        if found.faults and not self.options.partial:
+            raise InputError(next(iter(found.faults.values())))
 
     def _rows(self, layer: str, groups: Iterable[str]) -> dict[str, np.ndarray]:
         p = self.executor.parameters[layer]

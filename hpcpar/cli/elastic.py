@@ -1,0 +1,204 @@
+"""``hpcpar run --elastic``: starts the job, and goes on with the ranks that are left when some are
+lost.
+
+* A rank is lost when a signal has ended it (its watcher leaves word), when others wait for it in
+  vain, or when the launcher fails. Errors of the training and bad input are not retried.
+* A lost rank is a slot less for `return_s` seconds. Then the job is asked to stop (status 75,
+  after a checkpoint) and started again with that slot.
+* Each start resumes from the newest checkpoint. Fewer ranks get a new plan: the fastest that the
+  search finds for the same network, batch, machine and kind of training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+
+from hpcpar.api.plan import plan as best_plan
+from hpcpar.cli.launch import job_environment
+from hpcpar.comm import lost
+from hpcpar.errors import InputError
+from hpcpar.machine import files
+from hpcpar.plan import plan as plans
+from hpcpar.plan.plan import Plan
+from hpcpar.report.answer import plural
+from hpcpar.report.tables import say
+from hpcpar.schedule.runnable import require
+from hpcpar.sweep.local import mpiexec
+from hpcpar.sweep.slurm import usual_mpi
+
+#: Jobs in a row that may be lost without a new checkpoint.
+MOST_FAILURES = 3
+#: Seconds between two looks at the job.
+_POLL_S = 0.05
+#: Exit status of a run that has stopped on request; see `hpcpar.train.stop`.
+_STOPPED = 75
+#: Options that the supervisor gives each job anew.
+_OWN = {"-n": 1, "--plan": 1, "--resume": 1, "--elastic-return": 1, "--elastic": 0}
+
+
+def supervise(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Runs the training to its end; returns the exit status of the last job.
+
+    Raises
+    ------
+    InputError
+        There is no --checkpoint, or no plan for any number of ranks that is left.
+    """
+    if not args.checkpoint:
+        raise InputError("--elastic goes on from checkpoints; name their file with --checkpoint")
+    given = plans.load(args.plan)
+    if args.start not in (None, given.ranks):
+        raise InputError(f"the plan is for {given.ranks} ranks, -n asks for {args.start}; leave "
+                         "-n out, or make it the plan's")
+    words = without(list(argv), _OWN)
+    return _Supervisor(words, given, args.plan, args.checkpoint, args.resume,
+                       args.elastic_return).run()
+
+
+def without(words: list[str], options: dict[str, int]) -> list[str]:
+    """A command line without some options, each with its number of values."""
+    out, skip = [], 0
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if skip:
+            skip -= 1
+        elif name in options:
+            skip = 0 if equals else options[name]
+        elif not (word.startswith("-n") and word[2:].isdigit()):
+            out.append(word)
+    return out
+
+
+def plan_for(given: Plan, ranks: int) -> Plan:
+    """The fastest plan of the same training on at most so many ranks.
+
+    Raises
+    ------
+    InputError
+        There is none that fits into memory.
+    """
+    if ranks >= int(given.ranks):
+        return given
+    network = given.network.build()
+    for count in range(ranks, 0, -1):
+        try:
+            found = best_plan(network, count, int(given.batch), files.from_dict(given.machine),
+                              overlap=given.overlap, dtype=given.dtype, optimizer=given.optimizer,
+                              batch_norm=given.batch_norm)
+        except InputError:
+            continue
+        for candidate in found.candidates:
+            if candidate.prediction.fits and _runs(candidate.plan):
+                return candidate.plan
+    raise InputError(f"no plan for {plural(ranks, 'rank')} that are left fits into memory; wait "
+                     "for more")
+
+
+def _runs(plan: Plan) -> bool:
+    try:
+        require(plan.network.build(), plan)
+    except InputError:
+        return False
+    return True
+
+
+@dataclass
+class _Supervisor:
+    words: list[str]
+    given: Plan
+    path: str
+    checkpoint: str
+    resume: str
+    return_s: float
+    #: When lost slots count as back.
+    back_s: list[float] = field(default_factory=list)
+    #: The signal that asked this program to stop.
+    asked: int = 0
+    job: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """All jobs, one after the other."""
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+            signal.signal(number, self._pass_on)
+        first, failures = self._stamp(), 0
+        while True:
+            plan = plan_for(self.given, int(self.given.ranks) - len(self.back_s))
+            before = self._stamp()
+            status, gone = self._one_job(plan, self.checkpoint if before != first else self.resume)
+            if status in (0, 2) or self.asked or (status == 1 and not gone):
+                return status
+            if status == _STOPPED and not self._is_back():
+                return status  # somebody else asked for it, or its limit of time
+            if status != _STOPPED:
+                failures = failures + 1 if self._stamp() == before else 1
+                if failures == MOST_FAILURES:
+                    say(f"elastic: {MOST_FAILURES} jobs in a row were lost without a new checkpoint: giving "
+                        "up")
+                    return 1
+                now = time.monotonic()
+                self.back_s += [now + self.return_s] * min(max(1, len(gone)), self._left() - 1)
+                say(f"elastic: {gone[0] if gone else f'the launcher ended with {status}'}: going on with "
+                    f"{plural(self._left(), 'rank')}")
+            self.back_s = [s for s in self.back_s if s > time.monotonic()]
+
+    def _left(self) -> int:
+        return int(self.given.ranks) - len(self.back_s)
+
+    def _is_back(self) -> bool:
+        return any(s <= time.monotonic() for s in self.back_s)
+
+    def _stamp(self) -> int:
+        """Tells one checkpoint from the next; 0 where there is none."""
+        return os.stat(self.checkpoint).st_mtime_ns if os.path.exists(self.checkpoint) else 0
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self.asked = number
+        if self.job is not None:
+            self.job.send_signal(number)
+
+    def _one_job(self, plan: Plan, resume: str) -> tuple[int, list[str]]:
+        """The exit status of a job, and word of the ranks that were lost."""
+        path = self.path
+        if plan is not self.given:
+            path = f"{os.path.splitext(self.checkpoint)[0]}.p{plan.ranks}.plan.json"
+            plans.save(plan, path)
+        command = [*launcher(), "-n", str(plan.ranks), sys.executable, "-m", "hpcpar", *self.words,
+                   "--plan", path, *(["--resume", resume] if resume else [])]
+        say(f"elastic: {plural(int(plan.ranks), 'rank')}, {plan.strategy}"
+            f"{f', from {resume}' if resume else ''}")
+        folder = os.path.dirname(os.path.abspath(self.checkpoint))  # all nodes can write there
+        with tempfile.NamedTemporaryFile("r", dir=folder, prefix=".hpcpar-lost-") as word:
+            # in its own session: signals of the terminal come to it through here, once
+            self.job = subprocess.Popen(command, start_new_session=True,
+                                        env=job_environment() | {lost.VARIABLE: word.name})
+            try:
+                status, lines = self._wait(self.job), word.read().splitlines()
+                return status, [line for line in lines if lost.KILLED in line] or lines[:1]
+            finally:
+                self.job = None
+
+    def _wait(self, job: subprocess.Popen[bytes]) -> int:
+        told = False
+        while job.poll() is None:
+            if self._is_back() and not told:
+                say("elastic: lost ranks are back")
+                job.send_signal(signal.SIGTERM)
+                told = True
+            time.sleep(_POLL_S)
+        return job.returncode if job.returncode >= 0 else 128 - job.returncode
+
+
+def launcher() -> list[str]:
+    """The words before ``-n``: of srun within a Slurm job, else of mpiexec."""
+    if "SLURM_JOB_ID" in os.environ:
+        return ["srun", f"--mpi={usual_mpi()}", "--kill-on-bad-exit=1"]
+    return [mpiexec()]
