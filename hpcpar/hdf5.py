@@ -130,10 +130,16 @@ def attributes(item: h5py.Group | h5py.Dataset, where: str, remedy: str) -> dict
         They are damaged.
     """
     try:
-        return {name: value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-                for name, value in item.attrs.items()}
+        return {name: _plain(value) for name, value in item.attrs.items()}
     except (OSError, RuntimeError, ValueError) as err:
         raise InputError(f"{where} is damaged at the attributes of {item.name}; {remedy}") from err
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as a number, a list, or a text, in which what is no UTF-8 is replaced."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def find(f: h5py.Group, name: str, kind: type = h5py.Dataset) -> Any:

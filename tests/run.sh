@@ -74,6 +74,7 @@ workers="-n auto --maxprocesses 4 --dist worksteal"
 recorded=tests/unit/test_recorded_predictions.py
 part "unit tests" 420 python -m pytest tests/unit $workers --ignore $recorded
 part "recorded" 120 python -m pytest $recorded $workers
+part "fuzz" 300 python -m pytest tests/fuzz -p no:hypothesispytest -p no:xdist
 part "kernels" 120 python -m pytest tests/kernels $workers
 # most jobs wait for one process; a file keeps to a worker, as its tests share what they have trained
 part "whole jobs" 420 python -m pytest tests/jobs -n 2 --dist loadfile

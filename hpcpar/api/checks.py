@@ -138,7 +138,8 @@ part = partial(number, 0.0, math.nextafter(1.0, 0.0), "a number of at least 0 an
 
 def image(value: str | Iterable[int]) -> Shape:
     """An image shape: CxHxW, CxDxHxW, CxW, or its numbers."""
-    text = value if isinstance(value, str) else "x".join(map(str, value))
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    text = "x".join(map(str, value)) if several else str(value)
     if re.fullmatch(r"[1-9]\d{0,9}(x[1-9]\d{0,9}){1,3}", text, re.ASCII) is None:
         raise ValueRefused(f"{_shown(text)} is not an image shape CxHxW, as in 3x224x224 "
                            "(or CxDxHxW, as in 4x128x128x128, or CxW, as in 6x400)")

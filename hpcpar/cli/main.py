@@ -54,6 +54,9 @@ def parsers(*wanted: str) -> tuple[Parser, Parser]:
 
 
 def _dispatch(argv: Sequence[str]) -> int:
+    for word in argv:
+        if word.encode(errors="ignore").decode() != word:  # bytes that nothing could print
+            raise InputError(f"the argument {word!r} is not text (UTF-8); rename that file")
     command = next((word for word in argv if not word.startswith("-")), None)
     if argv[:1] == ["--print-completion"]:
         command = None

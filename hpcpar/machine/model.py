@@ -20,6 +20,9 @@ from hpcpar.machine.cores import NodeCores
 from hpcpar.machine.measured import Measured
 from hpcpar.schema import Bytes, Capacity, Count, NotNegative, Positive, Share
 
+#: Most levels of interconnect: arrays choose among them.
+MOST_LEVELS = 32
+
 
 @dataclass(frozen=True)
 class Device:
@@ -189,6 +192,9 @@ class Machine:
     processor: str = "rank"
 
     def __post_init__(self) -> None:
+        if len(self.levels) > MOST_LEVELS:
+            raise InputError(f"machine '{self.name}': {len(self.levels)} [[levels]]; give at most "
+                             f"{MOST_LEVELS}, with ranks that grow from one to the next")
         if not self.levels:
             raise InputError(f"machine '{self.name}': no [[levels]]; give at least one level of "
                              "the interconnect with name, ranks, alpha_s, beta_s_per_byte")

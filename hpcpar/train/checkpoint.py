@@ -273,9 +273,13 @@ def resume_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike,
                     raise InputError(f"checkpoint {path}: {name} has shape {tensor.shape}, rows "
                                      f"{start} to {stop} are wanted; use a checkpoint of this "
                                      "network")
+                if tensor.dtype.kind != "f" or is_empty(tensor):
+                    raise InputError(f"checkpoint {path} holds no floating-point numbers at "
+                                     f"{name}; {_PARTIAL}")
                 try:
                     rows[f"{group}/{kind}"] = tensor[start:stop].astype(dtype, copy=False)
-                except OSError as err:
-                    raise InputError(f"checkpoint {path} is damaged at {name} ({reason(err)}); "
+                except (OSError, MemoryError) as err:
+                    cause = reason(err) if isinstance(err, OSError) else "too large"
+                    raise InputError(f"checkpoint {path} is damaged at {name} ({cause}); "
                                      f"{_PARTIAL}") from err
     return rows

@@ -64,7 +64,7 @@ from hpcpar.files import write_bytes
 from hpcpar.hdf5 import array, attributes, check, open_hdf5
 from hpcpar.runtime.reservoir import TOGETHER, stride
 from hpcpar.schedule.steps import Comm, Schedule
-from hpcpar.schema import Bytes, Count, convert, decode_json
+from hpcpar.schema import Bytes, Count, Extent, convert, decode_json
 
 #: Version of the schema, and those that are read.
 VERSION, READABLE = 2, (1, 2)
@@ -242,8 +242,23 @@ def _faults(record: RunRecord) -> list[str]:
     for name, size in (("kept", iterations), ("iterations_done", None), ("epochs_done", None)):
         array = getattr(record, name)
         if array is not None and array.size and (
-                array[0] < 0 or (np.diff(array) <= 0).any() or (size and array[-1] >= size)):
+                array.ndim != 1 or array[0] < 0 or (np.diff(array) <= 0).any()
+                or (size and array[-1] >= size)):
             faults.append(f"{name} out of order")
+    return faults or _stamp_faults(record)
+
+
+def _stamp_faults(record: RunRecord) -> list[str]:
+    """Stamps that are no times, where the rank takes part in the step."""
+    once = {"clock": record.clock, "begin_s": record.begin_s}
+    faults = [f"{name} with infinite numbers" for name, array in once.items()
+              if array is not None and not np.isfinite(array).all()]
+    start_s, end_s, wait_s = record.start_s, record.end_s, record.wait_s
+    if start_s is not None and end_s is not None and wait_s is not None:
+        comm = np.array([step.kind == "comm" for step in record.steps])
+        ends = np.isfinite(end_s) & np.isfinite(wait_s)
+        if np.isinf(start_s).any() or (comm & np.isfinite(start_s) & ~ends).any():
+            faults.append("stamps with infinite numbers")
     return faults
 
 
@@ -275,6 +290,14 @@ class _Attributes(msgspec.Struct):
     samples: Count
     node_ranks: Count
     node_cores: Count
+
+
+class _PlanFacts(msgspec.Struct):
+    """What reports read of the plan."""
+
+    strategy: str
+    ranks: Extent
+    batch: Extent
 
 
 class _Documents(msgspec.Struct):
@@ -386,6 +409,10 @@ def read(path: str) -> RunRecord:
         known = convert(found, _Attributes, where, _AGAIN)
         documents = {name: decode_json(bytes(array(f, name, "O", where, _AGAIN)[()]), object,
                                        f"{name} in {where}", _AGAIN) for name in _JSON}
+        plan = documents["plan"]
+        if isinstance(plan, dict):
+            facts = {name: plan[name] for name in _PlanFacts.__struct_fields__ if name in plan}
+            convert(facts, _PlanFacts, f"plan in {where}", _AGAIN)
         values = msgspec.structs.asdict(known) | msgspec.structs.asdict(
             convert(documents, _Documents, where, _AGAIN))
         values |= {name: array(f, name, kind[0] if kind[0] == "f" else "iu", where, _AGAIN)

@@ -28,6 +28,8 @@ ROOM_BYTES = 3 << 30
 #: Names of numbers that are never negative, by their ends.
 _POSITIVE = re.compile(r"(?<!^rest)(?<!^excess)(_s|_bytes|flops|_per_s|^ranks|^batch"
                        r"|^samples|parameters|node_hours|efficiency|^epochs|images_per_s)$")
+#: What a terminal would obey.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: A number in a table that is none.
 _NO_NUMBER = re.compile(r"(?<![\w./+'\"=-])[-+]?(nan|inf)(?![\w./'\"-])")
 
@@ -92,6 +94,9 @@ def _where(err: BaseException) -> str:
 def _ending(status: int, out: str, err: str, as_json: bool) -> str:
     if "Traceback (most recent call last)" in out + err:
         return "prints a traceback"
+    control = _CONTROL.search(out + err)
+    if control is not None:
+        return f"prints the control character {control[0]!r}"
     lines = [line for line in err.splitlines() if line.startswith("hpcpar: ")]
     if status not in (0, 1, 2) or (status != 0) != (len(lines) == 1):
         return f"status {status} with {len(lines)} lines of error: {err[-300:]!r}"

@@ -137,3 +137,12 @@ def test_a_full_disk_is_one_line_and_no_crash(tmp_path: Path) -> None:
         assert [p.name for p in small.iterdir()] == ["data.h5"] and path.read_bytes() == b"old"
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+def test_attributes_are_text_whatever_their_bytes(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as f:
+        f.attrs["by"] = b"\xff\xfe ok"
+        f.attrs["count"] = np.arange(2)
+        found = hdf5.attributes(f, "x.h5", "use another one")
+    assert found["count"] == [0, 1]
+    assert found["by"].encode().endswith(b" ok")

@@ -87,6 +87,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"quality": {"links": [float("inf")]}},
      "'quality', 'links', entry 1: expected a finite number, found inf"),
     ({"levels": []}, "no [[levels]]"),
+    ({"levels": [{"name": str(i), "ranks": 2**i, "alpha_s": 0, "beta_s_per_byte": 1}
+                for i in range(33)]}, "33 [[levels]]; give at most 32"),
     ({"levels": 3}, "'levels': expected a list, found 3"),
     ({"cores_per_node": 1.5}, "'cores_per_node': expected a whole number, found 1.5"),
     ({"levels": [{"name": "a", "ranks": 0, "alpha_s": -1.0, "beta_s_per_byte": 1.0}]},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from hpcpar.errors import InputError
@@ -44,7 +46,8 @@ def test_one_weird_trick_decays_after_each_quarter() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"rate": -1}, {"momentum": 1}, {"step_epochs": 0},
-                                   {"warmup": -1}])
+                                   {"warmup": -1}, {"rate": math.nan}, {"decay": math.inf},
+                                   {"momentum": math.nan}])
 def test_what_cannot_be_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InputError, match="SGD with"):
         SGD(**wrong)  # type: ignore[arg-type]

@@ -163,6 +163,17 @@ def test_bad_files(path: str, tmp_path: Path) -> None:
     fails("version 99", checkpoint.resume_rows, path, "conv1", 0, 1, "f4")
 
 
+@pytest.mark.parametrize("value", [np.full(6, b"x"), None])
+def test_a_tensor_of_no_numbers_is_refused(path: str, value: Any) -> None:
+    with h5py.File(path, "a") as f:
+        del f["optimizer/conv1/bias"]
+        if value is None:  # nothing was ever written into it
+            f.create_dataset("optimizer/conv1/bias", (6, 1 << 20, 1 << 20), "f4", chunks=True)
+        else:
+            f["optimizer/conv1/bias"] = value
+    fails("optimizer/conv1/bias", checkpoint.resume_rows, path, "conv1", 0, 6, "f4")
+
+
 def test_another_network(path: str) -> None:
     fails("is of network lenet5, the plan is for network mlp", checkpoint.check, path,
           network("mlp", (1, 8, 8), 10), 1)

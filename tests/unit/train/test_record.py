@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -176,9 +177,24 @@ def test_bad_files(tmp_path: Path) -> None:
     fails(r"loss \(4,\) instead of \(5,\)")
     for change, message in (({"seconds": -sample().seconds}, "seconds with negative"),
                             ({"kept": np.array([3, 1, 2, 0, 4])}, "kept out of order"),
-                            ({"kept": np.arange(1, 6)}, "kept out of order")):
+                            ({"kept": np.arange(1, 6)}, "kept out of order"),
+                            ({"epochs_done": np.ones((2, 2), int)}, "epochs_done out of order"),
+                            ({"begin_s": np.full((2, 5), np.inf)}, "begin_s with infinite"),
+                            ({"clock": np.full((2, 2, 3), np.nan)}, "clock with infinite")):
         bad = replace(sample(), start_s=None, **change)
         with pytest.raises(ValueError, match=message):
             record.write(str(path), bad)
+    no_end = np.full((2, 5, 3), np.nan)
+    bad = replace(sample(), end_s=no_end, wait_s=no_end)
+    with pytest.raises(ValueError, match="stamps with infinite numbers"):
+        record.write(str(path), bad)
+    apart = replace(bad, start_s=np.where([True, False, True], bad.start_s, np.nan))
+    record.write(str(path), apart)  # no rank takes part in the communication
+    record.read(str(path))
+    with h5py.File(path, "a") as f:
+        plan = json.loads(f["plan"][()])
+        del plan["batch"], f["plan"]
+        f["plan"] = json.dumps(plan)
+    fails("plan in run record .* 'batch'")
     with pytest.raises(InputError, match="cannot write run record"):
         record.write(str(tmp_path / "no" / "run.h5"), sample())
