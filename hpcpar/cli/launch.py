@@ -87,8 +87,7 @@ def job_environment() -> dict[str, str]:
 def watch() -> None:
     """In a job, goes on in a process of its own. This one stays, small, to say how that one died.
 
-    It passes signals on, and ends with the other's status: 1 where a signal has ended that, even
-    one that nobody can catch. If this one is killed, so is the other.
+    It passes signals on, and ends as the other did. If this one is killed, so is the other.
     """
     if not any(name in os.environ for name in _JOB):
         return
@@ -116,7 +115,9 @@ def watch() -> None:
         print(f"hpcpar: {what}{hint}; ending the job", file=sys.stderr, flush=True)
         # the launcher kills the job at once, and what it has not yet forwarded is lost
         time.sleep(0.3)
-    os._exit(max(status, 0) or int(status < 0))
+        # an exit, unlike a signal, can leave the launcher waiting for ever for a rank that starts
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(abs(status))
 
 
 def started_rank() -> int:

@@ -50,7 +50,12 @@ SchedulerParameters=sched_min_interval=0,bf_interval=2
 PropagateResourceLimits=NONE
 GresTypes=gpu
 NodeName=n[1-$1] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + $1))] CPUs=$2 RealMemory=$memory Gres=gpu:$gpus State=UNKNOWN
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
 PartitionName=test Nodes=ALL Default=YES MaxTime=01:00:00 State=UP OverSubscribe=YES:8
+PartitionName=low Nodes=n[1-2] PriorityTier=1 GraceTime=10 PreemptMode=REQUEUE OverSubscribe=NO
+PartitionName=urgent Nodes=n[1-2] PriorityTier=9 PreemptMode=OFF OverSubscribe=NO
 CONF
   local i
   for i in $(seq 0 $((gpus - 1))); do

@@ -7,19 +7,32 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from hpcpar.train import record
 from tests.cluster.conftest import OPENMPI
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
+Meanwhile = Callable[[str], None]
+
+
 def submit(folder: Path, name: str, python: str, data: Path, env: dict[str, str],
-           per_node: int = 1) -> str:
+           per_node: int = 1, options: Sequence[str] = (), epochs: int = 3,
+           meanwhile: Meanwhile = lambda job: None) -> str:
     """Edit a script for a small network and two of the tests' nodes, submit it and wait; returns
     what it wrote.
+
+    Parameters
+    ----------
+    options : sequence of str
+        Further ones of sbatch.
+    meanwhile : callable
+        Called with the job's number once it is submitted.
     """
     text = (JOBS / name).read_text()
     for line, instead in (
@@ -30,12 +43,15 @@ def submit(folder: Path, name: str, python: str, data: Path, env: dict[str, str]
         (r"^data=.*", f"data={data}"),
         (r"^source .*", f"export PATH={Path(python).parent}:$PATH"),
         (r"--device gpu", "--device cpu"),
+        (r"--epochs 90", f"--epochs {epochs} --seed 3"),
+        (r"--checkpoint-every 10min", "--checkpoint-every 2s"),
     ):
         text, count = re.subn(line, instead, text, flags=re.MULTILINE)
         assert count or line == r"--device gpu", f"{name} has no {line}"
     (folder / name).write_text(text)
-    job = subprocess.run(["sbatch", "--parsable", "--output=log", name], capture_output=True,
-                         text=True, cwd=folder, env=env, check=True)
+    job = subprocess.run(["sbatch", "--parsable", "--output=log", *options, name],
+                         capture_output=True, text=True, cwd=folder, env=env, check=True)
+    meanwhile(job.stdout.strip())
     for _ in range(500):
         state = subprocess.run(["scontrol", "show", "job", job.stdout.strip()], capture_output=True,
                                text=True, env=env, check=True).stdout
@@ -73,3 +89,55 @@ def test_gpu(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     seen = sorted(re.findall(r"(\d): GPUs of (n\d): (\d), (.*)", log))
     assert seen == [(str(rank), f"n{1 + rank // 2}", "2", "not bound") for rank in range(4)]
     assert "lenet5 on 4 ranks" in log
+
+
+#: Epochs that take about 20 s.
+LONG = 300
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float = 90) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def check_whole(folder: Path) -> None:
+    """The record has every iteration of the training, the interrupted part as well."""
+    whole = record.read(str(folder / "run.h5"))
+    assert whole.iterations_done is not None
+    per_epoch = whole.samples // 16
+    assert whole.iterations_done.tolist() == [*range(LONG * per_epoch)]
+    assert whole.loss[-per_epoch:].mean() < whole.loss[:per_epoch].mean()
+
+
+def test_a_job_that_is_requeued_goes_on(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+    def requeue(job: str) -> None:
+        wait_for((tmp_path / "weights.h5").exists)
+        subprocess.run(["scontrol", "requeue", job], env=slurm, check=True)
+
+    log = submit(tmp_path, "slurm.sbatch", sys.executable, data, slurm, epochs=LONG,
+                 meanwhile=requeue)
+    assert "stopped by SIGTERM" in log and log.count("lenet5 on 2 ranks") == 2
+    check_whole(tmp_path)
+
+
+def test_a_job_that_is_preempted_goes_on(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+    def preempt(job: str) -> None:
+        wait_for((tmp_path / "weights.h5").exists)
+        subprocess.run(["sbatch", "--partition=urgent", "--nodes=2", "--exclusive",
+                        "--output=urgent", "--wrap", "sleep 2"],
+                       env=slurm, cwd=tmp_path, check=True)
+
+    log = submit(tmp_path, "slurm.sbatch", sys.executable, data, slurm, epochs=LONG,
+                 options=["--partition=low", "--exclusive"], meanwhile=preempt)
+    assert "stopped by SIG" in log and log.count("lenet5 on 2 ranks") == 2
+    check_whole(tmp_path)
+
+
+def test_a_job_stops_before_its_limit_and_requeues_itself(
+        slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+    log = submit(tmp_path, "slurm.sbatch", sys.executable, data, slurm, epochs=LONG,
+                 options=["--time=1", "--signal=USR1@55"])
+    assert "stopped by SIGUSR1" in log or "stopped by its limit of time" in log
+    check_whole(tmp_path)
