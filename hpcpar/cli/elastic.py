@@ -124,6 +124,8 @@ class _Supervisor:
     #: The signal that asked this program to stop.
     asked: int = 0
     job: subprocess.Popen[bytes] | None = None
+    #: True where the job was asked to stop, for lost ranks that are back.
+    told: bool = False
 
     def run(self) -> int:
         """All jobs, one after the other."""
@@ -134,20 +136,20 @@ class _Supervisor:
             plan = plan_for(self.given, int(self.given.ranks) - len(self.back_s))
             before = self._stamp()
             status, gone = self._one_job(plan, self.checkpoint if before != first else self.resume)
-            if status in (0, 2) or self.asked or (status == 1 and not gone):
+            stopped = self.told and not gone
+            if status in (0, 2) or self.asked or (
+                    status in (1, _STOPPED) and not gone and not stopped):
                 return status
-            if status == _STOPPED and not self._is_back():
-                return status  # somebody else asked for it, or its limit of time
-            if status != _STOPPED:
+            if not stopped:
                 failures = failures + 1 if self._stamp() == before else 1
                 if failures == MOST_FAILURES:
-                    say(f"elastic: {MOST_FAILURES} jobs in a row were lost without a new checkpoint: giving "
-                        "up")
+                    say(f"elastic: giving up: {MOST_FAILURES} jobs in a row were lost without a "
+                        "new checkpoint")
                     return 1
                 now = time.monotonic()
                 self.back_s += [now + self.return_s] * min(max(1, len(gone)), self._left() - 1)
-                say(f"elastic: {gone[0] if gone else f'the launcher ended with {status}'}: going on with "
-                    f"{plural(self._left(), 'rank')}")
+                what = gone[0] if gone else f"the launcher ended with {status}"
+                say(f"elastic: {what}: going on with {plural(self._left(), 'rank')}")
             self.back_s = [s for s in self.back_s if s > time.monotonic()]
 
     def _left(self) -> int:
@@ -187,12 +189,12 @@ class _Supervisor:
                 self.job = None
 
     def _wait(self, job: subprocess.Popen[bytes]) -> int:
-        told = False
+        self.told = False
         while job.poll() is None:
-            if self._is_back() and not told:
+            if self._is_back() and not self.told:
                 say("elastic: lost ranks are back")
                 job.send_signal(signal.SIGTERM)
-                told = True
+                self.told = True
             time.sleep(_POLL_S)
         return job.returncode if job.returncode >= 0 else 128 - job.returncode
 
