@@ -75,6 +75,8 @@ def _fault(path: str) -> str:
                 return f"has more than {MOST_OBJECTS} objects"
             for name in item.attrs:
                 item.attrs[name]
+            if isinstance(item, h5py.Dataset):
+                item.dtype, item.shape  # noqa: B018 - a damaged type raises
             if isinstance(item, h5py.Group):
                 links = {name: item.get(name, getlink=True) for name in item}
                 todo += [item[name] for name, link in links.items()

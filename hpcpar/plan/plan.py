@@ -85,6 +85,8 @@ BATCH_NORMS = ("sync", "local")
 SWITCHES = ("each", "one")
 #: State values per weight: none, a velocity, two moments.
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}
+#: Most micro-batches, and most FC passes, of a plan file.
+MOST_PARTS = 4096
 #: Options of plan files of earlier versions, and their names today.
 FORMER_NAMES = {"turns": "fc_passes"}
 CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": Collectives,
@@ -240,6 +242,10 @@ def from_json(data: object, where: str) -> Plan:
                          f"{VERSION}; {_AGAIN}")
     plan = convert({FORMER_NAMES.get(str(k), str(k)): v for k, v in data.items()
                     if k != "hpcpar_plan"}, Plan, where, _AGAIN)
+    for name in ("microbatches", "fc_passes"):
+        if getattr(plan, name) > MOST_PARTS:
+            raise InputError(f"{where}: '{name}': {getattr(plan, name)} is more than {MOST_PARTS}, "
+                             f"each has steps of its own; {_AGAIN}")
     try:
         network = plan.network.build()
     except InputError as err:

@@ -10,7 +10,8 @@ from typing import Any
 #: Values where another one is meant. No text is a number that is not finite: tables are searched
 #: for those.
 ODD: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 1.5, -0.5, 2**31, 2**63, 10**12, 10**30, -10**30, 1e-300, 1e300,
+    None, True, False, 0, 1, -1, 1.5, -0.5, 10**6, 2**31, 2**63, 10**12, 10**30, -10**30, 1e-300,
+    1e300,
     float("nan"), float("inf"), float("-inf"), "", " ", "x", "0", "true", "null", "a" * 5000,
     "\u202eab\u0301\U0001f600", "a\nb\x1b[2J\x00", "../../x", "/", [], {}, [[]], [1], [None],
     {"a": 1}, ["x", 1],

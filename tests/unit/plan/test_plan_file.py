@@ -64,6 +64,8 @@ CASES: list[tuple[list[Any], object, str]] = [
      "unknown network 'os:getcwd'"),
     (["ranks"], 10**12, "'ranks': expected a whole number of at most 1e+09, found 1000000000000"),
     (["ranks"], 0, "'ranks': expected a whole number of at least 1, found 0"),
+    (["microbatches"], 4097, "'microbatches': 4097 is more than 4096, each has steps of its own"),
+    (["fc_passes"], 10**6, "'fc_passes': 1000000 is more than 4096"),
     (["batch"], None, "'batch': expected a whole number, found null"),
     (["bucket_bytes"], -1, "'bucket_bytes': expected a whole number of at least 0, found -1"),
     (["overlap"], "al", "'overlap': expected one of none, gradient, full, found 'al'"),
