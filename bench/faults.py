@@ -192,6 +192,7 @@ def stopped(bench: Bench, count: int) -> Row:
         fate = training.finish(job, struck)
         end_s.append(fate.end_s)
         unnamed += "nothing has come for 5 s from rank" not in fate.text
+    time.sleep(0.5)
     bench.check(not unnamed, f"{unnamed} stopped ranks were not named")
     return ("stands still (limit 5 s)", count, int(torn(training.checkpoint)), "-",
             len(training.processes()), _worst(end_s), "-", "-")

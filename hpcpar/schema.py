@@ -223,12 +223,8 @@ def _steps(path: str, data: object, type: Any) -> list[Step]:
         table: Any = data
         for step in steps:
             table = table[step]
-        items = list(table.items())
-        while len(items) > 1:  # halve the table to the entry that is wrong
-            half = len(items) // 2
-            items = items[:half] if _fails(_replaced(data, steps, dict(items[:half])), type, path) \
-                else items[half:]
-        steps.append(items[0][0])
+        steps.append(next(key for key, value in table.items()
+                          if _fails(_replaced(data, steps, {key: value}), type, path)))
     return steps
 
 

@@ -91,7 +91,7 @@ link_pmix() {
   fi
 }
 
-up_nodes() { sinfo --noheader --Node --format='%N %t' 2>/dev/null | grep -Ec ' (idle|mix|alloc|comp)$' || true; }
+up_nodes() { sinfo --noheader --Node --format='%N %t' 2>/dev/null | sort -u | grep -Ec ' (idle|mix|alloc|comp)$' || true; }
 
 up() {
   local nodes=${1:-4} cpus=${2:-8} name
