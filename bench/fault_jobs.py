@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,11 +15,11 @@ from pathlib import Path
 import h5py
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Runs hpcpar, and lets rank 0 leave word of every iteration that all ranks have done.
+#: Runs hpcpar, and lets rank 0 leave word of every iteration that all ranks have done. So do the
+#: jobs that ``--elastic`` starts.
 WRAPPER = """
 import os, sys, time
 from hpcpar.cli.main import main
-from hpcpar.cli.launch import started_rank
 from hpcpar.train import job
 time_of = job.Job.time
 def told(self, program, begin, loss, step):
@@ -26,8 +27,10 @@ def told(self, program, begin, loss, step):
     if self.world.rank == 0:
         os.write(log, f"{time.time()} {step} {loss!r}\\n".encode())
 job.Job.time = told
-log = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-sys.exit(main(sys.argv[2:]))
+if "--elastic" in sys.argv:
+    sys.executable = sys.argv[1]
+log = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+sys.exit(main(sys.argv[5:]))
 """
 
 
@@ -76,32 +79,56 @@ class Training:
     def checkpoint(self) -> Path:
         return self.folder / "c.h5"
 
+    # beside the folder, which may be on a disk that fills up
+
     @property
     def _log(self) -> Path:
-        return self.folder / "log"
+        return self.folder.with_suffix(".log")
 
-    def start(self, plan: Path, ranks: int, *more: object, **env: str) -> subprocess.Popen[str]:
+    @property
+    def _errors(self) -> Path:
+        return self.folder.with_suffix(".errors")
+
+    def _python(self) -> Path:
+        """A program that does for ``python -m hpcpar ...`` what `WRAPPER` says."""
+        path = self.folder.with_suffix(".python")
+        words = map(shlex.quote, (sys.executable, "-c", WRAPPER, str(path), str(self._log)))
+        path.write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n')
+        path.chmod(0o755)
+        return path
+
+    def start(self, plan: Path, ranks: int, *more: object, **env: str) -> subprocess.Popen[bytes]:
         """A job that goes on from the checkpoint, if there is one."""
         self._log.unlink(missing_ok=True)
         resume = ("--resume", self.checkpoint) if self.checkpoint.exists() else ()
         words = ["run", "--plan", plan, "--data", self.data, "--checkpoint", self.checkpoint,
                  *self.options, *resume, *more]
         launch = ["mpiexec", "-n", str(ranks)] if ranks else []
+        command = [*launch, str(self._python()), "-m", "hpcpar", *map(str, words)]
         self.begun = time.time()
-        return subprocess.Popen(
-            [*launch, sys.executable, "-c", WRAPPER, str(self._log), *map(str, words)], cwd=ROOT,
-            env=environment(**env), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        with open(self._errors, "w", encoding="utf-8") as errors:
+            return subprocess.Popen(command, cwd=ROOT, env=environment(**env),
+                                    stdout=subprocess.DEVNULL, stderr=errors)
 
     def wait(self) -> None:
-        """Waits for the first iteration of the job."""
+        """Waits for the first iteration of the job.
+
+        Raises
+        ------
+        TimeoutError
+            There is none within a minute: what the job has said.
+        """
+        deadline = time.monotonic() + 60
         while not self._log.exists() or not self._log.stat().st_size:
+            if time.monotonic() > deadline:
+                raise TimeoutError(self._errors.read_text("utf-8"))
             time.sleep(0.02)
 
-    def finish(self, job: subprocess.Popen[str], struck: float = 0.0,
+    def finish(self, job: subprocess.Popen[bytes], struck: float = 0.0,
                limit_s: float = 120.0) -> Fate:
         """Waits for the end of a job, and reads what it has done."""
-        _, text = job.communicate(timeout=limit_s)
-        fate = Fate(job.returncode, text, end_s=time.time() - struck)
+        job.wait(limit_s)
+        fate = Fate(job.returncode, self._errors.read_text("utf-8"), end_s=time.time() - struck)
         lines = self._log.read_text().splitlines() if self._log.exists() else []
         told = [line.split() for line in lines if len(line.split()) == 3]
         if told:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,10 @@ def test_killed_training_continues_the_curve(mpiexec: str, hpcpar: Run, plan: Ma
         assert job.stderr is not None
         for line in job.stderr:
             if line.startswith("epoch 1/8"):
-                job.kill()
                 break
+        while not save.exists() and job.poll() is None:  # it is written while the training goes on
+            time.sleep(0.01)
+        job.kill()
     kept = shutil.copy(save, tmp_path / "kept.h5")  # ranks may outlive their launcher for a moment
     with h5py.File(kept) as f:
         done = int(f["state"].attrs["step"])

@@ -27,7 +27,7 @@ from hpcpar.network.layers import (
     MeanSquaredError,
     SoftmaxCrossEntropy,
 )
-from hpcpar.plan.boxes import Box
+from hpcpar.plan.boxes import Box, block
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
 
@@ -229,6 +229,20 @@ def test_every_sample_once_an_epoch(path: str) -> None:
         known = expected(path, np.arange(TEST_SAMPLES), prefix="test_")[1]
         assert len(labels) == 12 and labels[-1] == NO_LABEL
         assert np.array_equal(labels[:TEST_SAMPLES], known)
+
+
+def test_an_epoch_has_each_sample_once_over_changes_of_the_ranks(path: str) -> None:
+    """Each batch is read by another number of ranks, as after losses of ranks; the images say
+    which samples were read.
+    """
+    images, counts = expected(path, np.arange(SAMPLES))[0], np.zeros(SAMPLES, int)
+    for i, ranks in enumerate((4, 3, 1, 2, 4)):
+        for rank in range(ranks):
+            rows = block(4, ranks, rank)
+            with Loader(path, (rows, *whole(4)[1:]), rows, 4, np.float64, seed=7) as loader:
+                for image in loader.batch(2, i)[0]:
+                    counts += [np.array_equal(image, each) for each in images]
+    assert counts.tolist().count(1) == 20 and counts.tolist().count(0) == SAMPLES % 4
 
 
 def test_all_samples_in_the_order_of_the_file(path: str) -> None:
