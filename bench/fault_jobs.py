@@ -89,6 +89,16 @@ class Training:
     def _errors(self) -> Path:
         return self.folder.with_suffix(".errors")
 
+    @property
+    def told(self) -> str:
+        """Standard error of the job so far."""
+        return self._errors.read_text("utf-8")
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that have left word."""
+        return self._log.read_text().count("\n") if self._log.exists() else 0
+
     def _python(self) -> Path:
         """A program that does for ``python -m hpcpar ...`` what `WRAPPER` says."""
         path = self.folder.with_suffix(".python")
@@ -119,16 +129,16 @@ class Training:
             There is none within a minute: what the job has said.
         """
         deadline = time.monotonic() + 60
-        while not self._log.exists() or not self._log.stat().st_size:
+        while not self.iterations:
             if time.monotonic() > deadline:
-                raise TimeoutError(self._errors.read_text("utf-8"))
+                raise TimeoutError(self.told)
             time.sleep(0.02)
 
     def finish(self, job: subprocess.Popen[bytes], struck: float = 0.0,
                limit_s: float = 120.0) -> Fate:
         """Waits for the end of a job, and reads what it has done."""
         job.wait(limit_s)
-        fate = Fate(job.returncode, self._errors.read_text("utf-8"), end_s=time.time() - struck)
+        fate = Fate(job.returncode, self.told, end_s=time.time() - struck)
         lines = self._log.read_text().splitlines() if self._log.exists() else []
         told = [line.split() for line in lines if len(line.split()) == 3]
         if told:
@@ -149,6 +159,13 @@ class Training:
                     and b"-n" not in words:
                 found.append(int(entry.name))
         return sorted(found)
+
+    def left(self) -> list[int]:
+        """Processes of the job that are still there 2 s after its end."""
+        deadline = time.monotonic() + 2
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return self.processes()
 
     def ranks(self) -> list[int]:
         """The processes that train: those whose parent is one of the job's as well."""
@@ -171,7 +188,9 @@ def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
 
 
 def torn(path: Path) -> bool:
-    """True where a checkpoint cannot be read: every chunk of it has a checksum."""
+    """True where there is a checkpoint that cannot be read: every chunk of it has a checksum."""
+    if not path.exists():
+        return False
     try:
         with h5py.File(path) as f:
             f.visititems(lambda name, item: item[...].sum() * 0 if hasattr(item, "shape") else None)

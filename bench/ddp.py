@@ -1,0 +1,186 @@
+"""Iterations beside those of PyTorch's DistributedDataParallel, on the same cores.
+
+Run: ``python bench/ddp.py`` (half an hour; ``--networks alexnet`` for one of them; needs PyTorch).
+The machine is calibrated for each network, which gets two plans: ``data`` and ``auto``. Jobs of
+both and of DistributedDataParallel over gloo take turns, so that noise affects them alike: same
+network, batch and optimiser, float32, one thread a rank. The median iteration of a job counts, and
+the median over the rounds of the ratio. It exits with 1 where ``auto`` is below `GOAL`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from hpcpar import load_network  # noqa: E402
+from hpcpar.network.base import shape_text  # noqa: E402
+from hpcpar.network.graph import Network  # noqa: E402
+from hpcpar.network.layers import BatchNorm, Dropout  # noqa: E402
+from hpcpar.report.tables import seconds, show  # noqa: E402
+
+#: Network -> images of a batch.
+BATCHES = {"alexnet": 32, "vgg16": 8, "resnet50": 16}
+#: Wanted throughput of ``auto`` over that of DistributedDataParallel.
+GOAL = 1.5
+RATE, MOMENTUM, DECAY = 1e-4, 0.9, 5e-4
+
+
+def environment() -> dict[str, str]:
+    """One thread a rank, the processor's own BLAS kernels."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
+    return env | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def hpcpar(*words: object, ranks: int = 0) -> str:
+    """Standard output of a command."""
+    launch = ["mpiexec", "-n", str(ranks)] if ranks else []
+    return subprocess.run([*launch, sys.executable, "-m", "hpcpar", *map(str, words)], cwd=ROOT,
+                          env=environment(), check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def twin(network: Network) -> Any:
+    """The network as a module of PyTorch."""
+    import torch
+
+    from tests import reference_layers
+
+    class Twin(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.values = torch.nn.ParameterDict()
+            for layer in network.weighted:
+                x = network.input_shape(layer)
+                norm = isinstance(layer, BatchNorm)
+                self.values[f"{layer.name}_weight"] = torch.nn.Parameter(
+                    torch.ones(layer.weight_shape(x)) if norm
+                    else 0.05 * torch.randn(layer.weight_shape(x)))
+                if layer.bias_shape(x):
+                    self.values[f"{layer.name}_bias"] = torch.nn.Parameter(
+                        torch.zeros(layer.bias_shape(x)))
+
+        def weights(self, name: str) -> list[Any]:
+            names = (f"{name}_weight", f"{name}_bias")
+            return [self.values[key] for key in names if key in self.values]
+
+        def forward(self, images: Any) -> Any:
+            have = {network.layers[0].name: images}
+            for layer in network.layers[1:-1]:
+                xs = [have[name] for name in layer.inputs]
+                if isinstance(layer, BatchNorm):
+                    have[layer.name] = torch.nn.functional.batch_norm(
+                        xs[0], None, None, *self.weights(layer.name), training=True, eps=layer.eps)
+                elif isinstance(layer, Dropout):
+                    have[layer.name] = torch.nn.functional.dropout(xs[0], layer.rate)
+                else:
+                    have[layer.name] = reference_layers.forward(layer, xs,
+                                                                self.weights(layer.name))
+            return have[network.layers[-1].inputs[0]]
+
+    return Twin()
+
+
+def work(name: str, rank: int, ranks: int, steps: int, store: str) -> None:
+    """A process of the DistributedDataParallel job; rank 0 prints the seconds of iterations."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    network = load_network(name)
+    model = torch.nn.parallel.DistributedDataParallel(twin(network))
+    update = torch.optim.SGD(model.parameters(), RATE, MOMENTUM, weight_decay=DECAY)
+    images = torch.randn(BATCHES[name] // ranks, *network.image_shape)
+    labels = torch.randint(network.classes, (len(images),))
+    took_s = []
+    for _ in range(steps):
+        begin_s = time.perf_counter()
+        update.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        update.step()
+        loss.item()
+        took_s.append(time.perf_counter() - begin_s)
+    if rank == 0:
+        print(json.dumps(took_s))
+    dist.destroy_process_group()
+
+
+def ddp_s(name: str, ranks: int, steps: int, folder: str) -> float:
+    """Seconds of an iteration of DistributedDataParallel."""
+    store = f"{folder}/store-{time.monotonic_ns()}"
+    jobs = [subprocess.Popen([sys.executable, __file__, "--work", name, str(rank), str(ranks),
+                              str(steps), store], stdout=subprocess.PIPE, text=True,
+                             env=environment()) for rank in range(ranks)]
+    told = [job.communicate(timeout=1200)[0] for job in jobs]
+    return statistics.median(json.loads(told[0])[2:])
+
+
+def ours_s(plan: str, data: str, ranks: int, steps: int) -> float:
+    """Seconds of an iteration under a plan."""
+    told = hpcpar("run", "--plan", plan, "--data", data, "--steps", steps, "--rate", RATE,
+                  "--json", ranks=ranks)
+    return float(json.loads(told)["measured_iteration_s"])
+
+
+def measure(name: str, ranks: int, rounds: int, steps: int,
+            folder: str) -> tuple[tuple[str, ...], list[float]]:
+    """The cells of a row, and the ratios of ``data`` and ``auto``."""
+    network, batch = load_network(name), BATCHES[name]
+    machine, data = f"{folder}/{name}.toml", f"{folder}/{name}.h5"
+    hpcpar("data", "synthetic", data, "--input", shape_text(network.image_shape), "--classes",
+           network.classes, "--samples", 4 * batch)
+    hpcpar("calibrate", "--network", name, "--batch", batch, "-o", machine, ranks=ranks)
+    plans = {}
+    for strategy in ("data", "auto"):
+        plans[strategy] = f"{folder}/{name}-{strategy}.json"
+        hpcpar("plan", "--network", name, "--batch", batch, "--ranks", ranks, "--machine", machine,
+               "--strategy", strategy, "-o", plans[strategy])
+    times: dict[str, list[float]] = {"ddp": [], "data": [], "auto": []}
+    for _ in range(rounds):
+        times["ddp"].append(ddp_s(name, ranks, steps, folder))
+        for strategy, plan in plans.items():
+            times[strategy].append(ours_s(plan, data, ranks, steps))
+        print(name, {who: f"{values[-1]:.3f} s" for who, values in times.items()},
+              file=sys.stderr)
+    ratios = [statistics.median(a / b for a, b in zip(times["ddp"], times[who], strict=True))
+              for who in plans]
+    chosen = json.loads(Path(plans["auto"]).read_text())["strategy"]
+    return (name, str(batch), *(seconds(statistics.median(v)) for v in times.values()),
+            chosen), ratios
+
+
+def main() -> int:
+    """Prints the table; returns 1 where the goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--networks", default=",".join(BATCHES), help="some, split by commas")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=10, help="iterations of a job")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [measure(name, args.ranks, args.rounds, args.steps, folder)
+                for name in args.networks.split(",")]
+    show(f"an iteration on {args.ranks} ranks, and times the throughput of "
+         "DistributedDataParallel",
+         ("network", "batch", "DDP", "data", "auto", "auto is", "data / DDP", "auto / DDP"),
+         [(*cells, *(f"{ratio:.2f}" for ratio in ratios)) for cells, ratios in rows], left=1)
+    return int(any(ratios[-1] < GOAL for _, ratios in rows))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--work"]:
+        rank, ranks, steps = map(int, sys.argv[3:6])
+        work(sys.argv[2], rank, ranks, steps, sys.argv[6])
+        sys.exit()
+    sys.exit(main())
