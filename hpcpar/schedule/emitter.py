@@ -68,8 +68,8 @@ class Emitter:
         if not direct.all():
             if step.key not in self._chosen:
                 algorithm, segments = self.choose(step)
-                self._chosen[step.key] = (algorithm, segments, step.quote)
-            algorithm, segments, step.quote = self._chosen[step.key]
+                self._chosen[step.key] = (algorithm, segments, step.quote, step.inner)
+            algorithm, segments, step.quote, step.inner = self._chosen[step.key]
             if algorithm is CHEAPEST:
                 step.algorithm = CHEAPEST
             else:
