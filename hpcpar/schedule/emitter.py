@@ -46,7 +46,7 @@ class Emitter:
         self.edges = Edges(network, plan)
         self.out = Outline(plan, self.edges)
         self.steps = self.out.steps
-        self._chosen: dict[Hashable, tuple[Names, Ints, Quote | None]] = {}
+        self._chosen: dict[Hashable, tuple[Names, Ints, Quote | None, Ints]] = {}
 
     def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True,
                 tensor: TensorRef | None = None) -> None:

@@ -193,12 +193,13 @@ def _of_members(kind: Kind, algorithm: Algorithm, sizes: tuple[int, ...], segmen
     if kind is Kind.REDUCE or kind is Kind.BROADCAST:
         at = (np.arange(p) - root) % p
         pieces = np.minimum(n, segments) if algorithm is Algorithm.RING else np.minimum(n, 1)
+        sends: Counts
         if kind is Kind.REDUCE:
-            sends = at > 0
+            sends = np.minimum(at, 1)
         elif algorithm is Algorithm.RING:
-            sends = at < p - 1
+            sends = np.minimum(p - 1 - at, 1)
         elif algorithm is Algorithm.DIRECT:
-            sends = (at == 0) * (p - 1)
+            sends = np.where(at == 0, p - 1, 0)
         else:
             distances = 1 << np.arange((p - 1).bit_length())[:, None]
             sends = ((at % (2 * distances) == 0) & (at + distances < p)).sum(axis=0)
