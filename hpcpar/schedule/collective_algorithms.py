@@ -161,7 +161,7 @@ def radices(p: int, inner: int = 1) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _HalvingStage:
     """A stage of halving: the members that differ in one digit of their index exchange its parts.
 
     Attributes
@@ -193,19 +193,19 @@ class _Stage:
         return out
 
 
-def _stages(p: int, me: int, inner: int, rotated: bool) -> list[_Stage]:
+def _stages(p: int, me: int, inner: int, rotated: bool) -> list[_HalvingStage]:
     """The stages of halving; in a rotated wire a member's own part comes first in each."""
-    out: list[_Stage] = []
+    out: list[_HalvingStage] = []
     stride, base, width = 1, 0, p
     for size in radices(p, inner):
         digit = me // stride % size
         own, width = 0 if rotated else digit, width // size
-        out.append(_Stage(size, stride, digit, own, base, width))
+        out.append(_HalvingStage(size, stride, digit, own, base, width))
         base, stride = base + own * width, stride * size
     return out
 
 
-def _gathered(me: int, stages: list[_Stage], at: list[int]) -> list[Round]:
+def _gathered(me: int, stages: list[_HalvingStage], at: list[int]) -> list[Round]:
     """Within each stage, the farthest first, exchanges at doubling distance of doubling size."""
     out: list[Round] = []
     for stage in reversed(stages):
