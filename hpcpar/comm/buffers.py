@@ -86,8 +86,8 @@ class Buffers:
     def _pieces(self) -> int:
         ex, step = self.ex, self.step
         # a span of several blocks (halving, the library) needs them side by side
-        blocks = step.kind in (Kind.ALLGATHER, Kind.REDUCE_SCATTER)
-        views = self.on_host and (not blocks or step.algorithm is Algorithm.RING)
+        ring = step.algorithm is Algorithm.RING and step.kind not in (Kind.REDUCE, Kind.BROADCAST)
+        views = self.on_host and (step.group is None or ring)
         for p in ex.pack:
             view = self.held[local(p.box, self.held_box)]
             if views and view.flags.c_contiguous:
