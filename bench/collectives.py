@@ -29,10 +29,11 @@ ROOT = Path(__file__).resolve().parents[1]
 OURS = (
     *(("allreduce", "ring", s) for s in (1, 2, 4, 8)),
     ("allreduce", "doubling", 1),
+    ("allreduce", "halving", 1),
     ("allgather", "ring", 1),
-    ("allgather", "bruck", 1),
+    ("allgather", "halving", 1),
     ("reduce_scatter", "ring", 1),
-    ("reduce_scatter", "bruck", 1),
+    ("reduce_scatter", "halving", 1),
 )
 SIZES = tuple(4096 * 4**i for i in range(8))
 #: Bytes that a measurement moves, about: small messages are repeated until a barrier's skew is

@@ -68,9 +68,9 @@ class Buffers:
         wire, self._landing = flat[:self.wire_items], flat[self.wire_items:]
         self.wire = self._flat if self.step.kind is Kind.ALLREDUCE and not self.staged else wire
 
-    def landings(self) -> dict[tuple[int, int], Any]:
+    def landings(self) -> dict[int, Any]:
         """Buffers of received messages that are added; rounds in flight share none."""
-        out: dict[tuple[int, int], Any] = {}
+        out: dict[int, Any] = {}
         at = 0
         for slot, size in landing_slots(self.step, self.ex).items():
             out[slot], at = self._landing[at:at + size], at + size
@@ -85,8 +85,9 @@ class Buffers:
 
     def _pieces(self) -> int:
         ex, step = self.ex, self.step
-        # a span of several blocks (Bruck, the library) needs them side by side
-        views = self.on_host and (step.group is None or step.algorithm is Algorithm.RING)
+        # a span of several blocks (halving, the library) needs them side by side
+        ring = step.algorithm is Algorithm.RING and step.kind not in (Kind.REDUCE, Kind.BROADCAST)
+        views = self.on_host and (step.group is None or ring)
         for p in ex.pack:
             view = self.held[local(p.box, self.held_box)]
             if views and view.flags.c_contiguous:
@@ -129,7 +130,7 @@ class Buffers:
 
         The array then begins as zero, unless the own part already lies in it.
         """
-        return self.step.reduce and (self.step.group is None or self.step.kind is Kind.REDUCE)
+        return self.step.reduce and self.step.group is None
 
     # -- use ---------------------------------------------------------------------------------------
     def span(self, start: int, stop: int) -> Any:
@@ -191,19 +192,19 @@ class Buffers:
                 self.backend.unpack(flat, target)
 
 
-def landing_slots(step: Comm, ex: Exchange) -> dict[tuple[int, int], int]:
-    """Items of the buffers for received messages that are added.
+def landing_slots(step: Comm, ex: Exchange) -> dict[int, int]:
+    """Items of the buffers for received messages that are added, one buffer for a round.
 
     At most `segments` rounds are in flight; they use the buffers cyclically.
     """
     if step.algorithm is Algorithm.MPI and len(ex.peers) > 1:
         own = ex.unpack[0] if step.kind is Kind.REDUCE_SCATTER else None
-        return {(0, 0): own.stop - own.start} if isinstance(own, Piece) else {}
-    out: dict[tuple[int, int], int] = {}
+        return {0: own.stop - own.start} if isinstance(own, Piece) else {}
+    out: dict[int, int] = {}
     for i, r in enumerate(ex.rounds):
-        for k, m in enumerate(r.recvs if r.reduce else ()):
-            slot = (i % step.segments, k)
-            out[slot] = max(out.get(slot, 0), m.stop - m.start)
+        if r.reduce and r.recvs:
+            slot = i % step.segments
+            out[slot] = max(out.get(slot, 0), sum(m.stop - m.start for m in r.recvs))
     return out
 
 

@@ -37,10 +37,12 @@ class Transfer:
         slots = buffers.landings()
         for i, r in enumerate(ex.rounds):
             requests, sums = [], []
-            for k, m in enumerate(r.recvs):
+            at = 0
+            for m in r.recvs:
                 target = buffers.span(m.start, m.stop)
                 if r.reduce:
-                    place = slots[i % step.segments, k][: target.size]
+                    place = slots[i % step.segments][at:at + target.size]
+                    at += target.size
                     sums.append((place, target))
                     target = place
                 requests.append(comm.Recv_init(target, source=ex.peers[m.peer], tag=tag))
@@ -63,9 +65,9 @@ class Transfer:
     def _post(self) -> None:
         rounds = self.ex.rounds
         while self._posted < len(rounds) and rounds[self._posted].after < self._done:
-            requests = self._requests[self._posted]
-            if requests:
-                self._mpi.Prequest.Startall(requests)
+            # one by one: messages to the same rank match in the order in which they start
+            for request in self._requests[self._posted]:
+                request.Start()
             self.trace.add(self.step.index, *self._sent[self._posted])
             self._posted += 1
 
@@ -128,7 +130,7 @@ class LibraryTransfer:
                 # MPI refuses one address for what is sent and received, even of nothing
                 self._result = np.empty(0, buffers.dtype)
                 if own.stop > own.start:
-                    self._result = buffers.landings()[0, 0]
+                    self._result = buffers.landings()[0]
 
     def start(self) -> None:
         self.buffers.pack()

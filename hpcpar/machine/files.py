@@ -105,6 +105,13 @@ def _as_today(data: Mapping[str, object], where: str) -> dict[str, object]:
         table["levels"] = [
             _whole(without_units(level, quantities.LEVEL, f"{where}, 'levels', entry {number}"))
             if isinstance(level, Mapping) else level for number, level in enumerate(levels, 1)]
+    collectives = table.get("collectives")
+    if isinstance(collectives, list | tuple):
+        # halving takes the rounds that Bruck's algorithm took
+        table["collectives"] = [
+            {**entry, "algorithm": "halving"}
+            if isinstance(entry, Mapping) and entry.get("algorithm") == "bruck" else entry
+            for entry in collectives]
     return _whole(table)
 
 

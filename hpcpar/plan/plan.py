@@ -41,13 +41,14 @@ class Overlap(str, Enum):
 
 
 class Collectives(str, Enum):
-    """Algorithms of collectives: those that the cost model finds cheapest, rings, recursive
-    doubling and Bruck, or the MPI library's own.
+    """Algorithms of collectives: those that the cost model finds cheapest, rings, those of the
+    fewest rounds (recursive doubling), halving, or the MPI library's own.
     """
 
     AUTO = "auto"
     RING = "ring"
     TREE = "tree"
+    HALVING = "halving"
     MPI = "mpi"
 
     __str__ = str.__str__

@@ -46,7 +46,7 @@ class Emitter:
         self.edges = Edges(network, plan)
         self.out = Outline(plan, self.edges)
         self.steps = self.out.steps
-        self._chosen: dict[Hashable, tuple[Names, Ints, Quote | None]] = {}
+        self._chosen: dict[Hashable, tuple[Names, Ints, Quote | None, Ints]] = {}
 
     def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True,
                 tensor: TensorRef | None = None) -> None:
@@ -68,8 +68,8 @@ class Emitter:
         if not direct.all():
             if step.key not in self._chosen:
                 algorithm, segments = self.choose(step)
-                self._chosen[step.key] = (algorithm, segments, step.quote)
-            algorithm, segments, step.quote = self._chosen[step.key]
+                self._chosen[step.key] = (algorithm, segments, step.quote, step.inner)
+            algorithm, segments, step.quote, step.inner = self._chosen[step.key]
             if algorithm is CHEAPEST:
                 step.algorithm = CHEAPEST
             else:

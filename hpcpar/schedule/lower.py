@@ -214,4 +214,5 @@ def frozen_movement(step: Move, index: int = 0, part: int = 0, needed_by: int = 
         index, step.phase, step.layer, step.tensor, kind, step.source, step.destination,
         bool(step.pattern.reduce), group, Algorithm(str(step.algorithm)), int(step.segments),
         step.item_bytes, needed_by, part, step.root, step.covers,
+        int(step.inner),
     )

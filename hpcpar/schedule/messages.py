@@ -5,11 +5,12 @@ The communicator executes an `Exchange`. The trace of a run must show its `count
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from hpcpar.plan.boxes import items
-from hpcpar.schedule.collective_algorithms import Message, Round, collective
+from hpcpar.schedule.collective_algorithms import Round, collective, wire_order
 from hpcpar.schedule.exchange import NOTHING, Exchange, Piece
 from hpcpar.schedule.halo_exchange import point_to_point
 from hpcpar.schedule.steps import Algorithm, Comm, Kind
@@ -39,10 +40,8 @@ def make_exchange(step: Comm, rank: int) -> Exchange:
     if step.kind is Kind.ALLREDUCE:
         sizes = (items(step.source_box(rank)),) * len(peers)
         return Exchange(0, (), peers, _rounds(step, sizes, peers.index(rank)), ())
-    if step.kind is Kind.REDUCE:
-        return _reduce(step, rank, peers)
-    if step.kind is Kind.BROADCAST:
-        return _broadcast(step, rank, peers)
+    if step.kind in (Kind.REDUCE, Kind.BROADCAST):
+        return _rooted(step, rank, peers)
     return _blocks(step, rank, peers)
 
 
@@ -52,12 +51,14 @@ def _blocks(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
     boxes = [layout.box(peer) for peer in peers]
     sizes = tuple(items(box) for box in boxes)
     me = peers.index(rank)
-    # our own algorithms want the member's own block first, MPI wants the group's order
-    first = 0 if step.algorithm is Algorithm.MPI else me
+    # MPI wants the group's order
+    order: Iterable[int] = range(len(peers))
+    if step.algorithm is not Algorithm.MPI:
+        halving = step.algorithm is Algorithm.HALVING
+        order = wire_order(len(peers), me, step.inner if halving else None)
     at = 0
     pieces: dict[int, Piece] = {}
-    for j in range(len(peers)):
-        k = (first + j) % len(peers)
+    for k in order:
         pieces[k] = Piece(boxes[k], at, at + sizes[k])
         at += sizes[k]
     own, others = (pieces[me],), tuple(p for k, p in pieces.items() if k != me)
@@ -67,40 +68,25 @@ def _blocks(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
     return Exchange(at, own + others, peers, rounds, own)
 
 
-def _reduce(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
-    """Every member sends its box to the root, which adds them in the group's order."""
-    box = step.source_box(rank)
+def _rooted(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
+    """Reduction and broadcast: the box of every member is the whole buffer."""
+    box, me = step.source_box(rank), peers.index(rank)
     n = items(box)
     if not n or len(peers) == 1:
         return Exchange(0, (), peers, (), (box,) if n else ())
-    if rank != peers[step.root]:
-        send = Round((Message(step.root, 0, n),), (), False, -1)
-        return Exchange(n, (Piece(box, 0, n),), peers, (send,), ())
-    others = [k for k in range(len(peers)) if k != step.root]
-    landed = {k: Piece(box, i * n, (i + 1) * n) for i, k in enumerate(others)}
-    messages = tuple(Message(k, piece.start, piece.stop) for k, piece in landed.items())
-    in_order = tuple(landed.get(k, box) for k in range(len(peers)))
-    return Exchange(len(others) * n, (), peers, (Round((), messages, False, -1),), in_order)
-
-
-def _broadcast(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
-    """The root sends its box to every other member."""
-    box = step.destination_box(rank)
-    n = items(box)
-    if not n or len(peers) == 1:
-        return Exchange(0, (), peers, (), (box,) if n else ())
-    piece = (Piece(box, 0, n),)
-    if rank != peers[step.root]:
-        receive = Round((), (Message(step.root, 0, n),), False, -1)
-        return Exchange(n, (), peers, (receive,), piece)
-    messages = tuple(Message(k, 0, n) for k in range(len(peers)) if k != step.root)
-    return Exchange(n, piece, peers, (Round(messages, (), False, -1),), (box,))
+    rounds, whole = _rounds(step, (n,) * len(peers), me), (Piece(box, 0, n),)
+    if step.kind is Kind.REDUCE:
+        return Exchange(n, whole, peers, rounds, whole if me == step.root else ())
+    if me == step.root:
+        return Exchange(n, whole, peers, rounds, (box,))
+    return Exchange(n, (), peers, rounds, whole)
 
 
 def _rounds(step: Comm, sizes: tuple[int, ...], me: int) -> tuple[Round, ...]:
     if step.algorithm is Algorithm.MPI or len(sizes) == 1:
         return ()
-    return tuple(collective(step.kind, step.algorithm, sizes, me, step.segments))
+    return tuple(collective(step.kind, step.algorithm, sizes, me, step.segments, step.inner,
+                            step.root))
 
 
 def counts(step: Comm, rank: int) -> Counts:

@@ -20,7 +20,7 @@ NOT_YET = -1
 #: Algorithm of a collective that is only priced: the cheapest one, unnamed.
 CHEAPEST = "cheapest"
 #: Codes without a choice of algorithm: no movement, and point-to-point messages.
-DIRECT = (0, *(CODES[kind] for kind in (Kind.HALO, Kind.REDISTRIBUTE, Kind.REDUCE, Kind.BROADCAST)))
+DIRECT = (0, CODES[Kind.HALO], CODES[Kind.REDISTRIBUTE])
 IS_DIRECT = np.array([code in DIRECT for code in range(len(CODES) + 1)])
 
 
@@ -64,6 +64,8 @@ class Move:
     algorithm : array of str
         Name for each case.
     segments : array of int
+    inner : array of int
+        Members of a group in each node, for halving.
     quote : Quote or None
         Seconds that the chooser found, for the cost model to reuse.
     """
@@ -78,6 +80,7 @@ class Move:
     key: Hashable
     algorithm: Names = Algorithm.DIRECT
     segments: Ints = 1
+    inner: Ints = 1
     quote: Quote | None = None
     needed_by: int = NOT_YET
     part: int = 0

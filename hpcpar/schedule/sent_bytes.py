@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hpcpar.plan.axis import Axis, all_intervals, intervals
 from hpcpar.plan.boxes import block
 from hpcpar.plan.layout import Layout
-from hpcpar.schedule.collective_algorithms import collective
+from hpcpar.schedule.collective_algorithms import radices
 from hpcpar.schedule.pattern import ONE
 from hpcpar.schedule.steps import Algorithm, Comm, Group, Kind, Schedule
 
@@ -156,7 +156,7 @@ def _collective(step: Comm, group: Group, ranks: int) -> tuple[Counts, Counts]:
     rows, row_of = np.unique(sizes, axis=0, return_inverse=True)
     for i, row in enumerate(rows):
         member_messages, member_items = _of_members(
-            step.kind, step.algorithm, tuple(row.tolist()), step.segments, step.root)
+            step.kind, step.algorithm, tuple(row.tolist()), step.segments, step.root, step.inner)
         mine = np.ravel(row_of)[group_of] == i
         messages[rank[mine]] = member_messages[position[mine]]
         items[rank[mine]] = member_items[position[mine]]
@@ -175,8 +175,8 @@ def _positions(group: Group, rank: Counts) -> tuple[Counts, Counts]:
 
 
 @lru_cache(maxsize=2_000)
-def _of_members(kind: Kind, algorithm: Algorithm, sizes: tuple[int, ...], segments: int, root: int
-                ) -> tuple[Counts, Counts]:
+def _of_members(kind: Kind, algorithm: Algorithm, sizes: tuple[int, ...], segments: int, root: int,
+                inner: int = 1) -> tuple[Counts, Counts]:
     """Messages and items that each member of a group sends, by position.
 
     Parameters
@@ -191,14 +191,31 @@ def _of_members(kind: Kind, algorithm: Algorithm, sizes: tuple[int, ...], segmen
     if algorithm is Algorithm.MPI:
         return none + 1, n if kind is not Kind.REDUCE_SCATTER else none + n.sum()
     if kind is Kind.REDUCE or kind is Kind.BROADCAST:
-        at_root = np.arange(p) == root
-        sends = (n > 0) * (at_root * (p - 1) if kind is Kind.BROADCAST else ~at_root)
-        return sends, sends * n
+        at = (np.arange(p) - root) % p
+        pieces = np.minimum(n, segments) if algorithm is Algorithm.RING else np.minimum(n, 1)
+        sends: Counts
+        if kind is Kind.REDUCE:
+            sends = np.minimum(at, 1)
+        elif algorithm is Algorithm.RING:
+            sends = np.minimum(p - 1 - at, 1)
+        elif algorithm is Algorithm.DIRECT:
+            sends = np.where(at == 0, p - 1, 0)
+        else:
+            distances = 1 << np.arange((p - 1).bit_length())[:, None]
+            sends = ((at % (2 * distances) == 0) & (at + distances < p)).sum(axis=0)
+        return sends * pieces, sends * n
     if algorithm is Algorithm.RING:
         return _ring(kind, n, segments)
-    rounds = [collective(kind, algorithm, sizes, me, segments) for me in range(p)]
-    sends = [[m.stop - m.start for r in mine for m in r.sends] for mine in rounds]
-    return np.array([len(s) for s in sends]), np.array([sum(s) for s in sends])
+    if algorithm is Algorithm.HALVING:
+        return _halving(kind, n, inner)
+    assert algorithm is Algorithm.DOUBLING
+    # ranks beyond a power of two send to the next one, which sends the sum back
+    power = 1 << (p.bit_length() - 1)
+    rounds = np.full(p, power.bit_length() - 1)
+    rounds[:2 * (p - power):2] = 1
+    rounds[1:2 * (p - power):2] += 1
+    sends = rounds * (n > 0)
+    return sends, sends * n
 
 
 def _ring(kind: Kind, sizes: Counts, segments: int) -> tuple[Counts, Counts]:
@@ -214,4 +231,35 @@ def _ring(kind: Kind, sizes: Counts, segments: int) -> tuple[Counts, Counts]:
     items = len(left_out) * sizes.sum() - sum(left_out)
     pieces = np.minimum(sizes, segments)
     messages = len(left_out) * pieces.sum() - sum(np.minimum(n, segments) for n in left_out)
+    return messages, items
+
+
+def _halving(kind: Kind, sizes: Counts, inner: int) -> tuple[Counts, Counts]:
+    """In each stage a member passes on what it has gathered and sums what it will not keep; parts
+    that pass the end of an allreduce's buffer are two messages.
+    """
+    p, stages = len(sizes), radices(len(sizes), inner)
+    reduces = kind is Kind.ALLREDUCE
+    if reduces:
+        ends = np.array([block(int(sizes[0]), p, i)[1] for i in range(p)])
+        sizes = np.diff(ends, prepend=0).reshape(stages).T.ravel()
+    messages, items = np.zeros(p, np.int64), np.zeros(p, np.int64)
+    for size in reversed(stages):
+        # sums of the blocks of each member of the stage that were gathered in later ones
+        parts = sizes.reshape(size, -1)
+        upto = np.concatenate([np.zeros_like(parts[:1]), parts.cumsum(axis=0)])
+        own = np.arange(size)
+        distance = 1
+        while distance < size:
+            count = min(distance, size - distance)
+            firsts = {Kind.ALLGATHER: (own,), Kind.REDUCE_SCATTER: ((own + distance) % size,)}
+            for first in firsts.get(kind, (own, (own + distance) % size)):
+                stop = first + count
+                near = upto[np.minimum(stop, size)] - upto[first]
+                far = upto[np.maximum(stop - size, 0)]
+                pieces = np.sign(near) + np.sign(far)
+                items += np.resize(near + far, p)
+                messages += np.resize(pieces if reduces else np.sign(pieces), p)
+            distance *= 2
+        sizes = parts.sum(axis=0)
     return messages, items

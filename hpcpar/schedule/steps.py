@@ -49,7 +49,7 @@ class Algorithm(str, Enum):
     DIRECT = "direct"
     RING = "ring"
     DOUBLING = "doubling"
-    BRUCK = "bruck"
+    HALVING = "halving"
     MPI = "mpi"
 
     __str__ = str.__str__
@@ -188,6 +188,8 @@ class Comm:
         Position in the group of the root of a reduction or broadcast.
     covers : tuple of str
         For a sum of gradients, the layers whose gradients lie side by side in the buffer.
+    inner : int
+        Members of the group in each node, where halving goes by nodes; else 1.
     """
 
     index: int
@@ -206,6 +208,7 @@ class Comm:
     part: int = 0
     root: int = 0
     covers: tuple[str, ...] = ()
+    inner: int = 1
 
     @property
     def label(self) -> str:

@@ -31,7 +31,7 @@ from hpcpar.runtime.passes import Pass
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.outline_steps import Chooser, Move
-from hpcpar.schedule.steps import Schedule
+from hpcpar.schedule.steps import Kind, Schedule
 from hpcpar.train.verify import whole_gradient
 
 STEPS = 5
@@ -172,11 +172,15 @@ def lead(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return own - others.max(axis=1)
 
 
+#: Collectives that the library may do.
+ALGORITHMS_OF_MPI = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)
+
+
 def _fixed(place: int, segments: int) -> Chooser:
     def choose(step: Move) -> tuple[str, int]:
         kind = step.pattern.kind
         assert kind is not None
-        algorithm = ALGORITHMS[kind][place]
+        algorithm = ALGORITHMS[kind][min(place, len(ALGORITHMS[kind]) - 1)]
         return algorithm, segments if algorithm == "ring" else 1
 
     return choose
@@ -187,7 +191,8 @@ CHOOSERS: dict[str, Chooser] = {
     "ring": _fixed(0, 1),
     "ring, 3 segments": _fixed(0, 3),
     "tree": _fixed(1, 1),
-    "mpi": lambda step: ("mpi", 1),
+    "halving": _fixed(2, 1),
+    "mpi": lambda step: ("mpi" if step.pattern.kind in ALGORITHMS_OF_MPI else "direct", 1),
 }
 
 

@@ -65,10 +65,16 @@ def variants(base: Comm) -> list[Comm]:
     """The step with every algorithm that its kind may use, rings in 1 to 4 segments."""
     if base.algorithm == Algorithm.DIRECT:
         return [base]
-    out = [replace(base, algorithm=Algorithm.MPI)]
+    rooted = base.kind in (Kind.REDUCE, Kind.BROADCAST)
+    out = [] if rooted else [replace(base, algorithm=Algorithm.MPI)]
     for algorithm in ALGORITHMS[base.kind]:
         out += [replace(base, algorithm=algorithm, segments=s)
                 for s in ((1, 2, 3, 4) if algorithm == Algorithm.RING else (1,))]
+    assert base.group is not None
+    p = base.group.size
+    if Algorithm.HALVING in ALGORITHMS[base.kind]:  # by nodes, whether or not the ranks lie so
+        out += [replace(base, algorithm=Algorithm.HALVING, inner=inner)
+                for inner in range(2, p) if p % inner == 0]
     return out
 
 

@@ -208,22 +208,15 @@ def wire_bytes(step: Move, through_bytes: Ints) -> Ints:
     through_bytes : int
         Sent and received from rank to rank.
     """
-    group = math.prod(d.size for d in step.pattern.mesh_axes)
-    code = np.asarray(step.pattern.code)
-    return wire_buffer(code, group, step.source.largest_items, step.destination.largest_items,
-                       step.item_bytes, through_bytes)
+    return wire_buffer(np.asarray(step.pattern.code), step.source.largest_items,
+                       step.destination.largest_items, step.item_bytes, through_bytes)
 
 
-def wire_buffer(code: Ints, group: Ints, held: Ints, wanted: Ints, item_bytes: int,
-                through_bytes: Ints) -> Ints:
-    """None for an allreduce, the whole box of a gather, what comes and goes of the rest.
-
-    A server receives everyone's gradients, and keeps what it sends to all.
+def wire_buffer(code: Ints, held: Ints, wanted: Ints, item_bytes: int, through_bytes: Ints) -> Ints:
+    """None for an allreduce, the whole box of another collective, what comes and goes of the rest.
 
     Parameters
     ----------
-    group : int
-        Ranks of a collective.
     held, wanted : int
         Items of the largest boxes before and after.
     through_bytes : int
@@ -231,9 +224,8 @@ def wire_buffer(code: Ints, group: Ints, held: Ints, wanted: Ints, item_bytes: i
     """
     direct = (code == CODES[Kind.HALO]) | (code == CODES[Kind.REDISTRIBUTE])
     boxes = where(code == CODES[Kind.ALLGATHER], wanted, 0)
-    boxes = where((code == CODES[Kind.REDUCE_SCATTER]) | (code == CODES[Kind.BROADCAST]), held,
-                  boxes)
-    boxes = where(code == CODES[Kind.REDUCE], (group - 1) * held, boxes)
+    for kind in (Kind.REDUCE_SCATTER, Kind.BROADCAST, Kind.REDUCE):
+        boxes = where(code == CODES[kind], held, boxes)
     return where(direct, through_bytes, boxes * item_bytes)
 
 
@@ -249,17 +241,18 @@ def message_bytes(step: Move, moved_bytes: MovedBytes) -> Ints:
 
 def landing_bytes(step: Move) -> Ints:
     """Where messages land on the largest rank that are added to what it has: of a ring one block,
-    of Bruck's up to half of them.
+    of doubling the whole box, of halving up to half of the blocks; at the root of a reduction a
+    whole box at a time, or one from each of the others.
     """
     group = math.prod(d.size for d in step.pattern.mesh_axes)
     code = np.asarray(step.pattern.code)
-    ring, n = np.equal(step.algorithm, Algorithm.RING), step.source.largest_items
-    block = -(-n // np.maximum(group, 1))
-    both = np.where(ring, block, np.where(np.equal(step.algorithm, Algorithm.DOUBLING), n, 0))
-    pairs = zip(step.source.largest, step.destination.largest, strict=True)
-    halves = [np.where(np.equal(h, w), w, -(-h * (group // 2) // group)) for h, w in pairs]
-    scatter = np.where(ring | np.equal(step.algorithm, Algorithm.MPI),
-                       step.destination.largest_items, math.prod(halves))
-    items = np.where(code == CODES[Kind.ALLREDUCE], both,
-                     np.where(code == CODES[Kind.REDUCE_SCATTER], scatter, 0))
+    reduces, scatters = code == CODES[Kind.ALLREDUCE], code == CODES[Kind.REDUCE_SCATTER]
+    n = step.source.largest_items
+    block = np.where(reduces, -(-n // np.maximum(group, 1)), step.destination.largest_items)
+    # the library's reduce-scatter lands its result
+    blocks = np.where(np.equal(step.algorithm, Algorithm.HALVING), group // 2,
+                      ~(reduces & np.equal(step.algorithm, Algorithm.MPI)))
+    items = np.where(np.equal(step.algorithm, Algorithm.DOUBLING), n, blocks * block)
+    boxes = np.where(np.equal(step.algorithm, Algorithm.DIRECT), group - 1, 1)
+    items = np.where(code == CODES[Kind.REDUCE], boxes * n, np.where(reduces | scatters, items, 0))
     return np.where(np.greater(group, 1), items, 0) * step.item_bytes

@@ -27,10 +27,15 @@ from hpcpar.schedule.steps import CODES, Algorithm, Kind, Schedule
 #: (``bench/collectives.py``).
 LEAST_PIECE_BYTES = 512 * 1024
 MOST_SEGMENTS = 4
+#: Numbers of the pieces of a ring's messages, and of a chain's, which hide more of its length.
+PIECES = (2, MOST_SEGMENTS)
+CHAIN_PIECES = (4, 16)
+ROOTED = (Kind.REDUCE, Kind.BROADCAST)
 
-#: The algorithms of logarithmically many rounds.
-TREE = {Kind.ALLREDUCE: Algorithm.DOUBLING, Kind.ALLGATHER: Algorithm.BRUCK,
-        Kind.REDUCE_SCATTER: Algorithm.BRUCK}
+#: The algorithms of the fewest rounds.
+TREE = {Kind.ALLREDUCE: Algorithm.DOUBLING, Kind.ALLGATHER: Algorithm.HALVING,
+        Kind.REDUCE_SCATTER: Algorithm.HALVING, Kind.REDUCE: Algorithm.DOUBLING,
+        Kind.BROADCAST: Algorithm.DOUBLING}
 
 
 def collective_bytes(step: Move) -> Ints:
@@ -48,10 +53,10 @@ def kinds_of(step: Move) -> list[Kind]:
 
 def allowed(kind: Kind, collectives: Collectives) -> Sequence[Algorithm]:
     """The algorithms that a plan's option `collectives` allows for a kind of collective."""
-    if kind in (Kind.REDUCE, Kind.BROADCAST):
-        return (Algorithm.DIRECT,)
     if collectives is Collectives.AUTO:
         return ALGORITHMS[kind]
+    if kind in ROOTED and collectives is not Collectives.RING:
+        return (Algorithm.DIRECT if collectives is Collectives.MPI else Algorithm.DOUBLING,)
     return (TREE[kind] if collectives is Collectives.TREE else Algorithm(collectives.value),)
 
 
@@ -61,13 +66,14 @@ def offers(
 ) -> tuple[list[tuple[Algorithm, int]], list[Floats]]:
     """All choices of (algorithm, segments), and the seconds of each.
 
-    A ring has 1, 2 or 4 segments. Where pieces get too small, its time is infinite; a number of
-    segments for which they are too small in every case is left out.
+    A ring has 1, 2 or 4 segments, a chain 1, 4 or 16. Where pieces get too small, its time is
+    infinite; a number of segments for which they are too small in every case is left out.
     """
     choices = [(name, 1) for name in names]
     seconds = [collective_s(kind, name, p, n_bytes, 1, routed, add_s_per_byte) for name in names]
-    for segments in (2, MOST_SEGMENTS) if Algorithm.RING in names else ():
-        too_small = n_bytes / (p * segments) < LEAST_PIECE_BYTES
+    rooted = kind in ROOTED
+    for segments in (CHAIN_PIECES if rooted else PIECES) if Algorithm.RING in names else ():
+        too_small = n_bytes / ((1 if rooted else p) * segments) < LEAST_PIECE_BYTES
         if not np.all(too_small):
             cost = collective_s(kind, Algorithm.RING, p, n_bytes, segments, routed,
                                 add_s_per_byte)
@@ -101,8 +107,6 @@ def chooser(machine: Machine, collectives: Collectives,
     known = NetworkModel(machine) if network_model is None else network_model
 
     def choose(step: Move) -> tuple[Names, Ints]:
-        if collectives is Collectives.MPI:
-            return Algorithm.MPI, 1
         name: Names = Algorithm.DIRECT
         segments: Ints = 1
         quoted: dict[Kind, Floats] = {}
@@ -115,7 +119,7 @@ def chooser(machine: Machine, collectives: Collectives,
             quoted[kind] = found[2]
             here = np.equal(step.pattern.code, CODES[kind])
             name, segments = np.where(here, found[0], name), np.where(here, found[1], segments)
-        step.quote = Quote(known, quoted)
+        step.quote, step.inner = Quote(known, quoted), way.inner
         return name, segments
 
     return choose

@@ -8,25 +8,32 @@ ring allreduce
     2 (p - 1) (s alpha + n / p beta), and the sums of its first half
 doubling allreduce
     r (alpha + n beta + n gamma), r = log2 p (beyond a power of two: 2 rounds more)
+halving allreduce (Rabenseifner)
+    2 ceil(log2 p) alpha + 2 n (p - 1) / p beta + n (p - 1) / p gamma
 ring allgather, reduce-scatter
     (p - 1) (s alpha + n / p beta), and the sums of a reduce-scatter
-bruck allgather, reduce-scatter
+halving allgather, reduce-scatter
     ceil(log2 p) alpha + n (p - 1) / p beta, and the sums of a reduce-scatter
-reduce, broadcast (direct)
-    (p - 1) (alpha + n beta): one member's link, and the sums of a reduce
+halving with m members in each node (hierarchical)
+    a reduce-scatter of n in the node, the collective of n / m between p / m nodes, an allgather of
+    n in the node, as far as the collective has these parts; all members of a node at once
+reduce, broadcast, and the sums of a reduce
+    direct (p - 1) (alpha + n beta); along a chain, ring (p - 2 + s) (alpha + n / s beta); down a
+    tree, doubling ceil(log2 p) (alpha + n beta)
 mpi
-    the better of ring and tree (doubling, bruck)
+    the best of these
 the accounting of Gholami et al.
     ceil(log2 p) alpha + n (p - 1) / p beta; twice that for an allreduce
 
 Where a machine was measured to take other times, those count (`hpcpar.machine.model.Factors`).
-The rounds of doubling and Bruck pay for the level that their distance crosses, a ring for the
+The rounds of doubling and halving pay for the level that their distance crosses, a ring for the
 slowest of its neighbours. All arguments may be arrays with an entry for each case of a family of
 plans.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Protocol
 
 import numpy as np
@@ -39,17 +46,29 @@ from hpcpar.schedule.steps import Algorithm, Kind
 
 
 class Routed(Protocol):
-    """The links of a group: `far` joins the neighbours of a ring, `hop` partners at 2^doubling.
+    """The links of a group: `far` joins the neighbours of a ring, `hop` partners at 2^doubling, or
+    `around` the group every member and the one 2^doubling further on.
 
-    `factor` is measured time over modelled time; None where nothing was measured.
+    `factor` is measured time over modelled time; None where nothing was measured. `split` are the
+    routes inside nodes and between them; None where no group has runs of members in nodes.
     """
 
     @property
     def far(self) -> Links: ...
 
-    def hop(self, doubling: int) -> Links: ...
+    def hop(self, doubling: int, around: bool = False) -> Links: ...
+
+    @property
+    def split(self) -> tuple[Part, Part] | None: ...
 
     def factor(self, kind: Kind, algorithm: Algorithm, n_bytes: Numbers) -> Floats | None: ...
+
+
+class Part(Routed, Protocol):
+    """A route with its number of members."""
+
+    @property
+    def p(self) -> Ints: ...
 
 
 def collective_s(kind: Kind, algorithm: Algorithm, p: Ints, n_bytes: Numbers, segments: Ints,
@@ -70,9 +89,24 @@ def collective_s(kind: Kind, algorithm: Algorithm, p: Ints, n_bytes: Numbers, se
         Cost of adding received bytes; a ring of several segments hides it behind the transfer of
         the next segment.
     """
+    if algorithm is Algorithm.HALVING and route.split is not None:
+        return _hierarchical_s(kind, n_bytes, *route.split, add_s_per_byte)
     seconds = _model_s(kind, algorithm, p, n_bytes, segments, route, add_s_per_byte)
     factor = route.factor(kind, algorithm, n_bytes)
     return seconds if factor is None else seconds * factor
+
+
+def _hierarchical_s(kind: Kind, n_bytes: Numbers, inside: Part, between: Part,
+                    add_s_per_byte: float) -> Floats:
+    """Seconds of halving inside nodes and between them."""
+    def phase_s(kind: Kind, way: Part, n: Numbers) -> Floats:
+        return collective_s(kind, Algorithm.HALVING, way.p, n, 1, way, add_s_per_byte)
+
+    seconds = phase_s(kind, between, n_bytes / inside.p)
+    for phase in (Kind.REDUCE_SCATTER, Kind.ALLGATHER):
+        if kind in (phase, Kind.ALLREDUCE):
+            seconds = seconds + phase_s(phase, inside, n_bytes)
+    return seconds
 
 
 def _model_s(kind: Kind, algorithm: Algorithm, p: Ints, n_bytes: Numbers, segments: Ints,
@@ -81,18 +115,18 @@ def _model_s(kind: Kind, algorithm: Algorithm, p: Ints, n_bytes: Numbers, segmen
     if algorithm is Algorithm.MPI:
         every = [_model_s(kind, name, p, n_bytes, segments, route, add_s_per_byte)
                  for name in ALGORITHMS[kind]]
-        return np.minimum(every[0], every[1])
-    if algorithm is Algorithm.RING:
+        return reduce(np.minimum, every)
+    if kind in (Kind.REDUCE, Kind.BROADCAST):
+        add = add_s_per_byte if kind is Kind.REDUCE else 0.0
+        seconds = _rooted_s(algorithm, p, n_bytes, segments, route, add)
+    elif algorithm is Algorithm.RING:
         seconds = _ring_s(kind, p, n_bytes, segments, route.far, add_s_per_byte)
     elif algorithm is Algorithm.DOUBLING:
         seconds = _doubling_s(p, n_bytes, route) + summing_rounds(p) * n_bytes * add_s_per_byte
-    elif algorithm is Algorithm.BRUCK:
-        seconds = _bruck_s(p, n_bytes, route)
-        if kind is Kind.REDUCE_SCATTER:
+    else:
+        seconds = _halving_s(p, n_bytes, route) * (2 if kind is Kind.ALLREDUCE else 1)
+        if kind is not Kind.ALLGATHER:
             seconds = seconds + n_bytes * (p - 1) / p * add_s_per_byte
-    else:  # direct: reduce, broadcast
-        seconds = (p - 1) * (route.far.message_s(n_bytes)
-                             + (n_bytes * add_s_per_byte if kind is Kind.REDUCE else 0.0))
     return np.where(np.equal(p, 1) | np.equal(n_bytes, 0), 0.0, seconds)
 
 
@@ -111,6 +145,20 @@ def _ring_s(kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, links: Links,
     return summed + plain if kind is Kind.ALLREDUCE else summed
 
 
+def _rooted_s(algorithm: Algorithm, p: Ints, n_bytes: Numbers, segments: Ints, route: Routed,
+              add_s_per_byte: float) -> Floats:
+    """Seconds of a reduction or a broadcast."""
+    if algorithm is Algorithm.DOUBLING:
+        rounds: Floats = 0.0
+        for r in range(doublings(p)):
+            s = route.hop(r, True).message_s(n_bytes) + n_bytes * add_s_per_byte
+            rounds = rounds + np.where(np.less(r, log2_ceil(p)), s, 0.0)
+        return rounds
+    piece = n_bytes / segments
+    one = route.far.message_s(piece) + piece * add_s_per_byte
+    return one * (p - 2 + segments if algorithm is Algorithm.RING else p - 1)
+
+
 def _doubling_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
     total: Floats = 0.0
     power = log2_floor(p)
@@ -120,11 +168,23 @@ def _doubling_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
     return total + np.where(np.greater(p, 1 << power), 2 * route.hop(0).message_s(n_bytes), 0.0)
 
 
-def _bruck_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
+def _halving_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
+    """Seconds of the messages of an allgather or a reduce-scatter."""
     total: Floats = 0.0
+    odd = p // (p & -p)
+    twos = log2_floor(p // odd)
     for r in range(doublings(p)):
-        blocks = np.maximum(0, np.minimum(1 << r, p - (1 << r)))
-        total = total + np.where(blocks > 0, route.hop(r).message_s(n_bytes / p * blocks), 0.0)
+        partners = np.less(r, twos)
+        # around the odd rest, blocks double from one on
+        distance = 1 << np.maximum(0, r - twos)
+        blocks = np.where(partners, p >> (r + 1), np.clip(odd - distance, 0, distance))
+        sent = n_bytes / p * blocks
+        seconds: Floats = 0.0
+        if np.any(partners):
+            seconds = route.hop(r).message_s(sent)
+        if not np.all(partners):
+            seconds = np.where(partners, seconds, route.hop(r, True).message_s(sent))
+        total = total + np.where(blocks > 0, seconds, 0.0)
     return total
 
 
@@ -159,8 +219,22 @@ def paper_s(kind: Kind, p: Ints, n_bytes: Numbers, links: Links) -> Floats:
     return 2 * once if kind is Kind.ALLREDUCE else once
 
 
-def sent(kind: Kind, algorithm: Algorithm, p: Ints, items: Ints, least: Ints, segments: Ints
-         ) -> tuple[Ints, Ints]:
+def halving_rounds(p: Ints, inner: Ints = 1) -> IntArray:
+    """Rounds of an allgather or reduce-scatter by halving."""
+    return log2_ceil(inner) + log2_ceil(p // inner)
+
+
+def _wraps(p: Ints) -> IntArray:
+    """Rounds around the odd rest of p members whose parts pass the end of an allreduce's buffer, at
+    the member with most: all but those of a single part.
+    """
+    odd = p // (p & -p)
+    single = 1 + np.equal(odd, (1 << log2_floor(odd)) + 1)
+    return np.maximum(0, log2_ceil(odd) - single)
+
+
+def sent(kind: Kind, algorithm: Algorithm, p: Ints, items: Ints, least: Ints, segments: Ints,
+         inner: Ints = 1) -> tuple[Ints, Ints]:
     """Messages and items of the member that sends most.
 
     Exact for blocks of equal size, and for rings with any blocks.
@@ -172,19 +246,29 @@ def sent(kind: Kind, algorithm: Algorithm, p: Ints, items: Ints, least: Ints, se
         blocks together.
     least : int
         The smallest block of an allgather or reduce-scatter.
+    inner : int
+        Members in each node, for halving.
     """
     # the library's collective counts as one message with the member's own contribution
     if algorithm is Algorithm.MPI:
         messages: Ints = np.minimum(1, p - 1)
         return messages, np.where(np.equal(p, 1), 0, items)
     if kind in (Kind.REDUCE, Kind.BROADCAST):
-        count: Ints = np.minimum(1, p - 1) if kind is Kind.REDUCE else p - 1
+        count: Ints = np.minimum(1, p - 1)
+        if algorithm is Algorithm.RING:
+            return count * np.minimum(segments, items), count * items
+        if kind is Kind.BROADCAST:
+            count = p - 1 if algorithm is Algorithm.DIRECT else log2_ceil(p)
         return count, count * items
     if algorithm is Algorithm.DOUBLING:
         messages = doubling_rounds(p) - np.greater(p, np.left_shift(1, log2_floor(p)))
         return messages, messages * items
-    if algorithm is Algorithm.BRUCK:
-        return log2_ceil(p), items - least
+    if algorithm is Algorithm.HALVING:
+        rounds = halving_rounds(p, inner)
+        if kind is not Kind.ALLREDUCE:
+            return rounds, items - least
+        wraps = _wraps(inner) + _wraps(p // inner)
+        return 2 * rounds + wraps, 2 * items - 2 * (items // p)
     if kind is Kind.ALLREDUCE:
         pieces = np.minimum(segments, np.maximum(1, items // p))
         messages = np.where(np.less(items, p), 2 * items - 2 * items // p, 2 * (p - 1) * pieces)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.machine.model import Level, Machine
-from hpcpar.plan.config import Floats, Ints, MeshAxis, Numbers
+from hpcpar.plan.config import Flags, Floats, Ints, MeshAxis, Numbers
 from hpcpar.schedule.steps import Algorithm, Kind
 
 #: From the ranks of a unit to the messages that leave it at the same time.
@@ -58,8 +58,13 @@ class Links:
     def far(self) -> Links:
         return self
 
-    def hop(self, doubling: int) -> Links:
+    def hop(self, doubling: int, around: bool = False) -> Links:
         return self
+
+    @property
+    def split(self) -> None:
+        """There are no nodes."""
+        return
 
 
 class NetworkModel:
@@ -154,6 +159,9 @@ class Route:
         Ranks that take part, in all groups.
     p, stride, block : int
         Members of a group, their smallest distance, and ranks of the aligned block that they span.
+    inner, node : int
+        Members of a group in each node, and ranks of a node. 1 and 0 where groups do not lie in
+        equal runs on several nodes.
     """
 
     network_model: NetworkModel
@@ -161,11 +169,13 @@ class Route:
     p: Ints
     stride: Ints
     block: Ints
+    inner: Ints = 1
+    node: Ints = 0
 
     def at(self, cases: tuple[NDArray[np.intp], ...], shape: tuple[int, ...]) -> Route:
         """The route of some cases, given by their indices in an array of shape `shape`."""
         values = (np.broadcast_to(value, shape)[cases]
-                for value in (self.ranks, self.p, self.stride, self.block))
+                for value in (self.ranks, self.p, self.stride, self.block, self.inner, self.node))
         return Route(self.network_model, *values)
 
     @cached_property
@@ -186,11 +196,32 @@ class Route:
         unit = np.minimum(unit, self.ranks)
         return unit / np.clip(unit // self.stride, 1, self.p)
 
-    def hop(self, doubling: int) -> Links:
-        """The links of partners at distance 2^doubling: all ranks of a unit send at once."""
-        if doubling not in self._hops:
-            self._hops[doubling] = self.network_model.alone or self._hop(doubling)
-        return self._hops[doubling]
+    def hop(self, doubling: int, around: bool = False) -> Links:
+        """The links of partners at distance 2^doubling in aligned blocks of twice that; or, with
+        `around`, of every member and the one 2^doubling further on around the group.
+
+        All ranks of a unit send at once, or those near its ends whose partners are beyond.
+        """
+        if self.network_model.alone:
+            return self.network_model.alone
+        if (doubling, around) not in self._hops:
+            reach = self.stride * (2 << doubling)
+            level = self.level if around else self.network_model.index(
+                np.minimum(self.block, reach), self.ranks)
+            self._hops[doubling, around] = self.network_model.links(
+                level, lambda unit: np.minimum(np.minimum(unit, self.ranks), reach))
+        return self._hops[doubling, around]
+
+    @cached_property
+    def split(self) -> tuple[Route, Route] | None:
+        """The routes inside nodes and between them; None where no group has both."""
+        if not np.any(np.greater(self.inner, 1)):
+            return None
+        inside = Route(self.network_model, self.ranks, self.inner, self.stride,
+                       self.stride * self.inner)
+        stride = np.maximum(self.node, self.stride * self.inner)
+        return inside, Route(self.network_model, self.ranks, self.p // self.inner, stride,
+                             self.block)
 
     def factor(self, kind: Kind, algorithm: Algorithm, n_bytes: Numbers) -> Floats | None:
         """Measured over modelled time of a collective; None where nothing was measured."""
@@ -199,13 +230,8 @@ class Route:
         return self.network_model.factor(self.level, kind, algorithm, n_bytes)
 
     @cached_property
-    def _hops(self) -> dict[int, Links]:
+    def _hops(self) -> dict[tuple[int, bool], Links]:
         return {}
-
-    def _hop(self, doubling: int) -> Links:
-        reach = np.minimum(self.block, self.stride * (2 << doubling))
-        return self.network_model.links(self.network_model.index(reach, self.ranks),
-                                lambda unit: np.minimum(unit, self.ranks))
 
 
 def route(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], ranks: Ints) -> Route:
@@ -219,7 +245,26 @@ def route(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], ranks: Int
         block = np.maximum(block, np.where(counts, d.stride * d.size, 1))
         near = np.where(counts, d.stride, ranks)
         stride = near if stride is None else np.minimum(stride, near)
-    return Route(network_model, ranks, p, 1 if stride is None else stride, block)
+    inner, node = _runs(network_model, mesh_axes, p)
+    return Route(network_model, ranks, p, 1 if stride is None else stride, block, inner, node)
+
+
+def _runs(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], p: Ints) -> tuple[Ints, Ints]:
+    """Members in each node and ranks of a node: of the innermost level whose units each hold
+    equally many of a group's members, but not all.
+    """
+    inner: Ints = 1
+    node: Ints = 0
+    for unit in network_model.inner[:0:-1].tolist():
+        here: Ints = 1
+        equal: Flags = True
+        for d in mesh_axes:
+            within = np.clip(unit // d.stride, 1, d.size)
+            equal = equal & (unit % d.stride * (d.stride < unit) == 0) & (d.size % within == 0)
+            here = here * within
+        runs = equal & np.greater(here, 1) & np.less(here, p)
+        inner, node = np.where(runs, here, inner), np.where(runs, unit, node)
+    return inner, node
 
 
 def doublings(p: Ints) -> int:

@@ -107,7 +107,7 @@ def _sent(kind: Kind, algorithm: Algorithm, step: Move, p: Ints) -> tuple[Ints, 
     parts, whole = (step.source, step.destination) if gathers else (step.destination, step.source)
     items = collective_bytes(step) // step.item_bytes
     messages, sent_items = sent(kind, algorithm, p, items, _least_items(parts, whole),
-                                step.segments)
+                                step.segments, step.inner)
     if algorithm is Algorithm.MPI and gathers:
         sent_items = np.where(np.equal(p, 1), 0, parts.largest_items)
     return messages, sent_items

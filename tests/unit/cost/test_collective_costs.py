@@ -31,6 +31,8 @@ from hpcpar.schedule.steps import Algorithm, Kind
 LOCAL = files.load("local")
 CORI = files.load("cori-knl")
 SMALL = NetworkSpec("alexnet", (3, 67, 67), 20)
+ROOTED = (Kind.REDUCE, Kind.BROADCAST)
+SCATTERED = (Kind.ALLGATHER, Kind.REDUCE_SCATTER)
 CASES = [(kind, name) for kind, names in ALGORITHMS.items() for name in names]
 
 
@@ -45,17 +47,17 @@ def blocks_of(n: int, p: int) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
-@pytest.mark.parametrize("p", range(1, 10))
+@pytest.mark.parametrize("p", range(1, 18))
 def test_sent_equals_the_walked_rounds(kind: Kind, name: str, p: int) -> None:
-    """Of the member that sends most: a ring's always, the others' for even blocks; Bruck's uneven
-    ones to a block's rest a round.
+    """Of the member that sends most: a ring's always, the others' for even blocks; halving's
+    uneven ones to an item a round.
     """
     for n in (p, 3 * p, 3 * p + 1, 50 * p, 97 * p - 1):
         for segments in (1, 2, 3) if name == "ring" and n >= 3 * p else (1,):
-            sizes = (n,) * p if kind is Kind.ALLREDUCE else blocks_of(n, p)
+            sizes = blocks_of(n, p) if kind in SCATTERED else (n,) * p
             walked = [walk(kind, name, sizes, me, segments) for me in range(p)]
             messages, items = sent(kind, name, p, n, min(sizes), segments)
-            uneven = math.ceil(math.log2(p)) if name == "bruck" and n % p else 0
+            uneven = 2 * math.ceil(math.log2(p)) if name == "halving" and n % p else 0
             if segments == 1 or n % p == 0:
                 assert messages == max(m for m, _ in walked), (n, segments)
             assert abs(items - max(i for _, i in walked)) <= uneven, (n, segments)
@@ -65,8 +67,7 @@ def test_sent_of_a_family_is_that_of_each_case() -> None:
     """Members, items and segments may be arrays."""
     p, n, segments = np.array([1, 2, 5, 8, 8]), np.array([10, 10, 1003, 64, 4096]), np.array(
         [1, 2, 1, 4, 4])
-    for kind, name in [*CASES, (Kind.REDUCE, Algorithm.DIRECT), (Kind.BROADCAST, Algorithm.DIRECT),
-                       (Kind.ALLGATHER, Algorithm.MPI)]:
+    for kind, name in [*CASES, (Kind.ALLGATHER, Algorithm.MPI)]:
         together = sent(kind, name, p, n, n // p, segments)
         for i in range(len(p)):
             alone = sent(kind, name, int(p[i]), int(n[i]), int(n[i] // p[i]), int(segments[i]))
@@ -74,14 +75,48 @@ def test_sent_of_a_family_is_that_of_each_case() -> None:
                     for t in together] == [int(v) for v in alone]
 
 
-@pytest.mark.parametrize(("kind", "name"), CASES)
-@pytest.mark.parametrize("p", range(2, 10))
+def finish(every: list[list[Round]], alpha: float, beta: float) -> float:
+    """When the last member is through, of rounds with at most one message each way."""
+    sent = [[(r, i, m) for i, r in enumerate(mine) for m in r.sends] for mine in every]
+    ends = [[0.0] * (len(mine) + 1) for mine in every]  # ends[me][i + 1]: of round i
+    for _ in range(sum(map(len, every))):
+        for me, mine in enumerate(every):
+            for i, r in enumerate(mine):
+                begin = ends[me][i]
+                ends[me][i + 1] = max(ends[me][i + 1], begin)
+                for m in r.recvs:
+                    # pieces between two members come in order
+                    before = sum(q.peer == m.peer for past in mine[:i] for q in past.recvs)
+                    _, j, _ = [s for s in sent[m.peer] if s[2].peer == me][before]
+                    end = max(begin, ends[m.peer][j]) + alpha + beta * (m.stop - m.start)
+                    ends[me][i + 1] = max(ends[me][i + 1], end)
+                    ends[m.peer][j + 1] = max(ends[m.peer][j + 1], end)
+    return max(mine[-1] for mine in ends)
+
+
+@pytest.mark.parametrize("kind", [Kind.REDUCE, Kind.BROADCAST])
+@pytest.mark.parametrize("p", [2, 3, 4, 5, 8])
+def test_seconds_of_reductions_and_broadcasts(kind: Kind, p: int) -> None:
+    links, n = Links.of(Level("", 0, 3.0, 0.5)), 24
+    for name, segments in ((Algorithm.RING, 1), (Algorithm.RING, 4), (Algorithm.DOUBLING, 1)):
+        every = [collective(kind, name, (n,) * p, me, segments, root=p - 1) for me in range(p)]
+        assert collective_s(kind, name, p, n, segments, links) == finish(every, 3.0, 0.5), name
+    add = 0.25 * (kind is Kind.REDUCE)
+    for name, expected in ((Algorithm.RING, (p + 2) * (3 + n / 4 * (0.5 + add))),
+                           (Algorithm.DOUBLING, math.ceil(math.log2(p)) * (3 + n * (0.5 + add))),
+                           (Algorithm.DIRECT, (p - 1) * (3 + n * (0.5 + add)))):
+        segments = 4 if name is Algorithm.RING else 1
+        assert collective_s(kind, name, p, n, segments, links, 0.25) == expected
+
+
+@pytest.mark.parametrize(("kind", "name"), [case for case in CASES if case[0] not in ROOTED])
+@pytest.mark.parametrize("p", range(2, 18))
 def test_seconds_count_the_rounds_and_their_bytes(kind: Kind, name: str, p: int) -> None:
     """With alpha alone a collective costs its rounds, with beta alone the bytes of its busiest
     member, with gamma alone its sums.
     """
     n = 24 * p
-    sizes = (n,) * p if kind is Kind.ALLREDUCE else (24,) * p
+    sizes = (24,) * p if kind in SCATTERED else (n,) * p
     every = [collective(kind, name, sizes, me, 1) for me in range(p)]
     alpha, beta, none = (Links.of(Level("", 0, a, b))
                          for a, b in ((1.0, 0.0), (0.0, 1.0), (0.0, 0.0)))
@@ -145,8 +180,8 @@ def test_choices() -> None:
         _, segments, _ = cheapest(Kind.ALLREDUCE, 8, n, level, 1e-9, (Algorithm.RING,))
         assert segments == 1 or n / 8 / segments >= LEAST_PIECE_BYTES
     network = SMALL.build()
-    for collectives, allowed in (("ring", {"ring"}), ("tree", {"doubling", "bruck"}),
-                                 ("mpi", {"mpi"})):
+    for collectives, allowed in (("ring", {"ring"}), ("tree", {"doubling", "halving"}),
+                                 ("halving", {"halving"}), ("mpi", {"mpi"})):
         plan = make_plan(SMALL, "grid:2x2", 4, 8, machine=files.to_dict(LOCAL),
                          collectives=collectives)
         assert {s.algorithm for s in schedule_for(network, plan).comms if s.group} == allowed

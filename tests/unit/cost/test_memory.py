@@ -223,8 +223,9 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "strategy", "ranks", "options"), PLANS,
                          ids=lambda v: str(v).replace(" ", ""))
 def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[str, Any]) -> None:
-    """Byte for byte, but for the divisors of average poolings, the weights of periodic padding and
-    messages of uneven shards.
+    """Byte for byte, but for the divisors of average poolings, the weights of periodic padding,
+    messages of uneven shards, and reductions to one root after the other, of which each counts as
+    at its root.
     """
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -235,7 +236,9 @@ def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[
     real = [allocated(plan, schedule, rank, network) for rank in range(ranks)]
     largest = max(sum(r.values()) - r["unused"] for r in real)
     exact = name not in ("inception", "signals") and options.get("synchronisation") != "sharded"
-    off = pytest.approx(largest, rel=0.0 if exact else 0.02 if name == "signals" else 2e-4)
+    exact = exact and strategy != "owt-b"
+    inexact = {"signals": 0.02, "lenet5": 2e-3}.get(name, 2e-4)
+    off = pytest.approx(largest, rel=0.0 if exact else inexact)
     assert predicted.memory_bytes == off, (predicted.memory, real)
     assert sum(layer.memory_bytes for layer in predicted.layers) == predicted.memory_bytes
 

@@ -28,10 +28,13 @@ STRATEGIES = {"a": "owt", "b": "owt-b", "c": "owt-c"}
 
 @lru_cache
 def priced(strategy: str, workers: int, synchronisation: str = "allreduce") -> Prediction:
+    # the papers' servers and broadcasts send to each of the others, as ours do beside the library's
+    # collectives
+    direct = synchronisation == "server" or strategy == STRATEGIES["b"]
+    collectives = "mpi" if direct else "ring"
     plan = make_plan(
         SPEC, strategy, workers, IMAGES * workers, network=NET, machine=files.to_dict(FLAT),
-        overlap="none", collectives="ring",
-        synchronisation=synchronisation,
+        overlap="none", collectives=collectives, synchronisation=synchronisation,
     )
     return price(NET, plan, FLAT)
 

@@ -18,14 +18,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from hpcpar.schedule.collective_algorithms import ALGORITHMS, Round, collective
+from hpcpar.schedule.collective_algorithms import ALGORITHMS, Round, collective, wire_order
 from hpcpar.schedule.steps import Algorithm, Kind
 
-VARIANTS = [
+EVERY = [
     (kind, name, s) for kind, names in ALGORITHMS.items() for name in names
     for s in ((1, 2, 3, 4) if name == "ring" else (1,))
 ]
-MEMBERS = range(1, 10)
+ROOTED = (Kind.REDUCE, Kind.BROADCAST)
+VARIANTS = [variant for variant in EVERY if variant[0] not in ROOTED]
+SYMMETRIC = tuple(kind for kind in ALGORITHMS if kind not in ROOTED)
+MEMBERS = range(1, 18)
+#: (p, members in each node) of halving by nodes.
+NODES = [(p, inner) for p in MEMBERS for inner in range(2, p) if p % inner == 0]
 
 
 @dataclass
@@ -128,13 +133,15 @@ def size_lists(kind: Kind, p: int) -> Iterator[tuple[int, ...]]:
                 tuple(rng.choice((0, 0, 5, 2)) for _ in range(p)), (0,) * p)
 
 
-def rotated(blocks: list[np.ndarray], me: int) -> np.ndarray:
-    """The wire of a member: the blocks in the group's order, its own first."""
-    return np.concatenate([blocks[(me + j) % len(blocks)] for j in range(len(blocks))])
+def in_wire(blocks: list[np.ndarray], me: int, inner: int | None) -> np.ndarray:
+    """The wire of a member: all blocks in its order, its own first."""
+    order = wire_order(len(blocks), me, inner)
+    assert order[0] == me and sorted(order) == list(range(len(blocks)))
+    return np.concatenate([blocks[k] for k in order])
 
 
 def run(kind: Kind, algorithm: Algorithm, segments: int, sizes: tuple[int, ...],
-        fraction: bool = False) -> tuple[Simulation, list[np.ndarray]]:
+        fraction: bool = False, inner: int = 1) -> tuple[Simulation, list[np.ndarray]]:
     """Execute a collective on random values; whole numbers are summed exactly. Gives each member's
     values too.
     """
@@ -145,14 +152,14 @@ def run(kind: Kind, algorithm: Algorithm, segments: int, sizes: tuple[int, ...],
               for _ in range(p)]
     at = np.cumsum((0, *sizes))
     wires = []
+    nodes = inner if algorithm is Algorithm.HALVING else None
     for me in range(p):
         blocks = [values[me][at[k]:at[k + 1]] for k in range(p)]
         if kind is Kind.ALLGATHER:  # a member has its own block only
             blocks = [b if k == me else np.full(b.size, np.nan) for k, b in enumerate(blocks)]
-        wires.append(values[me].copy() if kind is Kind.ALLREDUCE else rotated(blocks, me))
-    simulation = Simulation(wires,
-                            [collective(kind, algorithm, sizes, me, segments) for me in range(p)],
-                            seed=p)
+        wires.append(values[me].copy() if kind is Kind.ALLREDUCE else in_wire(blocks, me, nodes))
+    rounds = [collective(kind, algorithm, sizes, me, segments, inner) for me in range(p)]
+    simulation = Simulation(wires, rounds, seed=p)
     simulation.run()
     return simulation, values
 
@@ -160,8 +167,20 @@ def run(kind: Kind, algorithm: Algorithm, segments: int, sizes: tuple[int, ...],
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("kind", "algorithm", "segments"), VARIANTS)
 def test_results(kind: Kind, algorithm: Algorithm, segments: int, p: int) -> None:
+    check(kind, algorithm, segments, p)
+
+
+@pytest.mark.parametrize(("p", "inner"), NODES)
+@pytest.mark.parametrize("kind", SYMMETRIC)
+def test_results_by_nodes(kind: Kind, p: int, inner: int) -> None:
+    check(kind, Algorithm.HALVING, 1, p, inner)
+
+
+def check(kind: Kind, algorithm: Algorithm, segments: int, p: int, inner: int = 1) -> None:
+    """Every member's result is NumPy's, for all lists of sizes."""
+    nodes = inner if algorithm is Algorithm.HALVING else None
     for sizes in size_lists(kind, p):
-        simulation, values = run(kind, algorithm, segments, sizes)
+        simulation, values = run(kind, algorithm, segments, sizes, inner=inner)
         at = np.cumsum((0, *sizes))
         total = np.sum(values, axis=0)
         for me, m in enumerate(simulation.members):
@@ -170,16 +189,39 @@ def test_results(kind: Kind, algorithm: Algorithm, segments: int, p: int) -> Non
             elif kind is Kind.REDUCE_SCATTER:
                 np.testing.assert_array_equal(m.wire[: sizes[me]], total[at[me]:at[me + 1]])
             else:
-                np.testing.assert_array_equal(m.wire,
-                                              rotated([values[k][at[k]:at[k + 1]]
-                                                       for k in range(p)], me))
+                blocks = [values[k][at[k]:at[k + 1]] for k in range(p)]
+                np.testing.assert_array_equal(m.wire, in_wire(blocks, me, nodes))
 
 
 @pytest.mark.parametrize("p", MEMBERS)
-@pytest.mark.parametrize(("algorithm", "segments"),
-                         [v[1:] for v in VARIANTS if v[0] is Kind.ALLREDUCE])
-def test_all_members_get_the_same_bits(algorithm: Algorithm, segments: int, p: int) -> None:
-    simulation, values = run(Kind.ALLREDUCE, algorithm, segments, (5 * p + 3,) * p, fraction=True)
+@pytest.mark.parametrize(("kind", "algorithm", "segments"),
+                         [variant for variant in EVERY if variant[0] in ROOTED])
+def test_reductions_and_broadcasts(kind: Kind, algorithm: Algorithm, segments: int, p: int) -> None:
+    """From and to every root; what a tree sends, and its rounds, as few as possible."""
+    for root, n in itertools.product(range(p), (0, 1, 5 * p + 3)):
+        values = [np.random.default_rng(me).integers(-99, 99, n).astype(float) for me in range(p)]
+        wires = [v.copy() if kind is Kind.REDUCE or me == root else np.full(n, np.nan)
+                 for me, v in enumerate(values)]
+        rounds = [collective(kind, algorithm, (n,) * p, me, segments, root=root) for me in range(p)]
+        Simulation(wires, rounds, seed=p).run()
+        if kind is Kind.REDUCE:
+            np.testing.assert_array_equal(wires[root], np.sum(values, axis=0))
+        for me in range(p if kind is Kind.BROADCAST else 0):
+            np.testing.assert_array_equal(wires[me], values[root])
+        sent = sum(m.stop - m.start for mine in rounds for r in mine for m in r.sends)
+        assert sent == (p - 1) * n
+        if algorithm is Algorithm.DOUBLING:
+            assert max(map(len, rounds)) == math.ceil(math.log2(p))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "segments", "p", "inner"),
+    [(*v[1:], p, 1) for v in VARIANTS if v[0] is Kind.ALLREDUCE for p in MEMBERS]
+    + [(Algorithm.HALVING, 1, p, inner) for p, inner in NODES])
+def test_all_members_get_the_same_bits(algorithm: Algorithm, segments: int, p: int, inner: int
+                                       ) -> None:
+    simulation, values = run(Kind.ALLREDUCE, algorithm, segments, (5 * p + 3,) * p, fraction=True,
+                             inner=inner)
     first = simulation.members[0].wire
     np.testing.assert_allclose(first, np.sum(values, axis=0), rtol=0, atol=1e-13)
     for m in simulation.members:
@@ -189,7 +231,8 @@ def test_all_members_get_the_same_bits(algorithm: Algorithm, segments: int, p: i
 @pytest.mark.parametrize("p", MEMBERS)
 def test_the_order_of_progress_does_not_change_sums(p: int) -> None:
     """Two runs on the same ranks give the same bits, whoever is faster."""
-    for algorithm, segments in ((Algorithm.RING, 3), (Algorithm.DOUBLING, 1)):
+    for algorithm, segments in ((Algorithm.RING, 3), (Algorithm.DOUBLING, 1),
+                                (Algorithm.HALVING, 1)):
         results = set()
         for seed in range(4):
             rng = np.random.default_rng(p)
@@ -226,11 +269,16 @@ def test_counts_of_equal_blocks(kind: Kind, algorithm: Algorithm, segments: int,
         pairs = [(1, n), (turns + 1, (turns + 1) * n)]
         assert sent(kind, algorithm, (n,) * p,
                     1) == pairs * extra + [(turns, turns * n)] * (p - 2 * extra)
+    elif kind is Kind.ALLREDUCE and algorithm == "halving":
+        every = sent(kind, algorithm, (block * p,) * p, 1)
+        assert {items for _, items in every} == {2 * (p - 1) * block}
+        rounds = collective(kind, algorithm, (block * p,) * p, 0, 1)
+        assert len(rounds) == 2 * math.ceil(math.log2(p))
     elif kind is Kind.ALLREDUCE:
         assert sent(kind, algorithm, (block * p,) * p,
                     segments) == [(2 * (p - 1) * segments, 2 * (p - 1) * block)] * p
     else:
-        messages = math.ceil(math.log2(p)) if algorithm == "bruck" else (p - 1) * segments
+        messages = math.ceil(math.log2(p)) if algorithm == "halving" else (p - 1) * segments
         assert sent(kind, algorithm, (block,) * p, segments) == [(messages, (p - 1) * block)] * p
 
 
@@ -248,8 +296,21 @@ def test_items_of_any_blocks(kind: Kind, algorithm: Algorithm, segments: int, p:
             assert total == 2 * (p - 1) * sizes[0]
 
 
+@pytest.mark.parametrize(("p", "inner"), NODES)
+def test_what_leaves_a_node(p: int, inner: int) -> None:
+    """Of a buffer of n items every member sends 2 n / inner (1 - 1 / nodes) to other nodes, in as
+    many rounds as halving between the nodes alone.
+    """
+    n, nodes = 12 * p, p // inner
+    for me in range(p):
+        rounds = collective(Kind.ALLREDUCE, Algorithm.HALVING, (n,) * p, me, 1, inner)
+        out = [[m for m in r.sends if m.peer // inner != me // inner] for r in rounds]
+        assert sum(m.stop - m.start for r in out for m in r) == 2 * 12 * (nodes - 1)
+        assert sum(map(bool, out)) == 2 * math.ceil(math.log2(nodes))
+
+
 @pytest.mark.parametrize("p", MEMBERS[1:])
-@pytest.mark.parametrize(("kind", "segments"), list(itertools.product(ALGORITHMS, (1, 2, 3, 4))))
+@pytest.mark.parametrize(("kind", "segments"), list(itertools.product(SYMMETRIC, (1, 2, 3, 4))))
 def test_segments_overlap(kind: Kind, segments: int, p: int) -> None:
     """As many rounds of a ring are in flight as it has segments; the engine's landing places are
     enough for no more.

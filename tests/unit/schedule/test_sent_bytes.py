@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -14,21 +16,32 @@ from hpcpar.schedule.steps import Kind
 from tests.mpi.networks import random_network
 from tests.mpi.plans import random_plan, staged_plan
 
+ROOTED = (Kind.REDUCE, Kind.BROADCAST)
+
 
 def ring(step: Move) -> tuple[str, int]:
     return "ring", 2
 
 
 def tree(step: Move) -> tuple[str, int]:
-    return ("doubling" if step.pattern.kind is Kind.ALLREDUCE else "bruck"), 1
+    scattered = step.pattern.kind in (Kind.ALLGATHER, Kind.REDUCE_SCATTER)
+    return ("halving" if scattered else "doubling"), 1
+
+
+def halving(step: Move) -> tuple[str, int]:
+    """By nodes of two members, where they fit."""
+    if step.pattern.kind in ROOTED:
+        return "direct", 1
+    step.inner = 2 if math.prod(int(d.size) for d in step.pattern.mesh_axes) % 2 == 0 else 1
+    return "halving", 1
 
 
 def library(step: Move) -> tuple[str, int]:
-    return "mpi", 1
+    return ("direct" if step.pattern.kind in ROOTED else "mpi"), 1
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 6, 7, 8, 12])
-@pytest.mark.parametrize("choose", [ring, tree, library])
+@pytest.mark.parametrize("choose", [ring, tree, halving, library])
 def test_random_plans_send_what_their_messages_say(choose: Chooser, ranks: int) -> None:
     rng = np.random.default_rng(ranks)
     for seed in range(6):
@@ -53,9 +66,11 @@ def test_members_of_a_group_send_what_their_rounds_say(kind: Kind, p: int) -> No
     for algorithm in ALGORITHMS[kind]:
         for segments in (1, 2, 4) if algorithm == "ring" else (1,):
             n = int(rng.integers(1, 40))
-            sizes = (n,) * p if kind is Kind.ALLREDUCE else tuple(rng.integers(0, 9, p).tolist())
-            messages, items = _of_members(kind, algorithm, sizes, segments, 0)
+            whole = kind is Kind.ALLREDUCE or kind in ROOTED
+            sizes = (n,) * p if whole else tuple(rng.integers(0, 9, p).tolist())
+            root = int(rng.integers(p))
+            messages, items = _of_members(kind, algorithm, sizes, segments, root)
             for me in range(p):
-                rounds = collective(kind, algorithm, sizes, me, segments)
+                rounds = collective(kind, algorithm, sizes, me, segments, root=root)
                 sends = [m.stop - m.start for r in rounds for m in r.sends]
                 assert (messages[me], items[me]) == (len(sends), sum(sends))

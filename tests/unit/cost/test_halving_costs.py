@@ -1,0 +1,137 @@
+"""Halving on a machine of several levels: which members share a node, what leaves it, the price."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.cost.network.collectives import collective_s
+from hpcpar.cost.network.contention import NetworkModel, route
+from hpcpar.machine import files
+from hpcpar.machine.model import Factors, Machine
+from hpcpar.plan.config import MeshAxis
+from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.schedule.collective_algorithms import collective
+from hpcpar.schedule.steps import Algorithm, Group, Kind
+
+#: Nodes of 4 with 2 links each, racks of 17 nodes whose 34 links are oversubscribed 3 times.
+ABCI = files.load("abci-v100")
+NODE, RACK, SYSTEM = ABCI.levels
+UNITS = {"node": 1, "rack": 4, "system": 68}
+N = 1 << 22
+
+
+def price(machine: Machine, kind: Kind, mesh_axes: list[MeshAxis], ranks: int) -> float:
+    way = route(NetworkModel(machine), mesh_axes, ranks)
+    return float(collective_s(kind, Algorithm.HALVING, way.p, N, 1, way))
+
+
+@pytest.mark.parametrize(("mesh_axes", "ranks", "inner", "between"), [
+    ([MeshAxis(1, 16)], 16, 4, 4),
+    ([MeshAxis(2, 8)], 16, 2, 4),
+    ([MeshAxis(1, 2), MeshAxis(8, 2)], 16, 2, 4),
+    ([MeshAxis(8, 2), MeshAxis(1, 2)], 16, 2, 4),
+    ([MeshAxis(4, 34)], 136, 17, 68),  # runs of racks, as nodes have one member each
+    ([MeshAxis(1, 12)], 12, 4, 4),
+    # one node, one member a node, and runs of 4 and of 2 members
+    ([MeshAxis(1, 4)], 16, 1, None), ([MeshAxis(4, 4)], 16, 1, None),
+    ([MeshAxis(1, 6)], 12, 1, None),
+])
+def test_members_in_nodes(mesh_axes: list[MeshAxis], ranks: int, inner: int, between: int | None
+                          ) -> None:
+    way = route(NetworkModel(ABCI), mesh_axes, ranks)
+    assert int(way.inner) == inner
+    if between is None:
+        assert way.split is None
+    else:
+        assert way.split is not None
+        inside, outside = way.split
+        assert (int(inside.p), int(outside.p)) == (inner, int(way.p) // inner)
+        assert int(outside.stride) >= between and inside.level < way.level == outside.level
+
+
+def test_three_steps() -> None:
+    """A reduce-scatter in the node, an allreduce of a quarter with all four ranks of a node on its
+    two links, an allgather.
+    """
+    inside = 2 * NODE.alpha_s + 3 / 4 * N * NODE.beta_s_per_byte
+    between = 2 * RACK.alpha_s + 3 / 4 * N / 4 * 2 * RACK.beta_s_per_byte
+    axes = [MeshAxis(1, 16)]
+    assert price(ABCI, Kind.ALLREDUCE, axes, 16) == pytest.approx(2 * (inside + between))
+    for kind in (Kind.REDUCE_SCATTER, Kind.ALLGATHER):
+        assert price(ABCI, kind, axes, 16) == pytest.approx(inside + between)
+
+
+def test_each_part_takes_what_was_measured_at_its_level() -> None:
+    def measured(*known: tuple[str, str, float]) -> float:
+        factors = tuple(Factors(level, kind, "halving", (1.0,), (by,)) for level, kind, by in known)
+        return price(replace(ABCI, collectives=factors), Kind.ALLREDUCE, [MeshAxis(1, 16)], 16)
+
+    inside = 2 * NODE.alpha_s + 3 / 4 * N * NODE.beta_s_per_byte
+    plain = price(ABCI, Kind.ALLREDUCE, [MeshAxis(1, 16)], 16)
+    assert measured(("node", "reduce_scatter", 3.0)) == pytest.approx(plain + 2 * inside)
+    assert measured(("rack", "allreduce", 3.0)) == pytest.approx(3 * plain - 4 * inside)
+    assert measured(("rack", "allgather", 3.0), ("node", "allreduce", 3.0)) == pytest.approx(plain)
+
+
+def test_a_family_is_priced_as_its_cases() -> None:
+    """Groups of several nodes, of one, and of no equal runs side by side."""
+    stride, size = np.array([1, 1, 4, 2, 1]), np.array([16, 4, 4, 8, 6])
+    ranks = np.array([16, 16, 16, 16, 12])
+    way = route(NetworkModel(ABCI), [MeshAxis(stride, size)], ranks)
+    for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER):
+        together = collective_s(kind, Algorithm.HALVING, way.p, N, 1, way, 1e-10)
+        for i in range(len(size)):
+            axes = [MeshAxis(int(stride[i]), int(size[i]))]
+            alone = route(NetworkModel(ABCI), axes, int(ranks[i]))
+            assert together[i] == pytest.approx(float(
+                collective_s(kind, Algorithm.HALVING, alone.p, N, 1, alone, 1e-10))), (kind, i)
+
+
+@pytest.mark.parametrize(("stride", "size", "ranks"), [
+    (1, 16, 16), (1, 128, 128), (2, 64, 128), (4, 32, 128), (1, 136, 136), (1, 272, 272),
+    (1, 6, 12), (4, 17, 68), (2, 20, 40), (1, 204, 204), (1, 100, 100),
+])
+def test_no_round_has_more_flows_than_are_priced(stride: int, size: int, ranks: int) -> None:
+    """Every round's messages between ranks, walked: none leaves a unit by more than its links are
+    shared for, and none crosses a level beyond the priced one.
+    """
+    way = route(NetworkModel(ABCI), [MeshAxis(stride, size)], ranks)
+    group = Group((MeshAxis(stride, size),))
+    every = {rank: collective(Kind.ALLGATHER, Algorithm.HALVING, (1,) * size, group.index(rank), 1)
+             for rank in range(ranks)}
+    odd = size // (size & -size)
+    twos = (size // odd).bit_length() - 1
+    rounds = len(every[0])
+    for at in range(rounds):
+        # an allgather begins with the odd rest and ends with the nearest partners
+        links = way.hop(rounds - 1 - at) if at >= rounds - twos else way.hop(twos + at, True)
+        bandwidths = [NODE.beta_s_per_byte]
+        for level in (RACK, SYSTEM):
+            unit = UNITS[level.name]
+            count = np.zeros(-(-ranks // unit), int)
+            for rank in range(ranks):
+                members = group.members(rank)
+                for m in every[rank][at].sends:
+                    count[rank // unit] += members[m.peer] // unit != rank // unit
+            if count.max():
+                bandwidths.append(level.beta_s_per_byte * max(1.0, count.max()
+                                                              / level.shared_links))
+        assert float(links.beta_s_per_byte) >= max(bandwidths) * (1 - 1e-12), at
+
+
+def test_a_schedule_goes_by_the_nodes_of_its_machine() -> None:
+    spec = NetworkSpec("lenet5", (1, 28, 28), 10)
+    six = replace(ABCI, levels=(replace(NODE, ranks=6), replace(RACK, ranks=0, oversubscription=1)))
+    plan = make_plan(spec, "data", 12, 24, machine=files.to_dict(six), collectives="halving")
+    assert {s.inner for s in schedule_for(plan.network.build(), plan).comms} == {6}
+
+
+def test_older_machine_files_name_bruck() -> None:
+    entry = {"level": "node", "kind": "allgather", "algorithm": "bruck", "bytes": [1.0],
+             "factors": [2.0]}
+    machine = files.from_dict({**files.to_dict(ABCI), "collectives": [entry]})
+    assert machine.collectives[0].algorithm == "halving"
