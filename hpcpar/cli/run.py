@@ -69,12 +69,12 @@ def add(p: argparse.ArgumentParser) -> None:
                    "continue the record of --out")
     p.add_argument("--partial", action="store_true",
                    help="resume from what is left of a damaged checkpoint")
-    p.add_argument("--time-limit", type=_seconds, metavar="N min",
+    p.add_argument("--time-limit", type=options.duration_s, metavar="N min",
                    help="stop in time: 90s, 30min, 2h (default: when the Slurm job ends)")
     p.add_argument("--elastic", action="store_true",
                    help="start the job, and go on with the ranks that are left when some are lost "
                    "(needs --checkpoint)")
-    p.add_argument("--elastic-return", type=_seconds, default=60.0, metavar="N s",
+    p.add_argument("--elastic-return", type=options.duration_s, default=60.0, metavar="N s",
                    help="lost ranks count as back after this time (default 60s)")
     p.add_argument("--rate", type=options.magnitude,
                    help="learning rate after the warm-up (default 0.01)")
@@ -106,23 +106,11 @@ def _schedule(text: str) -> dict[str, Any]:
     return schedule | {"step_epochs": options.positive(epochs)} if colon else schedule
 
 
-#: Seconds of a unit of time.
-_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-
-
-def _seconds(text: str) -> float:
-    """A time with its unit."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", text.strip())
-    if found is None or not float(found[1]):
-        raise argparse.ArgumentTypeError(f"'{text}' is no time; give one as in 90s, 30min or 2h")
-    return float(found[1]) * _UNITS[found[2]]
-
-
 def _interval(text: str) -> Interval:
     """Iterations, or a time."""
     found = re.fullmatch(r"(\d+)\s*steps?", text.strip())
     if found is None:
-        return Interval(seconds=_seconds(text))
+        return Interval(seconds=options.duration_s(text))
     return Interval(steps=options.positive(found[1]))
 
 

@@ -171,6 +171,9 @@ class Machine:
         Where the numbers come from.
     processor : str
         A rank's processor in words, for people: GPU, node or core; rank where unknown.
+    trusts_estimates : bool
+        Work that the table lacks counts as measured, so that a search takes it where it seems fast:
+        for a search whose choice is measured next.
     quality : mapping
         Confidence, origin and sources of the numbers (`hpcpar.calibrate.provenance`): for people,
         no price depends on it.
@@ -190,6 +193,7 @@ class Machine:
     progress: Annotated[float, Meta(gt=0, le=1)] = 1.0
     cores_per_node: Count = 0
     processor: str = "rank"
+    trusts_estimates: bool = False
 
     def __post_init__(self) -> None:
         if len(self.levels) > MOST_LEVELS:

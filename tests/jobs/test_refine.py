@@ -46,3 +46,30 @@ def test_nothing_to_refine(words: tuple[str, ...], message: str, hpcpar: Run) ->
     done = hpcpar(0, "calibrate", *words)
     assert done.returncode == 2 and message in done.stderr and len(
         done.stderr.strip().splitlines()) == 1
+
+
+def test_calibrate_for_auto(hpcpar: Run, tmp_path: Path) -> None:
+    """What it says it chose is what `plan` takes, and all that this computes was measured."""
+    machine = tmp_path / "m.toml"
+    network = ("--network", "lenet5", "--input", "1x8x8", "--batch", 16)
+    done = hpcpar(2, "calibrate", "--for", "auto", *network, "--budget", "2min", "-o", machine)
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("auto takes ") and "it stands after" in first
+    found = files.load(str(machine)).quality["search"]
+    assert found["stands"] and 0 < found["measured"] <= found["shapes"]
+    done = hpcpar(0, "plan", *network, "--ranks", 2, "--machine", machine, "--json")
+    plan = json.loads(done.stdout)
+    assert (plan["strategy"], plan["iteration_s"]) == (found["strategy"], found["iteration_s"])
+    assert plan["measured_compute"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (("--for", "auto"), "--for auto needs --network and --batch"),
+    (("--for", "auto", "--network", "lenet5", "--batch", 8, "--strategy", "data"), "leave out"),
+    (("--network", "lenet5", "--batch", 8, "--budget", "5min"), "--budget is of --for auto"),
+])
+def test_what_contradicts_auto(words: tuple[str, ...], message: str, hpcpar: Run,
+                               tmp_path: Path) -> None:
+    done = hpcpar(0, "calibrate", *words, "-o", tmp_path / "m.toml")
+    assert done.returncode == 2 and message in done.stderr
