@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.calibrate import compute_probe
+from hpcpar.calibrate import compute_probe, held_out
 from hpcpar.calibrate.device_probe import DeviceProbe
 from hpcpar.calibrate.link_probe import Hiding, LevelProbe, Steps, computing
 from hpcpar.calibrate.p2p_probe import P2pProbe
@@ -221,9 +221,12 @@ class Calibration:
         if samples:
             quality["compute"] = _compute_quality(samples)
         table = {key: seconds for each in samples for key, seconds in each.table().items()}
-        sorts = kinds(machine.device, (work for each in samples for work in each.works), table)
-        return world.bcast(replace(machine, compute=table, kinds=sorts,
-                                   collectives=tuple(collectives), quality=quality))
+        works = [work for each in samples for work in each.works]
+        return world.bcast(replace(
+            machine, compute=table, kinds=kinds(machine.device, works, table),
+            collectives=tuple(collectives), quality=quality,
+            compute_ratios=held_out.of_compute(self._samples.values()),
+            estimate_ratios=held_out.of_estimates(machine.device, works, table)))
 
 
 def _compute_quality(samples: list[Samples]) -> dict[str, Any]:
