@@ -30,6 +30,7 @@ from hpcpar.machine import files  # noqa: E402
 from hpcpar.machine.model import Machine  # noqa: E402
 from hpcpar.plan import plan as plans  # noqa: E402
 from hpcpar.runtime.optimizer import SGD  # noqa: E402
+from hpcpar.runtime.reservoir import Reservoir  # noqa: E402
 from hpcpar.train import record  # noqa: E402
 from hpcpar.train.collect import Recorder  # noqa: E402
 from hpcpar.train.job import JobOptions  # noqa: E402
@@ -49,6 +50,8 @@ def _sent_bytes(w: World) -> int:
 
 def _write(w: World, case: Case, training: Training, machine: Machine, started: str) -> None:
     prediction = price(training.network, training.plan, machine, samples=training.measured.samples)
+    # every visit begins with the first epoch
+    training.measured.epochs = Reservoir(1)
     run = Recorder(w, training, "cpu", fullest_node(w, "cpu"), {
         "prediction": prediction.to_json(steps=True), "machine": files.to_dict(machine),
         "started": started, "command": " ".join(sys.argv)}).collect()
