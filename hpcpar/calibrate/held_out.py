@@ -63,9 +63,8 @@ def of_estimates(device: Device, works: Iterable[Work],
 
 
 def of_timers(samples_of_timers: Iterable[Sequence[float]]) -> Ratios | None:
-    """Of communication: every sample of a movement, predicted by the median of its others."""
-    ratios = []
-    for samples in samples_of_timers:
-        for i, own_s in enumerate(samples if len(samples) > 1 else ()):
-            ratios.append(own_s / float(np.median([*samples[:i], *samples[i + 1:]])))
-    return interval(ratios)
+    """Of communication: the median of a movement's later samples, predicted by that of its earlier
+    ones, as a run's median is by the calibration's.
+    """
+    halves = [(s[: len(s) // 2], s[len(s) // 2:]) for s in samples_of_timers if len(s) > 1]
+    return interval([float(np.median(later) / np.median(before)) for before, later in halves])
