@@ -8,13 +8,13 @@ may turn out to be the fastest are measured.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from hpcpar.calibrate.calibrate import Calibration
 from hpcpar.calibrate.work_index import WorkIndex
-from hpcpar.comm.world import World
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import Plan
@@ -24,21 +24,8 @@ from hpcpar.search.candidates import Candidate
 TOO_LONG = 1.5
 #: Plans that are measured before the next search.
 AT_A_TIME = 4
-
-
-class Measurer(Protocol):
-    """`hpcpar.calibrate.calibrate.Calibration`."""
-
-    world: World
-
-    @property
-    def elapsed_s(self) -> float: ...
-
-    def visits(self, plans: Sequence[Plan], links: bool = True) -> Iterator[int]: ...
-
-    def expected_s(self, plan: Plan, machine: Machine) -> float: ...
-
-    def found(self) -> Machine: ...
+#: From a machine to candidates, the best first.
+Search = Callable[[Machine], list[Candidate]]
 
 
 class Contender(NamedTuple):
@@ -77,15 +64,9 @@ class AutoChoice:
 
 
 class Contest:
-    """The searches so far, on rank 0.
+    """The searches so far, on rank 0."""
 
-    Parameters
-    ----------
-    search : callable
-        From a machine to candidates, the best first.
-    """
-
-    def __init__(self, search: Callable[[Machine], list[Candidate]]) -> None:
+    def __init__(self, search: Search) -> None:
         self._search = search
         self._searches, self._stands = 0, False
         self._shapes: set[str] = set()
@@ -158,21 +139,21 @@ def unmeasured(contenders: Sequence[Contender], measured: Contender) -> list[Con
     return [c for c in left if c.estimated_s]
 
 
-def calibrate_for_auto(measurer: Measurer, search: Callable[[Machine], list[Candidate]],
+def calibrate_for_auto(calibration: Calibration, search: Search,
                        budget_s: float) -> tuple[Machine, AutoChoice]:
     """Measures links and rates, then what the best plans compute, until the choice stands or the
     budget is spent. All ranks get the same.
     """
-    world, contest = measurer.world, Contest(search)
-    deque(measurer.visits([]), maxlen=0)
+    world, contest = calibration.world, Contest(search)
+    deque(calibration.visits([]), maxlen=0)
     while True:
-        machine, left_s = measurer.found(), budget_s - measurer.elapsed_s
-        plans = world.first(partial(contest.next_plans, machine, left_s, measurer.expected_s))
+        machine, left_s = calibration.found(), budget_s - calibration.elapsed_s
+        plans = world.first(partial(contest.next_plans, machine, left_s, calibration.expected_s))
         if not plans:
             break
-        for number in measurer.visits(plans, links=False):
+        for number in calibration.visits(plans, links=False):
             # after a whole round: estimates of what measuring takes may be too short
-            if number == len(plans) - 1 and measurer.elapsed_s > budget_s:
+            if number == len(plans) - 1 and calibration.elapsed_s > budget_s:
                 break
     choice = world.first(partial(contest.choice, machine))
     return replace(machine, quality={**machine.quality, "search": asdict(choice)}), choice

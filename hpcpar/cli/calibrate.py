@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from hpcpar.api.checks import check_direct
 from hpcpar.api.options import PlanningOptions
 from hpcpar.api.sources import network_of
 from hpcpar.calibrate.calibrate import Calibration
-from hpcpar.calibrate.for_auto import calibrate_for_auto
+from hpcpar.calibrate.for_auto import Search, calibrate_for_auto
 from hpcpar.calibrate.refine import refine
 from hpcpar.cli import options
 from hpcpar.cli.calibrated import show_choice, show_machine
@@ -25,14 +24,12 @@ from hpcpar.errors import InputError
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
-from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import DTYPES
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say, seconds, show, show_line
 from hpcpar.schedule.runnable import require
 from hpcpar.search.auto import best, strategies_to_try
-from hpcpar.search.candidates import Candidate
 from hpcpar.train import record
 
 #: The word in place of plan files.
@@ -94,7 +91,7 @@ def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backe
     return chosen, backend(args.device)
 
 
-def _search(args: argparse.Namespace, ranks: int) -> Callable[[Machine], list[Candidate]]:
+def _search(args: argparse.Namespace, ranks: int) -> Search:
     """The search of ``hpcpar plan`` with its default options."""
     spec, network = network_of(args.network, args.input, args.classes)
     planning = PlanningOptions(dtype=args.dtype).planning(spec)

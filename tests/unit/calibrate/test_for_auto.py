@@ -74,6 +74,11 @@ class Told:
                        kinds=kinds(MACHINE.device, self.works.values(), table))
 
 
+def as_calibration(told: Told) -> Any:
+    """What is measured, in place of a `hpcpar.calibrate.calibrate.Calibration`."""
+    return told
+
+
 def about(seed: int, spread: float) -> Truth:
     """Times that are up to `spread` above a roofline, by the kind of work and by its shapes."""
     def truth(work: Work) -> float:
@@ -97,7 +102,7 @@ def all_measured(truth: Truth) -> Told:
 def test_the_choice_is_that_of_the_whole_space_and_less_is_measured(seed: int) -> None:
     truth = about(seed, 0.2)
     told, everything = Told(truth), all_measured(truth)
-    machine, choice = calibrate_for_auto(told, search, math.inf)
+    machine, choice = calibrate_for_auto(as_calibration(told), search, math.inf)
     known = search(everything.found())[0]
     assert choice.stands and choice.iteration_s == pytest.approx(known.iteration_s)
     assert search(machine)[0].strategy == choice.strategy
@@ -110,7 +115,7 @@ def test_the_choice_is_that_of_the_whole_space_and_less_is_measured(seed: int) -
 def test_layer_by_layer_the_choice_is_wholly_measured() -> None:
     told = Told(about(0, 0.5))
     machine, choice = calibrate_for_auto(
-        told, lambda m: search(m, ranks=2, layers=True), math.inf)
+        as_calibration(told), lambda m: search(m, ranks=2, layers=True), math.inf)
     assert choice.stands and choice.searches > 1
     assert search(machine, ranks=2, layers=True)[0].measured == 1.0
 
@@ -123,14 +128,14 @@ def test_a_plan_that_is_slower_than_estimated_is_left() -> None:
         return float(plain_roofline_s(MACHINE.device, work)) * (50 if work.key in slow else 1)
 
     told = Told(truth)
-    _, choice = calibrate_for_auto(told, search, math.inf)
+    _, choice = calibrate_for_auto(as_calibration(told), search, math.inf)
     assert slow <= set(told.works) and choice.strategy != first.strategy and choice.stands
 
 
 @pytest.mark.parametrize("budget_s", [0.0, 1.5])
 def test_a_budget_is_kept(budget_s: float) -> None:
     told = Told(about(1, 0.5))
-    machine, choice = calibrate_for_auto(told, search, budget_s)
+    machine, choice = calibrate_for_auto(as_calibration(told), search, budget_s)
     assert len(told.plans) == int(budget_s) and not choice.stands
     assert choice.measured == len(machine.compute) == len(told.works) < choice.shapes
     if budget_s:
@@ -150,7 +155,7 @@ def test_measuring_that_takes_longer_than_expected_ends_after_a_round() -> None:
                 self.elapsed_s += 10.0
 
     told = Slow(about(1, 0.5))
-    _, choice = calibrate_for_auto(told, search, 12.0)
+    _, choice = calibrate_for_auto(as_calibration(told), search, 12.0)
     assert told.rounds == 2 and choice.measured > 0, "the first round ends at 10 s, or 14"
 
 
