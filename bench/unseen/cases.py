@@ -95,6 +95,8 @@ class Turn:
         Bytes that the interfaces sent over the schedule's.
     shares_cores : bool
         The job had more ranks than cores.
+    inside, known_inside : bool or None
+        The measured time lies in the 90% interval of either prediction.
     """
 
     measured_s: float
@@ -108,6 +110,8 @@ class Turn:
     load: float
     date: str
     shares_cores: bool = False
+    inside: bool | None = None
+    known_inside: bool | None = None
 
 
 def accuracy(predicted_s: float, measured_s: float) -> float:

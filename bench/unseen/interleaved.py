@@ -22,6 +22,7 @@ limit_threads()
 
 from bench.unseen.jobs import Case, Job  # noqa: E402
 from hpcpar.calibrate.calibrate import Calibration  # noqa: E402
+from hpcpar.comm.cores import fullest_node  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
 from hpcpar.cost.price_plan import price  # noqa: E402
 from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
@@ -29,7 +30,9 @@ from hpcpar.machine import files  # noqa: E402
 from hpcpar.machine.model import Machine  # noqa: E402
 from hpcpar.plan import plan as plans  # noqa: E402
 from hpcpar.runtime.optimizer import SGD  # noqa: E402
-from hpcpar.train import collect, record  # noqa: E402
+from hpcpar.runtime.reservoir import Reservoir  # noqa: E402
+from hpcpar.train import record  # noqa: E402
+from hpcpar.train.collect import Recorder  # noqa: E402
 from hpcpar.train.job import JobOptions  # noqa: E402
 from hpcpar.train.loop import Training  # noqa: E402
 
@@ -47,8 +50,11 @@ def _sent_bytes(w: World) -> int:
 
 def _write(w: World, case: Case, training: Training, machine: Machine, started: str) -> None:
     prediction = price(training.network, training.plan, machine, samples=training.measured.samples)
-    run = collect.record(w, training, "cpu", prediction.to_json(steps=True), files.to_dict(machine),
-                         started, " ".join(sys.argv))
+    # every visit begins with the first epoch
+    training.measured.epochs = Reservoir(1)
+    run = Recorder(w, training, "cpu", fullest_node(w, "cpu"), {
+        "prediction": prediction.to_json(steps=True), "machine": files.to_dict(machine),
+        "started": started, "command": " ".join(sys.argv)}).collect()
     if run is not None:
         record.write(case.record, run)
 

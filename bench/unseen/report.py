@@ -87,6 +87,13 @@ def _tables(done: Sequence[Result]) -> list[str]:
         parts.append(f"{name}: {len(values)}, mean accuracy {percent(statistics.mean(values))}, "
                      f"least {percent(min(values))}, {sum(v < LEAST for v in values)} "
                      f"under {LEAST:.0%}\n")
+    turns = [turn for r in done for turn in r.turns]
+    for name, inside in (("unseen", [turn.inside for turn in turns]),
+                         ("steps known", [turn.known_inside for turn in turns])):
+        told = [one for one in inside if one is not None]
+        if told:
+            parts.append(f"90% intervals, {name}: {percent(sum(told) / len(told))} of {len(told)} "
+                         "measured times inside\n")
     for what, apart in (("all", 0.0), (f"those {APART:.0%} apart", APART)):
         pairs = [one for group in each for one in ordered(group, apart)]
         order = tau(pairs)

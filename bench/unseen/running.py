@@ -270,7 +270,7 @@ def _turn(
         row.iteration.measured_s, row.iteration.predicted_s or 0.0, known_row.iteration.predicted_s
         or 0.0,
         float(found[0]["measured_compute"]), _causes(row), _causes(known_row), row.compared,
-        wire_ratio, load, date, row.node.shared,
+        wire_ratio, load, date, row.node.shared, row.inside, known_row.inside,
     )
 
 

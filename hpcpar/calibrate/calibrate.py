@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.calibrate import compute_probe
+from hpcpar.calibrate import compute_probe, held_out
 from hpcpar.calibrate.device_probe import DeviceProbe
 from hpcpar.calibrate.link_probe import Hiding, LevelProbe, Steps, computing
 from hpcpar.calibrate.p2p_probe import P2pProbe
@@ -122,21 +122,36 @@ class Calibration:
         self._timers = [timer for probe in probes for timer in probe.timers]
         #: The plan that measures a piece of work, by the work's key.
         self._owner: dict[str, int] = {}
-        #: Samples of the visits of a plan.
+        #: Samples of the visits of a plan, by its place among all that were visited.
         self._samples: dict[int, list[Samples]] = defaultdict(list)
+        self._plans = 0
 
-    def visits(self, plans: Sequence[Plan]) -> Iterator[int]:
-        """Measures; yields the number of every visited plan after its visit."""
-        round_s = sum(timer.sample_s for timer in self._timers)
-        expected_s = self.world.most(self._expected_s(plans))
-        self._tell(f"{ROUNDS} rounds of {len(self._timers)} measurements, {len(plans)} plans: "
-                   f"about {expected_s:.0f} s ({ROUNDS * round_s:.0f} s for the links and rates)")
+    @property
+    def elapsed_s(self) -> float:
+        """The longest of all ranks."""
+        return self.world.most(time.perf_counter() - self.begin)
+
+    def visits(self, plans: Sequence[Plan], links: bool = True) -> Iterator[int]:
+        """Measures; yields the number of every visited plan after its visit.
+
+        Parameters
+        ----------
+        links : bool
+            Also sample links and rates.
+        """
+        timers = self._timers if links else []
+        first, self._plans = self._plans, self._plans + len(plans)
+        links_s = ROUNDS * sum(timer.sample_s for timer in timers)
+        machine = self._machine()
+        expected_s = self.world.most(links_s + sum(self.expected_s(p, machine) for p in plans))
+        self._tell(f"{ROUNDS} rounds of {len(timers)} measurements, {len(plans)} plans: "
+                   f"about {expected_s:.0f} s ({links_s:.0f} s for the links and rates)")
         for i in range(ROUNDS):
             self._tell(f"round {i + 1} of {ROUNDS}, {time.perf_counter() - self.begin:.0f} s")
-            for timer in self._timers:
+            for timer in timers:
                 timer.take()
             for number, plan in enumerate(plans):
-                self._visit(number, plan)
+                self._visit(first + number, plan)
                 yield number
 
     def _visit(self, number: int, plan: Plan) -> None:
@@ -147,16 +162,12 @@ class Calibration:
             self._owner |= {work.key: number for work in found.works}
             self._samples[number].append(found)
 
-    def _expected_s(self, plans: Sequence[Plan]) -> float:
-        """Duration of `visits` (s), from first estimates."""
-        machine = self._machine()
-        total = sum(timer.sample_s for timer in self._timers)
-        for plan in plans:
-            found = price(plan.network.build(), plan, machine)
-            visit_s = max(compute_probe.VISIT_S, compute_probe.FEWEST * found.compute_s)
-            weights_s = int(found.memory.weights_bytes) * _WEIGHTS_S_PER_BYTE
-            total += 2 * found.compute_s + visit_s + weights_s
-        return ROUNDS * total
+    def expected_s(self, plan: Plan, machine: Machine) -> float:
+        """Duration of all visits of a plan (s), from what `machine` says."""
+        found = price(plan.network.build(), plan, machine)
+        visit_s = max(compute_probe.VISIT_S, compute_probe.FEWEST * found.compute_s)
+        weights_s = int(found.memory.weights_bytes) * _WEIGHTS_S_PER_BYTE
+        return ROUNDS * (2 * found.compute_s + visit_s + weights_s)
 
     def _machine(self) -> Machine:
         """Links and rates as measured so far, with their quality."""
@@ -184,6 +195,12 @@ class Calibration:
             processor=processor,
         )
 
+    def of(self, plans: Sequence[Plan]) -> Machine:
+        """The machine, with the compute steps of `plans`."""
+        for _ in self.visits(plans):
+            pass
+        return self.found()
+
     def found(self) -> Machine:
         """The machine after the last round, the same on all ranks.
 
@@ -204,9 +221,12 @@ class Calibration:
         if samples:
             quality["compute"] = _compute_quality(samples)
         table = {key: seconds for each in samples for key, seconds in each.table().items()}
-        sorts = kinds(machine.device, (work for each in samples for work in each.works), table)
-        return world.bcast(replace(machine, compute=table, kinds=sorts,
-                                   collectives=tuple(collectives), quality=quality))
+        works = [work for each in samples for work in each.works]
+        return world.bcast(replace(
+            machine, compute=table, kinds=kinds(machine.device, works, table),
+            collectives=tuple(collectives), quality=quality,
+            compute_ratios=held_out.of_compute(self._samples.values()),
+            estimate_ratios=held_out.of_estimates(machine.device, works, table)))
 
 
 def _compute_quality(samples: list[Samples]) -> dict[str, Any]:
@@ -235,7 +255,4 @@ def calibrate(
 
     All ranks get the same machine.
     """
-    calibration = Calibration(world, backend, name, tell, direct)
-    for _ in calibration.visits(plans):
-        pass
-    return calibration.found()
+    return Calibration(world, backend, name, tell, direct).of(plans)

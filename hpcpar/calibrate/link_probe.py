@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.calibrate import alpha_beta_fit
+from hpcpar.calibrate import alpha_beta_fit, held_out
 from hpcpar.calibrate.timer import Timer, bootstrap, outliers
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transfer import LibraryTransfer, Transfer
@@ -200,7 +200,8 @@ class LevelProbe:
         }
         beta = flow if links else beta
         short = alpha_beta_fit.SMALL_BYTES
-        level = Level(self.name, self.ranks, alpha, beta, small, short, links)
+        level = Level(self.name, self.ranks, alpha, beta, small, short, links,
+                      ratios=held_out.of_timers(g.samples for g in self.timers))
         return MeasuredLevel(level, quality)
 
     def _messages_s(self, timers: list[Timer]) -> NDArray[np.float64]:

@@ -9,6 +9,8 @@
 ``memory``   bytes a second that a rank copies, alone on its node and with all ranks copying
 ``compute``  pieces of work in the table, the median and the worst spread (quartiles over median),
              outliers
+``search``   what ``--for auto`` chose: strategy, its time (s), searches, pieces of work measured,
+             and those of the plans near the fastest; whether the choice stands
 ``sources``  records that refined the table: file, start, plan, and number of pieces of work
 ``outdated`` why the numbers of an earlier version no longer price runs
 =========== ======================================================================================

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,11 @@ class WorkIndex:
             for steps in mine:
                 out[..., k] += steps_s[..., steps].sum(axis=-1) / len(mine)
         return out
+
+    def totals(self, steps_s: Sequence[float]) -> dict[str, float]:
+        """Seconds that an iteration spends on every piece of work, from those of its steps."""
+        return {key: sum(steps_s[i] for steps in self._whole[key].values() for i in steps)
+                for key in self.keys}
 
     def _lives(self, layer: str, rank: int) -> bool:
         config = self.plan.configs[layer]

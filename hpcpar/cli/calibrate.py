@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 from hpcpar.api.checks import check_direct
+from hpcpar.api.options import PlanningOptions
 from hpcpar.api.sources import network_of
-from hpcpar.calibrate.calibrate import calibrate
+from hpcpar.calibrate.calibrate import Calibration
+from hpcpar.calibrate.for_auto import Search, calibrate_for_auto
 from hpcpar.calibrate.refine import refine
 from hpcpar.cli import options
-from hpcpar.cli.calibrated import show_machine
+from hpcpar.cli.calibrated import show_choice, show_machine
 from hpcpar.cli.output_files import OutputFile
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World, world
@@ -26,8 +29,11 @@ from hpcpar.plan.plan import DTYPES
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say, seconds, show, show_line
 from hpcpar.schedule.runnable import require
-from hpcpar.search.auto import strategies_to_try
+from hpcpar.search.auto import best, strategies_to_try
 from hpcpar.train import record
+
+#: The word in place of plan files.
+AUTO = "auto"
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -40,7 +46,11 @@ def add(p: argparse.ArgumentParser) -> None:
                    help="no MPI job: take the compute steps' times from these records of runs into "
                    "the existing machine file")
     p.add_argument("--for", dest="plans", nargs="+", default=[], metavar="plan.json",
-                   help="measure the compute steps of these plans")
+                   help="measure the compute steps of these plans; auto: with --network, search, "
+                   "measure what the best plans compute, and search again until the choice stands")
+    p.add_argument("--budget", type=options.duration_s, metavar="N min",
+                   help="with --for auto: measure for so long at most, first what tells most "
+                   "(90s, 5min; default: until the choice stands)")
     options.add_network(p, required=False)
     p.add_argument("--batch", type=options.positive, help="mini-batch, with --network")
     p.add_argument("--strategy", default="", metavar="A,B",
@@ -52,7 +62,15 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backend]:
+    """The plans whose compute steps are to be measured."""
     check_direct(args.device, args.direct)
+    if args.budget and AUTO not in args.plans:
+        raise InputError("--budget is of --for auto; give both, or none")
+    if AUTO in args.plans:
+        if len(args.plans) > 1 or args.strategy or not (args.network and args.batch):
+            raise InputError("--for auto needs --network and --batch, and chooses the plans "
+                             "itself: leave out plan files and --strategy")
+        return [], backend(args.device)
     chosen = [plans.load(path) for path in args.plans]
     for path, plan in zip(args.plans, chosen, strict=True):
         if plan.ranks != ranks:
@@ -71,6 +89,13 @@ def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backe
     for plan in chosen:
         require(plan.network.build(), plan)
     return chosen, backend(args.device)
+
+
+def _search(args: argparse.Namespace, ranks: int) -> Search:
+    """The search of ``hpcpar plan`` with its default options."""
+    spec, network = network_of(args.network, args.input, args.classes)
+    planning = PlanningOptions(dtype=args.dtype).planning(spec)
+    return lambda machine: best(network, spec, ranks, args.batch, machine, **planning)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -123,8 +148,14 @@ def _run(args: argparse.Namespace, w: World) -> int:
     if w.rank == 0 and args.device == "cpu":
         for line in slowdowns(node.ranks):
             say(f"note: {line}")
-    machine = calibrate(w, kernels, chosen, Path(args.out).stem,
-                        lambda what: lines.say(f"calibrating: {what}"), args.direct)
+    calibration = Calibration(w, kernels, Path(args.out).stem,
+                              lambda what: lines.say(f"calibrating: {what}"), args.direct)
+    choice = None
+    if AUTO in args.plans:
+        search = w.agree(lambda: _search(args, w.size))
+        machine, choice = calibrate_for_auto(calibration, search, args.budget or math.inf)
+    else:
+        machine = calibration.of(chosen)
     if w.rank == 0:
         files.save(machine, args.out)
         if args.json:
@@ -132,6 +163,8 @@ def _run(args: argparse.Namespace, w: World) -> int:
         elif args.csv:
             options.print_csv(asdict(level) for level in machine.levels)
         else:
+            if choice is not None:
+                show_choice(choice)
             show_machine(machine, args.wide)
         caution = machine.caution(w.size)
         if caution:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from hpcpar.calibrate.for_auto import AutoChoice
 from hpcpar.machine.model import Machine
+from hpcpar.report.answer import words
 from hpcpar.report.tables import amount, say, seconds, show, show_line
 
 #: A fit with larger errors than this is not to be trusted.
@@ -34,6 +36,14 @@ def show_machine(machine: Machine, wide: bool = False) -> None:
     if worst > _LOOSE:
         say(f"note: latency and bandwidth fit the messages with an error of {worst:.0%}: the "
             "machine was not quiet; calibrate again when it is, or trust communication less")
+
+
+def show_choice(choice: AutoChoice) -> None:
+    """What the search takes, and how much was measured for that."""
+    end = "it stands" if choice.stands else "the budget was spent"
+    show_line(f"auto takes {words(choice.strategy)}, {seconds(choice.iteration_s)} an iteration: "
+              f"{end} after {choice.searches} searches, with {choice.measured} of the "
+              f"{choice.shapes} shapes of the plans near the fastest measured")
 
 
 def _show_links(machine: Machine, links: Sequence[Mapping[str, Any]], wide: bool) -> None:

@@ -6,6 +6,7 @@ import argparse
 import csv
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -27,6 +28,18 @@ natural, positive, seed = checks.natural, checks.positive, checks.seed
 ranks, several_ranks = checks.ranks, checks.several_ranks
 amount, fraction, magnitude, part = checks.amount, checks.fraction, checks.magnitude, checks.part
 image, share = checks.image, checks.share
+
+
+#: Seconds of a unit of time.
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def duration_s(text: str) -> float:
+    """A time with its unit."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", text.strip())
+    if found is None or not float(found[1]):
+        raise argparse.ArgumentTypeError(f"'{text}' is no time; give one as in 90s, 30min or 2h")
+    return float(found[1]) * _UNITS[found[2]]
 
 
 def one_of(known: Iterable[str]) -> dict[str, Any]:

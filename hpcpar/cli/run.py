@@ -9,10 +9,12 @@ import re
 import statistics
 import sys
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from hpcpar.api.checks import check_direct
+from hpcpar.calibrate.rescale import slowdown
 from hpcpar.cli import options
 from hpcpar.cli.output_files import OutputFile
 from hpcpar.comm.cores import fullest_node
@@ -29,7 +31,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
 from hpcpar.report.answer import of_run, plural
 from hpcpar.report.progress import ProgressBar, RunProgress
-from hpcpar.report.tables import show_line
+from hpcpar.report.tables import between, seconds, show_line
 from hpcpar.runtime.optimizer import SGD, WARMUP, RateSchedule
 from hpcpar.schedule.runnable import require
 from hpcpar.train import record
@@ -69,12 +71,12 @@ def add(p: argparse.ArgumentParser) -> None:
                    "continue the record of --out")
     p.add_argument("--partial", action="store_true",
                    help="resume from what is left of a damaged checkpoint")
-    p.add_argument("--time-limit", type=_seconds, metavar="N min",
+    p.add_argument("--time-limit", type=options.duration_s, metavar="N min",
                    help="stop in time: 90s, 30min, 2h (default: when the Slurm job ends)")
     p.add_argument("--elastic", action="store_true",
                    help="start the job, and go on with the ranks that are left when some are lost "
                    "(needs --checkpoint)")
-    p.add_argument("--elastic-return", type=_seconds, default=60.0, metavar="N s",
+    p.add_argument("--elastic-return", type=options.duration_s, default=60.0, metavar="N s",
                    help="lost ranks count as back after this time (default 60s)")
     p.add_argument("--rate", type=options.magnitude,
                    help="learning rate after the warm-up (default 0.01)")
@@ -106,23 +108,11 @@ def _schedule(text: str) -> dict[str, Any]:
     return schedule | {"step_epochs": options.positive(epochs)} if colon else schedule
 
 
-#: Seconds of a unit of time.
-_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-
-
-def _seconds(text: str) -> float:
-    """A time with its unit."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", text.strip())
-    if found is None or not float(found[1]):
-        raise argparse.ArgumentTypeError(f"'{text}' is no time; give one as in 90s, 30min or 2h")
-    return float(found[1]) * _UNITS[found[2]]
-
-
 def _interval(text: str) -> Interval:
     """Iterations, or a time."""
     found = re.fullmatch(r"(\d+)\s*steps?", text.strip())
     if found is None:
-        return Interval(seconds=_seconds(text))
+        return Interval(seconds=options.duration_s(text))
     return Interval(steps=options.positive(found[1]))
 
 
@@ -171,9 +161,18 @@ def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
     notes += slowdowns(node.ranks) if w.rank == 0 and args.device == "cpu" else []
     for note in notes:
         lines.say(f"note: {note}")
+    told = prediction.to_json(steps=True)
+    now, rescaled_s = slowdown(w, kernels, machine), None
+    if now is not None:
+        rescaled_s = price(network, plan, now.rescaled(machine, network),
+                           training=not args.forward_only).iteration_s
+        told |= {"rescaled": asdict(now) | {"iteration_s": rescaled_s}}
+        lines.say(f"predicted {between(prediction.iteration_s, prediction.interval_s)}; now a "
+                  f"matrix product takes {now.product:.2f} and a copy {now.copy:.2f} times as long "
+                  f"as at the calibration: {seconds(rescaled_s)} at this speed")
     recorder = Recorder(w, job, args.device, node, {
-        "prediction": prediction.to_json(steps=True), "machine": files.to_dict(machine),
-        "started": started, "command": " ".join(sys.argv)}, _earlier(args, job))
+        "prediction": told, "machine": files.to_dict(machine), "started": started,
+        "command": " ".join(sys.argv)}, _earlier(args, job))
     progress, reason = RunProgress(lines, prediction.iteration_s), ""
     with lines:
         if isinstance(job, Training):
@@ -190,7 +189,7 @@ def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
             writer.finish()
         if args.out:
             lines.say(f"record written to {args.out}")
-        summary = _summary(job, run, prediction)
+        summary = _summary(job, run, prediction, rescaled_s)
         if args.json:
             options.print_json(summary)
         elif args.csv:
@@ -218,7 +217,7 @@ def _images_per_s(run: record.RunRecord) -> float:
 
 
 def _summary(job: Training | Inference, run: record.RunRecord,
-             prediction: Prediction) -> dict[str, Any]:
+             prediction: Prediction, rescaled_s: float | None) -> dict[str, Any]:
     """The document of ``--json``."""
     plan, measured = job.plan, job.measured
     end = measured.epochs.values[-1] if measured.epochs.values else EpochEnd()
@@ -232,11 +231,13 @@ def _summary(job: Training | Inference, run: record.RunRecord,
         return out | {
             "samples": measured.samples, "images_per_s": _images_per_s(run),
             "measured_pass_s": middle, "predicted_pass_s": prediction.iteration_s,
+            "rescaled_pass_s": rescaled_s,
         }
     return out | {
         "steps": job.step, "loss": job.last_loss, "losses": measured.losses,
         "train_accuracy": _number(end.train_accuracy),
         "measured_iteration_s": middle, "predicted_iteration_s": prediction.iteration_s,
+        "rescaled_iteration_s": rescaled_s,
     }
 
 

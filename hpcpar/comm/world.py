@@ -128,6 +128,11 @@ class World:
             raise on_all_ranks((InputError if found[0] == "InputError" else RunError)(found[1]))
         return value  # type: ignore[return-value]
 
+    def first(self, action: Callable[[], T]) -> T:
+        """What rank 0 finds by `action`, on every rank; an error of the user's is every rank's."""
+        found = self.agree(lambda: action() if self.rank == 0 else None)
+        return self.comm.bcast(found, root=0)
+
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Within it, an error of one rank alone ends the whole job within seconds, naming the rank

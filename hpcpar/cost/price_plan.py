@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
+from hpcpar.cost.interval import Interval90, of_iteration
 from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.memory.prediction import RankMemory, rank_memories
 from hpcpar.cost.memory.process import ProcessMemory, process_memory
@@ -114,6 +115,8 @@ class Prediction:
         A rank's, in words (`Machine.processor`).
     training : bool
         False for the forward pass alone.
+    interval_s : (float, float) or None
+        90% interval of `iteration_s`, on a calibrated machine.
     fits : bool
         The largest rank's memory is at most the device's.
     """
@@ -144,6 +147,7 @@ class Prediction:
     batch_norm: str = ""
     processor: str = "rank"
     training: bool = True
+    interval_s: Interval90 | None = None
 
     @property
     def memory_bytes(self) -> int:
@@ -186,6 +190,8 @@ class Prediction:
                  "exposed_communication_s", "bubble_s", "measured_compute", "communication_bytes",
                  "io_s", "memory_bytes", "fits", "samples", "batch_norm", "processor", "training")
         out: dict[str, object] = {name: getattr(self, name) for name in names}
+        low_s, high_s = self.interval_s or (None, None)
+        out |= {"iteration_low_s": low_s, "iteration_high_s": high_s}
         out["memory"] = asdict(self.memory)
         out["process_bytes"] = self.process.total_bytes
         out["process"] = asdict(self.process)
@@ -243,7 +249,7 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         _layers(network, plan, costs, traffic, steps, held_by_layer), steps,
         Timeline(tuple(spans), waits, float(line.total_s), stages), samples,
         plan.batch_norm if any(isinstance(x, BatchNorm) for x in network.layers) else "",
-        machine.processor, options.get("training", True),
+        machine.processor, options.get("training", True), of_iteration(machine, costs),
     )
 
 

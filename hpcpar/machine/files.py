@@ -22,7 +22,8 @@ _PRESETS = resources.files("hpcpar.machine") / "presets"
 _REMOVED = ("late", "relay")
 _FORMAT = "see 'hpcpar machines local' for the format"
 #: Entries that a file leaves out where they are empty.
-_OPTIONAL = ("quality", "collectives", "kinds", "cores_per_node")
+_OPTIONAL = ("quality", "collectives", "kinds", "cores_per_node", "compute_ratios",
+             "estimate_ratios", "trusts_estimates")
 #: Note on files that an earlier version calibrated with more ranks than cores.
 OUTDATED = (
     "calibrated with more ranks than cores by an earlier version, in processor time: "

@@ -20,6 +20,8 @@ from hpcpar.machine.cores import NodeCores
 from hpcpar.machine.measured import Measured
 from hpcpar.schema import Bytes, Capacity, Count, NotNegative, Positive, Share
 
+#: 90% interval of measured over predicted times.
+Ratios = tuple[Positive, Positive]
 #: Most levels of interconnect: arrays choose among them.
 MOST_LEVELS = 32
 
@@ -71,6 +73,8 @@ class Level:
     oversubscription : float
         How many times what the attached links could carry exceeds what the level can carry (1: it
         carries all of it).
+    ratios : (float, float) or None
+        90% interval of measured over predicted times of communication that crosses it.
     """
 
     name: str
@@ -81,6 +85,7 @@ class Level:
     small_bytes: Bytes = 0
     links: NotNegative = 0.0
     oversubscription: NotNegative = 1.0
+    ratios: Ratios | None = None
 
     def __post_init__(self) -> None:
         if self.oversubscription < 1:
@@ -171,6 +176,12 @@ class Machine:
         Where the numbers come from.
     processor : str
         A rank's processor in words, for people: GPU, node or core; rank where unknown.
+    compute_ratios, estimate_ratios : (float, float) or None
+        90% intervals of measured over predicted times of the computing that the table has, and of
+        other computing.
+    trusts_estimates : bool
+        Work that the table lacks counts as measured, so that a search takes it where it seems fast:
+        for a search whose choice is measured next.
     quality : mapping
         Confidence, origin and sources of the numbers (`hpcpar.calibrate.provenance`): for people,
         no price depends on it.
@@ -190,6 +201,9 @@ class Machine:
     progress: Annotated[float, Meta(gt=0, le=1)] = 1.0
     cores_per_node: Count = 0
     processor: str = "rank"
+    compute_ratios: Ratios | None = None
+    estimate_ratios: Ratios | None = None
+    trusts_estimates: bool = False
 
     def __post_init__(self) -> None:
         if len(self.levels) > MOST_LEVELS:

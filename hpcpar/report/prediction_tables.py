@@ -15,7 +15,8 @@ from hpcpar.schedule.steps import Comm, Schedule
 from hpcpar.search.candidates import Candidate
 
 #: Columns of predictions that a narrow table leaves out, the first one first.
-_DROPPED = ("sent/rank", "bubble", "compute", "communication", "exposed", "epoch", "x best")
+_DROPPED = ("sent/rank", "bubble", "90% interval", "compute", "communication", "exposed",
+            "epoch", "x best")
 
 
 def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool = False,
@@ -35,14 +36,18 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
         if p.fits:
             fastest.setdefault(p.ranks, p)
     staged = any(p.bubble_s > 0 for p in predictions)
-    columns = ("strategy", "", "ranks", "iteration", "x best", "epoch", "compute", "communication",
-               "exposed", *["bubble"] * staged, "sent/rank", "memory", "fits")
+    sure = any(p.interval_s for p in predictions)
+    columns = ("strategy", "", "ranks", "iteration", *["90% interval"] * sure, "x best",
+               "epoch", "compute", "communication", "exposed", *["bubble"] * staged, "sent/rank",
+               "memory", "fits")
     rows = []
     for p in predictions:
         first = fastest.get(p.ranks)
         rows.append((
             p.strategy, "*" if first is p and len(predictions) > 1 else "", p.ranks,
-            seconds(p.iteration_s), f"{p.iteration_s / first.iteration_s:.2f}" if first else "-",
+            seconds(p.iteration_s),
+            *[" - ".join(map(seconds, p.interval_s or ())) or "-"] * sure,
+            f"{p.iteration_s / first.iteration_s:.2f}" if first else "-",
             seconds(p.epoch_s), seconds(p.compute_s), seconds(p.communication_s),
             seconds(p.exposed_communication_s), *[seconds(p.bubble_s)] * staged,
             amount(p.communication_bytes), amount(p.memory_bytes), "yes" if p.fits else "no",

@@ -30,6 +30,16 @@ class RecordedPrediction:
     memory_bytes: int
     steps: tuple[StepCost, ...]
     timeline: Timeline[float]
+    #: 90% interval of an iteration, of a calibrated machine.
+    interval_s: tuple[float, float] | None
+    #: An iteration at the speed that the machine had when the run began.
+    rescaled_s: float | None
+
+
+class RescaledHead(msgspec.Struct):
+    """The part of a re-scaled prediction that is read."""
+
+    iteration_s: Seconds
 
 
 class PredictionHead(msgspec.Struct):
@@ -41,6 +51,9 @@ class PredictionHead(msgspec.Struct):
     memory_bytes: Bytes
     iteration_s: Seconds
     steps: list[dict[str, object]]
+    iteration_low_s: Seconds | None = None
+    iteration_high_s: Seconds | None = None
+    rescaled: RescaledHead | None = None
 
 
 def recorded_prediction(record: RunRecord) -> RecordedPrediction:
@@ -62,5 +75,8 @@ def recorded_prediction(record: RunRecord) -> RecordedPrediction:
     steps = made(StepCost, [f.name for f in fields(StepCost)])
     spans = made(Span[Seconds], [f.name for f in fields(Span)])
     waits = tuple(step.exposed_s if step.is_comm else 0.0 for step in steps)
+    low_s, high_s = head.iteration_low_s, head.iteration_high_s
+    interval_s = None if low_s is None or high_s is None else (low_s, high_s)
     return RecordedPrediction(head.network, head.machine, head.strategy, len(record.ranks),
-                              head.memory_bytes, steps, Timeline(spans, waits, head.iteration_s))
+                              head.memory_bytes, steps, Timeline(spans, waits, head.iteration_s),
+                              interval_s, head.rescaled.iteration_s if head.rescaled else None)

@@ -132,6 +132,10 @@ class Row:
     ranks: int
     iteration: Times
     predicted_memory_bytes: int
+    #: 90% interval of the predicted iteration; None where its machine is not calibrated.
+    interval_s: tuple[float, float] | None = None
+    #: The prediction at the speed that the machine had when the run began.
+    rescaled_s: float | None = None
     #: By phase, in the order of an iteration.
     phases: dict[str, Split] = field(default_factory=dict)
     #: By layer, in the order of the schedule.
@@ -163,6 +167,13 @@ class Row:
     def node(self) -> NodeCores:
         """Ranks and cores of the node with most ranks per core."""
         return NodeCores(self.record.node_ranks, self.record.node_cores)
+
+    @property
+    def inside(self) -> bool | None:
+        """The measured iteration lies in the predicted interval."""
+        if self.interval_s is None:
+            return None
+        return self.interval_s[0] <= self.iteration.measured_s <= self.interval_s[1]
 
     @property
     def batches_per_epoch(self) -> int:
@@ -202,6 +213,9 @@ class Row:
             "iterations_compared": self.compared,
             "shares_cores": self.node.shared,
             "predicted_iteration_s": self.iteration.predicted_s,
+            "interval_iteration_s": self.interval_s,
+            "inside_interval": self.inside,
+            "rescaled_iteration_s": self.rescaled_s,
             "measured_iteration_s": self.iteration.measured_s,
             "quartiles_iteration_s": [self.iteration.low_s, self.iteration.high_s],
             "predicted_epoch_s": self.epoch.predicted_s,

@@ -106,6 +106,18 @@ def seconds(value: float | None) -> str:
     return "0" if value == 0 else f"{value / 1e-9:.3g} ns"
 
 
+def between(value_s: float, interval_s: tuple[float, float] | None) -> str:
+    """A duration and its 90% interval, where that is known: 22.5 ms (21.9 to 23.4)."""
+    told = seconds(value_s)
+    if interval_s is None:
+        return told
+    ends = [seconds(end) for end in interval_s]
+    _, *unit = told.split()
+    if len(unit) == 1 and all(end.endswith(f" {unit[0]}") for end in ends):
+        ends = [end.split()[0] for end in ends]
+    return f"{told} ({' to '.join(ends)})"
+
+
 def percent(value: float | None) -> str:
     """An accuracy; below 0 it is shown as 0."""
     return "-" if value is None else f"{max(0.0, value):.1%}"

@@ -16,6 +16,7 @@ Make = Callable[..., Path]
 
 def test_calibrate_run_refine(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
     made, machine, out = plan(2, "spatial"), tmp_path / "m.toml", tmp_path / "run.h5"
+    again = tmp_path / "again.h5"
     done = hpcpar(2, "calibrate", "--for", made, "-o", machine)
     assert done.returncode == 0, done.stderr
     for word in ("about", "round 1 of", "latency", "compute steps, each in"):
@@ -25,6 +26,19 @@ def test_calibrate_run_refine(hpcpar: Run, plan: Make, digits: Path, tmp_path: P
     assert 0 < low <= high and quality["compute"]["steps"] == len(files.load(str(machine)).compute)
     done = hpcpar(2, "run", "--plan", made, "--data", digits, "--steps", 20, "--out", out)
     assert done.returncode == 0, done.stderr
+    # the plan's machine is a preset: nothing says how fast it was
+    assert "at the calibration" not in done.stderr
+    done = hpcpar(2, "run", "--plan", made, "--data", digits, "--steps", 20, "--machine", machine,
+                  "--out", again)
+    assert "times as long as at the calibration" in done.stderr, done.stderr
+    assert "at the machine's speed at the start" in done.stdout
+    done = hpcpar(0, "compare", again)
+    answer = done.stdout.splitlines()[0]
+    assert "side the 90% interval; at the machine's speed at the start" in answer
+    (run,) = json.loads(hpcpar(0, "compare", again, "--json").stdout)["runs"]
+    low, high = run["interval_iteration_s"]
+    assert 0 < low < run["predicted_iteration_s"] < high and run["rescaled_iteration_s"] > 0
+    assert run["inside_interval"] == (low <= run["measured_iteration_s"] <= high)
     done = hpcpar(0, "calibrate", "--refine", out, "-o", machine, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -46,3 +60,30 @@ def test_nothing_to_refine(words: tuple[str, ...], message: str, hpcpar: Run) ->
     done = hpcpar(0, "calibrate", *words)
     assert done.returncode == 2 and message in done.stderr and len(
         done.stderr.strip().splitlines()) == 1
+
+
+def test_calibrate_for_auto(hpcpar: Run, tmp_path: Path) -> None:
+    """What it says it chose is what `plan` takes, and all that this computes was measured."""
+    machine = tmp_path / "m.toml"
+    network = ("--network", "lenet5", "--input", "1x8x8", "--batch", 16)
+    done = hpcpar(2, "calibrate", "--for", "auto", *network, "--budget", "2min", "-o", machine)
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("auto takes ") and "it stands after" in first
+    found = files.load(str(machine)).quality["search"]
+    assert found["stands"] and 0 < found["measured"] <= found["shapes"]
+    done = hpcpar(0, "plan", *network, "--ranks", 2, "--machine", machine, "--json")
+    plan = json.loads(done.stdout)
+    assert (plan["strategy"], plan["iteration_s"]) == (found["strategy"], found["iteration_s"])
+    assert plan["measured_compute"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (("--for", "auto"), "--for auto needs --network and --batch"),
+    (("--for", "auto", "--network", "lenet5", "--batch", 8, "--strategy", "data"), "leave out"),
+    (("--network", "lenet5", "--batch", 8, "--budget", "5min"), "--budget is of --for auto"),
+])
+def test_what_contradicts_auto(words: tuple[str, ...], message: str, hpcpar: Run,
+                               tmp_path: Path) -> None:
+    done = hpcpar(0, "calibrate", *words, "-o", tmp_path / "m.toml")
+    assert done.returncode == 2 and message in done.stderr

@@ -15,6 +15,7 @@ from plans import random_plan, staged_plan
 from hpcpar.calibrate import calibrate
 from hpcpar.calibrate import compute_probe as probe
 from hpcpar.calibrate import link_probe as links
+from hpcpar.calibrate.for_auto import calibrate_for_auto
 from hpcpar.calibrate.p2p_probe import MESSAGES, P2pProbe
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
@@ -26,6 +27,7 @@ from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
+from hpcpar.machine.model import Machine
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.runtime.executor import Executor
@@ -34,6 +36,8 @@ from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.pattern import NOTHING
 from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import CODES, Kind, Phase
+from hpcpar.search.auto import best
+from hpcpar.search.candidates import Candidate
 
 #: network, and what to draw a plan with
 CASES = [("lenet5", random_plan, 1), ("lenet5", staged_plan, 2),
@@ -107,8 +111,36 @@ def test_table_prices_every_compute_step(strategy: str, ranks: World) -> None:
     assert probe.compute_samples(ranks, plan, NumpyBackend(), table) is None
 
 
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rounds, and few short messages."""
+    monkeypatch.setattr(calibrate, "ROUNDS", 2)
+    monkeypatch.setattr(probe, "VISIT_S", 0.01)
+    for name, sizes in (("PIECES", (512, 4096, 65536)), ("BUFFERS", (4096, 65536)),
+                        ("LONG_BYTES", 1 << 18)):
+        monkeypatch.setattr(links, name, sizes)
+    monkeypatch.setattr(calibrate, "SHARED_S", 0.005)
+
+
+def test_search_and_measurement_in_turn_are_the_same_on_every_rank(ranks: World,
+                                                                   brief: None) -> None:
+    if ranks.size > 4:
+        pytest.skip("many ranks share few cores")
+    spec = NetworkSpec("mlp", (1, 8, 8), 10)
+
+    def search(machine: Machine) -> list[Candidate]:
+        assert ranks.rank == 0, "the others wait"
+        return best(spec.build(), spec, ranks.size, 4 * ranks.size, machine)
+
+    calibration = calibrate.Calibration(ranks, NumpyBackend(), "m", lambda _: None)
+    machine, choice = calibrate_for_auto(calibration, search, 60.0)
+    assert choice.stands and choice.measured == len(machine.compute) > 0
+    assert len({str(each) for each in ranks.comm.allgather((files.to_dict(machine), choice))}) == 1
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.MonkeyPatch,
+                             brief: None) -> None:
     """On one node, and on two by the hosts' names: levels, what is known of them, and the plan's
     steps; the same on every rank.
     """
@@ -116,12 +148,6 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
         pytest.skip("unequal nodes" if ranks.size % nodes else "many ranks share few cores")
     local = ranks.size // nodes
     monkeypatch.setattr(World, "hostname", property(lambda w: f"node{w.rank // local}"))
-    monkeypatch.setattr(calibrate, "ROUNDS", 2)
-    monkeypatch.setattr(probe, "VISIT_S", 0.01)
-    for name, sizes in (("PIECES", (512, 4096, 65536)), ("BUFFERS", (4096, 65536)),
-                        ("LONG_BYTES", 1 << 18)):
-        monkeypatch.setattr(links, name, sizes)
-    monkeypatch.setattr(calibrate, "SHARED_S", 0.005)
     plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "data", ranks.size, 2 * ranks.size,
                      machine=files.to_dict(files.load("local")))
     said: list[str] = []

@@ -63,7 +63,8 @@ def timed(machine: Machine, work: Work) -> tuple[Floats, np.bool_ | NDArray[np.b
     if not shape:
         found = machine.measured.time(work.key)
         if found is None:
-            return roofline_s(machine, work), np.False_
-        return work.fraction * found.seconds, np.bool_(found.reached)
+            return roofline_s(machine, work), np.bool_(machine.trusts_estimates)
+        reached = found.reached or machine.trusts_estimates
+        return work.fraction * found.seconds, np.bool_(reached)
     cases = [timed(machine, work.case(i)) for i in range(shape[0])]
     return np.array([s for s, _ in cases]), np.array([known for _, known in cases])

@@ -63,6 +63,8 @@ def test_links_that_are_shared(inside: int, alone: float, together: float, found
 class Alone:
     """A world of one rank."""
 
+    rank = 0
+
     def barrier(self) -> None:
         pass
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hpcpar.calibrate.refine import refine
 from hpcpar.calibrate.work_index import WorkIndex
@@ -15,7 +17,7 @@ from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
-from hpcpar.plan.plan import NetworkSpec, make_plan, to_json
+from hpcpar.plan.plan import NetworkSpec, from_json, make_plan, to_json
 from hpcpar.schedule.steps import Compute
 from hpcpar.train.record import RankInfo, RunRecord, steps_of
 
@@ -202,3 +204,49 @@ def test_steps_that_overlap_say_nothing_about_links() -> None:
     found = refine(MACHINE, "m.toml", [clocked(MACHINE, overlap="full")])
     assert sum(scale.steps for scale in found.links) < sum(step.kind == "comm"
                                                            for step in clocked(MACHINE).steps) - 2
+
+
+def true_machine(slower: float, kind_factor: float, alpha: float, beta: float) -> Machine:
+    """A machine whose kinds of work and links take other times than `MACHINE` says."""
+    levels = tuple(replace(level, alpha_s=alpha * level.alpha_s,
+                           beta_s_per_byte=beta * level.beta_s_per_byte)
+                   for level in MACHINE.levels)
+    device = replace(MACHINE.device, flops_per_s=MACHINE.device.flops_per_s / slower)
+    return replace(MACHINE, device=device, levels=levels,
+                   kinds={"conv2d.forward float32": kind_factor, "maxpool2d.forward float32": 3.0})
+
+
+def recorded_on(machine: Machine, strategy: str) -> RunRecord:
+    """A run of a strategy of which every step took as long as `machine` says."""
+    r = record(strategy, overlap="none")
+    plan = from_json(r.plan, "")
+    took = np.array([c.seconds for c in price(plan.network.build(), plan, machine).steps])
+    r.seconds = np.broadcast_to(took, r.seconds.shape).astype(np.float32)
+    r.iteration_s = r.seconds.sum(axis=2).astype(np.float64)
+    k, n = r.iterations, len(r.steps)
+    r.begin_s = np.stack([np.arange(k) * 10.0] * 2)
+    r.clock = np.array([[[0.0, 0.0, 1e-6], [100.0, 0.0, 1e-6]]] * 2)
+    r.start_s = np.broadcast_to(0.1 * np.arange(n), (2, k, n)).astype(np.float64)
+    r.end_s = r.start_s + took
+    r.wait_s = r.end_s - r.start_s
+    return r
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from([("data", "filter"), ("filter", "data"), ("filter", "channel"),
+                        ("data", "spatial"), ("spatial", "filter")]),
+       st.floats(1.3, 4.0), st.floats(0.5, 2.0), st.floats(1.2, 5.0), st.floats(1.2, 5.0))
+def test_a_record_of_one_plan_predicts_another(pair: tuple[str, str], slower: float, kind: float,
+                                               alpha: float, beta: float) -> None:
+    """On a machine that computes and sends more slowly than its file says, refining with a record
+    of plan A brings the prediction of plan B nearer to the truth.
+    """
+    ran, other = pair
+    true = true_machine(slower, kind, alpha, beta)
+    found = refine(MACHINE, "m.toml", [recorded_on(true, ran)]).machine
+    plan = from_json(record(other, overlap="none").plan, "")
+    network = plan.network.build()
+    before, after, truth = (float(price(network, plan, m).iteration_s)
+                            for m in (MACHINE, found, true))
+    assert abs(after - truth) < abs(before - truth)
+    assert after == pytest.approx(truth, rel=0.35)

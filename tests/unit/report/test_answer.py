@@ -13,7 +13,7 @@ from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.strategies import STRATEGIES
 from hpcpar.report import answer
-from hpcpar.report.rows import Times
+from hpcpar.report.rows import Row, Times
 from hpcpar.report.tables import seconds
 from hpcpar.search.scaling import Scale
 
@@ -85,14 +85,22 @@ def test_a_choice_of_ranks_tells_the_whole_training(priced: Prediction) -> None:
 
 
 def test_a_comparison_tells_how_right_the_prediction_was() -> None:
-    def row(predicted_s: float, measured_s: float, file: str) -> Any:
-        return SimpleNamespace(iteration=Times(measured_s, predicted_s), file=file)
+    def row(predicted_s: float, measured_s: float, file: str, calibrated: bool = False) -> Any:
+        interval_s = (0.7 * predicted_s, 1.5 * predicted_s) if calibrated else None
+        return Row(SimpleNamespace(path=file), "lenet5", "data", 2,
+                   Times(measured_s, predicted_s), 0, interval_s)
 
     rows = [row(709e-6, 700e-6, "a.h5"), row(0.5, 1.0, "b.h5")]
     assert answer.of_comparison(rows[:1], 0.987) == (
         "Predicted 709 us an iteration, measured 700 us: 98.7% right")
     assert answer.of_comparison(rows, 0.743) == (
         "Predictions of 2 runs are 74.3% right on average; the worst, b.h5: 50.0%")
+    sure = [row(0.7, 0.72, "a.h5", True), row(0.5, 1.0, "b.h5", True)]
+    assert answer.of_comparison(sure[:1], 0.97) == (
+        "Predicted 700 ms (490 ms to 1.05 s) an iteration, measured 720 ms: 97.2% right, inside "
+        "the 90% interval")
+    assert answer.of_comparison(sure, 0.7).endswith("; 1 of 2 lie inside their 90% intervals")
+    assert [r.inside for r in (*rows, *sure)] == [None, None, True, False]
 
 
 def test_a_run_ends_with_its_result() -> None:

@@ -1,0 +1,173 @@
+"""Search, measure what leads, search again: with a measurer that knows the truth."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from hpcpar.calibrate.for_auto import (
+    Contender,
+    Contest,
+    calibrate_for_auto,
+    most_telling,
+    seconds_of_work,
+)
+from hpcpar.calibrate.work_index import WorkIndex
+from hpcpar.cost.compute.step_time import kinds, plain_roofline_s
+from hpcpar.cost.compute.work import Work
+from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
+from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.search.auto import best
+from hpcpar.search.candidates import Candidate
+
+MACHINE = files.load("local")
+SPEC = NetworkSpec("lenet5", (1, 28, 28), 10)
+NETWORK = SPEC.build()
+Truth = Callable[[Work], float]
+
+
+def search(machine: Machine, ranks: int = 4, layers: bool = False) -> list[Candidate]:
+    return best(NETWORK, SPEC, ranks, 16, machine, layers=layers)
+
+
+def works(plan: Plan) -> dict[str, Work]:
+    return WorkIndex(NETWORK, plan, schedule_for(NETWORK, plan)).works
+
+
+class FirstRank:
+    """A world of one rank."""
+
+    def first(self, action: Callable[[], Any]) -> Any:
+        return action()
+
+
+class Told:
+    """A measurer that is told the times; measuring a plan takes a second."""
+
+    def __init__(self, truth: Truth) -> None:
+        self.world: Any = FirstRank()
+        self.truth, self.elapsed_s = truth, 0.0
+        self.works: dict[str, Work] = {}
+        self.plans: list[Plan] = []
+
+    def visits(self, plans: Sequence[Plan], links: bool = True) -> Iterator[int]:
+        assert links == (not plans)
+        for number, plan in enumerate(plans):
+            self.plans.append(plan)
+            self.works |= works(plan)
+            self.elapsed_s += 1.0
+            yield number
+
+    def expected_s(self, plan: Plan, machine: Machine) -> float:
+        return 1.0
+
+    def found(self) -> Machine:
+        table = {key: self.truth(work) for key, work in self.works.items()}
+        return replace(MACHINE, compute=table,
+                       kinds=kinds(MACHINE.device, self.works.values(), table))
+
+
+def as_calibration(told: Told) -> Any:
+    """What is measured, in place of a `hpcpar.calibrate.calibrate.Calibration`."""
+    return told
+
+
+def about(seed: int, spread: float) -> Truth:
+    """Times that are up to `spread` above a roofline, by the kind of work and by its shapes."""
+    def truth(work: Work) -> float:
+        parts = (zlib.crc32(f"{seed} {text}".encode()) / 2**32 for text in (work.sort, work.key))
+        of_kind, of_shape = parts
+        return float(plain_roofline_s(MACHINE.device, work)) * (1 + 2 * of_kind) * (
+            1 + spread * of_shape)
+
+    return truth
+
+
+def all_measured(truth: Truth) -> Told:
+    """Every plan's work."""
+    everything = Told(truth)
+    for c in search(MACHINE):
+        everything.works |= works(c.plan)
+    return everything
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_choice_is_that_of_the_whole_space_and_less_is_measured(seed: int) -> None:
+    truth = about(seed, 0.2)
+    told, everything = Told(truth), all_measured(truth)
+    machine, choice = calibrate_for_auto(as_calibration(told), search, math.inf)
+    known = search(everything.found())[0]
+    assert choice.stands and choice.iteration_s == pytest.approx(known.iteration_s)
+    assert search(machine)[0].strategy == choice.strategy
+    assert choice.measured == len(set(machine.compute)) <= choice.shapes
+    assert len(machine.compute) < len(everything.works)
+    assert machine.quality["search"] == asdict(choice)
+    assert files.from_dict(files.to_dict(machine)) == machine
+
+
+def test_layer_by_layer_the_choice_is_wholly_measured() -> None:
+    told = Told(about(0, 0.5))
+    machine, choice = calibrate_for_auto(
+        as_calibration(told), lambda m: search(m, ranks=2, layers=True), math.inf)
+    assert choice.stands and choice.searches > 1
+    assert search(machine, ranks=2, layers=True)[0].measured == 1.0
+
+
+def test_a_plan_that_is_slower_than_estimated_is_left() -> None:
+    first = search(MACHINE)[0]
+    slow = set(works(first.plan)) - set(works(search(MACHINE)[1].plan))
+
+    def truth(work: Work) -> float:
+        return float(plain_roofline_s(MACHINE.device, work)) * (50 if work.key in slow else 1)
+
+    told = Told(truth)
+    _, choice = calibrate_for_auto(as_calibration(told), search, math.inf)
+    assert slow <= set(told.works) and choice.strategy != first.strategy and choice.stands
+
+
+@pytest.mark.parametrize("budget_s", [0.0, 1.5])
+def test_a_budget_is_kept(budget_s: float) -> None:
+    told = Told(about(1, 0.5))
+    machine, choice = calibrate_for_auto(as_calibration(told), search, budget_s)
+    assert len(told.plans) == int(budget_s) and not choice.stands
+    assert choice.measured == len(machine.compute) == len(told.works) < choice.shapes
+    if budget_s:
+        (contender, *_) = [c for c in Contest(search).contenders(MACHINE)
+                           if c.candidate.plan == told.plans[0]]
+        assert contender.estimated_s.keys() == told.works.keys()
+
+
+def test_measuring_that_takes_longer_than_expected_ends_after_a_round() -> None:
+    class Slow(Told):
+        rounds = 0
+
+        def visits(self, plans: Sequence[Plan], links: bool = True) -> Iterator[int]:
+            for _ in range(7 * bool(plans)):
+                self.rounds += 1
+                yield from super().visits(plans, links)
+                self.elapsed_s += 10.0
+
+    told = Slow(about(1, 0.5))
+    _, choice = calibrate_for_auto(as_calibration(told), search, 12.0)
+    assert told.rounds == 2 and choice.measured > 0, "the first round ends at 10 s, or 14"
+
+
+def test_shapes_that_many_contenders_share_come_first() -> None:
+    a, b = search(MACHINE)[:2]
+    own = Contender(a, {"a": 0.2 * a.iteration_s})
+    shared = Contender(b, {"b": 0.15 * b.iteration_s})
+    assert most_telling([own, shared]) is own
+    third = Contender(search(MACHINE)[2], {"b": 0.15 * search(MACHINE)[2].iteration_s})
+    assert most_telling([own, shared, third]) is not own
+
+
+def test_seconds_of_work_are_those_of_the_prediction() -> None:
+    for c in search(MACHINE)[:3]:
+        assert sum(seconds_of_work(c).values()) == pytest.approx(float(c.costs.compute_s))
