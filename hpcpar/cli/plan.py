@@ -9,7 +9,12 @@ from hpcpar.cli import options
 from hpcpar.cli.output_files import OutputFile
 from hpcpar.report import scaling_table, tables
 from hpcpar.report.memory_note import memory_note
-from hpcpar.report.prediction_tables import show_layers, show_predictions, show_schedule
+from hpcpar.report.prediction_tables import (
+    say_limits,
+    show_layers,
+    show_predictions,
+    show_schedule,
+)
 from hpcpar.search.table_search import SearchResult
 
 
@@ -98,9 +103,7 @@ def _notes(args: argparse.Namespace, result: PlanResult) -> None:
         tables.say(f"note: {caution}")
     if result.advice is not None and not args.explain:
         tables.say(f"note: {memory_note(result.advice, taken=chosen.fits)}")
-    if chosen.parts > args.batch:
-        tables.say(f"note: layers that cut a batch of {args.batch} into {chosen.parts} parts leave "
-                   "ranks without samples")
+    say_limits([result.prediction])
     configs = chosen.plan.configs.values()
     if args.ranks > 1 and all(c.parts == 1 and c.first == 0 for c in configs):
         tables.say("note: no layer is cut: a single rank would take as long")

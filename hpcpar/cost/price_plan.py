@@ -16,6 +16,7 @@ from hpcpar.cost.timeline.overlap import Span, StageTime, Timeline
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm
+from hpcpar.plan.limits import PassedLimit, passed_limits
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Phase
@@ -114,6 +115,8 @@ class Prediction:
         A rank's, in words (`Machine.processor`).
     training : bool
         False for the forward pass alone.
+    limits : tuple of PassedLimit
+        Layers that are cut into more parts than they have.
     fits : bool
         The largest rank's memory is at most the device's.
     """
@@ -144,6 +147,7 @@ class Prediction:
     batch_norm: str = ""
     processor: str = "rank"
     training: bool = True
+    limits: tuple[PassedLimit, ...] = ()
 
     @property
     def memory_bytes(self) -> int:
@@ -191,6 +195,7 @@ class Prediction:
         out["process"] = asdict(self.process)
         out["phases"] = self.phases
         out["layers"] = [asdict(layer) for layer in self.layers]
+        out["limits"] = [asdict(limit) for limit in self.limits]
         if steps:
             out["steps"] = [asdict(step) | asdict(span)
                             for step, span in zip(self.steps, self.timeline.spans, strict=True)]
@@ -243,7 +248,7 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         _layers(network, plan, costs, traffic, steps, held_by_layer), steps,
         Timeline(tuple(spans), waits, float(line.total_s), stages), samples,
         plan.batch_norm if any(isinstance(x, BatchNorm) for x in network.layers) else "",
-        machine.processor, options.get("training", True),
+        machine.processor, options.get("training", True), passed_limits(network, plan),
     )
 
 
