@@ -196,6 +196,9 @@ def _of_members(kind: Kind, algorithm: Algorithm, sizes: tuple[int, ...], segmen
         return sends, sends * n
     if algorithm is Algorithm.RING:
         return _ring(kind, n, segments)
+    if algorithm is Algorithm.DOUBLING:
+        sends = _doubling(p) * (n > 0)
+        return sends, sends * n
     rounds = [collective(kind, algorithm, sizes, me, segments) for me in range(p)]
     sends = [[m.stop - m.start for r in mine for m in r.sends] for mine in rounds]
     return np.array([len(s) for s in sends]), np.array([sum(s) for s in sends])
@@ -215,3 +218,13 @@ def _ring(kind: Kind, sizes: Counts, segments: int) -> tuple[Counts, Counts]:
     pieces = np.minimum(sizes, segments)
     messages = len(left_out) * pieces.sum() - sum(np.minimum(n, segments) for n in left_out)
     return messages, items
+
+
+def _doubling(p: int) -> Counts:
+    """Messages of recursive doubling: ranks beyond a power of two fold into a neighbour, which
+    unfolds at the end.
+    """
+    exchanges = p.bit_length() - 1
+    member, folds = np.arange(p), 2 * (p - (1 << exchanges))
+    sends = np.where(member % 2 == 0, 1, exchanges + 1)
+    return np.where(member < folds, sends, exchanges)

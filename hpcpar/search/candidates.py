@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcpar.cost.memory.bound import memory_floor
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.cost.price_plan import Prediction, detailed, memory_of_ranks
 from hpcpar.errors import InputError
@@ -110,11 +111,14 @@ class Candidate:
 
     @cached_property
     def fits(self) -> bool:
-        """True where the largest rank's memory is at most the device's; worked out where the bound
-        leaves it open.
+        """True where the largest rank's memory is at most the device's; worked out where its bounds
+        leave it open.
         """
         t, limit = self.task, self.task.machine.device.memory_bytes
-        return self.bound_bytes <= limit or all(
+        if self.bound_bytes <= limit:
+            return True
+        least = memory_floor(t.network, self.plan, training=t.options.get("training", True))
+        return least.scaled(t.options.get("gamma", 1.0)).total_bytes <= limit and all(
             held.total_bytes <= limit
             for held in memory_of_ranks(t.network, self.plan, self.costs, **t.price_options))
 
