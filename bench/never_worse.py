@@ -18,7 +18,7 @@ import argparse
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,8 +96,8 @@ def drawn_cases(count: int, seed: int, networks: list[str], ranks: list[int]) ->
         yield Case(network, machine, count_ranks, max(1, int(share * count_ranks)))
 
 
-def drawn_plan(draw: random.Random, ranks: int) -> dict[str, Any]:
-    """Options of the command line: a strategy, and each of `OPTIONS` with one half."""
+def drawn_plan(draw: random.Random, ranks: int, names: Sequence[str]) -> dict[str, Any]:
+    """Options of the command line: a strategy, and each of the `names` with one half."""
     # schemes b and c of one weird trick update weights more often: another training
     name = draw.choice([*(name for name in STRATEGIES if name not in ("owt-b", "owt-c")),
                         "layerwise"])
@@ -106,14 +106,15 @@ def drawn_plan(draw: random.Random, ranks: int) -> dict[str, Any]:
         grid = ":{}x{}".format(*draw.choice(grid_sizes(ranks)))
     placement = draw.choice(["", "/outer"]) if grid and name != "pipeline" else ""
     return {"strategy": name + grid + placement} | {
-        option: draw.choice(values) for option, values in OPTIONS.items() if draw.random() < 0.5}
+        option: draw.choice(OPTIONS[option]) for option in names if draw.random() < 0.5}
 
 
-def changed(draw: random.Random, options: dict[str, Any], ranks: int) -> dict[str, Any]:
+def changed(draw: random.Random, options: dict[str, Any], ranks: int,
+            names: Sequence[str]) -> dict[str, Any]:
     """A plan with another strategy, or with one option changed or left out."""
-    name = draw.choice(["strategy", *OPTIONS])
+    name = draw.choice(["strategy", *names])
     if name == "strategy":
-        return options | {"strategy": drawn_plan(draw, ranks)["strategy"]}
+        return options | {"strategy": drawn_plan(draw, ranks, ())["strategy"]}
     others = {option: value for option, value in options.items() if option != name}
     return others if name in options and draw.random() < 0.5 else (
         others | {name: draw.choice(OPTIONS[name])})
@@ -129,7 +130,8 @@ def shortest(case: Case, options: dict[str, Any], limit_s: float) -> dict[str, A
     return options
 
 
-def counter_example(case: Case, draws: int, seed: int) -> tuple[float, str] | None:
+def counter_example(case: Case, draws: int, seed: int,
+                    names: Sequence[str] = tuple(OPTIONS)) -> tuple[float, str] | None:
     """A plan that is faster than `auto`'s: how many times as fast, and its command line.
 
     Half of the draws are new, the others change the fastest so far.
@@ -137,10 +139,12 @@ def counter_example(case: Case, draws: int, seed: int) -> tuple[float, str] | No
     chosen = plan(case.network, case.ranks, case.batch, case.machine).prediction
     limit_s = chosen.iteration_s / TOLERANCE if chosen.fits else float("inf")
     draw = random.Random(f"{seed} {case}")
-    best_s, best = float("inf"), drawn_plan(draw, case.ranks)
+    best_s, best = float("inf"), drawn_plan(draw, case.ranks, names)
     for _ in range(draws):
-        fresh = draw.random() < 0.5
-        options = drawn_plan(draw, case.ranks) if fresh else changed(draw, best, case.ranks)
+        if draw.random() < 0.5:
+            options = drawn_plan(draw, case.ranks, names)
+        else:
+            options = changed(draw, best, case.ranks, names)
         found = case.price(options)
         if found is not None and found.iteration_s < best_s:
             best_s, best = found.iteration_s, options
@@ -149,11 +153,11 @@ def counter_example(case: Case, draws: int, seed: int) -> tuple[float, str] | No
     return chosen.iteration_s / best_s, case.words(shortest(case, best, limit_s))
 
 
-def counter_examples(cases: Iterator[Case], draws: int, seed: int) -> int:
+def counter_examples(cases: Iterator[Case], draws: int, seed: int, names: Sequence[str]) -> int:
     """Prints every counter-example as it is found; returns how many there are."""
     begin, found, number = time.perf_counter(), 0, 0
     for number, case in enumerate(cases, 1):
-        example = counter_example(case, draws, seed)
+        example = counter_example(case, draws, seed, names)
         if example is not None:
             found += 1
             say(f"{example[0]:.4f} times as fast as auto: {example[1]}")
@@ -206,6 +210,8 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=50, help="cases that are drawn (default 50)")
     parser.add_argument("--draws", type=int, default=40, help="plans of a case (default 40)")
     parser.add_argument("--seed", type=int, default=0, help="of the drawn cases (default 0)")
+    parser.add_argument("--options", default=",".join(OPTIONS),
+                        help="options that are drawn beside the strategy (default: all)")
     parser.add_argument("--plain-sum", action="store_true", help="check the layer-wise search")
     args = parser.parse_args()
     networks = args.networks.split(",") if args.networks else list(
@@ -214,8 +220,9 @@ def main() -> int:
         RANKS if args.plain_sum else MORE_RANKS)
     if args.plain_sum:
         return 1 if worse_sums(networks, ranks) else 0
+    names = [name for name in args.options.split(",") if name]
     cases = drawn_cases(args.cases, args.seed, networks, ranks)
-    return 1 if counter_examples(cases, args.draws, args.seed) else 0
+    return 1 if counter_examples(cases, args.draws, args.seed, names) else 0
 
 
 if __name__ == "__main__":

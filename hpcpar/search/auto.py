@@ -18,6 +18,9 @@ from hpcpar.search.local_search import improve
 from hpcpar.search.pipelines import maybe_faster
 from hpcpar.search.table_search import SearchResult
 
+#: On more ranks than this, pipelines that a lower bound excludes are not priced.
+ALL_PIPELINES = 16
+
 
 def strategies_to_try(network: Network, ranks: int, machine: Machine) -> list[str]:
     """Named strategies worth pricing for this network and machine.
@@ -145,7 +148,7 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
          layers: bool = True, **options: Any) -> list[Candidate]:
     """Prices every strategy; those that fit in memory come first, each group ordered by time.
 
-    Pipelines that a lower bound excludes are not priced, and left out. On a calibrated machine,
+    On many ranks, pipelines that a lower bound excludes are left out. On a calibrated machine,
     strategies whose computing was measured come before the others. Where the fastest do not fit,
     they are tried with micro-batches and recomputation too.
 
@@ -176,7 +179,7 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
     layered = []
     if layers and ranks > 1 and trains:
         layered.append(layerwise(network, spec, ranks, batch, machine, **options)[0])
-    if trains:
+    if trains and ranks > ALL_PIPELINES:
         pipelines = _undecided(wanted, pipelines, [*found, *layered])
     found += priced(wanted, pipelines)
     found = [c for c in found if c.parts <= batch] or found
