@@ -118,7 +118,8 @@ class Candidate:
         if self.bound_bytes <= limit:
             return True
         least = memory_floor(t.network, self.plan, training=t.options.get("training", True))
-        return least.scaled(t.options.get("gamma", 1.0)).total_bytes <= limit and all(
+        least = least.scaled(t.options.get("gamma", 1.0))
+        return bool(least.total_bytes <= limit) and all(
             held.total_bytes <= limit
             for held in memory_of_ranks(t.network, self.plan, self.costs, **t.price_options))
 

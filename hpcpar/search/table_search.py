@@ -61,6 +61,9 @@ class SearchResult:
         leave a gap to the bound.
     bound_s : float
         Lower bound of the objective of every plan of the space that fits.
+    overlap_bound_s : float
+        Lower bound of the iteration of every plan of the space, whatever overlaps; 0 where none is
+        known.
     configurations, kept : int
         Configurations of all layers in the space, and those that have tables.
     table_s, search_s : float
@@ -72,6 +75,7 @@ class SearchResult:
     bytes: float
     exact: bool
     bound_s: float
+    overlap_bound_s: float
     eliminations: Eliminations
     configurations: int
     kept: int
@@ -82,7 +86,8 @@ class SearchResult:
         """Plain data."""
         e = self.eliminations
         return {"objective_s": self.objective_s, "bound_s": self.bound_s, "exact": self.exact,
-                "configurations": self.configurations, "kept_configurations": self.kept,
+                "overlap_bound_s": self.overlap_bound_s, "configurations": self.configurations,
+                "kept_configurations": self.kept,
                 "node_eliminations": e.nodes, "edge_eliminations": e.edges, "K": e.kept,
                 "table_s": self.table_s, "search_s": self.search_s}
 
@@ -270,8 +275,17 @@ class Search:
         """True where the largest rank's memory is at most the device's."""
         device = self.machine.device.memory_bytes
         least = memory_floor(self.network, plan).scaled(self.pricing["gamma"])
-        return least.total_bytes <= device and all(
+        return bool(least.total_bytes <= device) and all(
             memory.total_bytes <= device for memory in self._memories(plan))
+
+    @cached_property
+    def _overlap_bound_s(self) -> float:
+        """The least seconds of all layers in which nothing can hide: computing, and what the next
+        step waits for. The loss, told at the end, and movements between layers are left out.
+        """
+        if self.plan.synchronisation is not Synchronisation.ALLREDUCE:
+            return 0.0  # weights that are handed out may hide too
+        return sum(float((table.seconds - table.hideable).min()) for table in self.nodes[:-1])
 
     @cached_property
     def _smallest(self) -> list[int]:
@@ -295,6 +309,7 @@ class Search:
             bytes=tables.memory(places),
             exact=exact,
             bound_s=min(bound, objective),  # summed in another order, it may exceed by rounding
+            overlap_bound_s=self._overlap_bound_s,
             eliminations=self.eliminations,
             configurations=self.configurations,
             kept=sum(map(len, self.chosen)),

@@ -1,4 +1,4 @@
-"""The lower bound of pipelines: it never excludes one that would be chosen."""
+"""Lower bounds: that of pipelines excludes none that would be chosen, that of plans holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcpar.machine import files
 from hpcpar.network.builtin import defaults
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.search import auto
-from hpcpar.search.candidates import PlanningTask, microbatches_tried, priced
+from hpcpar.search.candidates import APART, PlanningTask, microbatches_tried, priced
 from hpcpar.search.pipelines import maybe_faster
 from tests.unit.search import test_tables
 
@@ -62,3 +62,20 @@ def test_auto_leaves_out_pipelines_that_cannot_be_the_fastest(
     left_out = [c for c in every if c.strategy not in {kept.strategy for kept in found}]
     assert all(c.strategy.startswith("pipeline") for c in left_out)
     assert np.all([c.iteration_s > found[0].iteration_s for c in left_out])
+
+
+@pytest.mark.parametrize("name", ["lenet5", "residual", "alexnet"])
+@pytest.mark.parametrize(("ranks", "batch", "machine"), [
+    (4, 64, "local"), (8, 256, "k80x16"), (6, 96, "abci-v100"),
+])
+@pytest.mark.parametrize("overlap", ["none", "gradient", "full"])
+def test_no_plan_of_the_layer_wise_space_is_faster_than_its_bound(
+        name: str, ranks: int, batch: int, machine: str, overlap: str) -> None:
+    wanted = task(name, ranks, batch, machine, overlap=overlap)
+    best, found = auto.layerwise(wanted.network, wanted.spec, ranks, batch, wanted.machine,
+                                 gather=wanted.gather, **wanted.options)
+    others = priced(wanted, [s for s in auto.strategies_to_try(wanted.network, ranks,
+                                                               wanted.machine)
+                             if s.split(":")[0] not in APART])
+    fastest_s = min(c.iteration_s for c in [best, *others])
+    assert 0.2 * fastest_s < found.overlap_bound_s <= fastest_s
