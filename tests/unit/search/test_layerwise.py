@@ -86,6 +86,7 @@ def search(name: str, ranks: int, batch: int, machine: str, few: int = 10**9,
     net = network(name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_search, "FEW", few)
+        patch.setattr(table_search, "MOST", 1.0)  # also where it leaves out a few only
         return Search(net, spec(net), ranks, batch, load_machine(machine), **options)
 
 
