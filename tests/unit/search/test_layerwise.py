@@ -285,9 +285,9 @@ def test_the_commands_document_and_file(capsys: pytest.CaptureFixture[str], tmp_
             "layerwise", "-o", str(path)]
     assert main([*args, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found["search"]) == {"objective_s", "bound_s", "exact", "configurations",
-                                    "kept_configurations", "node_eliminations", "edge_eliminations",
-                                    "K", "table_s", "search_s"}
+    assert set(found["search"]) == {"objective_s", "bound_s", "overlap_bound_s", "exact",
+                                    "configurations", "kept_configurations", "node_eliminations",
+                                    "edge_eliminations", "K", "table_s", "search_s"}
     assert (found["search"]["exact"]
             and found["search"]["K"] == 2
             and found["search"]["edge_eliminations"] == 0)
