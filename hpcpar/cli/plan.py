@@ -7,9 +7,15 @@ import argparse
 from hpcpar.api.plan import SHOWN, PlanResult, plan
 from hpcpar.cli import options
 from hpcpar.cli.output_files import OutputFile
+from hpcpar.plan.plan import Overlap
 from hpcpar.report import scaling_table, tables
 from hpcpar.report.memory_note import memory_note
-from hpcpar.report.prediction_tables import show_layers, show_predictions, show_schedule
+from hpcpar.report.prediction_tables import (
+    say_limits,
+    show_layers,
+    show_predictions,
+    show_schedule,
+)
 from hpcpar.search.table_search import SearchResult
 
 
@@ -23,7 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="samples of a mini-batch, over all ranks")
     parser.add_argument(
         "--strategy", metavar="S",
-        help="auto (the fastest that fits, of all that this version can run), "
+        help="auto (the fastest that was found to fit), "
         "layerwise (OptCNN's search), data, filter, channel, spatial, pipeline[:SxN], owt, owt-b, "
         "owt-c, grid:PRxPC, grid-fc:PRxPC, domain:PRxPC, df:P1xP2, ds:P1xP2; '/outer' behind it "
         "puts model groups across nodes (default %(default)s)",
@@ -90,17 +96,28 @@ def _search_line(found: SearchResult) -> str:
     return f"{line}; not proved the least: at most {gap:.2%} above it"
 
 
+def _optimality(result: PlanResult) -> str:
+    """What is known of the distance from the fastest plan, where communication overlaps."""
+    bound_s = 0.0 if result.search is None else result.search.overlap_bound_s
+    if not bound_s:
+        return "with overlap the choice is a local optimum: that no plan is faster is not proved"
+    gap = result.best.iteration_s / bound_s - 1
+    return (f"with overlap the choice is a local optimum: no layer-wise plan takes less than "
+            f"{tables.seconds(bound_s)}, which it exceeds by {gap:.1%}")
+
+
 def _notes(args: argparse.Namespace, result: PlanResult) -> None:
     """Remarks on a plan that does not fit, leaves ranks idle, or cuts nothing."""
     chosen = result.best
+    overlaps = chosen.plan.overlap is not Overlap.NONE
+    if overlaps and (len(result.candidates) > 1 or result.search is not None):
+        tables.say(f"note: {_optimality(result)}")
     caution = chosen.task.machine.caution(args.ranks)
     if caution:
         tables.say(f"note: {caution}")
     if result.advice is not None and not args.explain:
         tables.say(f"note: {memory_note(result.advice, taken=chosen.fits)}")
-    if chosen.parts > args.batch:
-        tables.say(f"note: layers that cut a batch of {args.batch} into {chosen.parts} parts leave "
-                   "ranks without samples")
+    say_limits([result.prediction])
     configs = chosen.plan.configs.values()
     if args.ranks > 1 and all(c.parts == 1 and c.first == 0 for c in configs):
         tables.say("note: no layer is cut: a single rank would take as long")

@@ -11,7 +11,7 @@ from hpcpar.api.predict import PredictResult, predict
 from hpcpar.cli import options
 from hpcpar.cli.output_files import OutputFile
 from hpcpar.report import scaling_table, tables
-from hpcpar.report.prediction_tables import show_layers, show_predictions
+from hpcpar.report.prediction_tables import say_limits, show_layers, show_predictions
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +67,7 @@ def main(args: argparse.Namespace) -> int:
         options.print_csv(result.rows())
     elif result.predictions:
         _show(result, args)
+    say_limits(result.predictions)
     for case in result.skipped:
         tables.say(f"note: skipped {case['strategy']} on {case['ranks']} ranks: {case['reason']}")
     if args.plot:

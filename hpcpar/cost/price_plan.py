@@ -17,6 +17,7 @@ from hpcpar.cost.timeline.overlap import Span, StageTime, Timeline
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm
+from hpcpar.plan.limits import PassedLimit, passed_limits
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Phase
@@ -117,6 +118,8 @@ class Prediction:
         False for the forward pass alone.
     interval_s : (float, float) or None
         90% interval of `iteration_s`, on a calibrated machine.
+    limits : tuple of PassedLimit
+        Layers that are cut into more parts than they have.
     fits : bool
         The largest rank's memory is at most the device's.
     """
@@ -148,6 +151,7 @@ class Prediction:
     processor: str = "rank"
     training: bool = True
     interval_s: Interval90 | None = None
+    limits: tuple[PassedLimit, ...] = ()
 
     @property
     def memory_bytes(self) -> int:
@@ -197,6 +201,7 @@ class Prediction:
         out["process"] = asdict(self.process)
         out["phases"] = self.phases
         out["layers"] = [asdict(layer) for layer in self.layers]
+        out["limits"] = [asdict(limit) for limit in self.limits]
         if steps:
             out["steps"] = [asdict(step) | asdict(span)
                             for step, span in zip(self.steps, self.timeline.spans, strict=True)]
@@ -250,6 +255,7 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         Timeline(tuple(spans), waits, float(line.total_s), stages), samples,
         plan.batch_norm if any(isinstance(x, BatchNorm) for x in network.layers) else "",
         machine.processor, options.get("training", True), of_iteration(machine, costs),
+        passed_limits(network, plan),
     )
 
 

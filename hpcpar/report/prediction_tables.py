@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcpar.cost.memory.process import ProcessMemory
 from hpcpar.cost.price_plan import LayerCost, Prediction
+from hpcpar.plan.limits import limits_in_words
 from hpcpar.report.answer import legend
 from hpcpar.report.tables import amount, say, seconds, show, show_line
 from hpcpar.schedule.steps import Comm, Schedule
@@ -71,6 +72,14 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
         say(f"note: the machine's calibrated table covers {min(covered):.0%} to {max(covered):.0%} "
             "of the compute time of these plans, a roofline gives the rest; measure them all with: "
             "hpcpar calibrate --network ... --batch ... (or --for plan.json)")
+
+
+def say_limits(predictions: Sequence[Prediction]) -> None:
+    """A note on each plan that passes the limits of scaling."""
+    for p in predictions:
+        if p.limits:
+            say(f"note: {p.strategy} on {p.ranks} ranks is beyond its limits: "
+                f"{limits_in_words(p.limits)}")
 
 
 def show_layers(p: Prediction, wide: bool = False) -> None:

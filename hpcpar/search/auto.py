@@ -15,7 +15,11 @@ from hpcpar.search.candidates import APART, Candidate, PlanningTask, alone, of_p
 from hpcpar.search.fit import with_variations
 from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.local_search import improve
+from hpcpar.search.pipelines import maybe_faster
 from hpcpar.search.table_search import SearchResult
+
+#: On more ranks than this, pipelines that a lower bound excludes are not priced.
+ALL_PIPELINES = 16
 
 
 def strategies_to_try(network: Network, ranks: int, machine: Machine) -> list[str]:
@@ -144,8 +148,9 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
          layers: bool = True, **options: Any) -> list[Candidate]:
     """Prices every strategy; those that fit in memory come first, each group ordered by time.
 
-    On a calibrated machine, strategies whose computing was measured come before the others. Where
-    the fastest do not fit, they are tried with micro-batches and recomputation too.
+    On many ranks, pipelines that a lower bound excludes are left out. On a calibrated machine,
+    strategies whose computing was measured come before the others. Where the fastest do not fit,
+    they are tried with micro-batches and recomputation too.
 
     Parameters
     ----------
@@ -166,10 +171,26 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
         All are refused.
     """
     wanted = task(network, spec, ranks, batch, machine, **options)
-    found = priced(wanted, strategies_to_try(network, ranks, machine))
-    found = [c for c in found if c.parts <= batch] or found
     as_executed = options.get("accounting", "schedule") == "schedule"
-    if layers and ranks > 1 and as_executed and options.get("training", True):
-        found.append(layerwise(network, spec, ranks, batch, machine, **options)[0])
-    found = sorted(accepted(found), key=lambda c: c.order)
-    return with_variations(found) if as_executed and options.get("training", True) else found
+    trains = as_executed and options.get("training", True)
+    names = strategies_to_try(network, ranks, machine)
+    pipelines = [name for name in names if parse(name)[0] == "pipeline"]
+    found = priced(wanted, [name for name in names if name not in pipelines])
+    layered = []
+    if layers and ranks > 1 and trains:
+        layered.append(layerwise(network, spec, ranks, batch, machine, **options)[0])
+    if trains and ranks > ALL_PIPELINES:
+        pipelines = _undecided(wanted, pipelines, [*found, *layered])
+    found += priced(wanted, pipelines)
+    found = [c for c in found if c.parts <= batch] or found
+    found = sorted(accepted(found + layered), key=lambda c: c.order)
+    return with_variations(found) if trains else found
+
+
+def _undecided(wanted: PlanningTask, pipelines: list[str], known: list[Candidate]) -> list[str]:
+    """The pipelines that may be faster than all known candidates."""
+    usable = [c for c in known if c.parts <= wanted.batch and not c.refusal and c.fits]
+    fastest = min(usable, key=lambda c: c.speed, default=None)
+    if fastest is None or fastest.speed[0]:  # an estimate does not decide on what was measured
+        return pipelines
+    return maybe_faster(wanted, pipelines, fastest.iteration_s)

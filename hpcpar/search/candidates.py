@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcpar.cost.memory.bound import memory_floor
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.cost.price_plan import Prediction, detailed, memory_of_ranks
 from hpcpar.errors import InputError
@@ -17,7 +18,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Ints
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import configurations, parse, together
+from hpcpar.plan.strategies import configurations, parse, plan_options, together
 from hpcpar.plan.strategy_request import Configs
 from hpcpar.schedule.runnable import require
 from hpcpar.search.balance import balanced
@@ -110,11 +111,15 @@ class Candidate:
 
     @cached_property
     def fits(self) -> bool:
-        """True where the largest rank's memory is at most the device's; worked out where the bound
-        leaves it open.
+        """True where the largest rank's memory is at most the device's; worked out where its bounds
+        leave it open.
         """
         t, limit = self.task, self.task.machine.device.memory_bytes
-        return self.bound_bytes <= limit or all(
+        if self.bound_bytes <= limit:
+            return True
+        least = memory_floor(t.network, self.plan, training=t.options.get("training", True))
+        least = least.scaled(t.options.get("gamma", 1.0))
+        return bool(least.total_bytes <= limit) and all(
             held.total_bytes <= limit
             for held in memory_of_ranks(t.network, self.plan, self.costs, **t.price_options))
 
@@ -259,20 +264,30 @@ def _alone(task: PlanningTask, strategy: str) -> Candidate:
     return _balanced(task, plan)
 
 
-def best_pipeline(task: PlanningTask, strategy: str) -> Candidate:
-    """A pipeline with the fastest number of micro-batches: two, four or eight per stage.
+def stages_and_ranks(strategy: str, ranks: int) -> tuple[int, int]:
+    """Stages of a named pipeline, and ranks of each."""
+    _, grid = parse(strategy)
+    return (ranks, 1) if grid is None else grid
 
-    An explicit number of micro-batches is kept. Stages are balanced for each number, because the
-    time of a layer depends on the micro-batch.
+
+def microbatches_tried(task: PlanningTask, strategy: str) -> list[int]:
+    """Four, two or eight micro-batches for each stage of a pipeline; a given number alone."""
+    if "microbatches" in task.plan_options:
+        return [task.plan_options["microbatches"]]
+    usual = plan_options(strategy, task.ranks, task.batch).get("microbatches", 1)
+    most = task.batch // stages_and_ranks(strategy, task.ranks)[1]
+    others = (usual // 4 * 2, usual // 4 * 8)
+    return [usual, *(number for number in others if 1 < number <= most)]
+
+
+def best_pipeline(task: PlanningTask, strategy: str) -> Candidate:
+    """A pipeline with the fastest number of micro-batches, of `microbatches_tried`.
+
+    Stages are balanced for each number, because the time of a layer depends on the micro-batch.
     """
     usual = alone(task, strategy)
-    if "microbatches" in task.plan_options or usual.plan.microbatches == 1:
-        return usual
-    stages = usual.plan.microbatches // 4
-    most = task.batch // max(1, usual.parts // usual.plan.microbatches)
-    numbers = [2 * stages, 8 * stages] if stages else []
     others = [_balanced(task, replace(usual.plan, microbatches=number))
-              for number in numbers if 1 < number <= most]
+              for number in microbatches_tried(task, strategy)[1:]]
     return best_of([usual, *others])
 
 

@@ -10,7 +10,7 @@ from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.layout import owned, parameters
-from hpcpar.plan.limits import limit
+from hpcpar.plan.limits import limit, limits_in_words
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.steps import PASSES, Phase
 from hpcpar.search.candidates import Candidate
@@ -86,7 +86,7 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
         _capacity(p),
         _update(p),
         *_balance(network, plan, p),
-        _limit(network, plan),
+        _limit(network, plan, p),
     ]
     worst = max((t for t in terms if t.exposed_s is not None and t.name != "network congestion"),
                 key=lambda t: t.exposed_s or 0.0)
@@ -190,20 +190,9 @@ def _balance(network: Network, plan: Plan, p: Prediction) -> list[Limitation]:
     return terms
 
 
-def _limit(network: Network, plan: Plan) -> Limitation:
+def _limit(network: Network, plan: Plan, p: Prediction) -> Limitation:
     """How many ranks the strategy can use (the last column of ParaDL's Table 3)."""
-    idle = []
-    for layer in network.layers[1:]:
-        y = owned(network, layer, plan.configs[layer.name], plan.samples_of_a_pass)
-        for axis in y.axes:
-            if float(y.degree(axis)) > float(axis.extent) / axis.granule:
-                idle.append((layer.name, axis.name, int(axis.extent) // axis.granule,
-                             int(y.degree(axis))))
-    if not idle:
-        most = limit(network, plan.strategy, int(plan.batch))
-        return Limitation("scaling", "number of PEs", None, None,
-                          f"'{plan.strategy}' can use up to {most} ranks here")
-    name, along, extent, degree = min(idle, key=lambda entry: entry[2])
-    return Limitation("scaling", "number of PEs", None, None,
-                      f"beyond its limit: '{name}' has {extent} along {along}, cut into {degree}; "
-                      f"{len(idle)} layers leave ranks idle")
+    most = limit(network, plan.strategy, int(plan.batch))
+    remark = (f"beyond its limit: {limits_in_words(p.limits)}" if p.limits else
+              f"'{plan.strategy}' can use up to {most} ranks here")
+    return Limitation("scaling", "number of PEs", None, None, remark)

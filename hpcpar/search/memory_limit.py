@@ -46,12 +46,18 @@ def minimise(tables: Tables, seconds_weight: float = 1.0,
                      {pair: weighted[t] for pair, t in tables.edges.items()})
 
 
-def fastest_within(tables: Tables, limit: float) -> tuple[float, list[int], bool]:
+def fastest_within(tables: Tables, limit: float,
+                   smallest: list[int]) -> tuple[float, list[int], bool]:
     """The fastest choice found with at most `limit` bytes; the smallest where nothing fits.
 
     For any price of memory, the minimum of seconds + price * (bytes - limit) is a lower bound of
     the seconds of every plan that fits. The price is bisected between plans that fit and plans that
     do not.
+
+    Parameters
+    ----------
+    smallest : list of int
+        The choice of the least bytes.
 
     Returns
     -------
@@ -62,7 +68,6 @@ def fastest_within(tables: Tables, limit: float) -> tuple[float, list[int], bool
     bool
         Whether the choice is optimal.
     """
-    _, smallest = minimise(tables, 0.0, 1.0)
     if tables.memory(smallest) > limit:
         return 0.0, smallest, False
     best, best_s = smallest, tables.price(smallest)

@@ -24,7 +24,8 @@ from hpcpar.plan.config import Config
 FIELDS = ("n", "c", "h", "w", "replicas", "d", "k")
 Degrees = tuple[int, ...]
 #: On more ranks than this the space is thinned out. Images are cut in rows or in the squarest way
-#: only. Layers that leave ranks idle use at most this many ranks, and do not cut images.
+#: only. Layers that leave ranks idle use at most this many ranks, and do not cut images. Cuts in
+#: channels and images at once take the prime factors in one order (`chain`).
 ALL_SHAPES = 32
 
 
@@ -81,7 +82,18 @@ class Space:
 
 
 def divisors(n: int) -> list[int]:
-    return [i for i in range(1, n + 1) if n % i == 0]
+    small = [i for i in range(1, math.isqrt(n) + 1) if n % i == 0]
+    return small + [n // i for i in reversed(small) if i * i != n]
+
+
+def chain(n: int) -> list[int]:
+    """1, and the products of the first prime factors of `n`, the smallest first: 1, 2, 4, 12 of 12.
+    """
+    products = [1]
+    while products[-1] < n:
+        left = n // products[-1]
+        products.append(products[-1] * min(d for d in divisors(left) if d > 1))
+    return products
 
 
 def totals(ranks: int, machine: Machine) -> list[int]:
@@ -162,11 +174,15 @@ class Spaces:
         ranks, batch = self.ranks, min(self.batch, self.ranks)
         cuts = _image_cuts(extents, ranks)
         found: dict[Degrees, None] = {}
+        inner = set(chain(ranks))
         for total in self.totals:
             thinned = ranks > ALL_SHAPES and total < ranks
             if thinned and total > ALL_SHAPES:
                 continue
             for n, c, parts in factors(total, (batch, channels, 1 if thinned else ranks)):
+                cuts_both = c > 1 and parts > 1
+                if ranks > ALL_SHAPES and cuts_both and not {c, c * parts} <= inner:
+                    continue
                 for way in cuts.get(parts, []):
                     d, h, w = _depth_height_width(way)
                     found[n, c, h, w, 1, d, 1] = None

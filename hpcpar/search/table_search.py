@@ -8,7 +8,7 @@ plan.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.cost.memory.bound import memory_floor
+from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.price_family import price_family
 from hpcpar.cost.price_plan import memory_of_ranks
 from hpcpar.machine import files
@@ -32,6 +34,8 @@ from hpcpar.search.tables import Link, Table, Tables, configured, layer_edges, u
 FEW = 128
 #: Cheapest configurations of a layer in the first, small search.
 FIRST = 10
+#: Part of the configurations from which on all of them get tables, which a memory limit may need.
+MOST = 0.9
 #: Fractions of the gradient reductions that may count as hidden: eighths.
 HIDDEN = tuple(i / 8 for i in range(9))
 #: Memory limits that are tried in turn, from the sum of all arrays (1) to the device's memory (0).
@@ -57,6 +61,9 @@ class SearchResult:
         leave a gap to the bound.
     bound_s : float
         Lower bound of the objective of every plan of the space that fits.
+    overlap_bound_s : float
+        Lower bound of the iteration of every plan of the space, whatever overlaps; 0 where none is
+        known.
     configurations, kept : int
         Configurations of all layers in the space, and those that have tables.
     table_s, search_s : float
@@ -68,6 +75,7 @@ class SearchResult:
     bytes: float
     exact: bool
     bound_s: float
+    overlap_bound_s: float
     eliminations: Eliminations
     configurations: int
     kept: int
@@ -78,7 +86,8 @@ class SearchResult:
         """Plain data."""
         e = self.eliminations
         return {"objective_s": self.objective_s, "bound_s": self.bound_s, "exact": self.exact,
-                "configurations": self.configurations, "kept_configurations": self.kept,
+                "overlap_bound_s": self.overlap_bound_s, "configurations": self.configurations,
+                "kept_configurations": self.kept,
                 "node_eliminations": e.nodes, "edge_eliminations": e.edges, "K": e.kept,
                 "table_s": self.table_s, "search_s": self.search_s}
 
@@ -137,6 +146,8 @@ class Search:
             slack = upper * (1 + 1e-12) - sum(float(s.min()) for s in seconds)
             for kept, rows, s in zip(keep, allowed, seconds, strict=True):
                 kept[rows[s <= s.min() + slack]] = True
+        if sum(map(np.count_nonzero, keep)) > MOST * sum(map(len, allowed)):
+            return allowed
         return _shared([np.flatnonzero(kept) for kept in keep])
 
     @cached_property
@@ -225,7 +236,7 @@ class Search:
             alive = self._alive_bytes(chosen, places) if limit_bytes is None else 0
             if limit_bytes is not None:
                 tables, chosen = with_hidden(self._all_tables, hidden), self._allowed
-                bound, places, exact = fastest_within(tables, limit)
+                bound, places, exact = fastest_within(tables, limit, self._smallest)
             elif alive > limit:
                 # arrays that are not alive together share memory: the sum of all arrays may exceed
                 # the limit by about the same factor as here
@@ -242,8 +253,9 @@ class Search:
         """
         device = float(self.machine.device.memory_bytes)
         for part in RELAXED:
-            _, places, _ = fastest_within(tables, device + part * (sum_bytes - device))
-            if self._alive_bytes(self._allowed, places) <= device:
+            _, places, _ = fastest_within(tables, device + part * (sum_bytes - device),
+                                          self._smallest)
+            if self._fits(self._result(self._allowed, places, 0.0, False, 0.0).plan):
                 break
         return places
 
@@ -253,15 +265,37 @@ class Search:
 
     def memory_bytes(self, plan: Plan) -> int:
         """Memory that the largest rank needs at once under a plan."""
+        return max(int(memory.total_bytes) for memory in self._memories(plan))
+
+    def _memories(self, plan: Plan) -> Iterator[Memory]:
         costs = price_family(self.network, plan, self.machine, **self.pricing)
-        held = memory_of_ranks(self.network, plan, costs, **self.pricing)
-        return max(int(memory.total_bytes) for memory in held)
+        return memory_of_ranks(self.network, plan, costs, **self.pricing)
+
+    def _fits(self, plan: Plan) -> bool:
+        """True where the largest rank's memory is at most the device's."""
+        device = self.machine.device.memory_bytes
+        least = memory_floor(self.network, plan).scaled(self.pricing["gamma"])
+        return bool(least.total_bytes <= device) and all(
+            memory.total_bytes <= device for memory in self._memories(plan))
+
+    @cached_property
+    def _overlap_bound_s(self) -> float:
+        """The least seconds of all layers in which nothing can hide: computing, and what the next
+        step waits for. The loss, told at the end, and movements between layers are left out.
+        """
+        if self.plan.synchronisation is not Synchronisation.ALLREDUCE:
+            return 0.0  # weights that are handed out may hide too
+        return sum(float((table.seconds - table.hideable).min()) for table in self.nodes[:-1])
+
+    @cached_property
+    def _smallest(self) -> list[int]:
+        """The choice with the least sum of all arrays."""
+        return minimise(self._all_tables, seconds_weight=0.0, bytes_weight=1.0)[1]
 
     def smallest(self) -> SearchResult:
         """The plan with the least sum of all arrays."""
         begin = time.perf_counter()
-        _, places = minimise(self._all_tables, seconds_weight=0.0, bytes_weight=1.0)
-        return self._result(self._allowed, places, 0.0, True, time.perf_counter() - begin)
+        return self._result(self._allowed, self._smallest, 0.0, True, time.perf_counter() - begin)
 
     def _result(self, chosen: list[Rows], places: list[int], bound: float, exact: bool,
                 search_s: float) -> SearchResult:
@@ -275,6 +309,7 @@ class Search:
             bytes=tables.memory(places),
             exact=exact,
             bound_s=min(bound, objective),  # summed in another order, it may exceed by rounding
+            overlap_bound_s=self._overlap_bound_s,
             eliminations=self.eliminations,
             configurations=self.configurations,
             kept=sum(map(len, self.chosen)),

@@ -1,5 +1,5 @@
-"""An upper bound of the memory of the largest rank, for every case of a family of plans: every
-array in a place of its own.
+"""Bounds of the memory of the largest rank: from above, for every case of a family of plans, every
+array in a place of its own; from below, what a rank needs between its passes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ from hpcpar.cost.memory.memory import (
     NOTHING,
     Memory,
     MovedBytes,
+    OfRank,
     edge_memory,
+    kept_bytes,
     layer_memory,
     message_bytes,
+    weights_memory,
 )
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Ints
-from hpcpar.plan.plan import Plan
+from hpcpar.plan.layout import needed
+from hpcpar.plan.plan import Plan, Synchronisation
+from hpcpar.schedule.aliasing import reads_input
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline_steps import Move, Outline
 from hpcpar.schedule.pipeline_order import firsts, in_flight
@@ -43,6 +48,26 @@ def memory_bound(network: Network, plan: Plan, out: Outline, moved_bytes: MovedB
         whole = held if whole is None else _largest(whole, held)
     assert whole is not None
     return replace(whole, wire_bytes=wire)
+
+
+def memory_floor(network: Network, plan: Plan, *, training: bool = True) -> Memory:
+    """At most the memory of the largest rank, of a single plan: the last rank's weights, and what
+    its layers with weights read again, all alive when a backward pass begins.
+    """
+    boxes, samples = OfRank(int(plan.ranks) - 1), plan.samples_of_a_pass
+    updates = plan.synchronisation is not Synchronisation.SERVER
+    held = sum((weights_memory(network, plan, layer, boxes, training, updates)
+                for layer in network.weighted), NOTHING)
+    if not training or plan.recompute or plan.fc_passes > 1:
+        return held
+    inputs: dict[str, Ints] = defaultdict(int)  # layers that read one tensor may share its array
+    kept: Ints = 0
+    for layer in network.weighted:
+        kept += kept_bytes(network, plan, layer, samples, boxes)
+        if reads_input(layer):
+            need = needed(network, layer, plan.configs[layer.name], samples)
+            inputs[layer.inputs[0]] = max(inputs[layer.inputs[0]], boxes.items(need))
+    return held + Memory(0, 0, sum(inputs.values()) * plan.item_bytes, 0, kept, 0)
 
 
 def _stage(network: Network, plan: Plan, out: Outline, layers: list[Layer],

@@ -49,7 +49,8 @@ def large_ranks(network: Network, plan: Plan, edges: Edges) -> list[int]:
             mine = _Boxes(layout, ranks).items
             boxes.append(mine)
             items += 2 * mine
-    _, first = np.unique(np.array(boxes), axis=1, return_index=True)
+    distinct = list({row.tobytes(): row for row in boxes}.values())  # of many layers, few differ
+    _, first = np.unique(np.array(distinct), axis=1, return_index=True)
     largest = sorted(first.tolist(), key=lambda i: (-items[i], i))
     count = min(_MOST, max(_FEWEST, _LAYERS // len(network.layers)))
     return [int(ranks[i]) for i in largest[:count]]

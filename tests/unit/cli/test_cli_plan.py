@@ -202,6 +202,19 @@ def test_a_plan_that_cuts_nothing_says_so(capsys: pytest.CaptureFixture[str]) ->
     assert "note: no layer is cut: a single rank would take as long" in shown
 
 
+def test_plan_and_predict_say_where_a_plan_passes_the_limits_of_scaling(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--network", "lenet5", "--ranks", "128", "--batch", "256", "--strategy", "filter"]
+    note = ("note: filter on 128 ranks is beyond its limits: 6 filters in 128 parts leave 122 of "
+            "128 ranks idle in conv1, relu1, pool1; 10 filters in 128 parts")
+    assert note in text(capsys, "plan", *args) and note in text(capsys, "predict", *args)
+    first = document(capsys, "plan", *args)["limits"][0]
+    assert first == {"layer": "conv1", "axis": "c", "extent": 6, "parts": 128, "ranks": 128,
+                     "idle_ranks": 122}
+    args[-1] = "data"
+    assert "beyond its limits" not in text(capsys, "plan", *args)
+
+
 @pytest.mark.parametrize("form", ["--json", "--csv", "--wide"])
 def test_a_closed_pipe_is_quiet(form: str) -> None:
     """As in ``hpcpar networks --json | head -1``."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hpcpar.comm.buffers import landing_slots
+from hpcpar.cost.memory.bound import memory_floor
 from hpcpar.cost.memory.prediction import _shortened
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.network.halo import halo_of
@@ -27,6 +28,9 @@ from hpcpar.runtime import parameters
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Kind, Schedule
+from tests.mpi.networks import random_network
+from tests.mpi.plans import random_plan as random_mesh_plan
+from tests.mpi.plans import staged_plan
 from tests.mpi.zoo import SMALL
 from tests.strategies import one_pass
 from tests.unit.brute import random_plan
@@ -372,3 +376,27 @@ def test_micro_batches_in_flight_keep_their_activations() -> None:
     assert four.kept_bytes == one.kept_bytes
     # the loss computes its gradient in the forward pass
     assert one.gradients_bytes / 4 <= four.gradients_bytes < 1.05 * one.gradients_bytes / 4
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_plan_needs_less_than_the_floor(seed: int) -> None:
+    """On networks and plans of all kinds, with every option that changes what is held."""
+    rng = np.random.default_rng(seed)
+    ranks = int(rng.integers(1, 9))
+    network, batch = random_network(seed)
+    make = staged_plan if seed % 3 == 2 and ranks > 1 else random_mesh_plan
+    drawn = make(network, batch, ranks, rng)
+    for options in ({}, {"microbatches": 2, "order": "1f1b"}, {"recompute": 2},
+                    {"synchronisation": "server"}):
+        plan = replace(drawn, **options)
+        for training in (True, False):
+            found = price(network, plan, MACHINE, training=training).memory
+            least = memory_floor(network, plan, training=training)
+            assert least.total_bytes <= found.total_bytes
+
+
+def test_the_floor_is_a_good_part_of_what_is_needed() -> None:
+    network = NETWORKS["alexnet"]
+    plan = make_plan(ALEXNET, "data", 4, 1024)
+    assert memory_floor(network, plan).total_bytes > 0.4 * price(
+        network, plan, MACHINE).memory.total_bytes

@@ -86,6 +86,7 @@ def search(name: str, ranks: int, batch: int, machine: str, few: int = 10**9,
     net = network(name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_search, "FEW", few)
+        patch.setattr(table_search, "MOST", 1.0)  # also where it leaves out a few only
         return Search(net, spec(net), ranks, batch, load_machine(machine), **options)
 
 
@@ -284,9 +285,9 @@ def test_the_commands_document_and_file(capsys: pytest.CaptureFixture[str], tmp_
             "layerwise", "-o", str(path)]
     assert main([*args, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found["search"]) == {"objective_s", "bound_s", "exact", "configurations",
-                                    "kept_configurations", "node_eliminations", "edge_eliminations",
-                                    "K", "table_s", "search_s"}
+    assert set(found["search"]) == {"objective_s", "bound_s", "overlap_bound_s", "exact",
+                                    "configurations", "kept_configurations", "node_eliminations",
+                                    "edge_eliminations", "K", "table_s", "search_s"}
     assert (found["search"]["exact"]
             and found["search"]["K"] == 2
             and found["search"]["edge_eliminations"] == 0)

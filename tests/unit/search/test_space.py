@@ -19,7 +19,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, SoftmaxCrossEntropy
 from hpcpar.plan.config import Config
 from hpcpar.plan.strategies import fill, named, parse, placement_of
-from hpcpar.search.space import ALL_SHAPES, FIELDS, Spaces, factors, totals
+from hpcpar.search.space import ALL_SHAPES, FIELDS, Spaces, chain, divisors, factors, totals
 from hpcpar.search.tables import units
 
 LOCAL = files.load("local")
@@ -220,3 +220,16 @@ def test_named_strategies_are_in_the_space(name: str, ranks: int) -> None:
                     placement if 1 < config.n < ranks and ranks > 4 else "inner"
                 )
     assert found > len(made)
+
+
+def test_numbers_of_ranks_with_many_divisors_are_thinned_out() -> None:
+    """Named strategies stay in the space: cuts of two kinds are not thinned out."""
+    machine, net = files.load("abci-v100"), builtin.network("resnet50")
+    sizes = {ranks: len(Spaces(net, ranks, 32 * ranks, machine).of(net.layers[1]))
+             for ranks in (1000, 1024, 1200, 5040)}
+    assert sizes[1200] < 1.5 * sizes[1024] and sizes[5040] < 2.5 * sizes[1024]
+    assert chain(1200) == [1, 2, 4, 8, 16, 48, 240, 1200]
+    space = Spaces(net, 1200, 1200, machine).of(net.layers[1])
+    for ranks in divisors(1200):
+        if ranks <= 64:
+            assert space.find(Config(n=1200 // ranks, c=ranks)) is not None
