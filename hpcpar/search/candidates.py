@@ -277,7 +277,7 @@ def best_pipeline(task: PlanningTask, strategy: str) -> Candidate:
     numbers = [2 * stages, 8 * stages] if stages else []
     others = [_balanced(task, replace(usual.plan, microbatches=number))
               for number in numbers if 1 < number <= most]
-    return best_of(map(_fastest_buckets, [usual, *others]))
+    return _fastest_buckets(best_of([usual, *others]))
 
 
 def _balanced(task: PlanningTask, plan: Plan) -> Candidate:
