@@ -76,8 +76,8 @@ class PlanningOptions:
         "of a pipeline's micro-batches: all forward first, or one forward, one backward, which "
         "keeps fewer activations (default %(default)s)")
     bucket: int | None = _option(
-        None, natural, "sum the gradients of small layers together, up to so many bytes (default: "
-        "1 MiB or 25 MiB, whichever is faster; 0: each layer on its own)", "BYTES")
+        None, natural, "sum the gradients of several layers together, up to so many bytes "
+        "(default: the fastest size; 0: each layer on its own)", "BYTES")
     recompute: int = _option(
         Plan.recompute, natural, "keep activations at the ends of N segments of the network (of "
         "every stage) only, and compute the others again in the backward pass (default "

@@ -29,7 +29,7 @@ from hpcpar.plan.layout import owned
 from hpcpar.plan.limits import require_batch
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.lower import Entry, listed, outlines
-from hpcpar.schedule.outline_steps import Move, Outline, Task
+from hpcpar.schedule.outline_steps import Chooser, Move, Outline, Task
 from hpcpar.schedule.steps import PASSES, Phase
 
 #: ``schedule``: what is executed; ``paper``: the integrated paper's formulas (Eq 3 to 9) for the
@@ -147,11 +147,7 @@ def price_family(
             f"contention {contention}: phi is the number of flows that share a link, at least 1")
     require_batch(network, plan.batch)
     network_model = NetworkModel(machine, contention)
-    if not plan.machine and contention is None:
-        choose = chooser(machine, plan.collectives, network_model)
-    else:
-        own = files.from_dict(plan.machine, "the plan's machine") if plan.machine else machine
-        choose = chooser(own, plan.collectives)
+    choose = chooser_of(plan, network_model)
     each = outlines(network, plan, choose, training=training)
     out = each[-1]
     paper = accounting == "paper"
@@ -172,11 +168,19 @@ def price_family(
     return _total(machine, out, entries, prices, held, moved, io_s)
 
 
+def chooser_of(plan: Plan, network_model: NetworkModel) -> Chooser:
+    """Chooses algorithms on the plan's own machine, where it carries one."""
+    if not plan.machine and network_model.contention is None:
+        return chooser(network_model.machine, plan.collectives, network_model)
+    own = network_model.machine
+    if plan.machine:
+        own = files.from_dict(plan.machine, "the plan's machine")
+    return chooser(own, plan.collectives)
 
 
 def _total(machine: Machine, out: Outline, entries: Sequence[Entry], prices: Sequence[StepPrice],
            held: Memory, moved: MovedBytes, io_s: Floats) -> Costs:
-    items = [_item(machine, entry, price) for entry, price in zip(entries, prices, strict=True)]
+    items = [item_of(machine, entry, price) for entry, price in zip(entries, prices, strict=True)]
     line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
     sums = [_Sums() for _ in line.stages]
     for entry, item, price in zip(entries, items, prices, strict=True):
@@ -195,7 +199,7 @@ def _total(machine: Machine, out: Outline, entries: Sequence[Entry], prices: Seq
                  moved, tuple(entries), tuple(prices), line, out)
 
 
-def _item(machine: Machine, entry: Entry, price: StepPrice) -> Item:
+def item_of(machine: Machine, entry: Entry, price: StepPrice) -> Item:
     """A step in time; plain numbers where there is a single plan."""
     seconds = price.seconds if np.ndim(price.seconds) else float(price.seconds)
     if isinstance(entry.step, Task):

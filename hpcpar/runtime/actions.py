@@ -16,11 +16,11 @@ from hpcpar.runtime.ops.base import Operator
 from hpcpar.runtime.optimizer import Rule
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.runtime.passes import Pass, Passes
+from hpcpar.schedule.buckets import sums_known
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.interior import interior, strips
 from hpcpar.schedule.pipeline_order import switch
 from hpcpar.schedule.steps import Compute, Op, Phase
-from hpcpar.schedule.weights import sums_known
 
 Action = Callable[[], None]
 

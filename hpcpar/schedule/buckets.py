@@ -1,13 +1,16 @@
-"""Buckets: the gradients of several small layers are summed at once, with one latency."""
+"""Buckets: the gradients of several layers are summed at once, with one latency."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Layer
+from hpcpar.network.layers import BatchNorm, Layer
 from hpcpar.plan.axis import Axis
+from hpcpar.plan.config import Flags, Ints
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.schedule.outline_steps import Move
@@ -21,55 +24,58 @@ class Pending:
     move: Move | None = None
 
 
-class Buckets:
-    """Collects layers, in the order in which their gradients are complete, until a bucket is full.
+def sums_known(plan: Plan, layer: Layer) -> bool:
+    """True where all ranks know the gradient from their moments: synchronised batch normalisation.
+    """
+    return isinstance(layer, BatchNorm) and plan.batch_norm == "sync"
+
+
+def summed(plan: Plan, layers: Sequence[Layer]) -> list[Layer]:
+    """The layers whose gradients are sums over ranks, in the order in which they are complete."""
+    return [layer for layer in reversed(layers)
+            if layer.has_weights and not sums_known(plan, layer)]
+
+
+def gradient_bytes(network: Network, plan: Plan, layer: Layer) -> int:
+    """Size of the gradient of a layer's weights."""
+    return layer.parameters(network.input_shape(layer)) * plan.item_bytes
+
+
+def share(plan: Plan, layer: Layer, following: Layer) -> bool:
+    """True where two layers may share a bucket: the same ranks sum their whole gradients."""
+    one, other = plan.configs[layer.name], plan.configs[following.name]
+    return (plan.synchronisation is Synchronisation.ALLREDUCE and one.key == other.key
+            and not one.cuts_channels)
+
+
+def closes(network: Network, plan: Plan, layers: Sequence[Layer],
+           bucket_bytes: Ints) -> list[Flags]:
+    """Where buckets end: layers join the open bucket up to its size.
 
     Parameters
     ----------
-    emit : callable
-        Appends the movement that sums the gradients of some layers.
+    layers : sequence of Layer
+        As `summed` gives them.
+    bucket_bytes : int
+        `Plan.bucket_bytes`, or an array of sizes.
+
+    Returns
+    -------
+    list of bool
+        For each layer (and size), whether it is the last of its bucket.
     """
-
-    def __init__(self, network: Network, plan: Plan,
-                 emit: Callable[[tuple[Layer, ...]], Move | None]) -> None:
-        self.network, self.plan, self.emit = network, plan, emit
-        self._open: list[Pending] = []
-        self._bytes = 0
-
-    def add(self, pending: Pending) -> None:
-        """Sum a layer's gradient, now or together with the gradients of later layers."""
-        layer, size = pending.layer, self._size_bytes(pending.layer)
-        if self._open and not self._fits(layer, size):
-            self.flush()
-        self._open.append(pending)
-        self._bytes += size
-        if not self._joins(layer) or self._bytes >= self.plan.bucket_bytes:
-            self.flush()
-
-    def _size_bytes(self, layer: Layer) -> int:
-        return layer.parameters(self.network.input_shape(layer)) * self.plan.item_bytes
-
-    def _joins(self, layer: Layer) -> bool:
-        """True where the layer may share a bucket: every rank has its whole gradient."""
-        allreduces = self.plan.synchronisation is Synchronisation.ALLREDUCE
-        return (allreduces and self.plan.bucket_bytes > 0
-                and not self.plan.configs[layer.name].cuts_channels)
-
-    def _fits(self, layer: Layer, size: int) -> bool:
-        """True where a layer may join the open bucket: the same ranks sum it."""
-        same = self.plan.configs[layer.name].key == self.plan.configs[self._open[0].layer.name].key
-        return same and self._joins(layer) and self._bytes + size <= self.plan.bucket_bytes
-
-    def flush(self) -> None:
-        """Sum the gradients of the open bucket."""
-        if self._open:
-            move = self.emit(tuple(p.layer for p in self._open))
-            for p in self._open:
-                p.move = move
-        self._open, self._bytes = [], 0
+    ends: list[Flags] = []
+    held: Ints = 0
+    for layer, following in zip(layers, [*layers[1:], None], strict=False):
+        held = held + gradient_bytes(network, plan, layer)
+        joins: Flags = np.zeros(np.shape(bucket_bytes), np.bool_)
+        if following is not None and share(plan, layer, following):
+            joins = held + gradient_bytes(network, plan, following) <= bucket_bytes
+        ends.append(np.logical_not(joins))
+        held = np.where(joins, held, 0)
+    return ends
 
 
-def bucket_layout(network: Network, plan: Plan, layers: tuple[Layer, ...]) -> Layout:
-    """The gradients of layers side by side: every rank has all of them."""
-    total = sum(layer.parameters(network.input_shape(layer)) for layer in layers)
-    return Layout(plan.configs[layers[0].name], (Axis("items", total, total),))
+def bucket_layout(plan: Plan, layer: Layer, items: Ints) -> Layout:
+    """So many gradients side by side, up to those of `layer`: every rank has all of them."""
+    return Layout(plan.configs[layer.name], (Axis("items", items, items),))

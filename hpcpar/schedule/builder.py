@@ -14,7 +14,7 @@ from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Config, Flags, Ints
 from hpcpar.plan.layout import Layout, owned, partial
 from hpcpar.plan.plan import Overlap, Plan
-from hpcpar.schedule.buckets import Buckets, Pending
+from hpcpar.schedule.buckets import Pending, closes, summed
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.emitter import Emitter
 from hpcpar.schedule.moments import MOMENT_BYTES, moments_layout, moments_pattern
@@ -22,7 +22,7 @@ from hpcpar.schedule.outline_steps import Chooser, Move
 from hpcpar.schedule.pattern import NOTHING, Pattern, collective_along
 from hpcpar.schedule.recompute import Recompute, recompute
 from hpcpar.schedule.steps import CODES, Kind, Op, Phase, Role, TensorRef
-from hpcpar.schedule.weights import gradient, sums_known, update
+from hpcpar.schedule.weights import gradient, update
 
 
 def loss_layout(plan: Plan, layer: Layer) -> Layout:
@@ -174,7 +174,10 @@ class Builder(Emitter):
         Without `moving`, gradients of inputs are computed and stay where they are.
         """
         pending: list[Pending] = []
-        buckets = Buckets(self.network, self.plan, lambda layers: gradient(self, layers))
+        bucket: list[Pending] = []
+        names = [layer.name for layer in summed(self.plan, layers)]
+        ends = closes(self.network, self.plan, summed(self.plan, layers), self.plan.bucket_bytes)
+        closes_bucket = dict(zip(names, ends, strict=True))
         self._received.clear()
         segment = self.again.of(layers[-1].name) if moving else 0
         for layer in reversed(layers):
@@ -199,9 +202,13 @@ class Builder(Emitter):
                 self.arrive(back, batch)
             if layer.has_weights:
                 pending.append(Pending(layer))
-                if not sums_known(self.plan, layer):
-                    buckets.add(pending[-1])
-        buckets.flush()
+            if layer.name in closes_bucket:
+                bucket.append(pending[-1])
+                if closes_bucket[layer.name]:
+                    move = gradient(self, [p.layer for p in bucket])
+                    for p in bucket:
+                        p.move = move
+                    bucket = []
         return pending
 
     def _wants(self, layer: Layer) -> bool:

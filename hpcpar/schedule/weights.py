@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
-from hpcpar.network.layers import BatchNorm, Layer
-from hpcpar.plan.config import MeshAxis
-from hpcpar.plan.layout import parameters, shards
+from hpcpar.network.layers import Layer
+from hpcpar.plan.config import Ints, MeshAxis, value_key
+from hpcpar.plan.layout import Layout, parameters, shards
 from hpcpar.plan.plan import Overlap, Plan, Synchronisation
 from hpcpar.schedule.buckets import Pending, bucket_layout
 from hpcpar.schedule.emitter import Emitter
@@ -27,32 +27,36 @@ def gradient_axes(layer: Layer, plan: Plan) -> tuple[MeshAxis, ...]:
     return tuple(mesh_axes[name] for name in SUMMED)
 
 
-def sums_known(plan: Plan, layer: Layer) -> bool:
-    """True where all ranks know the gradient from their moments: synchronised batch normalisation.
-    """
-    return isinstance(layer, BatchNorm) and plan.batch_norm == "sync"
-
-
-def gradient(b: Emitter, layers: tuple[Layer, ...]) -> Move | None:
+def gradient(b: Emitter, layers: Sequence[Layer]) -> Move | None:
     """Sum the gradient of a layer's weights, or those of a bucket of layers, over the ranks that
     hold parts of the sum.
     """
     layer = layers[-1]
-    config = b.plan.configs[layer.name]
-    kind = SUMS[b.plan.synchronisation]
-    key: Hashable
-    if len(layers) == 1:
-        layout, key = parameters(b.network, layer, config), ("weight", b.edges.key(layer, 0))
+    if len(layers) > 1:
+        items = sum(other.parameters(b.network.input_shape(other)) for other in layers)
+        move = bucket_sum(b, layer, items)
     else:
-        layout = bucket_layout(b.network, b.plan, layers)
-        key = ("bucket", layout.axes[0].extent, config.key)
-    total = shards(b.network, layer, config) if kind is Kind.REDUCE_SCATTER else layout
-    tensor = TensorRef(layer.name, Role.WEIGHT, gradient=True)
-    pattern = collective_along(kind, config, SUMMED)
-    move = b.alone(b.move(Phase.GRADIENT, layer.name, tensor, pattern, layout, total, key))
+        config, kind = b.plan.configs[layer.name], SUMS[b.plan.synchronisation]
+        layout = parameters(b.network, layer, config)
+        total = shards(b.network, layer, config) if kind is Kind.REDUCE_SCATTER else layout
+        move = _gradient_sum(b, layer, kind, layout, total, ("weight", b.edges.key(layer, 0)))
     if move is not None:
         move.covers = tuple(other.name for other in layers)
     return move
+
+
+def bucket_sum(b: Emitter, layer: Layer, items: Ints) -> Move | None:
+    """Sum so many gradients, up to those of `layer`, over the ranks that hold parts of them."""
+    layout = bucket_layout(b.plan, layer, items)
+    key = ("bucket", value_key(items), layout.config.key)
+    return _gradient_sum(b, layer, Kind.ALLREDUCE, layout, layout, key)
+
+
+def _gradient_sum(b: Emitter, layer: Layer, kind: Kind, before: Layout, after: Layout,
+                  key: Hashable) -> Move | None:
+    tensor = TensorRef(layer.name, Role.WEIGHT, gradient=True)
+    pattern = collective_along(kind, before.config, SUMMED)
+    return b.alone(b.move(Phase.GRADIENT, layer.name, tensor, pattern, before, after, key))
 
 
 def update(b: Emitter, pending: list[Pending]) -> None:

@@ -16,12 +16,14 @@ from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.config import Ints
+from hpcpar.plan.config import Floats, Ints
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import configurations, parse, plan_options, together
 from hpcpar.plan.strategy_request import Configs
+from hpcpar.schedule.buckets import gradient_bytes
 from hpcpar.schedule.runnable import require
 from hpcpar.search.balance import balanced
+from hpcpar.search.bucket_sizes import fastest_sizes
 
 #: Plan options; all others go to pricing.
 PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_norm", "microbatches",
@@ -31,9 +33,6 @@ PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_nor
 APART = ("pipeline", "owt-b", "owt-c")
 #: Measured fraction from which on all computing counts as measured.
 WHOLLY = 1.0 - 1e-9
-#: Bucket sizes (bytes) that are tried by default: small buckets start early, large ones pay latency
-#: once.
-BUCKETS = (1 << 20, 25 << 20)
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ class PlanningTask:
     samples : int or None
         Samples of an epoch.
     options : dict
-        Those of `Plan` (see `PLAN_OPTIONS`) and of `price`. ``bucket_bytes=None`` takes the better
-        of `BUCKETS`.
+        Those of `Plan` (see `PLAN_OPTIONS`) and of `price`. ``bucket_bytes=None`` takes the fastest
+        size of every plan.
     """
 
     network: Network
@@ -65,11 +64,9 @@ class PlanningTask:
         return {k: v for k, v in self.options.items() if k in PLAN_OPTIONS and v is not None}
 
     @property
-    def choices(self) -> list[PlanningTask]:
-        """The same task with every bucket size that is to be tried."""
-        if self.options.get("bucket_bytes", 0) is not None:
-            return [self]
-        return [replace(self, options={**self.options, "bucket_bytes": size}) for size in BUCKETS]
+    def opens_buckets(self) -> bool:
+        """True where the size of buckets is to be chosen."""
+        return self.options.get("bucket_bytes", 0) is None
 
     @property
     def price_options(self) -> dict[str, Any]:
@@ -89,6 +86,8 @@ class Candidate:
         idle.
     measured : float
         Fraction of the computing, 0 to 1, whose time comes from the machine's calibrated table.
+    bucket_bytes : int
+        The size of buckets that the price is of.
     made : Plan or None
         The plan, where it does not follow from the strategy's name.
     priced_alone : Costs or None
@@ -101,6 +100,7 @@ class Candidate:
     bound_bytes: int
     parts: int
     measured: float = 0.0
+    bucket_bytes: int = 0
     made: Plan | None = None
     priced_alone: Costs | None = None
 
@@ -157,8 +157,9 @@ class Candidate:
         t = self.task
         if self.made is not None:
             return self.made
+        options = t.plan_options | {"bucket_bytes": self.bucket_bytes}
         return make_plan(t.spec, self.strategy, t.ranks, t.batch, gather=t.gather,
-                         network=t.network, machine=files.to_dict(t.machine), **t.plan_options)
+                         network=t.network, machine=files.to_dict(t.machine), **options)
 
     def with_options(self, **changed: Any) -> Candidate:
         """The same plan with other options of `Plan`."""
@@ -194,18 +195,13 @@ def priced(task: PlanningTask, strategies: Iterable[str]) -> list[Candidate]:
     names = list(strategies)
     together_names = [name for name in names if parse(name)[0] not in APART]
     found = {name: _apart(task, name) for name in names if parse(name)[0] in APART}
-    by_choice = [_families(choice, together_names) for choice in task.choices]
-    for i, name in enumerate(together_names):
-        found[name] = best_of(candidates[i] for candidates in by_choice)
+    found |= zip(together_names, _families(task, together_names), strict=True)
     return [found[name] for name in names]
 
 
 def _apart(task: PlanningTask, strategy: str) -> Candidate:
     """A strategy whose number of steps depends on its grid."""
-    first, *others = task.choices
-    price_alone = best_pipeline if parse(strategy)[0] == "pipeline" else _alone
-    candidate = price_alone(first, strategy)
-    return best_of([candidate, *(_with_bucket(choice, candidate.plan) for choice in others)])
+    return (best_pipeline if parse(strategy)[0] == "pipeline" else alone)(task, strategy)
 
 
 def best_of(candidates: Iterable[Candidate]) -> Candidate:
@@ -243,19 +239,27 @@ def _family(task: PlanningTask, strategies: list[str], configs: Configs) -> list
     """Prices strategies whose configurations are the cases of `configs`."""
     plan = Plan(task.spec, task.ranks, task.batch, strategies[0], configs, **task.plan_options)
     costs = price_family(task.network, plan, task.machine, **task.price_options)
-    cases = len(strategies)
-    seconds = np.broadcast_to(costs.iteration_s, cases)
-    held = np.broadcast_to(costs.memory.total_bytes, cases)
+    cases, spare_bytes = len(strategies), 0
+    seconds: Floats = costs.iteration_s
+    sizes: Ints = plan.bucket_bytes
+    if task.opens_buckets:
+        sizes, seconds = fastest_sizes(task.network, plan, task.machine, costs,
+                                       **task.price_options)
+        # the messages of buckets are in flight in place of the layers', whose memory is known
+        spare_bytes = sum(gradient_bytes(task.network, plan, layer)
+                          for layer in task.network.weighted)
+    sizes, seconds = np.broadcast_to(sizes, cases), np.broadcast_to(seconds, cases)
+    held = np.broadcast_to(costs.memory.total_bytes, cases) + spare_bytes
     parts = np.broadcast_to(sample_parts(plan), cases)
     measured = np.broadcast_to(costs.measured_compute, cases)
     return [Candidate(task, strategy, float(seconds[i]), int(held[i]), int(parts[i]),
-                      float(measured[i]))
+                      float(measured[i]), int(sizes[i]))
             for i, strategy in enumerate(strategies)]
 
 
 def alone(task: PlanningTask, strategy: str) -> Candidate:
     """Prices one strategy by itself."""
-    return best_of(_alone(choice, strategy) for choice in task.choices)
+    return _fastest_buckets(_alone(task, strategy))
 
 
 def _alone(task: PlanningTask, strategy: str) -> Candidate:
@@ -285,10 +289,10 @@ def best_pipeline(task: PlanningTask, strategy: str) -> Candidate:
 
     Stages are balanced for each number, because the time of a layer depends on the micro-batch.
     """
-    usual = alone(task, strategy)
+    usual = _alone(task, strategy)
     others = [_balanced(task, replace(usual.plan, microbatches=number))
               for number in microbatches_tried(task, strategy)[1:]]
-    return best_of([usual, *others])
+    return _fastest_buckets(best_of([usual, *others]))
 
 
 def _balanced(task: PlanningTask, plan: Plan) -> Candidate:
@@ -300,13 +304,19 @@ def _balanced(task: PlanningTask, plan: Plan) -> Candidate:
 
 
 def of_plan(task: PlanningTask, plan: Plan) -> Candidate:
-    """A plan with its price, under the better bucket size."""
-    return best_of(_with_bucket(choice, plan) for choice in task.choices)
+    """A plan with its price, under the fastest size of buckets."""
+    size = task.options.get("bucket_bytes", plan.bucket_bytes)
+    return _fastest_buckets(_of_plan(task, replace(plan, bucket_bytes=size or 0)))
 
 
-def _with_bucket(task: PlanningTask, plan: Plan) -> Candidate:
-    bucket_bytes = task.options.get("bucket_bytes", plan.bucket_bytes)
-    return _of_plan(task, replace(plan, bucket_bytes=bucket_bytes))
+def _fastest_buckets(candidate: Candidate) -> Candidate:
+    """A candidate without buckets, or with those of the fastest size where that is to be chosen."""
+    t = candidate.task
+    if not t.opens_buckets:
+        return candidate
+    sizes, _ = fastest_sizes(t.network, candidate.plan, t.machine, candidate.costs,
+                             **t.price_options)
+    return best_of([candidate.with_options(bucket_bytes=int(sizes[0])), candidate])
 
 
 def _of_plan(task: PlanningTask, plan: Plan) -> Candidate:
@@ -316,7 +326,8 @@ def _of_plan(task: PlanningTask, plan: Plan) -> Candidate:
 
 def _candidate(task: PlanningTask, plan: Plan, costs: Costs) -> Candidate:
     return Candidate(task, plan.strategy, float(costs.iteration_s), int(costs.memory.total_bytes),
-                     int(sample_parts(plan)), float(costs.measured_compute), plan, costs)
+                     int(sample_parts(plan)), float(costs.measured_compute), plan.bucket_bytes,
+                     plan, costs)
 
 
 def sample_parts(plan: Plan) -> Ints:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import product
 
 from hpcpar.plan.plan import PipelineOrder
-from hpcpar.search.candidates import Candidate
+from hpcpar.search.candidates import Candidate, best_of, of_plan
 
 #: Numbers of recomputed segments that are tried.
 SEGMENTS = (2, 4, 8, 16, 32)
@@ -33,10 +33,14 @@ def made_to_fit(chosen: Candidate) -> Candidate | None:
     ]
     found = [c for c in each if c is not None]
     if not found:
-        return _first_that_fits(
+        both = _first_that_fits(
             chosen.with_options(microbatches=number, order=order, recompute=count)
             for number, count in product(several, segments))
-    return min(found, key=lambda c: c.order)
+        found = [] if both is None else [both]
+    if not found:
+        return None
+    fastest = min(found, key=lambda c: c.order)
+    return best_of([fastest, of_plan(fastest.task, fastest.plan)])  # the best buckets may differ
 
 
 def _first_that_fits(candidates: Iterable[Candidate]) -> Candidate | None:

@@ -26,11 +26,11 @@ from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan, Synchronisation
+from hpcpar.schedule.buckets import sums_known
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.moments import moments_layout
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import CODES, Algorithm, Kind
-from hpcpar.schedule.weights import sums_known
 
 #: Bytes of the index of a maximum, in a pooling window and in the whole image.
 INDEX_BYTES, IMAGE_INDEX_BYTES = 2, 8

@@ -21,7 +21,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from hpcpar.cost.timeline.clock import ProgramClock, later
-from hpcpar.plan.config import Floats, Ints
+from hpcpar.plan.config import Flags, Floats, Ints
 
 #: A time: `float` of one plan, `Floats` of a family.
 Seconds = TypeVar("Seconds", bound=Floats)
@@ -33,8 +33,8 @@ class Item(NamedTuple):
     Attributes
     ----------
     needed_by : int or None
-        Of a communication: index of the first step that needs it (the number of steps: the end).
-        None for computing.
+        Of a communication: index of the first step that needs it (the number of steps: the end), in
+        every case. None for computing.
     level : int
         Of a communication: the level of the machine that it crosses.
     stage : int
@@ -46,7 +46,7 @@ class Item(NamedTuple):
     """
 
     seconds: Floats
-    needed_by: int | None = None
+    needed_by: Ints | None = None
     level: Ints = 0
     stage: int = 0
     receivers: tuple[int, ...] = (0,)
@@ -160,9 +160,10 @@ class _Stage:
         self.clock.drive(seconds)
         self.exposed_s[i] = self.exposed_s.get(i, 0.0) + seconds
 
-    def finish(self, i: int) -> None:
-        """Wait for a communication that this stage started."""
-        self.exposed_s[i] = self.exposed_s.get(i, 0.0) + self.clock.reach(self._ends[i])
+    def finish(self, i: int, where: Flags) -> None:
+        """Wait for a communication that this stage started, in some cases."""
+        end_s = self._ends[i] if where is True else np.where(where, self._ends[i], 0.0)
+        self.exposed_s[i] = self.exposed_s.get(i, 0.0) + self.clock.reach(end_s)
 
     def receive(self, i: int, item: Item, begin_s: Floats, end_s: Floats) -> None:
         """Wait for a communication from another stage: until it is under way, that is the bubble.
@@ -183,18 +184,30 @@ class _Stage:
         self.bubble_s = self.bubble_s + seconds
 
 
-def _waits(items: Sequence[Item], stages: int) -> list[dict[int, list[int]]]:
+class _Wait(NamedTuple):
+    """Communication `i` is needed by step `by`, in some cases."""
+
+    by: int
+    i: int
+    where: Flags
+
+
+def _waits(items: Sequence[Item], stages: int) -> list[dict[int, list[_Wait]]]:
     """By stage: step of its own (or the end) -> the communications that it waits for there."""
     own: list[list[int]] = [[] for _ in range(stages)]
+    needed: list[_Wait] = []
     for i, item in enumerate(items):
         own[item.stage].append(i)
-    needed = [(item.needed_by, i) for i, item in enumerate(items) if item.needed_by is not None]
-    out: list[dict[int, list[int]]] = [defaultdict(list) for _ in range(stages)]
-    for by, i in sorted(needed):
-        for stage in items[i].receivers:
-            following = bisect.bisect_left(own[stage], by)
+        if isinstance(item.needed_by, np.ndarray):
+            needed += [_Wait(by, i, item.needed_by == by) for by in np.unique(item.needed_by)]
+        elif item.needed_by is not None:
+            needed.append(_Wait(item.needed_by, i, True))
+    out: list[dict[int, list[_Wait]]] = [defaultdict(list) for _ in range(stages)]
+    for wait in sorted(needed, key=lambda wait: wait[:2]):
+        for stage in items[wait.i].receivers:
+            following = bisect.bisect_left(own[stage], wait.by)
             at = own[stage][following] if following < len(own[stage]) else len(items)
-            out[stage][at].append(i)
+            out[stage][at].append(wait)
     return out
 
 
@@ -221,9 +234,9 @@ def timeline(items: Sequence[Item], hidden: float = 1.0, levels: int = 1,
     begins: list[Floats] = []
 
     def wait(number: int, at: int) -> None:
-        for i in waits[number].pop(at, ()):
+        for _, i, where in waits[number].pop(at, ()):
             if items[i].stage == number:
-                stages[number].finish(i)
+                stages[number].finish(i, where)
             else:
                 stages[number].receive(i, items[i], *sent_s[i])
 

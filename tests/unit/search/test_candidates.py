@@ -13,7 +13,8 @@ from hpcpar.network.builtin import network
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import parse
 from hpcpar.search import auto
-from hpcpar.search.candidates import BUCKETS, Candidate, priced, sample_parts
+from hpcpar.search.candidates import Candidate, priced, sample_parts
+from tests.unit.search.test_bucket_sizes import sizes_of_rows
 
 
 @pytest.mark.parametrize(
@@ -44,11 +45,13 @@ def test_every_candidate_is_the_price_of_its_plan(name: str, ranks: int, machine
 
 
 def plans(c: Candidate, options: dict[str, Any]) -> list[Plan]:
-    """The plans that a candidate is the best of: with each size of buckets, where none is asked
+    """The plans that a candidate is the best of: with every size of buckets, where none is asked
     for.
     """
-    sizes = BUCKETS if options.get("bucket_bytes", 0) is None else (options.get("bucket_bytes", 0),)
-    return [replace(c.plan, bucket_bytes=size) for size in sizes]
+    if options.get("bucket_bytes", 0) is not None:
+        return [c.plan]
+    return [replace(c.plan, bucket_bytes=size)
+            for size in {c.plan.bucket_bytes, *sizes_of_rows(c.task.network)}]
 
 
 def test_a_network_without_features_is_tried_without_strategies_for_them() -> None:

@@ -1,0 +1,124 @@
+"""The size of gradient buckets under which an iteration is fastest.
+
+Large buckets pay latency once, small ones start early; what else travels decides, too. Every size
+at which the buckets differ is tried, all at once under the timeline, so no other size is faster.
+Boundaries chosen one by one would gain about 1% at most (`bench/buckets.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.cost.network.contention import NetworkModel
+from hpcpar.cost.price_family import Costs, PriceOptions, chooser_of, item_of
+from hpcpar.cost.step_prices import StepPricer
+from hpcpar.cost.timeline.clock import later
+from hpcpar.cost.timeline.overlap import Item, timeline
+from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer
+from hpcpar.plan.config import Floats
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.buckets import closes, gradient_bytes, summed
+from hpcpar.schedule.emitter import Emitter
+from hpcpar.schedule.outline_steps import Move
+from hpcpar.schedule.pipeline_order import switch
+from hpcpar.schedule.steps import Phase
+from hpcpar.schedule.weights import bucket_sum
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+def fastest_sizes(
+    network: Network, plan: Plan, machine: Machine, costs: Costs, **options: Unpack[PriceOptions]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The fastest size of buckets in every case of a family, and the time of an iteration with it.
+
+    Of equally fast sizes, the one whose sums end first: it leaves most room for a slower network.
+
+    Parameters
+    ----------
+    costs : Costs
+        Of the plan without buckets (size 0).
+    options
+        Those of `hpcpar.cost.price_family.price_family`, as for `costs`.
+    """
+    sizes, ends = _sizes(network, plan)
+    seconds, sums_end_s = times(network, plan, machine, costs, ends, **options)
+    best = np.lexsort((sums_end_s, seconds), axis=0)[0]
+    return sizes[best], seconds.min(axis=0)
+
+
+def layers_in_buckets(network: Network, plan: Plan) -> list[Layer]:
+    """The layers that may share buckets; of several FC passes, those before the switch."""
+    last = switch(network) if plan.fc_passes > 1 else len(network.layers)
+    return summed(plan, network.layers[1:last])
+
+
+def _sizes(network: Network, plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The sizes at which buckets differ, the largest first, and their ends [layers, sizes].
+
+    A bucket is a row of layers, so each of these sizes is the sum over one.
+    """
+    layers = layers_in_buckets(network, plan)
+    sums = np.cumsum([0, *(gradient_bytes(network, plan, layer) for layer in layers)])
+    sizes = np.unique(np.abs(sums[:, None] - sums))[::-1]
+    ends = np.array(closes(network, plan, layers, sizes), np.bool_).reshape(-1, len(sizes))
+    _, first = np.unique(np.packbits(ends, axis=0), axis=1, return_index=True)
+    kept = np.sort(first)
+    return sizes[kept], ends[:, kept]
+
+
+def times(
+    network: Network, plan: Plan, machine: Machine, costs: Costs, ends: NDArray[np.bool_],
+    **options: Unpack[PriceOptions]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The time of an iteration under every way to fill the buckets, and when its last sum ends.
+
+    Parameters
+    ----------
+    ends : ndarray
+        [layers, ways] whether each of `layers_in_buckets` is the last of its bucket.
+
+    Returns
+    -------
+    ndarray, ndarray
+        Seconds [ways, cases of the family].
+    """
+    layers = layers_in_buckets(network, plan)
+    items = [item_of(machine, entry, price)
+             for entry, price in zip(costs.entries, costs.steps, strict=True)]
+    places = {entry.step.layer: i for i, entry in enumerate(costs.entries)
+              if isinstance(entry.step, Move) and entry.step.phase is Phase.GRADIENT}
+    needed_by = np.array([costs.entries[places[layer.name]].needed_by if layer.name in places else 0
+                          for layer in layers])
+    network_model = NetworkModel(machine, options.get("contention"))
+    emitter = Emitter(network, plan, chooser_of(plan, network_model))
+    pricer = StepPricer(network, plan, machine, network_model, costs.out.edges)
+    items_before = np.cumsum([0, *(layer.parameters(network.input_shape(layer))
+                                   for layer in layers)])
+    ways = np.shape(ends)[-1]
+    first = np.zeros(ways, np.int64)  # of the open bucket, in every way
+    for k, (layer, end) in enumerate(zip(layers, ends, strict=True)):
+        at = places.get(layer.name)
+        if at is not None and not np.all(end & (first == k)):
+            held = np.where(end, items_before[k + 1] - items_before[first], 1)
+            move = bucket_sum(emitter, layer, held[:, None])
+            assert move is not None
+            price = pricer.price(move)
+            # the update of the bucket's first layer waits; without overlap, the step that follows
+            by = np.where(needed_by[first] > at, needed_by[first], needed_by[k])
+            items[at] = Item(np.where(end[:, None], price.seconds, 0.0), by[:, None], price.level,
+                             items[at].stage, items[at].receivers)
+        first = np.where(end, k + 1, first)
+    line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
+    seconds = np.maximum(line.total_s, costs.io_s)
+    sums_end_s: Floats = 0.0
+    for at in places.values():
+        sums_end_s = later(sums_end_s, line.spans[at].end_s)
+    shape = np.broadcast_shapes(seconds.shape, (ways, 1))
+    return np.broadcast_to(seconds, shape), np.broadcast_to(sums_end_s, shape)
