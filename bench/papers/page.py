@@ -49,7 +49,7 @@ def table(section: Section) -> str:
 def part(name: str, doc: str, report: Report) -> str:
     """The section of a bench: title, command, settings, tables, remarks."""
     settings = [text for text in doc.split("\n\n")[1:] if not text.startswith(" ")]
-    remarks = "\n".join(f"* {remark}" for remark in report.remarks)
+    remarks = "".join(f"* {remark}\n" for remark in report.remarks)
     return "\n".join([f"## {report.title}\n", f"```sh\npython bench/papers/{name}.py\n```\n",
                       "\n\n".join(settings).strip() + "\n", *map(table, report.sections), remarks])
 
@@ -65,7 +65,7 @@ def page() -> str:
     """The whole page."""
     found = {name: bench(name) for name in BENCHES}
     parts = [part(name, *given) for name, given in found.items()]
-    return "\n".join([INTRODUCTION, summary([r for _, r in found.values()]), *parts]) + "\n"
+    return "\n".join([INTRODUCTION, summary([r for _, r in found.values()]), *parts])
 
 
 def main() -> int:

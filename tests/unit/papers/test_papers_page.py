@@ -33,4 +33,4 @@ def test_a_table_has_the_columns_that_are_filled() -> None:
     text = page.part("owt", "One line.\n\n    command\n\nSettings\nof it.\n",
                      Report("Paper", [Section("Title", claims)], remarks=["Why."]))
     assert text.startswith("## Paper\n\n```sh\npython bench/papers/owt.py\n```\n\nSettings\nof it.")
-    assert text.endswith("\n* Why.")
+    assert text.endswith("\n* Why.\n")
