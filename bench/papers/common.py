@@ -1,11 +1,12 @@
 """Tables, panels and options shared by the paper benches.
 
-A bench prints published and own figures as a table, as JSON, as bars in the terminal and as a plot.
+A bench prints published and own figures as tables, as JSON, as bars in the terminal and as a plot.
+``page.py`` writes them, and the prose of the bench, into the documentation.
 
 A bench is a module whose docstring says how to run it, and a function that makes its `Report`:
 
     def report() -> Report:
-        return Report("Title", claims=[Claim("speedup", published=2.0, ours=1.9, unit="x")])
+        return Report("Title", [Section("Fig 1", [Claim("speedup", 2.0, 1.9, "x")])])
 
     if __name__ == "__main__":
         sys.exit(main(__doc__, report))
@@ -19,7 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -47,6 +48,8 @@ class Claim:
         Written behind both ("x", " ms").
     note : str
         What differs, and why.
+    also : mapping
+        Further columns: our value counted in other ways.
     """
 
     what: str
@@ -54,6 +57,7 @@ class Claim:
     ours: Value
     unit: str = ""
     note: str = ""
+    also: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float | None:
@@ -88,13 +92,60 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Report:
-    """Results of a bench; `remarks` are lines below the table."""
+class Section:
+    """A table: its title, its rows, and the heading of our column."""
 
     title: str
     claims: Sequence[Claim]
+    ours: str = "ours"
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headings and rows as text, without columns that are empty."""
+        others = dict.fromkeys(name for c in self.claims for name in c.also)
+        heads = ["", "published", self.ours, "ratio", *others, "note"]
+        rows = []
+        for c in self.claims:
+            ratio = "-" if c.ratio is None else f"{c.ratio:.2f}"
+            also = [text(c.also[name], c.unit) if name in c.also else "" for name in others]
+            rows.append([c.what, text(c.published, c.unit), text(c.ours, c.unit), ratio, *also,
+                         c.note])
+        kept = [i for i in range(len(heads)) if any(row[i] not in ("", "-") for row in rows)]
+        return [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Results of a bench.
+
+    Attributes
+    ----------
+    remarks : sequence of str
+        Sentences below the tables.
+    reproduced, missing : str
+        What of the paper is reproduced and what is not, in a few words.
+    """
+
+    title: str
+    sections: Sequence[Section]
     panels: Sequence[Panel] = ()
     remarks: Sequence[str] = ()
+    reproduced: str = ""
+    missing: str = ""
+
+    @property
+    def claims(self) -> list[Claim]:
+        return [claim for section in self.sections for claim in section.claims]
+
+
+def listed(values: Mapping[str, float], form: str = ".3g", unit: str = "") -> str:
+    """Names and numbers in one line, as in: AlexNet 1.6x, VGG-16 1.1x."""
+    return ", ".join(f"{name} {value:{form}}{unit}" for name, value in values.items())
+
+
+def span(values: Iterable[float], form: str = ".3g", unit: str = "x") -> str:
+    """Least and most of some numbers, as in: 1.1 to 1.6x."""
+    numbers = sorted(values)
+    return f"{numbers[0]:{form}} to {numbers[-1]:{form}}{unit}"
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
@@ -130,12 +181,10 @@ def _table(title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Seque
 
 def _print(report: Report, bars: bool) -> None:
     out = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    rows = []
-    for c in report.claims:
-        ratio = "-" if c.ratio is None else f"{c.ratio:.2f}"
-        rows.append([c.what, text(c.published, c.unit), text(c.ours, c.unit), ratio, c.note])
-    _table(report.title, [("what", True), ("published", False), ("ours", False), ("ratio", False),
-                          ("note", True)], rows, out)
+    out.print(report.title)
+    for section in report.sections:
+        heads, rows = section.table()
+        _table(section.title, [(head, head in ("", "note")) for head in heads], rows, out)
     for panel in report.panels:
         if bars:
             parts = list(next(iter(panel.bars.values())))
@@ -156,7 +205,7 @@ def _print(report: Report, bars: bool) -> None:
 def _plain(report: Report) -> dict[str, Any]:
     claims = [
         {"what": c.what, "published": c.published, "ours": c.ours, "ratio": c.ratio,
-         "unit": c.unit.strip(), "note": c.note}
+         "unit": c.unit.strip(), "note": c.note, "also": dict(c.also)}
         for c in report.claims
     ]
     panels = [

@@ -6,15 +6,18 @@ numbers of GPUs follow the same pattern. Only the drawings show which parts of I
 half of the GPUs; here these are modules E1 and E2 with their input concatenation and all later
 layers.
 
-There are two models of a step. `predict` prices the schedule. `eq1` is Eq 1 of both papers: each
-tensor is transferred once, its flows are serialised, and r replicas send r times the weights.
+There are two models of a step. `predict` prices the schedule, of the published configurations or of
+the plan that this project's layer-wise search finds under the same options. `eq1` is Eq 1 of both
+papers: each tensor is transferred once, its flows are serialised, and r replicas send r times the
+weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine import files
@@ -27,8 +30,13 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import fill
 from hpcpar.plan.strategy_request import Configs, sections
+from hpcpar.search import auto
 
-NETWORKS = ("alexnet", "vgg16", "inception_v3")
+T = TypeVar("T")
+TITLES = {"alexnet": "AlexNet", "vgg16": "VGG-16", "inception_v3": "Inception-v3"}
+NETWORKS = tuple(TITLES)
+#: The plan of this project's search, as a strategy.
+SEARCHED = "searched"
 #: Images per GPU.
 IMAGES = 32
 ITEM_BYTES = 4
@@ -59,7 +67,7 @@ def spec(name: str, classes: int = 1000) -> NetworkSpec:
 
 
 # -- configurations --------------------------------------------------------------------------------
-def _mixed(net: Network, convolutions: Config, fully_connected: list[Config],
+def mixed(net: Network, convolutions: Config, fully_connected: list[Config],
            last: Configs | None = None) -> Configs:
     """Configurations of a network: one for image layers, one per fully connected layer."""
     images, features = sections(net)
@@ -101,11 +109,11 @@ def configurations(name: str, strategy: str, ranks: int, classes: int = 1000) ->
     if name == "inception_v3":
         return _inception(net, ranks)
     if name == "alexnet":
-        return _mixed(net, Config(n=ranks), [two, two, four])
+        return mixed(net, Config(n=ranks), [two, two, four])
     if strategy == "fc-only":
-        return _mixed(net, Config(n=ranks), [two, two, two])
+        return mixed(net, Config(n=ranks), [two, two, two])
     last = [layer.name for layer in sections(net)[0] if "5" in layer.name.partition("_")[0]]
-    return _mixed(net, Config(n=ranks), [four, four, two], dict.fromkeys(last, Config(h=2, w=2))
+    return mixed(net, Config(n=ranks), [four, four, two], dict.fromkeys(last, Config(h=2, w=2))
                   if ranks >= 4 else None)
 
 
@@ -130,23 +138,24 @@ def machine(preset: str, name: str) -> Machine:
     return replace(out, device=replace(device, **rates, launch_s=device.launch_s / slower))
 
 
-@cache
 def predict(preset: str, name: str, strategy: str, ranks: int, synchronisation: str,
             overlap: str = "full", classes: int = 1000, batch: int | None = None) -> Prediction:
     """The priced schedule with local batch normalisation, by default with 32 images per GPU."""
-    on = machine(preset, name)
-    plan = Plan(
-        spec(name, classes),
-        ranks,
-        batch or IMAGES * ranks,
-        strategy,
-        configurations(name, strategy, ranks, classes),
-        overlap=overlap,
-        machine=files.to_dict(on),
-        synchronisation=synchronisation,
-        batch_norm="local",
-    )
-    return price(network(name, classes), plan, on)
+    return _predict(preset, name, strategy, ranks, synchronisation, overlap, classes,
+                    batch or IMAGES * ranks)
+
+
+@cache
+def _predict(preset: str, name: str, strategy: str, ranks: int, synchronisation: str,
+             overlap: str, classes: int, batch: int) -> Prediction:
+    on, net, named = machine(preset, name), network(name, classes), spec(name, classes)
+    options = {"overlap": overlap, "synchronisation": synchronisation, "batch_norm": "local"}
+    if strategy == SEARCHED:
+        return auto.named_or_layerwise(net, named, ranks, batch, on, bucket_bytes=0,
+                                       **options)[0].prediction
+    plan = Plan(named, ranks, batch, strategy, configurations(name, strategy, ranks, classes),
+                machine=files.to_dict(on), **options)
+    return price(net, plan, on)
 
 
 # -- the papers' counting --------------------------------------------------------------------------
@@ -254,3 +263,29 @@ def eq1(preset: str, name: str, strategy: str, ranks: int) -> Eq1:
         if i != j
     )
     return Eq1(predict(preset, name, strategy, ranks, "server").compute_s, update_s, transfer_s)
+
+
+#: Seconds of a step by preset, network, strategy and number of GPUs.
+Step = Callable[[str, str, str, int], float]
+#: Ways of counting: parameters on one server a layer, spread over the GPUs that hold them, and the
+#: papers' own model with gradients hidden.
+WAYS: dict[str, Step] = {
+    "one server": lambda *case: predict(*case, "server").iteration_s,
+    "sharded": lambda *case: predict(*case, "sharded").iteration_s,
+    "Eq 1": lambda *case: eq1(*case).overlapped_s,
+}
+
+
+def each_way(name: str, figure: Callable[[Step, Sequence[str]], T]) -> dict[str, T]:
+    """A figure of the searched and of the published plans in all `WAYS`; Eq 1 has no search."""
+    found = {}
+    for way, step in WAYS.items():
+        if way != "Eq 1":
+            found[f"searched, {way}"] = figure(step, (SEARCHED,))
+        found[f"published plan, {way}"] = figure(step, variants(name))
+    return found
+
+
+def fastest_s(step: Step, preset: str, name: str, strategies: Sequence[str], ranks: int) -> float:
+    """Step time of the fastest of some strategies."""
+    return min(step(preset, name, strategy, ranks) for strategy in strategies)

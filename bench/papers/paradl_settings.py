@@ -8,9 +8,11 @@ its node, and filter, channel and pipeline have 32 in all (strong scaling): the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from hpcpar.api.options import PlanningOptions
 from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
@@ -20,6 +22,7 @@ from hpcpar.papers.gholami import HockneyLink
 from hpcpar.papers.paradl_values import Table3Layer, Table3Row, TrainingRun, layer_values
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.stages import stages
+from hpcpar.search import auto
 
 MACHINE = files.load("abci-v100")
 NODE = 4
@@ -84,22 +87,35 @@ def batch_of(model: Model, strategy: str, ranks: int) -> int:
     return max(1, int(model.images * ranks / (NODE if strategy == "df" else 1)))
 
 
+def full_name(strategy: str, ranks: int) -> str:
+    """The strategy with its grid."""
+    return f"{strategy}:{ranks // NODE}x{NODE}" if strategy in ("df", "ds") else strategy
+
+
 @cache
-def schedule(model: Model, strategy: str, ranks: int, batch: int) -> Prediction:
-    """The priced schedule."""
-    name = f"{strategy}:{ranks // NODE}x{NODE}" if strategy in ("df", "ds") else strategy
+def by_default(model: Model, strategy: str, ranks: int, batch: int) -> Prediction:
+    """The prediction with the options that `hpcpar predict` has by default."""
+    return auto.price_named(network(model), model.spec, full_name(strategy, ranks), ranks, batch,
+                            MACHINE, **PlanningOptions().planning(model.spec)).prediction
+
+
+@cache
+def schedule(model: Model, strategy: str, ranks: int, batch: int,
+             load: tuple[tuple[str, float], ...] = ()) -> Prediction:
+    """The priced schedule, with the paper's options; `load` is what others take of levels."""
+    machine = MACHINE.loaded(dict(load))
     plan = make_plan(
         model.spec,
-        name,
+        full_name(strategy, ranks),
         ranks,
         batch,
         gather="layer",
         overlap="none",
         batch_norm="local",
-        machine=files.to_dict(MACHINE),
+        machine=files.to_dict(machine),
         microbatches=SEGMENTS if strategy == "pipeline" else 1,
     )
-    return price(network(model), plan, MACHINE)
+    return price(network(model), plan, machine)
 
 
 @cache
@@ -152,9 +168,11 @@ def formula_ms(model: Model, strategy: str, ranks: int) -> dict[str, float]:
     return {part: scale * value for part, value in zip(PARTS, values, strict=True)}
 
 
-def schedule_ms(model: Model, strategy: str, ranks: int) -> dict[str, float]:
+def schedule_ms(model: Model, strategy: str, ranks: int,
+                priced: Callable[[Model, str, int, int], Prediction] = schedule
+                ) -> dict[str, float]:
     """The same from the schedule, whose pipeline stages overlap."""
-    found = schedule(model, strategy, ranks, batch_of(model, strategy, ranks))
+    found = priced(model, strategy, ranks, batch_of(model, strategy, ranks))
     out = dict.fromkeys(PARTS, 0.0)
     if strategy == "pipeline":
         out["FW and BW"] = found.iteration_s

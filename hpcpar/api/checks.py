@@ -146,6 +146,14 @@ def image(value: str | Iterable[int]) -> Shape:
     return tuple(map(int, text.split("x")))
 
 
+def loads(value: str | Mapping[str, float]) -> dict[str, float]:
+    """Shares of levels' bandwidth that others take: LEVEL=SHARE, several with commas, or a mapping.
+    """
+    given = value if isinstance(value, Mapping) else {
+        item.strip().partition("=")[0]: item.partition("=")[2] for item in value.split(",")}
+    return {name: part(share) for name, share in given.items()}
+
+
 def check_direct(device: str, direct: bool) -> None:
     """Checks that GPU buffers which MPI is handed exist.
 

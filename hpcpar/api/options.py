@@ -10,6 +10,7 @@ from hpcpar.api.checks import (
     OneOf,
     amount,
     argument,
+    loads,
     microbatches,
     natural,
     optional,
@@ -17,6 +18,7 @@ from hpcpar.api.checks import (
 )
 from hpcpar.cost.price_family import ACCOUNTINGS
 from hpcpar.errors import unknown
+from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import (
     BATCH_NORMS,
     DTYPES,
@@ -97,6 +99,9 @@ class PlanningOptions:
     contention: float | None = _option(
         None, amount, "flows that share a link above the innermost level (default: derived from "
         "the placement)", "PHI")
+    load: Mapping[str, float] | None = _option(
+        None, loads, "share of a level's bandwidth that other jobs take, as in system=0.2 "
+        "(default: the machine file's)", "LEVEL=SHARE,...")
     gamma: float = _option(
         1.0, amount, "part of the activations' memory that is needed (default %(default)g)", "G")
     io: float | None = _option(
@@ -125,6 +130,10 @@ class PlanningOptions:
                 raise unknown("option", name, known)
         chosen: dict[str, Any] = dict(given)
         return cls(**chosen)
+
+    def on(self, machine: Machine) -> Machine:
+        """The machine under this load."""
+        return machine.loaded(self.load or {})
 
     def epoch_samples(self, spec: NetworkSpec) -> int:
         """The number of samples of an epoch."""

@@ -154,7 +154,7 @@ def plan(network: NetworkLike, ranks: int, batch: int, machine: MachineLike = "l
     batch = argument("batch", checks.positive, batch)
     spec, net = network_of(network, input, classes)
     chosen = PlanningOptions.of(options)
-    where = machine_of(machine)
+    where = chosen.on(machine_of(machine))
     begin = time.perf_counter()
     candidates, search = _candidates(net, spec, strategy, ranks, batch, where,
                                      **chosen.planning(spec))

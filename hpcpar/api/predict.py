@@ -186,7 +186,7 @@ def predict(network: NetworkLike | None = None, ranks: int | str | Iterable[int]
     sizes = {p: whole or weak_batch(each, p) for p in argument("ranks", several_ranks, ranks)}
     spec, net = network_of(network, input, classes)
     candidates, skipped = _price(
-        net, spec, sizes, strategies, machine_of(machine or "local"),
+        net, spec, sizes, strategies, chosen.on(machine_of(machine or "local")),
         training=not forward_only, **chosen.planning(spec))
     scales = _scales(candidates, math.ceil(each), chosen.epochs) if asked else []
     return PredictResult(
@@ -224,8 +224,9 @@ def _price_plan(given: str | Plan | PlanResult, machine: MachineLike | None,
         given = given.plan
     plan = plans.load(given) if isinstance(given, str) else given
     on = machine_of_plan(plan, where) if machine is None else machine_of(machine)
-    return price(plan.network.build(), plan, on, samples=chosen.epoch_samples(plan.network),
-                 accounting=chosen.accounting, training=training, **chosen.pricing)
+    return price(plan.network.build(), plan, chosen.on(on),
+                 samples=chosen.epoch_samples(plan.network), accounting=chosen.accounting,
+                 training=training, **chosen.pricing)
 
 
 def _price(network: Network, spec: NetworkSpec, sizes: Mapping[int, int],

@@ -50,7 +50,7 @@ STEPS = 30
 #: Mini-batches in synthetic data.
 BATCHES = 4
 #: Planning options of a study, and the options of Slurm.
-_PLANNING, _SLURM = ("overlap", "dtype"), tuple(f.name for f in fields(Slurm))
+_PLANNING, _SLURM = ("overlap", "dtype", "load"), tuple(f.name for f in fields(Slurm))
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,7 +128,7 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
     site : (path, mapping)
         Slurm options of the site, which all others override, and their file.
     options
-        ``overlap``, ``dtype``, and those of `hpcpar.sweep.slurm.Slurm`.
+        ``overlap``, ``dtype``, ``load``, and those of `hpcpar.sweep.slurm.Slurm`.
 
     Raises
     ------
@@ -149,15 +149,16 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
     if not wanted:
         raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
     spec, net = network_of(network, input, classes)
-    chosen = PlanningOptions.of({k: v for k, v in options.items() if k in _PLANNING}).planning(spec)
+    planning_options = PlanningOptions.of({k: v for k, v in options.items() if k in _PLANNING})
+    chosen = planning_options.planning(spec)
     out = os.path.abspath(out)
     folder.make(os.path.join(out, "cases"))
     with folder.alone(out), SweepProgress() as tell:
         largest = weak_batch(each, sizes[-1] if kind == "weak" else 1)
         path, samples = _data(net, data, out, BATCHES * largest, dry_run, tell)
         study = Study(
-            argument("kind", OneOf(KINDS), kind), spec, _machine(machine, device), sizes, wanted,
-            each,
+            argument("kind", OneOf(KINDS), kind), spec,
+            planning_options.on(_machine(machine, device)), sizes, wanted, each,
             StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"], dtype=chosen["dtype"],
                          bucket_bytes=chosen["bucket_bytes"]),
             path, samples, optional("steps", positive, steps) or (0 if epochs else STEPS),

@@ -124,8 +124,8 @@ def add_direct(parser: argparse.ArgumentParser) -> None:
 
 
 def add_types(parser: argparse.ArgumentParser) -> None:
-    """Adds --overlap and --dtype."""
-    add_planning(parser, ("overlap", "dtype"))
+    """Adds --overlap, --dtype and --load."""
+    add_planning(parser, ("overlap", "dtype", "load"))
 
 
 def add_planning(parser: argparse.ArgumentParser, names: Sequence[str] = ()) -> None:

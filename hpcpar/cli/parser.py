@@ -13,10 +13,11 @@ from hpcpar.errors import InputError
 #: Sections of the help, and the options that stand in them in any command.
 SECTIONS = {
     "network and data": "network input classes data samples test-samples targets",
-    "machine": "machine device direct launcher mpiexec",
+    "machine": "machine load device direct launcher mpiexec",
     "plan": "plan ranks batch batch-per-rank strategy strategies gather overlap dtype collectives "
             "synchronisation optimizer microbatches order bucket recompute batch-norm",
-    "training": "epochs steps forward-only resume rate schedule warmup momentum decay seed",
+    "training": "epochs steps forward-only resume rate schedule warmup base-batch "
+                "scaling momentum decay seed",
     "prediction": "accounting contention gamma io io-item-bytes explain efficiency deadline "
                   "node-hours",
     "Slurm": "slurm account partition time constraint nodes ranks-per-node cpus-per-rank "

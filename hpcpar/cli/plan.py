@@ -30,9 +30,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strategy", metavar="S",
         help="auto (the fastest that was found to fit), "
-        "layerwise (OptCNN's search), data, filter, channel, spatial, pipeline[:SxN], owt, owt-b, "
-        "owt-c, grid:PRxPC, grid-fc:PRxPC, domain:PRxPC, df:P1xP2, ds:P1xP2; '/outer' behind it "
-        "puts model groups across nodes (default %(default)s)",
+        "layerwise (OptCNN's search), integrated (Gholami's choice by Eq 9), data, filter, "
+        "channel, spatial, pipeline[:SxN], owt, owt-b, owt-c, grid:PRxPC, grid-fc:PRxPC, "
+        "domain:PRxPC[+PRxPC], df:P1xP2, ds:P1xP2; '/outer' behind it puts model groups across "
+        "nodes (default %(default)s)",
     )
     options.add_planning(parser)
     options.add_output(parser)

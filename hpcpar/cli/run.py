@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from hpcpar.api.checks import check_direct
+from hpcpar.api.checks import OneOf, check_direct
 from hpcpar.calibrate.rescale import slowdown
 from hpcpar.cli import options
 from hpcpar.cli.output_files import OutputFile
@@ -32,7 +32,7 @@ from hpcpar.plan import plan as plans
 from hpcpar.report.answer import of_run, plural
 from hpcpar.report.progress import ProgressBar, RunProgress
 from hpcpar.report.tables import between, seconds, show_line
-from hpcpar.runtime.optimizer import SGD, WARMUP, RateSchedule
+from hpcpar.runtime.optimizer import SGD, WARMUP, BatchScaling, RateSchedule
 from hpcpar.schedule.runnable import require
 from hpcpar.train import record
 from hpcpar.train.collect import Recorder
@@ -44,11 +44,12 @@ from hpcpar.train.stop import STATUS, StopRequest
 
 #: Options that only a training has: those of `JobOptions`, and those of `SGD`.
 LENGTH = ("epochs", "steps", "checkpoint", "every", "keep", "time_limit")
-UPDATE = ("rate", "momentum", "decay", "schedule", "warmup")
+UPDATE = ("rate", "momentum", "decay", "schedule", "warmup", "base_batch", "scaling")
 
 
 def add(p: argparse.ArgumentParser) -> None:
     """Adds the options."""
+    check_scaling = OneOf(BatchScaling)
     options.add_start(p)
     p.add_argument("--plan", required=True, help="plan file, from: hpcpar plan -o")
     p.add_argument("--data", required=True, help="HDF5 dataset, from: hpcpar data")
@@ -89,6 +90,14 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--momentum", type=options.part,
                    help="of SGD, or Adam's first beta (default 0.9)")
     p.add_argument("--decay", type=options.magnitude, help="weight decay (default 0.0005)")
+    p.add_argument("--base-batch", type=options.positive, metavar="N",
+                   help="samples of an update that --rate and --decay are meant for (default: as "
+                   "many as there are); where there are k times as many, the rate is k times as "
+                   "large. Layers with a pass for each rank (owt-b, owt-c) count those of a pass")
+    p.add_argument("--scaling", type=lambda text: BatchScaling(check_scaling(text)),
+                   metavar=check_scaling.metavar,
+                   help="with --base-batch, rate times k, or rate and decay times sqrt(k) "
+                   "(default linear)")
     p.add_argument("--seed", type=options.seed, default=0,
                    help="fixes initial weights, shuffling and dropout")
     p.add_argument("--machine", default="",
@@ -256,6 +265,8 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOp
             raise InputError("--checkpoint-every and --keep are of --checkpoint; name its file")
     if args.partial and not args.resume:
         raise InputError("--partial is of --resume; name the checkpoint with it")
+    if "scaling" in update and "base_batch" not in update:
+        raise InputError("--scaling is of --base-batch; give the batch that --rate is meant for")
     schedule = update.pop("schedule", {})
     sgd = SGD(**update, **schedule)
     plan = plans.load(args.plan)

@@ -126,7 +126,8 @@ def to_dict(machine: Machine) -> dict[str, object]:
     """The machine as plain data, the content of its file."""
     out: dict[str, object] = asdict(machine)
     out["levels"] = [
-        {name: value for name, value in asdict(level).items() if value is not None}
+        {name: value for name, value in asdict(level).items()
+         if value is not None and (value or name != "load")}
         for level in machine.levels
     ]
     out["collectives"] = [

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, overload
@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from hpcpar.errors import InputError
+from hpcpar.errors import InputError, unknown
 from hpcpar.machine.cores import NodeCores
 from hpcpar.machine.measured import Measured
 from hpcpar.schema import Bytes, Capacity, Count, NotNegative, Positive, Share
@@ -75,6 +75,8 @@ class Level:
         carries all of it).
     ratios : (float, float) or None
         90% interval of measured over predicted times of communication that crosses it.
+    load : float
+        Share of every link's bandwidth that other jobs take (ParaDL, section 5.3.1).
     """
 
     name: str
@@ -86,6 +88,7 @@ class Level:
     links: NotNegative = 0.0
     oversubscription: NotNegative = 1.0
     ratios: Ratios | None = None
+    load: Annotated[float, Meta(ge=0, lt=1)] = 0.0
 
     def __post_init__(self) -> None:
         if self.oversubscription < 1:
@@ -104,6 +107,11 @@ class Level:
         """Links of one unit of the level inside, less oversubscription; infinity: not shared."""
         return self.links / self.oversubscription if self.links else math.inf
 
+    @property
+    def loaded_beta_s_per_byte(self) -> float:
+        """Inverse bandwidth of what others leave of a link (s/byte)."""
+        return self.beta_s_per_byte / (1 - self.load)
+
     def latency_s(self, message_bytes: float) -> float:
         """Latency of a message of this size."""
         if self.small_alpha_s is not None and message_bytes <= self.small_bytes:
@@ -112,7 +120,7 @@ class Level:
 
     def message_s(self, message_bytes: float) -> float:
         """Seconds of one message (Hockney): alpha + beta * bytes."""
-        return self.latency_s(message_bytes) + self.beta_s_per_byte * message_bytes
+        return self.latency_s(message_bytes) + self.loaded_beta_s_per_byte * message_bytes
 
 
 @dataclass(frozen=True)
@@ -218,6 +226,21 @@ class Machine:
                     f"level '{level.name}' ({level.ranks} ranks) must hold whole units of the "
                     f"level inside it ('{inner.name}', {inner.ranks} ranks); list levels from the "
                     "inside out, only the last with ranks = 0")
+
+    def loaded(self, shares: Mapping[str, float]) -> Machine:
+        """The machine with these loads by level.
+
+        Raises
+        ------
+        InputError
+            A level is unknown.
+        """
+        names = [level.name for level in self.levels]
+        for name in shares:
+            if name not in names:
+                raise unknown("level", name, names)
+        return replace(self, levels=tuple(
+            replace(level, load=shares.get(level.name, level.load)) for level in self.levels))
 
     @property
     def kind(self) -> str:

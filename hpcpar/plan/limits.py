@@ -40,7 +40,7 @@ def require_batch(network: Network, batch: Ints) -> None:
 
 def limit(network: Network, strategy: str, batch: int) -> int:
     """The most ranks that a strategy can use (ParaDL, Table 3)."""
-    name, grid = ("layerwise", None) if strategy == "layerwise" else parse(strategy)
+    name, grid = (strategy, None) if strategy in ("layerwise", "integrated") else parse(strategy)
     shapes = [network.shapes[layer.name] for layer in network.layers]
     products = network.matmul_layers
     pixels = min((math.prod(shape[1:]) for shape in shapes if len(shape) > 1), default=1)
@@ -52,7 +52,7 @@ def limit(network: Network, strategy: str, batch: int) -> int:
         "pipeline": most_stages if grid is None else most_stages * batch,
         "ds": batch * pixels, "domain": batch * pixels,
         "df": batch * filters, "grid": batch * filters,
-        "layerwise": batch * max(pixels, filters),
+        **dict.fromkeys(("layerwise", "integrated"), batch * max(pixels, filters)),
     }
     return most.get(name, batch)
 

@@ -11,7 +11,8 @@
 ``grid-fc:PRxPC``   convolutions by samples over all ranks, fully connected layers on the grid
                     (integrated, Fig 7)
 ``domain:PRxPC``    convolutions by PR image parts, fully connected layers by PR channel parts, both
-                    times PC sample parts (Eq 9)
+                    times PC sample parts (Eq 9); ``domain:PRxPC+PRxPC``: the second grid is that of
+                    the fully connected layers (integrated, Fig 10)
 ``df:P1xP2``        P1 groups of samples, each of P2 channel parts (ParaDL's data + filter)
 ``ds:P1xP2``        P1 groups of samples, each of P2 image parts (ParaDL's data + spatial)
 ``owt``             convolutions by samples, fully connected layers by channels (one weird trick,
@@ -102,8 +103,10 @@ def placement_of(strategy: str) -> tuple[str, str]:
     return name, placement or "inner"
 
 
-def parse(strategy: str) -> tuple[str, tuple[int, int] | None]:
+def parse(strategy: str) -> tuple[str, tuple[int, ...] | None]:
     """Splits ``name`` or ``name:AxB``, with or without a placement, and checks it.
+
+    The numbers are two, or four where fully connected layers have a grid of their own.
 
     Raises
     ------
@@ -119,14 +122,16 @@ def parse(strategy: str) -> tuple[str, tuple[int, int] | None]:
         raise InputError(f"strategy '{name}' takes no grid; write just '{name}'")
     if takes_grid == "no" or (takes_grid == "may" and not rest):
         return name, None
-    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", rest)
+    pair = r"([1-9]\d*)x([1-9]\d*)"
+    match = re.fullmatch(rf"{pair}(?:\+{pair})?" if name == "domain" else pair, rest)
     if match is None:
+        another = ", or two, as in 'domain:2x4+8x1'" if name == "domain" else ""
         raise InputError(f"strategy '{strategy}': '{name}' needs a grid of two whole numbers, "
-                         f"as in '{name}:2x4'")
-    return name, (int(match[1]), int(match[2]))
+                         f"as in '{name}:2x4'{another}")
+    return name, tuple(int(number) for number in match.groups() if number)
 
 
-def fill(network: Network, name: str, ranks: Ints, grid: tuple[Ints, Ints] | None = None,
+def fill(network: Network, name: str, ranks: Ints, grid: tuple[Ints, ...] | None = None,
          gather: str = "lazy", placement: str = "inner") -> Configs:
     """The configuration of every layer; `ranks` and `grid` may be arrays, for a family of plans."""
     function = STRATEGIES[name][0]
@@ -145,10 +150,11 @@ def configurations(network: Network, strategy: str, ranks: int, gather: str = "l
     name, grid = parse(strategy)
     if ranks < 1:
         raise InputError(f"{ranks} ranks: give a whole number of at least 1")
-    if grid is not None and grid[0] * grid[1] != ranks:
-        fits = ", ".join(f"{name}:{a}x{b}" for a, b in grid_sizes(ranks))
-        raise InputError(f"strategy '{strategy}' is for {grid[0] * grid[1]} ranks, not {ranks}; "
-                         f"use one of {fits}")
+    for a, b in zip(grid[::2], grid[1::2], strict=True) if grid else ():
+        if a * b != ranks:
+            fits = ", ".join(f"{name}:{a}x{b}" for a, b in grid_sizes(ranks))
+            raise InputError(f"strategy '{strategy}' is for {a * b} ranks, not {ranks}; use one of "
+                             f"{fits}")
     return fill(network, name, ranks, grid, gather, placement_of(strategy)[1])
 
 

@@ -11,6 +11,8 @@ Krizhevsky's "one weird trick" is ``grid-fc`` on the grid P x 1. ParaDL's filter
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hpcpar.network.layers import Concat, Input, Layer, SoftmaxCrossEntropy
 from hpcpar.plan.config import Config, Ints
 from hpcpar.plan.image_cuts import image_degrees
@@ -36,9 +38,39 @@ def grid_fc(request: StrategyRequest) -> Configs:
 def domain(request: StrategyRequest) -> Configs:
     """Convolutions by image parts, fully connected layers by channels, both by samples (Eq 9)."""
     images, features = sections(request.network)
-    image_parts, sample_parts = request.grid
-    cut = request.config(n=sample_parts, **image_degrees(request.network, image_parts))
-    return assign(images, cut) | channel_split(request, features, *request.grid)
+    cut = _image_cut(request)
+    return assign(images, cut) | channel_split(request, features, *request.grid[-2:])
+
+
+def integrated(request: StrategyRequest, by_domain: Collection[str]) -> Configs:
+    """Convolutions in `by_domain` by image parts, all other products by channels (Eq 9).
+
+    A layer without a product is cut as the layer before it.
+    """
+    network, cut = request.network, _image_cut(request)
+    channel_parts, sample_parts = request.grid
+    split = request.config(n=sample_parts, c=channel_parts)
+    whole = request.config(n=sample_parts, replicas=channel_parts)
+    configs: Configs = {}
+    for layer in network.layers:
+        first = layer if layer.inputs else network.matmul_layers[0]
+        before = configs[layer.inputs[0]] if layer.inputs else None
+        if first.is_matmul:
+            by_image = first.name in by_domain
+            configs[layer.name] = cut if by_image else split if layer.inputs else whole
+        elif before is cut:
+            configs[layer.name] = cut if len(network.shapes[layer.name]) > 1 else whole
+        elif layer.has_weights and (request.lazy or before is split):
+            configs[layer.name] = split
+        else:
+            configs[layer.name] = _between(layer, before is split and request.lazy, split, whole)
+    return configs
+
+
+def _image_cut(request: StrategyRequest) -> Config:
+    """Image parts times sample parts."""
+    image_parts, sample_parts = request.grid[:2]
+    return request.config(n=sample_parts, **image_degrees(request.network, image_parts))
 
 
 def filters(request: StrategyRequest) -> Configs:

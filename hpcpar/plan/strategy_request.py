@@ -22,7 +22,8 @@ class StrategyRequest:
     ranks : int or ndarray
         Number of ranks; an array has one entry per case of a family of plans.
     grid : tuple
-        The two numbers of ``name:AxB``; (ranks, 1) where the strategy is named without a grid.
+        The two numbers of ``name:AxB``, or the four of ``name:AxB+CxD``, whose last two are for
+        fully connected layers; (ranks, 1) where the strategy is named without a grid.
     gather : str
         ``lazy`` or ``eager``: when a channel-split activation is gathered (see
         `hpcpar.plan.strategies.GATHERS`).
@@ -32,7 +33,7 @@ class StrategyRequest:
 
     network: Network
     ranks: Ints
-    grid: tuple[Ints, Ints]
+    grid: tuple[Ints, ...]
     gather: str
     placement: str
 

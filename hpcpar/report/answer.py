@@ -20,7 +20,7 @@ _WORDS = {"data": "data parallel", "filter": "filter parallel", "channel": "chan
           "domain": "domain and data parallel", "df": "data and filter parallel",
           "ds": "data and spatially parallel", "owt": "one weird trick",
           "owt-b": "one weird trick, scheme b", "owt-c": "one weird trick, scheme c",
-          "layerwise": "layer by layer"}
+          "layerwise": "layer by layer", "integrated": "model or domain parallel by layer"}
 
 
 def plural(count: int, word: str) -> str:

@@ -179,8 +179,9 @@ class Actions:
         self._finish(layer)
         p = self.parameters[layer]
         if p.updates:
-            updates = self.plan.fc_passes if layer in self._fc_layers else 1
-            self.rule.update(self.backend, p, self.step * updates + part, self._tick)
+            of_a_pass = layer in self._fc_layers
+            updates = self.plan.fc_passes if of_a_pass else 1
+            self.rule.update(self.backend, p, self.step * updates + part, self._tick, of_a_pass)
 
 
 def _nothing() -> None:

@@ -30,6 +30,22 @@ class RateSchedule(str, Enum):
     __str__ = str.__str__
 
 
+class BatchScaling(str, Enum):
+    """How the learning rate grows with the batch: k times, or sqrt(k) times, where the batch is k
+    times as large (OWT, section 5).
+    """
+
+    LINEAR = "linear"
+    SQRT = "sqrt"
+
+    __str__ = str.__str__
+
+    @property
+    def exponent(self) -> float:
+        """e of k^e."""
+        return 1.0 if self is BatchScaling.LINEAR else 0.5
+
+
 @dataclass(frozen=True)
 class SGD:
     """v := momentum * v - rate * (gradient + decay * w); w := w + v (OWT, section 4.2).
@@ -45,6 +61,10 @@ class SGD:
     warmup : int or None
         Iterations in which the rate grows to `rate`; None: a quarter of an epoch, but at most
         `WARMUP`.
+    base_batch : int or None
+        Samples of an update that `rate` and `decay` were chosen for; None: as many as there are.
+    scaling : BatchScaling
+        What other numbers of samples do to them.
     """
 
     rate: float = 0.01
@@ -53,16 +73,27 @@ class SGD:
     schedule: RateSchedule = RateSchedule.STEP
     step_epochs: int = 30
     warmup: int | None = None
+    base_batch: int | None = None
+    scaling: BatchScaling = BatchScaling.LINEAR
 
     def __post_init__(self) -> None:
         fine = 0 <= self.rate < math.inf and 0 <= self.momentum < 1 and 0 <= self.decay < math.inf
-        if not fine or self.step_epochs < 1 or (self.warmup or 0) < 0:
+        if not fine or min(self.step_epochs, self.base_batch or 1) < 1 or (self.warmup or 0) < 0:
             raise InputError(
                 f"SGD with rate {self.rate}, momentum {self.momentum}, decay {self.decay}, steps "
                 f"of {self.step_epochs} epochs, warm-up {self.warmup}: rate, decay and warm-up "
                 "must be finite and not negative, momentum must be at least 0 and below 1, steps "
                 "of at least 1 epoch"
             )
+
+    def factors(self, samples: float) -> tuple[float, float]:
+        """Factors of `rate` and `decay` for updates by so many samples.
+
+        They are k^e and k^(1 - e), so that k updates of the base batch and one of k times as many
+        samples shrink weights alike (OWT, section 5, for small rates).
+        """
+        k, exponent = samples / (self.base_batch or samples), self.scaling.exponent
+        return k ** exponent, k ** (1 - exponent)
 
     def rate_at(self, step: int, steps: int, epoch_steps: int) -> float:
         """The learning rate of iteration `step` of `steps`; an epoch has `epoch_steps` of them."""
@@ -90,20 +121,25 @@ class Rule:
         #: Values of state for each weight.
         self.states = OPTIMIZERS[optimizer]
         self.rate, self.momentum, self.decay = 0.0, 0.0, 0.0
+        #: Factors of rate and decay for layers that are updated after every FC pass.
+        self.of_a_pass = 1.0, 1.0
 
     def set(self, rate: float, momentum: float, decay: float) -> None:
         """The numbers of the iteration."""
         self.rate, self.momentum, self.decay = rate, momentum, decay
 
-    def update(self, backend: Backend, p: Parameters, count: int, tick: Tick | None = None) -> None:
+    def update(self, backend: Backend, p: Parameters, count: int, tick: Tick | None = None,
+               of_a_pass: bool = False) -> None:
         """Apply the gradient to what this rank updates, after `count` updates before; other
         gradients progress meanwhile (`tick`).
         """
         w, grad = p.updated(p.flat), p.updated(p.grad)
+        factors = self.of_a_pass if of_a_pass else (1.0, 1.0)
+        rate, decay = self.rate * factors[0], self.decay * factors[1]
         if self.optimizer == "adam":
             first, second = p.state
-            backend.adam_update(w, grad, first, second, self.rate, self.momentum, self.BETA,
-                                self.EPS, count + 1, self.decay, tick)
+            backend.adam_update(w, grad, first, second, rate, self.momentum, self.BETA, self.EPS,
+                                count + 1, decay, tick)
         else:
-            backend.sgd_update(w, grad, p.state[0] if p.state else None, self.rate, self.momentum,
-                               self.decay, tick)
+            backend.sgd_update(w, grad, p.state[0] if p.state else None, rate, self.momentum,
+                               decay, tick)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from hpcpar.errors import InputError
@@ -13,6 +15,7 @@ from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named, parse
 from hpcpar.search.candidates import APART, Candidate, PlanningTask, alone, of_plan, priced
 from hpcpar.search.fit import with_variations
+from hpcpar.search.integrated import plan_integrated
 from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.local_search import improve
 from hpcpar.search.pipelines import maybe_faster
@@ -20,6 +23,8 @@ from hpcpar.search.table_search import SearchResult
 
 #: On more ranks than this, pipelines that a lower bound excludes are not priced.
 ALL_PIPELINES = 16
+#: Strategies whose configurations depend on machine and batch.
+SEARCHED = ("layerwise", "integrated")
 
 
 def strategies_to_try(network: Network, ranks: int, machine: Machine) -> list[str]:
@@ -54,17 +59,23 @@ def expand(pattern: str, ranks: int) -> list[str]:
     Parameters
     ----------
     pattern : str
-        A strategy, or the name of one with ``:*`` in place of its grid; a placement may follow.
+        A strategy, or the name of one with ``*`` in place of its grid, or of its second grid, as in
+        ``domain:2x4+*``; a placement may follow.
 
     Raises
     ------
     InputError
         Unknown strategy, or a wildcard on one that takes no grid.
     """
-    if pattern == "layerwise":
+    if pattern in SEARCHED:
         return [pattern]
     strategy, slash, placement = pattern.partition("/")
     name, _, rest = strategy.partition(":")
+    if rest.endswith("+*"):
+        first = pattern.replace("+*", "")
+        fits = math.prod(parse(first)[1] or ()) == ranks
+        # where the first grid is for other ranks, one refusal is enough
+        return [pattern.replace("*", f"{a}x{b}") for a, b in grid_sizes(ranks)] if fits else [first]
     if rest != "*":
         parse(pattern)
         return [pattern]
@@ -86,7 +97,7 @@ def task(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
 
 def price_named(network: Network, spec: NetworkSpec, strategy: str, ranks: int, batch: int,
                 machine: Machine, **options: Any) -> Candidate:
-    """The priced plan of a named strategy or of ``layerwise``; `options` are those of `task`.
+    """The priced plan of a named strategy or of one of `SEARCHED`; `options` are those of `task`.
 
     Raises
     ------
@@ -95,7 +106,8 @@ def price_named(network: Network, spec: NetworkSpec, strategy: str, ranks: int, 
     """
     if strategy == "layerwise":
         return named_or_layerwise(network, spec, ranks, batch, machine, **options)[0]
-    return accepted([alone(task(network, spec, ranks, batch, machine, **options), strategy)])[0]
+    plan_alone = plan_integrated if strategy == "integrated" else partial(alone, strategy=strategy)
+    return accepted([plan_alone(task(network, spec, ranks, batch, machine, **options))])[0]
 
 
 def accepted(candidates: list[Candidate]) -> list[Candidate]:

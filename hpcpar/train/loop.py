@@ -62,6 +62,11 @@ class Training(Job):
         super().__init__(world, network, plan, backend, options, training=True)
         self.loader = world.agree(lambda: self.open("train"))
         self.test = world.agree(lambda: self.open("test") if self.has_test else None)
+        batch, sgd = int(plan.batch), options.sgd
+        self.factors = sgd.factors(batch)
+        of_a_pass = sgd.factors(batch / plan.fc_passes)
+        self.executor.rule.of_a_pass = (of_a_pass[0] / self.factors[0],
+                                        of_a_pass[1] / self.factors[1])
         self.start = self.restore() if options.resume else 0
         self.steps = options.steps or options.epochs * self.loader.batches_per_epoch
         #: Iterations done.
@@ -126,8 +131,9 @@ class Training(Job):
         self.communicator.trace.clear()
         begin = perf_counter()
         rate = sgd.rate_at(self.step, self.steps, self.loader.batches_per_epoch)
-        loss, right = self.executor.iterate(batch.images, batch.labels, self.step, rate,
-                                            sgd.momentum, sgd.decay)
+        loss, right = self.executor.iterate(
+            batch.images, batch.labels, self.step, rate * self.factors[0], sgd.momentum,
+            sgd.decay * self.factors[1])
         self.time(program, begin, loss, self.step)
         if self.step == self.start:
             trace.check(self.communicator.trace, self.schedule, self.world.rank)

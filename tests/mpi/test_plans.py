@@ -14,9 +14,18 @@ from plans import random_plan, staged_plan
 from skips import CUTS, skip_plan
 
 from hpcpar.comm.communicator import Communicator
-from hpcpar.comm.world import world
+from hpcpar.comm.world import World, world
+from hpcpar.kernels import backend
+from hpcpar.machine.files import load
+from hpcpar.plan.boxes import local
 from hpcpar.plan.plan import NetworkSpec, Overlap, PipelineOrder, Plan
-from hpcpar.plan.strategies import configurations, plan_options
+from hpcpar.plan.strategies import GATHERS, configurations, grid_sizes, plan_options
+from hpcpar.plan.strategies_15d import integrated
+from hpcpar.plan.strategy_request import StrategyRequest
+from hpcpar.runtime.executor import Executor
+from hpcpar.schedule.lower import lower
+from hpcpar.search.auto import price_named
+from hpcpar.train import global_tensors
 
 P = world().size
 #: Random (network, plan) pairs on this number of ranks: on all together more than 200, some of them
@@ -94,6 +103,56 @@ def test_variable_batch_size(strategy: str, communicator: Communicator) -> None:
             plan = Plan(spec, P, batch, strategy, configurations(network, strategy, P),
                         dtype="float64", overlap=overlap, **options)
             check(name, plan, "ring", communicator, strategy, 2)
+
+
+@pytest.mark.skipif(P == 1, reason="one rank has one grid")
+@pytest.mark.parametrize("name", [*FIXED[: 3 if P <= 4 else 1], CHAINS[0]])
+def test_another_grid_for_fully_connected_layers(name: str, communicator: Communicator) -> None:
+    """Fig 10 of Gholami et al.: domain:AxB+CxD."""
+    given, grids = facts(name), grid_sizes(P)
+    spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
+    for k, ((a, b), (c, d)) in enumerate(zip(grids, reversed(grids), strict=True)):
+        strategy = f"domain:{a}x{b}+{c}x{d}" + "/outer" * (k % 2)
+        plan = Plan(spec, P, given.batch, strategy, configurations(given.network, strategy, P),
+                    dtype="float64", overlap=list(Overlap)[k % 3])
+        check(name, plan, algorithms(k), communicator, strategy, 2)
+
+
+@pytest.mark.skipif(P == 1, reason="one rank has one configuration")
+@pytest.mark.parametrize("name", [FIXED[1], "resnet", "inception"])
+def test_integrated(name: str, communicator: Communicator) -> None:
+    """Model or domain parallelism by layer: as Eq 9 chooses on a machine, and at random."""
+    given, rng = facts(name), np.random.default_rng(P)
+    spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
+    chosen = price_named(given.network, spec, "integrated", P, given.batch, load("cori-knl"),
+                         dtype="float64").plan
+    check(name, replace(chosen, bucket_bytes=0), "ring", communicator, "integrated", 2)
+    products = [x.name for x in given.network.matmul_layers
+                if len(given.network.shapes[x.name]) > 1]
+    for k, grid in enumerate(grid_sizes(P)[1:]):
+        some = {layer for layer in products if rng.random() < 0.5}
+        request = StrategyRequest(given.network, P, grid, GATHERS[k % 2], "inner")
+        plan = replace(chosen, configs=integrated(request, some), overlap=list(Overlap)[k % 3])
+        check(name, plan, algorithms(k), communicator, f"domain for {some}", 2)
+
+
+@pytest.mark.skipif(P == 1, reason="one rank has no fc_passes to take")
+def test_layers_with_passes_have_their_own_rate(communicator: Communicator, ranks: World) -> None:
+    """`run --base-batch`: an update by a pass counts the samples of the pass."""
+    given = facts(f"{FIXED[0]}@{P * P}")
+    spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
+    plan = Plan(spec, P, P * P, "owt-b", configurations(given.network, "owt-b", P),
+                dtype="float64", **plan_options("owt-b", P, P * P))
+    executor = Executor(given.network, plan, lower(given.network, plan, CHOOSERS["ring"]),
+                        communicator, backend("cpu"), 1)
+    executor.rule.of_a_pass = 0.0, 1.0
+    before = {name: w.copy() for name, w in global_tensors.weights(executor, ranks)}
+    pixels = local(executor.image_box, tuple((0, n) for n in given.network.image_shape))
+    executor.iterate(given.images[0][(executor.image_rows, *pixels)], given.targets[0], 0, 0.1,
+                     0.0, 0.0)
+    after = dict(global_tensors.weights(executor, ranks))
+    for name, weights in before.items():
+        assert (weights == after[name]).all() == name.partition("/")[0].startswith("fc"), name
 
 
 @pytest.mark.parametrize("name", [FIXED[0], "resnet"])

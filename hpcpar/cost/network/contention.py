@@ -35,9 +35,9 @@ class Links:
 
     @classmethod
     def of(cls, level: Level) -> Links:
-        """The links of one level without contention."""
+        """The links of one level without contention of the job's own flows."""
         small = level.alpha_s if level.small_alpha_s is None else level.small_alpha_s
-        return cls(level.alpha_s, level.beta_s_per_byte, small, level.small_bytes)
+        return cls(level.alpha_s, level.loaded_beta_s_per_byte, small, level.small_bytes)
 
     def latency_s(self, message_bytes: Numbers) -> Floats:
         """Latency of a message of this size."""

@@ -4,12 +4,15 @@ the groups lie.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hpcpar.cli.main import main
 from hpcpar.cost.network.contention import NetworkModel, doublings, route
 from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.errors import InputError
@@ -17,6 +20,7 @@ from hpcpar.machine import files
 from hpcpar.plan.config import Config, MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.schedule.steps import Group
+from hpcpar.search import auto
 
 #: Nodes of 4 with 2 links each, racks of 17 nodes whose 34 links are oversubscribed 3 times.
 ABCI = files.load("abci-v100")
@@ -232,3 +236,61 @@ def test_hops_between_stages_cross_what_lies_between_them(strategy: str, each: i
         wire = level.alpha_s + (phi if outside else 1.0) * level.beta_s_per_byte * step.sent_bytes
         assert step.seconds == pytest.approx(wire + 2 * step.sent_bytes * ABCI.copy_s_per_byte,
                                              rel=1e-9), step.label
+
+
+# -- load of other jobs ----------------------------------------------------------------------------
+def test_load_takes_its_share_of_a_levels_bandwidth() -> None:
+    loaded = ABCI.loaded({"rack": 0.75})
+    assert loaded.levels[1].loaded_beta_s_per_byte == pytest.approx(4 * RACK.beta_s_per_byte)
+    assert [level.load for level in loaded.levels] == [0, 0.75, 0]
+    links = route(NetworkModel(loaded), [MeshAxis(1, 8)], 8).far
+    assert links.alpha_s == RACK.alpha_s
+    assert links.beta_s_per_byte == pytest.approx(4 * RACK.beta_s_per_byte)
+    inside = route(NetworkModel(loaded), [MeshAxis(1, 4)], 8).far
+    assert inside.beta_s_per_byte == pytest.approx(NODE.beta_s_per_byte)
+
+
+@pytest.mark.parametrize("strategy", ["data", "spatial", "filter", "channel", "ds:2x4", "layerwise",
+                                      "pipeline:2x4", "integrated"])
+def test_load_of_all_levels_is_bandwidth_that_is_not_there(strategy: str) -> None:
+    """One place applies it: a machine with half of every bandwidth is priced alike."""
+    shares = {level.name: 0.5 for level in ABCI.levels}
+    slow = replace(ABCI, levels=tuple(
+        replace(level, beta_s_per_byte=2 * level.beta_s_per_byte) for level in ABCI.levels))
+    found = [auto.price_named(NETWORK, LENET, strategy, 8, 64, machine).iteration_s
+             for machine in (ABCI.loaded(shares), slow, ABCI)]
+    assert found[0] == pytest.approx(found[1], rel=1e-12) and found[0] > found[2]
+
+
+def test_a_load_in_a_machine_file() -> None:
+    data = files.to_dict(ABCI.loaded({"system": 0.2}))
+    assert files.from_dict(data).levels[2].load == 0.2
+    assert "load" not in str(files.to_dict(ABCI))  # plans of idle machines stay as they were
+    for share in (1.0, -0.1, "much"):
+        data["levels"][2]["load"] = share  # type: ignore[index]
+        with pytest.raises(InputError, match="load"):
+            files.from_dict(data)
+    with pytest.raises(InputError, match="unknown level 'rak'; did you mean 'rack'"):
+        ABCI.loaded({"rak": 0.2})
+
+
+def test_the_option_load(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    case = ["--network", "lenet5", "--machine", "abci-v100", "--ranks", "8", "--batch", "64"]
+
+    def seconds(*argv: str) -> float:
+        assert main([*argv, "--json"]) == 0
+        return float(json.loads(capsys.readouterr().out)["iteration_s"])
+
+    free, loaded = (seconds("predict", *case, *more)
+                    for more in ((), ("--load", "rack=0.9, node=0.5")))
+    assert loaded > free
+    plan = str(tmp_path / "plan.json")
+    found = seconds("plan", *case, "--strategy", "data", "--load", "rack=0.9,node=0.5", "-o", plan)
+    assert found == loaded == seconds("predict", "--plan", plan)
+    assert seconds("predict", "--plan", plan, "--load", "rack=0,node=0") <= found
+    for wrong in ("rack=1", "rack", "=0.2", "rak=0.2", "rack=0.2,"):
+        try:
+            status = main(["predict", *case, "--load", wrong])
+        except SystemExit as end:
+            status = int(end.code or 0)
+        assert status == 2 and capsys.readouterr().err.count("\n") <= 3, wrong

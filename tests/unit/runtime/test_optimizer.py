@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hpcpar.errors import InputError
-from hpcpar.runtime.optimizer import SGD, WARMUP, RateSchedule
+from hpcpar.runtime.optimizer import SGD, WARMUP, BatchScaling, RateSchedule
 
 
 def rates(sgd: SGD, steps: int, epoch_steps: int) -> list[float]:
@@ -51,3 +51,17 @@ def test_one_weird_trick_decays_after_each_quarter() -> None:
 def test_what_cannot_be_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InputError, match="SGD with"):
         SGD(**wrong)  # type: ignore[arg-type]
+
+
+def test_rate_and_decay_grow_with_the_batch() -> None:
+    """OWT, section 5: 8 times the batch of 128; its exact weight decay is 0.0014141888."""
+    assert SGD().factors(1024) == (1.0, 1.0)
+    linear, root = (SGD(0.01, base_batch=128, scaling=s) for s in BatchScaling)
+    assert linear.factors(1024) == (8.0, 1.0) and linear.factors(64) == (0.5, 1.0)
+    rate, decay = root.factors(1024)
+    assert rate == decay == pytest.approx(8 ** 0.5)
+    exact = (1 - (1 - root.rate * root.decay) ** 8) / (rate * root.rate)
+    assert decay * root.decay == pytest.approx(exact, rel=1e-4)
+    assert exact == pytest.approx(0.0014141888, rel=1e-7)
+    with pytest.raises(InputError, match="SGD with"):
+        SGD(base_batch=-1)

@@ -1,0 +1,37 @@
+"""The strategy ``integrated``: Gholami's choice of grid, and of model or domain by layer (Eq 9)."""
+
+from __future__ import annotations
+
+from hpcpar.errors import InputError
+from hpcpar.machine import files
+from hpcpar.papers.gholami_choice import HockneyLink, choose
+from hpcpar.plan.plan import DTYPES, Plan
+from hpcpar.plan.strategies_15d import integrated
+from hpcpar.plan.strategy_request import StrategyRequest
+from hpcpar.search.candidates import Candidate, PlanningTask, of_plan
+
+NAME = "integrated"
+
+
+def plan_integrated(task: PlanningTask) -> Candidate:
+    """The plan of least communication by Eq 9, priced as any other.
+
+    alpha and beta are those of the level that all ranks span.
+
+    Raises
+    ------
+    InputError
+        The network has no product to cut.
+    """
+    network, machine = task.network, task.machine
+    if not network.matmul_layers:
+        raise InputError(f"strategy '{NAME}': network '{network.name}' has no convolution or fully "
+                         "connected layer; use --strategy data")
+    level = machine.levels[machine.level_index_for(task.ranks, task.ranks)]
+    item_bytes = DTYPES[task.options.get("dtype", Plan.dtype)]
+    choice = choose(network, task.ranks, task.batch,
+                    HockneyLink(level.alpha_s, item_bytes * level.loaded_beta_s_per_byte))
+    request = StrategyRequest(network, task.ranks, (choice.pr, choice.pc), task.gather, "inner")
+    plan = Plan(task.spec, task.ranks, task.batch, NAME, integrated(request, choice.domain),
+                machine=files.to_dict(machine), **task.plan_options)
+    return of_plan(task, plan)

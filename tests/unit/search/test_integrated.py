@@ -1,0 +1,100 @@
+"""Strategies with a grid of their own for fully connected layers, and Gholami's choice by layer."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcpar.errors import InputError
+from hpcpar.machine import files
+from hpcpar.network import builtin
+from hpcpar.papers.gholami import HockneyLink, eq9_integrated, total_s
+from hpcpar.papers.gholami_choice import choose
+from hpcpar.plan.limits import limit
+from hpcpar.plan.plan import NetworkSpec
+from hpcpar.plan.strategies import configurations, parse
+from hpcpar.plan.strategies_15d import integrated
+from hpcpar.plan.strategy_request import StrategyRequest
+from hpcpar.search import auto
+
+CORI = files.load("cori-knl")
+ALEXNET = NetworkSpec("alexnet", (3, 224, 224), 1000)
+NETWORK = ALEXNET.build()
+
+
+def test_another_grid_for_fully_connected_layers() -> None:
+    assert parse("domain:2x4+8x1") == ("domain", (2, 4, 8, 1))
+    assert parse("domain:2x4+8x1/outer") == ("domain", (2, 4, 8, 1))
+    configs = configurations(NETWORK, "domain:2x4+8x1", 8)
+    assert str(configs["conv3"]) == "{n=4, h=2}" and str(configs["fc6"]) == "{c=8}"
+    assert configurations(NETWORK, "domain:2x4+2x4", 8) == configurations(NETWORK, "domain:2x4", 8)
+    # whole images: the grid for fully connected layers alone (Fig 7)
+    alone = configurations(NETWORK, "grid-fc:2x4", 8)
+    both = configurations(NETWORK, "domain:1x8+2x4", 8)
+    assert {name for name in alone if str(alone[name]) != str(both[name])} <= {"flatten"}
+
+
+@pytest.mark.parametrize(("strategy", "told"), [
+    ("domain:2x4+8x2", "is for 16 ranks, not 8"), ("domain:2x2+8x1", "is for 4 ranks, not 8"),
+    ("domain:2x4+8", "or two, as in 'domain:2x4\\+8x1'"), ("domain:2x4+", "or two"),
+    ("domain:2x4+8x1+2x4", "or two"), ("domain:2x4+0x8", "or two"),
+    ("grid:2x4+8x1", "needs a grid of two whole numbers, as in 'grid:2x4'$"),
+    ("integrated:2x4", "unknown strategy"),
+])
+def test_impossible_grids_are_refused_in_one_line(strategy: str, told: str) -> None:
+    with pytest.raises(InputError, match=told) as refused:
+        auto.price_named(NETWORK, ALEXNET, strategy, 8, 64, CORI)
+    assert "\n" not in str(refused.value)
+
+
+def test_every_second_grid() -> None:
+    assert auto.expand("domain:2x2+*/outer", 4) == [
+        "domain:2x2+1x4/outer", "domain:2x2+2x2/outer", "domain:2x2+4x1/outer"]
+    assert auto.expand("domain:2x4+*", 4) == ["domain:2x4"]
+    for wrong in ("grid:2x2+*", "data+*"):
+        with pytest.raises(InputError, match="strategy"):
+            auto.price_named(NETWORK, ALEXNET, auto.expand(wrong, 4)[0], 4, 64, CORI)
+
+
+def test_all_convolutions_by_domain_are_the_strategy_domain() -> None:
+    for gather in ("lazy", "eager"):
+        for name in ("alexnet", "resnet50", "inception_v3"):
+            net = builtin.network(name)
+            convolutions = {x.name for x in net.matmul_layers if len(net.shapes[x.name]) > 1}
+            request = StrategyRequest(net, 8, (2, 4), gather, "inner")
+            assert integrated(request, convolutions) == configurations(
+                net, "domain:2x4", 8, gather), (gather, name)
+
+
+def test_no_convolution_by_domain_is_the_grid() -> None:
+    request = StrategyRequest(NETWORK, 8, (2, 4), "lazy", "inner")
+    assert integrated(request, ()) == configurations(NETWORK, "grid:2x4", 8)
+
+
+def test_integrated_takes_gholamis_choice() -> None:
+    """Section 3's case: all convolutions by domain, priced as Eq 9 but for halos of pooling."""
+    link = HockneyLink(2e-6, 4 / 6e9)
+    choice = choose(NETWORK, 512, 2048, link)
+    found = auto.price_named(NETWORK, ALEXNET, "integrated", 512, 2048, CORI)
+    assert found.strategy == "integrated" and found.plan.strategy == "integrated"
+    assert found.plan.configs == configurations(NETWORK, f"domain:{choice.pr}x{choice.pc}", 512)
+    paper = auto.price_named(NETWORK, ALEXNET, "integrated", 512, 2048, CORI, gather="eager",
+                             overlap="none", accounting="paper")
+    eq9_s = total_s(eq9_integrated(NETWORK, choice.pr, choice.pc, 2048, link))
+    assert paper.prediction.communication_s == pytest.approx(eq9_s, rel=0.3)
+
+
+def test_a_mixed_choice_cuts_every_layer_as_the_one_before() -> None:
+    net = builtin.network("resnet50")
+    some = {x.name for x in net.matmul_layers[:10]}
+    configs = integrated(StrategyRequest(net, 8, (2, 4), "lazy", "inner"), some)
+    for layer in net.layers:
+        if layer.is_matmul:
+            assert str(configs[layer.name]) == (
+                "{n=4, h=2}" if layer.name in some else "{n=4, c=2}")
+        elif layer.inputs and len(net.shapes[layer.name]) > 1:
+            before = configs[layer.inputs[0]]
+            assert configs[layer.name] == before or not before.h > 1
+
+
+def test_most_ranks() -> None:
+    assert limit(NETWORK, "integrated", 64) == limit(NETWORK, "layerwise", 64)
