@@ -171,10 +171,13 @@ class Builder(Emitter):
         """Backward steps; returns weighted layers with the movement that sums their gradient (None
         where nothing is summed).
 
-        Without `moving`, gradients of inputs are computed and stay where they are.
+        The sum of a full bucket starts behind the movements of the next layer with weights, which
+        computing waits for. Without `moving`, gradients of inputs are computed and stay where they
+        are.
         """
         pending: list[Pending] = []
         bucket: list[Pending] = []
+        full: list[Pending] = []
         names = [layer.name for layer in summed(self.plan, layers)]
         ends = closes(self.network, self.plan, summed(self.plan, layers), self.plan.bucket_bytes)
         closes_bucket = dict(zip(names, ends, strict=True))
@@ -192,6 +195,9 @@ class Builder(Emitter):
                 if isinstance(layer, BatchNorm) or self._wants(layer):
                     self.wait(self.moments(Phase.BACKWARD, layer, batch))
             back = self.input_gradients(layer, batch, moving)
+            if layer.name in closes_bucket:
+                self.sum_bucket(full)
+                full = []
             if layer.has_weights and not isinstance(layer, Normalisation):
                 if not self.full:
                     self.arrive(back, batch)
@@ -205,11 +211,16 @@ class Builder(Emitter):
             if layer.name in closes_bucket:
                 bucket.append(pending[-1])
                 if closes_bucket[layer.name]:
-                    move = gradient(self, [p.layer for p in bucket])
-                    for p in bucket:
-                        p.move = move
-                    bucket = []
+                    full, bucket = bucket, []
+        self.sum_bucket(full)
         return pending
+
+    def sum_bucket(self, bucket: list[Pending]) -> None:
+        """Sum the gradients of a bucket, if there is one."""
+        if bucket:
+            move = gradient(self, [p.layer for p in bucket])
+            for p in bucket:
+                p.move = move
 
     def _wants(self, layer: Layer) -> bool:
         return any(name in self.trains for name in layer.inputs)

@@ -271,7 +271,7 @@ def _alone(task: PlanningTask, strategy: str) -> Candidate:
 def stages_and_ranks(strategy: str, ranks: int) -> tuple[int, int]:
     """Stages of a named pipeline, and ranks of each."""
     _, grid = parse(strategy)
-    return (ranks, 1) if grid is None else grid
+    return (ranks, 1) if grid is None else (grid[0], grid[1])
 
 
 def microbatches_tried(task: PlanningTask, strategy: str) -> list[int]:
