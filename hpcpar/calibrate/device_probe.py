@@ -54,11 +54,6 @@ class DeviceProbe:
         return [self._product, self._copy, self._alone, self._launch, self._pack, self._add]
 
     @property
-    def speeds(self) -> list[Timer]:
-        """A matrix product, and a copy by all ranks."""
-        return [self._product, self._copy]
-
-    @property
     def flops_per_s(self) -> float:
         return 2.0 * _EDGE**3 / self._product.seconds
 

@@ -9,12 +9,10 @@ import re
 import statistics
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from hpcpar.api.checks import OneOf, check_direct
-from hpcpar.calibrate.rescale import slowdown
 from hpcpar.cli import options
 from hpcpar.cli.output_files import OutputFile
 from hpcpar.comm.cores import fullest_node
@@ -31,7 +29,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
 from hpcpar.report.answer import of_run, plural
 from hpcpar.report.progress import ProgressBar, RunProgress
-from hpcpar.report.tables import between, seconds, show_line
+from hpcpar.report.tables import show_line
 from hpcpar.runtime.optimizer import SGD, WARMUP, BatchScaling, RateSchedule
 from hpcpar.schedule.runnable import require
 from hpcpar.train import record
@@ -170,18 +168,9 @@ def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
     notes += slowdowns(node.ranks) if w.rank == 0 and args.device == "cpu" else []
     for note in notes:
         lines.say(f"note: {note}")
-    told = prediction.to_json(steps=True)
-    now, rescaled_s = slowdown(w, kernels, machine), None
-    if now is not None:
-        rescaled_s = price(network, plan, now.rescaled(machine, network),
-                           training=not args.forward_only).iteration_s
-        told |= {"rescaled": asdict(now) | {"iteration_s": rescaled_s}}
-        lines.say(f"predicted {between(prediction.iteration_s, prediction.interval_s)}; now a "
-                  f"matrix product takes {now.product:.2f} and a copy {now.copy:.2f} times as long "
-                  f"as at the calibration: {seconds(rescaled_s)} at this speed")
     recorder = Recorder(w, job, args.device, node, {
-        "prediction": told, "machine": files.to_dict(machine), "started": started,
-        "command": " ".join(sys.argv)}, _earlier(args, job))
+        "prediction": prediction.to_json(steps=True), "machine": files.to_dict(machine),
+        "started": started, "command": " ".join(sys.argv)}, _earlier(args, job))
     progress, reason = RunProgress(lines, prediction.iteration_s), ""
     with lines:
         if isinstance(job, Training):
@@ -198,7 +187,7 @@ def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
             writer.finish()
         if args.out:
             lines.say(f"record written to {args.out}")
-        summary = _summary(job, run, prediction, rescaled_s)
+        summary = _summary(job, run, prediction)
         if args.json:
             options.print_json(summary)
         elif args.csv:
@@ -226,7 +215,7 @@ def _images_per_s(run: record.RunRecord) -> float:
 
 
 def _summary(job: Training | Inference, run: record.RunRecord,
-             prediction: Prediction, rescaled_s: float | None) -> dict[str, Any]:
+             prediction: Prediction) -> dict[str, Any]:
     """The document of ``--json``."""
     plan, measured = job.plan, job.measured
     end = measured.epochs.values[-1] if measured.epochs.values else EpochEnd()
@@ -240,13 +229,11 @@ def _summary(job: Training | Inference, run: record.RunRecord,
         return out | {
             "samples": measured.samples, "images_per_s": _images_per_s(run),
             "measured_pass_s": middle, "predicted_pass_s": prediction.iteration_s,
-            "rescaled_pass_s": rescaled_s,
         }
     return out | {
         "steps": job.step, "loss": job.last_loss, "losses": measured.losses,
         "train_accuracy": _number(end.train_accuracy),
         "measured_iteration_s": middle, "predicted_iteration_s": prediction.iteration_s,
-        "rescaled_iteration_s": rescaled_s,
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hpcpar.cost.price_plan import Prediction
@@ -92,24 +91,12 @@ def of_comparison(rows: Sequence[Row], mean: float | None) -> str:
         t, inside = rows[0].iteration, rows[0].inside
         where = {None: "", True: ", inside the 90% interval", False: ", outside the 90% interval"}
         return (f"Predicted {between(t.predicted_s, rows[0].interval_s)} an iteration, measured "
-                f"{seconds(t.measured_s)}: {percent(t.accuracy)} right{where[inside]}"
-                f"{_at_this_speed(rows[0])}")
+                f"{seconds(t.measured_s)}: {percent(t.accuracy)} right{where[inside]}")
     worst = min(rows, key=lambda row: row.iteration.accuracy or 0.0)
     known = [row.inside for row in rows if row.inside is not None]
     count = f"; {sum(known)} of {len(known)} lie inside their 90% intervals" if known else ""
     return (f"Predictions of {len(rows)} runs are {percent(mean)} right on average; "
             f"the worst, {worst.file}: {percent(worst.iteration.accuracy)}{count}")
-
-
-def _at_this_speed(row: Row) -> str:
-    """How right the prediction was, but for what the machine's speed has changed since its
-    calibration.
-    """
-    if row.rescaled_s is None:
-        return ""
-    at_start = replace(row.iteration, predicted_s=row.rescaled_s)
-    return (f"; at the machine's speed at the start {seconds(row.rescaled_s)}: "
-            f"{percent(at_start.accuracy)}")
 
 
 def of_run(summary: Mapping[str, Any]) -> str:
@@ -125,9 +112,6 @@ def of_run(summary: Mapping[str, Any]) -> str:
         told = f"Trained to step {summary['steps']}"
     times = (f"{seconds(summary[f'measured_{what}_s'])} a{'n' * (what == 'iteration')} {what}, "
              f"predicted {seconds(summary[f'predicted_{what}_s'])}")
-    rescaled_s = summary.get(f"rescaled_{what}_s")
-    if rescaled_s is not None:
-        times += f", {seconds(rescaled_s)} at the machine's speed at the start"
     return f"{told}: {', '.join([*rate, *held_out, times])}"
 
 

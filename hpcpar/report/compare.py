@@ -34,8 +34,7 @@ def compare_one(record: RunRecord) -> Row:
     low, middle, high = map(float, np.percentile(record.slowest_s, (25, 50, 75)))
     iteration = Times(middle, prediction.timeline.total_s, low, high)
     row = Row(record, prediction.network, prediction.strategy, prediction.ranks, iteration,
-              prediction.memory_bytes, prediction.interval_s,
-              prediction.rescaled_s)
+              prediction.memory_bytes, prediction.interval_s)
     times = clocked(record, record.measured.start)
     row.tells_waiting = len(times.iterations) > 0
     computes, none = computing(record), np.zeros(len(record.steps), np.bool_)

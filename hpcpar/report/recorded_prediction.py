@@ -32,14 +32,6 @@ class RecordedPrediction:
     timeline: Timeline[float]
     #: 90% interval of an iteration, of a calibrated machine.
     interval_s: tuple[float, float] | None
-    #: An iteration at the speed that the machine had when the run began.
-    rescaled_s: float | None
-
-
-class RescaledHead(msgspec.Struct):
-    """The part of a re-scaled prediction that is read."""
-
-    iteration_s: Seconds
 
 
 class PredictionHead(msgspec.Struct):
@@ -53,7 +45,6 @@ class PredictionHead(msgspec.Struct):
     steps: list[dict[str, object]]
     iteration_low_s: Seconds | None = None
     iteration_high_s: Seconds | None = None
-    rescaled: RescaledHead | None = None
 
 
 def recorded_prediction(record: RunRecord) -> RecordedPrediction:
@@ -79,4 +70,4 @@ def recorded_prediction(record: RunRecord) -> RecordedPrediction:
     interval_s = None if low_s is None or high_s is None else (low_s, high_s)
     return RecordedPrediction(head.network, head.machine, head.strategy, len(record.ranks),
                               head.memory_bytes, steps, Timeline(spans, waits, head.iteration_s),
-                              interval_s, head.rescaled.iteration_s if head.rescaled else None)
+                              interval_s)

@@ -134,8 +134,6 @@ class Row:
     predicted_memory_bytes: int
     #: 90% interval of the predicted iteration; None where its machine is not calibrated.
     interval_s: tuple[float, float] | None = None
-    #: The prediction at the speed that the machine had when the run began.
-    rescaled_s: float | None = None
     #: By phase, in the order of an iteration.
     phases: dict[str, Split] = field(default_factory=dict)
     #: By layer, in the order of the schedule.
@@ -215,7 +213,6 @@ class Row:
             "predicted_iteration_s": self.iteration.predicted_s,
             "interval_iteration_s": self.interval_s,
             "inside_interval": self.inside,
-            "rescaled_iteration_s": self.rescaled_s,
             "measured_iteration_s": self.iteration.measured_s,
             "quartiles_iteration_s": [self.iteration.low_s, self.iteration.high_s],
             "predicted_epoch_s": self.epoch.predicted_s,

@@ -63,8 +63,6 @@ def test_links_that_are_shared(inside: int, alone: float, together: float, found
 class Alone:
     """A world of one rank."""
 
-    rank = 0
-
     def barrier(self) -> None:
         pass
 
