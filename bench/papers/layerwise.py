@@ -150,6 +150,8 @@ def _predict(preset: str, name: str, strategy: str, ranks: int, synchronisation:
              overlap: str, classes: int, batch: int) -> Prediction:
     on, net, named = machine(preset, name), network(name, classes), spec(name, classes)
     options = {"overlap": overlap, "synchronisation": synchronisation, "batch_norm": "local"}
+    if synchronisation == "server":
+        options["collectives"] = "mpi"  # the server talks to every GPU, without a tree
     if strategy == SEARCHED:
         return auto.named_or_layerwise(net, named, ranks, batch, on, bucket_bytes=0,
                                        **options)[0].prediction

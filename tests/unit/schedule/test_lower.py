@@ -137,9 +137,9 @@ def test_when_results_are_needed(strategy: str, overlap: str) -> None:
                               Compute) and user.layer == c.layer and user.op in (
                                   Op.FORWARD, Op.BOUNDARY)
         if c.phase is Phase.BACKWARD and overlap == "full" and c.layer in WEIGHTED:
-            beside = s.steps[c.index + 1]
-            assert isinstance(beside, Compute) and beside.op is Op.BACKWARD_WEIGHT
-            assert c.needed_by == c.index + 2
+            beside = next(step for step in s.steps[c.index:] if isinstance(step, Compute))
+            assert beside.op is Op.BACKWARD_WEIGHT and beside.layer == c.layer
+            assert c.needed_by == beside.index + 1
     if overlap == "none":
         return
     split = [a.layer for a, b in pairwise(s.steps) if isinstance(b, Compute)

@@ -53,13 +53,13 @@ def test_changes_make_plans_faster_in_time(name: str, ranks: int, batch: int, pr
 
 
 def test_parts_of_hidden_sums_around_the_best_are_tried() -> None:
-    """On four nodes, of AlexNet's sums of gradients more than half but not all are hidden: 6%
+    """On four nodes, of AlexNet's sums of gradients more than half but not all are hidden: 9%
     between the optima.
     """
     machine = files.load("p100x4x4")
-    search, optima = searched("alexnet", 16, 512, machine)
+    search, optima = searched("alexnet", 16, 256, machine)
     seconds = [c.iteration_s for c in optima]
-    chosen, found = auto.layerwise(search.network, search.plan.network, 16, 512, machine)
+    chosen, found = auto.layerwise(search.network, search.plan.network, 16, 256, machine)
     assert chosen.iteration_s <= min(seconds) < 0.95 * min(seconds[0], seconds[4], seconds[8])
     # what is told of the search is the plain sum's
     assert found.objective_s == search.best().objective_s
