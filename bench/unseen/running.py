@@ -32,7 +32,7 @@ from hpcpar.report.tables import seconds
 from hpcpar.search import auto
 from hpcpar.sweep.scripts import program
 from hpcpar.train import record
-from hpcpar.train.record import RunRecord
+from hpcpar.train.run_record import RunRecord
 
 #: Batches whose compute steps are measured, over the cases'.
 SEEN = (0.5, 2.0)

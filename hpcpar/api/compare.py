@@ -12,7 +12,8 @@ from hpcpar.report import compare_plot
 from hpcpar.report.answer import of_comparison
 from hpcpar.report.compare_table import csv_rows
 from hpcpar.report.rows import Row
-from hpcpar.train.record import RunRecord, load
+from hpcpar.train.record import load
+from hpcpar.train.run_record import RunRecord
 
 
 @dataclass(frozen=True, repr=False)

@@ -23,8 +23,8 @@ from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import Plan
-from hpcpar.train.record import RunRecord
 from hpcpar.train.recorded_run import RecordedRun, recorded_run
+from hpcpar.train.run_record import RunRecord
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from hpcpar.cost.price_family import price_family
 from hpcpar.machine.model import Level, Machine
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Phase, Schedule
-from hpcpar.train.record import RunRecord
 from hpcpar.train.recorded_run import RecordedRun
+from hpcpar.train.run_record import RunRecord
 
 #: Fewer communication steps than these say nothing about a level.
 _FEWEST = 4

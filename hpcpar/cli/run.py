@@ -32,7 +32,7 @@ from hpcpar.report.progress import ProgressBar, RunProgress
 from hpcpar.report.tables import show_line
 from hpcpar.runtime.optimizer import SGD, WARMUP, BatchScaling, RateSchedule
 from hpcpar.schedule.runnable import require
-from hpcpar.train import record
+from hpcpar.train import record, run_record
 from hpcpar.train.collect import Recorder
 from hpcpar.train.inference import Inference
 from hpcpar.train.job import EpochEnd, Interval, JobOptions
@@ -201,20 +201,20 @@ def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
     return STATUS
 
 
-def _earlier(args: argparse.Namespace, job: Training | Inference) -> record.RunRecord | None:
+def _earlier(args: argparse.Namespace, job: Training | Inference) -> run_record.RunRecord | None:
     """The record that a resumed training continues, on rank 0."""
     resumes = args.out and args.resume and isinstance(job, Training)
     if job.world.rank or not resumes:
         return None
-    return record.continued(args.out, plans.to_json(job.plan), record.steps_of(job.schedule))
+    return record.continued(args.out, plans.to_json(job.plan), run_record.steps_of(job.schedule))
 
 
-def _images_per_s(run: record.RunRecord) -> float:
+def _images_per_s(run: run_record.RunRecord) -> float:
     """Samples a second of an inference, without the time that reading them takes."""
     return run.samples / float(run.iteration_s.max(axis=0).sum())
 
 
-def _summary(job: Training | Inference, run: record.RunRecord,
+def _summary(job: Training | Inference, run: run_record.RunRecord,
              prediction: Prediction) -> dict[str, Any]:
     """The document of ``--json``."""
     plan, measured = job.plan, job.measured

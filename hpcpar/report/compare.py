@@ -24,8 +24,8 @@ from hpcpar.report.rows import BUBBLE, PHASES, Row, StepRow, TermKind, Times, sp
 from hpcpar.report.terms import terms
 from hpcpar.schedule.pipeline_order import firsts
 from hpcpar.schedule.steps import Comm
-from hpcpar.train.record import RunRecord
 from hpcpar.train.recorded_run import RecordedRun
+from hpcpar.train.run_record import RunRecord
 
 
 def compare_one(record: RunRecord) -> Row:

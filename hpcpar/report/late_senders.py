@@ -19,8 +19,8 @@ from hpcpar.comm.clock_sync import common
 from hpcpar.errors import InputError
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Algorithm, Comm, Kind, Phase
-from hpcpar.train.record import RunRecord
 from hpcpar.train.recorded_run import RecordedRun, recorded_run
+from hpcpar.train.run_record import RunRecord
 
 
 def between_stages(run: RecordedRun, stages: Sequence[int], index: int) -> bool:

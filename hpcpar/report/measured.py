@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hpcpar.report.late_senders import Clocked
 from hpcpar.report.rows import Split, Times
-from hpcpar.train.record import RunRecord
+from hpcpar.train.run_record import RunRecord
 
 
 @dataclass

@@ -14,7 +14,7 @@ from hpcpar.report.late_senders import Clocked, clocked
 from hpcpar.report.trace_events import Event, arrow, in_order, names, ns, span
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm
-from hpcpar.train.record import RunRecord
+from hpcpar.train.run_record import RunRecord
 
 #: Numbers of a rank's threads: its program, then its communications; several where some are in
 #: flight at the same time.

@@ -13,7 +13,7 @@ from hpcpar.cost.timeline.overlap import Span, Timeline
 from hpcpar.schema import Bytes, Seconds, convert
 
 if TYPE_CHECKING:  # planning loads no HDF5
-    from hpcpar.train.record import RunRecord
+    from hpcpar.train.run_record import RunRecord
 
 Entry = TypeVar("Entry", StepCost, "Span[float]")
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcpar.machine.cores import NodeCores
 from hpcpar.schedule.steps import Phase
-from hpcpar.train.record import RunRecord, StepInfo
+from hpcpar.train.run_record import RunRecord, StepInfo
 
 PHASES = tuple(phase.value for phase in Phase)
 #: A further phase of pipelines: stages wait for each other.

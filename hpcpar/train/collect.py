@@ -16,9 +16,9 @@ from hpcpar.comm.world import World
 from hpcpar.machine.cores import NodeCores
 from hpcpar.plan.plan import to_json
 from hpcpar.runtime.stamps import MOST_ITERATIONS
-from hpcpar.train import record
+from hpcpar.train import record, run_record
 from hpcpar.train.job import Job
-from hpcpar.train.record import RankInfo, RunRecord, steps_of
+from hpcpar.train.run_record import RankInfo, RunRecord, steps_of
 
 
 def peak_memory_bytes() -> int:
@@ -78,7 +78,7 @@ class Recorder:
         if self._before is None:
             return found
         epoch = job.start // job.loader.batches_per_epoch
-        return record.join(self._before, found, job.start, epoch, MOST_ITERATIONS)
+        return run_record.join(self._before, found, job.start, epoch, MOST_ITERATIONS)
 
     def saved(self, path: str) -> Callable[[], None] | None:
         """Collects the record; returns what writes it on rank 0."""

@@ -51,7 +51,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import astuple, fields
 from typing import Any, TypeVar
 
 import h5py
@@ -62,9 +62,8 @@ from numpy.typing import NDArray
 from hpcpar.errors import InputError
 from hpcpar.files import write_bytes
 from hpcpar.hdf5 import array, attributes, check, open_hdf5
-from hpcpar.runtime.reservoir import TOGETHER, stride
-from hpcpar.schedule.steps import Comm, Schedule
-from hpcpar.schema import Bytes, Count, Extent, convert, decode_json
+from hpcpar.schema import Count, Extent, convert, decode_json
+from hpcpar.train.run_record import ARRAYS, OPTIONAL, RankInfo, RunRecord, StepInfo, faults
 
 #: Version of the schema, and those that are read.
 VERSION, READABLE = 2, (1, 2)
@@ -72,196 +71,6 @@ VERSION, READABLE = 2, (1, 2)
 _REMEDY = "write one with: hpcpar run ... --out FILE"
 _AGAIN = "run again"
 _JSON = ("plan", "prediction", "machine", "versions")
-#: Type and axes of every array, by the letters of the table above.
-_ARRAYS = {"seconds": ("f4", "RTS"), "iteration_s": ("f8", "RI"), "sent_bytes": ("i8", "RS"),
-           "messages": ("i8", "RS"), "loss": ("f8", "I"), "train_accuracy": ("f8", "E"),
-           "test_accuracy": ("f8", "E")}
-#: Arrays that a record may lack.
-_OPTIONAL = {"test_loss": ("f8", "E"), "epochs_done": ("i8", "E"), "iterations_done": ("i8", "I"),
-             "memory_bytes": ("i8", "R"), "kept": ("i8", "K"), "clock": ("f8", "R23"),
-             "begin_s": ("f8", "RK"), "start_s": ("f4", "RKS"), "end_s": ("f4", "RKS"),
-             "wait_s": ("f4", "RKS")}
-
-
-@dataclass(frozen=True)
-class StepInfo:
-    """A step of the schedule in the record.
-
-    Attributes
-    ----------
-    kind : str
-        ``compute`` or ``comm``.
-    op : str
-        The operator, or the communication pattern.
-    """
-
-    index: Count
-    kind: str
-    phase: str
-    layer: str
-    label: str
-    op: str
-    algorithm: str = ""
-
-
-@dataclass(frozen=True)
-class RankInfo:
-    """Host and process of a rank; `threads` of its BLAS, peak memory of its process or device."""
-
-    hostname: str
-    pid: Count
-    threads: Count
-    device: str
-    peak_memory_bytes: Bytes
-
-
-def _empty() -> NDArray[Any]:
-    return np.zeros(0)
-
-
-@dataclass
-class RunRecord:
-    """A run; the table of this module has shapes and units.
-
-    Attributes
-    ----------
-    warmup : int
-        Number of first iterations that comparisons leave out.
-    samples : int
-        Training samples of the data file; 0 where unknown.
-    node_ranks, node_cores : int
-        Ranks and cores of the node with most ranks per core; 0 where unknown.
-    path : str
-        File that the record was read from.
-    """
-
-    plan: dict[str, Any]
-    steps: list[StepInfo]
-    ranks: list[RankInfo]
-    seconds: NDArray[Any]
-    iteration_s: NDArray[Any]
-    sent_bytes: NDArray[Any]
-    messages: NDArray[Any]
-    loss: NDArray[Any]
-    train_accuracy: NDArray[Any] = field(default_factory=_empty)
-    test_accuracy: NDArray[Any] = field(default_factory=_empty)
-    test_loss: NDArray[Any] | None = None
-    memory_bytes: NDArray[Any] | None = None
-    iterations_done: NDArray[Any] | None = None
-    epochs_done: NDArray[Any] | None = None
-    kept: NDArray[Any] | None = None
-    clock: NDArray[Any] | None = None
-    begin_s: NDArray[Any] | None = None
-    start_s: NDArray[Any] | None = None
-    end_s: NDArray[Any] | None = None
-    wait_s: NDArray[Any] | None = None
-    prediction: dict[str, Any] = field(default_factory=dict)
-    machine: dict[str, Any] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    started: str = ""
-    command: str = ""
-    warmup: int = 0
-    samples: int = 0
-    node_ranks: int = 0
-    node_cores: int = 0
-    path: str = ""
-
-    @property
-    def iterations(self) -> int:
-        return int(self.iteration_s.shape[1])
-
-    @property
-    def measured(self) -> slice:
-        """The iterations after the warm-up, which comparisons use; all where none are left."""
-        return slice(self.warmup if self.warmup < self.iterations else 0, None)
-
-    @property
-    def timed(self) -> NDArray[np.int64]:
-        """Places, among the iterations, of those whose steps' times are known."""
-        everything = np.arange(self.iterations)
-        is_all = self.kept is None or self.seconds.shape[1] == self.iterations
-        return everything if is_all else np.asarray(self.kept)
-
-    @property
-    def compared(self) -> NDArray[np.int64]:
-        """Places of the timed iterations after the warm-up; of all where none are left."""
-        after = self.timed >= (self.measured.start or 0)
-        return self.timed[after] if after.any() else self.timed
-
-    @property
-    def compared_seconds(self) -> NDArray[np.float32]:
-        """[ranks, compared, steps] seconds of the steps of the `compared` iterations."""
-        return np.asarray(self.seconds[:, np.isin(self.timed, self.compared)])
-
-    @property
-    def slowest(self) -> int:
-        """The rank with the largest median time of an iteration."""
-        return int(np.median(self.iteration_s[:, self.measured], axis=1).argmax())
-
-    @property
-    def slowest_s(self) -> NDArray[np.float64]:
-        """[compared iterations] seconds of the rank with the largest median.
-
-        The maximum over ranks of every iteration would add up to more than the epoch: a rank that
-        ends one iteration late begins the next one late, and measures a shorter time for it.
-        """
-        return np.asarray(self.iteration_s[self.slowest, self.measured], np.float64)
-
-
-def steps_of(schedule: Schedule) -> list[StepInfo]:
-    """The table of a schedule's steps."""
-    out = []
-    for s in schedule.steps:
-        if isinstance(s, Comm):
-            out.append(StepInfo(s.index, "comm", s.phase.value, s.layer, s.label, s.kind.value,
-                                s.algorithm))
-        else:
-            out.append(StepInfo(s.index, "compute", s.phase.value, s.layer, s.label, s.op.value))
-    return out
-
-
-def _faults(record: RunRecord) -> list[str]:
-    """Descriptions of arrays whose shapes contradict each other."""
-    iterations = np.atleast_1d(record.iteration_s).shape[-1]
-    sizes = {"R": len(record.ranks), "I": iterations, "S": len(record.steps),
-             "K": iterations if record.kept is None else record.kept.size, "2": 2, "3": 3}
-    timed = np.shape(record.seconds)[1:2]
-    sizes["T"] = sizes["K"] if timed == (sizes["K"],) else iterations
-    faults = []
-    for name, (_, axes) in (_ARRAYS | _OPTIONAL).items():
-        array = getattr(record, name)
-        if array is None or axes == "E":  # the epochs are known from these arrays alone
-            continue
-        shape = tuple(sizes[axis] for axis in axes)
-        if array.shape != shape:
-            faults.append(f"{name} {array.shape} instead of {shape}")
-    for name in ("seconds", "iteration_s", "sent_bytes", "messages", "memory_bytes"):
-        array = getattr(record, name)
-        if array is not None and not (np.isfinite(array) & (np.asarray(array) >= 0)).all():
-            faults.append(f"{name} with negative or infinite numbers")
-    for name, size in (("kept", iterations), ("iterations_done", None), ("epochs_done", None)):
-        array = getattr(record, name)
-        if array is not None and array.size and (
-                array.ndim != 1 or array[0] < 0 or (np.diff(array) <= 0).any()
-                or (size and array[-1] >= size)):
-            faults.append(f"{name} out of order")
-    return faults or _stamp_faults(record)
-
-
-def _stamp_faults(record: RunRecord) -> list[str]:
-    """Stamps that are no times, where the rank takes part in the step."""
-    once = {"clock": record.clock, "begin_s": record.begin_s}
-    faults = [f"{name} with infinite numbers" for name, array in once.items()
-              if array is not None and not np.isfinite(array).all()]
-    start_s, end_s, wait_s = record.start_s, record.end_s, record.wait_s
-    if start_s is not None and end_s is not None and wait_s is not None:
-        comm = np.array([step.kind == "comm" for step in record.steps])
-        ends = np.isfinite(end_s) & np.isfinite(wait_s)
-        if np.isinf(start_s).any() or (comm & np.isfinite(start_s) & ~ends).any():
-            faults.append("stamps with infinite numbers")
-    return faults
-
-
 Entry = TypeVar("Entry", StepInfo, RankInfo)
 
 
@@ -309,33 +118,6 @@ class _Documents(msgspec.Struct):
     versions: dict[str, str]
 
 
-def join(before: RunRecord, now: RunRecord, step: int, epoch: int, most: int) -> RunRecord:
-    """The record of a training that was resumed: iterations and epochs of both parts, all else of
-    `now`. What was done twice counts once.
-
-    Parameters
-    ----------
-    step, epoch : int
-        The first of `now`.
-    most : int
-        Largest number of iterations of `before`.
-    """
-    numbers, epochs = before.iterations_done, before.epochs_done
-    if numbers is None or epochs is None or now.iterations_done is None or now.kept is None:
-        return now
-    earlier = numbers < step
-    earlier &= numbers // TOGETHER % stride(numbers[earlier].tolist(), most) == 0
-    whole = epochs < epoch
-    by_iteration: dict[str, Any] = {
-        name: np.concatenate([getattr(before, name)[..., earlier], getattr(now, name)], axis=-1)
-        for name in ("iterations_done", "iteration_s", "loss")}
-    by_epoch: dict[str, Any] = {
-        name: np.concatenate([getattr(before, name)[whole], getattr(now, name)])
-        for name in ("epochs_done", "train_accuracy", "test_accuracy", "test_loss")}
-    return replace(now, **by_iteration, **by_epoch, kept=now.kept + int(earlier.sum()),
-                   warmup=before.warmup or now.warmup, started=before.started)
-
-
 def continued(path: str, plan: Mapping[str, object], steps: list[StepInfo]) -> RunRecord | None:
     """The record at `path` if a training under this plan can continue it. Any other file there is
     moved aside, to a numbered name.
@@ -367,9 +149,9 @@ def write(path: str, record: RunRecord) -> None:
     InputError
         The file cannot be written.
     """
-    faults = _faults(record)
-    if faults:
-        raise ValueError(f"run record with {'; '.join(faults)}")
+    wrong = faults(record)
+    if wrong:
+        raise ValueError(f"run record with {'; '.join(wrong)}")
     out = io.BytesIO()
     with h5py.File(out, "w") as f:
         f.attrs["hpcpar_record"] = VERSION
@@ -380,7 +162,7 @@ def write(path: str, record: RunRecord) -> None:
                              dtype=h5py.string_dtype())
         f.create_dataset("ranks", data=_table(record.ranks, RankInfo))
         f.create_dataset("steps", data=_table(record.steps, StepInfo))
-        for name, (kind, axes) in (_ARRAYS | _OPTIONAL).items():
+        for name, (kind, axes) in (ARRAYS | OPTIONAL).items():
             if getattr(record, name) is not None:
                 # step times differ little from iteration to iteration
                 packed = {"compression": "gzip", "compression_opts": 1,
@@ -416,14 +198,14 @@ def read(path: str) -> RunRecord:
         values = msgspec.structs.asdict(known) | msgspec.structs.asdict(
             convert(documents, _Documents, where, _AGAIN))
         values |= {name: array(f, name, kind[0] if kind[0] == "f" else "iu", where, _AGAIN)
-                   for name, (kind, _) in (_ARRAYS | _OPTIONAL).items()
-                   if name in _ARRAYS or name in f}
+                   for name, (kind, _) in (ARRAYS | OPTIONAL).items()
+                   if name in ARRAYS or name in f}
         record = RunRecord(steps=_entries(f, "steps", StepInfo, where),
                            ranks=_entries(f, "ranks", RankInfo, where), path=path, **values)
-    faults = _faults(record)
-    if faults or record.iterations == 0:
+    wrong = faults(record)
+    if wrong or record.iterations == 0:
         raise InputError(f"{where} is damaged or has no iterations "
-                         f"({'; '.join(faults) or 'empty'}); {_AGAIN}")
+                         f"({'; '.join(wrong) or 'empty'}); {_AGAIN}")
     return record
 
 

@@ -10,7 +10,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.steps import Schedule
-from hpcpar.train.record import RunRecord, steps_of
+from hpcpar.train.run_record import RunRecord, steps_of
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from hpcpar.plan.plan import NetworkSpec, Plan, make_plan, to_json
 from hpcpar.report.late_senders import partners
 from hpcpar.schedule.messages import counts
 from hpcpar.schedule.steps import Comm, Step
-from hpcpar.train.record import RankInfo, RunRecord, steps_of
+from hpcpar.train.run_record import RankInfo, RunRecord, steps_of
 
 MACHINE = files.load("local")
 #: (rank, iteration, step) -> seconds that a step takes, or a communication from when the last

@@ -19,7 +19,7 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec, from_json, make_plan, to_json
 from hpcpar.schedule.steps import Compute
-from hpcpar.train.record import RankInfo, RunRecord, steps_of
+from hpcpar.train.run_record import RankInfo, RunRecord, steps_of
 
 MACHINE = files.load("local")
 

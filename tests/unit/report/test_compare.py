@@ -20,7 +20,7 @@ from hpcpar.report.measured import busiest, view
 from hpcpar.report.rows import PHASES, Times
 from hpcpar.report.tables import percent, seconds
 from hpcpar.train import record
-from hpcpar.train.record import RankInfo, RunRecord, StepInfo
+from hpcpar.train.run_record import RankInfo, RunRecord, StepInfo
 
 STEPS = [StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward"),
          StepInfo(1, "compute", "loss", "loss", "loss.forward", "forward"),

@@ -21,8 +21,8 @@ from hpcpar.report.perfetto_measured import measured
 from hpcpar.report.recorded_prediction import recorded_prediction
 from hpcpar.schedule.steps import Step
 from hpcpar.train import record
-from hpcpar.train.record import RunRecord
 from hpcpar.train.recorded_run import recorded_run
+from hpcpar.train.run_record import RunRecord
 from tests.unit.played import Lasts, lenet, play
 from tests.unit.trace_format import check
 

@@ -28,7 +28,7 @@ from hpcpar.report.sweep_points import (
 )
 from hpcpar.report.sweep_table import notes
 from hpcpar.sweep import folder, local, report, study
-from hpcpar.train import record
+from hpcpar.train import record, run_record
 
 #: Iterations that the pretended ranks record; their median is the largest of three ranks' times.
 ITERATIONS = 10
@@ -52,8 +52,8 @@ def pretend(words: list[str], seconds: float) -> None:
     sent = np.zeros((ranks, s), np.int64)
     record.write(
         out,
-        record.RunRecord(plans.to_json(plan), record.steps_of(schedule),
-                         [record.RankInfo("here", 1, 1, "cpu", 1)] * ranks,
+        run_record.RunRecord(plans.to_json(plan), run_record.steps_of(schedule),
+                         [run_record.RankInfo("here", 1, 1, "cpu", 1)] * ranks,
                          np.repeat(times[:, :, None] / s, s, axis=2), times, sent, sent,
                          np.ones(ITERATIONS), prediction=prediction, warmup=2, samples=640,
                          kept=np.zeros(0, int), clock=np.zeros((ranks, 2, 3)),

@@ -13,8 +13,8 @@ import pytest
 from hpcpar.errors import InputError
 from hpcpar.plan.plan import NetworkSpec, make_plan, to_json
 from hpcpar.schedule.lower import lower
-from hpcpar.train import record
-from hpcpar.train.record import RankInfo, RunRecord, StepInfo
+from hpcpar.train import record, run_record
+from hpcpar.train.run_record import RankInfo, RunRecord, StepInfo
 
 STEPS = [StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward"),
          StepInfo(1, "comm", "gradient", "conv1", "conv1.gradient.allreduce", "allreduce", "ring"),
@@ -87,7 +87,7 @@ def part(first: int, stop: int, epochs: tuple[int, ...]) -> RunRecord:
 
 
 def test_a_record_that_goes_on_counts_iterations_done_twice_once() -> None:
-    got = record.join(part(0, 25, (0, 1, 2)), part(20, 30, (2,)), 20, 2, 100)
+    got = run_record.join(part(0, 25, (0, 1, 2)), part(20, 30, (2,)), 20, 2, 100)
     assert got.iterations_done is not None and got.iterations_done.tolist() == [*range(30)]
     assert got.loss.tolist() == [n * 10.0 for n in range(30)]
     assert got.iteration_s[1].tolist() == [n + 0.5 for n in range(30)]
@@ -99,9 +99,9 @@ def test_a_record_that_goes_on_counts_iterations_done_twice_once() -> None:
 
 
 def test_a_record_that_goes_on_stays_bounded() -> None:
-    long = record.join(part(0, 1000, ()), part(1000, 1010, ()), 1000, 0, 64)
+    long = run_record.join(part(0, 1000, ()), part(1000, 1010, ()), 1000, 0, 64)
     assert long.iterations_done is not None and 32 <= long.iterations - 10 <= 64
-    longer = record.join(long, part(1010, 1013, ()), 1010, 0, 64)
+    longer = run_record.join(long, part(1010, 1013, ()), 1010, 0, 64)
     assert longer.iterations <= 64 + 3 and longer.timed.tolist() == [*range(longer.iterations)][-3:]
 
 
@@ -138,7 +138,7 @@ def test_shapes_are_checked(tmp_path: Path) -> None:
 def test_steps_of_a_schedule() -> None:
     plan = make_plan(NetworkSpec("lenet5", (1, 8, 8), 10), "data", 2, 8)
     schedule = lower(plan.network.build(), plan, lambda step: ("ring", 1))
-    table = record.steps_of(schedule)
+    table = run_record.steps_of(schedule)
     assert [s.index for s in table] == [s.index for s in schedule.steps]
     assert [s.label for s in table] == [s.label for s in schedule.steps]
     first = StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward")
