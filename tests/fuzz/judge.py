@@ -131,6 +131,7 @@ def _numbers(node: Any, name: str) -> str:
 
 
 def _table(text: str) -> str:
+    text = re.sub(r"^#SBATCH .*$", "", text, flags=re.M)  # an option of sbatch is the user's words
     found = _NO_NUMBER.search(text)
     if found is None:
         return ""
