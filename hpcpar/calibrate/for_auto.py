@@ -43,7 +43,7 @@ class Contender(NamedTuple):
 
 @dataclass(frozen=True)
 class AutoChoice:
-    """What the search takes in the end.
+    """The choice of the search in the end.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class Contest:
         return plans
 
     def choice(self, machine: Machine) -> AutoChoice:
-        """What ``hpcpar plan`` takes on the calibrated machine."""
+        """The choice of ``hpcpar plan`` on the calibrated machine."""
         best = self._search(machine)[0]
         measured = len(self._shapes & machine.compute.keys())
         return AutoChoice(best.strategy, best.iteration_s, self._searches, measured,

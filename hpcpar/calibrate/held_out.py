@@ -30,7 +30,7 @@ def interval(ratios: Sequence[float], weights: Sequence[float] | None = None) ->
 
 
 def of_compute(visits_of_plans: Iterable[Sequence[Samples]]) -> Ratios | None:
-    """Of measured computing: every visit of a plan, predicted from the plan's other visits."""
+    """Measured computing: every visit of a plan, predicted from the plan's other visits."""
     ratios, weights = [], []
     for visits in visits_of_plans:
         for i, visit in enumerate(visits if len(visits) > 1 else ()):
@@ -44,7 +44,7 @@ def of_compute(visits_of_plans: Iterable[Sequence[Samples]]) -> Ratios | None:
 
 def of_estimates(device: Device, works: Iterable[Work],
                  table: Mapping[str, float]) -> Ratios | None:
-    """Of estimated computing: every piece of work of the table, predicted by its roofline and the
+    """Estimated computing: every piece of work of the table, predicted by its roofline and the
     factor of the others of its kind.
     """
     kinds: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -63,7 +63,7 @@ def of_estimates(device: Device, works: Iterable[Work],
 
 
 def of_timers(samples_of_timers: Iterable[Sequence[float]]) -> Ratios | None:
-    """Of communication: the median of a movement's later samples, predicted by that of its earlier
+    """Communication: the median of a movement's later samples, predicted by that of its earlier
     ones, as a run's median is by the calibration's.
     """
     halves = [(s[: len(s) // 2], s[len(s) // 2:]) for s in samples_of_timers if len(s) > 1]

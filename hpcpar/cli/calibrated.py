@@ -39,7 +39,7 @@ def show_machine(machine: Machine, wide: bool = False) -> None:
 
 
 def show_choice(choice: AutoChoice) -> None:
-    """What the search takes, and how much was measured for that."""
+    """The choice of the search, and how much was measured for that."""
     end = "it stands" if choice.stands else "the budget was spent"
     show_line(f"auto takes {words(choice.strategy)}, {seconds(choice.iteration_s)} an iteration: "
               f"{end} after {choice.searches} searches, with {choice.measured} of the "

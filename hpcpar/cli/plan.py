@@ -98,7 +98,7 @@ def _search_line(found: SearchResult) -> str:
 
 
 def _optimality(result: PlanResult) -> str:
-    """What is known of the distance from the fastest plan, where communication overlaps."""
+    """The known distance from the fastest plan, where communication overlaps."""
     bound_s = 0.0 if result.search is None else result.search.overlap_bound_s
     if not bound_s:
         return "with overlap the choice is a local optimum: that no plan is faster is not proved"

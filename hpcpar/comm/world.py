@@ -129,7 +129,7 @@ class World:
         return value  # type: ignore[return-value]
 
     def first(self, action: Callable[[], T]) -> T:
-        """What rank 0 finds by `action`, on every rank; an error of the user's is every rank's."""
+        """Rank 0's result of `action`, on every rank; an error of the user's is every rank's."""
         found = self.agree(lambda: action() if self.rank == 0 else None)
         return self.comm.bcast(found, root=0)
 

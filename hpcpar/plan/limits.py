@@ -57,7 +57,7 @@ def limit(network: Network, strategy: str, batch: int) -> int:
     return most.get(name, batch)
 
 
-#: What an axis of a configuration cuts.
+#: The things that an axis of a configuration cuts.
 CUT_THINGS = {"n": "samples", "c": "filters", "k": "channels", "d": "planes", "h": "rows",
               "w": "columns"}
 #: Limits, and layers of each, that a sentence names.

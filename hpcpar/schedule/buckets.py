@@ -77,5 +77,5 @@ def closes(network: Network, plan: Plan, layers: Sequence[Layer],
 
 
 def bucket_layout(plan: Plan, layer: Layer, items: Ints) -> Layout:
-    """So many gradients side by side, up to those of `layer`: every rank has all of them."""
+    """A number of gradients side by side, up to those of `layer`: every rank has all of them."""
     return Layout(plan.configs[layer.name], (Axis("items", items, items),))

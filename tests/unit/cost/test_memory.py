@@ -240,9 +240,8 @@ def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[
     real = [allocated(plan, schedule, rank, network) for rank in range(ranks)]
     largest = max(sum(r.values()) - r["unused"] for r in real)
     exact = name not in ("inception", "signals") and options.get("synchronisation") != "sharded"
-    exact = exact and strategy != "owt-b"
-    inexact = {"signals": 0.02, "lenet5": 2e-3}.get(name, 2e-4)
-    off = pytest.approx(largest, rel=0.0 if exact else inexact)
+    off = pytest.approx(largest, rel=2e-3 if strategy == "owt-b" else 0.0 if exact
+                        else 0.02 if name == "signals" else 2e-4)
     assert predicted.memory_bytes == off, (predicted.memory, real)
     assert sum(layer.memory_bytes for layer in predicted.layers) == predicted.memory_bytes
 
