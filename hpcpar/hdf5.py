@@ -75,8 +75,6 @@ def _fault(path: str) -> str:
                 return f"has more than {MOST_OBJECTS} objects"
             for name in item.attrs:
                 item.attrs[name]
-            if isinstance(item, h5py.Dataset):
-                item.dtype, item.shape  # noqa: B018 - a damaged type raises
             if isinstance(item, h5py.Group):
                 links = {name: item.get(name, getlink=True) for name in item}
                 todo += [item[name] for name, link in links.items()
@@ -85,7 +83,15 @@ def _fault(path: str) -> str:
                     external = f"{_EXTERNAL} (links in {item.name})"
             elif isinstance(item, h5py.Dataset) and (item.is_virtual or item.external):
                 external = f"{_EXTERNAL} ({item.name})"
+            elif (isinstance(item, h5py.Dataset) and item.dtype.hasobject and item.shape
+                  and _bytes(item) <= MOST_BYTES):
+                item[...]  # follows the file's pointers to its texts
     return external and f"{external}, which is read with --allow-external alone"
+
+
+def _bytes(found: h5py.Dataset) -> int:
+    return math.prod(found.shape) * found.dtype.itemsize
+
 
 def tell() -> None:
     """Prints the first file of the command line that has a fault, and the fault; else null."""
@@ -169,7 +175,7 @@ def content(found: h5py.Dataset, where: str, remedy: str) -> NDArray[Any]:
         It is damaged, or too large for memory.
     """
     fault = "is too large"
-    if math.prod(found.shape) * found.dtype.itemsize <= MOST_BYTES:
+    if _bytes(found) <= MOST_BYTES:
         try:
             return np.asarray(found[...])
         except (OSError, RuntimeError, ValueError, MemoryError) as err:

@@ -77,6 +77,19 @@ def test_a_file_that_keeps_the_library_busy_or_crashes_it_is_damaged(
     assert "takes for ever" in fault(path)
 
 
+def test_texts_that_keep_the_library_busy_are_found_before_they_are_read(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as f:
+        f["texts"] = ["one", "two"]
+    whole = bytearray(path.read_bytes())
+    size_of_first = whole.index(b"GCOL") + 24  # 0 there, and the library reads it again and again
+    whole[size_of_first:size_of_first + 8] = bytes(8)
+    path.write_bytes(whole)
+    monkeypatch.setattr(hdf5, "CHECK_S", 3.0)
+    assert "takes for ever" in fault(path)
+
+
 def test_damage_is_found_before_the_file_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w", libver="latest") as f:
