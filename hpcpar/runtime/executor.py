@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hpcpar.comm import message_buffers
 from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.communicator import Communicator
+from hpcpar.errors import RunError
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import Box
@@ -73,6 +74,11 @@ class Executor:
     image_rows : numpy.ndarray
         Places in the mini-batch of the samples that it reads.
     memory : MemoryUse
+
+    Raises
+    ------
+    RunError
+        There is not enough memory for this rank.
     """
 
     def __init__(self, network: Network, plan: Plan, schedule: Schedule | None,
@@ -84,7 +90,11 @@ class Executor:
         for each in given:
             communicator.agree(each)
         self.planned = plan_memory(network, plan, self.rank, given, training=schedule is not None)
-        programs = self.bind(schedule, seed)
+        try:
+            programs = self.bind(schedule, seed)
+        except MemoryError as err:
+            raise RunError(f"there is no memory for rank {self.rank}'s part of the plan ({err}); "
+                           "plan for more ranks or a smaller batch") from err
         self.training = programs[0] if schedule is not None else None
         self.evaluation = programs[-1] if evaluation is not None else None
 
