@@ -79,7 +79,7 @@ def command(argv: Sequence[str]) -> str:
         return f"{type(escaped).__name__} escapes: {str(escaped)[:200]!r}, from {_where(escaped)}"
     if time.perf_counter() - begin > LIMIT_S:
         return f"takes {time.perf_counter() - begin:.0f} s"
-    return _ending(status, out.getvalue(), err.getvalue(), "--json" in argv)
+    return _ending(status, out.getvalue(), err.getvalue(), argv)
 
 
 def _where(err: BaseException) -> str:
@@ -91,7 +91,7 @@ def _where(err: BaseException) -> str:
     return " > ".join(lines)
 
 
-def _ending(status: int, out: str, err: str, as_json: bool) -> str:
+def _ending(status: int, out: str, err: str, argv: Sequence[str]) -> str:
     if "Traceback (most recent call last)" in out + err:
         return "prints a traceback"
     control = _CONTROL.search(out + err)
@@ -101,7 +101,10 @@ def _ending(status: int, out: str, err: str, as_json: bool) -> str:
     if status not in (0, 1, 2) or (status != 0) != (len(lines) == 1):
         return f"status {status} with {len(lines)} lines of error: {err[-300:]!r}"
     if status == 0:
-        return _document(out) if as_json else _table(out)
+        # words that are the user's come back in tables: names of files, modules, options of sbatch
+        own = argv[0] in ("data", "sweep") and any(
+            re.search(r"(?<!\w)(nan|inf)(?!\w)", word) for word in argv)
+        return _document(out) if "--json" in argv else "" if own else _table(out)
     return ""
 
 
@@ -131,7 +134,6 @@ def _numbers(node: Any, name: str) -> str:
 
 
 def _table(text: str) -> str:
-    text = re.sub(r"^#SBATCH .*$", "", text, flags=re.M)  # an option of sbatch is the user's words
     found = _NO_NUMBER.search(text)
     if found is None:
         return ""
