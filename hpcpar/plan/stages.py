@@ -54,20 +54,29 @@ def stages(network: Network, count: int,
     InputError
         Fewer places to cut than `count` stages need.
     """
-    at = cuts(network)
-    blocks = len(at) - 1
-    if count > blocks:
+    per_layer = work(network) if per_layer is None else per_layer
+    at, work_until = cuts(network), _work_until(network, per_layer)
+    if count >= len(at):
+        blocks = len(at) - 1
         raise InputError(f"network '{network.name}' can be cut into at most {blocks} stages, not "
                          f"{count}; use fewer, as in pipeline:{blocks}xN with N ranks a stage")
-    work_until = [0.0]
-    per_layer = work(network) if per_layer is None else per_layer
-    for begin, end in itertools.pairwise(at):
-        work_until.append(work_until[-1] + sum(per_layer[begin:end]))
     stage_of: dict[str, int] = {}
     for stage, (first, last) in enumerate(_balanced(work_until, count)):
         for layer in network.layers[at[first]:at[last]]:
             stage_of[layer.name] = stage
     return stage_of
+
+
+def longest(network: Network, count: int, per_layer: Sequence[float]) -> float:
+    """Work of the largest of `stages`."""
+    work_until = _work_until(network, per_layer)
+    return max(work_until[last] - work_until[first] for first, last in _balanced(work_until, count))
+
+
+def _work_until(network: Network, per_layer: Sequence[float]) -> list[float]:
+    """Work of the layers before each of the `cuts`."""
+    layers_until = [0.0, *itertools.accumulate(per_layer)]
+    return [layers_until[at] for at in cuts(network)]
 
 
 def _balanced(work_until: list[float], count: int) -> list[tuple[int, int]]:

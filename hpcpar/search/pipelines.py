@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpcpar.cost.price_family import price_family
-from hpcpar.plan.config import Config, Floats
+from hpcpar.plan.config import Config
 from hpcpar.plan.plan import PipelineOrder, Plan
+from hpcpar.plan.stages import longest
+from hpcpar.schedule.outline_steps import Task
 from hpcpar.schedule.steps import PASSES
 from hpcpar.search.candidates import PlanningTask, microbatches_tried, stages_and_ranks
 
@@ -17,9 +19,10 @@ def maybe_faster(task: PlanningTask, strategies: Sequence[str], fastest_s: float
     """The named pipelines for which a lower bound leaves open that they are faster than
     `fastest_s`.
 
-    The passes of a micro-batch through all layers, cut by samples over the ranks of a stage, take
-    the same time for any cut into stages. The stage that takes longest takes at least the mean,
-    for every micro-batch; in GPipe's order it also stands still for one pass of all others.
+    The passes of a micro-batch through a layer, cut by samples over the ranks of a stage, take the
+    same time in any stage. No cut into stages has a shorter longest one than the balanced cut. The
+    longest takes its time for every micro-batch; in GPipe's order it also stands still for one
+    pass of all others.
     """
     tried = [(strategy, number) for strategy in strategies
              for number in microbatches_tried(task, strategy)]
@@ -32,12 +35,17 @@ def maybe_faster(task: PlanningTask, strategies: Sequence[str], fastest_s: float
                 {layer.name: config for layer in task.network.layers},
                 **(task.plan_options | {"microbatches": 1}))
     costs = price_family(task.network, plan, task.machine, **task.price_options)
-    pass_s: Floats = np.zeros(len(tried))
+    layer_s = {layer.name: np.zeros(len(tried)) for layer in task.network.layers}
     for entry, price in zip(costs.entries, costs.steps, strict=True):
-        if entry.step.phase in PASSES:
-            pass_s = pass_s + price.seconds
-    ahead = (shapes[:, 0] - 1) * (plan.order is PipelineOrder.GPIPE)
-    least_s = pass_s * (numbers + ahead) / shapes[:, 0]
+        step = entry.step
+        if step.phase in PASSES:
+            layer_s[step.layer.name if isinstance(step, Task) else step.layer] += price.seconds
+    seconds = np.array(list(layer_s.values()))
+    pass_s = seconds.sum(axis=0)
+    longest_s = np.array([longest(task.network, int(count), seconds[:, i].tolist())
+                          for i, count in enumerate(shapes[:, 0])])
+    gpipe = plan.order is PipelineOrder.GPIPE
+    least_s = longest_s * numbers + (pass_s - longest_s) * gpipe
     open_ = {strategy for (strategy, _), at_least in zip(tried, least_s, strict=True)
              if at_least <= fastest_s}
     return [strategy for strategy in strategies if strategy in open_]
