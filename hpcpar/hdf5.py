@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -38,15 +39,16 @@ def check(paths: Sequence[str], what: str, remedy: str, allow_external: bool = F
         A file is damaged, or has data in other files and may not.
     """
     # imports as this process does: not from the folder in which it happens to run
-    code = f"import sys; sys.path[:] = {sys.path!r}; from hpcpar.hdf5 import tell; tell()"
-    command = [sys.executable, "-I", "-c", code, *paths]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=CHECK_S, check=False)
-        fault = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
+    code = (f"import sys; sys.path[:] = {sys.path!r}; from hpcpar.hdf5 import tell; "
+            f"tell({CHECK_S})")
+    done = subprocess.run([sys.executable, "-I", "-c", code, *paths], capture_output=True,
+                          check=False)
+    if done.returncode == -signal.SIGALRM:
         fault = [paths[0], "is damaged (reading its structure takes for ever)"]
-    except ValueError:  # it was killed by a signal
+    elif done.returncode < 0:
         fault = [paths[0], "is damaged (the HDF5 library crashes on it)"]
+    else:
+        fault = json.loads(done.stdout)
     if fault and not (allow_external and fault[1].startswith(_EXTERNAL)):
         raise InputError(f"{what} {fault[0]} {fault[1]}; {remedy}")
 
@@ -93,8 +95,13 @@ def _bytes(found: h5py.Dataset) -> int:
     return math.prod(found.shape) * found.dtype.itemsize
 
 
-def tell() -> None:
-    """Prints the first file of the command line that has a fault, and the fault; else null."""
+def tell(limit_s: float) -> None:
+    """Prints the first file of the command line that has a fault, and the fault; else null.
+
+    SIGALRM ends this process after the limit, also where the one that waits for it is gone.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
     for path in sys.argv[1:]:
         try:
             fault = _fault(path)

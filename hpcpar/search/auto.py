@@ -13,7 +13,16 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named, parse
-from hpcpar.search.candidates import APART, Candidate, PlanningTask, alone, of_plan, priced
+from hpcpar.search.candidates import (
+    APART,
+    Candidate,
+    PlanningTask,
+    alone,
+    best_of,
+    in_order,
+    of_plan,
+    priced,
+)
 from hpcpar.search.fit import with_variations
 from hpcpar.search.integrated import plan_integrated
 from hpcpar.search.layerwise import plan_layerwise
@@ -149,7 +158,7 @@ def named_or_layerwise(network: Network, spec: NetworkSpec, ranks: int, batch: i
         known = priced(wanted, [name for name in strategies_to_try(network, ranks, machine)
                                 if parse(name)[0] not in APART])
     others = [c for c in known if c.parts <= batch and parse(c.strategy)[0] not in APART]
-    other = min(others, key=lambda c: c.order, default=chosen)
+    other = best_of(others or [chosen])
     if other.order < chosen.order:
         start = of_plan(wanted, replace(other.plan, strategy="layerwise"))
         chosen = improve(search, start)
@@ -158,7 +167,8 @@ def named_or_layerwise(network: Network, spec: NetworkSpec, ranks: int, batch: i
 
 def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *,
          layers: bool = True, **options: Any) -> list[Candidate]:
-    """Prices every strategy; those that fit in memory come first, each group ordered by time.
+    """Prices every strategy; those that fit in memory come first, each group ordered by time, but
+    for much slower ones (`in_order`).
 
     On many ranks, pipelines that a lower bound excludes are left out. On a calibrated machine,
     strategies whose computing was measured come before the others. Where the fastest do not fit,
@@ -195,14 +205,15 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
         pipelines = _undecided(wanted, pipelines, [*found, *layered])
     found += priced(wanted, pipelines)
     found = [c for c in found if c.parts <= batch] or found
-    found = sorted(accepted(found + layered), key=lambda c: c.order)
+    found = in_order(accepted(found + layered))
     return with_variations(found) if trains else found
 
 
 def _undecided(wanted: PlanningTask, pipelines: list[str], known: list[Candidate]) -> list[str]:
     """The pipelines that may be faster than all known candidates."""
-    usable = [c for c in known if c.parts <= wanted.batch and not c.refusal and c.fits]
-    fastest = min(usable, key=lambda c: c.speed, default=None)
-    if fastest is None or fastest.speed[0]:  # an estimate does not decide on what was measured
+    usable = [c for c in known if c.parts <= wanted.batch and not c.refusal]
+    fastest = best_of(usable) if usable else None
+    # an estimate does not decide on what was measured
+    if fastest is None or not fastest.fits or fastest.speed[0]:
         return pipelines
     return maybe_faster(wanted, pipelines, fastest.iteration_s)

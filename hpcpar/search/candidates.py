@@ -31,6 +31,8 @@ PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_nor
 
 #: Strategies that are priced one by one, and are not in the space of the layer-wise search.
 APART = ("pipeline", "owt-b", "owt-c")
+#: Factor beyond which nobody would take a plan in place of the fastest.
+MUCH_SLOWER = 3.0
 #: Measured fraction from which on all computing counts as measured.
 WHOLLY = 1.0 - 1e-9
 
@@ -208,6 +210,18 @@ def best_of(candidates: Iterable[Candidate]) -> Candidate:
     """The first in `Candidate.order`; memory is worked out for those that are faster only."""
     by_speed = sorted(candidates, key=lambda c: c.speed)
     return next((c for c in by_speed if c.fits), by_speed[0])
+
+
+def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Candidates sorted by `Candidate.order`.
+
+    Those that are `MUCH_SLOWER` than the first come last, by time alone: whether they fit takes
+    long to find out, and decides nothing.
+    """
+    by_speed = sorted(candidates, key=lambda c: c.speed)
+    estimated, fastest_s = best_of(by_speed).speed
+    near = [c for c in by_speed if c.speed <= (estimated, MUCH_SLOWER * fastest_s)]
+    return sorted(near, key=lambda c: c.order) + by_speed[len(near):]
 
 
 def _families(task: PlanningTask, strategies: list[str]) -> list[Candidate]:

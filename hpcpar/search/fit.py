@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import product
 
 from hpcpar.plan.plan import PipelineOrder
-from hpcpar.search.candidates import Candidate, best_of, of_plan
+from hpcpar.search.candidates import Candidate, best_of, in_order, of_plan
 
 #: Numbers of recomputed segments that are tried.
 SEGMENTS = (2, 4, 8, 16, 32)
@@ -50,6 +50,6 @@ def _first_that_fits(candidates: Iterable[Candidate]) -> Candidate | None:
 def with_variations(candidates: list[Candidate]) -> list[Candidate]:
     """Candidates, the best first, and variations of the fastest ones that do not fit."""
     first = candidates[0]
-    faster = [c for c in candidates if not c.fits and (not first.fits or c.speed < first.speed)]
+    faster = [c for c in candidates if not (first.fits and c.speed >= first.speed) and not c.fits]
     made = [made_to_fit(c) for c in sorted(faster, key=lambda c: c.speed)[:FASTEST]]
-    return sorted([*candidates, *(c for c in made if c is not None)], key=lambda c: c.order)
+    return in_order([*candidates, *(c for c in made if c is not None)])

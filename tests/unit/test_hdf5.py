@@ -63,7 +63,7 @@ def test_data_in_other_files_are_refused_unless_allowed(tmp_path: Path) -> None:
         assert fault(path, allow_external=True) == ""
 
 
-def test_a_file_that_keeps_the_library_busy_or_crashes_it_is_damaged(
+def test_a_file_that_crashes_the_library_is_damaged(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.h5"
     path.touch()
@@ -72,12 +72,9 @@ def test_a_file_that_keeps_the_library_busy_or_crashes_it_is_damaged(
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     assert "the HDF5 library crashes on it" in fault(path)
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(hdf5, "CHECK_S", 0.3)
-    assert "takes for ever" in fault(path)
 
 
-def test_texts_that_keep_the_library_busy_are_found_before_they_are_read(
+def test_a_file_whose_texts_keep_the_library_busy_is_damaged(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as f:
@@ -86,7 +83,7 @@ def test_texts_that_keep_the_library_busy_are_found_before_they_are_read(
     size_of_first = whole.index(b"GCOL") + 24  # 0 there, and the library reads it again and again
     whole[size_of_first:size_of_first + 8] = bytes(8)
     path.write_bytes(whole)
-    monkeypatch.setattr(hdf5, "CHECK_S", 3.0)
+    monkeypatch.setattr(hdf5, "CHECK_S", 2.0)
     assert "takes for ever" in fault(path)
 
 
