@@ -10,6 +10,8 @@ from hpcpar.search.candidates import Candidate, best_of, in_order, of_plan
 
 #: Numbers of recomputed segments that are tried.
 SEGMENTS = (2, 4, 8, 16, 32)
+#: Numbers of micro-batches that are tried go up to this; each costs steps to plan and to run.
+MOST_MICROBATCHES = 1024
 #: The fastest candidates that do not fit, which are made to fit.
 FASTEST = 3
 
@@ -17,13 +19,15 @@ FASTEST = 3
 def made_to_fit(chosen: Candidate) -> Candidate | None:
     """The fastest variation of a plan that fits; None where none does.
 
-    Micro-batches are doubled until the plan fits, and recomputed segments as well, each alone;
-    where neither suffices, both together. Options that the caller has fixed stay.
+    Micro-batches are doubled until the plan fits, up to `MOST_MICROBATCHES`, and recomputed
+    segments as well, each alone; where neither suffices, both together. Options that the caller has
+    fixed stay.
     """
     plan, fixed = chosen.plan, chosen.task.plan_options
     segments = () if plan.recompute else SEGMENTS
     doublings = 1 if "microbatches" in fixed else int(plan.batch).bit_length()
     numbers = [plan.microbatches << i for i in range(doublings)]
+    numbers = [number for number in numbers if number <= max(numbers[0], MOST_MICROBATCHES)]
     order = PipelineOrder.ONE_FORWARD_ONE_BACKWARD
     several = [number for number in numbers if number > 1]
     each = [
