@@ -32,7 +32,7 @@ PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_nor
 #: Strategies that are priced one by one, and are not in the space of the layer-wise search.
 APART = ("pipeline", "owt-b", "owt-c")
 #: Factor beyond which nobody would take a plan in place of the fastest.
-MUCH_SLOWER = 3.0
+MUCH_SLOWER = 2.0
 #: Measured fraction from which on all computing counts as measured.
 WHOLLY = 1.0 - 1e-9
 

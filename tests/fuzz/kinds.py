@@ -119,7 +119,7 @@ def _hdf5(rng: Random, base: Base, name: str) -> tuple[str, bool]:
     def change(text: bytes) -> str:
         try:
             found = _json(rng, json.loads(text))
-        except ValueError:
+        except (ValueError, RecursionError):  # it is damaged already
             found = damaged(rng, text)
         return found if isinstance(found, str) else found.decode("latin1").replace("\0", "0")
 

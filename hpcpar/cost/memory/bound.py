@@ -26,7 +26,7 @@ from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import needed
 from hpcpar.plan.plan import Plan, Synchronisation
-from hpcpar.schedule.aliasing import reads_input
+from hpcpar.schedule.aliasing import passes_gradient, reads_input
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline_steps import Move, Outline
 from hpcpar.schedule.pipeline_order import firsts, in_flight
@@ -72,18 +72,24 @@ def memory_floor(network: Network, plan: Plan, *, training: bool = True) -> Memo
 
 def _stage(network: Network, plan: Plan, out: Outline, layers: list[Layer],
            training: bool) -> Memory:
-    """All arrays of some layers, and of the edges to and from them; alike ones once."""
+    """All arrays of some layers, and of the edges to and from them, gradients while they are alive;
+    alike ones are worked out once.
+    """
     names = {layer.name for layer in layers}
+    place, until = _places(network)
     edges = out.edges
     samples = plan.samples_of_a_pass
     known: dict[object, Memory] = {}
-    held = NOTHING
+    held, gradients = NOTHING, _Alive()
     for layer in layers:
         key: object = ("layer", edges.key(layer, samples), len(network.consumers[layer.name]) > 1,
                layer.name in network.trained)
         if key not in known:
             known[key] = layer_memory(network, plan, layer, training)
         held = held + known[key]
+        readers = network.consumers[layer.name]
+        last = max(place[name] for name in (layer.name, *readers))
+        gradients.add(known[key].gradients_bytes, until[layer.name], last)
     for e in _edges_of(network, plan, out):
         if e.consumer.name in names or e.producer.name in names:
             key = ("edge", e.key, _aliasing(network, e))
@@ -91,7 +97,44 @@ def _stage(network: Network, plan: Plan, out: Outline, layers: list[Layer],
                 found = edge_memory(network, plan, e)
                 known[key] = found if training else replace(found, gradients_bytes=0)
             held = held + known[key]
-    return held
+            gradients.add(known[key].gradients_bytes, until[e.producer.name],
+                          place[e.consumer.name])
+    return replace(held, gradients_bytes=gradients.most_bytes)
+
+
+def _places(network: Network) -> tuple[dict[str, int], dict[str, int]]:
+    """The place of every layer, and the one at whose backward pass the array of its gradient is
+    free: a layer before it where the array is handed on.
+    """
+    place: dict[str, int] = {}
+    until: dict[str, int] = {}
+    for i, layer in enumerate(network.layers):
+        place[layer.name] = i
+        before = [until[name] for name in layer.inputs] if passes_gradient(layer) else []
+        until[layer.name] = min(before, default=i)
+    return place, until
+
+
+class _Alive:
+    """The most bytes that are alive at once."""
+
+    def __init__(self) -> None:
+        self._born: dict[int, Ints] = defaultdict(int)
+        self._gone: dict[int, Ints] = defaultdict(int)
+
+    def add(self, size_bytes: Ints, first: int, last: int) -> None:
+        """Something that is alive from one time to another, both included."""
+        self._born[first] = self._born[first] + size_bytes
+        self._gone[last + 1] = self._gone[last + 1] + size_bytes
+
+    @property
+    def most_bytes(self) -> Ints:
+        now: Ints = 0
+        most: Ints = 0
+        for at in sorted({*self._born, *self._gone}):
+            now = now - self._gone.get(at, 0) + self._born.get(at, 0)
+            most = np.maximum(most, now)
+        return most
 
 
 def _edges_of(network: Network, plan: Plan, out: Outline) -> Iterable[Edge]:
@@ -107,33 +150,27 @@ def _aliasing(network: Network, e: Edge) -> tuple[object, ...]:
 
 
 def _in_flight(out: Outline, plan: Plan, moved_bytes: MovedBytes) -> Ints:
-    """The most bytes of messages in flight at once, in a pass, and all of all micro-batches between
-    stages: a sender may keep its messages to the end.
+    """The most bytes of messages in flight at once, in a pass. Who only sends, as between stages,
+    may keep the messages of all micro-batches to the end.
     """
-    born: dict[int, Ints] = defaultdict(int)
-    gone: dict[int, Ints] = defaultdict(int)
+    alive = _Alive()
     known: dict[object, Ints] = {}
     for i, step in enumerate(out.steps):
         if isinstance(step, Move):
             key = (step.key, step.phase)
             if key not in known:
                 known[key] = message_bytes(step, moved_bytes)
-            if _between(step):
-                born[0] = born[0] + known[key] * plan.microbatches
-                continue
-            born[i] = born[i] + known[key]
-            end = max(step.needed_by, i + 1)
-            gone[end] = gone[end] + known[key]
-    now: Ints = 0
-    most: Ints = 0
-    for at in sorted({*born, *gone}):
-        now = now - gone.get(at, 0) + born.get(at, 0)
-        most = np.maximum(most, now)
-    return most
+            if _only_sends(step):
+                alive.add(known[key] * plan.microbatches, 0, len(out.steps))
+            else:
+                alive.add(known[key], i, max(step.needed_by - 1, i))
+    return alive.most_bytes
 
 
-def _between(step: Move) -> bool:
-    return bool(np.any(np.not_equal(step.destination.config.first, step.source.config.first)))
+def _only_sends(step: Move) -> bool:
+    """True where some ranks send and receive nothing, in some cases."""
+    here, there = step.destination.config, step.source.config
+    return bool(np.any(np.not_equal(here.first, there.first) | np.less(here.ranks, there.ranks)))
 
 
 def _largest(a: Memory, b: Memory) -> Memory:
