@@ -113,7 +113,7 @@ def limits_in_words(passed: Sequence[PassedLimit]) -> str:
         layers[f"{x.extent} {CUT_THINGS[x.axis]} in {x.parts} parts leave {x.idle_ranks} of "
                f"{x.ranks} ranks idle in"].append(x.layer)
     told = [f"{what} {', '.join(names[:_NAMED])}"
-            + (f" and {len(names) - _NAMED} more layers" if len(names) > _NAMED else "")
+            + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
             for what, names in layers.items()]
-    more = [f"{len(told) - _NAMED} more limits passed"] if len(told) > _NAMED else []
+    more = [f"{len(told) - _NAMED} more"] if len(told) > _NAMED else []
     return "; ".join(told[:_NAMED] + more)

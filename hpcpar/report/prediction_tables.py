@@ -75,11 +75,15 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
 
 
 def say_limits(predictions: Sequence[Prediction]) -> None:
-    """A note on each plan that passes the limits of scaling."""
-    for p in predictions:
-        if p.limits:
-            say(f"note: {p.strategy} on {p.ranks} ranks is beyond its limits: "
-                f"{limits_in_words(p.limits)}")
+    """A note on the plan that passes the limits of scaling furthest, and the names of others."""
+    passed = sorted((p for p in predictions if p.limits),
+                    key=lambda p: -max(x.idle_ranks / x.ranks for x in p.limits))
+    if passed:
+        p, others = passed[0], [f"{o.strategy} on {o.ranks}" for o in passed[1:]]
+        say(f"note: {p.strategy} on {p.ranks} ranks is beyond its limits: "
+            f"{limits_in_words(p.limits)}"
+            + (f"; beyond theirs, too: {', '.join(others[:4])}" if others else "")
+            + (f" and {len(others) - 4} more" if len(others) > 4 else ""))
 
 
 def show_layers(p: Prediction, wide: bool = False) -> None:
