@@ -95,8 +95,8 @@ def test_gpu(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     assert "lenet5 on 4 ranks" in log
 
 
-#: Epochs that take about 20 s.
-LONG = 300
+#: Epochs that take 10 s at least.
+LONG = 1500
 
 
 def wait_for(condition: Callable[[], bool], limit_s: float = 90) -> None:
@@ -146,7 +146,15 @@ def test_a_job_stops_before_its_limit_and_requeues_itself(
     subprocess.run([sys.executable, "-m", "hpcpar", "plan", "--network", "lenet5", "--strategy",
                     "data", "--batch", "16", "--ranks", "2", "-o", "plan.json"], cwd=tmp_path,
                    check=True)
+
+    def prolong(job: str) -> None:
+        """The second part gets all the time that it needs."""
+        wait_for(lambda: (tmp_path / "log").exists()
+                 and "stopped by" in (tmp_path / "log").read_text())
+        subprocess.run(["scontrol", "update", f"JobId={job}", "TimeLimit=10"], env=slurm,
+                       check=True)
+
     log = submit(tmp_path, "slurm.sbatch", sys.executable, data, slurm, epochs=LONG,
-                 options=["--time=1", "--signal=USR1@55"])
+                 options=["--time=1", "--signal=USR1@55"], meanwhile=prolong)
     assert "stopped by SIGUSR1" in log or "stopped by its limit of time" in log
     check_whole(tmp_path)
