@@ -95,8 +95,8 @@ def test_gpu(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     assert "lenet5 on 4 ranks" in log
 
 
-#: Epochs that take 10 s at least.
-LONG = 1500
+#: Epochs that take 8 s at least.
+LONG = 900
 
 
 def wait_for(condition: Callable[[], bool], limit_s: float = 90) -> None:

@@ -12,9 +12,9 @@ from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec, PipelineOrder
 from hpcpar.report.memory_note import memory_note
 from hpcpar.search import auto
-from hpcpar.search.candidates import Candidate
+from hpcpar.search.candidates import Candidate, in_order
 from hpcpar.search.explain import explain
-from hpcpar.search.fit import made_to_fit
+from hpcpar.search.fit import MOST_MICROBATCHES, made_to_fit
 from hpcpar.search.memory_advice import advice_on, memory_advice
 
 SPEC = NetworkSpec("lenet5", (1, 28, 28), 10)
@@ -41,6 +41,25 @@ def test_micro_batches_are_doubled_until_the_plan_fits() -> None:
     assert found.plan.order is PipelineOrder.ONE_FORWARD_ONE_BACKWARD
     by_again = chosen.with_options(recompute=2)
     assert not by_again.fits or by_again.iteration_s >= found.iteration_s
+
+
+def test_micro_batches_are_not_doubled_for_ever() -> None:
+    """Every micro-batch costs steps: a batch of thousands of millions would be planned for long."""
+    spec = NetworkSpec("lenet5", (1, 8, 8), 10)
+    chosen = auto.price_named(spec.build(), spec, "data", 1, 1 << 31, machine(1e9))
+    assert not chosen.fits
+    found = made_to_fit(chosen)
+    assert found is None or found.plan.microbatches <= MOST_MICROBATCHES
+
+
+def test_much_slower_plans_come_last_whether_they_fit_or_not() -> None:
+    fast, slow, slower = (replace(data(2.0), iteration_s=s) for s in (1.0, 1.9, 2.1))
+    too_large = replace(data(0.9), iteration_s=1.1)
+    unknown = replace(too_large, iteration_s=2.5)
+    assert not too_large.fits
+    assert in_order([unknown, slower, too_large, slow, fast]) == [
+        fast, slow, too_large, slower, unknown]
+    assert "fits" not in vars(unknown)
 
 
 def test_recomputation_is_taken_where_micro_batches_are_fixed() -> None:
