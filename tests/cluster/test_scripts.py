@@ -122,7 +122,7 @@ def test_a_job_that_is_requeued_goes_on(slurm: dict[str, str], data: Path, tmp_p
 
     log = submit(tmp_path, "slurm.sbatch", sys.executable, data, slurm, epochs=LONG,
                  meanwhile=requeue)
-    assert "stopped by SIGTERM" in log and log.count("lenet5 on 2 ranks") == 2
+    assert "stopped by SIGTERM" in log and log.count("lenet5 on 2 ranks (data)") == 2
     check_whole(tmp_path)
 
 
@@ -135,7 +135,7 @@ def test_a_job_that_is_preempted_goes_on(slurm: dict[str, str], data: Path, tmp_
 
     log = submit(tmp_path, "slurm.sbatch", sys.executable, data, slurm, epochs=LONG,
                  options=["--partition=low", "--exclusive"], meanwhile=preempt)
-    assert "stopped by SIG" in log and log.count("lenet5 on 2 ranks") == 2
+    assert "stopped by SIG" in log and log.count("lenet5 on 2 ranks (data)") == 2
     check_whole(tmp_path)
 
 
