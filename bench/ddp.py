@@ -49,6 +49,11 @@ def hpcpar(*words: object, ranks: int = 0) -> str:
                           env=environment(), check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def plain(name: str) -> str:
+    """A layer's name as PyTorch takes it."""
+    return name.replace(".", "_")
+
+
 def twin(network: Network) -> Any:
     """The network as a module of PyTorch."""
     import torch
@@ -62,15 +67,15 @@ def twin(network: Network) -> Any:
             for layer in network.weighted:
                 x = network.input_shape(layer)
                 norm = isinstance(layer, BatchNorm)
-                self.values[f"{layer.name}_weight"] = torch.nn.Parameter(
+                self.values[f"{plain(layer.name)}_weight"] = torch.nn.Parameter(
                     torch.ones(layer.weight_shape(x)) if norm
                     else 0.05 * torch.randn(layer.weight_shape(x)))
                 if layer.bias_shape(x):
-                    self.values[f"{layer.name}_bias"] = torch.nn.Parameter(
+                    self.values[f"{plain(layer.name)}_bias"] = torch.nn.Parameter(
                         torch.zeros(layer.bias_shape(x)))
 
         def weights(self, name: str) -> list[Any]:
-            names = (f"{name}_weight", f"{name}_bias")
+            names = (f"{plain(name)}_weight", f"{plain(name)}_bias")
             return [self.values[key] for key in names if key in self.values]
 
         def forward(self, images: Any) -> Any:
@@ -123,6 +128,8 @@ def ddp_s(name: str, ranks: int, steps: int, folder: str) -> float:
                               str(steps), store], stdout=subprocess.PIPE, text=True,
                              env=environment()) for rank in range(ranks)]
     told = [job.communicate(timeout=1200)[0] for job in jobs]
+    if any(job.returncode for job in jobs):
+        raise SystemExit(f"DistributedDataParallel failed on {name}")
     return statistics.median(json.loads(told[0])[2:])
 
 
