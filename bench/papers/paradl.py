@@ -370,7 +370,7 @@ def report(models: Sequence[Model] = MODELS, scales: Sequence[int] = SCALES) -> 
     ]
     return Report("ParaDL (HPDC 2021)", sections, panels(models, scales), remarks(df),
                   "the public tool to the last digit, limits, halos' share, df's contention, df "
-                  "ahead of data at few images a GPU",
+                  "ahead of data for VGG-16 at 2 images a GPU",
                   "accuracy (needs measurements), the update's share, one GPU's 29 h")
 
 
