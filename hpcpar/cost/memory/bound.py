@@ -35,7 +35,7 @@ from hpcpar.schedule.pipeline_order import firsts, in_flight
 def memory_bound(network: Network, plan: Plan, out: Outline, moved_bytes: MovedBytes, *,
                  training: bool = True) -> Memory:
     """At least the memory of the largest rank: the largest boxes of all layers, as if they met on
-    one rank and were all alive at once; messages only while they are in flight.
+    one rank. Activations are all alive at once, gradients and messages while they are needed.
     """
     starts = firsts(network, plan)
     wire = _in_flight(out, plan, moved_bytes)
