@@ -1,5 +1,5 @@
-"""Bounds of the memory of the largest rank: from above, for every case of a family of plans, every
-array in a place of its own; from below, what a rank needs between its passes.
+"""Bounds of the memory of the largest rank: from above, for every case of a family of plans, all
+activations in places of their own; from below, what a rank needs between its passes.
 """
 
 from __future__ import annotations
