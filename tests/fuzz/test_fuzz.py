@@ -43,7 +43,8 @@ def test_the_judge_finds(code: str, fault: str, monkeypatch: pytest.MonkeyPatch)
 def test_the_judge_finds_numbers_in_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     for line, found in (("time  nan s", True), ("  inf B/s", True), ("nano.toml: info", False)):
         monkeypatch.setattr(judge, "main", lambda argv, line=line: print(line) or 0)
-        assert bool(judge.command([])) == found
+        assert bool(judge.command(["plan"])) == found
+        assert not judge.command(["data", "digits", "nan"])
 
 
 def test_a_crash_and_a_hang_of_a_library_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_the_run_gives_up_where_nothing_is_gained(
 
 def test_lost_ranks_come_back(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The job that runs without them is asked to stop."""
-    status, calls = run("1 1 yes", "75 0 yes slow", "0 0 yes", words=("--elastic-return", "0.3s"))
+    status, calls = run("1 1 yes", "75 0 yes slow", "0 0 yes", words=("--elastic-return", "2s"))
     assert status == 0 and [call.split()[1] for call in calls] == ["4", "3", "4"]
     assert calls[2].endswith("--plan p.json --resume c.h5")
     assert capsys.readouterr().err.count("lost ranks are back") == 1
