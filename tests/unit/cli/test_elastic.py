@@ -25,7 +25,7 @@ for ((i = 0; i < lost; i++)); do
   echo "rank $i on here was killed by SIGKILL" >> "$HPCPAR_LOST"
 done
 [ "$save" != yes ] || printf x >> c.h5
-[ "$slow" != slow ] || sleep 1
+[ "$slow" != slow ] || sleep 4
 exit "$status"
 """
 
