@@ -45,7 +45,7 @@ def check(paths: Sequence[str], what: str, remedy: str, allow_external: bool = F
                           check=False)
     if done.returncode == -signal.SIGALRM:
         fault = [paths[0], "is damaged (reading its structure takes for ever)"]
-    elif done.returncode < 0:
+    elif done.returncode != 0:  # mostly a signal
         fault = [paths[0], "is damaged (the HDF5 library crashes on it)"]
     else:
         fault = json.loads(done.stdout)
@@ -77,6 +77,8 @@ def _fault(path: str) -> str:
                 return f"has more than {MOST_OBJECTS} objects"
             for name in item.attrs:
                 item.attrs[name]
+            if isinstance(item, h5py.Dataset):
+                item.dtype, item.shape  # noqa: B018 - a damaged type raises
             if isinstance(item, h5py.Group):
                 links = {name: item.get(name, getlink=True) for name in item}
                 todo += [item[name] for name, link in links.items()

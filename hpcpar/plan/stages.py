@@ -55,7 +55,8 @@ def stages(network: Network, count: int,
         Fewer places to cut than `count` stages need.
     """
     per_layer = work(network) if per_layer is None else per_layer
-    at, work_until = cuts(network), _work_until(network, per_layer)
+    at = cuts(network)
+    work_until = _work_until(at, per_layer)
     if count >= len(at):
         blocks = len(at) - 1
         raise InputError(f"network '{network.name}' can be cut into at most {blocks} stages, not "
@@ -67,16 +68,16 @@ def stages(network: Network, count: int,
     return stage_of
 
 
-def longest(network: Network, count: int, per_layer: Sequence[float]) -> float:
-    """Work of the largest of `stages`."""
-    work_until = _work_until(network, per_layer)
+def longest(at: Sequence[int], count: int, per_layer: Sequence[float]) -> float:
+    """Work of the largest of `stages`; `at` are the `cuts`."""
+    work_until = _work_until(at, per_layer)
     return max(work_until[last] - work_until[first] for first, last in _balanced(work_until, count))
 
 
-def _work_until(network: Network, per_layer: Sequence[float]) -> list[float]:
-    """Work of the layers before each of the `cuts`."""
+def _work_until(at: Sequence[int], per_layer: Sequence[float]) -> list[float]:
+    """Work of the layers before each of the cuts."""
     layers_until = [0.0, *itertools.accumulate(per_layer)]
-    return [layers_until[at] for at in cuts(network)]
+    return [layers_until[place] for place in at]
 
 
 def _balanced(work_until: list[float], count: int) -> list[tuple[int, int]]:

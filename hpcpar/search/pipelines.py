@@ -9,7 +9,7 @@ import numpy as np
 from hpcpar.cost.price_family import price_family
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import PipelineOrder, Plan
-from hpcpar.plan.stages import longest
+from hpcpar.plan.stages import cuts, longest
 from hpcpar.schedule.outline_steps import Task
 from hpcpar.schedule.steps import PASSES
 from hpcpar.search.candidates import PlanningTask, microbatches_tried, stages_and_ranks
@@ -42,7 +42,8 @@ def maybe_faster(task: PlanningTask, strategies: Sequence[str], fastest_s: float
             layer_s[step.layer.name if isinstance(step, Task) else step.layer] += price.seconds
     seconds = np.array(list(layer_s.values()))
     pass_s = seconds.sum(axis=0)
-    longest_s = np.array([longest(task.network, int(count), seconds[:, i].tolist())
+    at = cuts(task.network)
+    longest_s = np.array([longest(at, int(count), seconds[:, i].tolist())
                           for i, count in enumerate(shapes[:, 0])])
     gpipe = plan.order is PipelineOrder.GPIPE
     least_s = longest_s * numbers + (pass_s - longest_s) * gpipe

@@ -35,6 +35,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: A number in a table that is none.
 _NO_NUMBER = re.compile(r"(?<![\w./+'\"=-])[-+]?(nan|inf)(?![\w./'\"-])")
 
+#: Where words of the user stand: options of sbatch, modules, names of data files.
+_OWN = re.compile(r"^(#SBATCH .*|module load .*|(nan|inf)(?=: \d))", re.M)
+
 
 class TooSlow(BaseException):
     """A case has taken `LIMIT_S`."""
@@ -81,7 +84,7 @@ def command(argv: Sequence[str]) -> str:
         return f"{type(escaped).__name__} escapes: {str(escaped)[:200]!r}, from {_where(escaped)}"
     if time.perf_counter() - begin > LIMIT_S:
         return f"takes {time.perf_counter() - begin:.0f} s"
-    return _ending(status, out.getvalue(), err.getvalue(), argv)
+    return _ending(status, out.getvalue(), err.getvalue(), "--json" in argv)
 
 
 def _where(err: BaseException) -> str:
@@ -93,7 +96,7 @@ def _where(err: BaseException) -> str:
     return " > ".join(lines)
 
 
-def _ending(status: int, out: str, err: str, argv: Sequence[str]) -> str:
+def _ending(status: int, out: str, err: str, as_json: bool) -> str:
     if "Traceback (most recent call last)" in out + err:
         return "prints a traceback"
     control = _CONTROL.search(out + err)
@@ -103,10 +106,7 @@ def _ending(status: int, out: str, err: str, argv: Sequence[str]) -> str:
     if status not in (0, 1, 2) or (status != 0) != (len(lines) == 1):
         return f"status {status} with {len(lines)} lines of error: {err[-300:]!r}"
     if status == 0:
-        # words that are the user's come back in tables: names of files, modules, options of sbatch
-        own = argv[0] in ("data", "sweep") and any(
-            re.search(r"(?<!\w)(nan|inf)(?!\w)", word) for word in argv)
-        return _document(out) if "--json" in argv else "" if own else _table(out)
+        return _document(out) if as_json else _table(out)
     return ""
 
 
@@ -136,6 +136,7 @@ def _numbers(node: Any, name: str) -> str:
 
 
 def _table(text: str) -> str:
+    text = _OWN.sub("", text)
     found = _NO_NUMBER.search(text)
     if found is None:
         return ""

@@ -72,6 +72,8 @@ def test_a_file_that_crashes_the_library_is_damaged(
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     assert "the HDF5 library crashes on it" in fault(path)
+    program.write_text("#!/bin/sh\nexit 1\n")
+    assert "the HDF5 library crashes on it" in fault(path)
 
 
 def test_a_file_whose_texts_keep_the_library_busy_is_damaged(

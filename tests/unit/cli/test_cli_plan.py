@@ -212,6 +212,11 @@ def test_plan_and_predict_say_where_a_plan_passes_the_limits_of_scaling(
     first = document(capsys, "plan", *args)["limits"][0]
     assert first == {"layer": "conv1", "axis": "c", "extent": 6, "parts": 128, "ranks": 128,
                      "idle_ranks": 122}
+    args[-1] = "data,filter,grid:*"
+    shown = text(capsys, "predict", *args)
+    assert shown.count("note: filter on 128 ranks is beyond its limits") == 1
+    assert "; beyond theirs, too: grid:128x1 on 128, grid:64x2 on 128, " in shown
+    assert "data on 128" not in shown
     args[-1] = "data"
     assert "beyond its limits" not in text(capsys, "plan", *args)
 

@@ -164,9 +164,8 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
             assert predicted == {use: max(r[use] for r in real)
                                  for use in predicted}, (spec.name, strategy)
             # what is alive at once is laid out nearly without gaps
-            assert sum(predicted.values()) <= max(sum(r.values())
-                                                  for r in real) <= 1.03 * sum(
-                predicted.values()), (spec.name, strategy)
+            total = sum(predicted.values())
+            assert total <= max(sum(r.values()) for r in real) <= 1.03 * total, (spec, strategy)
 
 
 @pytest.mark.parametrize(("spec", "ranks", "batch"), [
