@@ -24,6 +24,26 @@ def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> Non
     assert path.read_text() == "new" and os.listdir(tmp_path) == ["a.txt"]
 
 
+def test_the_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash of the system leaves the old file or the new one."""
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(number: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(number).st_mode) else "file")
+        fsync(number)
+
+    def replaced(source: str, target: str) -> None:
+        done.append("rename")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    write_text(str(tmp_path / "a.txt"), "new", "thing")
+    assert done == ["file", "rename", "folder"]
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_an_error_leaves_the_old_file(error: type[BaseException], tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
