@@ -134,15 +134,18 @@ def _ring_s(kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, links: Links,
             add_s_per_byte: float) -> Floats:
     piece = n_bytes / (p * segments)
     link, add = links.message_s(piece), add_s_per_byte * piece
-    plain = (p - 1) * segments * link
+    pieces = (p - 1) * segments
     if kind is Kind.ALLGATHER:
-        return plain
+        return pieces * link
     # segment j of a round needs the sum of segment j of the round before; with several segments,
-    # one is sent while another is added
-    round_s = np.maximum(segments * np.maximum(link, add), link + add)
-    pipelined = (p - 1) * round_s + np.minimum(link, add)
-    summed = np.where(np.equal(segments, 1), (p - 1) * (link + add), pipelined)
-    return summed + plain if kind is Kind.ALLREDUCE else summed
+    # one is sent while another is added, and an allreduce gathers the first while the last is added
+    if kind is Kind.REDUCE_SCATTER:
+        one_by_one = pieces * (link + add)
+        pipelined = pieces * np.maximum(link, add) + np.minimum(link, add)
+    else:
+        one_by_one = pieces * (2 * link + add)
+        pipelined = np.maximum(2 * pieces * link, pieces * add + (pieces - segments + 2) * link)
+    return np.where(np.equal(segments, 1), one_by_one, pipelined)
 
 
 def _rooted_s(algorithm: Algorithm, p: Ints, n_bytes: Numbers, segments: Ints, route: Routed,
