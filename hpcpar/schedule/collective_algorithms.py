@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from hpcpar.plan.boxes import block
 from hpcpar.schedule.steps import Algorithm, Kind
@@ -247,9 +248,14 @@ def halving_allreduce(p: int, me: int, n: int, inner: int) -> list[Round]:
     With `inner` members in each node it is hierarchical: a reduce-scatter in the node, an allreduce
     of n / inner items between the nodes, an allgather in the node.
     """
-    at = [block(n, p, i)[0] for i in range(p)] + [n]
-    gather = _gathered(me, _stages(p, me, inner, False), at)
+    gather = _gathered(me, _stages(p, me, inner, False), _bounds(n, p))
     return [replace(r, after=i - 1) for i, r in enumerate([*_adjoint(gather), *gather])]
+
+
+@lru_cache(maxsize=64)
+def _bounds(n: int, p: int) -> list[int]:
+    """Where each block of a buffer begins, and where the last ends: the same for all members."""
+    return [block(n, p, i)[0] for i in range(p)] + [n]
 
 
 def wire_order(p: int, me: int, inner: int | None) -> list[int]:
