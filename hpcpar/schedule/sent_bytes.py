@@ -12,9 +12,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.plan.axis import Axis, all_intervals, intervals
+from hpcpar.plan.axis import Axis, all_intervals
 from hpcpar.plan.boxes import block
-from hpcpar.plan.layout import Layout
+from hpcpar.plan.rank_boxes import box_items, boxes, lives, part
 from hpcpar.schedule.collective_algorithms import radices
 from hpcpar.schedule.pattern import ONE
 from hpcpar.schedule.steps import Algorithm, Comm, Group, Kind, Schedule
@@ -57,37 +57,6 @@ def sent(step: Comm, ranks: int) -> Sent:
     return Sent(messages, items * step.item_bytes)
 
 
-# -- boxes of all ranks ----------------------------------------------------------------------------
-def _lives(layout: Layout, rank: Counts) -> NDArray[np.bool_]:
-    at = rank - layout.config.first
-    return (at >= 0) & (at < layout.config.ranks)
-
-
-def _part(layout: Layout, axis: Axis, rank: Counts) -> Counts:
-    """Index of each rank's part of an axis."""
-    mesh_axis = layout.mesh_axes.get(axis.name, ONE)
-    return np.asarray(mesh_axis.of(rank - layout.config.first) + np.zeros_like(rank))
-
-
-def _boxes(layout: Layout, rank: Counts) -> list[tuple[Counts, Counts]]:
-    """Starts and stops of the ranks' boxes along each axis; empty where the layer does not live."""
-    lives = _lives(layout, rank)
-    out = []
-    for axis in layout.axes:
-        part = np.where(lives, _part(layout, axis, rank), 0)
-        start, stop = intervals(axis, layout.degree(axis), part)
-        out.append((np.where(lives, start, 0), np.where(lives, stop, 0)))
-    return out
-
-
-def _items(layout: Layout, rank: Counts) -> Counts:
-    """Items of the ranks' boxes."""
-    out = np.ones_like(rank)
-    for start, stop in _boxes(layout, rank):
-        out = out * (stop - start)
-    return out
-
-
 # -- point to point --------------------------------------------------------------------------------
 def _equal_cuts(step: Comm) -> bool:
     """True where the same coordinates cut the tensor before and after: as in a halo exchange."""
@@ -102,13 +71,13 @@ def _equal_cuts(step: Comm) -> bool:
 def _between_equal_cuts(step: Comm, ranks: int) -> tuple[Counts, Counts]:
     """Axis by axis: a part's overlaps with all wanted parts multiply over the axes."""
     rank = np.arange(ranks)
-    lives = _lives(step.source, rank)
+    here = lives(step.source, rank)
     messages, items, kept = (np.ones(ranks, np.int64) for _ in range(3))
     for held, wanted in zip(step.source.axes, step.destination.axes, strict=True):
         counts, sums, own = _overlaps(held, wanted, int(step.source.degree(held)))
-        part = np.where(lives, _part(step.source, held, rank), 0)
-        messages, items, kept = messages * counts[part], items * sums[part], kept * own[part]
-    return np.where(lives, messages - (kept > 0), 0), np.where(lives, items - kept, 0)
+        at = np.where(here, part(step.source, held, rank), 0)
+        messages, items, kept = messages * counts[at], items * sums[at], kept * own[at]
+    return np.where(here, messages - (kept > 0), 0), np.where(here, items - kept, 0)
 
 
 @lru_cache(maxsize=10_000)
@@ -124,7 +93,7 @@ def _between_all_pairs(step: Comm, ranks: int) -> tuple[Counts, Counts]:
     """All pairs of ranks of one replica class: a rank sends its box's overlap with every other."""
     rank = np.arange(ranks)
     messages, items = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
-    held, wanted = _boxes(step.source, rank), _boxes(step.destination, rank)
+    held, wanted = boxes(step.source, rank), boxes(step.destination, rank)
     replica = np.zeros(ranks, np.int64)
     for mesh_axis in step.source.copies:
         replica = replica * mesh_axis.size + mesh_axis.of(rank - step.source.config.first)
@@ -147,12 +116,12 @@ def _collective(step: Comm, group: Group, ranks: int) -> tuple[Counts, Counts]:
     """Groups with equal block sizes send alike, so each distinct row of sizes is counted once."""
     messages, items = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     rank = np.arange(ranks)
-    rank = rank[_lives(step.source, rank)]
+    rank = rank[lives(step.source, rank)]
     position, base = _positions(group, rank)
     blocks = step.source if step.kind in (Kind.ALLGATHER, Kind.REDUCE) else step.destination
     bases, group_of = np.unique(base, return_inverse=True)
     members = np.array(group.members(group.first)) + bases[:, None]
-    sizes = _items(blocks, members.ravel()).reshape(members.shape)
+    sizes = box_items(blocks, members.ravel()).reshape(members.shape)
     rows, row_of = np.unique(sizes, axis=0, return_inverse=True)
     for i, row in enumerate(rows):
         member_messages, member_items = _of_members(

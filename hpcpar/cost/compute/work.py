@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias, TypeVar
@@ -32,7 +32,7 @@ from hpcpar.network.layers import (
 )
 from hpcpar.plan.axis import Axis, tabulate
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
-from hpcpar.plan.layout import owned, parameters, partial, shards
+from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
 from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.interior import inner
@@ -47,6 +47,11 @@ NORM = {Op.STATISTICS: (1, 3), Op.FORWARD: (2, 2), Op.BACKWARD_WEIGHT: (2, 3), O
 
 Shape: TypeAlias = tuple[Ints, ...]
 T = TypeVar("T")
+
+
+def largest(layout: Layout) -> Shape:
+    """The shape of the largest box."""
+    return layout.largest
 
 
 @dataclass(frozen=True)
@@ -160,10 +165,17 @@ class _Local:
 
 
 class Workload:
-    """The work of the compute steps of a plan, or of a family of plans."""
+    """The work of the compute steps of a plan, or of a family of plans.
 
-    def __init__(self, network: Network, plan: Plan, edges: Edges | None = None) -> None:
-        self.network, self.plan = network, plan
+    Parameters
+    ----------
+    shape_of : callable
+        The box of a layout that is worked on: the largest; or, as arrays, those of all ranks.
+    """
+
+    def __init__(self, network: Network, plan: Plan, edges: Edges | None = None,
+                 shape_of: Callable[[Layout], Shape] = largest) -> None:
+        self.network, self.plan, self.shape_of = network, plan, shape_of
         self.edges = Edges(network, plan) if edges is None else edges
         self._known: dict[Hashable, _Local] = {}
 
@@ -189,7 +201,7 @@ class Workload:
         """The update of a layer's weights by the optimiser."""
         plan, config = self.plan, self.plan.configs[layer.name]
         if plan.synchronisation is Synchronisation.SHARDED:
-            count = shards(self.network, layer, config).largest_items
+            count = self._items(shards(self.network, layer, config))
         else:
             count = self._weights(layer)
         values, flops = UPDATE[plan.optimizer]
@@ -201,8 +213,8 @@ class Workload:
         """The addition of two gradients of a layer's output: two values read, one written."""
         plan, config = self.plan, self.plan.configs[layer.name]
         layout = owned(self.network, layer, config, batch)
-        n_y = layout.largest_items
-        return Work(layer.kind, Op.ACCUMULATE.value, layout.largest, layout.largest, n_y,
+        n_y, shape = self._items(layout), self.shape_of(layout)
+        return Work(layer.kind, Op.ACCUMULATE.value, shape, shape, n_y,
                     3 * n_y * plan.item_bytes, "", plan.dtype, ranks=config.ranks)
 
     def _fraction(self, layer: Layer, op: Op, batch: Ints) -> Floats:
@@ -225,18 +237,21 @@ class Workload:
         needs, made = self.edges.needs(layer, batch), partial(network, layer, config, batch)
         n_x: Ints = 0
         for need in needs:
-            n_x = n_x + need.largest_items
-        n_y = made.largest_items
-        x = needs[0].largest if needs else ()
-        n_first = needs[0].largest_items if needs else 1
+            n_x = n_x + self._items(need)
+        n_y = self._items(made)
+        x = self.shape_of(needs[0]) if needs else ()
+        n_first = self._items(needs[0]) if needs else 1
         all_flops = layer.forward_flops(network.input_shape(layer))
         flops = all_flops / math.prod(network.shapes[layer.name]) * n_y / config.k
         weights = self._weights(layer) if layer.has_weights else 0
-        return _Local(x, made.largest, n_x, n_y, n_first, flops, n_x + n_y + weights,
+        return _Local(x, self.shape_of(made), n_x, n_y, n_first, flops, n_x + n_y + weights,
                       _options(network, layer, x))
 
     def _weights(self, layer: Layer) -> Ints:
-        return parameters(self.network, layer, self.plan.configs[layer.name]).largest_items
+        return self._items(parameters(self.network, layer, self.plan.configs[layer.name]))
+
+    def _items(self, layout: Layout) -> Ints:
+        return math.prod(self.shape_of(layout))
 
     def _amount(self, layer: Layer, op: Op, local: _Local) -> tuple[Floats, Ints]:
         """Flops and values moved.
