@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from hpcpar.api.compare import compare
     from hpcpar.api.plan import plan
     from hpcpar.api.predict import predict
+    from hpcpar.api.simulate import simulate
     from hpcpar.api.sweep import sweep
     from hpcpar.errors import InputError, RunError
     from hpcpar.machine.files import load as load_machine
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["InputError", "RunError", "compare", "load_machine", "load_network", "load_plan",
-           "load_record", "machines", "networks", "plan", "predict", "sweep"]
+           "load_record", "machines", "networks", "plan", "predict", "simulate", "sweep"]
 #: Where a name is defined, unless that is the module of its own name in ``hpcpar.api``.
 _DEFINED = {"InputError": "errors.InputError", "RunError": "errors.RunError",
             "load_machine": "machine.files.load", "load_network": "network.builtin.network",

@@ -146,12 +146,15 @@ def image(value: str | Iterable[int]) -> Shape:
     return tuple(map(int, text.split("x")))
 
 
-def loads(value: str | Mapping[str, float]) -> dict[str, float]:
-    """Shares of levels' bandwidth that others take: LEVEL=SHARE, several with commas, or a mapping.
-    """
+def by_name(check: Callable[[Any], T], value: str | Mapping[str, float]) -> dict[str, T]:
+    """Checked values by name: NAME=VALUE, several with commas, or a mapping."""
     given = value if isinstance(value, Mapping) else {
         item.strip().partition("=")[0]: item.partition("=")[2] for item in value.split(",")}
-    return {name: part(share) for name, share in given.items()}
+    return {name: check(each) for name, each in given.items()}
+
+
+#: Shares of levels' bandwidth that others take, and factors of units that compute slower.
+loads, factors = partial(by_name, part), partial(by_name, amount)
 
 
 def check_direct(device: str, direct: bool) -> None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "machines": "list the machines, or show one",
     "plan": "find the best plan for a network on a machine, or make a named strategy's",
     "predict": "price plans without running them: tables and bar charts",
+    "simulate": "play a plan on all of its ranks, message by message, in virtual time",
     "run": "train under a plan on real MPI ranks, and record it",
     "verify": "check that a plan trains as one rank does",
     "calibrate": "measure this machine: latency, bandwidth, compute rates",

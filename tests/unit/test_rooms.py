@@ -15,8 +15,8 @@ import hpcpar
 ROOT = Path(hpcpar.__file__).parent
 #: From top to bottom: a room imports only from rooms above it (and from itself).
 ROOMS = ("errors", "files", "schema", "hdf5", "network", "machine", "plan", "schedule", "papers",
-         "cost", "search", "data", "kernels", "comm", "runtime", "train", "calibrate", "diagnose",
-         "report", "sweep", "api", "cli")
+         "cost", "simulation", "search", "data", "kernels", "comm", "runtime", "train", "calibrate",
+         "diagnose", "report", "sweep", "api", "cli")
 #: Rooms that must not know of another one above them: the machine is no business of the split, nor
 #: the reverse.
 APART = {"plan": {"machine"}, "schedule": {"machine"},

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -43,6 +43,9 @@ class Item(NamedTuple):
         Of a communication: the stages that wait for it.
     latency_s : float
         Of a message between stages: the part in which the links are free for the next one.
+    end_s : callable, optional
+        Of a communication whose cases are ranks that wait for each other: from when each begins to
+        when each is done. `seconds` is what it takes where all begin at once.
     """
 
     seconds: Floats
@@ -51,6 +54,7 @@ class Item(NamedTuple):
     stage: int = 0
     receivers: tuple[int, ...] = (0,)
     latency_s: float = 0.0
+    end_s: Callable[[Floats], Floats] | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class _Stage:
         ahead = clock.program_s - clock.network_s
         free = self._free_s(item.level)
         begin = later(clock.network_s, free)
-        end = begin + cost
+        end = begin + cost if item.end_s is None else item.end_s(begin + ahead) - ahead
         clock.mark((i, "begin"), begin)
         clock.mark((i, "end"), end)
         # what does not happen in a case occupies nothing, and is waited for by nobody
@@ -141,6 +145,8 @@ class _Stage:
         if self._busy > 0.0:
             share = 1.0 if item.stage in item.receivers else 0.5
             self._expose(i, share * self._busy * cost)
+        if item.stage not in item.receivers:  # under way
+            begin = end - cost
         return begin + ahead, end + ahead
 
     def _free_s(self, level: Ints) -> Floats:

@@ -1,0 +1,1 @@
+"""Simulation: all ranks of a plan in virtual time, message by message."""

@@ -1,0 +1,201 @@
+"""All ranks of a plan in virtual time.
+
+The timeline is that of `hpcpar.cost.timeline.overlap`, with a case for each rank: a compute step
+takes as long as that rank's own boxes need, and a communication ends when the messages that the
+rank sends and waits for have gone and come (`Movement`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from hpcpar.cost.compute.step_time import roofline_s, timed
+from hpcpar.cost.compute.work import Work, Workload
+from hpcpar.cost.network.contention import NetworkModel
+from hpcpar.cost.price_family import item_of, price_family
+from hpcpar.cost.step_prices import StepPrice, StepPricer
+from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
+from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
+from hpcpar.plan.axis import IntArray
+from hpcpar.plan.config import Floats
+from hpcpar.plan.plan import Plan
+from hpcpar.plan.rank_boxes import box_shapes
+from hpcpar.schedule.lower import frozen_movement
+from hpcpar.schedule.outline_steps import Move, Task
+from hpcpar.simulation.links import FloatArray, LinkRates
+from hpcpar.simulation.movement import Movement
+from hpcpar.simulation.noise import QUIET, Noise
+
+#: Numbers that the timelines of one pass over the steps may hold, to bound memory.
+MOST_NUMBERS = 30_000_000
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Iterations of a plan, played on all ranks.
+
+    Attributes
+    ----------
+    iteration_s : ndarray
+        [repeats] until the last rank is done.
+    compute_s, exposed_s : ndarray
+        [ranks] computing, and standing still for communication that nothing hides, or for ranks
+        that are late to it: means over the repeats. The rest of the iteration a rank waits for
+        other stages, or for the last rank.
+    last : ndarray
+        [ranks] part of the repeats in which this rank is the last to be done.
+    waits_s : ndarray
+        [steps] exposed communication, the mean over ranks and repeats.
+    start_s, end_s : ndarray
+        [steps, ranks] of the first repeat; NaN where a rank does not take part.
+    """
+
+    iteration_s: FloatArray
+    compute_s: FloatArray
+    exposed_s: FloatArray
+    last: FloatArray
+    waits_s: FloatArray
+    start_s: FloatArray
+    end_s: FloatArray
+
+    @property
+    def mean_s(self) -> float:
+        """The mean iteration."""
+        return float(self.iteration_s.mean())
+
+    @property
+    def waiting_s(self) -> FloatArray:
+        """[ranks] the rest of the iteration: waiting for other stages, or for the last rank."""
+        return np.maximum(0.0, self.mean_s - self.compute_s - self.exposed_s)
+
+
+class Simulator:
+    """The steps of a plan with their seconds and messages on every rank.
+
+    Attributes
+    ----------
+    costs : Costs
+        What `hpcpar predict` makes of the same plan.
+    """
+
+    def __init__(self, network: Network, plan: Plan, machine: Machine) -> None:
+        self.machine, self.ranks = machine, int(plan.ranks)
+        self.costs = price_family(network, plan, machine)
+        self.entries = self.costs.entries
+        edges = self.costs.out.edges
+        self._workload = Workload(network, plan, edges,
+                                  partial(box_shapes, rank=np.arange(self.ranks)))
+        plain = replace(machine, collectives=())
+        self._plain = StepPricer(network, plan, plain, NetworkModel(plain), edges)
+        self._links = LinkRates(machine)
+        self._movements: dict[Hashable, Movement] = {}
+        self._computes: dict[Hashable, FloatArray] = {}
+
+    def play(self, noise: Noise = QUIET, repeats: int = 1,
+             progress: Callable[[int], None] = lambda done: None) -> Simulation:
+        """Play iterations on all ranks.
+
+        Parameters
+        ----------
+        repeats : int
+            Iterations, which differ by their jitter.
+        progress : callable
+            Told how many iterations are done.
+        """
+        each = max(1, MOST_NUMBERS // (4 * len(self.entries) * self.ranks))
+        generator = np.random.default_rng(noise.seed)
+        sums, waits = np.zeros((3, self.ranks)), np.zeros(len(self.entries))
+        iterations: list[FloatArray] = []
+        times: FloatArray = np.zeros((2, 0, 0))
+        for begin in range(0, repeats, each):
+            count = min(each, repeats - begin)
+            items = list(self._items(noise, count, generator))
+            line = timeline(items, self.machine.overlap, len(self.machine.levels),
+                            self.machine.progress)
+            done = np.broadcast_to(line.total_s, (count, self.ranks))
+            iterations.append(done.max(axis=1))
+            if not begin:
+                times = self._times(line)
+            sums += [part.sum(axis=0) for part in _parts(items, line, done)]
+            waits += [float(np.mean(seconds)) * count for seconds in line.waits_s]
+            progress(begin + count)
+        compute_s, exposed_s, last = sums / repeats
+        return Simulation(np.concatenate(iterations), compute_s, exposed_s, last, waits / repeats,
+                          times[0], times[1])
+
+    def traffic(self) -> tuple[IntArray, IntArray]:
+        """Messages and bytes that every rank sends: [steps, ranks]."""
+        none = np.zeros(self.ranks, np.int64)
+        moved = [self._movement(entry.step, price) if isinstance(entry.step, Move) else None
+                 for entry, price in zip(self.entries, self.costs.steps, strict=True)]
+        return (np.array([none if m is None else m.messages for m in moved]),
+                np.array([none if m is None else m.sent_bytes for m in moved]))
+
+    def _items(self, noise: Noise, repeats: int, generator: np.random.Generator) -> Iterator[Item]:
+        """The steps in time, with an entry for every repeat and rank."""
+        for entry, price in zip(self.entries, self.costs.steps, strict=True):
+            plain = item_of(self.machine, entry, price)
+            if isinstance(entry.step, Move):
+                movement = self._movement(entry.step, price)
+                yield plain._replace(seconds=movement.alone_s, end_s=movement.end_s)
+            else:
+                seconds = self._compute_s(entry.step)
+                yield plain._replace(seconds=noise.on(seconds, repeats, generator))
+
+    def _movement(self, step: Move, price: StepPrice) -> Movement:
+        key = (step.key, step.phase, step.root)
+        if key not in self._movements:
+            modelled_s, factor = float(self._plain.price(step).seconds), 1.0
+            if self.machine.collectives and modelled_s:
+                factor = float(price.seconds) / modelled_s
+            self._movements[key] = Movement(frozen_movement(step), self.ranks, self.machine,
+                                            self._links, factor, float(price.seconds))
+        return self._movements[key]
+
+    def _compute_s(self, step: Task) -> FloatArray:
+        key = (step.layer.name, step.op, step.batch)
+        if key not in self._computes:
+            work = self._workload.work(step.layer, step.op, step.batch)
+            self._computes[key] = rank_seconds(self.machine, work, self.ranks)
+        return self._computes[key]
+
+    def _times(self, line: Timeline[Floats]) -> FloatArray:
+        """When steps of the first repeat started and ended: [2, steps, ranks]."""
+        shape = (len(self.entries), self.ranks)
+        out = np.full((2, *shape), np.nan)
+        for i, (entry, price, span) in enumerate(
+                zip(self.entries, self.costs.steps, line.spans, strict=True)):
+            lasts = (self._movement(entry.step, price).alone_s if isinstance(entry.step, Move)
+                     else self._compute_s(entry.step))
+            for times, seconds in zip(out, (span.start_s, span.end_s), strict=True):
+                wide = np.broadcast_to(seconds, np.broadcast_shapes(np.shape(seconds),
+                                                                    (1, self.ranks)))
+                times[i] = np.where(lasts > 0, wide[0], np.nan)
+        return out
+
+
+def _parts(items: Sequence[Item], line: Timeline[Floats], done: FloatArray) -> list[FloatArray]:
+    """Computing, exposed communication, and who is last: [repeats, ranks]."""
+    compute, exposed = np.zeros_like(done), np.zeros_like(done)
+    for item in items:
+        if item.needed_by is None:
+            compute += item.seconds
+    for stage in line.stages:
+        for seconds in stage.exposed_s.values():
+            exposed += seconds
+    return [compute, exposed, done >= done.max(axis=1, keepdims=True)]
+
+
+def rank_seconds(machine: Machine, work: Work, ranks: int) -> FloatArray:
+    """Seconds of a piece of work whose shapes are those of all ranks: [ranks]."""
+    if not machine.compute:
+        return np.broadcast_to(roofline_s(machine, work), (ranks,))
+    shapes = np.stack([np.broadcast_to(n, ranks) for n in (*work.x, *work.y)])
+    _, first, which = np.unique(shapes, axis=1, return_index=True, return_inverse=True)
+    each = [float(timed(machine, work.case(int(i)))[0]) for i in first]
+    return np.array(each)[np.ravel(which)]

@@ -1,0 +1,99 @@
+"""``hpcpar simulate``: what it prints and writes, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+import hpcpar
+from hpcpar.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("plan") / "plan.json")
+    hpcpar.plan("vgg16", 8, 64, "p100x4x4", "data", input="3x32x32", classes=16).save(path)
+    return path
+
+
+def test_text(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--plan", plan, "--jitter", "0.05", "--slow", "node1=1.2"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("8 GPUs of p100x4x4, data: ")
+    assert "in the mean of 20, 90% between" in shown
+    assert "more than predicted" in shown
+    for words in ("slow ranks", "jitter", "computes most", "stand still for longest"):
+        assert words in shown
+
+
+def test_json_and_csv_say_the_same(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = {}
+    for form in ("--json", "--csv"):
+        assert main(["simulate", "--plan", plan, "--slow", "rank3=2", form]) == 0
+        found[form] = capsys.readouterr().out
+    document = json.loads(found["--json"])
+    rows = list(csv.DictReader(io.StringIO(found["--csv"])))
+    assert document["iteration_s"] == pytest.approx(
+        document["predicted_s"] + sum(document["causes"].values()))
+    assert len(rows) == len(document["each_rank"]) == 8
+    assert [float(row["compute_s"]) for row in rows] == [
+        rank["compute_s"] for rank in document["each_rank"]]
+    for rank in document["each_rank"]:
+        assert rank["compute_s"] + rank["exposed_s"] + rank["waiting_s"] == pytest.approx(
+            document["iteration_s"])
+    assert sum(step["sent_bytes"] for step in document["steps"]) == sum(
+        rank["sent_bytes"] for rank in document["each_rank"])
+
+
+def test_a_trace_has_the_steps_of_the_chosen_ranks(plan: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    assert main(["simulate", "--plan", plan, "--trace", str(path), "--trace-ranks", "3"]) == 0
+    events = json.loads(path.read_text())["traceEvents"]
+    spans = [e for e in events if e["ph"] == "X"]
+    assert {e["pid"] for e in spans} == {1, 2, 3}
+    for pid in (1, 2, 3):
+        for tid in {e["tid"] for e in spans if e["pid"] == pid}:
+            mine = [e for e in spans if (e["pid"], e["tid"]) == (pid, tid)]
+            for before, after in itertools.pairwise(mine):
+                assert after["ts"] >= before["ts"] + before["dur"] - 1e-3
+
+
+def test_a_plot_is_written(plan: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "p.png"
+    assert main(["simulate", "--plan", plan, "--jitter", "0.1", "--plot", str(path)]) == 0
+    assert path.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (("--slow", "node9=2"), "no unit of this job"),
+    (("--slow", "node0"), "not a number greater than 0"),
+    (("--load", "nod=0.2"), "did you mean 'node'"),
+    (("--jitter", "2"), "a number from 0 to 1"),
+    (("--repeat", "0"), "whole number of at least 1"),
+])
+def test_what_is_not_possible_is_refused(plan: str, words: tuple[str, str], told: str,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(["simulate", "--plan", plan, *words])
+    except SystemExit as err:
+        status = int(str(err.code))
+    assert status == 2
+    assert told in capsys.readouterr().err
+
+
+def test_other_jobs_load_slows_messages(plan: str) -> None:
+    free, loaded = (hpcpar.simulate(plan, load=load) for load in (None, {"network": 0.5}))
+    assert loaded.to_json()["iteration_s"] > free.to_json()["iteration_s"]
+    assert loaded.to_json()["predicted_s"] > free.to_json()["predicted_s"]
+
+
+def test_a_job_that_is_too_large_is_sent_to_predict() -> None:
+    best = hpcpar.plan("lenet5", 1 << 18, 1 << 18, "cori-knl", "data")
+    with pytest.raises(hpcpar.InputError, match="use hpcpar predict"):
+        hpcpar.simulate(best)

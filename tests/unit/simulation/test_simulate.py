@@ -1,0 +1,161 @@
+"""Plans played on all ranks: against predictions, and with what predictions do not see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.cost.price_plan import price
+from hpcpar.errors import InputError
+from hpcpar.machine import files
+from hpcpar.machine.model import Factors, Machine
+from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
+from hpcpar.plan.strategies import named, parse
+from hpcpar.schedule.sent_bytes import sent
+from hpcpar.simulation.noise import QUIET, Noise, slow_ranks
+from hpcpar.simulation.simulate import Simulation, Simulator
+
+LOCAL = files.load("local")
+#: Half of a communication cannot be hidden, and the other half is slow while ranks compute.
+DRIVEN = replace(LOCAL, overlap=0.5, progress=0.4)
+MEASURED = replace(DRIVEN, collectives=tuple(
+    Factors("shared memory", kind, algorithm, (1e3, 1e6), (1.5, 0.8))
+    for kind, algorithm in (("allreduce", "ring"), ("allreduce", "halving"), ("halo", "direct"),
+                            ("redistribute", "direct"), ("allgather", "ring"))))
+#: Channels, classes and pixels that 2, 4 and 8 ranks divide.
+EVEN = NetworkSpec("vgg16", (3, 32, 32), 16)
+RESNET = NetworkSpec("resnet50", (3, 64, 64), 16)
+
+
+def plan_of(spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine = LOCAL,
+            **options: object) -> Plan:
+    return make_plan(spec, strategy, ranks, batch, machine=files.to_dict(machine), **options)
+
+
+def play(plan: Plan, machine: Machine, noise: Noise = QUIET, repeats: int = 1) -> Simulation:
+    return Simulator(plan.network.build(), plan, machine).play(noise, repeats)
+
+
+def off(plan: Plan, machine: Machine) -> float:
+    """Simulated over predicted time, less one."""
+    predicted = price(plan.network.build(), plan, machine).timeline.total_s
+    return play(plan, machine).mean_s / predicted - 1
+
+
+def alike(strategy: str) -> bool:
+    """All ranks do the same at the same time: no part at the edge of an image, no root, no stage
+    that others wait for.
+    """
+    return parse(strategy)[0] in ("data", "filter", "channel", "grid", "grid-fc", "owt", "owt-c")
+
+
+@pytest.mark.parametrize(("spec", "ranks", "machine"), [
+    (EVEN, 4, LOCAL), (EVEN, 4, DRIVEN), (EVEN, 4, MEASURED), (RESNET, 8, LOCAL)])
+def test_without_noise_it_is_the_prediction(spec: NetworkSpec, ranks: int,
+                                            machine: Machine) -> None:
+    """To rounding where all ranks do the same; else to half a percent."""
+    for strategy in named(ranks):
+        plan = plan_of(spec, strategy, ranks, 64, machine)
+        assert abs(off(plan, machine)) < (1e-9 if alike(strategy) else 5e-3), strategy
+
+
+@pytest.mark.parametrize("collectives", ["ring", "tree", "halving", "mpi"])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_every_algorithm_takes_its_predicted_time(collectives: str, ranks: int) -> None:
+    """Sizes that the ranks do not divide differ by an item a message."""
+    for strategy in ("data", "filter", "owt"):
+        plan = plan_of(EVEN, strategy, ranks, 24, collectives=collectives)
+        assert abs(off(plan, LOCAL)) < (1e-9 if ranks != 3 else 2e-2), strategy
+
+
+@pytest.mark.parametrize("overlap", ["none", "gradient", "full"])
+@pytest.mark.parametrize("synchronisation", ["allreduce", "sharded", "server"])
+def test_every_overlap_and_synchronisation(overlap: str, synchronisation: str) -> None:
+    """A server waits for nobody but all wait for it; shards of weights with a bias are uneven."""
+    plan = plan_of(EVEN, "data", 4, 64, overlap=overlap, synchronisation=synchronisation)
+    assert abs(off(plan, DRIVEN)) < (1e-9 if synchronisation == "allreduce" else 5e-3)
+
+
+def test_nodes_and_racks_where_no_links_are_shared() -> None:
+    """Hierarchical collectives of 64 ranks in nodes of 4: the same rounds over the same levels."""
+    machine, spec = files.load("p100x4x4"), NetworkSpec("vgg16", (3, 32, 32), 64)
+    apart = replace(machine, levels=tuple(replace(x, links=0.0) for x in machine.levels))
+    for strategy in ("data", "grid:4x16", "filter"):
+        plan = plan_of(spec, strategy, 64, 64, apart)
+        assert -0.02 < off(plan, apart) < 1e-9, (strategy, off(plan, apart))
+
+
+def test_ranks_with_smaller_parts_wait_for_the_others() -> None:
+    """Seven samples on four ranks: rank 0 has one, the others two."""
+    plan = plan_of(EVEN, "data", 4, 7)
+    found = play(plan, LOCAL)
+    assert found.compute_s[0] < 0.8 * found.compute_s[1]
+    assert found.exposed_s[0] > found.exposed_s[1]
+    total = found.compute_s + found.exposed_s + found.waiting_s
+    np.testing.assert_allclose(total, found.mean_s)
+    assert abs(off(plan, LOCAL)) < 1e-3
+
+
+def test_a_slow_rank_holds_all_others_up() -> None:
+    plan = plan_of(EVEN, "data", 4, 64)
+    quiet = play(plan, LOCAL)
+    slow = play(plan, LOCAL, Noise(slow=slow_ranks(LOCAL, 4, {"rank2": 2.0})))
+    assert slow.compute_s.argmax() == 2
+    assert slow.compute_s[2] == pytest.approx(2 * quiet.compute_s[2])
+    assert slow.mean_s == pytest.approx(quiet.mean_s + quiet.compute_s[2], rel=0.02)
+    assert slow.exposed_s[2] < slow.exposed_s[0]
+
+
+def test_jitter_costs_more_the_more_often_ranks_wait_for_each_other() -> None:
+    """`data` waits once an iteration, `filter` in every layer."""
+    lost = {}
+    for strategy in ("data", "filter"):
+        plan = plan_of(EVEN, strategy, 8, 64)
+        quiet = play(plan, LOCAL).mean_s
+        noisy = play(plan, LOCAL, Noise(0.2, seed=3), 40)
+        assert noisy.iteration_s.shape == (40,)
+        assert len(set(noisy.iteration_s.tolist())) == 40
+        lost[strategy] = noisy.mean_s / quiet - 1
+    assert 0 < lost["data"] < lost["filter"]
+
+
+def test_jitter_keeps_a_step_s_mean_and_follows_from_the_seed() -> None:
+    plan = plan_of(EVEN, "data", 4, 64)
+    quiet = play(plan, LOCAL)
+    noisy, again, other = (play(plan, LOCAL, Noise(0.1, seed=seed), 60) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(noisy.iteration_s, again.iteration_s)
+    assert not np.array_equal(noisy.iteration_s, other.iteration_s)
+    np.testing.assert_allclose(noisy.compute_s, quiet.compute_s, rtol=0.01)
+
+
+@pytest.mark.parametrize(("unit", "told"), [
+    ("rank8", "rank7"), ("node2", "node1"), ("node", "node1"), ("rack0", "node1")])
+def test_a_unit_that_is_not_there_is_refused(unit: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        slow_ranks(files.load("p100x4x4"), 8, {unit: 1.5})
+
+
+def test_a_slow_node_is_all_of_its_ranks() -> None:
+    factors = slow_ranks(files.load("p100x4x4"), 8, {"node1": 1.5, "rank7": 2.0})
+    assert factors is not None
+    assert factors.tolist() == [1, 1, 1, 1, 1.5, 1.5, 1.5, 3]
+
+
+def test_all_messages_of_1024_ranks_are_those_of_the_schedule() -> None:
+    """Every send meets its receive (else playing them fails), and every rank sends what is
+    predicted.
+    """
+    machine = files.load("abci-v100")
+    plan = plan_of(NetworkSpec("alexnet", (3, 227, 227), 1000), "grid-fc:4x256", 1024, 1024,
+                   machine)
+    network = plan.network.build()
+    messages, sent_bytes = Simulator(network, plan, machine).traffic()
+    steps = schedule_for(network, plan).comms
+    assert steps
+    for step in steps:
+        expected = sent(step, 1024)
+        np.testing.assert_array_equal(messages[step.index], expected.messages)
+        np.testing.assert_array_equal(sent_bytes[step.index], expected.n_bytes)
