@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 from hpcpar.api.checks import (
@@ -23,9 +22,10 @@ from hpcpar.api.results import Record, TableResult
 from hpcpar.api.sources import MachineLike, machine_of, machine_of_plan
 from hpcpar.cost.price_plan import memory_of_ranks
 from hpcpar.errors import InputError
+from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
-from hpcpar.report import perfetto_simulated, simulation_plot
+from hpcpar.report import simulation_plot
 from hpcpar.report.simulated import Simulated, told
 from hpcpar.simulation.noise import Noise, slow_ranks
 from hpcpar.simulation.simulate import Simulator
@@ -34,8 +34,16 @@ from hpcpar.simulation.simulate import Simulator
 MOST_RANKS = 1 << 17
 #: Iterations that are played where they differ.
 REPEATS = 20
-#: Standard deviation of a step's time over its mean.
-jitters = partial(number, 0.0, 1.0, "a number from 0 to 1, as in 0.05")
+#: The jitter of the machine's calibration.
+MEASURED = "measured"
+#: Of a normal distribution, the distance of the quartiles over the standard deviation.
+_QUARTILES = 1.349
+
+
+def jitters(value: object) -> float | str:
+    """The standard deviation of a step's time over its mean, or `MEASURED`."""
+    return MEASURED if value == MEASURED else number(
+        0.0, 1.0, "a number from 0 to 1, as in 0.05, or measured", value)
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,13 +70,16 @@ class SimulateResult(TableResult):
         """Draws iterations and ranks, into the file `path` if given; returns the figure."""
         return simulation_plot.plot(self.simulated, path)
 
-    def save_trace(self, path: str, ranks: int = perfetto_simulated.RANKS) -> None:
-        """Writes the first iteration of the first ranks for ui.perfetto.dev or chrome://tracing."""
-        perfetto_simulated.save(self.simulated, path, ranks)
+    def save(self, path: str) -> None:
+        """Writes the record, which `compare` and ``hpcpar trace`` read as a measured one."""
+        from hpcpar.report.simulated_record import record_of  # the rest needs no HDF5
+        from hpcpar.train.record import write
+
+        write(path, record_of(self.simulated))
 
 
 def simulate(plan: str | Plan | PlanResult, machine: MachineLike | None = None, *,
-             jitter: float = 0.0, slow: str | Mapping[str, float] | None = None,
+             jitter: float | str = 0.0, slow: str | Mapping[str, float] | None = None,
              load: str | Mapping[str, float] | None = None, repeat: int | None = None,
              seed: int = 0, progress: Callable[[int, int], None] | None = None) -> SimulateResult:
     """Plays iterations of a plan on all of its ranks.
@@ -81,8 +92,9 @@ def simulate(plan: str | Plan | PlanResult, machine: MachineLike | None = None, 
         A plan file, or a plan.
     machine : str or Machine, optional
         Instead of the plan's own.
-    jitter : float
-        Standard deviation of each compute step's time over its mean.
+    jitter : float or str
+        Standard deviation of each compute step's time over its mean; ``measured``: the machine
+        file's, from its calibration.
     slow : str or mapping, optional
         How many times slower units compute, as in ``node3=1.3,rank5=2``.
     load : str or mapping, optional
@@ -97,10 +109,8 @@ def simulate(plan: str | Plan | PlanResult, machine: MachineLike | None = None, 
     InputError
         An argument is not possible.
     """
-    jitter = argument("jitter", jitters, jitter)
     units = optional("slow", factors, slow) or {}
     shares = optional("load", loads, load) or {}
-    repeats = optional("repeat", positive, repeat) or (REPEATS if jitter else 1)
     where = f"plan file {plan}" if isinstance(plan, str) else "the plan"
     given = plan.plan if isinstance(plan, PlanResult) else plan
     chosen = plans.load(given) if isinstance(given, str) else given
@@ -109,14 +119,30 @@ def simulate(plan: str | Plan | PlanResult, machine: MachineLike | None = None, 
     if ranks > MOST_RANKS:
         raise InputError(f"{where} has {ranks:,} ranks; at most {MOST_RANKS:,} are played one by "
                          "one: use hpcpar predict")
-    noise = Noise(jitter, slow_ranks(on, ranks, units), argument("seed", any_seed, seed))
+    spread = _spread(argument("jitter", jitters, jitter), on)
+    repeats = optional("repeat", positive, repeat) or (REPEATS if spread else 1)
+    noise = Noise(spread, slow_ranks(on, ranks, units), argument("seed", any_seed, seed))
     simulator = Simulator(network, chosen, on)
     quiet = slowed = played = simulator.play()
     if units:
         slowed = played = simulator.play(Noise(slow=noise.slow))
-    if jitter:
+    if spread:
         played = simulator.play(noise, repeats, lambda done: progress and progress(done, repeats))
     messages, sent_bytes = simulator.traffic()
+    left_bytes = simulator.left_bytes()
     memory = max(int(m.total_bytes) for m in memory_of_ranks(network, chosen, simulator.costs))
-    return SimulateResult(Simulated(chosen, on, simulator.costs, quiet, slowed, played, messages,
-                                    sent_bytes, memory))
+    return SimulateResult(Simulated(network, chosen, on, simulator.costs, quiet, slowed, played,
+                                    messages, sent_bytes, left_bytes,
+                                    simulator.links.busy_s(left_bytes), memory))
+
+
+def _spread(jitter: float | str, machine: Machine) -> float:
+    """Jitter as a number; the machine's is that of the middle one of its measured steps."""
+    if not isinstance(jitter, str):
+        return jitter
+    compute = machine.quality.get("compute")
+    spread = compute.get("spread") if isinstance(compute, Mapping) else None
+    if not isinstance(spread, (int, float)):
+        raise InputError(f"{machine.name} has no measured jitter; calibrate it with: hpcpar "
+                         "calibrate --for plan.json, or give a number, as in --jitter 0.05")
+    return float(spread) / _QUARTILES

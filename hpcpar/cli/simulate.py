@@ -8,7 +8,6 @@ from hpcpar.api.checks import factors, loads
 from hpcpar.api.simulate import REPEATS, jitters, simulate
 from hpcpar.cli import options
 from hpcpar.cli.output_files import OutputFile
-from hpcpar.report.perfetto_simulated import RANKS
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.simulated import show_simulated
 from hpcpar.report.tables import say
@@ -19,9 +18,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", required=True, metavar="plan.json", help="the plan to play")
     parser.add_argument("--machine", metavar="NAME|FILE",
                         help="preset or machine file (default: the plan file's)")
-    parser.add_argument("--jitter", type=jitters, metavar="SHARE",
+    parser.add_argument("--jitter", type=jitters, metavar="SHARE|measured",
                         help="standard deviation of each compute step's time over its mean, as in "
-                        "0.05: drawn for every step, rank and iteration (default 0)")
+                        "0.05: drawn for every step, rank and iteration (default 0); 'measured' "
+                        "is that of the machine's calibration")
     parser.add_argument("--slow", type=factors, metavar="UNIT=FACTOR,...",
                         help="ranks that compute slower, as in rank5=2 or, by a level of the "
                         "machine, node3=1.3")
@@ -33,10 +33,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser)
     parser.add_argument("--plot", type=OutputFile, metavar="FILE.png",
                         help="draw the iterations, and what every rank does")
-    parser.add_argument("--trace", type=OutputFile, metavar="FILE.json",
-                        help="write the first iteration for ui.perfetto.dev or chrome://tracing")
-    parser.add_argument("--trace-ranks", type=options.positive, default=RANKS, metavar="N",
-                        help="ranks in it, from rank 0 on (default %(default)s)")
+    parser.add_argument("-o", "--out", type=OutputFile, metavar="sim.h5",
+                        help="write the record, for hpcpar compare and hpcpar trace")
     options.add_defaults(parser, simulate)
 
 
@@ -55,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
     if args.plot:
         result.plot(args.plot)
         say(f"wrote {args.plot}")
-    if args.trace:
-        result.save_trace(args.trace, args.trace_ranks)
-        say(f"wrote {args.trace}; open it at https://ui.perfetto.dev")
+    if args.out:
+        result.save(args.out)
+        say(f"wrote {args.out}: a record for hpcpar compare and hpcpar trace")
     return 0

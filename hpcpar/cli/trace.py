@@ -20,7 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "Write the timelines of a run's ranks on one clock, beside the simulated one, as trace "
         "events; or with --plan the simulated one alone. Open the file at https://ui.perfetto.dev.")
     parser.add_argument("record", nargs="?", metavar="RUN.h5",
-                        help="a record that 'hpcpar run --out' wrote")
+                        help="a record that 'hpcpar run --out' or 'hpcpar simulate --out' wrote")
     parser.add_argument("--plan", metavar="plan.json",
                         help="the simulated timeline of this plan, without a run")
     parser.add_argument("--machine", metavar="NAME|FILE",
@@ -29,6 +29,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--iterations", type=options.positive, default=4, metavar="N",
         help="measured iterations, the last of those that the record keeps (default 4)",
     )
+    parser.add_argument("--ranks", type=options.positive, metavar="N",
+                        help="measured ranks, from rank 0 on (default: all)")
     options.add_external(parser)
     parser.add_argument("-o", "--out", required=True, type=OutputFile, metavar="trace.json",
                         help="the file to write")
@@ -51,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
 
         record = load_record(args.record, args.allow_external)
         simulated = recorded_prediction(record)
-        measured = measured_events(record, 2, args.iterations)
+        measured = measured_events(record, 2, args.iterations, args.ranks)
     else:
         plan = plans.load(args.plan)
         machine = options.machine_of(args.machine, plan, args.plan)

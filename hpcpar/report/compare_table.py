@@ -8,6 +8,7 @@ from hpcpar.report.answer import of_comparison
 from hpcpar.report.compare import mean_accuracy
 from hpcpar.report.rows import Row, Split, Times, whole
 from hpcpar.report.tables import amount, percent, say, seconds, show, show_line
+from hpcpar.train.run_record import SIMULATED
 
 #: Terms and layers in the tables, unless all are asked for.
 _TERMS, _LAYERS = 10, 16
@@ -113,6 +114,9 @@ def show_rows(rows: Sequence[Row], everything: bool = False, wide: bool = False)
     shared = next((row.node for row in rows if row.node.shared), None)
     if shared is not None:
         say(f"note: {shared}")
+    for row in rows:
+        if row.record.ranks[0].device == SIMULATED:
+            say(f"note: {row.record.path} is a simulation: what is called measured is simulated")
     compared = ", ".join(f"{row.compared} of {row.record.iterations}" for row in rows)
     show_line(f"\nMeasured after the warm-up ({compared} iterations): an iteration is the slowest "
          "rank's median; its parts are those of the rank that computes longest, the mean without "

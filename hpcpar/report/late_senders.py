@@ -19,6 +19,7 @@ from hpcpar.comm.clock_sync import common
 from hpcpar.errors import InputError
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Algorithm, Comm, Kind, Phase
+from hpcpar.schedule.waves import groups
 from hpcpar.train.recorded_run import RecordedRun, recorded_run
 from hpcpar.train.run_record import RunRecord
 
@@ -45,10 +46,25 @@ def partners(step: Comm, rank: int) -> tuple[int, ...]:
     The others of a collective, or those that it exchanges messages with.
     """
     ex = exchange(step, rank)
-    rooted = step.kind in (Kind.REDUCE, Kind.BROADCAST)
-    if step.algorithm is Algorithm.MPI or (step.group is not None and not rooted):
+    if _meets_all(step):
         return tuple(peer for peer in ex.peers if peer != rank)
     return tuple(sorted({ex.peers[m.peer] for r in ex.rounds for m in (*r.recvs, *r.sends)}))
+
+
+def _meets_all(step: Comm) -> bool:
+    """True for a collective in which every member needs all others."""
+    rooted = step.kind in (Kind.REDUCE, Kind.BROADCAST)
+    return step.group is not None and (step.algorithm is Algorithm.MPI or not rooted)
+
+
+def _last_of_others(entered: NDArray[Any], members: NDArray[np.int64]
+                    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """For each member of a group when the last of the others came, [members, kept], and who it was.
+    """
+    first_two = np.argsort(entered, axis=0, kind="stable")[-2:]
+    mine = np.arange(len(members))[:, None]
+    last = np.where(first_two[-1] == mine, first_two[0], first_two[-1])
+    return np.take_along_axis(entered, last, axis=0), members[last]
 
 
 @dataclass(frozen=True)
@@ -118,6 +134,12 @@ def clocked(record: RunRecord, first: int = 0) -> Clocked:
             continue
         taking = [rank for rank in range(len(start)) if not np.isnan(start[rank, :, i]).all()]
         frozen = run.schedule.steps[i] if run else None
+        if isinstance(frozen, Comm) and _meets_all(frozen):
+            assert frozen.group is not None
+            for members in groups(frozen, frozen.group, len(start))[0]:
+                last[members, :, i], who[members, :, i] = _last_of_others(entered[members, :, i],
+                                                                          members)
+            continue
         for rank in taking:
             others = [peer for peer in taking if peer != rank]
             if isinstance(frozen, Comm):

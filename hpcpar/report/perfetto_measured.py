@@ -33,22 +33,27 @@ class Place(NamedTuple):
 Places = dict[tuple[int, int, int], Place]
 
 
-def measured(record: RunRecord, pid: int, iterations: int) -> list[Event]:
-    """The last `iterations` of the iterations whose steps are kept, as a process."""
+def measured(record: RunRecord, pid: int, iterations: int, ranks: int | None = None
+             ) -> list[Event]:
+    """The last `iterations` of the iterations whose steps are kept, as a process: of the first
+    `ranks` ranks, or of all.
+    """
     first = 0 if record.kept is None else record.kept[-iterations:].min(initial=record.iterations)
-    return _MeasuredTrace(record, clocked(record, int(first)), pid).events()
+    return _MeasuredTrace(record, clocked(record, int(first)), pid,
+                          min(ranks or len(record.ranks), len(record.ranks))).events()
 
 
 @dataclass(frozen=True)
 class _MeasuredTrace:
-    """A record whose times are on one clock, drawn as process `pid`."""
+    """The first ranks of a record whose times are on one clock, drawn as process `pid`."""
 
     record: RunRecord
     times: Clocked
     pid: int
+    ranks: int
 
     def events(self) -> list[Event]:
-        record, ranks = self.record, range(len(self.record.ranks))
+        record, ranks = self.record, range(self.ranks)
         threads = {rank * _THREADS: f"rank {rank}" for rank in ranks}
         spans = [event for rank in ranks for event in self._program(rank)]
         places: Places = {}
@@ -60,7 +65,7 @@ class _MeasuredTrace:
             step = record.steps[i]
             spans.append(span(step.label, step.phase, self.pid, place.tid, place.start, place.end,
                               **self._facts(rank, k, i)))
-        title = f"measured: {record.plan['strategy']}, {len(ranks)} ranks"
+        title = f"measured: {record.plan['strategy']}, {len(record.ranks)} ranks"
         # half a round trip: how far the ranks' clocks may be apart
         assert record.clock is not None
         apart = f"clocks within {record.clock[:, :, 2].max() / 2 * 1e6:.2g} us"

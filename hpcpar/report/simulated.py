@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
+from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_family import Costs
 from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
 from hpcpar.plan.axis import IntArray
 from hpcpar.plan.plan import Plan
 from hpcpar.report.answer import plural
+from hpcpar.report.critical_path import Piece, critical_path
 from hpcpar.report.tables import amount, seconds, show, show_line
-from hpcpar.schedule.lower import Entry
-from hpcpar.schedule.outline_steps import Task
+from hpcpar.schedule.steps import Schedule
+from hpcpar.simulation.links import FloatArray
 from hpcpar.simulation.simulate import Simulation
 
 #: Steps that the table of communication shows.
 STEPS = 6
+
+
+class BusiestLinks(NamedTuple):
+    """The unit of a level (the innermost are ranks) that most bytes leave in an iteration, and how
+    long its links take for them.
+    """
+
+    level: str
+    unit: str
+    left_bytes: int
+    busy_s: float
 
 
 @dataclass(frozen=True)
@@ -31,10 +48,14 @@ class Simulated:
         Without noise; with slow ranks; with jitter, too.
     messages, sent_bytes : ndarray
         [steps, ranks]
+    left_bytes, busy_s : list of ndarray
+        By level: [units] bytes that leave a rank, a node, a rack in an iteration, and how long its
+        links take for them.
     memory_bytes : int
         Of the rank that needs most.
     """
 
+    network: Network
     plan: Plan
     machine: Machine
     costs: Costs
@@ -43,7 +64,19 @@ class Simulated:
     played: Simulation
     messages: IntArray
     sent_bytes: IntArray
+    left_bytes: list[IntArray]
+    busy_s: list[FloatArray]
     memory_bytes: int
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The steps that `hpcpar run` executes."""
+        return schedule_for(self.network, self.plan)
+
+    @cached_property
+    def critical_path(self) -> list[Piece]:
+        """The critical path of the first iteration."""
+        return critical_path(self.schedule, self.played.start_s, self.played.end_s)
 
     @property
     def predicted_s(self) -> float:
@@ -67,7 +100,7 @@ class Simulated:
 
     def label(self, index: int) -> str:
         """A step's name, as in a schedule."""
-        return label(self.costs.entries[index])
+        return self.schedule.steps[index].label
 
     def ranks_rows(self) -> Iterator[dict[str, object]]:
         """What every rank does in an iteration."""
@@ -78,6 +111,15 @@ class Simulated:
                    "exposed_s": float(each.exposed_s[rank]),
                    "waiting_s": float(each.waiting_s[rank]), "last": float(each.last[rank]),
                    "sent_bytes": int(n_bytes[rank])}
+
+    @property
+    def busiest_links(self) -> Iterator[BusiestLinks]:
+        """Of every level the unit that most bytes leave."""
+        names = ["rank", *(level.name for level in self.machine.levels)]
+        for i, (n_bytes, busy_s) in enumerate(zip(self.left_bytes, self.busy_s, strict=True)):
+            unit = int(np.argmax(n_bytes))
+            yield BusiestLinks(names[i + 1], f"{names[i]}{unit}", int(n_bytes[unit]),
+                               float(busy_s[unit]))
 
     def to_json(self) -> dict[str, object]:
         """Plain data, the contract of ``--json``."""
@@ -92,18 +134,12 @@ class Simulated:
             "batch": int(self.plan.batch), "predicted_s": self.predicted_s,
             "iteration_s": self.played.mean_s, "low_s": low_s, "high_s": high_s,
             "iterations_s": self.played.iteration_s.tolist(), "causes": self.causes,
-            "memory_bytes": self.memory_bytes, "each_rank": list(self.ranks_rows()), "steps": steps,
+            "memory_bytes": self.memory_bytes,
+            "links": [each._asdict() for each in self.busiest_links],
+            "critical_path": [piece._asdict() | {"label": self.label(piece.step)}
+                              for piece in self.critical_path],
+            "each_rank": list(self.ranks_rows()), "steps": steps,
         }
-
-
-def label(entry: Entry) -> str:
-    """The name of a step, as in a schedule."""
-    step = entry.step
-    if isinstance(step, Task):
-        return f"{step.layer.name}.{step.op.value}"
-    kind = step.pattern.kind
-    assert kind is not None
-    return f"{step.layer}.{step.phase.value}.{kind.value}"
 
 
 def told(of: Simulated) -> str:
@@ -142,6 +178,10 @@ def show_simulated(of: Simulated, wide: bool = False) -> None:
              ("step", "stand still", "all messages", "all bytes"),
              [(of.label(i), seconds(float(waits[i])), f"{of.messages[i].sum():,}",
                amount(float(of.sent_bytes[i].sum()))) for i in longest], wide=wide)
+    _show_path(of, wide)
+    show("links that carry most, in an iteration", ("level", "out of", "bytes", "busy", "of it"),
+         [(each.level, each.unit, amount(each.left_bytes), seconds(each.busy_s),
+           f"{each.busy_s / total_s:.0%}") for each in of.busiest_links], wide=wide)
     show_line(f"memory of the largest rank: {amount(of.memory_bytes)}")
 
 
@@ -155,3 +195,18 @@ def _rank_rows(of: Simulated) -> Iterator[tuple[str, ...]]:
         rank = int(np.argmax(values))
         yield (f"{rank} ({what})", *(seconds(float(c[rank])) for c in columns),
                amount(float(n_bytes[rank])))
+
+
+def _show_path(of: Simulated, wide: bool) -> None:
+    """The steps that the critical path spends most time in, and the ranks that it visits."""
+    by_step: dict[str, float] = defaultdict(float)
+    by_rank: dict[int, float] = defaultdict(float)
+    for piece in of.critical_path:
+        by_step[of.label(piece.step)] += piece.seconds
+        by_rank[piece.rank] += piece.seconds
+    rank, total_s = max(by_rank, key=by_rank.__getitem__), sum(by_rank.values())
+    longest = sorted(by_step, key=by_step.__getitem__, reverse=True)[:STEPS]
+    show(f"critical path over {plural(len(by_rank), 'rank')}, {by_rank[rank] / total_s:.0%} of it "
+         f"on rank {rank}", ("step", "time", "of the path"),
+         [(name, seconds(by_step[name]), f"{by_step[name] / total_s:.1%}") for name in longest],
+         wide=wide)

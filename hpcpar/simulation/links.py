@@ -30,6 +30,28 @@ class LinkRates:
         """Index of the level that each message crosses."""
         return self._model.between(pairs.senders, pairs.receivers)
 
+    def nothing_left(self, ranks: int) -> list[IntArray]:
+        """For each level, no bytes out of each of the units (the innermost are ranks)."""
+        return [np.zeros(-(-ranks // int(size)), np.int64) for size in self._model.inner]
+
+    def leave(self, pairs: Pairs, n_bytes: IntArray, left_bytes: list[IntArray]) -> None:
+        """Adds messages to the bytes that have left each of the units, in place."""
+        level = self.crossed(pairs)
+        for i, of_unit in enumerate(left_bytes):
+            crosses = self._crosses(level, i)
+            np.add.at(of_unit, pairs.senders[crosses] // self._model.inner[i], n_bytes[crosses])
+
+    def busy_s(self, left_bytes: list[IntArray]) -> list[FloatArray]:
+        """How long the links of each of the units take for the bytes that leave it."""
+        links = np.minimum([level.shared_links for level in self.levels], self._model.inner)
+        return [n_bytes * beta / count
+                for n_bytes, beta, count in zip(left_bytes, self._beta, links, strict=True)]
+
+    @staticmethod
+    def _crosses(level: IntArray, i: int) -> NDArray[np.bool_]:
+        """Messages that leave a unit of level `i`: whatever goes further does, too."""
+        return level >= i if i else level == 0
+
     def latencies_s(self, level: IntArray, n_bytes: IntArray) -> FloatArray:
         """Latency of each message: that of small messages, up to the size where they end."""
         alpha = np.array([x.alpha_s for x in self.levels])
@@ -49,7 +71,7 @@ class LinkRates:
         alone, flows, links, limits = self._beta[level], [], [], []
         known = 0
         for i in range(len(self.levels)):
-            far = level >= max(i, 1) if i else level == 0
+            far = self._crosses(level, i)
             if i:  # whatever goes further crosses this level, too
                 alone = np.where(far, np.maximum(alone, self._beta[i]), alone)
             shared = self.levels[i].shared_links

@@ -93,6 +93,13 @@ class Movement:
         Measured time over that of the links, as `hpcpar predict` has it.
     library_s : float
         Seconds of a collective of the MPI library, whose messages nobody sees, with its copies.
+
+    Attributes
+    ----------
+    messages, sent_bytes : ndarray
+        [ranks]
+    left_bytes : list of ndarray
+        By level: [units] bytes that leave a rank, a node, a rack.
     """
 
     def __init__(self, step: Comm, ranks: int, machine: Machine, links: LinkRates,
@@ -104,6 +111,7 @@ class Movement:
         self._lag = step.segments if is_ring(step) else 1
         self._members = None if step.group is None else groups(step, step.group, ranks)[0]
         self.messages, self.sent_bytes = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+        self.left_bytes = links.nothing_left(ranks)
         # a ring of many ranks has too many waves to keep
         self._waves = None if is_ring(step) else list(waves(step, ranks))
         self._count()
@@ -166,7 +174,9 @@ class Movement:
         """
         for wave in self._each():
             np.add.at(self.messages, wave.pairs.senders, wave.items > 0)
-            np.add.at(self.sent_bytes, wave.pairs.senders, wave.items * self.step.item_bytes)
+            n_bytes = wave.items * self.step.item_bytes
+            np.add.at(self.sent_bytes, wave.pairs.senders, n_bytes)
+            self.links.leave(wave.pairs, n_bytes, self.left_bytes)
         if self.step.algorithm is Algorithm.MPI and self._members is not None:
             self.messages[self._members] = 1
             self.sent_bytes += (box_items(self.step.source, np.arange(self.ranks))

@@ -53,6 +53,8 @@ class Simulation:
         [steps] exposed communication, the mean over ranks and repeats.
     start_s, end_s : ndarray
         [steps, ranks] of the first repeat; NaN where a rank does not take part.
+    step_s : ndarray
+        [steps, ranks] what they take of the first repeat: computing, or exposed communication.
     """
 
     iteration_s: FloatArray
@@ -62,6 +64,7 @@ class Simulation:
     waits_s: FloatArray
     start_s: FloatArray
     end_s: FloatArray
+    step_s: FloatArray
 
     @property
     def mean_s(self) -> float:
@@ -92,7 +95,7 @@ class Simulator:
                                   partial(box_shapes, rank=np.arange(self.ranks)))
         plain = replace(machine, collectives=())
         self._plain = StepPricer(network, plan, plain, NetworkModel(plain), edges)
-        self._links = LinkRates(machine)
+        self.links = LinkRates(machine)
         self._movements: dict[Hashable, Movement] = {}
         self._computes: dict[Hashable, FloatArray] = {}
 
@@ -111,7 +114,7 @@ class Simulator:
         generator = np.random.default_rng(noise.seed)
         sums, waits = np.zeros((3, self.ranks)), np.zeros(len(self.entries))
         iterations: list[FloatArray] = []
-        times: FloatArray = np.zeros((2, 0, 0))
+        times: FloatArray = np.zeros((3, 0, 0))
         for begin in range(0, repeats, each):
             count = min(each, repeats - begin)
             items = list(self._items(noise, count, generator))
@@ -120,13 +123,23 @@ class Simulator:
             done = np.broadcast_to(line.total_s, (count, self.ranks))
             iterations.append(done.max(axis=1))
             if not begin:
-                times = self._times(line)
+                times = self._times(items, line)
             sums += [part.sum(axis=0) for part in _parts(items, line, done)]
             waits += [float(np.mean(seconds)) * count for seconds in line.waits_s]
             progress(begin + count)
         compute_s, exposed_s, last = sums / repeats
         return Simulation(np.concatenate(iterations), compute_s, exposed_s, last, waits / repeats,
-                          times[0], times[1])
+                          *times)
+
+    def left_bytes(self) -> list[IntArray]:
+        """By level: [units] bytes that leave a rank, a node, a rack in an iteration."""
+        out = self.links.nothing_left(self.ranks)
+        for entry, price in zip(self.entries, self.costs.steps, strict=True):
+            if isinstance(entry.step, Move):
+                for total, each in zip(out, self._movement(entry.step, price).left_bytes,
+                                       strict=True):
+                    total += each
+        return out
 
     def traffic(self) -> tuple[IntArray, IntArray]:
         """Messages and bytes that every rank sends: [steps, ranks]."""
@@ -154,7 +167,7 @@ class Simulator:
             if self.machine.collectives and modelled_s:
                 factor = float(price.seconds) / modelled_s
             self._movements[key] = Movement(frozen_movement(step), self.ranks, self.machine,
-                                            self._links, factor, float(price.seconds))
+                                            self.links, factor, float(price.seconds))
         return self._movements[key]
 
     def _compute_s(self, step: Task) -> FloatArray:
@@ -164,18 +177,20 @@ class Simulator:
             self._computes[key] = rank_seconds(self.machine, work, self.ranks)
         return self._computes[key]
 
-    def _times(self, line: Timeline[Floats]) -> FloatArray:
-        """When steps of the first repeat started and ended: [2, steps, ranks]."""
-        shape = (len(self.entries), self.ranks)
-        out = np.full((2, *shape), np.nan)
+    def _times(self, items: Sequence[Item], line: Timeline[Floats]) -> FloatArray:
+        """When steps of the first repeat started and ended, and what they took: [3, steps, ranks].
+        """
+        out = np.full((3, len(self.entries), self.ranks), np.nan)
         for i, (entry, price, span) in enumerate(
                 zip(self.entries, self.costs.steps, line.spans, strict=True)):
-            lasts = (self._movement(entry.step, price).alone_s if isinstance(entry.step, Move)
-                     else self._compute_s(entry.step))
-            for times, seconds in zip(out, (span.start_s, span.end_s), strict=True):
+            moves = isinstance(entry.step, Move)
+            lasts_s = (self._movement(entry.step, price).alone_s if isinstance(entry.step, Move)
+                       else self._compute_s(entry.step))
+            took_s = line.waits_s[i] if moves else items[i].seconds
+            for times, seconds in zip(out, (span.start_s, span.end_s, took_s), strict=True):
                 wide = np.broadcast_to(seconds, np.broadcast_shapes(np.shape(seconds),
                                                                     (1, self.ranks)))
-                times[i] = np.where(lasts > 0, wide[0], np.nan)
+                times[i] = np.where(lasts_s > 0, wide[0], np.nan)
         return out
 
 

@@ -24,6 +24,9 @@ OPTIONAL = {"test_loss": ("f8", "E"), "epochs_done": ("i8", "E"), "iterations_do
             "begin_s": ("f8", "RK"), "start_s": ("f4", "RKS"), "end_s": ("f4", "RKS"),
             "wait_s": ("f4", "RKS")}
 
+#: The device of the ranks of a simulation.
+SIMULATED = "simulated"
+
 
 @dataclass(frozen=True)
 class StepInfo:

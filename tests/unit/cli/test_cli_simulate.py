@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,8 @@ def test_text(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.startswith("8 GPUs of p100x4x4, data: ")
     assert "in the mean of 20, 90% between" in shown
     assert "more than predicted" in shown
-    for words in ("slow ranks", "jitter", "computes most", "stand still for longest"):
+    for words in ("slow ranks", "jitter", "computes most", "stand still for longest",
+                  "critical path", "links that carry most"):
         assert words in shown
 
 
@@ -50,17 +51,43 @@ def test_json_and_csv_say_the_same(plan: str, capsys: pytest.CaptureFixture[str]
         rank["sent_bytes"] for rank in document["each_rank"])
 
 
-def test_a_trace_has_the_steps_of_the_chosen_ranks(plan: str, tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    assert main(["simulate", "--plan", plan, "--trace", str(path), "--trace-ranks", "3"]) == 0
-    events = json.loads(path.read_text())["traceEvents"]
-    spans = [e for e in events if e["ph"] == "X"]
-    assert {e["pid"] for e in spans} == {1, 2, 3}
-    for pid in (1, 2, 3):
-        for tid in {e["tid"] for e in spans if e["pid"] == pid}:
-            mine = [e for e in spans if (e["pid"], e["tid"]) == (pid, tid)]
-            for before, after in itertools.pairwise(mine):
-                assert after["ts"] >= before["ts"] + before["dur"] - 1e-3
+def test_a_record_is_compared_and_drawn_like_a_measured_one(
+        plan: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record, trace = str(tmp_path / "sim.h5"), tmp_path / "t.json"
+    assert main(["simulate", "--plan", plan, "--slow", "rank3=2", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert main(["simulate", "--plan", plan, "--slow", "rank3=2", "-o", record]) == 0
+    run = hpcpar.compare(record).to_json()["runs"][0]
+    assert run["measured_iteration_s"] == pytest.approx(document["iteration_s"])
+    assert run["predicted_iteration_s"] == pytest.approx(document["predicted_s"])
+    causes = [term["cause"] for term in run["unforeseen"]]
+    assert "compute" in causes
+    capsys.readouterr()
+    assert main(["compare", record]) == 0
+    assert "sim.h5 is a simulation" in capsys.readouterr().out
+    assert main(["trace", record, "--ranks", "3", "-o", str(trace)]) == 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    programs = {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 2}
+    assert {name.split(" comm")[0] for name in programs} == {"rank 0", "rank 1", "rank 2"}
+    spans = [e for e in events if e["ph"] == "X" and e["pid"] == 2]
+    assert len(spans) > 100
+
+
+def test_the_links_that_carry_most_are_named(plan: str) -> None:
+    document = hpcpar.simulate(plan).to_json()
+    rank, node = document["links"]
+    assert (rank["level"], node["level"]) == ("node", "network")
+    assert rank["unit"].startswith("rank") and node["unit"].startswith("node")
+    assert 0 < node["busy_s"] < document["iteration_s"]
+
+
+def test_measured_jitter_is_that_of_the_calibration(plan: str) -> None:
+    with pytest.raises(hpcpar.InputError, match="has no measured jitter; calibrate"):
+        hpcpar.simulate(plan, jitter="measured")
+    machine = replace(hpcpar.load_machine("p100x4x4"), quality={"compute": {"spread": 0.1349}})
+    found, same = (hpcpar.simulate(plan, machine, jitter=jitter).to_json()["iterations_s"]
+                   for jitter in ("measured", 0.1))
+    assert found == pytest.approx(same) and len(set(found)) == 20
 
 
 def test_a_plot_is_written(plan: str, tmp_path: Path) -> None:
