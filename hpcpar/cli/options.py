@@ -110,15 +110,18 @@ def add_external(parser: argparse.ArgumentParser) -> None:
                         help="read HDF5 files that have data in other files")
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
+def add_device(parser: argparse.ArgumentParser, emulates: bool = False) -> None:
     """Adds --device."""
-    parser.add_argument("--device", default="cpu", **one_of(checks.DEVICES),
-                        help="where ranks compute (default cpu)")
+    told = "where ranks compute (default cpu)"
+    if emulates:
+        told += "; emulate: they sleep as long as the machine file says, messages are real"
+    parser.add_argument("--device", default="cpu", help=told,
+                        **one_of((*checks.DEVICES, checks.EMULATE) if emulates else checks.DEVICES))
 
 
-def add_direct(parser: argparse.ArgumentParser) -> None:
+def add_direct(parser: argparse.ArgumentParser, emulates: bool = False) -> None:
     """Adds --device and --direct."""
-    add_device(parser)
+    add_device(parser, emulates)
     parser.add_argument("--direct", action="store_true",
                         help="hand GPU buffers to MPI (needs a GPU-aware library)")
 

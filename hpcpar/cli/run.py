@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from hpcpar.api.checks import OneOf, check_direct
+from hpcpar.api.checks import EMULATE, OneOf, check_direct
 from hpcpar.cli import options
 from hpcpar.cli.output_files import OutputFile
 from hpcpar.comm.cores import fullest_node
@@ -30,8 +30,10 @@ from hpcpar.plan import plan as plans
 from hpcpar.report.answer import of_run, plural
 from hpcpar.report.progress import ProgressBar, RunProgress
 from hpcpar.report.tables import show_line
+from hpcpar.runtime.emulate import emulate
 from hpcpar.runtime.optimizer import SGD, WARMUP, BatchScaling, RateSchedule
 from hpcpar.schedule.runnable import require
+from hpcpar.simulation.simulate import Simulator
 from hpcpar.train import record, run_record
 from hpcpar.train.collect import Recorder
 from hpcpar.train.inference import Inference
@@ -101,7 +103,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--machine", default="",
                    help="machine that the prediction in the record is for (default: the plan's)")
     options.add_external(p)
-    options.add_direct(p)
+    options.add_direct(p, emulates=True)
     options.add_output(p)
 
 
@@ -153,6 +155,8 @@ def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     kind = Inference if args.forward_only else Training
     job = kind(w, network, plan, kernels, job_options)
+    if args.device == EMULATE:
+        emulate(job.executor, Simulator(network, plan, machine))
     prediction = price(network, plan, machine, samples=job.measured.samples,
                        training=not args.forward_only)
     count = f"{job.loader.batches_per_epoch} passes forward"
@@ -165,6 +169,7 @@ def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
               f"{w.library}")
     notes = [f"not restored: {fault}" for fault in job.not_restored]
     notes += [str(node)] if node.shared else []
+    notes += ["computing is emulated: loss and accuracy mean nothing"] * (args.device == EMULATE)
     notes += slowdowns(node.ranks) if w.rank == 0 and args.device == "cpu" else []
     for note in notes:
         lines.say(f"note: {note}")
@@ -250,6 +255,8 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOp
     for name in ("every", "keep"):
         if name in length and "checkpoint" not in length:
             raise InputError("--checkpoint-every and --keep are of --checkpoint; name its file")
+    if args.device == EMULATE and (args.resume or "checkpoint" in length):
+        raise InputError("--device emulate trains nothing: leave out --checkpoint and --resume")
     if args.partial and not args.resume:
         raise InputError("--partial is of --resume; name the checkpoint with it")
     if "scaling" in update and "base_batch" not in update:
@@ -260,7 +267,7 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOp
     require(plan.network.build(), plan)
     machine = options.machine_of(args.machine, plan, args.plan)
     length.pop("time_limit", None)
-    return plan, machine, backend(args.device), JobOptions(
+    return plan, machine, backend("cpu" if args.device == EMULATE else args.device), JobOptions(
         args.data, resume=args.resume, partial=args.partial, seed=args.seed, sgd=sgd,
         direct=args.direct, augment=args.augment, **length)
 

@@ -157,7 +157,7 @@ class Simulator:
                 movement = self._movement(entry.step, price)
                 yield plain._replace(seconds=movement.alone_s, end_s=movement.end_s)
             else:
-                seconds = self._compute_s(entry.step)
+                seconds = self.compute_s(entry.step)
                 yield plain._replace(seconds=noise.on(seconds, repeats, generator))
 
     def _movement(self, step: Move, price: StepPrice) -> Movement:
@@ -170,7 +170,8 @@ class Simulator:
                                             self.links, factor, float(price.seconds))
         return self._movements[key]
 
-    def _compute_s(self, step: Task) -> FloatArray:
+    def compute_s(self, step: Task) -> FloatArray:
+        """Seconds of a compute step on every rank."""
         key = (step.layer.name, step.op, step.batch)
         if key not in self._computes:
             work = self._workload.work(step.layer, step.op, step.batch)
@@ -185,7 +186,7 @@ class Simulator:
                 zip(self.entries, self.costs.steps, line.spans, strict=True)):
             moves = isinstance(entry.step, Move)
             lasts_s = (self._movement(entry.step, price).alone_s if isinstance(entry.step, Move)
-                       else self._compute_s(entry.step))
+                       else self.compute_s(entry.step))
             took_s = line.waits_s[i] if moves else items[i].seconds
             for times, seconds in zip(out, (span.start_s, span.end_s, took_s), strict=True):
                 wide = np.broadcast_to(seconds, np.broadcast_shapes(np.shape(seconds),

@@ -1,0 +1,55 @@
+"""Emulated computing: compute steps take their time and do nothing, all else is real.
+
+Ranks that sleep leave each other the cores: many can be measured on a few.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from hpcpar.kernels.interface import Tick
+from hpcpar.runtime.executor import Executor
+from hpcpar.runtime.program import Program
+from hpcpar.schedule.outline_steps import Task
+from hpcpar.schedule.steps import Compute
+from hpcpar.simulation.simulate import Simulator
+
+#: Longest sleep before communication may go on (s), as between the blocks of a kernel.
+_TICK_S = 1e-3
+
+
+class _Sleep:
+    """Computing by sleeping. What one sleep is too long, the next ones are shorter."""
+
+    def __init__(self, tick: Tick) -> None:
+        self._tick, self._late_s = tick, 0.0
+
+    def compute(self, seconds: float) -> None:
+        end = time.perf_counter() + seconds - self._late_s
+        while (left_s := end - time.perf_counter()) > 0:
+            self._tick()
+            time.sleep(min(left_s, _TICK_S))
+        self._late_s = -left_s
+
+
+def emulate(executor: Executor, simulator: Simulator) -> None:
+    """Makes every compute step of this rank's programs a sleep, as long as the simulation has it.
+    """
+    seconds = {}
+    for entry in simulator.entries:
+        if isinstance(entry.step, Task):
+            key = (entry.step.layer.name, entry.step.op, entry.part)
+            seconds[key] = float(simulator.compute_s(entry.step)[executor.rank])
+    sleep = _Sleep(executor.communicator.progress)
+
+    def bind(program: Program) -> None:
+        for i in program.actions:
+            step = program.schedule.steps[i]
+            assert isinstance(step, Compute)
+            program.actions[i] = partial(sleep.compute, seconds[step.layer, step.op, step.part])
+        program.clears, program.before = {}, {}
+
+    for program in (executor.training, executor.evaluation):
+        if program is not None:
+            bind(program)

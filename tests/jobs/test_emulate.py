@@ -1,0 +1,54 @@
+"""Runs that emulate computing: real messages, and steps that take their time and do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcpar.api.sources import machine_of_plan
+from hpcpar.plan import plan as plans
+from hpcpar.schedule.outline_steps import Task
+from hpcpar.schedule.sent_bytes import sent
+from hpcpar.schedule.steps import Comm
+from hpcpar.simulation.simulate import Simulator
+from hpcpar.train import record
+from hpcpar.train.recorded_run import recorded_run
+from tests.jobs.conftest import Run
+
+Make = Callable[..., Path]
+
+
+@pytest.mark.parametrize(("ranks", "strategy", "more"), [
+    (4, "data", {}), (3, "spatial", {}), (2, "pipeline", {"order": "1f1b", "microbatches": 4}),
+    (4, "owt-c", {}), (1, "data", {})])
+def test_computing_takes_its_time_and_messages_are_sent(
+        hpcpar: Run, plan: Make, digits: Path, tmp_path: Path, ranks: int, strategy: str,
+        more: dict[str, object]) -> None:
+    path, out = plan(ranks, strategy, batch=96, **more), tmp_path / "run.h5"
+    done = hpcpar(ranks, "run", "--plan", path, "--data", digits, "--steps", 12, "--device",
+                  "emulate", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "loss and accuracy mean nothing" in done.stderr
+    run = record.read(str(out))
+    given = plans.load(str(path))
+    simulator = Simulator(given.network.build(), given, machine_of_plan(given, "plan"))
+    tasks = np.array([isinstance(entry.step, Task) for entry in simulator.entries])
+    expected_s = 12 * sum(simulator.compute_s(entry.step) for entry in simulator.entries
+                          if isinstance(entry.step, Task))
+    # sleeps are never short in sum, only too long
+    assert (run.seconds[:, :, tasks].sum(axis=(1, 2)) >= 0.99 * expected_s).all()
+    for i, step in enumerate(recorded_run(run).schedule.steps):
+        if isinstance(step, Comm):
+            assert run.sent_bytes[:, i].tolist() == sent(step, ranks).n_bytes.tolist()
+
+
+@pytest.mark.parametrize("words", [("--checkpoint", "c.h5"), ("--resume", "c.h5")])
+def test_nothing_is_trained_so_nothing_is_saved(
+        hpcpar: Run, plan: Make, digits: Path, tmp_path: Path, words: tuple[str, str]) -> None:
+    done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--device", "emulate",
+                  words[0], tmp_path / words[1])
+    assert done.returncode == 2
+    assert "--device emulate trains nothing" in done.stderr
