@@ -27,6 +27,8 @@ LEAST_AMOUNT, MOST_AMOUNT = 1e-12, 1e18
 DEVICES = ("cpu", "gpu")
 #: Of a run: ranks that sleep instead of computing.
 EMULATE = "emulate"
+#: The jitter of the machine's calibration.
+MEASURED = "measured"
 
 
 class ValueRefused(InputError, argparse.ArgumentTypeError):
@@ -113,6 +115,12 @@ def number(least: float, most: float, told: str, value: object) -> float:
     if not least <= found <= most:
         raise ValueRefused(f"{_shown(value)} is not {told}")
     return found
+
+
+def jitters(value: object) -> float | str:
+    """The standard deviation of a step's time over its mean, or `MEASURED`."""
+    return MEASURED if value == MEASURED else number(
+        0.0, 1.0, "a number from 0 to 1, as in 0.05, or measured", value)
 
 
 def share(value: object) -> int | Fraction:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from hpcpar.api import checks
-from hpcpar.api.checks import argument
+from hpcpar.api.checks import argument, jitters, optional
 from hpcpar.api.options import PlanningOptions
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
@@ -27,7 +27,10 @@ from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.explain import Explanation, explain
 from hpcpar.search.memory_advice import MemoryAdvice, advice_on
+from hpcpar.search.robust import Robust, by_robustness
 from hpcpar.search.table_search import SearchResult
+from hpcpar.simulation.noise import jitter_on
+from hpcpar.simulation.simulate import require_size
 
 #: Plans in a table or a picture.
 SHOWN = 8
@@ -47,12 +50,16 @@ class PlanResult(TableResult):
         Time that planning took.
     epochs : float
         Length of the training.
+    robust : tuple of Robust
+        The candidates about as fast as the fastest, the choice first, where robustness was asked
+        for.
     """
 
     candidates: tuple[Candidate, ...]
     search: SearchResult | None
     search_s: float
     epochs: float = 1.0
+    robust: tuple[Robust, ...] = ()
 
     @property
     def answer(self) -> str:
@@ -111,6 +118,9 @@ class PlanResult(TableResult):
         data["alternatives"] = [
             {"strategy": c.strategy, "iteration_s": c.iteration_s, "fits": c.fits}
             for c in self.candidates[1:]]
+        if self.robust:
+            data["robust"] = [{"strategy": c.strategy, "iteration_s": c.iteration_s,
+                               "slow_s": slow_s} for c, slow_s in self.robust]
         if explained:
             data["explain"] = self.explanation.to_json()
         if schedule:
@@ -130,8 +140,9 @@ class PlanResult(TableResult):
 
 
 def plan(network: NetworkLike, ranks: int, batch: int, machine: MachineLike = "local",
-         strategy: str = "auto", *, input: Shape | str | None = None, classes: int | None = None,
-         **options: Any) -> PlanResult:
+         strategy: str = "auto", *, robust: float | str | None = None,
+         input: Shape | str | None = None, classes: int | None = None, **options: Any
+         ) -> PlanResult:
     """Finds the best plan, or prices a named strategy's.
 
     Arguments are the options of ``hpcpar plan``, by the same names and with the same defaults.
@@ -142,6 +153,9 @@ def plan(network: NetworkLike, ranks: int, batch: int, machine: MachineLike = "l
         A name, ``module:function``, the path of an ONNX file, or a network.
     machine : str or Machine
         A preset's name, the path of a machine file, or a machine.
+    robust : float or str, optional
+        Jitter, as of `simulate`: among the plans within 2% of the fastest, take the one whose
+        iterations have the least 95th percentile.
     options
         Those of `hpcpar.api.options.PlanningOptions`.
 
@@ -155,10 +169,20 @@ def plan(network: NetworkLike, ranks: int, batch: int, machine: MachineLike = "l
     spec, net = network_of(network, input, classes)
     chosen = PlanningOptions.of(options)
     where = chosen.on(machine_of(machine))
+    jitter = optional("robust", jitters, robust)
+    if jitter is not None:
+        jitter = jitter_on(where, jitter)
+        require_size(ranks)
     begin = time.perf_counter()
     candidates, search = _candidates(net, spec, strategy, ranks, batch, where,
                                      **chosen.planning(spec))
-    return PlanResult(tuple(candidates), search, time.perf_counter() - begin, chosen.epochs)
+    ranking: list[Robust] = []
+    if isinstance(jitter, float):
+        ranking = by_robustness(candidates, jitter)
+        near = [each.candidate for each in ranking]
+        candidates = near + [c for c in candidates if c not in near]
+    return PlanResult(tuple(candidates), search, time.perf_counter() - begin, chosen.epochs,
+                      tuple(ranking))
 
 
 def _candidates(network: Network, spec: NetworkSpec, strategy: str, ranks: int, batch: int,

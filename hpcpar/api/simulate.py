@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from hpcpar.api.checks import (
     argument,
     factors,
+    jitters,
     loads,
-    number,
     optional,
     positive,
 )
@@ -21,29 +21,15 @@ from hpcpar.api.plan import PlanResult
 from hpcpar.api.results import Record, TableResult
 from hpcpar.api.sources import MachineLike, machine_of, machine_of_plan
 from hpcpar.cost.price_plan import memory_of_ranks
-from hpcpar.errors import InputError
-from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
 from hpcpar.report import simulation_plot
 from hpcpar.report.simulated import Simulated, told
-from hpcpar.simulation.noise import Noise, slow_ranks
+from hpcpar.simulation.noise import Noise, jitter_on, slow_ranks
 from hpcpar.simulation.simulate import Simulator
 
-#: Largest job that is played: every array has an entry for each rank.
-MOST_RANKS = 1 << 17
 #: Iterations that are played where they differ.
 REPEATS = 20
-#: The jitter of the machine's calibration.
-MEASURED = "measured"
-#: Of a normal distribution, the distance of the quartiles over the standard deviation.
-_QUARTILES = 1.349
-
-
-def jitters(value: object) -> float | str:
-    """The standard deviation of a step's time over its mean, or `MEASURED`."""
-    return MEASURED if value == MEASURED else number(
-        0.0, 1.0, "a number from 0 to 1, as in 0.05, or measured", value)
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,10 +102,7 @@ def simulate(plan: str | Plan | PlanResult, machine: MachineLike | None = None, 
     chosen = plans.load(given) if isinstance(given, str) else given
     on = machine_of_plan(chosen, where) if machine is None else machine_of(machine)
     on, ranks, network = on.loaded(shares), int(chosen.ranks), chosen.network.build()
-    if ranks > MOST_RANKS:
-        raise InputError(f"{where} has {ranks:,} ranks; at most {MOST_RANKS:,} are played one by "
-                         "one: use hpcpar predict")
-    spread = _spread(argument("jitter", jitters, jitter), on)
+    spread = jitter_on(on, argument("jitter", jitters, jitter))
     repeats = optional("repeat", positive, repeat) or (REPEATS if spread else 1)
     noise = Noise(spread, slow_ranks(on, ranks, units), argument("seed", any_seed, seed))
     simulator = Simulator(network, chosen, on)
@@ -135,14 +118,3 @@ def simulate(plan: str | Plan | PlanResult, machine: MachineLike | None = None, 
                                     messages, sent_bytes, left_bytes,
                                     simulator.links.busy_s(left_bytes), memory))
 
-
-def _spread(jitter: float | str, machine: Machine) -> float:
-    """Jitter as a number; the machine's is that of the middle one of its measured steps."""
-    if not isinstance(jitter, str):
-        return jitter
-    compute = machine.quality.get("compute")
-    spread = compute.get("spread") if isinstance(compute, Mapping) else None
-    if not isinstance(spread, (int, float)):
-        raise InputError(f"{machine.name} has no measured jitter; calibrate it with: hpcpar "
-                         "calibrate --for plan.json, or give a number, as in --jitter 0.05")
-    return float(spread) / _QUARTILES

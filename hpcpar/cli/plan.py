@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from hpcpar.api.checks import jitters
 from hpcpar.api.plan import SHOWN, PlanResult, plan
 from hpcpar.cli import options
 from hpcpar.cli.output_files import OutputFile
@@ -35,6 +36,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "domain:PRxPC[+PRxPC], df:P1xP2, ds:P1xP2; '/outer' behind it puts model groups across "
         "nodes (default %(default)s)",
     )
+    parser.add_argument("--robust", type=jitters, metavar="SHARE|measured",
+                        help="simulate the plans within 2%% of the fastest with this jitter of "
+                        "compute steps, as in 0.05 (see hpcpar simulate --jitter), and take the "
+                        "one whose 95th percentile is least")
     options.add_planning(parser)
     options.add_output(parser)
     parser.add_argument("-o", "--output", type=OutputFile, metavar="plan.json",
@@ -81,6 +86,11 @@ def _show(result: PlanResult, schedule: bool, wide: bool) -> None:
     show_layers(best, wide)
     if result.search is not None:
         tables.show_line(_search_line(result.search))
+    if result.robust:
+        tables.show("plans within 2% of the fastest, simulated with jitter",
+                    ("strategy", "predicted", "95th percentile"),
+                    [(c.strategy, tables.seconds(c.iteration_s), tables.seconds(slow_s))
+                     for c, slow_s in result.robust], wide=wide)
     if schedule:
         show_schedule(result.schedule, best, wide)
 

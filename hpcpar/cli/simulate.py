@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from hpcpar.api.checks import factors, loads
-from hpcpar.api.simulate import REPEATS, jitters, simulate
+from hpcpar.api.checks import factors, jitters, loads
+from hpcpar.api.simulate import REPEATS, simulate
 from hpcpar.cli import options
 from hpcpar.cli.output_files import OutputFile
 from hpcpar.report.progress import ProgressBar

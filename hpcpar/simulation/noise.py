@@ -12,6 +12,9 @@ from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.simulation.links import FloatArray
 
+#: Of a normal distribution, the distance of the quartiles over the standard deviation.
+_QUARTILES = 1.349
+
 
 @dataclass(frozen=True)
 class Noise:
@@ -43,6 +46,24 @@ class Noise:
 
 
 QUIET = Noise()
+
+
+def jitter_on(machine: Machine, jitter: float | str) -> float:
+    """Jitter as a number; text stands for that of the middle one of the machine's measured steps.
+
+    Raises
+    ------
+    InputError
+        The machine has none.
+    """
+    if not isinstance(jitter, str):
+        return jitter
+    compute = machine.quality.get("compute")
+    spread = compute.get("spread") if isinstance(compute, Mapping) else None
+    if not isinstance(spread, (int, float)):
+        raise InputError(f"{machine.name} has no measured jitter; calibrate it with: hpcpar "
+                         "calibrate --for plan.json, or give a number, as in --jitter 0.05")
+    return float(spread) / _QUARTILES
 
 
 def slow_ranks(machine: Machine, ranks: int, units: Mapping[str, float]) -> FloatArray | None:

@@ -19,6 +19,7 @@ from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.price_family import item_of, price_family
 from hpcpar.cost.step_prices import StepPrice, StepPricer
 from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
+from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.axis import IntArray
@@ -31,6 +32,8 @@ from hpcpar.simulation.links import FloatArray, LinkRates
 from hpcpar.simulation.movement import Movement
 from hpcpar.simulation.noise import QUIET, Noise
 
+#: Largest job that is played: every array has an entry for each rank.
+MOST_RANKS = 1 << 17
 #: Numbers that the timelines of one pass over the steps may hold, to bound memory.
 MOST_NUMBERS = 30_000_000
 
@@ -77,6 +80,19 @@ class Simulation:
         return np.maximum(0.0, self.mean_s - self.compute_s - self.exposed_s)
 
 
+def require_size(ranks: int) -> None:
+    """Checks that a job is not too large to play its ranks one by one.
+
+    Raises
+    ------
+    InputError
+        It is.
+    """
+    if ranks > MOST_RANKS:
+        raise InputError(f"{ranks:,} ranks: at most {MOST_RANKS:,} are simulated one by one; use "
+                         "hpcpar predict, or plan without --robust")
+
+
 class Simulator:
     """The steps of a plan with their seconds and messages on every rank.
 
@@ -84,9 +100,15 @@ class Simulator:
     ----------
     costs : Costs
         What `hpcpar predict` makes of the same plan.
+
+    Raises
+    ------
+    InputError
+        There are too many ranks.
     """
 
     def __init__(self, network: Network, plan: Plan, machine: Machine) -> None:
+        require_size(int(plan.ranks))
         self.machine, self.ranks = machine, int(plan.ranks)
         self.costs = price_family(network, plan, machine)
         self.entries = self.costs.entries

@@ -64,7 +64,7 @@ def test_a_record_is_compared_and_drawn_like_a_measured_one(
     assert "compute" in causes
     capsys.readouterr()
     assert main(["compare", record]) == 0
-    assert "sim.h5 is a simulation" in capsys.readouterr().out
+    assert "sim.h5 is a simulation" in capsys.readouterr().err
     assert main(["trace", record, "--ranks", "3", "-o", str(trace)]) == 0
     events = json.loads(trace.read_text())["traceEvents"]
     programs = {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 2}
