@@ -111,7 +111,8 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
           input: Shape | str | None = None, classes: int | None = None, steps: int | None = None,
           epochs: int | None = None, data: str = "", device: str = "cpu", direct: bool = False,
           retry: bool = False, dry_run: bool = False, launcher: str = "local", mpiexec: str = "",
-          no_wait: bool = False, one_allocation: bool = False, slurm: str = "",
+          simulate: int | str | Iterable[int] | None = None, no_wait: bool = False,
+          one_allocation: bool = False, slurm: str = "",
           site: tuple[str, Mapping[str, Any]] = ("", {}), **options: Any) -> SweepResult:
     """Runs a scaling study, or goes on where it stopped.
 
@@ -125,6 +126,8 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
         In a weak study below 1 where ranks share a sample, as in ``1/4``.
     network, machine
         As in `hpcpar.plan`.
+    simulate : int, str or list, optional
+        Further numbers of ranks, which are simulated instead of run.
     site : (path, mapping)
         Slurm options of the site, which all others override, and their file.
     options
@@ -144,6 +147,7 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
         raise InputError("argument epochs: not allowed with argument steps")
     here = argument("launcher", OneOf(LAUNCHERS), launcher) == "local"
     sizes = tuple(sorted(set(argument("ranks", several_ranks, ranks))))
+    simulated = tuple(sorted(set(optional("simulate", several_ranks, simulate) or ()) - {*sizes}))
     each = argument("batch", share if kind == "weak" else positive, batch)
     wanted = tuple(names(strategies))
     if not wanted:
@@ -165,7 +169,7 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
             optional("epochs", positive, epochs) or 1, device, out, direct)
         asked = asked.on(study.machine)
         study = replace(study, nodes={str(p): 1 if here else asked.nodes_for(p) or p
-                                      for p in sizes})
+                                      for p in (*sizes, *simulated)}, simulated=simulated)
         studies.save(study)
         for line in _cautions(study, here and not dry_run):
             tell.say(f"note: {line}")
@@ -173,6 +177,10 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
         # a case still marked as running was left by a sweep that was killed
         todo = [case for case, status in states.items()
                 if status.state in (PLANNED, RUNNING, *[FAILED] * retry)]
+        played = [case for case in todo if study.simulates(case)]
+        if not (here or dry_run):
+            _run_here(study, states, played, [], asked, tell)
+            todo = [case for case in todo if case not in played]
         launch = (shlex.split(mpiexec) or [local.mpiexec()]) if here and todo else []
         scripts = {} if here else remote.write(study, asked, todo, one_allocation, os.getcwd())
         if here and not dry_run:

@@ -34,6 +34,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         options.add_machine(p)
         p.add_argument("--ranks", type=options.several_ranks, required=True, metavar="P,P,...",
                        help="numbers of ranks")
+        p.add_argument("--simulate", type=options.several_ranks, metavar="P,P,...",
+                       help="numbers of ranks that are simulated instead of run, beside the "
+                       "measured ones")
         p.add_argument("--strategies", metavar="S,S,...",
                        help="each at each size; 'grid:*' stands for every grid "
                        "(default %(default)s)")

@@ -45,9 +45,10 @@ def _curves(axes: Any, points: Sequence[Point], value: Callable[[Point, str], fl
         for p in ours:
             v = value(p, "measured")
             if v is not None:
+                face, edge = ("white", style["color"]) if p.simulated else (style["color"], "white")
                 axes.errorbar(aside * p.ranks, v, yerr=_spread(p, v, inverse), **style,
-                              markersize=6, markeredgecolor="white", markeredgewidth=0.6,
-                              capsize=2.5, elinewidth=1)
+                              markersize=6, markerfacecolor=face, markeredgecolor=edge,
+                              markeredgewidth=0.6 + p.simulated, capsize=2.5, elinewidth=1)
 
 
 def _spread(p: Point, value: float, inverse: bool) -> list[list[float]]:
@@ -80,6 +81,9 @@ def _legend(plt: Any, axes: Any, points: Sequence[Point]) -> None:
     keys = {strategy: plt.Line2D([], [], **style, linewidth=1.6, markersize=6)
             for strategy, style in _styles(points).items()}
     keys["line: predicted"] = plt.Line2D([], [], color=grey, linewidth=1.6)
+    if any(p.simulated for p in points):
+        keys["hollow point: simulated"] = plt.Line2D([], [], color=grey, marker="o", markersize=6,
+                                                     markerfacecolor="white", linestyle="")
     if any(p.measured for p in points):
         keys["point: measured; bar: 10th\nto 90th percentile of iterations"] = axes.errorbar(
             [], [], yerr=[], fmt="o", color=grey, markersize=6, capsize=2.5, elinewidth=1)

@@ -50,6 +50,8 @@ class Point:
     #: 10th and 90th percentile of the measured iterations.
     low_s: float = 0.0
     high_s: float = 0.0
+    #: What is called measured is simulated.
+    simulated: bool = False
 
     def side(self, name: str) -> IterationParts | None:
         """`predicted` or `measured`."""
@@ -58,7 +60,7 @@ class Point:
     @property
     def accuracy(self) -> float | None:
         """Accuracy of the predicted iteration, as ParaDL defines it."""
-        if self.predicted is None or self.measured is None:
+        if self.predicted is None or self.measured is None or self.simulated:
             return None
         return Times(self.measured.iteration_s, self.predicted.iteration_s).accuracy
 
@@ -102,7 +104,7 @@ def mean_accuracy(points: Sequence[Point]) -> float | None:
 
 def _point_json(p: Point, over: dict[str, Point | None]) -> dict[str, Any]:
     names = ("case", "strategy", "chosen", "ranks", "batch", "nodes", "batches", "state", "reason",
-             "same_as", "accuracy")
+             "same_as", "accuracy", "simulated")
     out: dict[str, Any] = {name: getattr(p, name) for name in names}
     for side in SIDES:
         parts = p.side(side)

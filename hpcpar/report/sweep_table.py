@@ -37,16 +37,18 @@ def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
         if side == "predicted":
             derived = [f"({text})" for text in derived]
         chosen = "" if p.chosen == p.strategy else p.chosen
+        about = "~" if p.simulated and p.measured else ""
         measured_s = p.measured.iteration_s if p.measured else None
         table.append((str(p.ranks), p.strategy, chosen, str(p.batch),
-                      seconds(p.predicted.iteration_s), seconds(measured_s),
-                      seconds(p.epoch_s("predicted")), seconds(p.epoch_s("measured")),
+                      seconds(p.predicted.iteration_s), about + seconds(measured_s),
+                      seconds(p.epoch_s("predicted")), about + seconds(p.epoch_s("measured")),
                       percent(p.accuracy), *derived))
     return table
 
 
 def conclusion(points: Sequence[Point]) -> str:
     """The result of the study in a sentence: the fastest case, its efficiency, the accuracy."""
+    points = [p for p in points if not p.simulated] or points
     side = "measured" if any(p.measured for p in points) else "predicted"
     timed = [(p.batch / parts.iteration_s, i) for i, p in enumerate(points)
              if (parts := p.side(side)) is not None]
@@ -79,10 +81,12 @@ def notes(points: Sequence[Point]) -> list[str]:
         out.append(f"speedup and efficiency are over {over.case}; node-hours are of an epoch; in "
                    "parentheses: predicted")
     for p in points:
-        gain = efficiency(p, over, "measured") if p.measured else None
+        gain = efficiency(p, over, "measured") if p.measured and not p.simulated else None
         if over is not None and gain is not None and gain > MOST_EFFICIENT:
             out.append(f"efficiency of {p.case} is {gain:.0%}: more ranks seldom do that; perhaps "
                        f"{over.case} was slowed down by memory or other load: measure it again")
+    if any(p.simulated for p in points):
+        out.append("~: simulated rank by rank, not measured")
     out += [f"{p.case} is the plan of {p.same_as}: one run for both" for p in points if p.same_as]
     out += [f"{p.case} cannot run: {p.reason}" for p in points if p.state == "skipped"]
     out += [f"{p.case} failed: {p.reason}" for p in points if p.state == "failed" and not p.same_as]

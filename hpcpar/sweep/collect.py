@@ -58,8 +58,9 @@ def points(study: Study, states: Mapping[Case, Status]) -> list[Point]:
         ran = states[owner]
         strategy = plans.load(os.path.join(path, folder.PLAN)).strategy if planned else ""
         point = Point(case.name, case.strategy, strategy, case.ranks, case.batch,
-                      study.nodes[str(case.ranks)], study.samples // case.batch, ran.state,
-                      ran.reason, status.same_as, _predicted(folder.read_prediction(path)))
+                      study.nodes[str(case.ranks)], max(1, study.samples // case.batch),
+                      ran.state, ran.reason, status.same_as,
+                      _predicted(folder.read_prediction(path)), simulated=study.simulates(case))
         if ran.state == DONE:
             point = _measured(point, os.path.join(study.folder(owner), folder.RECORD))
         out.append(point)

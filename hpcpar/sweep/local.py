@@ -40,9 +40,11 @@ def mpiexec() -> str:
 
 
 def command(study: Study, case: Case, launcher: Sequence[str]) -> list[str]:
-    """The command line that runs a case."""
+    """The command line that runs, or simulates, a case."""
     path = study.folder(case)
     files = ["--plan", os.path.join(path, folder.PLAN), "--out", os.path.join(path, folder.RECORD)]
+    if study.simulates(case):
+        return [*program(), "simulate", *files]
     return [*launcher, "-n", str(case.ranks), *program(), "run", *files, *run_options(study)]
 
 

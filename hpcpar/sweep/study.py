@@ -84,6 +84,8 @@ class Study:
     direct: bool = False
     #: Nodes by number of ranks (as text: keys of JSON).
     nodes: dict[str, Extent] = field(default_factory=dict)
+    #: Further numbers of ranks, which are simulated.
+    simulated: tuple[Extent, ...] = ()
 
     def cases(self) -> list[Case]:
         """All cases, ordered by size.
@@ -94,12 +96,16 @@ class Study:
             A strategy is unknown, or a batch is no whole number.
         """
         out = []
-        for ranks in self.ranks:
+        for ranks in (*self.ranks, *self.simulated):
             batch = weak_batch(self.batch, ranks if self.kind == "weak" else 1)
             for pattern in self.strategies:
                 names = [pattern] if pattern == "auto" else auto.expand(pattern, ranks)
                 out += [Case(name, ranks, batch) for name in names]
         return list(dict.fromkeys(out))
+
+    def simulates(self, case: Case) -> bool:
+        """True for a case that is simulated instead of run."""
+        return case.ranks in self.simulated
 
     def folder(self, case: Case) -> str:
         """The folder of a case's files."""
@@ -123,6 +129,7 @@ class Study:
             "steps": self.steps,
             "epochs": self.epochs,
             "device": f"{self.device}, buffers handed to MPI" if self.direct else self.device,
+            **({"simulated": True} if self.simulates(case) else {}),
         }
 
 
@@ -146,7 +153,7 @@ def load(out: str) -> Study:
     if study is None:
         raise InputError(f"no {path}: {out} is not the folder of a sweep; start one with: hpcpar "
                          "sweep strong|weak ... --out FOLDER")
-    if study.nodes.keys() != {str(ranks) for ranks in study.ranks}:
+    if study.nodes.keys() != {str(ranks) for ranks in (*study.ranks, *study.simulated)}:
         raise InputError(f"{path}: 'nodes' and 'ranks' differ; {again}")
     batch = Fraction(study.batch)
     return replace(study, out=out, batch=batch if batch.denominator > 1 else int(batch))

@@ -33,6 +33,25 @@ def test_cases_run_and_are_reported(hpcpar: Run, digits: Path, tmp_path: Path) -
     assert (tmp_path / "report.html").stat().st_size > 1000
 
 
+def test_sizes_that_nobody_has_are_simulated(hpcpar: Run, digits: Path, tmp_path: Path) -> None:
+    more = ("--steps", "4", "--simulate", "1,4,8")
+    done = hpcpar(0, *words(digits, tmp_path, "1", *more, "--json"))
+    assert done.returncode == 0, done.stderr
+    points = {p["case"]: p for p in json.loads(done.stdout)["points"]}
+    assert {name for name, p in points.items() if p["simulated"]} == {
+        "data-p4-b16", "data-p8-b16", "filter-p4-b16", "filter-p8-b16"}
+    for name, point in points.items():
+        if point["simulated"] and name != "filter-p8-b16":  # cannot run: six filters
+            assert point["measured"]["iteration_s"] == pytest.approx(
+                point["predicted"]["iteration_s"], rel=0.01)
+            assert point["accuracy"] is None
+            assert (tmp_path / "cases" / name / "run.h5").exists()
+    again = hpcpar(0, "sweep", "report", tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.startswith("Fastest, as measured: ") and " on 1 rank" in again.stdout
+    assert "~: simulated rank by rank, not measured" in again.stdout
+
+
 def test_a_case_that_fails_gives_its_reason(hpcpar: Run, digits: Path, tmp_path: Path) -> None:
     """The ranks are one too few: that is what they say, and so does the sweep."""
     launcher = tmp_path / "mpiexec"
