@@ -23,6 +23,7 @@ COMMANDS = {
     "plan": "find the best plan for a network on a machine, or make a named strategy's",
     "predict": "price plans without running them: tables and bar charts",
     "simulate": "play a plan on all of its ranks, message by message, in virtual time",
+    "export": "write the programs of all ranks of a plan for other simulators",
     "run": "train under a plan on real MPI ranks, and record it",
     "verify": "check that a plan trains as one rank does",
     "calibrate": "measure this machine: latency, bandwidth, compute rates",

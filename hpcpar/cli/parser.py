@@ -15,11 +15,11 @@ SECTIONS = {
     "network and data": "network input classes data samples test-samples targets",
     "machine": "machine load device direct launcher mpiexec",
     "plan": "plan ranks batch batch-per-rank strategy strategies gather overlap dtype collectives "
-            "synchronisation optimizer microbatches order bucket recompute batch-norm",
+            "synchronisation optimizer microbatches order bucket recompute batch-norm robust",
     "training": "epochs steps forward-only resume rate schedule warmup base-batch "
                 "scaling momentum decay seed",
     "prediction": "accounting contention gamma io io-item-bytes explain efficiency deadline "
-                  "node-hours",
+                  "node-hours jitter slow repeat simulate",
     "Slurm": "slurm account partition time constraint nodes ranks-per-node cpus-per-rank "
              "gpus-per-rank module sbatch mpi no-wait one-allocation",
     "output": "output force new out checkpoint show-schedule plot timeline timeline-plot all",

@@ -11,7 +11,7 @@ from hpcpar.schedule.steps import Comm, Schedule
 from hpcpar.simulation.links import FloatArray
 
 
-class Piece(NamedTuple):
+class PathPiece(NamedTuple):
     """A part of the path: a step on a rank, and its seconds."""
 
     step: int
@@ -19,7 +19,7 @@ class Piece(NamedTuple):
     seconds: float
 
 
-def critical_path(schedule: Schedule, start_s: FloatArray, end_s: FloatArray) -> list[Piece]:
+def critical_path(schedule: Schedule, start_s: FloatArray, end_s: FloatArray) -> list[PathPiece]:
     """The path to the last end, in the order of time.
 
     It goes backwards: from a step to the one that ended last before it on its rank; from a
@@ -33,7 +33,7 @@ def critical_path(schedule: Schedule, start_s: FloatArray, end_s: FloatArray) ->
     ends = np.nan_to_num(end_s, nan=-np.inf)
     rank = int(ends.max(axis=0).argmax())
     at_s = float(ends[:, rank].max())
-    out: list[Piece] = []
+    out: list[PathPiece] = []
     while True:
         before = (ends[:, rank] <= at_s * (1 + 1e-9)) & (start_s[:, rank] < at_s * (1 - 1e-9))
         if not before.any():
@@ -46,5 +46,5 @@ def critical_path(schedule: Schedule, start_s: FloatArray, end_s: FloatArray) ->
             taking = (*others, rank) if step.group is None else (rank, *others)
             who = max((r for r in taking if start_s[i, r] < at_s),
                       key=lambda r: float(start_s[i, r]))
-        out.append(Piece(i, who, at_s - float(start_s[i, who])))
+        out.append(PathPiece(i, who, at_s - float(start_s[i, who])))
         rank, at_s = who, float(start_s[i, who])

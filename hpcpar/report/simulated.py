@@ -17,7 +17,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.axis import IntArray
 from hpcpar.plan.plan import Plan
 from hpcpar.report.answer import plural
-from hpcpar.report.critical_path import Piece, critical_path
+from hpcpar.report.critical_path import PathPiece, critical_path
 from hpcpar.report.tables import amount, seconds, show, show_line
 from hpcpar.schedule.steps import Schedule
 from hpcpar.simulation.links import FloatArray
@@ -74,7 +74,7 @@ class Simulated:
         return schedule_for(self.network, self.plan)
 
     @cached_property
-    def critical_path(self) -> list[Piece]:
+    def critical_path(self) -> list[PathPiece]:
         """The critical path of the first iteration."""
         return critical_path(self.schedule, self.played.start_s, self.played.end_s)
 

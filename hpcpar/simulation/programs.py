@@ -1,0 +1,184 @@
+"""What one rank does in an iteration: its compute steps and its end of every message, each with
+what it waits for. `hpcpar.report.exports` writes it for other simulators.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from hpcpar.cost.compute.work import Workload
+from hpcpar.cost.price_family import price_family
+from hpcpar.errors import InputError
+from hpcpar.machine.model import Machine
+from hpcpar.network.graph import Network
+from hpcpar.plan.plan import Plan
+from hpcpar.plan.rank_boxes import box_shapes
+from hpcpar.schedule.exchange import Exchange
+from hpcpar.schedule.lower import frozen_movement
+from hpcpar.schedule.messages import make_exchange
+from hpcpar.schedule.outline_steps import Move, Task
+from hpcpar.schedule.steps import Algorithm, Comm
+from hpcpar.simulation.links import FloatArray
+from hpcpar.simulation.simulate import rank_seconds, require_size
+
+
+class Computation(NamedTuple):
+    """A compute step of a rank.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the rank's program.
+    after : tuple of int
+        Numbers of what must be done before it begins; all are smaller.
+    """
+
+    number: int
+    after: tuple[int, ...]
+    label: str
+    seconds: float
+    flops: float
+    n_bytes: float
+
+
+class Transmission(NamedTuple):
+    """A rank's end of a message; `number` and `after` as in `Computation`.
+
+    Attributes
+    ----------
+    tag : int
+        Place of the message among those from its sender to its receiver: the same at both ends.
+    """
+
+    number: int
+    after: tuple[int, ...]
+    label: str
+    sends: bool
+    peer: int
+    n_bytes: int
+    tag: int
+
+
+ProgramPart: TypeAlias = Computation | Transmission
+
+
+class Programs:
+    """The programs of all ranks of a plan, with the steps and messages of `Simulator`.
+
+    Parameters
+    ----------
+    progress : callable
+        Told which rank's program begins.
+
+    Raises
+    ------
+    InputError
+        There are too many ranks, or the MPI library does a collective, whose messages are not
+        known.
+    """
+
+    def __init__(self, network: Network, plan: Plan, machine: Machine,
+                 progress: Callable[[int], None] = lambda rank: None) -> None:
+        require_size(int(plan.ranks))
+        self.ranks, costs = int(plan.ranks), price_family(network, plan, machine)
+        self._entries, self._progress = costs.entries, progress
+        steps = dict.fromkeys(entry.step for entry in costs.entries)
+        self._comms = {step: frozen_movement(step) for step in steps if isinstance(step, Move)}
+        if any(comm.algorithm is Algorithm.MPI for comm in self._comms.values()):
+            raise InputError("the plan leaves collectives to the MPI library, whose messages are "
+                             "not known; plan with --collectives auto, ring, tree or halving")
+        workload = Workload(network, plan, costs.out.edges,
+                            partial(box_shapes, rank=np.arange(self.ranks)))
+        self._amounts = {step: _amounts(machine, workload, step, self.ranks) for step in steps
+                         if isinstance(step, Task)}
+
+    def of(self, rank: int) -> Iterator[ProgramPart]:
+        """The program of a rank, in an order in which it can be done.
+
+        The rounds of a communication that wait for others stand where its result is needed.
+        """
+        self._progress(rank)
+        exchanges = {step: make_exchange(comm, rank) for step, comm in self._comms.items()}
+        numbers, tags = itertools.count(), Counter[tuple[bool, int]]()
+        ready: tuple[int, ...] = ()
+        flights: list[_Flight] = []
+        for i, entry in enumerate((*self._entries, None)):
+            for flight in sorted(flights, key=lambda flight: flight.until):
+                if flight.until <= i:
+                    flights.remove(flight)
+                    yield from flight.post(numbers, whole=True)
+                    ready += flight.last
+            step = entry.step if entry else None
+            if isinstance(step, Task):
+                seconds, flops, n_bytes = self._amounts[step][:, rank].tolist()
+                if seconds > 0:
+                    part = Computation(next(numbers), ready, f"{step.layer.name}.{step.op.value}",
+                                       seconds, flops, n_bytes)
+                    ready = (part.number,)
+                    yield part
+            elif entry and isinstance(step, Move) and exchanges[step].rounds:
+                comm = self._comms[step]
+                # what leaves for another stage is waited for at the end
+                leaves = comm.between and not comm.destination.holds(rank)
+                until = len(self._entries) if leaves else entry.needed_by
+                flights.append(_Flight(comm, exchanges[step], until, ready, tags))
+                yield from flights[-1].post(numbers, whole=False)
+
+
+class _Flight:
+    """A communication step of a rank under way.
+
+    Parameters
+    ----------
+    until : int
+        The step that needs it.
+    ready : tuple of int
+        Numbers of what must be done before it starts.
+    tags : Counter
+        Messages so far, by (whether this rank sends, peer); all rounds are counted at once.
+    """
+
+    def __init__(self, comm: Comm, exchange: Exchange, until: int, ready: tuple[int, ...],
+                 tags: Counter[tuple[bool, int]]) -> None:
+        self.until, self._ready, self._label = until, ready, comm.label
+        self._after = [r.after for r in exchange.rounds]
+        self._done: list[tuple[int, ...]] = []
+        self._rounds: list[list[tuple[bool, int, int, int]]] = []
+        for r in exchange.rounds:
+            self._rounds.append([])
+            for sends, message in (*((False, m) for m in r.recvs), *((True, m) for m in r.sends)):
+                peer = exchange.peers[message.peer]
+                n_bytes = (message.stop - message.start) * comm.item_bytes
+                self._rounds[-1].append((sends, peer, n_bytes, tags[sends, peer]))
+                tags[sends, peer] += 1
+
+    def post(self, numbers: Iterator[int], whole: bool) -> Iterator[Transmission]:
+        """The messages of the rounds that wait for no other round; or of all that are left."""
+        for i, before in enumerate(self._after[len(self._done):], len(self._done)):
+            if before >= 0 and not whole:
+                return
+            after = self._ready if before < 0 else self._done[before]
+            posted = [Transmission(next(numbers), after, f"{self._label}.{i}", *message)
+                      for message in self._rounds[i]]
+            self._done.append(tuple(message.number for message in posted) or after)
+            yield from posted
+
+    @property
+    def last(self) -> tuple[int, ...]:
+        """Numbers of the messages that no other round waits for."""
+        ends = sorted(set(range(len(self._done))).difference(self._after))
+        return tuple(dict.fromkeys(number for i in ends for number in self._done[i]))
+
+
+def _amounts(machine: Machine, workload: Workload, step: Task, ranks: int) -> FloatArray:
+    """Seconds, flops and bytes of a compute step on every rank: [3, ranks]."""
+    work = workload.work(step.layer, step.op, step.batch)
+    amounts = (rank_seconds(machine, work, ranks), work.fraction * work.flops,
+               work.fraction * work.bytes)
+    return np.stack([np.broadcast_to(amount, ranks) for amount in amounts])
