@@ -97,6 +97,8 @@ class Turn:
         The job had more ranks than cores.
     inside, known_inside : bool or None
         The measured time lies in the 90% interval of either prediction.
+    simulated_s : float or None
+        `hpcpar simulate`'s time, without the compute steps of the case's own plan.
     """
 
     measured_s: float
@@ -112,6 +114,7 @@ class Turn:
     shares_cores: bool = False
     inside: bool | None = None
     known_inside: bool | None = None
+    simulated_s: float | None = None
 
 
 def accuracy(predicted_s: float, measured_s: float) -> float:
@@ -162,6 +165,12 @@ class Result:
     def known_s(self) -> float:
         """As `predicted_s`, with the steps of the case's own plan."""
         return self.measured_s * self.median(lambda turn: turn.known_s / turn.measured_s)
+
+    @property
+    def simulated_s(self) -> float | None:
+        """As `predicted_s`, simulated."""
+        found = [turn.simulated_s / turn.measured_s for turn in self.turns if turn.simulated_s]
+        return self.measured_s * statistics.median(found) if found else None
 
     @property
     def wire_ratio(self) -> float | None:

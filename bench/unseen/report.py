@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
-from bench.unseen.cases import Result
+from bench.unseen.cases import Result, accuracy
 from hpcpar.report.tables import seconds
 
 #: The accuracy that no case should be under.
@@ -82,8 +82,12 @@ def _tables(done: Sequence[Result]) -> list[str]:
         "unseen": [r.accuracy for r in done],
         "steps known": [r.known_accuracy for r in done],
         "jobs alone": [a for r in done for a in r.single],
+        "unseen, simulated": [accuracy(r.simulated_s, r.measured_s) for r in done
+                              if r.simulated_s],
     }
     for name, values in sets.items():
+        if not values:
+            continue
         parts.append(f"{name}: {len(values)}, mean accuracy {percent(statistics.mean(values))}, "
                      f"least {percent(min(values))}, {sum(v < LEAST for v in values)} "
                      f"under {LEAST:.0%}\n")

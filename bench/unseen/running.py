@@ -30,6 +30,7 @@ from hpcpar.report.compare import compare_one
 from hpcpar.report.rows import Row
 from hpcpar.report.tables import seconds
 from hpcpar.search import auto
+from hpcpar.simulation.simulate import Simulator
 from hpcpar.sweep.scripts import program
 from hpcpar.train import record
 from hpcpar.train.run_record import RunRecord
@@ -271,6 +272,7 @@ def _turn(
         or 0.0,
         float(found[0]["measured_compute"]), _causes(row), _causes(known_row), row.compared,
         wire_ratio, load, date, row.node.shared, row.inside, known_row.inside,
+        Simulator(network, plan, unseen).play().mean_s,
     )
 
 
