@@ -28,7 +28,8 @@ class LinkRates:
 
     def crossed(self, pairs: Pairs) -> IntArray:
         """Index of the level that each message crosses."""
-        return self._model.between(pairs.senders, pairs.receivers)
+        level = self._model.between(pairs.senders, pairs.receivers)
+        return np.broadcast_to(level, pairs.senders.shape)
 
     def nothing_left(self, ranks: int) -> list[IntArray]:
         """For each level, no bytes out of each of the units (the innermost are ranks)."""
@@ -66,7 +67,7 @@ class LinkRates:
         Parameters
         ----------
         presence : ndarray
-            Part of the time that the message's sender spends on it, which sends one after another.
+            Part of the time that its sender, or its receiver, spends on the message.
         """
         alone, flows, links, limits = self._beta[level], [], [], []
         known = 0

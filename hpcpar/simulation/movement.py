@@ -208,9 +208,11 @@ class Movement:
         level = self.links.crossed(pairs)
         presence = np.ones(len(n_bytes))
         if not alone:
-            of_sender = np.zeros(self.ranks)
-            np.add.at(of_sender, pairs.senders, n_bytes)
-            presence = n_bytes / of_sender[pairs.senders]
+            sent, received = np.zeros((2, self.ranks))
+            np.add.at(sent, pairs.senders, n_bytes)
+            np.add.at(received, pairs.receivers, n_bytes)
+            # a rank sends, and receives, one message after another
+            presence = n_bytes / np.maximum(sent[pairs.senders], received[pairs.receivers])
         return _Route(level, senders, receivers, alone,
                       self.links.seconds_per_byte(pairs, level, presence))
 

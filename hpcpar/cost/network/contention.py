@@ -259,8 +259,9 @@ def _runs(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], p: Ints) -
         here: Ints = 1
         equal: Flags = True
         for d in mesh_axes:
-            within = np.clip(unit // d.stride, 1, d.size)
-            equal = equal & (unit % d.stride * (d.stride < unit) == 0) & (d.size % within == 0)
+            stride = np.maximum(d.stride, 1)  # 0 where there is no such axis
+            within = np.clip(unit // stride, 1, d.size)
+            equal = equal & (unit % stride * (stride < unit) == 0) & (d.size % within == 0)
             here = here * within
         runs = equal & np.greater(here, 1) & np.less(here, p)
         inner, node = np.where(runs, here, inner), np.where(runs, unit, node)

@@ -168,3 +168,20 @@ def test_the_library_s_collective_ends_for_all_of_its_group_at_once() -> None:
     end = Movement(step, 4, MACHINE, LinkRates(MACHINE), 1.0, 5e-3).end_s(
         np.array([0.0, 1.0, 3.0, 2.0]))
     assert end.min() >= 3.005
+
+
+@pytest.mark.parametrize("ranks", [3, 8])
+def test_a_link_of_one_rank_is_no_bottleneck(ranks: int) -> None:
+    """A rank sends, and receives, one message after another, with its own link to itself."""
+    level = replace(MACHINE.levels[-1], ranks=0)
+    free, shared = (replace(MACHINE, levels=(replace(level, links=links),)) for links in (0.0, 1.0))
+    rng, several = np.random.default_rng(ranks), 0
+    for seed in range(6):
+        network, batch = random_network(seed)
+        for step in lower(network, random_plan(network, batch, ranks, rng), halving).comms:
+            alone, with_link = (Movement(step, ranks, machine, LinkRates(machine), 1.0, 0.0).alone_s
+                                for machine in (free, shared))
+            np.testing.assert_allclose(with_link, alone, rtol=1e-12, err_msg=step.label)
+            several += any(len(r.recvs) > 1 for rank in range(ranks)
+                           for r in exchange(step, rank).rounds)
+    assert several  # messages of different senders to one rank in one round
