@@ -62,6 +62,10 @@ class MergedAxis(MeshAxis):
         return index
 
 
+#: No cut: a single part.
+ONE = MeshAxis(1, 1)
+
+
 @dataclass(frozen=True)
 class Config:
     """Degrees of parallelism of one layer (OptCNN's configuration).

@@ -6,10 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.plan.axis import Axis, IntArray, intervals
-from hpcpar.plan.config import MeshAxis
+from hpcpar.plan.config import ONE
 from hpcpar.plan.layout import Layout
-
-_UNCUT = MeshAxis(1, 1)
 
 
 def lives(layout: Layout, rank: IntArray) -> NDArray[np.bool_]:
@@ -20,7 +18,7 @@ def lives(layout: Layout, rank: IntArray) -> NDArray[np.bool_]:
 
 def part(layout: Layout, axis: Axis, rank: IntArray) -> IntArray:
     """Index of each rank's part of an axis."""
-    mesh_axis = layout.mesh_axes.get(axis.name, _UNCUT)
+    mesh_axis = layout.mesh_axes.get(axis.name, ONE)
     return np.asarray(mesh_axis.of(rank - layout.config.first) + np.zeros_like(rank))
 
 

@@ -9,6 +9,7 @@ every message of every algorithm is one contiguous span.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -180,8 +181,8 @@ class _HalvingStage:
     base: int
     width: int
 
-    def messages(self, me: int, distance: int, first: int, count: int, at: list[int]
-                 ) -> tuple[Message, ...]:
+    def messages(self, me: int, distance: int, first: int, count: int,
+                 at: Sequence[int]) -> tuple[Message, ...]:
         """Parts `first` to `first + count`, counted from the own one around, to or from the member
         at `distance`: two messages where they pass the end of the wire.
         """
@@ -206,7 +207,7 @@ def _stages(p: int, me: int, inner: int, rotated: bool) -> list[_HalvingStage]:
     return out
 
 
-def _gathered(me: int, stages: list[_HalvingStage], at: list[int]) -> list[Round]:
+def _gathered(me: int, stages: list[_HalvingStage], at: Sequence[int]) -> list[Round]:
     """Within each stage, the farthest first, exchanges at doubling distance of doubling size."""
     out: list[Round] = []
     for stage in reversed(stages):
@@ -253,9 +254,9 @@ def halving_allreduce(p: int, me: int, n: int, inner: int) -> list[Round]:
 
 
 @lru_cache(maxsize=64)
-def _bounds(n: int, p: int) -> list[int]:
+def _bounds(n: int, p: int) -> tuple[int, ...]:
     """Where each block of a buffer begins, and where the last ends: the same for all members."""
-    return [block(n, p, i)[0] for i in range(p)] + [n]
+    return (*(block(n, p, i)[0] for i in range(p)), n)
 
 
 def wire_order(p: int, me: int, inner: int | None) -> list[int]:

@@ -25,13 +25,12 @@ from hpcpar.network.receptive_field import (
     Window,
 )
 from hpcpar.plan.axis import Axis, all_intervals, tabulate
-from hpcpar.plan.config import Config, Flags, Ints, MeshAxis
+from hpcpar.plan.config import ONE, Config, Flags, Ints, MeshAxis
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.steps import CODES, Group, Kind
 
 #: Axes of a configuration along which gradients may be partial sums.
 PARTIAL = ("n", "c", "d", "h", "w", "k")
-ONE = MeshAxis(1, 1)
 KINDS: tuple[Kind | None, ...] = (None, *CODES)
 #: By code, whether it is a collective's, and whether that sums.
 COLLECTIVE = np.array([kind not in (None, Kind.HALO, Kind.REDISTRIBUTE) for kind in KINDS])

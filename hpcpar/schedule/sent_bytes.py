@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from hpcpar.plan.axis import Axis, all_intervals
 from hpcpar.plan.boxes import block
+from hpcpar.plan.config import ONE
 from hpcpar.plan.rank_boxes import box_items, boxes, lives, part
 from hpcpar.schedule.collective_algorithms import radices
-from hpcpar.schedule.pattern import ONE
 from hpcpar.schedule.steps import Algorithm, Comm, Group, Kind, Schedule
 
 Counts = NDArray[np.int64]

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.network.receptive_field import Granule, Relation, Same
-from hpcpar.plan.axis import Axis, IntArray, all_intervals, intervals, tabulate
-from hpcpar.plan.config import Flags, Ints, MeshAxis, Numbers
+from hpcpar.plan import rank_boxes
+from hpcpar.plan.axis import Axis, IntArray, all_intervals, tabulate
+from hpcpar.plan.config import ONE, Flags, Ints, MeshAxis, Numbers
 from hpcpar.plan.layout import Layout
-from hpcpar.schedule.pattern import ONE
 
 #: Up to this many ranks all of them are looked at; of more, as many stand for all.
 REPRESENTATIVES = 8
@@ -51,7 +51,7 @@ def volumes(source: Layout, destination: Layout, ranks: Ints) -> Volumes:
     """
     cases = max(np.ndim(source.config.ranks), np.ndim(destination.config.ranks))
     rank = np.minimum(source.config.first, destination.config.first) + representatives(ranks, cases)
-    held, wanted = _intervals_of(source, rank), _intervals_of(destination, rank)
+    held, wanted = rank_boxes.boxes(source, rank), rank_boxes.boxes(destination, rank)
     kept = np.ones((), np.int64)
     for (h0, h1), (w0, w1) in zip(held, wanted, strict=True):
         kept = kept * np.maximum(np.minimum(h1, w1) - np.maximum(h0, w0), 0)
@@ -85,18 +85,6 @@ def representatives(ranks: Ints, dimensions: int) -> IntArray:
 
 #: A start and a stop for each axis.
 Intervals = list[tuple[IntArray, IntArray]]
-
-
-def _intervals_of(layout: Layout, rank: IntArray) -> Intervals:
-    """The boxes of several ranks, axis by axis; empty where the layer does not live."""
-    at = rank - layout.config.first
-    lives = (at >= 0) & (at < layout.config.ranks)
-    out = []
-    for axis in layout.axes:
-        mesh_axis = layout.mesh_axes.get(axis.name, ONE)
-        start, stop = intervals(axis, mesh_axis.size, np.where(lives, mesh_axis.of(at), 0))
-        out.append((np.where(lives, start, 0), np.where(lives, stop, 0)))
-    return out
 
 
 def _crossing(mine: Layout, boxes: Intervals, other: Layout, times: Numbers, kept: Ints,

@@ -44,8 +44,8 @@ class Item(NamedTuple):
     latency_s : float
         Of a message between stages: the part in which the links are free for the next one.
     end_s : callable, optional
-        Of a communication whose cases are ranks that wait for each other: from when each begins to
-        when each is done. `seconds` is what it takes where all begin at once.
+        Maps the times at which ranks (the cases) begin a communication to those at which they are
+        done, where they wait for each other. `seconds` is its duration if all begin at once.
     """
 
     seconds: Floats
