@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import socket
 import stat
 from collections.abc import Iterator
@@ -65,7 +66,7 @@ def atomic_path(path: str, what: str) -> Iterator[str]:
             return
         target = os.path.realpath(path)
         remove_temporaries(target)
-        temporary = f"{_beside(target, 'tmp')}-{socket.gethostname()}-{os.getpid()}"
+        temporary = _temporary(target)
         try:
             yield temporary
             _replace(temporary, target)
@@ -75,6 +76,46 @@ def atomic_path(path: str, what: str) -> Iterator[str]:
     except OSError as err:
         raise InputError(f"cannot write {what} {path}: {reason(err)}; choose a folder that exists "
                          "and that you may write, with room") from err
+
+
+@contextmanager
+def atomic_folder(path: str, names: str) -> Iterator[str]:
+    """A new folder beside `path`, for the caller to fill; it takes the place of `path` on success.
+
+    Parameters
+    ----------
+    names : str
+        Regular expression of the names of files that `path` may have, and that are replaced.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be written, or `path` has other files.
+    """
+    try:
+        target = os.path.realpath(path)
+        present = os.listdir(target) if os.path.exists(target) else []
+        foreign = [each for each in present if not re.fullmatch(names, each)]
+        if foreign:
+            raise InputError(f"folder {path} has other files, too ({foreign[0]}); choose another")
+        temporary = _temporary(target)
+        os.mkdir(temporary)
+        try:
+            yield temporary
+            if os.path.exists(target):
+                os.rename(target, f"{temporary}-old")
+            os.rename(temporary, target)
+        finally:
+            shutil.rmtree(f"{temporary}-old", ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as err:
+        raise InputError(f"cannot write folder {path}: {reason(err)}; choose a place that exists "
+                         "and that you may write, with room") from err
+
+
+def _temporary(target: str) -> str:
+    """The name of what is written in place of a file or folder by this process."""
+    return f"{_beside(target, 'tmp')}-{socket.gethostname()}-{os.getpid()}"
 
 
 def _replace(temporary: str, target: str) -> None:

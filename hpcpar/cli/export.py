@@ -13,6 +13,7 @@ from hpcpar.report.exports import FORMATS
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
 from hpcpar.simulation.programs import Programs
+from hpcpar.simulation.simulate import Simulator
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
     plan = plans.load(args.plan)
     machine = options.machine_of(args.machine, plan, args.plan)
     with ProgressBar() as lines:
-        programs = Programs(plan.network.build(), plan, machine,
+        programs = Programs(Simulator(plan.network.build(), plan, machine),
                             lambda rank: lines.show(rank, int(plan.ranks), "ranks"))
         FORMATS[args.format](programs, args.output)
     say(f"wrote {args.output}: the programs of {programs.ranks:,} ranks")

@@ -20,7 +20,7 @@ _SCHEMA = {
              "data_deps": (5, "UINT64"), "duration_micros": (7, "UINT64"), "attr": (10, "MESSAGE")},
 }
 _REPEATED = ("data_deps", "attr")
-#: Of the schema's types of nodes: COMP_NODE, COMM_SEND_NODE, COMM_RECV_NODE.
+#: The schema's types of nodes that occur: COMP_NODE, COMM_SEND_NODE, COMM_RECV_NODE.
 _COMPUTES, _SENDS, _RECEIVES = 4, 5, 6
 
 

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import socket
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 
-from hpcpar.errors import InputError
-from hpcpar.files import atomic_path, reason
+from hpcpar.files import atomic_folder, atomic_path
 from hpcpar.report.chakra import encoded
 from hpcpar.simulation.programs import Computation, ProgramPart, Programs
 
@@ -52,7 +48,7 @@ def simgrid(programs: Programs, path: str) -> None:
     A rank is one thread: it goes on with the later rounds of a collective where it waits for it.
     """
     names = [f"rank{rank}.txt" for rank in range(programs.ranks)]
-    with new_folder(path, r"trace\.txt|rank\d+\.txt") as temporary:
+    with atomic_folder(path, r"trace\.txt|rank\d+\.txt") as temporary:
         for rank, name in enumerate(names):
             with open(os.path.join(temporary, name), "w") as f:
                 f.writelines(_simgrid_lines(rank, programs.of(rank)))
@@ -78,7 +74,7 @@ def _simgrid_lines(rank: int, program: Iterable[ProgramPart]) -> Iterator[str]:
 def chakra(programs: Programs, path: str) -> None:
     """Writes a folder FOLDER with a trace ``FOLDER.RANK.et`` of each rank."""
     name = os.path.basename(os.path.abspath(path))
-    with new_folder(path, re.escape(name) + r"\.\d+\.et") as temporary:
+    with atomic_folder(path, re.escape(name) + r"\.\d+\.et") as temporary:
         for rank in range(programs.ranks):
             with open(os.path.join(temporary, f"{name}.{rank}.et"), "wb") as f:
                 f.writelines(encoded(rank, programs.of(rank)))
@@ -87,31 +83,3 @@ def chakra(programs: Programs, path: str) -> None:
 #: Writers by format.
 FORMATS: dict[str, Callable[[Programs, str], None]] = {
     "chakra": chakra, "goal": goal, "simgrid": simgrid}
-
-
-@contextmanager
-def new_folder(path: str, names: str) -> Iterator[str]:
-    """A new folder beside, for the caller to fill; it takes the place of `path` on success.
-
-    Raises
-    ------
-    InputError
-        It cannot be written, or `path` has files other than those of an export, by their `names`.
-    """
-    target = os.path.realpath(path)
-    temporary = f"{target}.hpcpar-tmp-{socket.gethostname()}-{os.getpid()}"
-    try:
-        present = os.listdir(target) if os.path.exists(target) else []
-        foreign = [each for each in present if not re.fullmatch(names, each)]
-        if foreign:
-            raise InputError(f"folder {path} has other files, too ({foreign[0]}); choose another")
-        os.mkdir(temporary)
-        try:
-            yield temporary
-            shutil.rmtree(target, ignore_errors=True)
-            os.rename(temporary, target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    except OSError as err:
-        raise InputError(f"cannot write folder {path}: {reason(err)}; choose a place that exists "
-                         "and that you may write, with room") from err

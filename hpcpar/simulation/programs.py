@@ -1,5 +1,5 @@
-"""What one rank does in an iteration: its compute steps and its end of every message, each with
-what it waits for. `hpcpar.report.exports` writes it for other simulators.
+"""The program of one rank in an iteration: its compute steps and its end of every message, each
+with what it waits for. `hpcpar.report.exports` writes it for other simulators.
 """
 
 from __future__ import annotations
@@ -7,25 +7,18 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from hpcpar.cost.compute.work import Workload
-from hpcpar.cost.price_family import price_family
 from hpcpar.errors import InputError
-from hpcpar.machine.model import Machine
-from hpcpar.network.graph import Network
-from hpcpar.plan.plan import Plan
-from hpcpar.plan.rank_boxes import box_shapes
 from hpcpar.schedule.exchange import Exchange
 from hpcpar.schedule.lower import frozen_movement
 from hpcpar.schedule.messages import make_exchange
 from hpcpar.schedule.outline_steps import Move, Task
 from hpcpar.schedule.steps import Algorithm, Comm
 from hpcpar.simulation.links import FloatArray
-from hpcpar.simulation.simulate import rank_seconds, require_size
+from hpcpar.simulation.simulate import Simulator
 
 
 class Computation(NamedTuple):
@@ -69,7 +62,7 @@ ProgramPart: TypeAlias = Computation | Transmission
 
 
 class Programs:
-    """The programs of all ranks of a plan, with the steps and messages of `Simulator`.
+    """The programs of all ranks of a plan.
 
     Parameters
     ----------
@@ -79,23 +72,18 @@ class Programs:
     Raises
     ------
     InputError
-        There are too many ranks, or the MPI library does a collective, whose messages are not
-        known.
+        The MPI library does a collective, whose messages are not known.
     """
 
-    def __init__(self, network: Network, plan: Plan, machine: Machine,
+    def __init__(self, simulator: Simulator,
                  progress: Callable[[int], None] = lambda rank: None) -> None:
-        require_size(int(plan.ranks))
-        self.ranks, costs = int(plan.ranks), price_family(network, plan, machine)
-        self._entries, self._progress = costs.entries, progress
-        steps = dict.fromkeys(entry.step for entry in costs.entries)
+        self.ranks, self._entries, self._progress = simulator.ranks, simulator.entries, progress
+        steps = dict.fromkeys(entry.step for entry in self._entries)
         self._comms = {step: frozen_movement(step) for step in steps if isinstance(step, Move)}
         if any(comm.algorithm is Algorithm.MPI for comm in self._comms.values()):
             raise InputError("the plan leaves collectives to the MPI library, whose messages are "
                              "not known; plan with --collectives auto, ring, tree or halving")
-        workload = Workload(network, plan, costs.out.edges,
-                            partial(box_shapes, rank=np.arange(self.ranks)))
-        self._amounts = {step: _amounts(machine, workload, step, self.ranks) for step in steps
+        self._amounts = {step: _amounts(simulator, step) for step in steps
                          if isinstance(step, Task)}
 
     def of(self, rank: int) -> Iterator[ProgramPart]:
@@ -176,9 +164,8 @@ class _Flight:
         return tuple(dict.fromkeys(number for i in ends for number in self._done[i]))
 
 
-def _amounts(machine: Machine, workload: Workload, step: Task, ranks: int) -> FloatArray:
+def _amounts(simulator: Simulator, step: Task) -> FloatArray:
     """Seconds, flops and bytes of a compute step on every rank: [3, ranks]."""
-    work = workload.work(step.layer, step.op, step.batch)
-    amounts = (rank_seconds(machine, work, ranks), work.fraction * work.flops,
-               work.fraction * work.bytes)
-    return np.stack([np.broadcast_to(amount, ranks) for amount in amounts])
+    work = simulator.work(step)
+    amounts = (simulator.compute_s(step), work.fraction * work.flops, work.fraction * work.bytes)
+    return np.stack([np.broadcast_to(amount, simulator.ranks) for amount in amounts])
