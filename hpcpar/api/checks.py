@@ -25,7 +25,7 @@ MOST_SEED = 2**63 - 1
 LEAST_AMOUNT, MOST_AMOUNT = 1e-12, 1e18
 #: Where ranks compute.
 DEVICES = ("cpu", "gpu")
-#: Of a run: ranks that sleep instead of computing.
+#: A device of `run` alone: ranks sleep instead of computing.
 EMULATE = "emulate"
 #: The jitter of the machine's calibration.
 MEASURED = "measured"

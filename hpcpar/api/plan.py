@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from hpcpar.api import checks
-from hpcpar.api.checks import argument, jitters, optional
+from hpcpar.api.checks import argument, jitters
 from hpcpar.api.options import PlanningOptions
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
@@ -169,15 +169,14 @@ def plan(network: NetworkLike, ranks: int, batch: int, machine: MachineLike = "l
     spec, net = network_of(network, input, classes)
     chosen = PlanningOptions.of(options)
     where = chosen.on(machine_of(machine))
-    jitter = optional("robust", jitters, robust)
+    jitter = None if robust is None else jitter_on(where, argument("robust", jitters, robust))
     if jitter is not None:
-        jitter = jitter_on(where, jitter)
         require_size(ranks)
     begin = time.perf_counter()
     candidates, search = _candidates(net, spec, strategy, ranks, batch, where,
                                      **chosen.planning(spec))
     ranking: list[Robust] = []
-    if isinstance(jitter, float):
+    if jitter is not None:
         ranking = by_robustness(candidates, jitter)
         near = [each.candidate for each in ranking]
         candidates = near + [c for c in candidates if c not in near]

@@ -6,25 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hpcpar.api.checks import (
-    argument,
-    factors,
-    jitters,
-    loads,
-    optional,
-    positive,
-)
-from hpcpar.api.checks import (
-    seed as any_seed,
-)
+from hpcpar.api import checks
+from hpcpar.api.checks import argument, optional
 from hpcpar.api.plan import PlanResult
 from hpcpar.api.results import Record, TableResult
 from hpcpar.api.sources import MachineLike, machine_of, machine_of_plan
 from hpcpar.cost.price_plan import memory_of_ranks
+from hpcpar.errors import InputError
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
 from hpcpar.report import simulation_plot
-from hpcpar.report.simulated import Simulated, told
+from hpcpar.report.simulated import SimulationReport, told
 from hpcpar.simulation.noise import Noise, jitter_on, slow_ranks
 from hpcpar.simulation.simulate import Simulator
 
@@ -37,7 +29,7 @@ class SimulateResult(TableResult):
     """Iterations of a plan, played on all ranks."""
 
     columns: ClassVar[tuple[str, ...]] = ("rank", "compute_s", "exposed_s", "waiting_s", "last")
-    simulated: Simulated
+    simulated: SimulationReport
 
     @property
     def answer(self) -> str:
@@ -49,7 +41,7 @@ class SimulateResult(TableResult):
         return self.simulated.to_json()
 
     def rows(self) -> list[Record]:
-        """What every rank does in an iteration, as ``hpcpar simulate --csv``."""
+        """A row for every rank, as ``hpcpar simulate --csv``."""
         return list(self.simulated.ranks_rows())
 
     def plot(self, path: str | None = None) -> Any:
@@ -86,7 +78,7 @@ def simulate(plan: str | Plan | PlanResult, machine: MachineLike | None = None, 
     load : str or mapping, optional
         Share of a level's bandwidth that other jobs take, as in ``system=0.2``.
     repeat : int, optional
-        Iterations: by default one, with jitter 20.
+        Iterations, with jitter (20 by default).
     progress : callable, optional
         Told how many iterations are done, and of how many.
 
@@ -95,16 +87,18 @@ def simulate(plan: str | Plan | PlanResult, machine: MachineLike | None = None, 
     InputError
         An argument is not possible.
     """
-    units = optional("slow", factors, slow) or {}
-    shares = optional("load", loads, load) or {}
+    units = optional("slow", checks.factors, slow) or {}
+    shares = optional("load", checks.loads, load) or {}
     where = f"plan file {plan}" if isinstance(plan, str) else "the plan"
     given = plan.plan if isinstance(plan, PlanResult) else plan
     chosen = plans.load(given) if isinstance(given, str) else given
     on = machine_of_plan(chosen, where) if machine is None else machine_of(machine)
     on, ranks, network = on.loaded(shares), int(chosen.ranks), chosen.network.build()
-    spread = jitter_on(on, argument("jitter", jitters, jitter))
-    repeats = optional("repeat", positive, repeat) or (REPEATS if spread else 1)
-    noise = Noise(spread, slow_ranks(on, ranks, units), argument("seed", any_seed, seed))
+    spread = jitter_on(on, argument("jitter", checks.jitters, jitter))
+    repeats = optional("repeat", checks.positive, repeat) or (REPEATS if spread else 1)
+    if repeats > 1 and not spread:
+        raise InputError("without jitter all iterations are alike: --repeat goes with --jitter")
+    noise = Noise(spread, slow_ranks(on, ranks, units), argument("seed", checks.seed, seed))
     simulator = Simulator(network, chosen, on)
     quiet = slowed = played = simulator.play()
     if units:
@@ -114,7 +108,6 @@ def simulate(plan: str | Plan | PlanResult, machine: MachineLike | None = None, 
     messages, sent_bytes = simulator.traffic()
     left_bytes = simulator.left_bytes()
     memory = max(int(m.total_bytes) for m in memory_of_ranks(network, chosen, simulator.costs))
-    return SimulateResult(Simulated(network, chosen, on, simulator.costs, quiet, slowed, played,
-                                    messages, sent_bytes, left_bytes,
-                                    simulator.links.busy_s(left_bytes), memory))
-
+    return SimulateResult(SimulationReport(
+        network, chosen, on, simulator.costs, quiet, slowed, played, messages, sent_bytes,
+        left_bytes, simulator.links.busy_s(left_bytes), memory))

@@ -28,7 +28,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--load", type=loads, metavar="LEVEL=SHARE,...",
                         help="share of a level's bandwidth that other jobs take, as in system=0.2")
     parser.add_argument("--repeat", type=options.positive, metavar="N",
-                        help=f"iterations (default 1, with jitter {REPEATS})")
+                        help=f"iterations, with --jitter (default {REPEATS})")
     parser.add_argument("--seed", type=options.seed, help="fixes the jitter")
     options.add_output(parser)
     parser.add_argument("--plot", type=OutputFile, metavar="FILE.png",

@@ -14,7 +14,7 @@ from hpcpar.report.late_senders import Clocked, clocked
 from hpcpar.report.trace_events import Event, arrow, in_order, names, ns, span
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm
-from hpcpar.train.run_record import RunRecord
+from hpcpar.train.run_record import SIMULATED, RunRecord
 
 #: Numbers of a rank's threads: its program, then its communications; several where some are in
 #: flight at the same time.
@@ -65,7 +65,8 @@ class _MeasuredTrace:
             step = record.steps[i]
             spans.append(span(step.label, step.phase, self.pid, place.tid, place.start, place.end,
                               **self._facts(rank, k, i)))
-        title = f"measured: {record.plan['strategy']}, {len(record.ranks)} ranks"
+        how = "simulated rank by rank" if record.ranks[0].device == SIMULATED else "measured"
+        title = f"{how}: {record.plan['strategy']}, {len(record.ranks)} ranks"
         # half a round trip: how far the ranks' clocks may be apart
         assert record.clock is not None
         apart = f"clocks within {record.clock[:, :, 2].max() / 2 * 1e6:.2g} us"

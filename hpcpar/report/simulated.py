@@ -39,7 +39,7 @@ class BusiestLinks(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulationReport:
     """Iterations of a plan, played on all ranks.
 
     Attributes
@@ -91,7 +91,7 @@ class Simulated:
 
     @property
     def causes(self) -> dict[str, float]:
-        """What an iteration takes longer than predicted (s), by cause."""
+        """Seconds by which an iteration exceeds its prediction, by cause."""
         return {
             "boxes, messages and links of each rank": self.quiet.mean_s - self.predicted_s,
             "slow ranks": self.slowed.mean_s - self.quiet.mean_s,
@@ -103,7 +103,7 @@ class Simulated:
         return self.schedule.steps[index].label
 
     def ranks_rows(self) -> Iterator[dict[str, object]]:
-        """What every rank does in an iteration."""
+        """Computing, communication and waiting of every rank in an iteration."""
         each = self.played
         n_bytes = self.sent_bytes.sum(axis=0)
         for rank in range(len(each.last)):
@@ -114,7 +114,7 @@ class Simulated:
 
     @property
     def busiest_links(self) -> Iterator[BusiestLinks]:
-        """Of every level the unit that most bytes leave."""
+        """For every level, the unit that most bytes leave."""
         names = ["rank", *(level.name for level in self.machine.levels)]
         for i, (n_bytes, busy_s) in enumerate(zip(self.left_bytes, self.busy_s, strict=True)):
             unit = int(np.argmax(n_bytes))
@@ -142,7 +142,7 @@ class Simulated:
         }
 
 
-def told(of: Simulated) -> str:
+def told(of: SimulationReport) -> str:
     """Simulated and predicted time in one sentence."""
     off = of.played.mean_s / of.predicted_s - 1
     spread = ""
@@ -157,7 +157,7 @@ def told(of: Simulated) -> str:
             f"{of.plan.strategy}: {seconds(of.played.mean_s)} an iteration{spread}, {against}")
 
 
-def show_simulated(of: Simulated, wide: bool = False) -> None:
+def show_simulated(of: SimulationReport, wide: bool = False) -> None:
     """The sentence, and tables of causes, ranks and communication."""
     show_line(told(of))
     total_s = of.played.mean_s
@@ -185,7 +185,7 @@ def show_simulated(of: Simulated, wide: bool = False) -> None:
     show_line(f"memory of the largest rank: {amount(of.memory_bytes)}")
 
 
-def _rank_rows(of: Simulated) -> Iterator[tuple[str, ...]]:
+def _rank_rows(of: SimulationReport) -> Iterator[tuple[str, ...]]:
     """The mean of all ranks, and the ranks that stand out."""
     each, n_bytes = of.played, of.sent_bytes.sum(axis=0)
     columns = (each.compute_s, each.exposed_s, each.waiting_s)
@@ -197,7 +197,7 @@ def _rank_rows(of: Simulated) -> Iterator[tuple[str, ...]]:
                amount(float(n_bytes[rank])))
 
 
-def _show_path(of: Simulated, wide: bool) -> None:
+def _show_path(of: SimulationReport, wide: bool) -> None:
     """The steps that the critical path spends most time in, and the ranks that it visits."""
     by_step: dict[str, float] = defaultdict(float)
     by_rank: dict[int, float] = defaultdict(float)

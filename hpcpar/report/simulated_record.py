@@ -7,11 +7,11 @@ import numpy as np
 from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.plan.plan import to_json
-from hpcpar.report.simulated import Simulated
+from hpcpar.report.simulated import SimulationReport
 from hpcpar.train.run_record import SIMULATED, RankInfo, RunRecord, steps_of
 
 
-def record_of(of: Simulated) -> RunRecord:
+def record_of(of: SimulationReport) -> RunRecord:
     """All iterations, and the steps' times of the first one on every rank."""
     machine, each = of.machine, of.played
     ranks, repeats = len(each.last), len(each.iteration_s)

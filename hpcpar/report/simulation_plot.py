@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from hpcpar.report.pictures import finish, pyplot
-from hpcpar.report.simulated import Simulated, told
+from hpcpar.report.simulated import SimulationReport, told
 
 _PARTS = (("compute", "#0072B2"), ("communication", "#E69F00"), ("waiting", "#DDDDDD"))
 
 
-def plot(of: Simulated, path: str | None = None) -> Any:
+def plot(of: SimulationReport, path: str | None = None) -> Any:
     """Draws one panel of iterations and one of ranks; returns the figure.
 
     Raises

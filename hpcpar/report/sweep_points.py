@@ -50,7 +50,7 @@ class Point:
     #: 10th and 90th percentile of the measured iterations.
     low_s: float = 0.0
     high_s: float = 0.0
-    #: What is called measured is simulated.
+    #: True where the measured side is a simulation.
     simulated: bool = False
 
     def side(self, name: str) -> IterationParts | None:

@@ -48,7 +48,7 @@ def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
 
 def conclusion(points: Sequence[Point]) -> str:
     """The result of the study in a sentence: the fastest case, its efficiency, the accuracy."""
-    points = [p for p in points if not p.simulated] or points
+    points = [p for p in points if not p.simulated]
     side = "measured" if any(p.measured for p in points) else "predicted"
     timed = [(p.batch / parts.iteration_s, i) for i, p in enumerate(points)
              if (parts := p.side(side)) is not None]

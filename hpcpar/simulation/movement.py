@@ -57,7 +57,7 @@ class _Grouped(NamedTuple):
 
 
 class _Route(NamedTuple):
-    """What is the same for every wave between given pairs."""
+    """Properties shared by all waves between given pairs."""
 
     level: IntArray
     senders: _Grouped

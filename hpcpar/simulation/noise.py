@@ -1,4 +1,4 @@
-"""What makes ranks compute slower, or faster, than the machine says."""
+"""Jitter and slow ranks: deviations of computing from the machine's times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.simulation.links import FloatArray
 
-#: Of a normal distribution, the distance of the quartiles over the standard deviation.
+#: Distance of the quartiles of a normal distribution, over its standard deviation.
 _QUARTILES = 1.349
 
 

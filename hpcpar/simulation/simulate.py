@@ -99,7 +99,7 @@ class Simulator:
     Attributes
     ----------
     costs : Costs
-        What `hpcpar predict` makes of the same plan.
+        The prediction of the same plan.
 
     Raises
     ------
@@ -192,12 +192,15 @@ class Simulator:
                                             self.links, factor, float(price.seconds))
         return self._movements[key]
 
+    def work(self, step: Task) -> Work:
+        """The work of a compute step, with the shapes of all ranks."""
+        return self._workload.work(step.layer, step.op, step.batch)
+
     def compute_s(self, step: Task) -> FloatArray:
         """Seconds of a compute step on every rank."""
         key = (step.layer.name, step.op, step.batch)
         if key not in self._computes:
-            work = self._workload.work(step.layer, step.op, step.batch)
-            self._computes[key] = rank_seconds(self.machine, work, self.ranks)
+            self._computes[key] = rank_seconds(self.machine, self.work(step), self.ranks)
         return self._computes[key]
 
     def _times(self, items: Sequence[Item], line: Timeline[Floats]) -> FloatArray:
@@ -206,10 +209,10 @@ class Simulator:
         out = np.full((3, len(self.entries), self.ranks), np.nan)
         for i, (entry, price, span) in enumerate(
                 zip(self.entries, self.costs.steps, line.spans, strict=True)):
-            moves = isinstance(entry.step, Move)
-            lasts_s = (self._movement(entry.step, price).alone_s if isinstance(entry.step, Move)
-                       else self.compute_s(entry.step))
-            took_s = line.waits_s[i] if moves else items[i].seconds
+            if isinstance(entry.step, Move):
+                lasts_s, took_s = self._movement(entry.step, price).alone_s, line.waits_s[i]
+            else:
+                lasts_s, took_s = self.compute_s(entry.step), items[i].seconds
             for times, seconds in zip(out, (span.start_s, span.end_s, took_s), strict=True):
                 wide = np.broadcast_to(seconds, np.broadcast_shapes(np.shape(seconds),
                                                                     (1, self.ranks)))

@@ -103,6 +103,7 @@ def test_a_plot_is_written(plan: str, tmp_path: Path) -> None:
     (("--load", "nod=0.2"), "did you mean 'node'"),
     (("--jitter", "2"), "a number from 0 to 1"),
     (("--repeat", "0"), "whole number of at least 1"),
+    (("--repeat", "5"), "--repeat goes with --jitter"),
 ])
 def test_what_is_not_possible_is_refused(plan: str, words: tuple[str, str], told: str,
                                          capsys: pytest.CaptureFixture[str]) -> None:
