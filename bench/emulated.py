@@ -62,7 +62,7 @@ def rows(folder: Path, hosts: int, calibrated: int, rate: int,
     sh("bash", SCRIPT, "up", hosts, rate)
     machine, out = machine_of(folder, calibrated, rate), []
     for strategy in strategies:
-        name = f"{hosts}-{rate}-{strategy.replace('/', '-')}"
+        name = f"{calibrated}-{hosts}-{rate}-{strategy.replace('/', '-')}"
         plan, record = folder / "plan.json", folder / f"{name}.h5"
         sh("hpcpar", "plan", "--network", NETWORK, "--input", INPUT, "--classes", CLASSES,
            "--machine", machine, "--ranks", hosts, "--batch", SAMPLES * hosts, "--strategy",
