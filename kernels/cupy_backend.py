@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import operator
 import os
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import cupy as cp
@@ -15,11 +17,20 @@ from hpcpar.kernels import any_array, cupy_batchnorm, cupy_loss, cupy_pool
 from hpcpar.kernels.cupy_conv import CupyConv
 from hpcpar.kernels.cupy_device import select_device
 from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
-from hpcpar.kernels.interface import ACTIVATIONS, Array, Backend, ConvSpec, PoolSpec, Tick
+from hpcpar.kernels.interface import (
+    ACTIVATIONS,
+    Array,
+    Backend,
+    ConvSpec,
+    Mark,
+    PoolSpec,
+    Tick,
+    address,
+)
 
 
 class CupyBackend(Backend):
-    """Compute kernels on one GPU, on the current stream.
+    """Compute kernels on one GPU.
 
     Parameters
     ----------
@@ -39,6 +50,9 @@ class CupyBackend(Backend):
     def __init__(self, scratch_bytes: int = 256 * 2**20,
                  environ: Mapping[str, str] | None = None) -> None:
         self.device = select_device(os.environ if environ is None else environ)
+        # neither waits for the default stream, which waits for all others
+        compute, self._communication = (cp.cuda.Stream(non_blocking=True) for _ in range(2))
+        compute.use()
         self._set_up(Launcher(), scratch_bytes)
 
     def _set_up(self, launch: Launcher, scratch_bytes: int) -> None:
@@ -72,6 +86,36 @@ class CupyBackend(Backend):
             return np.empty(0, dtype)
         memory = cp.cuda.alloc_pinned_memory(items * np.dtype(dtype).itemsize)
         return np.frombuffer(memory, dtype, items)
+
+    def enqueue_to_host(self, device: Array, out: np.ndarray) -> None:
+        if out.size:
+            device.data.copy_to_host_async(address(out), out.nbytes)
+
+    def enqueue_to_device(self, host: np.ndarray, out: Array) -> None:
+        if host.size:
+            out.data.copy_from_host_async(address(host), host.nbytes)
+
+    # -- order of work -----------------------------------------------------------------------------
+    def communication_stream(self) -> AbstractContextManager[Any]:
+        stream: AbstractContextManager[Any] = self._communication
+        return stream
+
+    def mark(self) -> Mark:
+        event = cp.cuda.Event()
+        event.record()
+        return event
+
+    def follow(self, mark: Mark) -> None:
+        cp.cuda.get_current_stream().wait_event(mark)
+
+    def reached(self, mark: Mark) -> bool:
+        return bool(mark.done)
+
+    def times_s(self, marks: Sequence[Mark]) -> np.ndarray:
+        now = self.mark()
+        now.synchronize()
+        now_s = time.perf_counter()
+        return np.array([now_s - cp.cuda.get_elapsed_time(mark, now) / 1e3 for mark in marks])
 
     def synchronize(self) -> None:
         cp.cuda.runtime.deviceSynchronize()
@@ -249,16 +293,17 @@ class CupyBackend(Backend):
     def image_products(self, a: Array, b: Array, out: Array) -> None:
         any_array.image_products(a, b, out)
 
-    def softmax_cross_entropy(self, x: Array, labels: Array, scale: float,
-                              dx: Array) -> tuple[float, int]:
-        return cupy_loss.softmax_cross_entropy(self._launch, x, labels, scale, dx)
+    def softmax_cross_entropy(self, x: Array, labels: Array, scale: float, dx: Array,
+                              sums: Array) -> None:
+        cupy_loss.softmax_cross_entropy(self._launch, x, labels, scale, dx, sums)
 
     def logistic_cross_entropy(self, x: Array, labels: Array, first_class: int, scale: float,
-                               dx: Array) -> float:
-        return cupy_loss.logistic_cross_entropy(self._launch, x, labels, first_class, scale, dx)
+                               dx: Array, sums: Array) -> None:
+        cupy_loss.logistic_cross_entropy(self._launch, x, labels, first_class, scale, dx, sums)
 
-    def mean_squared_error(self, x: Array, targets: Array, scale: float, dx: Array) -> float:
-        return cupy_loss.mean_squared_error(self._launch, x, targets, scale, dx)
+    def mean_squared_error(self, x: Array, targets: Array, scale: float, dx: Array,
+                           sums: Array) -> None:
+        cupy_loss.mean_squared_error(self._launch, x, targets, scale, dx, sums)
 
     # -- update ------------------------------------------------------------------------------------
     def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float,

@@ -10,41 +10,43 @@ from hpcpar.kernels.cupy_sources import THREADS
 from hpcpar.kernels.interface import Array
 
 
-def softmax_cross_entropy(launch: Launcher, x: Array, labels: Array, scale: float,
-                          dx: Array) -> tuple[float, int]:
+def softmax_cross_entropy(launch: Launcher, x: Array, labels: Array, scale: float, dx: Array,
+                          sums: Array) -> None:
     """See `Backend.softmax_cross_entropy`."""
     samples, classes = x.shape
     if x.size == 0:
-        return 0.0, 0
-    sums = cp.empty((2, samples), np.float64)
-    args = (*view(x), contiguous(labels, np.int64), *view(dx), sums[0], sums[1], samples, classes,
+        sums.fill(0)
+        return
+    each = cp.empty((2, samples), np.float64)
+    args = (*view(x), contiguous(labels, np.int64), *view(dx), each[0], each[1], samples, classes,
             float(scale))
     launch("softmax_cross_entropy", x.dtype, samples * THREADS, args)
-    loss, hits = cp.asnumpy(sums.sum(axis=1))
-    return float(loss), int(hits)
+    sums[...] = each.sum(axis=1)
 
 
 def logistic_cross_entropy(launch: Launcher, x: Array, labels: Array, first_class: int,
-                           scale: float, dx: Array) -> float:
+                           scale: float, dx: Array, sums: Array) -> None:
     """See `Backend.logistic_cross_entropy`."""
     samples, classes = x.shape
     if x.size == 0:
-        return 0.0
-    sums = cp.empty(samples, np.float64)
-    args = (*view(x), contiguous(labels, np.int64), *view(dx), sums, samples, classes, first_class,
+        sums.fill(0)
+        return
+    each = cp.empty(samples, np.float64)
+    args = (*view(x), contiguous(labels, np.int64), *view(dx), each, samples, classes, first_class,
             float(scale))
     launch("logistic_cross_entropy", x.dtype, samples * THREADS, args)
-    return float(sums.sum())
+    sums[0] = each.sum()
 
 
-def mean_squared_error(launch: Launcher, x: Array, targets: Array, scale: float,
-                       dx: Array) -> float:
+def mean_squared_error(launch: Launcher, x: Array, targets: Array, scale: float, dx: Array,
+                       sums: Array) -> None:
     """See `Backend.mean_squared_error`."""
     samples, outputs = x.shape
     if x.size == 0:
-        return 0.0
-    sums = cp.empty(samples, np.float64)
-    args = (*view(x), *view(cp.asarray(targets, x.dtype)), *view(dx), sums, samples, outputs,
+        sums.fill(0)
+        return
+    each = cp.empty(samples, np.float64)
+    args = (*view(x), *view(cp.asarray(targets, x.dtype)), *view(dx), each, samples, outputs,
             float(scale))
     launch("mean_squared_error", x.dtype, samples * THREADS, args)
-    return float(sums.sum())
+    sums[0] = each.sum()

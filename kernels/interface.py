@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +33,13 @@ Ints = tuple[int, ...]
 Pads = tuple[Pair, ...]
 #: Callback between the blocks of a long kernel, in which communication progresses.
 Tick = Callable[[], None]
+#: A point in the order of work: a time of `time.perf_counter` on a CPU, an event on a GPU.
+Mark = Any
 
 
 def address(array: Array) -> int:
     """Address of an array's first item, on the host or on the device."""
-    on_host = isinstance(array, np.ndarray)
+    on_host = type(array) is np.ndarray
     return int(array.__array_interface__["data"][0] if on_host else array.data.ptr)
 
 
@@ -80,7 +83,12 @@ class PoolSpec:
 
 
 class Backend(ABC):
-    """Compute kernels on one kind of device."""
+    """Compute kernels on one kind of device.
+
+    A GPU has two streams: work of each is done in the order in which it was submitted, and a call
+    may return before its work is done. `follow` orders one stream behind the other. On a CPU every
+    call returns when its work is done.
+    """
 
     name: str
     #: Array module: numpy or cupy.
@@ -104,6 +112,37 @@ class Backend(ABC):
     @abstractmethod
     def host_buffer(self, items: int, dtype: Any) -> np.ndarray:
         """A flat host array for messages, in pinned memory if the device is a GPU."""
+
+    @abstractmethod
+    def enqueue_to_host(self, device: Array, out: np.ndarray) -> None:
+        """Copy a contiguous device array to a `host_buffer`, in the order of the stream."""
+
+    @abstractmethod
+    def enqueue_to_device(self, host: np.ndarray, out: Array) -> None:
+        """Copy a `host_buffer` to a contiguous device array, in the order of the stream."""
+
+    # -- order of work -----------------------------------------------------------------------------
+    @abstractmethod
+    def communication_stream(self) -> AbstractContextManager[Any]:
+        """Within it, work is submitted to the communication stream, outside to the compute stream.
+        """
+
+    @abstractmethod
+    def mark(self) -> Mark:
+        """A mark behind all work submitted to the current stream."""
+
+    @abstractmethod
+    def follow(self, mark: Mark) -> None:
+        """Let what is submitted to the current stream from now on wait for a mark of the other."""
+
+    @abstractmethod
+    def reached(self, mark: Mark) -> bool:
+        """True where all work before a mark is done."""
+
+    @abstractmethod
+    def times_s(self, marks: Sequence[Mark]) -> np.ndarray:
+        """When the marks were reached, on the clock of `time.perf_counter`; waits for all of them.
+        """
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -335,9 +374,9 @@ class Backend(ABC):
         """out [N, C] = sum of a * b [N, C, ...] over the image."""
 
     @abstractmethod
-    def softmax_cross_entropy(self, x: Array, labels: Array, scale: float,
-                              dx: Array) -> tuple[float, int]:
-        """Sum over samples of -log softmax(x)[label], and number of correct predictions.
+    def softmax_cross_entropy(self, x: Array, labels: Array, scale: float, dx: Array,
+                              sums: Array) -> None:
+        """sums [2], float64 = sum over samples of -log softmax(x)[label], and correct predictions.
 
         x [N, classes], labels [N] int64; dx = scale * gradient of the sum. A prediction is the
         class of the largest logit. Samples with label -1 are ignored, with dx = 0.
@@ -345,16 +384,18 @@ class Backend(ABC):
 
     @abstractmethod
     def logistic_cross_entropy(self, x: Array, labels: Array, first_class: int, scale: float,
-                               dx: Array) -> float:
-        """Sum of the binary cross-entropies of independent logistic units; dx = scale * gradient.
+                               dx: Array, sums: Array) -> None:
+        """sums[0] = sum of the binary cross-entropies of independent logistic units.
 
-        x [N, C] holds classes first_class .. first_class + C - 1; the target is 1 at the label and
-        0 elsewhere. Samples with label -1 are ignored, with dx = 0. The sum is numerically stable.
+        dx = scale * gradient. x [N, C] holds classes first_class .. first_class + C - 1; the target
+        is 1 at the label and 0 elsewhere. Samples with label -1 are ignored, with dx = 0. The sum
+        is numerically stable.
         """
 
     @abstractmethod
-    def mean_squared_error(self, x: Array, targets: Array, scale: float, dx: Array) -> float:
-        """Sum of (x - targets) ** 2; dx = scale * 2 * (x - targets), all [N, C].
+    def mean_squared_error(self, x: Array, targets: Array, scale: float, dx: Array,
+                           sums: Array) -> None:
+        """sums[0] = sum of (x - targets) ** 2; dx = scale * 2 * (x - targets), all [N, C].
 
         Elements with target NaN (padding) contribute zero to both.
         """

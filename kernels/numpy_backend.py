@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,7 @@ from hpcpar.kernels import (
     numpy_pool,
     numpy_update,
 )
-from hpcpar.kernels.interface import Array, Backend
+from hpcpar.kernels.interface import Array, Backend, Mark
 from hpcpar.kernels.numpy_blocks import Scratch
 
 
@@ -40,6 +43,23 @@ class NumpyBackend(Scratch, Backend):
 
     def host_buffer(self, items: int, dtype: Any) -> np.ndarray:
         return np.empty(items, dtype)
+
+    enqueue_to_host, enqueue_to_device = to_host, to_device
+
+    # -- order of work -----------------------------------------------------------------------------
+    def communication_stream(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    mark = staticmethod(time.perf_counter)
+
+    def follow(self, mark: Mark) -> None:
+        """Return at once: all work is done on return."""
+
+    def reached(self, mark: Mark) -> bool:
+        return True
+
+    def times_s(self, marks: Sequence[Mark]) -> np.ndarray:
+        return np.array(marks, np.float64)
 
     def synchronize(self) -> None:
         """Return at once: all kernels are complete on return."""

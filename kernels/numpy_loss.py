@@ -7,29 +7,30 @@ import numpy as np
 from hpcpar.kernels.interface import Array
 
 
-def softmax_cross_entropy(x: Array, labels: Array, scale: float, dx: Array) -> tuple[float, int]:
+def softmax_cross_entropy(x: Array, labels: Array, scale: float, dx: Array, sums: Array) -> None:
     """See `Backend.softmax_cross_entropy`."""
+    sums[:] = 0
     if x.size == 0:
-        return 0.0, 0
+        return
     counted = np.flatnonzero(labels >= 0)
-    right = int(np.count_nonzero(x.argmax(axis=1)[counted] == labels[counted]))
+    sums[1] = np.count_nonzero(x.argmax(axis=1)[counted] == labels[counted])
     shifted = x - x.max(axis=1, keepdims=True)
     picked = shifted[counted, labels[counted]].astype(np.float64)
     np.exp(shifted, out=shifted)
     total = shifted.sum(axis=1, keepdims=True)
-    loss = float((np.log(total[counted, 0].astype(np.float64)) - picked).sum())
+    sums[0] = (np.log(total[counted, 0].astype(np.float64)) - picked).sum()
     shifted /= total
     shifted[counted, labels[counted]] -= 1
     np.multiply(shifted, scale, out=dx)
     dx[labels < 0] = 0
-    return loss, right
 
 
-def logistic_cross_entropy(x: Array, labels: Array, first_class: int, scale: float,
-                           dx: Array) -> float:
+def logistic_cross_entropy(x: Array, labels: Array, first_class: int, scale: float, dx: Array,
+                           sums: Array) -> None:
     """See `Backend.logistic_cross_entropy`."""
+    sums[0] = 0
     if x.size == 0:
-        return 0.0
+        return
     # log(1 + exp(x)) and the sigmoid through exp(-|x|), which cannot overflow.
     small = np.exp(-np.abs(x))
     losses = np.maximum(x, 0)
@@ -42,12 +43,12 @@ def logistic_cross_entropy(x: Array, labels: Array, first_class: int, scale: flo
     losses[labels < 0] = 0
     gradient[labels < 0] = 0
     np.multiply(gradient, scale, out=dx)
-    return float(losses.sum(dtype=np.float64))
+    sums[0] = losses.sum(dtype=np.float64)
 
 
-def mean_squared_error(x: Array, targets: Array, scale: float, dx: Array) -> float:
+def mean_squared_error(x: Array, targets: Array, scale: float, dx: Array, sums: Array) -> None:
     """See `Backend.mean_squared_error`."""
     difference = np.subtract(x, targets)
     difference[np.isnan(targets)] = 0
     np.multiply(difference, 2 * scale, out=dx)
-    return float(np.square(difference, dtype=np.float64).sum())
+    sums[0] = np.square(difference, dtype=np.float64).sum()

@@ -46,6 +46,14 @@ def fetch(a: Array) -> np.ndarray:
     return np.array(a.get()) if hasattr(a, "get") else np.array(a)
 
 
+def loss_sums(backend: Backend, kernel: str, *args: Any) -> list[float]:
+    """What a loss kernel writes to `sums`: [loss, correct predictions]."""
+    sums = backend.zeros((2,), np.float64)
+    getattr(backend, kernel)(*args, sums)
+    loss, correct = fetch(sums)
+    return [float(loss), float(correct)]
+
+
 def check(got: Array, want: Any) -> None:
     """Equal up to rounding: 1e-10 of the largest value in float64, 2e-5 in float32."""
     result, expected = fetch(got), np.asarray(want)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcpar.errors import RunError
-from hpcpar.kernels.interface import Array, Backend, address
+from hpcpar.kernels.interface import Array, Backend, Mark, address
 from hpcpar.plan.boxes import Box, items, local, shape
 from hpcpar.schedule.exchange import Exchange, Piece
 from hpcpar.schedule.steps import Algorithm, Comm, Kind
@@ -16,9 +17,13 @@ from hpcpar.schedule.steps import Algorithm, Comm, Kind
 class Buffers:
     """The buffers of one rank in one step.
 
-    Messages lie in ``flat`` arrays on the host (or on the device with `direct`). On the CPU a piece
-    whose box is one run of memory is sent from and received into the tensor itself. Device tensors
-    are staged through pinned host memory unless `direct` hands device buffers to MPI.
+    Messages lie in ``flat`` arrays. On the CPU a piece whose box is one run of memory is sent from
+    and received into the tensor itself. Messages of device tensors are staged through pinned host
+    memory, or with `on_device` lie in the device's.
+
+    What is sent is packed on the communication stream, behind the work that made it; what was
+    received is unpacked on the compute stream. So compute goes on meanwhile, and memory is used
+    again only behind its last use.
 
     Attributes
     ----------
@@ -34,7 +39,7 @@ class Buffers:
     """
 
     def __init__(self, step: Comm, ex: Exchange, rank: int, held: Array, wanted: Array,
-                 backend: Backend, direct: bool) -> None:
+                 backend: Backend, on_device: bool) -> None:
         where = f"rank {rank}, step {step.index} ({step.label})"
         for name, array, box in (("held", held, step.source_box(rank)),
                                  ("wanted", wanted, step.destination_box(rank))):
@@ -50,9 +55,10 @@ class Buffers:
         self.held_box, self.wanted_box = step.source_box(rank), step.destination_box(rank)
         self.dtype = held.dtype
         self.on_host = type(held) is np.ndarray
-        self.staged = not self.on_host and not direct
         #: True where messages lie in the device's memory.
-        self.on_device = not self.on_host and direct
+        self.on_device = not self.on_host and on_device
+        self.staged = not self.on_host and not on_device
+        self._mark: Mark = None
         self._views: list[tuple[int, int, Array]] = []
         self._packs: list[tuple[Array, Piece]] = []
         self._unpacks: list[tuple[Array, Piece | None, Array | None]] = []
@@ -145,18 +151,37 @@ class Buffers:
 
         A convolution reads the latter for its interior before the halo arrives.
         """
-        if self.step.kind is Kind.ALLREDUCE and self.staged:
-            self.backend.to_host(self._flat, self.wire)
-        for view, p in self._packs:
-            if self.staged:
-                self.backend.pack(view, self._scratch[: p.stop - p.start])
-                self.backend.to_host(self._scratch[: p.stop - p.start], self.wire[p.start:p.stop])
-            else:
-                self.backend.pack(view, self.wire[p.start:p.stop])
+        made = self.backend.mark()
         if not self.accumulates and not self.step.between:
             self._copy_own()
-        if self.on_device:
-            self.backend.synchronize()  # MPI does not wait for CUDA streams
+        with self.backend.communication_stream():
+            self.backend.follow(made)
+            if self.step.kind is Kind.ALLREDUCE and self.staged:
+                self.backend.enqueue_to_host(self._flat, self.wire)
+            for view, p in self._packs:
+                flat = self.wire[p.start:p.stop]
+                if self.staged:
+                    scratch = self._scratch[: flat.size]
+                    self.backend.pack(view, scratch)
+                    self.backend.enqueue_to_host(scratch, flat)
+                else:
+                    self.backend.pack(view, flat)
+            self._mark = self.backend.mark()
+
+    def add(self, sums: Sequence[tuple[Any, Any]]) -> None:
+        """Add what a round has received: (place, target) of each message."""
+        if not self.on_device:
+            for place, target in sums:
+                target += place
+        elif sums:
+            with self.backend.communication_stream():
+                for place, target in sums:
+                    self.backend.accumulate(place, target)
+                self._mark = self.backend.mark()
+
+    def ready(self) -> bool:
+        """True where everything is done that was submitted to the communication stream."""
+        return self.backend.reached(self._mark)
 
     def _copy_own(self) -> None:
         """Copy the parts that stay on this rank."""
@@ -166,9 +191,10 @@ class Buffers:
 
     def unpack(self) -> None:
         """Copy or add what was received into the wanted array."""
+        self.backend.follow(self._mark)
         if self.step.kind is Kind.ALLREDUCE:
             if self.staged:
-                self.backend.to_device(self.wire, self._flat)
+                self.backend.enqueue_to_device(self.wire, self._flat)
             if self.wanted.size and not _share(self.held, self.wanted):
                 self.wanted[...] = self.held
             return
@@ -184,7 +210,7 @@ class Buffers:
                 continue
             flat = self.span(piece.start, piece.stop)
             if self.staged:
-                self.backend.to_device(flat, self._scratch[: flat.size])
+                self.backend.enqueue_to_device(flat, self._scratch[: flat.size])
                 flat = self._scratch[: flat.size]
             if add:
                 self.backend.unpack_add(flat, target)

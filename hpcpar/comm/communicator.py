@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from hpcpar.comm import lost
@@ -116,28 +117,46 @@ class Communicator:
         self._active = [transfer for transfer in self._active if not transfer.progress()]
 
     def wait(self, transfer: Transfer | LibraryTransfer) -> None:
-        """Return when a step is complete and its result in place; other steps advance meanwhile.
+        """Return when a step's messages have arrived, and its result is being put in place; other
+        steps advance meanwhile.
 
         A job in which nothing at all advances for long is ended: a rank is stuck, or lost.
         """
+        self._until(lambda: transfer not in self._active, lambda: self._stuck(transfer))
+        transfer.finish()
+
+    def complete(self) -> None:
+        """Return when all work submitted to the device is done."""
+        mark = self.backend.mark()
+        self._until(lambda: self.backend.reached(mark), self._device_stuck)
+
+    def _until(self, done: Callable[[], bool], stuck: Callable[[], None]) -> None:
+        """Poll until something is done; call `stuck` after a long time without any progress."""
         polls, seen, since, idle_s = 0, (-1, -1), 0.0, 0.0
         # what may advance in every poll without telling needs many
         tells = all(t.tells for t in self._active)
         while True:
             self.progress()
-            if transfer not in self._active:
-                break
+            if done():
+                return
             polls += 1
             if not pause(polls, idle_s if tells else 0.0, self._yields):
                 continue
             # what is complete is out of it
-            done = (len(self._active), sum(t.advanced for t in self._active))
-            if done != seen:
-                seen, since = done, time.monotonic()
+            now = (len(self._active), sum(t.advanced for t in self._active))
+            if now != seen:
+                seen, since = now, time.monotonic()
             idle_s = time.monotonic() - since
             if self._stall_s and idle_s > self._stall_s:
-                self._stuck(transfer)
-        transfer.finish()
+                stuck()
+
+    def _device_stuck(self) -> None:
+        lost.note(f"its device did not answer for {self._stall_s:g} s")
+        self.world.abort(
+            f"the device has not done its work for {self._stall_s:g} s: a kernel is stuck, or a "
+            f"message of another rank is missing ({_STALL_VARIABLE} sets the seconds, 0 waits for "
+            "ever)"
+        )
 
     def _stuck(self, transfer: Transfer | LibraryTransfer) -> None:
         step = transfer.step

@@ -60,7 +60,8 @@ class Transfer:
         self.buffers.pack()
         self._posted = self._done = 0
         self.trace.add(self.step.index, 0, 0)
-        self._post()
+        if self.buffers.ready():
+            self._post()
 
     def _post(self) -> None:
         rounds = self.ex.rounds
@@ -73,17 +74,16 @@ class Transfer:
 
     def progress(self) -> bool:
         """Advance as far as possible without waiting; True when every round is complete."""
-        while self._done < self._posted:
+        while self.buffers.ready():
+            self._post()
+            if self._done == self._posted:
+                return True
             requests = self._requests[self._done]
             if requests and not self._mpi.Request.Testall(requests):
                 return False
-            for place, target in self._sums[self._done]:
-                target += place
-            if self._sums[self._done] and self.buffers.on_device:
-                self.buffers.backend.synchronize()
+            self.buffers.add(self._sums[self._done])
             self._done += 1
-            self._post()
-        return True
+        return False
 
     @property
     def advanced(self) -> int:
@@ -134,6 +134,11 @@ class LibraryTransfer:
 
     def start(self) -> None:
         self.buffers.pack()
+        self._request = None
+        if self.buffers.ready():
+            self._post()
+
+    def _post(self) -> None:
         wire, own = self.buffers.wire, self._own
         if self.step.kind is Kind.ALLREDUCE:
             sent = wire.nbytes
@@ -148,7 +153,9 @@ class LibraryTransfer:
         self.trace.add(self.step.index, 1, sent)
 
     def progress(self) -> bool:
-        return bool(self._request.Test())
+        if self._request is None and self.buffers.ready():
+            self._post()
+        return self._request is not None and bool(self._request.Test())
 
     @property
     def advanced(self) -> int:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hpcpar.kernels.interface import Array, Backend, Tick
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import Box, intersect, local
@@ -30,7 +27,7 @@ class Actions:
 
     Parameters
     ----------
-    sums : numpy.ndarray
+    sums : array
         Loss and correct samples of the mini-batch; micro-batches add to it.
     tick : callable
         Lets communication progress during updates.
@@ -44,8 +41,7 @@ class Actions:
     """
 
     def __init__(self, network: Network, plan: Plan, backend: Backend, rank: int, passes: Passes,
-                 parameters: Mapping[str, Parameters], rule: Rule, sums: NDArray[np.float64],
-                 tick: Tick) -> None:
+                 parameters: Mapping[str, Parameters], rule: Rule, sums: Array, tick: Tick) -> None:
         self.network, self.plan, self.backend, self.rank = network, plan, backend, rank
         self.passes, self.parameters, self.rule = passes, parameters, rule
         self.sums, self._tick = sums, tick
@@ -109,7 +105,7 @@ class Actions:
         op.ctx.scale = 1.0 / (here.samples if self.plan.fc_passes > 1 else int(self.plan.batch))
         op.forward()
         if self.plan.fc_passes == 1:
-            self.sums += here.sums
+            self.backend.accumulate(here.sums, self.sums)
 
     # -- backward ----------------------------------------------------------------------------------
     def _backward(self, step: Compute, here: Pass) -> Action:

@@ -103,7 +103,7 @@ class Executor:
         """Make the arrays of the planned memory, and bind the steps of every program to them."""
         network, plan, backend = self.network, self.plan, self.backend
         self.rule = Rule(plan.optimizer)
-        self._sums = np.zeros(2)
+        self._sums = backend.zeros((2,), np.float64)
         self._images: NDArray[np.generic] = np.zeros(0)
         self._buckets: dict[int, Array] = {}
         self.parameters = self._make_parameters(schedule, seed)
@@ -298,6 +298,12 @@ class Executor:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             program.run()
         if self.fc_passes:
-            losses, correct = np.stack([p.sums for p in self.fc_passes]).T
-            self._sums[:] = losses.mean(), correct.sum()
-        return float(self._sums[0]), float(self._sums[1])
+            losses, correct = np.array([self._on_host(p.sums) for p in self.fc_passes]).T
+            return float(losses.mean()), float(correct.sum())
+        loss, correct = self._on_host(self._sums)
+        return loss, correct
+
+    def _on_host(self, sums: Array) -> tuple[float, float]:
+        host = np.empty(2)
+        self.backend.to_host(sums, host)
+        return float(host[0]), float(host[1])

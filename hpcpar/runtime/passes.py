@@ -40,8 +40,8 @@ class Pass:
         Their labels [samples, ...], or the targets [samples, own outputs, ...].
     truth : tuple of slice
         The part of a sample's ground truth in `truth_box` that the loss layer reads here.
-    sums : numpy.ndarray
-        (loss, correct samples) of this rank's share.
+    sums : array
+        (loss, correct samples) of this rank's share, float64.
     """
 
     plan: PassPlan
@@ -50,7 +50,7 @@ class Pass:
     rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     labels: Array = None
     truth: tuple[slice, ...] = ()
-    sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(2))
+    sums: Array = None
 
     @property
     def part(self) -> int:
@@ -110,7 +110,7 @@ class Passes:
     def _bound(self, planned: PassPlan, arena: Arena) -> Pass:
         """A pass with its arrays and ops; passes whose layers use the same buffers share ops."""
         blocks = {name: b.map(arena.array) for name, b in planned.blocks.items()}
-        made = Pass(planned, blocks)
+        made = Pass(planned, blocks, sums=self.backend.zeros((2,), np.float64))
         layers = [layer for layer in self.network.layers if layer.name in blocks and layer.inputs]
         for layer in layers:
             key = (layer.name, planned.slots.of_layer(layer.name), made.samples)

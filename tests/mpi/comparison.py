@@ -19,7 +19,6 @@ from hpcpar.comm import trace
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
 from hpcpar.errors import RunError
-from hpcpar.kernels import backend
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Layer, SoftmaxCrossEntropy
 from hpcpar.plan.boxes import Box, items, local, whole_box
@@ -33,6 +32,7 @@ from hpcpar.schedule.lower import lower
 from hpcpar.schedule.outline_steps import Chooser, Move
 from hpcpar.schedule.steps import Kind, Schedule
 from hpcpar.train.verify import whole_gradient
+from tests.kernel_support import fetch
 
 STEPS = 5
 SEED = 7
@@ -230,7 +230,7 @@ class Comparison:
         self.faults: list[str] = []
 
     def same(self, found: Any, expected: np.ndarray, where: str, piece: Any = slice(None)) -> None:
-        off = distance(found, expected, expected[piece])
+        off = distance(fetch(found), expected, expected[piece])
         usual = CHAIN_TOLERANCE if self.network.is_chain else TOLERANCE
         if not off <= (ADAM_TOLERANCE if self.plan.optimizer == "adam" else usual):
             self.faults.append(f"{where}: off by {off:.2e}")
@@ -318,7 +318,8 @@ def check(name: str, plan: Plan, collectives: str, communicator: Communicator, w
     """
     ranks, given, expected = communicator.world, facts(name), truth(name, plan, steps)
     schedule = lower(given.network, plan, CHOOSERS[collectives])
-    executor = Executor(given.network, plan, schedule, communicator, backend("cpu"), SEED)
+    executor = Executor(given.network, plan, schedule, communicator, communicator.backend,
+                        SEED)
     comparison = Comparison(given, expected, plan, executor, schedule)
     pixels = local(executor.image_box, tuple((0, n) for n in given.network.image_shape))
     losses: list[float] = []
@@ -331,8 +332,8 @@ def check(name: str, plan: Plan, collectives: str, communicator: Communicator, w
         losses.append(loss)
         comparison.step(i, loss, correct)
     comparison.end()
-    weights = {n: p.flat.copy() for n, p in executor.parameters.items()}
-    bits = {n: (p.start, p.stop, *p.columns, zlib.crc32(p.flat))
+    weights = {n: fetch(p.flat) for n, p in executor.parameters.items()}
+    bits = {n: (p.start, p.stop, *p.columns, zlib.crc32(weights[n]))
             for n, p in executor.parameters.items() if p.flat.size}
     everyone: list[tuple[list[str], dict[str, tuple[int, ...]], float]] = allgather(
         ranks, (comparison.faults[:4], bits, losses[-1]))

@@ -28,20 +28,21 @@ class LossOp(Operator):
             return
         pixels = math.prod(ctx.input_shape[1:])
         scale = ctx.scale / pixels
+        sums = ctx.sums
         x, labels = self._rows(self.x), ctx.labels
         dx = gradient if gradient.ndim == 2 else self.backend.empty(x.shape, x.dtype)
         if isinstance(ctx.layer, SoftmaxCrossEntropy):
-            loss, correct = self.backend.softmax_cross_entropy(x, labels.reshape(-1), scale, dx)
-            ctx.sums[1] = correct / pixels
+            self.backend.softmax_cross_entropy(x, labels.reshape(-1), scale, dx, sums)
+            self.backend.scale(sums[1:], 1 / pixels)
         elif isinstance(ctx.layer, MeanSquaredError):
             scale /= ctx.input_shape[0]
-            loss = self.backend.mean_squared_error(x, self._rows(labels), scale, dx)
+            self.backend.mean_squared_error(x, self._rows(labels), scale, dx, sums)
         else:
-            loss = self.backend.logistic_cross_entropy(x, labels, ctx.own[1][0], scale, dx)
+            self.backend.logistic_cross_entropy(x, labels, ctx.own[1][0], scale, dx, sums)
         if gradient.ndim > 2:
             to = self.backend.xp.moveaxis(gradient, 1, -1)
             self.backend.copy(dx.reshape(to.shape), to)
-        ctx.sums[0] = loss * scale
+        self.backend.scale(sums[:1], scale)
 
     def _rows(self, block: Array) -> Array:
         """A matrix with a row of channels for each pixel of [N, C, ...]."""

@@ -1,0 +1,71 @@
+"""CUDA C kernels compiled as C++ against ``cuda_cpu.h``, to run on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TESTS = Path(__file__).resolve().parent
+_OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC",
+            "-pthread", f"-I{TESTS}")
+
+
+@cache
+def library(code: str, real: str) -> ctypes.CDLL:
+    """The kernels of a source, with ``REAL`` as `real`; compiled once per machine.
+
+    Raises
+    ------
+    RuntimeError
+        With the compiler's output.
+    """
+    names = re.findall(r"^KERNEL (\w+)\(", code, re.MULTILINE)
+    text = "\n".join(['#include "cuda_cpu.h"', code,
+                      *(f"CUDA_CPU_ENTRY({name})" for name in names)])
+    header = (TESTS / "cuda_cpu.h").read_text(encoding="utf-8")
+    key = hashlib.sha256("\0".join((text, header, real, *_OPTIONS)).encode()).hexdigest()[:24]
+    folder = Path(tempfile.gettempdir()) / f"hpcpar-cuda-cpu-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    path, source = folder / f"{key}.so", folder / f"{key}.cpp"
+    with open(folder / f"{key}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            source.write_text(text)
+            made = path.with_suffix(".part")
+            done = subprocess.run(["g++", *_OPTIONS, f"-DREAL={real}", str(source), "-o", made],
+                                  capture_output=True, text=True)
+            if done.returncode or "warning" in done.stderr:
+                raise RuntimeError(done.stderr)
+            made.rename(path)
+    return ctypes.CDLL(str(path))
+
+
+def launch(kernels: ctypes.CDLL, name: str, grid: tuple[int, ...], block: tuple[int, ...],
+           args: tuple[Any, ...]) -> None:
+    """Launch a kernel as CuPy does: arrays as pointers, ints with 64 bits, floats as double, NumPy
+    scalars as they are.
+    """
+    values: list[Any] = []
+    for arg in args:
+        if isinstance(arg, np.ndarray):
+            values.append(ctypes.c_void_p(arg.ctypes.data))
+        elif isinstance(arg, np.uint64):
+            values.append(ctypes.c_uint64(int(arg)))
+        elif isinstance(arg, float):
+            values.append(ctypes.c_double(arg))
+        else:
+            assert isinstance(arg, int | np.int64), type(arg)
+            values.append(ctypes.c_int64(int(arg)))
+    addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+    shapes = [(ctypes.c_uint * 3)(*(*shape, 1, 1)[:3]) for shape in (grid, block)]
+    getattr(kernels, f"cuda_cpu_{name}")(*shapes, addresses)

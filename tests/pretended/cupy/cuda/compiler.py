@@ -1,0 +1,5 @@
+"""Errors of the compiler."""
+
+
+class CompileException(Exception):
+    pass

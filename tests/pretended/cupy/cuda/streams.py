@@ -1,0 +1,103 @@
+"""Streams and events. Work waits in its stream until somebody needs it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from . import runtime
+
+
+class Stream:
+    """A queue of work."""
+
+    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
+        self._work: deque[Callable[[], Any]] = deque()
+        self.ptr = len(_streams)
+        _streams.append(self)
+
+    def use(self) -> Stream:
+        _current[-1] = self
+        return self
+
+    def __enter__(self) -> Stream:
+        _current.append(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _current.pop()
+
+    def submit(self, work: Callable[[], Any]) -> None:
+        self._work.append(work)
+
+    def wait_event(self, event: Event) -> None:
+        self.submit(event.reach)
+
+    def flush(self, until: Event | None = None) -> None:
+        """Do the work that waits, up to an event, or all."""
+        while self._work and not (until is not None and until.reached):
+            self._work.popleft()()
+
+    def synchronize(self) -> None:
+        runtime.host_waits += 1
+        self.flush()
+
+
+class Event:
+    """A point in a stream."""
+
+    def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
+        self.reached, self.time_s, self._polled = False, 0.0, False
+        self._stream: Stream | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        self._stream = current_stream() if stream is None else stream
+        self._stream.submit(self._arrive)
+
+    def _arrive(self) -> None:
+        self.reached, self.time_s = True, time.perf_counter()
+
+    def reach(self) -> None:
+        """Do the work before the event."""
+        if self._stream is not None:
+            self._stream.flush(self)
+
+    @property
+    def done(self) -> bool:
+        """False when asked for the first time; then the device does all that it has to do."""
+        if not self.reached and self._polled:
+            flush_all()
+        self._polled = True
+        return self.reached
+
+    def synchronize(self) -> None:
+        runtime.host_waits += 1
+        self.reach()
+
+
+def flush_all() -> None:
+    """Do all work of all streams."""
+    while any(stream._work for stream in _streams):
+        for stream in _streams:
+            stream.flush()
+
+
+def stream_of(ptr: int) -> Stream:
+    return _streams[ptr]
+
+
+def current_stream() -> Stream:
+    return _current[-1]
+
+
+def get_elapsed_time(start: Event, end: Event) -> float:
+    """Milliseconds between two events that were reached."""
+    assert start.reached and end.reached
+    return 1e3 * (end.time_s - start.time_s)
+
+
+_streams: list[Stream] = []
+#: The last one is current.
+_current = [Stream()]
